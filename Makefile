@@ -1,0 +1,52 @@
+# Everything a developer runs. The first target that needs it makes .venv; later ones find it ready.
+
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
+  "$$p" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null && echo $$p && break; done)
+BIN := .venv/bin
+DEMO := out/demo
+STAMP := .venv/.stamp
+
+# More arguments for pytest, as in: make test PYTEST_ARGS="-k store --seed 7"
+PYTEST_ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test chaos bench lint format constraints clean
+
+help:  ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+install: $(STAMP)  ## make .venv with dray, vLLM on CPU and all that the tests need
+
+$(STAMP): pyproject.toml constraints.txt deployments/environment.sh deployments/overrides.txt
+	@PYTHON="$(PYTHON)" deployments/environment.sh install
+	@touch $@
+
+demo: $(STAMP)  ## answer 2,000 support tickets with a small model on this machine, and report
+	$(BIN)/dray run examples/tickets/requests.jsonl --model examples/tickets/model --output $(DEMO)
+	$(BIN)/python -m examples.tickets.score $(DEMO)
+	@echo "Report: $(CURDIR)/$(DEMO)/report.html"
+
+test: $(STAMP)  ## run all tests that need no GPU, with a short form of the chaos tests
+	$(BIN)/python -m pytest tests -m "not gpu" --chaos-rounds 2 $(PYTEST_ARGS)
+
+chaos: $(STAMP)  ## kill things at random for longer
+	$(BIN)/python -m pytest tests -m chaos --chaos-rounds 10 $(PYTEST_ARGS)
+
+bench: $(STAMP)  ## measure dray beside vLLM and Ray Data LLM
+	$(BIN)/python -m tests.benchmarks
+
+lint: $(STAMP)  ## check style, format and types
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+format: $(STAMP)  ## mend style and format where a machine can
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+constraints:  ## resolve constraints.txt again, to the newest versions that pyproject.toml allows
+	@PYTHON="$(PYTHON)" deployments/environment.sh pin
+
+clean:  ## remove what the other targets wrote, except .venv
+	rm -rf out build dist .build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find blocks dray examples flows tasks tests deployments -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,94 @@
+#!/usr/bin/env bash
+# The Python environment of this repository: .venv, from constraints.txt.
+#
+#   deployments/environment.sh install    make .venv, or bring it up to date
+#   deployments/environment.sh pin        resolve again to the newest versions that pyproject.toml allows
+#
+# PYTHON names the interpreter to start from (3.11 to 3.13; python3 when not given).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+python=${PYTHON:-python3}
+venv=.venv
+extras=(cpu postgres dev bench)
+
+main() {
+    case "${1:-}" in install | pin) ;; *) echo "usage: $0 install|pin" >&2; exit 2 ;; esac
+    check_python
+    make_venv
+    find_torch
+    follow_pip_settings
+    if [ "$1" = pin ]; then pin_versions; return; fi
+    install_project
+    check_libraries
+}
+
+check_python() {
+    "$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null || {
+        echo "dray needs Python 3.11, 3.12 or 3.13, and '$python' is none. Name one: make PYTHON=/path/to/python3.11" >&2
+        exit 2
+    }
+}
+
+# Debian ships Python without ensurepip; its pip can serve the new environment just as well.
+make_venv() {
+    [ -x "$venv/bin/python" ] || "$python" -m venv --without-pip "$venv"
+    "$venv/bin/python" -m uv --version >/dev/null 2>&1 ||
+        "$python" -m pip --python "$venv/bin/python" install --quiet --constraint constraints.txt uv
+}
+
+pip_setting() {
+    local section
+    for section in :env: install global; do
+        "$python" -m pip config get "$section.$1" 2>/dev/null && return
+    done
+    return 0
+}
+
+# The CPU build of torch comes from the folder that pip finds links in, when that holds one for this Python, and from
+# PyTorch's own index otherwise.
+find_torch() {
+    local links link torch
+    links=$(pip_setting find-links)
+    torch=$(grep '^torch==' constraints.txt)
+    torch_source=(--torch-backend cpu)
+    if [ -n "$links" ] && "$python" -m pip --python "$venv/bin/python" install --dry-run --quiet --no-index --no-deps \
+        --ignore-installed "$torch" >/dev/null 2>&1; then
+        torch_source=()
+        for link in $links; do torch_source+=(--find-links "$link"); done
+    fi
+}
+
+# uv does not read pip's configuration: a mirror or a certificate bundle set there would be ignored.
+follow_pip_settings() {
+    local index cert
+    index=$(pip_setting index-url)
+    cert=$(pip_setting cert)
+    [ -z "$index" ] || export UV_DEFAULT_INDEX="${UV_DEFAULT_INDEX:-$index}"
+    [ -z "$cert" ] || export SSL_CERT_FILE="${SSL_CERT_FILE:-$cert}"
+}
+
+install_project() {
+    "$venv/bin/python" -m uv pip install --python "$venv/bin/python" \
+        --constraints constraints.txt --build-constraints constraints.txt --overrides deployments/overrides.txt \
+        "${torch_source[@]}" --editable ".[$(IFS=,; echo "${extras[*]}")]"
+}
+
+check_libraries() {
+    "$venv/bin/python" -c 'import ctypes; ctypes.CDLL("libnuma.so.1")' 2>/dev/null || {
+        echo "vLLM on CPU needs the system library libnuma.so.1, which is not here. On Debian: apt install libnuma1" >&2
+        exit 1
+    }
+}
+
+# Resolved for the oldest Python supported, whose small backports the newer ones do not ask for.
+pin_versions() {
+    local pins
+    pins=$("$venv/bin/python" -m uv pip compile pyproject.toml "${extras[@]/#/--extra=}" --quiet --upgrade \
+        --python-version 3.11 --overrides deployments/overrides.txt "${torch_source[@]}" \
+        --no-header --no-annotate --no-emit-index-url --no-emit-find-links)
+    { grep '^#' constraints.txt; echo "$pins"; } > constraints.new
+    mv constraints.new constraints.txt
+}
+
+main "$@"

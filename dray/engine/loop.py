@@ -1,0 +1,272 @@
+"""The step loop: one thread owns the engine, feeds it between steps, hands out what finished."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from dray.engine.protocol import Engine, EngineInfo
+from dray.errors import RequestRefused
+from dray.requests.model import Outcome, Request
+from dray.requests.spool import decode
+
+logger = logging.getLogger(__name__)
+
+# Admit a little more than the engine runs at once, so that a finished request is replaced within the
+# same step: Ray Data LLM's cap is 1.1 x max_num_seqs (ray#50270).
+ADMISSION_FACTOR = 1.2
+MAX_ADMITTED_BYTES = 256 * 1024 * 1024
+
+
+class Session:
+    """The rows of one shard attempt on their way through the engine."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.waiting: deque[bytes] = deque()
+        self.finished: list[Outcome] = []
+        self.unfinished: dict[int, int] = {}  # engine key -> bytes
+        self.in_hand = 0  # taken by the loop, not yet in `unfinished`
+        self.fed_all = False
+        self.aborted = False
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more can come out."""
+        return self.aborted or (
+            self.fed_all and not self.waiting and not self.unfinished and not self.in_hand
+        )
+
+
+@dataclass(slots=True)
+class LoopStats:
+    """Counters of a loop's life; seconds are wall time of this process."""
+
+    steps: int = 0
+    busy_seconds: float = 0.0
+    admitted: int = 0
+    finished: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class StepLoop(threading.Thread):
+    """Runs one engine for many sessions.
+
+    ``build`` makes the engine inside the thread that steps it: thread pools of the engine's
+    libraries belong to the thread that created them. ``on_dead`` is called, in that thread, when the
+    engine cannot go on.
+    """
+
+    def __init__(
+        self, build: Callable[[], Engine], *, on_dead: Callable[[BaseException], None], trace: Path | None = None
+    ) -> None:
+        super().__init__(name="dray-step-loop", daemon=True)
+        self._build = build
+        self._on_dead = on_dead
+        self._trace = trace
+        self._changed = threading.Condition()
+        self._sessions: dict[str, Session] = {}
+        self._owners: dict[int, Session] = {}
+        self._keys = itertools.count()
+        self._admitted_bytes = 0
+        self._stopping = False
+        self._to_abort: list[int] = []
+        self.started = threading.Event()
+        self.start_error: BaseException | None = None
+        self.info: EngineInfo | None = None
+        self.stats = LoopStats()
+
+    # -- called by other threads ------------------------------------------------------------
+
+    def session(self, name: str) -> Session:
+        """The session of this name, made at first use."""
+        with self._changed:
+            return self._sessions.setdefault(name, Session(name))
+
+    def feed(self, name: str, lines: list[bytes], *, last: bool) -> None:
+        """Queue spool lines; ``last`` says that no more follow."""
+        session = self.session(name)
+        with self._changed:
+            session.waiting.extend(lines)
+            session.fed_all = session.fed_all or last
+            self._changed.notify_all()
+
+    def abort(self, name: str) -> None:
+        """Drop everything unfinished of a session; its readers see its end."""
+        with self._changed:
+            session = self._sessions.pop(name, None)
+            if session is None:
+                return
+            session.aborted = True
+            session.waiting.clear()
+            self._to_abort.extend(session.unfinished)
+            self._changed.notify_all()
+
+    def batches(self, name: str, *, rows: int, seconds: float) -> Iterator[list[Outcome]]:
+        """Yield finished outcomes in micro-batches, until the session is over.
+
+        A batch leaves when it holds ``rows`` outcomes, or ``seconds`` after its first one finished.
+        """
+        session = self.session(name)
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: session.finished or session.over)
+                deadline = time.monotonic() + seconds
+                while len(session.finished) < rows and not session.over:
+                    left = deadline - time.monotonic()
+                    if left <= 0 or not self._changed.wait(left):
+                        break
+                batch, session.finished = session.finished, []
+                over = session.over
+                if over:
+                    self._sessions.pop(name, None)
+            if batch:
+                yield batch
+            if over:
+                return
+
+    def load(self) -> tuple[int, int]:
+        """Requests inside the engine, and requests waiting to enter it."""
+        with self._changed:
+            return len(self._owners), sum(len(s.waiting) for s in self._sessions.values())
+
+    def stop(self) -> None:
+        """End the loop after the step that is under way."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+
+    # -- the loop ---------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Build the engine, then step it until stopped."""
+        try:
+            engine = self._build()
+        except BaseException as error:  # noqa: BLE001  process edge: handed to whoever waits for the start
+            self.start_error = error
+            self.started.set()
+            return
+        self.info = engine.info
+        self.started.set()
+        try:
+            while self._turn(engine):
+                pass
+        except BaseException as error:  # noqa: BLE001  process edge: a broken engine ends the process
+            self._on_dead(error)
+        finally:
+            engine.close()
+
+    def _turn(self, engine: Engine) -> bool:
+        if not self._wait_for_work():
+            return False
+        if self._to_abort:
+            self._abort_in(engine)
+        self._admit(engine)
+        if self._owners:
+            began = time.monotonic()
+            finished = engine.step()
+            self.stats.steps += 1
+            self.stats.busy_seconds += time.monotonic() - began
+            if finished:
+                self._deliver(finished)
+        return True
+
+    def _wait_for_work(self) -> bool:
+        with self._changed:
+            self._changed.wait_for(
+                lambda: (
+                    self._stopping
+                    or self._owners
+                    or self._to_abort
+                    or any(session.waiting for session in self._sessions.values())
+                )
+            )
+            return not self._stopping
+
+    def _abort_in(self, engine: Engine) -> None:
+        with self._changed:
+            keys, self._to_abort = self._to_abort, []
+        engine.abort(keys)
+        for key in keys:
+            session = self._owners.pop(key, None)
+            if session is not None:
+                self._admitted_bytes -= session.unfinished.pop(key, 0)
+
+    def _admit(self, engine: Engine) -> None:
+        room = int(engine.info.max_num_seqs * ADMISSION_FACTOR) + 1 - len(self._owners)
+        while room > 0 and self._admitted_bytes < MAX_ADMITTED_BYTES:
+            taken = self._take(room)
+            if not taken:
+                break
+            refused = 0
+            for session, line in taken:
+                refused += not self._submit(engine, session, line)
+            room -= len(taken) - refused
+
+    def _take(self, room: int) -> list[tuple[Session, bytes]]:
+        """Up to ``room`` waiting lines, oldest session first: shards finish one after the other."""
+        taken: list[tuple[Session, bytes]] = []
+        with self._changed:
+            for session in self._sessions.values():
+                while session.waiting and len(taken) < room:
+                    taken.append((session, session.waiting.popleft()))
+                    session.in_hand += 1
+        return taken
+
+    def _submit(self, engine: Engine, session: Session, line: bytes) -> bool:
+        """Put one line into the engine; False when it was refused and is finished already."""
+        request = decode(line)
+        key = next(self._keys)
+        self._note("admit", request)
+        self.stats.admitted += 1
+        refusal: Outcome | None = None
+        try:
+            engine.submit(key, request)
+        except RequestRefused as error:
+            refusal = Outcome(
+                index=request.index,
+                custom_id=request.custom_id,
+                error_code=error.code,
+                error_message=error.message,
+            )
+        with self._changed:
+            session.in_hand -= 1
+            if refusal is not None:
+                session.finished.append(refusal)
+                self.stats.finished += 1
+                self._changed.notify_all()
+                return False
+            session.unfinished[key] = len(line)
+            self._owners[key] = session
+            self._admitted_bytes += len(line)
+            if session.aborted:
+                self._to_abort.append(key)
+        return True
+
+    def _deliver(self, finished: list[tuple[int, Outcome]]) -> None:
+        stats = self.stats
+        with self._changed:
+            for key, outcome in finished:
+                session = self._owners.pop(key, None)
+                if session is None:
+                    continue
+                self._admitted_bytes -= session.unfinished.pop(key, 0)
+                session.finished.append(outcome)
+                stats.finished += 1
+                stats.prompt_tokens += outcome.prompt_tokens
+                stats.completion_tokens += outcome.completion_tokens
+            self._changed.notify_all()
+
+    def _note(self, event: str, request: Request) -> None:
+        """Append ``event index`` to the trace file, if one is kept: evidence for tests of resumption."""
+        if self._trace is not None:
+            with self._trace.open("a") as trace:
+                trace.write(f"{event} {request.index}\n")
+

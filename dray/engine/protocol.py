@@ -1,0 +1,70 @@
+"""What an engine is to the rest of dray: admit requests, step, hand out what finished."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from dray.requests.model import Kind, Outcome, Request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSpec:
+    """Which engine a replica runs, and how.
+
+    ``name`` is ``vllm`` or ``simulated``. ``model`` is a local directory. ``model_name`` is the
+    name that rows may carry in ``body.model`` (None: any). ``arguments`` go to the engine as they
+    are: vLLM's engine arguments, or the settings of the simulated engine.
+    """
+
+    name: str
+    model: str
+    kind: Kind
+    model_name: str | None = None
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineInfo:
+    """What an engine says of itself once it is ready.
+
+    ``timeline`` holds the seconds that each part of the start took, in order.
+    """
+
+    engine: str
+    version: str
+    model: str
+    max_num_seqs: int
+    max_model_len: int
+    timeline: dict[str, float]
+
+
+class Engine(Protocol):
+    """One inference engine, owned by one thread.
+
+    Keys are whole numbers given by the caller, unique among unfinished requests.
+    """
+
+    info: EngineInfo
+
+    def submit(self, key: int, request: Request) -> None:
+        """Admit one request.
+
+        Raises:
+            RequestRefused: the request cannot be honoured; the engine goes on.
+            EngineDeadError: the engine cannot go on.
+        """
+
+    def step(self) -> list[tuple[int, Outcome]]:
+        """Advance all admitted requests by one iteration and return the finished ones.
+
+        Raises:
+            EngineDeadError: the engine cannot go on.
+        """
+
+    def abort(self, keys: Iterable[int]) -> None:
+        """Forget unfinished requests; unknown keys are ignored."""
+
+    def close(self) -> None:
+        """Release memory and threads."""

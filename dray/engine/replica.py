@@ -1,0 +1,173 @@
+"""The replica: a process around one engine, as a Ray actor or called directly.
+
+Rows come in through ``feed`` and leave through ``results``, a stream of micro-batches. The class
+itself knows nothing of Ray, so tests and benchmarks can run it in their own process.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dray.engine.loop import LoopStats, StepLoop
+from dray.engine.protocol import Engine, EngineInfo, EngineSpec
+from dray.errors import ConfigError, DrayError, EngineStartError
+from dray.requests.model import Outcome
+
+logger = logging.getLogger(__name__)
+
+FLUSH_SECONDS = 0.25  # the longest a finished row waits for its micro-batch
+TRACE_VARIABLE = "DRAY_TRACE_DIR"  # set: each replica appends the index of every row it admits
+ENGINE_DEAD_EXIT = 71
+KEPT_LOG_RECORDS = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaStatus:
+    """A look at a replica. ``running`` rows are inside the engine, ``waiting`` before it."""
+
+    name: str
+    node: str
+    pid: int
+    running: int
+    waiting: int
+    stats: LoopStats
+    log: list[tuple[int, str, str]]  # level, logger, message: what was logged since the last look
+
+
+class Replica:
+    """Owns a step loop and its engine.
+
+    The engine is built in the background: ``ready`` waits for it. When the engine dies the process
+    exits at once, because an engine that failed once fails every later caller too (ray#59522).
+    """
+
+    def __init__(self, name: str, spec: EngineSpec, *, exit_when_dead: bool = True) -> None:
+        self.name = name
+        self._began = time.time()
+        self._exit_when_dead = exit_when_dead
+        self._records = _keep_log()
+        folder = os.environ.get(TRACE_VARIABLE)
+        trace = Path(folder) / f"{name}-{os.getpid()}.trace" if folder else None
+        self._loop = StepLoop(lambda: build_engine(spec), on_dead=self._die, trace=trace)
+        self._loop.start()
+
+    def ready(self) -> EngineInfo:
+        """Wait until the engine can take work.
+
+        Raises:
+            EngineStartError: it never will.
+            ConfigError: its arguments cannot be used.
+        """
+        self._loop.started.wait()
+        error = self._loop.start_error
+        if isinstance(error, DrayError):
+            raise error
+        if error is not None:
+            raise EngineStartError(f"{type(error).__name__}: {_first_line(error)}") from None
+        assert self._loop.info is not None
+        return self._loop.info
+
+    def feed(self, session: str, lines: list[bytes], last: bool = False) -> None:
+        """Queue spool lines for ``session``; ``last`` says that no more follow."""
+        self._loop.feed(session, lines, last=last)
+
+    def results(self, session: str, rows: int, seconds: float = FLUSH_SECONDS) -> Iterator[list[Outcome]]:
+        """The finished rows of ``session`` in micro-batches of up to about ``rows``."""
+        yield from self._loop.batches(session, rows=rows, seconds=seconds)
+
+    def abort(self, session: str) -> None:
+        """Drop what is unfinished of ``session``."""
+        self._loop.abort(session)
+
+    def status(self) -> ReplicaStatus:
+        """Load, counters, and the log records since the last call."""
+        running, waiting = self._loop.load()
+        log = [self._records.popleft() for _ in range(len(self._records))]
+        return ReplicaStatus(
+            name=self.name,
+            node=socket.gethostname(),
+            pid=os.getpid(),
+            running=running,
+            waiting=waiting,
+            stats=self._loop.stats,
+            log=log,
+        )
+
+    def began(self) -> float:
+        """When this process started to build its engine, in seconds since 1970."""
+        return self._began
+
+    def stop(self) -> None:
+        """End the loop and release the engine."""
+        self._loop.stop()
+        self._loop.join(timeout=30)
+
+    def _die(self, error: BaseException) -> None:
+        logger.error("engine dead: %s", type(error).__name__)
+        if self._exit_when_dead:
+            print(f"dray: engine dead ({type(error).__name__}), exiting", file=sys.stderr, flush=True)  # noqa: T201
+            os._exit(ENGINE_DEAD_EXIT)
+        raise error
+
+
+def build_engine(spec: EngineSpec) -> Engine:
+    """Build the engine that ``spec`` names.
+
+    Raises:
+        ConfigError: there is no engine of that name, or vLLM is not installed.
+    """
+    if spec.name == "simulated":
+        from dray.engine.simulated import SimulatedEngine
+
+        return SimulatedEngine(spec)
+    if spec.name == "vllm":
+        from dray.engine.vllm_engine import VllmEngine
+
+        return VllmEngine(spec)
+    raise ConfigError(f"unknown engine {spec.name!r}; dray has 'vllm' and 'simulated'")
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [""])[0][:500]
+
+
+class _Records(logging.Handler):
+    """Keeps the latest records for whoever asks."""
+
+    def __init__(self, records: deque[tuple[int, str, str]]) -> None:
+        super().__init__(logging.INFO)
+        self._kept = records
+        self._guard = threading.Lock()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with self._guard:
+            self._kept.append((record.levelno, record.name, record.getMessage()[:2000]))
+
+
+def _keep_log() -> deque[tuple[int, str, str]]:
+    records: deque[tuple[int, str, str]] = deque(maxlen=KEPT_LOG_RECORDS)
+    handler = _Records(records)
+    for name in ("dray", "vllm"):
+        target = logging.getLogger(name)
+        target.addHandler(handler)
+        if target.level in (logging.NOTSET, logging.WARNING):
+            target.setLevel(logging.INFO)
+    return records
+
+
+def actor_class() -> Any:
+    """``Replica`` as a Ray actor class; Ray is imported on the call."""
+    import ray
+
+    # Sessions each hold a thread while their results stream; feeding and looking need some more.
+    return ray.remote(max_restarts=0, max_task_retries=0, max_concurrency=64)(Replica)

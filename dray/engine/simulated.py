@@ -1,0 +1,207 @@
+"""A deterministic engine without a model, behind the same protocol as vLLM.
+
+For chaos tests, scale tests and plans. The text of an answer is a function of prompt and seed
+alone, so a job gives the same bytes however often it is interrupted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import Any
+
+import orjson
+
+from dray import __version__
+from dray.engine.protocol import EngineInfo, EngineSpec
+from dray.errors import ConfigError, RequestRefused
+from dray.requests.model import Kind, Outcome, Request
+
+_CHARS_PER_TOKEN = 4  # the usual rule of thumb for English text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedSettings:
+    """Engine arguments of the simulated engine.
+
+    ``seconds_per_token`` is the time of one decode iteration, whatever the batch;
+    ``start_seconds`` the time until ready. A prompt containing ``crash_on`` kills the process,
+    ``stall_on`` never finishes, ``error_on`` gets an error row. ``response_bytes`` pads answers
+    to about that size; 0 leaves them as they are.
+    """
+
+    seconds_per_token: float = 0.0
+    max_num_seqs: int = 256
+    max_model_len: int = 1_000_000
+    start_seconds: float = 0.0
+    seed: int = 0
+    crash_on: str | None = None
+    stall_on: str | None = None
+    error_on: str | None = None
+    response_bytes: int = 0
+
+    @classmethod
+    def parse(cls, arguments: dict[str, Any]) -> SimulatedSettings:
+        """Check and convert engine arguments.
+
+        Raises:
+            ConfigError: an unknown argument, or a value of the wrong type.
+        """
+        types = {f.name: str(f.type) for f in fields(cls)}
+        values: dict[str, Any] = {}
+        for name, value in arguments.items():
+            if name not in types:
+                raise ConfigError(
+                    f"simulated engine: unknown engine argument {name!r}; it takes {', '.join(sorted(types))}"
+                )
+            convert = {"float": float, "int": int}.get(types[name], str)
+            try:
+                values[name] = convert(value)
+            except (TypeError, ValueError):
+                raise ConfigError(f"simulated engine: {name} must be a {types[name]}") from None
+        settings = cls(**values)
+        if settings.max_num_seqs < 1:
+            raise ConfigError("simulated engine: max_num_seqs must be at least 1")
+        return settings
+
+
+class SimulatedEngine:
+    """Runs up to ``max_num_seqs`` requests at a time; each ends after its tokens' time."""
+
+    def __init__(self, spec: EngineSpec) -> None:
+        self._settings = settings = SimulatedSettings.parse(spec.arguments)
+        self._spec = spec
+        self._running: list[tuple[float, int, Outcome]] = []  # heap by end time
+        self._waiting: list[tuple[int, Outcome, float]] = []
+        self._aborted: set[int] = set()
+        self._stalled: set[int] = set()
+        started = time.monotonic()
+        time.sleep(settings.start_seconds)
+        self.info = EngineInfo(
+            engine="simulated",
+            version=__version__,
+            model=spec.model_name or spec.model,
+            max_num_seqs=settings.max_num_seqs,
+            max_model_len=settings.max_model_len,
+            timeline={"engine": time.monotonic() - started},
+        )
+
+    def submit(self, key: int, request: Request) -> None:
+        """Admit one request; its answer is computed at once and handed out when its time is up."""
+        settings = self._settings
+        body = request.body
+        prompt = _prompt_of(body)
+        if settings.crash_on is not None and settings.crash_on in prompt:
+            os._exit(70)
+        if settings.error_on is not None and settings.error_on in prompt:
+            raise RequestRefused("simulated_error", "the simulated engine was told to refuse this request")
+        _refuse_what_no_engine_takes(body, self._spec.model_name)
+        prompt_tokens = max(1, len(prompt) // _CHARS_PER_TOKEN)
+        if prompt_tokens >= settings.max_model_len:
+            raise RequestRefused(
+                "context_length_exceeded",
+                f"the prompt has {prompt_tokens} tokens; the context is {settings.max_model_len}",
+            )
+        outcome, tokens = _answer(request, prompt, prompt_tokens, self._spec, settings)
+        if settings.stall_on is not None and settings.stall_on in prompt:
+            self._stalled.add(key)
+            return
+        self._waiting.append((key, outcome, tokens * settings.seconds_per_token))
+
+    def step(self) -> list[tuple[int, Outcome]]:
+        """Start what fits, and hand out what is due."""
+        now = time.monotonic()
+        free = self._settings.max_num_seqs - len(self._running) - len(self._stalled)
+        if free > 0 and self._waiting:
+            for key, outcome, duration in self._waiting[:free]:
+                heapq.heappush(self._running, (now + duration, key, outcome))
+            del self._waiting[:free]
+        if self._running and self._running[0][0] > now:
+            time.sleep(min(self._running[0][0] - now, 0.05))
+            now = time.monotonic()
+        elif not self._running:
+            time.sleep(0.01)  # only stalled requests are left
+        finished: list[tuple[int, Outcome]] = []
+        while self._running and self._running[0][0] <= now:
+            _, key, outcome = heapq.heappop(self._running)
+            if key in self._aborted:
+                self._aborted.discard(key)
+            else:
+                finished.append((key, outcome))
+        return finished
+
+    def abort(self, keys: Iterable[int]) -> None:
+        """Forget requests; a running one gives its place back when its time is up."""
+        gone = set(keys)
+        self._stalled -= gone
+        self._waiting = [entry for entry in self._waiting if entry[0] not in gone]
+        self._aborted |= gone & {key for _, key, _ in self._running}
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+def _prompt_of(body: dict[str, Any]) -> str:
+    messages = body.get("messages")
+    if messages is not None:
+        if not isinstance(messages, list) or not all(isinstance(m, dict) for m in messages):
+            raise RequestRefused("invalid_request", "messages must be a list of objects", param="messages")
+        return "\n".join(str(message.get("content", "")) for message in messages)
+    prompt = body.get("prompt", body.get("input"))
+    if prompt is None:
+        raise RequestRefused("invalid_request", "the body has no messages, prompt or input")
+    return prompt if isinstance(prompt, str) else orjson.dumps(prompt).decode()
+
+
+def _refuse_what_no_engine_takes(body: dict[str, Any], model_name: str | None) -> None:
+    """The few checks that chaos tests rely on; vLLM's own protocol classes do the real ones."""
+    model = body.get("model")
+    if model_name is not None and model is not None and model != model_name:
+        raise RequestRefused("model_mismatch", f"this job serves {model_name!r} only", param="model")
+    if body.get("stream"):
+        raise RequestRefused("stream_unsupported", "a batch has no stream; remove `stream`", param="stream")
+
+
+def _answer(
+    request: Request, prompt: str, prompt_tokens: int, spec: EngineSpec, settings: SimulatedSettings
+) -> tuple[Outcome, int]:
+    body = request.body
+    digest = hashlib.blake2b(prompt.encode(), digest_size=32, key=str(settings.seed).encode()).hexdigest()
+    limit = body.get("max_completion_tokens") or body.get("max_tokens") or 16
+    tokens = 0 if spec.kind is Kind.EMBEDDING else int(limit)
+    text = (digest * (tokens * _CHARS_PER_TOKEN // len(digest) + 1))[: tokens * _CHARS_PER_TOKEN]
+    if settings.response_bytes > len(text):
+        text = (digest * (settings.response_bytes // len(digest) + 1))[: settings.response_bytes]
+    usage = {"prompt_tokens": prompt_tokens, "total_tokens": prompt_tokens + tokens, "completion_tokens": tokens}
+    response: dict[str, Any] = {
+        "id": f"sim-{request.index}",
+        "object": _OBJECTS[spec.kind],
+        "created": 0,
+        "model": body.get("model") or spec.model_name or spec.model,
+    }
+    if spec.kind is Kind.EMBEDDING:
+        vector = [byte / 255 for byte in bytes.fromhex(digest[:16])]
+        response["data"] = [{"index": 0, "object": "embedding", "embedding": vector}]
+    elif "messages" in body:
+        message = {"role": "assistant", "content": text}
+        response["choices"] = [{"index": 0, "message": message, "finish_reason": "length"}]
+    else:
+        response["choices"] = [{"index": 0, "text": text, "finish_reason": "length"}]
+    response["usage"] = usage
+    outcome = Outcome(
+        index=request.index,
+        custom_id=request.custom_id,
+        response=orjson.dumps(response),
+        prompt_tokens=prompt_tokens,
+        completion_tokens=tokens,
+        total_seconds=tokens * settings.seconds_per_token,
+        first_token_seconds=settings.seconds_per_token,
+    )
+    return outcome, tokens
+
+
+_OBJECTS = {Kind.CHAT: "chat.completion", Kind.COMPLETION: "text_completion", Kind.EMBEDDING: "list"}

@@ -1,0 +1,102 @@
+"""Engine arguments for vLLM: the user's, with dray's defaults for offline work filled in."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from dray.engine.protocol import EngineSpec
+from dray.errors import ConfigError
+from dray.requests.model import Kind
+
+# Before vLLM is imported: the engine lives in this process (TP 1; measured start 2.6 s instead of 27 s
+# after the import, and no orphan when the actor is killed), and nothing is reported to anybody.
+ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+_GIB = 1 << 30
+_CPU_CACHE_LIMIT = 4 * _GIB
+# Options of vLLM's server rather than of its engine, which its serving classes take.
+SERVING_OPTIONS = frozenset(
+    {"chat_template", "chat_template_content_format", "tool_call_parser", "reasoning_parser", "enable_auto_tool_choice"}
+)
+
+
+def prepare_environment(spec: EngineSpec) -> None:
+    """Set what vLLM reads at import. A value that the user set stays."""
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    if Path(spec.model).is_dir():
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+
+def engine_arguments(spec: EngineSpec, *, cpu: bool) -> dict[str, Any]:
+    """The keyword arguments for vLLM's ``EngineArgs``.
+
+    Raises:
+        ConfigError: an argument that vLLM does not have.
+    """
+    from vllm.engine.arg_utils import EngineArgs
+
+    given = {name: value for name, value in spec.arguments.items() if name not in SERVING_OPTIONS}
+    unknown = sorted(given.keys() - {field.name for field in fields(EngineArgs)})
+    if unknown:
+        raise ConfigError(f"vLLM has no engine argument {', '.join(unknown)}")
+    arguments: dict[str, Any] = {
+        "model": spec.model,
+        "seed": 0,
+        "trust_remote_code": False,
+        "load_format": "safetensors",
+        "disable_log_stats": False,  # per-request timings come from it
+    }
+    if spec.kind is Kind.EMBEDDING:
+        arguments["runner"] = "pooling"
+    if cpu:
+        arguments |= _cpu_defaults(spec, given)
+    return arguments | given
+
+
+def _cpu_defaults(spec: EngineSpec, given: dict[str, Any]) -> dict[str, Any]:
+    config = _config_of(spec.model)
+    defaults: dict[str, Any] = {"enforce_eager": True}  # compiling costs more than it gives on few cores
+    dtype = config.get("dtype") or config.get("torch_dtype")
+    if dtype:
+        defaults["dtype"] = dtype  # vLLM would turn float32 into bfloat16
+    if "kv_cache_memory_bytes" not in given and "VLLM_CPU_KVCACHE_SPACE" not in os.environ:
+        size = _cache_bytes(config, given)
+        if size is not None:
+            defaults["kv_cache_memory_bytes"] = size
+    return defaults
+
+
+def _cache_bytes(config: dict[str, Any], given: dict[str, Any]) -> int | None:
+    """Enough key-value cache for a full batch at full length, at most 4 GiB; None for unusual models.
+
+    Keys and values: 2 x layers x KV heads x head size x bytes, for every token.
+    """
+    heads = config.get("num_attention_heads")
+    hidden = config.get("hidden_size")
+    layers = config.get("num_hidden_layers")
+    if not heads or not hidden or not layers:
+        return None
+    kv_heads = config.get("num_key_value_heads") or heads
+    head_size = config.get("head_dim") or hidden // heads
+    per_token = 2 * layers * kv_heads * head_size * 4
+    length = int(given.get("max_model_len") or config.get("max_position_embeddings") or 4096)
+    sequences = int(given.get("max_num_seqs") or 256)
+    return int(min(max(per_token * length * sequences, _GIB // 4), _CPU_CACHE_LIMIT))
+
+
+def _config_of(model: str) -> dict[str, Any]:
+    path = Path(model) / "config.json"
+    if not path.is_file():
+        return {}
+    loaded = json.loads(path.read_text())
+    return loaded if isinstance(loaded, dict) else {}

@@ -1,0 +1,145 @@
+"""vLLM's own OpenAI serving layer, driven by our step loop instead of an event loop.
+
+vLLM's serving classes read bodies, apply chat templates, build sampling parameters and answers: the
+whole contract of its endpoint. They are coroutines over an ``EngineClient``. Here the client puts
+requests straight into a synchronous ``LLMEngine`` and its outputs are awaited through a `Ticket`,
+so that a request is one coroutine that stops once, when its prompt is in the engine, and runs to
+its end once the engine is done with it. No event loop, no threads, no second reading of the contract.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Generator
+from typing import Any, TypeVar
+
+from vllm.entrypoints.openai.completion import serving as completion_serving
+from vllm.v1.engine.llm_engine import LLMEngine
+
+from dray.errors import EngineDeadError
+
+T = TypeVar("T")
+
+
+class Ticket:
+    """The final output of one engine request, to be awaited: an async iterator of one element."""
+
+    def __init__(self, engine_id: str) -> None:
+        self.engine_id = engine_id
+        self.output: Any = None
+        self._taken = False
+
+    def __await__(self) -> Generator[Ticket, None, Any]:
+        while self.output is None:
+            yield self
+        return self.output
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self
+
+    async def __anext__(self) -> Any:
+        if self._taken:
+            raise StopAsyncIteration
+        self._taken = True
+        return await self
+
+    async def aclose(self) -> None:
+        """Part of an async generator's manners."""
+
+
+class StepClient:
+    """The part of vLLM's ``EngineClient`` that its serving classes use, over an ``LLMEngine``."""
+
+    errored = False
+    dead_error = EngineDeadError("the engine is dead")
+
+    def __init__(self, engine: LLMEngine) -> None:
+        self.engine = engine
+        self.vllm_config = engine.vllm_config
+        self.model_config = engine.model_config
+        self.renderer = engine.renderer
+        self.input_processor = engine.input_processor
+        self.tickets: dict[str, Ticket] = {}
+        self.opened: list[Ticket] = []  # tickets of the request that is being submitted
+        self._count = 0
+
+    def check_admission(self, n: int = 1) -> None:
+        """Admission is bounded by the step loop."""
+
+    def generate(
+        self,
+        prompt: Any,
+        sampling_params: Any,
+        request_id: str,
+        *,
+        lora_request: Any = None,
+        priority: int = 0,
+        session_id: str | None = None,
+        reasoning_ended: bool | None = None,
+        reasoning_parser_kwargs: dict[str, Any] | None = None,
+        **_: Any,
+    ) -> Ticket:
+        """Put a prompt into the engine at once; the ticket gives its final output."""
+        processed = self.input_processor.process_inputs(
+            request_id,
+            prompt,
+            sampling_params,
+            supported_tasks=self.engine.get_supported_tasks(),
+            lora_request=lora_request,
+            priority=priority,
+            session_id=session_id,
+        )
+        if reasoning_ended is not None:
+            processed.reasoning_ended = reasoning_ended
+        if reasoning_parser_kwargs is not None:
+            processed.reasoning_parser_kwargs = reasoning_parser_kwargs
+        return self._enter(processed, prompt)
+
+    def encode(self, prompt: Any, pooling_params: Any, *, lora_request: Any = None, priority: int = 0) -> Ticket:
+        """Put a prompt for a pooling model (embeddings) into the engine."""
+        processed = self.input_processor.process_inputs(
+            "pooling",
+            prompt,
+            pooling_params,
+            supported_tasks=self.engine.get_supported_tasks(),
+            lora_request=lora_request,
+            priority=priority or 0,
+        )
+        return self._enter(processed, prompt)
+
+    def _enter(self, processed: Any, prompt: Any) -> Ticket:
+        # An id of our own: two rows may carry the same request_id.
+        self._count += 1
+        ticket = Ticket(str(self._count))
+        processed.request_id = ticket.engine_id
+        text = prompt.get("prompt") if isinstance(prompt, dict) else None
+        self.engine.add_request(ticket.engine_id, processed, processed.params, prompt_text=text)
+        self.tickets[ticket.engine_id] = ticket
+        self.opened.append(ticket)
+        return ticket
+
+
+def drive_without_event_loop(client: StepClient) -> None:
+    """Replace the places where vLLM's serving layer would need a running event loop.
+
+    The renderer's async methods hand their work to threads; in a step loop the synchronous twin is
+    both simpler and free of fights over the interpreter lock. Requests with several prompts merge
+    their outputs by way of asyncio tasks; ours are in the engine already, so taking them in turn
+    costs nothing.
+    """
+    renderer = client.renderer
+
+    async def render_chat(*args: Any, **kwargs: Any) -> Any:
+        return renderer.render_chat(*args, **kwargs)
+
+    async def render_cmpl(*args: Any, **kwargs: Any) -> Any:
+        return renderer.render_cmpl(*args, **kwargs)
+
+    renderer.render_chat_async = render_chat
+    renderer.render_cmpl_async = render_cmpl
+    completion_serving.merge_async_iterators = _merge_in_turn
+
+
+async def _merge_in_turn(*iterators: AsyncIterator[T]) -> AsyncGenerator[tuple[int, T], None]:
+    for number, iterator in enumerate(iterators):
+        async for item in iterator:
+            yield number, item

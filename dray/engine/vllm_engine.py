@@ -1,0 +1,210 @@
+"""vLLM behind dray's engine protocol: one LLMEngine in this process, stepped by the loop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Coroutine, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from dray.engine.protocol import EngineInfo, EngineSpec
+from dray.engine.vllm_arguments import engine_arguments, prepare_environment
+from dray.errors import ConfigError, EngineDeadError, RequestRefused
+from dray.requests.model import Outcome, Request
+
+
+@dataclass(slots=True)
+class _Flight:
+    """One request on its way through vLLM's serving layer."""
+
+    key: int
+    request: Request
+    coroutine: Coroutine[Any, Any, Any]
+    tickets: list[Any]
+    admitted: float
+    awaiting: Any = None
+
+
+class VllmEngine:
+    """Runs OpenAI request bodies through vLLM.
+
+    The heavy imports happen here, in the constructor: nothing else in dray imports vLLM.
+
+    Raises:
+        ConfigError: vLLM is not installed, or its arguments cannot be used.
+    """
+
+    def __init__(self, spec: EngineSpec) -> None:
+        began = time.monotonic()
+        prepare_environment(spec)
+        try:
+            import vllm
+            from vllm.engine.arg_utils import EngineArgs
+            from vllm.platforms import current_platform
+            from vllm.v1.engine.llm_engine import LLMEngine
+        except ImportError as error:
+            raise ConfigError(
+                f"vLLM cannot be imported ({error.name or 'unknown module'}): install dray[gpu] or dray[cpu]"
+            ) from error
+        from dray.engine.vllm_client import StepClient, drive_without_event_loop
+        from dray.engine.vllm_serving import serving_for
+
+        imported = time.monotonic()
+        arguments = engine_arguments(spec, cpu=current_platform.is_cpu())
+        self._engine = LLMEngine.from_engine_args(EngineArgs(**arguments))
+        # Statistics per request stay; loggers that aggregate them every step have no reader here.
+        self._engine.logger_manager = None
+        self._client = StepClient(self._engine)
+        drive_without_event_loop(self._client)
+        self._serve = serving_for(spec, self._client)
+        self._flights: dict[int, _Flight] = {}
+        self._by_ticket: dict[str, _Flight] = {}
+        self._finished: list[tuple[int, Outcome]] = []
+        config = self._engine.vllm_config
+        self.info = EngineInfo(
+            engine="vllm",
+            version=vllm.__version__,
+            model=self._serve.model_name,
+            max_num_seqs=config.scheduler_config.max_num_seqs,
+            max_model_len=config.model_config.max_model_len,
+            timeline={"import": imported - began, "engine": time.monotonic() - imported},
+        )
+
+    def submit(self, key: int, request: Request) -> None:
+        """Read the body, apply the template, and put the prompts into the engine."""
+        self._launch(_Flight(key, request, self._serve.start(request), [], time.monotonic()))
+
+    def step(self) -> list[tuple[int, Outcome]]:
+        """One iteration of the engine; rows whose last output came are finished."""
+        if self._by_ticket:
+            try:
+                outputs = self._engine.step()
+            except Exception as error:
+                raise EngineDeadError(f"{type(error).__name__} in the engine's step") from error
+            for output in outputs:
+                if output.finished:
+                    self._land(output)
+        finished, self._finished = self._finished, []
+        return finished
+
+    def abort(self, keys: Iterable[int]) -> None:
+        """Take requests out of the engine."""
+        for key in keys:
+            flight = self._flights.get(key)
+            if flight is not None:
+                self._forget(flight)
+                flight.coroutine.close()
+
+    def close(self) -> None:
+        """Release the engine's memory."""
+        self._engine.engine_core.shutdown()
+
+    # -- flights ----------------------------------------------------------------------------
+
+    def _launch(self, flight: _Flight) -> None:
+        from vllm.v1.engine.exceptions import EngineDeadError as VllmDeadError
+
+        self._client.opened = []
+        try:
+            self._advance(flight)
+        except VllmDeadError as error:
+            raise EngineDeadError("vLLM's engine is dead") from error
+        except BaseException:
+            self._abort_tickets(self._client.opened)
+            raise
+
+    def _advance(self, flight: _Flight) -> None:
+        """Run the coroutine until it waits for the engine again, or ends.
+
+        Raises:
+            RequestRefused: the request cannot be honoured.
+        """
+        from dray.engine.vllm_client import Ticket
+        from dray.engine.vllm_errors import refusal_of
+
+        try:
+            awaited = flight.coroutine.send(None)
+        except StopIteration as stop:
+            self._forget(flight)
+            self._finished.append((flight.key, self._outcome(flight, stop.value)))
+            return
+        except Exception as error:  # noqa: BLE001  the seam: everything a body can provoke is a verdict on its row
+            raise refusal_of(error, flight.request.body) from None
+        if not isinstance(awaited, Ticket):
+            flight.coroutine.close()
+            raise RequestRefused("unsupported", "this combination of fields is not supported in a batch")
+        flight.awaiting = awaited
+        if not flight.tickets:
+            flight.tickets = self._client.opened
+            self._flights[flight.key] = flight
+            for ticket in flight.tickets:
+                self._by_ticket[ticket.engine_id] = flight
+
+    def _land(self, output: Any) -> None:
+        ticket = self._client.tickets.pop(output.request_id, None)
+        flight = self._by_ticket.pop(output.request_id, None)
+        if ticket is None or flight is None:
+            return
+        ticket.output = output
+        if flight.awaiting is not ticket:
+            return
+        try:
+            self._advance(flight)
+        except RequestRefused as refusal:
+            self._forget(flight)
+            self._finished.append((flight.key, self._refused(flight, refusal)))
+
+    def _outcome(self, flight: _Flight, answer: Any) -> Outcome:
+        """The terminal row of a request whose coroutine ended with ``answer``."""
+        request = flight.request
+        outputs = [ticket.output for ticket in flight.tickets]
+        queue, first = _waits(outputs)
+        return Outcome(
+            index=request.index,
+            custom_id=request.custom_id,
+            response=self._serve.response(request, answer),
+            prompt_tokens=sum(len(output.prompt_token_ids or ()) for output in outputs),
+            cached_tokens=sum(output.num_cached_tokens or 0 for output in outputs),
+            completion_tokens=sum(_generated(output) for output in outputs),
+            queue_seconds=queue,
+            first_token_seconds=first,
+            total_seconds=time.monotonic() - flight.admitted,
+        )
+
+    def _refused(self, flight: _Flight, refusal: RequestRefused) -> Outcome:
+        return Outcome(
+            index=flight.request.index,
+            custom_id=flight.request.custom_id,
+            error_code=refusal.code,
+            error_message=refusal.message,
+        )
+
+    def _forget(self, flight: _Flight) -> None:
+        self._flights.pop(flight.key, None)
+        self._abort_tickets([ticket for ticket in flight.tickets if ticket.output is None])
+
+    def _abort_tickets(self, tickets: list[Any]) -> None:
+        if not tickets:
+            return
+        ids = [ticket.engine_id for ticket in tickets]
+        for engine_id in ids:
+            self._client.tickets.pop(engine_id, None)
+            self._by_ticket.pop(engine_id, None)
+        self._engine.abort_request(ids)
+
+
+def _generated(output: Any) -> int:
+    parts = getattr(output, "outputs", None)
+    return sum(len(part.token_ids) for part in parts) if isinstance(parts, list) else 0
+
+
+def _waits(outputs: list[Any]) -> tuple[float, float]:
+    """Seconds until the first output was scheduled, and until its first token came; 0 where unknown.
+
+    vLLM's ``queued_ts``, ``scheduled_ts`` and ``first_token_ts`` are of one monotonic clock.
+    """
+    stats = getattr(outputs[0], "metrics", None) if outputs else None
+    if stats is None or not stats.queued_ts:
+        return 0.0, 0.0
+    first = max(stats.first_token_ts - stats.queued_ts, 0.0) if stats.first_token_ts else 0.0
+    return max(stats.scheduled_ts - stats.queued_ts, 0.0), first

@@ -1,0 +1,155 @@
+"""OpenAI bodies in, OpenAI answers out, by vLLM's own protocol and serving classes.
+
+Answers are the same bytes whenever they are made: ids come from the row's index, and ``created`` is 0
+(the time is in the store). Counts of cached tokens depend on what ran before, so they are in the
+store too, and not in the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, Protocol
+
+from pydantic import TypeAdapter
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
+from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+from vllm.entrypoints.openai.completion.serving import OpenAIServingCompletion
+from vllm.entrypoints.openai.models.protocol import BaseModelPath
+from vllm.entrypoints.openai.models.serving import OpenAIServingModels
+from vllm.entrypoints.serve.engine.protocol import ErrorResponse
+from vllm.renderers.online_renderer import OnlineRenderer
+
+from dray.engine.protocol import EngineSpec
+from dray.engine.vllm_client import StepClient
+from dray.engine.vllm_errors import refusal_of_response
+from dray.errors import RequestRefused
+from dray.requests.model import Kind, Request
+
+# Fields that vLLM's protocol classes take and its offline path cannot honour.
+_NOT_IN_A_BATCH = {
+    "stream_options": "a batch has no stream",
+    "stream_interval": "a batch has no stream",
+    "use_beam_search": "beam search is not offered in a batch",
+    "kv_transfer_params": "a batch transfers no key-value cache",
+    "ec_transfer_params": "a batch transfers no encoder cache",
+    "return_token_offsets": "only vLLM's render endpoints give token offsets",
+    "return_mm_kwargs": "only vLLM's render endpoints give these",
+    "mm_payload": "only vLLM's render endpoints give these",
+}
+
+
+class Serving(Protocol):
+    """Reads requests and builds answers for one kind of model."""
+
+    model_name: str
+
+    def start(self, request: Request) -> Coroutine[Any, Any, Any]:
+        """The coroutine that answers ``request``; it waits for tickets of the step client."""
+
+    def response(self, request: Request, answer: Any) -> bytes:
+        """The OpenAI response body for what the coroutine returned."""
+
+
+def serving_for(spec: EngineSpec, client: StepClient) -> Serving:
+    """The serving side for the kind of requests that ``spec`` names."""
+    name = spec.model_name or Path(spec.model).name
+    models = OpenAIServingModels(client, [BaseModelPath(name=name, model_path=spec.model)])
+    if spec.kind is Kind.EMBEDDING:
+        from dray.engine.vllm_embedding import EmbeddingServing
+
+        return EmbeddingServing(spec, client, models, name)
+    return GenerationServing(spec, client, models, name)
+
+
+class GenerationServing:
+    """Chat completions and completions."""
+
+    def __init__(self, spec: EngineSpec, client: StepClient, models: OpenAIServingModels, name: str) -> None:
+        from vllm import __version__
+
+        self.model_name = name
+        template, content_format, tools = _template_options(spec)
+        renderer = OnlineRenderer(
+            client.model_config,
+            client.renderer,
+            request_logger=None,
+            chat_template=template,
+            chat_template_content_format=content_format,
+            **tools,
+        )
+        self._chat = OpenAIServingChat(
+            client,
+            models,
+            "assistant",
+            online_renderer=renderer,
+            request_logger=None,
+            chat_template=template,
+            chat_template_content_format=content_format,
+            **{**tools, "reasoning_parser": tools["reasoning_parser"] or ""},
+        )
+        self._completion = OpenAIServingCompletion(client, models, online_renderer=renderer, request_logger=None)
+        # vLLM's own hashes the whole configuration, memory sizes included: other bytes on other machines.
+        self._chat.system_fingerprint = self._completion.system_fingerprint = f"vllm-{__version__}"
+        self._read_chat = TypeAdapter(ChatCompletionRequest).validate_python
+        self._read_completion = TypeAdapter(CompletionRequest).validate_python
+
+    def start(self, request: Request) -> Coroutine[Any, Any, Any]:
+        """Read the body and hand it to vLLM's serving class."""
+        return self._answer(request)
+
+    async def _answer(self, request: Request) -> Any:
+        _refuse_unusable(request.body)
+        chat = Kind.of_url(request.url) is Kind.CHAT
+        body = self._read_chat(request.body) if chat else self._read_completion(request.body)
+        refuse_unknown(body)
+        body.request_id = str(request.index)
+        answer = await (
+            self._chat.create_chat_completion(body) if chat else self._completion.create_completion(body)
+        )
+        if isinstance(answer, ErrorResponse):
+            raise refusal_of_response(answer, request.body)
+        return answer
+
+    def response(self, request: Request, answer: Any) -> bytes:
+        """Dump vLLM's response model, with everything that changes from run to run pinned."""
+        answer.created = 0
+        answer.model = request.body.get("model") or self.model_name
+        for choice in answer.choices:
+            calls = getattr(getattr(choice, "message", None), "tool_calls", None) or ()
+            for number, call in enumerate(calls):
+                call.id = f"call_{request.index}_{choice.index}_{number}"
+        dumped: bytes = answer.__pydantic_serializer__.to_json(answer)
+        return dumped
+
+
+def _template_options(spec: EngineSpec) -> tuple[str | None, Any, dict[str, Any]]:
+    """Chat template, its content format, and the parser options, from the engine arguments."""
+    arguments = spec.arguments
+    template = arguments.get("chat_template")
+    if template is not None and Path(template).is_file():
+        template = Path(template).read_text()
+    tools = {
+        "tool_parser": arguments.get("tool_call_parser"),
+        "reasoning_parser": arguments.get("reasoning_parser"),
+        "enable_auto_tools": bool(arguments.get("enable_auto_tool_choice", False)),
+    }
+    return template, arguments.get("chat_template_content_format", "auto"), tools
+
+
+def _refuse_unusable(body: dict[str, Any]) -> None:
+    if body.get("stream"):
+        raise RequestRefused("stream_unsupported", "a batch has no stream; remove `stream`", param="stream")
+    for name, reason in _NOT_IN_A_BATCH.items():
+        if body.get(name):
+            raise RequestRefused("unsupported_field", f"`{name}` cannot be honoured: {reason}", param=name)
+
+
+def refuse_unknown(body: Any) -> None:
+    """vLLM keeps unknown fields and ignores them; dray drops nothing in silence."""
+    unknown = sorted(body.model_extra or ())
+    if unknown:
+        names = ", ".join(f"`{name[:64]}`" for name in unknown[:5])
+        raise RequestRefused("unknown_field", f"unknown body field {names}", param=unknown[0][:64])
+

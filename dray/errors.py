@@ -1,0 +1,157 @@
+"""Every error that dray raises on purpose.
+
+::
+
+    DrayError
+    +-- RefusedError                 refused before work starts: exit code 2
+    |   +-- InputError               problems in the input, each with file, line and field
+    |   +-- ConfigError              a setting, a model path, a URL that cannot be used
+    |   +-- JobChangedError          same job id, other content
+    |   +-- JobBusyError             another live driver holds the job
+    |   `-- UnknownJobError          no such job in this store
+    +-- StoreError
+    |   +-- StoreUnreachableError    no connection could be made
+    |   +-- StoreTransientError      worth retrying: lock, lost connection, serialisation
+    |   +-- StoreFatalError          disk full, schema mismatch, read-only: an operator must act
+    |   `-- FencedError              the lease was lost; drop the work, do not retry
+    +-- EngineError
+    |   +-- RequestRefused           one request cannot be honoured; becomes its error row
+    |   +-- EngineDeadError          the engine cannot go on; its process exits
+    |   +-- EngineStartError         the engine never became ready
+    |   `-- ReplicaLostError         the actor or its node went away
+    +-- ClusterError                 the Ray cluster could not be started or reached
+    +-- JobFailedError               the job ended without finishing: exit code 1
+    `-- CancelledError               the job was cancelled: exit code 130
+
+Messages name files, lines, fields and codes; never prompts, answers or secrets.
+Foreign errors are translated at one seam per library: ``store/seam.py`` (SQLAlchemy),
+``engine/seam.py`` (Ray actors), ``requests/files.py`` (object stores and files).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class DrayError(Exception):
+    """Base of every error raised by dray."""
+
+    exit_code = 1
+
+
+class RefusedError(DrayError):
+    """Refused before any engine started."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing wrong with the input: what, where, and what to do about it."""
+
+    code: str
+    message: str
+    file: str | None = None
+    line: int | None = None
+    field: str | None = None
+
+    def __str__(self) -> str:
+        place = ":".join(str(part) for part in (self.file, self.line) if part is not None)
+        field = f" [{self.field}]" if self.field else ""
+        return f"{place}{field}: {self.message}" if place else f"{self.message}{field}"
+
+
+class InputError(RefusedError):
+    """The input cannot be used. ``problems`` holds up to the first 20, in input order."""
+
+    def __init__(self, problems: Sequence[Problem], *, total: int | None = None) -> None:
+        self.problems = tuple(problems)
+        self.total = total if total is not None else len(self.problems)
+        super().__init__(self.problems, self.total)
+
+    def __str__(self) -> str:
+        lines = [str(problem) for problem in self.problems]
+        if self.total > len(lines):
+            lines.append(f"... and {self.total - len(lines)} more")
+        return "\n".join(lines)
+
+
+class ConfigError(RefusedError):
+    """A setting cannot be used; the message says which one and what to do."""
+
+
+class JobChangedError(RefusedError):
+    """The job id is taken by a job with other content; the message names what changed."""
+
+
+class JobBusyError(RefusedError):
+    """Another live driver is running this job."""
+
+
+class UnknownJobError(RefusedError):
+    """The store holds no job of this id."""
+
+
+class StoreError(DrayError):
+    """Base of errors of the result store."""
+
+
+class StoreUnreachableError(StoreError):
+    """No connection to the store could be made."""
+
+    exit_code = 2
+
+
+class StoreTransientError(StoreError):
+    """The statement may succeed when tried again."""
+
+
+class StoreFatalError(StoreError):
+    """The store cannot take writes until somebody acts."""
+
+
+class FencedError(StoreError):
+    """The lease belongs to somebody else now; the holder drops its work."""
+
+
+class EngineError(DrayError):
+    """Base of errors of replicas and engines."""
+
+
+class RequestRefused(EngineError):  # noqa: N818  a verdict on one request, not a failure of the engine
+    """One request cannot be honoured. ``code`` and ``message`` go into its error row."""
+
+    def __init__(self, code: str, message: str, *, param: str | None = None) -> None:
+        super().__init__(code, message)
+        self.code = code
+        self.message = message
+        self.param = param
+
+
+class EngineDeadError(EngineError):
+    """The engine cannot go on; the replica's process exits at once."""
+
+
+class EngineStartError(EngineError):
+    """The engine never became ready."""
+
+    exit_code = 1
+
+
+class ReplicaLostError(EngineError):
+    """The replica's process or its node went away."""
+
+
+class ClusterError(DrayError):
+    """The Ray cluster could not be started, reached or trusted."""
+
+
+class JobFailedError(DrayError):
+    """The job ended without finishing."""
+
+
+class CancelledError(DrayError):
+    """The job was cancelled; finished rows are kept."""
+
+    exit_code = 130

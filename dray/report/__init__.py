@@ -1,0 +1,45 @@
+"""Accounting of a job, and its report: one HTML file, markdown, a line of progress."""
+
+from __future__ import annotations
+
+from dray.report.accounting import Tally
+from dray.report.data import (
+    FINISHED,
+    JOB_LANE,
+    Attempt,
+    Bucket,
+    Cost,
+    Counts,
+    Distribution,
+    ErrorCode,
+    Measures,
+    OutputFile,
+    Phase,
+    Replica,
+    ReportData,
+    Tokens,
+)
+from dray.report.markdown import render_markdown
+from dray.report.page import render_html
+from dray.report.progress import progress_line
+
+__all__ = [
+    "FINISHED",
+    "JOB_LANE",
+    "Attempt",
+    "Bucket",
+    "Cost",
+    "Counts",
+    "Distribution",
+    "ErrorCode",
+    "Measures",
+    "OutputFile",
+    "Phase",
+    "Replica",
+    "ReportData",
+    "Tally",
+    "Tokens",
+    "progress_line",
+    "render_html",
+    "render_markdown",
+]

@@ -1,0 +1,256 @@
+"""What a report says, as frozen data: made by a run, kept as JSON, rendered again at any time.
+
+Moments are epoch seconds, durations are seconds, sizes are bytes. Nothing here holds a prompt, an
+answer or a secret: whoever fills ``settings`` and ``environment`` leaves those out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+JOB_LANE = "job"
+"""The lane of phases that belong to the job as a whole; every other lane is a replica's name."""
+
+FINISHED = "done"
+"""The cause of a shard attempt that ended with its shard finished."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counts:
+    """Rows of the job. ``total == done + failed + pending``.
+
+    ``done`` are answered rows, ``failed`` are error rows; ``skipped`` are those of the two that
+    were finished before this run began.
+    """
+
+    total: int = 0
+    done: int = 0
+    failed: int = 0
+    skipped: int = 0
+    pending: int = 0
+
+    @property
+    def finished(self) -> int:
+        """Rows with a terminal outcome: answered or error."""
+        return self.done + self.failed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tokens:
+    """Token totals. ``cached`` are the prompt tokens that came from the prefix cache."""
+
+    prompt: int = 0
+    cached: int = 0
+    completion: int = 0
+
+    @property
+    def total(self) -> int:
+        """Prompt and completion tokens together."""
+        return self.prompt + self.completion
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bucket:
+    """One stretch of the throughput curve: what was committed from ``start`` on."""
+
+    start: float
+    rows: int
+    failed: int
+    prompt: int
+    completion: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distribution:
+    """How a quantity is spread, ready to draw.
+
+    ``counts[i]`` values lie in ``[edges[i], edges[i + 1])``; the last bar also takes in the tail, up
+    to ``high``. ``scale`` is how the edges are spaced.
+    Percentiles are nearest-rank, within 0.8% of the true value.
+    """
+
+    scale: Literal["linear", "log"] = "linear"
+    edges: tuple[float, ...] = ()
+    counts: tuple[int, ...] = ()
+    count: int = 0
+    mean: float = 0.0
+    low: float = 0.0
+    high: float = 0.0
+    p50: float = 0.0
+    p90: float = 0.0
+    p99: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorCode:
+    """Error rows of one code, with the first few ``custom_id`` (or ``row N``) that met it."""
+
+    code: str
+    count: int
+    examples: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measures:
+    """What one pass over the finished rows tells; made by ``Tally.snapshot``.
+
+    ``rows`` and ``failed`` cover the job; ``run_rows`` and ``run_tokens`` only what replicas
+    finished in this run. Latencies are seconds from admission, lengths are tokens; both cover
+    answered rows only.
+    """
+
+    rows: int = 0
+    failed: int = 0
+    tokens: Tokens = field(default_factory=Tokens)
+    run_rows: int = 0
+    run_tokens: Tokens = field(default_factory=Tokens)
+    bucket_seconds: float = 0.0
+    buckets: tuple[Bucket, ...] = ()
+    latency: Distribution = field(default_factory=Distribution)
+    first_token: Distribution = field(default_factory=Distribution)
+    prompt_length: Distribution = field(default_factory=Distribution)
+    completion_length: Distribution = field(default_factory=Distribution)
+    errors: tuple[ErrorCode, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """A stretch of time in a lane: of the job (ingest, cluster, inference, ...) or of a replica."""
+
+    name: str
+    start: float
+    end: float
+    lane: str = JOB_LANE
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return max(self.end - self.start, 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One try at a shard: who held it, how it ended, and what it finished."""
+
+    shard: int
+    epoch: int
+    replica: str
+    cause: str
+    seconds: float
+    rows: int
+    started: float | None = None
+
+    @property
+    def clean(self) -> bool:
+        """Whether the attempt ended with its shard finished."""
+        return self.cause.lower() == FINISHED
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replica:
+    """One engine: where it ran, what its start took (step to seconds), and what it did."""
+
+    name: str
+    node: str = ""
+    startup: Mapping[str, float] = field(default_factory=dict)
+    busy_seconds: float = 0.0
+    rows: int = 0
+    tokens_per_second: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """The bill: ``total``, and what it went on (useful, cold start, idle, interrupted, ...)."""
+
+    total: float
+    currency: str = "USD"
+    parts: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputFile:
+    """A file that the job wrote. ``size`` is in bytes, ``sha256`` in hex."""
+
+    name: str
+    uri: str
+    size: int
+    sha256: str
+    rows: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportData:
+    """Everything that the report shows.
+
+    ``seconds`` has ``total``, ``ingest``, ``cluster``, ``weights``, ``engine_start``, ``inference``
+    and ``finalise`` of this run; phases that overlap are each counted whole. ``retries`` maps a
+    cause to how often it led to another attempt.
+    """
+
+    job_id: str
+    state: str
+    generated_at: float
+    title: str = ""
+    model: str = ""
+    kind: str = ""
+    engine: str = ""
+    reason: str = ""
+    counts: Counts = field(default_factory=Counts)
+    tokens: Tokens = field(default_factory=Tokens)
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    measures: Measures = field(default_factory=Measures)
+    phases: tuple[Phase, ...] = ()
+    attempts: tuple[Attempt, ...] = ()
+    replicas: tuple[Replica, ...] = ()
+    interruptions: int = 0
+    retries: Mapping[str, int] = field(default_factory=dict)
+    cost: Cost | None = None
+    files: tuple[OutputFile, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str | int | float | bool | None] = field(default_factory=dict)
+    format: int = 1
+
+    @property
+    def rows_per_second(self) -> float | None:
+        """Rows of this run for each second of inference; None where there was none."""
+        return _rate(self.measures.run_rows, self.seconds.get("inference", 0.0))
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Prompt and completion tokens of this run for each second of inference, or None."""
+        return _rate(self.measures.run_tokens.total, self.seconds.get("inference", 0.0))
+
+    @property
+    def dollars_per_million_tokens(self) -> float | None:
+        """Cost over the tokens of this run, which is what the cost covers; None where unknown."""
+        tokens = self.measures.run_tokens.total
+        return self.cost.total * 1e6 / tokens if self.cost and tokens else None
+
+    def to_json(self) -> str:
+        """One JSON object; ``from_json`` reads it back."""
+        return _adapter().dump_json(self).decode()
+
+    @staticmethod
+    def from_json(text: str | bytes) -> ReportData:
+        """Read what ``to_json`` wrote; keys of newer versions are ignored.
+
+        Raises ValueError where the text is not such an object.
+        """
+        return _adapter().validate_json(text)
+
+
+def _rate(amount: int, seconds: float) -> float | None:
+    return amount / seconds if amount and seconds > 0 else None
+
+
+@cache
+def _adapter() -> TypeAdapter[ReportData]:
+    from pydantic import TypeAdapter  # only needed where a report is kept or read
+
+    return TypeAdapter(ReportData)

@@ -1,0 +1,83 @@
+"""The report as markdown, for places that show text: Prefect's artifacts, issues, chat."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from dray.report import wording
+from dray.report.data import ReportData
+from dray.report.summary import figures, sentences
+
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~!&$])")
+
+
+def render_markdown(data: ReportData, *, links: Mapping[str, str] | None = None) -> str:
+    """Headline, errors by code, files. ``links`` maps a label to a URI, shown at the end.
+
+    Web addresses become links; other URIs are shown as code, since a browser cannot follow them.
+    """
+    blocks = [
+        f"# {_text(data.title or data.job_id)}",
+        f"**{_text(wording.plain(data.state))}** · {_code(data.job_id)}" + _origin(data),
+        _text(" ".join(sentences(data))),
+        _table(
+            ("", "", ""),
+            [(f.name, f"**{_text(f.value)}**", _text(f.note)) for f in figures(data)],
+            align="lrl",
+        ),
+        *_errors(data),
+        *_files(data),
+        "\n".join(f"- {_text(label)}: {_link(uri)}" for label, uri in (links or {}).items()),
+    ]
+    return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def _origin(data: ReportData) -> str:
+    return "".join(f" · {_text(part)}" for part in (data.model, data.kind, data.engine) if part)
+
+
+def _errors(data: ReportData) -> list[str]:
+    if not data.measures.errors:
+        return []
+    rows = [
+        (
+            _code(error.code),
+            wording.count(error.count),
+            ", ".join(_code(wording.clip(example)) for example in error.examples),
+        )
+        for error in data.measures.errors
+    ]
+    return ["## Errors by code", _table(("code", "rows", "for example"), rows, align="lrl")]
+
+
+def _files(data: ReportData) -> list[str]:
+    if not data.files:
+        return []
+    rows = [
+        (_link(file.uri, file.name), wording.size(file.size), _code(file.sha256[:16] + "…"))
+        for file in data.files
+    ]
+    return ["## Files", _table(("file", "size", "sha256"), rows, align="lrl")]
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]], *, align: str) -> str:
+    rule = ["---:" if side == "r" else ":---" for side in align]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, rule, *rows))
+
+
+def _link(uri: str, name: str | None = None) -> str:
+    if re.fullmatch(r"https?://[^\s()<>\"|]+", uri):
+        return f"[{_text(name or uri)}]({uri})"
+    return _code(uri)
+
+
+def _text(value: str) -> str:
+    """``value`` as it is: markdown and HTML in it are shown, not obeyed."""
+    return _SPECIAL.sub(r"\\\1", " ".join(value.split()))
+
+
+def _code(value: str) -> str:
+    """``value`` as code; backticks and pipes would end the span or the cell."""
+    flat = " ".join(value.split()).replace("`", "'").replace("|", "¦")
+    return f"`{flat}`"

@@ -1,0 +1,179 @@
+"""The report as one self-contained HTML file: no scripts, no fonts, nothing loaded."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+from markupsafe import Markup
+
+from dray.report import charts, wording
+from dray.report.data import JOB_LANE, Attempt, Distribution, ReportData
+from dray.report.gantt import MOST_ATTEMPTS, MOST_LANES, gantt, spans
+from dray.report.scale import TimeAxis
+from dray.report.summary import Figure, figures, sentences, tone
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+_MOST_LISTED = 24
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """A distribution beside its percentiles in words."""
+
+    title: str
+    chart: Markup
+    told: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """What the template prints besides the data: drawings, sentences, selections."""
+
+    tone: str
+    figures: tuple[Figure, ...]
+    sentences: tuple[str, ...]
+    progress: Markup
+    rows: Markup
+    tokens: Markup
+    gantt: Markup
+    gantt_key: tuple[tuple[str, str], ...]
+    gantt_note: str
+    shares: Markup
+    latency: tuple[Spread, ...]
+    lengths: tuple[Spread, ...]
+    causes: tuple[tuple[str, int], ...]
+    listed: tuple[Attempt, ...]
+
+
+def render_html(data: ReportData) -> str:
+    """The report. Every string of ``data`` is escaped; numbers are written for people."""
+    page = _environment().get_template("report.html.j2").render(data=data, view=_view(data))
+    return "\n".join(line for line in (line.strip() for line in page.splitlines()) if line) + "\n"
+
+
+def _view(data: ReportData) -> View:
+    measures = data.measures
+    axis = TimeAxis(spans(data))
+    return View(
+        tone=tone(data.state),
+        figures=figures(data),
+        sentences=sentences(data),
+        progress=_progress(data),
+        rows=charts.throughput(measures.buckets, measures.bucket_seconds, axis, charts.ROWS, "rows"),
+        tokens=charts.throughput(measures.buckets, measures.bucket_seconds, axis, charts.TOKENS, "tokens"),
+        gantt=gantt(data, axis),
+        gantt_key=_gantt_key(data),
+        gantt_note=_left_out(data),
+        shares=charts.token_shares(data.tokens),
+        latency=_spreads(
+            ("Admission to last token", measures.latency), ("Admission to first token", measures.first_token)
+        ),
+        lengths=_token_spreads(
+            ("Prompt tokens a row", measures.prompt_length),
+            ("Completion tokens a row", measures.completion_length),
+        ),
+        causes=tuple(Counter(attempt.cause or "open" for attempt in data.attempts).most_common()),
+        listed=_listed(data.attempts),
+    )
+
+
+def _progress(data: ReportData) -> Markup:
+    counts = data.counts
+    skipped = min(counts.skipped, counts.done)
+    parts = (
+        ("answered by earlier runs", skipped, "soft"),
+        ("answered", counts.done - skipped, "accent"),
+        ("errors", counts.failed, "bad"),
+        ("not finished", counts.pending, "rest"),
+    )
+    return charts.proportions("Rows by outcome", parts, "row")
+
+
+def _spreads(*named: tuple[str, Distribution]) -> tuple[Spread, ...]:
+    return tuple(
+        Spread(
+            title=name,
+            chart=charts.distribution(spread, name, wording.duration),
+            told=_percentiles(
+                spread,
+                wording.duration(spread.p50),
+                wording.duration(spread.p90),
+                wording.duration(spread.p99),
+            ),
+        )
+        for name, spread in named
+        if spread.count
+    )
+
+
+def _token_spreads(*named: tuple[str, Distribution]) -> tuple[Spread, ...]:
+    return tuple(
+        Spread(
+            title=name,
+            chart=charts.distribution(spread, name, wording.compact),
+            told=_percentiles(
+                spread, wording.count(spread.p50), wording.count(spread.p90), wording.count(spread.p99)
+            )
+            + f" · mean {wording.compact(spread.mean)}",
+        )
+        for name, spread in named
+        if spread.count
+    )
+
+
+def _percentiles(spread: Distribution, p50: str, p90: str, p99: str) -> str:
+    if spread.low == spread.high:
+        return f"all {p50}"
+    return f"p50 {p50} · p90 {p90} · p99 {p99}"
+
+
+def _listed(attempts: tuple[Attempt, ...]) -> tuple[Attempt, ...]:
+    """The attempts of the table: those that were cut short, then the slowest."""
+    return tuple(sorted(attempts, key=lambda a: (a.clean, -a.seconds)))[:_MOST_LISTED]
+
+
+def _gantt_key(data: ReportData) -> tuple[tuple[str, str], ...]:
+    """Colour class and meaning of what the time chart shows of this job."""
+    placed = [attempt for attempt in data.attempts if attempt.started is not None]
+    key = [("accent", "working"), ("soft", "waiting for machines, weights or engines")]
+    if placed:
+        key.append(("shard", "a shard"))
+    if any(not attempt.clean for attempt in placed):
+        key.append(("bad", "a shard cut short"))
+    return tuple(key)
+
+
+def _left_out(data: ReportData) -> str:
+    """What the time chart does not show, or nothing."""
+    placed = sum(attempt.started is not None for attempt in data.attempts)
+    lanes = {a.replica for a in data.attempts if a.started is not None} | {p.lane for p in data.phases}
+    notes = []
+    if placed > MOST_ATTEMPTS:
+        notes.append(
+            f"{MOST_ATTEMPTS} of {wording.count(placed)} attempts are drawn: "
+            "those that were cut short, then the longest."
+        )
+    if len(lanes - {JOB_LANE}) > MOST_LANES:
+        notes.append(f"The first {MOST_LANES} replicas are drawn.")
+    return " ".join(notes)
+
+
+@cache
+def _environment() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # only where a page is made
+
+    environment = Environment(
+        loader=PackageLoader("dray.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    for name in ("count", "compact", "rate", "duration", "share", "size", "money", "moment", "clip", "plain"):
+        environment.filters[name] = getattr(wording, name)
+    return environment

@@ -1,0 +1,111 @@
+"""What a job came to, in a few figures and sentences; shared by the page and the markdown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from dray.report import wording
+from dray.report.data import ReportData
+
+Tone = Literal["good", "bad", "quiet"]
+
+_ENDINGS = {"failed": "failed", "cancelled": "was cancelled", "expired": "expired", "paused": "is paused"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """A headline number, what it counts, and one line of context."""
+
+    name: str
+    value: str
+    note: str = ""
+    bad: bool = False
+
+
+def tone(state: str) -> Tone:
+    """How a state is coloured."""
+    if state == "completed":
+        return "good"
+    return "bad" if state == "failed" else "quiet"
+
+
+def figures(data: ReportData) -> tuple[Figure, ...]:
+    """The headline: rows, rates, time, errors, and the cost where it is known."""
+    found = [_rows(data), _row_rate(data), _token_rate(data), _time(data), _errors(data)]
+    if data.cost is not None:
+        found.append(_cost(data))
+    return tuple(found)
+
+
+def sentences(data: ReportData) -> tuple[str, ...]:
+    """How the job ended, what was there before, and what got in the way."""
+    found = [_ending(data)]
+    if data.counts.skipped:
+        found.append(f"{wording.plural(data.counts.skipped, 'row')} had been finished before this run.")
+    if data.interruptions:
+        found.append(f"{wording.plural(data.interruptions, 'interruption')} on the way.")
+    if data.retries:
+        told = ", ".join(f"{wording.count(n)} after {cause}" for cause, n in data.retries.items())
+        found.append(f"Shards tried again: {told}.")
+    return tuple(found)
+
+
+def _ending(data: ReportData) -> str:
+    counts = data.counts
+    because = f" ({data.reason})" if data.reason else ""
+    if data.state == "completed" and not counts.total:
+        return f"The input held no rows.{because}"
+    if data.state == "completed" and not counts.failed:
+        return f"Every one of the {wording.plural(counts.total, 'row')} has an answer.{because}"
+    if data.state == "completed":
+        return (
+            f"All {wording.plural(counts.total, 'row')} are finished: "
+            f"{wording.count(counts.done)} with an answer, "
+            f"{wording.count(counts.failed)} with an error.{because}"
+        )
+    ended = _ENDINGS.get(data.state, f"is still {wording.plain(data.state)}")
+    left = f" with {wording.count(counts.pending)} of {wording.plural(counts.total, 'row')} not finished"
+    kept = "; what is finished is kept, and the same command resumes it"
+    return f"The job {ended}{because}{left if counts.total else ''}{kept if counts.finished else ''}."
+
+
+def _rows(data: ReportData) -> Figure:
+    counts = data.counts
+    note = f"of {wording.count(counts.total)}" if counts.pending else "all rows"
+    return Figure(
+        name="rows finished", value=wording.count(counts.finished), note=note if counts.total else ""
+    )
+
+
+def _row_rate(data: ReportData) -> Figure:
+    seconds = data.seconds.get("inference", 0.0)
+    note = f"over {wording.duration(seconds)} of inference" if data.rows_per_second else ""
+    return Figure(name="rows a second", value=wording.rate(data.rows_per_second), note=note)
+
+
+def _token_rate(data: ReportData) -> Figure:
+    speed = data.tokens_per_second
+    ran = data.measures.run_tokens
+    note = f"{wording.share(ran.cached, ran.prompt)} of the prompt cached" if speed and ran.cached else ""
+    return Figure(name="tokens a second", value=wording.compact(speed) if speed else wording.NONE, note=note)
+
+
+def _time(data: ReportData) -> Figure:
+    total = data.seconds.get("total", 0.0)
+    inference = data.seconds.get("inference", 0.0)
+    note = f"{wording.share(min(inference, total), total)} in inference" if inference and total else ""
+    return Figure(name="wall time", value=wording.duration(total), note=note)
+
+
+def _errors(data: ReportData) -> Figure:
+    failed = data.counts.failed
+    note = f"{wording.share(failed, data.counts.finished)} of finished rows" if failed else "none"
+    return Figure(name="errors", value=wording.count(failed), note=note, bad=failed > 0)
+
+
+def _cost(data: ReportData) -> Figure:
+    assert data.cost is not None
+    each = data.dollars_per_million_tokens
+    note = f"{wording.money(each, data.cost.currency)} a million tokens" if each else ""
+    return Figure(name="cost", value=wording.money(data.cost.total, data.cost.currency), note=note)

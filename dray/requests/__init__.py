@@ -1,0 +1,59 @@
+"""The requests of a job: how they enter (``ingest``), travel (the spool) and leave (``write_outputs``)."""
+
+from __future__ import annotations
+
+from dray.requests.files import FileInfo, check_writable
+from dray.requests.ingest import Ingested, cut, ingest
+from dray.requests.inputs import FileRef, digest, expand
+from dray.requests.model import Kind, Outcome, Request
+from dray.requests.objects import ObjectStoreOptions
+from dray.requests.output import OutputFormat, Written, write_outputs
+from dray.requests.readers import Limits, files_of, source_digest
+from dray.requests.sources import (
+    JsonlBatch,
+    RowDefaults,
+    Rows,
+    RowShape,
+    Source,
+    SqlQuery,
+    frame_to_source,
+    source_of,
+    template_digest,
+)
+from dray.requests.spool import Mark, SpoolRange, decode, encode, index_of, read_shard
+
+__all__ = [
+    "FileInfo",
+    "FileRef",
+    "Ingested",
+    "JsonlBatch",
+    "Kind",
+    "Limits",
+    "Mark",
+    "ObjectStoreOptions",
+    "Outcome",
+    "OutputFormat",
+    "Request",
+    "RowDefaults",
+    "RowShape",
+    "Rows",
+    "Source",
+    "SpoolRange",
+    "SqlQuery",
+    "Written",
+    "check_writable",
+    "cut",
+    "decode",
+    "digest",
+    "encode",
+    "expand",
+    "files_of",
+    "frame_to_source",
+    "index_of",
+    "ingest",
+    "read_shard",
+    "source_digest",
+    "source_of",
+    "template_digest",
+    "write_outputs",
+]

@@ -1,0 +1,300 @@
+"""Files by URI: local paths and object stores behind the same few functions.
+
+What is wrong with a file that somebody named leaves here as an InputError with a Problem; a place that
+cannot be written to as a ConfigError.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import secrets
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, cast
+
+from dray.errors import ConfigError, InputError, JobFailedError, Problem
+from dray.requests import objects, streams
+from dray.requests.objects import BLOCK_BYTES, ObjectStoreOptions, is_object
+
+LINE_LIMIT_BYTES = 16 << 20
+"""The longest line accepted, in bytes, unless the caller says otherwise."""
+
+_WRITE_BUFFER_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FileInfo:
+    """One written file: ``size`` in bytes, ``sha256`` in hex."""
+
+    uri: str
+    size: int
+    sha256: str
+    rows: int = 0
+
+
+def local_path(uri: str) -> Path:
+    """The path of a local file given as a path or as ``file://``."""
+    return Path(uri.removeprefix("file://")).expanduser()
+
+
+def join(directory: str, name: str) -> str:
+    """The URI of ``name`` in a directory."""
+    return f"{directory.rstrip('/')}/{name}" if is_object(directory) else str(local_path(directory) / name)
+
+
+# ---- reading ----
+
+
+@contextmanager
+def open_stream(uri: str, *, options: ObjectStoreOptions | None = None) -> Iterator[IO[bytes]]:
+    """The plain bytes of a file, decompressed where needed, read from start to end.
+
+    Errors inside the block that come from the file leave as InputError naming the file.
+    """
+    with reading(uri):
+        raw: io.BufferedIOBase
+        if is_object(uri):
+            blocks = cast("io.RawIOBase", streams.BlockReader(objects.stream(uri, options)))
+            raw = io.BufferedReader(blocks, BLOCK_BYTES)
+        else:
+            raw = cast("io.BufferedIOBase", local_path(uri).open("rb", buffering=BLOCK_BYTES))
+        with raw:
+            yield streams.decompressed(raw, uri)
+
+
+def open_lines(
+    uri: str, *, limit: int = LINE_LIMIT_BYTES, options: ObjectStoreOptions | None = None
+) -> Iterator[tuple[int, bytes | None]]:
+    """(line number from 1, line) of a text file; None stands for a line over ``limit`` bytes."""
+    with open_stream(uri, options=options) as stream:
+        yield from streams.lines(stream.read, limit=limit)
+
+
+@contextmanager
+def open_seekable(uri: str, *, options: ObjectStoreOptions | None = None) -> Iterator[IO[bytes]]:
+    """The bytes of a file as they lie there, for readers that seek."""
+    with reading(uri), _seekable(uri, options) as file:
+        yield file
+
+
+def read_range(uri: str, offset: int, length: int, *, options: ObjectStoreOptions | None = None) -> bytes:
+    """``length`` bytes from ``offset``; fewer only where the file ends."""
+    return b"".join(stream_range(uri, offset, length, options=options))
+
+
+def stream_range(
+    uri: str, offset: int, length: int, *, options: ObjectStoreOptions | None = None
+) -> Iterator[bytes]:
+    """The bytes of a range, in blocks."""
+    if is_object(uri):
+        yield from objects.stream(uri, options, start=offset, end=offset + length)
+        return
+    with local_path(uri).open("rb", buffering=0) as file:
+        file.seek(offset)
+        while length > 0 and (block := file.read(min(length, BLOCK_BYTES))):
+            length -= len(block)
+            yield block
+
+
+@contextmanager
+def reading(uri: str) -> Iterator[None]:
+    """Turn errors of reading ``uri`` into an InputError that names it."""
+    try:
+        yield
+    except streams.CompressionError as error:
+        raise refused("unreadable_compression", f"{error}; make the file anew", uri) from error
+    except streams.EncodingError as error:
+        raise refused("invalid_text", str(error), uri) from error
+    except FileNotFoundError as error:
+        raise refused("missing_input", "no such file", uri) from error
+    except IsADirectoryError as error:
+        raise folder_named(uri) from error
+    except PermissionError as error:
+        raise refused("unreadable_input", "no permission to read the file", uri) from error
+    except OSError as error:
+        raise refused("unreadable_input", f"the file cannot be read: {error}", uri) from error
+
+
+# ---- writing ----
+
+
+class AtomicFile:
+    """Bytes on their way to a file that appears whole or not at all. See ``write_atomic``."""
+
+    def __init__(self, uri: str, path: Path, *, hashed: bool) -> None:
+        self.uri = uri
+        self.rows = 0
+        self._path = path
+        self._hashed = hashed
+        self._start()
+
+    def write(self, data: bytes) -> None:
+        """Append bytes; JobFailedError where the disk takes no more."""
+        self.size += len(data)
+        if self._hashed:
+            self._sha256.update(data)
+        try:  # not the context manager below: this runs once a row
+            self._file.write(data)
+        except OSError as error:
+            raise _unwritable(self.uri, error) from error
+
+    @contextmanager
+    def rewriting(self) -> Iterator[IO[bytes]]:
+        """Start over, with what was written so far open for reading."""
+        old = self._path.with_suffix(".old")
+        self.close()
+        self._path.replace(old)
+        try:
+            self._start()
+            with old.open("rb") as file:
+                yield file
+        finally:
+            old.unlink(missing_ok=True)
+
+    @contextmanager
+    def reread(self) -> Iterator[IO[bytes]]:
+        """What was written so far, open for reading."""
+        with _writing(self.uri):
+            self._file.flush()
+        with self._path.open("rb") as file:
+            yield file
+
+    def sync(self) -> None:
+        """Everything on the disk."""
+        with _writing(self.uri):
+            self._file.flush()
+            os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Let go of the file below."""
+        with _writing(self.uri):
+            self._file.close()
+
+    def info(self) -> FileInfo:
+        """Size and digest of what was written; ``rows`` as its writer counted them."""
+        sha256 = self._sha256.hexdigest() if self._hashed else ""
+        return FileInfo(uri=self.uri, size=self.size, sha256=sha256, rows=self.rows)
+
+    def _start(self) -> None:
+        self.size = 0
+        self._sha256 = hashlib.sha256()
+        with _writing(self.uri):
+            self._file = self._path.open("xb", buffering=_WRITE_BUFFER_BYTES)
+
+
+@contextmanager
+def write_atomic(
+    uri: str, *, hashed: bool = True, options: ObjectStoreOptions | None = None
+) -> Iterator[AtomicFile]:
+    """Write a file that nobody sees before it is complete and safe.
+
+    Local: a temporary name in the same folder, synced, renamed, the folder synced. Object store: a local
+    temporary file, then one upload. When the block raises, nothing is published. JobFailedError says when
+    the place takes no more.
+    """
+    if is_object(uri):
+        with (
+            tempfile.TemporaryDirectory(prefix="dray-upload-") as folder,
+            _atomic(uri, Path(folder), hashed) as file,
+        ):
+            yield file
+            file.close()
+            with _writing(uri):
+                objects.upload(file._path, uri, options)
+        return
+    target = local_path(uri)
+    with _writing(uri):
+        target.parent.mkdir(parents=True, exist_ok=True)
+    with _atomic(uri, target.parent, hashed) as file:
+        yield file
+        file.sync()
+        with _writing(uri):
+            file._path.replace(target)
+            _sync_folder(target.parent)
+
+
+@contextmanager
+def _atomic(uri: str, folder: Path, hashed: bool) -> Iterator[AtomicFile]:
+    path = folder / f".{uri.rpartition('/')[2]}.{secrets.token_hex(4)}.part"
+    file = None
+    try:
+        file = AtomicFile(uri, path, hashed=hashed)
+        yield file
+    finally:
+        if file is not None:
+            file.close()
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _writing(uri: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise _unwritable(uri, error) from error
+
+
+def _unwritable(uri: str, error: OSError) -> JobFailedError:
+    return JobFailedError(f"{uri} cannot be written: {error.strerror or error}")
+
+
+def check_writable(directory: str, *, options: ObjectStoreOptions | None = None) -> None:
+    """Make sure, before any work, that files can be written there; ConfigError says why not."""
+    if directory.startswith(("http://", "https://")):
+        raise ConfigError(f"{directory}: outputs cannot be written over HTTP; name a folder or a bucket")
+    if not is_object(directory) and local_path(directory).is_file():
+        raise ConfigError(f"{directory}: the output is a file; name a folder")
+    probe = join(directory, f".dray-write-check-{secrets.token_hex(4)}")
+    try:
+        with write_atomic(probe, options=options) as file:
+            file.write(b"dray checks that it can write here\n")
+        remove(probe, options=options)
+    except (JobFailedError, OSError) as error:
+        cause = error.__cause__ or error
+        reason = getattr(cause, "strerror", None) or cause
+        raise ConfigError(f"{directory}: the output folder cannot be written ({reason})") from error
+
+
+def remove(uri: str, *, options: ObjectStoreOptions | None = None) -> None:
+    """Delete one file."""
+    if is_object(uri):
+        objects.delete(uri, options)
+    else:
+        local_path(uri).unlink()
+
+
+# ---- details ----
+
+
+@contextmanager
+def _seekable(uri: str, options: ObjectStoreOptions | None) -> Iterator[IO[bytes]]:
+    if is_object(uri):
+        with objects.open_seekable(uri, options) as file:
+            yield file
+        return
+    with local_path(uri).open("rb") as file:
+        yield file
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def refused(code: str, message: str, uri: str) -> InputError:
+    """One problem with one file, as an error."""
+    return InputError([Problem(code, message, uri)])
+
+
+def folder_named(uri: str) -> InputError:
+    """The refusal of a folder where files are wanted."""
+    hint = f"a folder; name its files, for example {uri.rstrip('/')}/*.jsonl"
+    return refused("missing_input", hint, uri)

@@ -1,0 +1,186 @@
+"""Read the input once: validate, count, and write the spool that everything later reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import chain, islice
+
+from dray.errors import InputError, Problem
+from dray.requests.duplicates import IdIndex
+from dray.requests.files import write_atomic
+from dray.requests.model import Kind, Outcome
+from dray.requests.objects import ObjectStoreOptions
+from dray.requests.readers import Limits, RawRow, files_of, read_rows
+from dray.requests.rejects import Reject, RejectLog, read_rejects
+from dray.requests.repeats import Repeats, drop_repeats, merged_rejects
+from dray.requests.rules import JobRules
+from dray.requests.sources import RowDefaults, Source
+from dray.requests.spool import Mark, SpoolRange, SpoolWriter, cut_marks, encode_line
+
+QUERY_NAME = "query"
+"""What stands for the file's name where the rows come from a query."""
+
+_PROGRESS_ROWS = 1024
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ingested:
+    """What the input holds, and where it lies now.
+
+    ``rows`` counts every row, ``requests`` those that can be asked; the others are rejects. Indices run from
+    0 to ``rows - 1`` over both. ``marks`` are the places where the spool may be cut.
+    """
+
+    rows: int
+    requests: int
+    spool_uri: str
+    spool_bytes: int
+    rejects_uri: str | None
+    marks: tuple[Mark, ...] = field(repr=False)
+    model_name: str | None
+    kinds: frozenset[Kind]
+    files: tuple[str, ...]
+    options: ObjectStoreOptions | None = field(default=None, repr=False)
+
+    def rejects(self, batch: int = 1000) -> Iterator[list[Outcome]]:
+        """The error rows of what ``skip_invalid`` skipped, ``batch`` at a time, in input order."""
+        return read_rejects(self.rejects_uri, self.files, batch=batch, options=self.options)
+
+
+def ingest(
+    source: Source,
+    *,
+    spool_uri: str,
+    defaults: RowDefaults | None = None,
+    skip_invalid: bool = False,
+    limits: Limits | None = None,
+    progress: Callable[[int], None] | None = None,
+    options: ObjectStoreOptions | None = None,
+) -> Ingested:
+    """Stream the input into one spool file at ``spool_uri``; ``progress`` hears of the rows read so far.
+
+    Raises InputError with the first problems in input order, and publishes nothing then. With
+    ``skip_invalid``, rows that cannot be requests become error rows (``rejects``, kept beside the spool); a
+    job-wide contradiction (two models, embeddings among generation, no row at all) is refused all the same.
+    """
+    limits = limits or Limits()
+    defaults = defaults or RowDefaults()
+    files = files_of(source, options=options)
+    names = tuple(ref.uri for ref in files) or (QUERY_NAME,)
+    with ExitStack() as stack:
+        ids = stack.enter_context(IdIndex())
+        rejects, dropped = (stack.enter_context(RejectLog()) for _ in range(2))
+        file = stack.enter_context(write_atomic(spool_uri, hashed=False, options=options))
+        spool = SpoolWriter(file.write)
+        rules = JobRules(names, defaults.model_name)
+        stop_after = None if skip_invalid else limits.problems
+        reading = _Reading(ids=ids, rejects=rejects, spool=spool, rules=rules, stop_after=stop_after)
+        reading.consume(read_rows(source, files, defaults, limits, options), progress)
+        repeats = Repeats(ids.repeats(), file, rejects)
+        reading.refuse(repeats, names, limits.problems)
+        if len(repeats):
+            spool = drop_repeats(repeats, file, dropped, names)
+        return Ingested(
+            rows=reading.rows,
+            requests=spool.rows,
+            spool_uri=spool_uri,
+            spool_bytes=spool.offset,
+            rejects_uri=_publish_rejects(f"{spool_uri}.rejects", repeats, rejects, dropped, options),
+            marks=tuple(spool.marks),
+            model_name=rules.model_name,
+            kinds=rules.kinds,
+            files=names,
+            options=options,
+        )
+
+
+def cut(
+    ingested: Ingested, *, target_rows: int, max_shards: int = 512, min_shards: int = 1
+) -> list[SpoolRange]:
+    """Contiguous ranges that cover the spool exactly once, of about ``target_rows`` requests each.
+
+    Between ``min_shards`` and ``max_shards`` of them, as far as there are rows.
+    """
+    parts = -(-ingested.requests // max(1, target_rows))
+    return cut_marks(
+        ingested.marks,
+        uri=ingested.spool_uri,
+        size=ingested.spool_bytes,
+        rows=ingested.requests,
+        end_index=ingested.rows,
+        parts=min(max(parts, min_shards), max_shards),
+    )
+
+
+class _Reading:
+    """The one pass over the input."""
+
+    def __init__(
+        self, *, ids: IdIndex, rejects: RejectLog, spool: SpoolWriter, rules: JobRules, stop_after: int | None
+    ) -> None:
+        self.rows = 0
+        self._ids = ids
+        self._rejects = rejects
+        self._spool = spool
+        self._rules = rules
+        self._stop_after = stop_after
+        self._unreadable: InputError | None = None
+
+    def consume(self, rows: Iterable[RawRow], progress: Callable[[int], None] | None) -> None:
+        """Every row into the spool or among the rejects; stops where enough is wrong."""
+        try:
+            for _ in self._steps(rows):
+                if progress is not None:
+                    progress(self.rows)
+        except InputError as error:  # a file that cannot be read ends the pass; what came before counts too
+            self._unreadable = error
+        if progress is not None:
+            progress(self.rows)
+
+    def _steps(self, rows: Iterable[RawRow]) -> Iterator[None]:
+        add_id, add_line, check = self._ids.add, self._spool.add, self._rules.check
+        for index, (file_no, line_no, envelope, bad) in enumerate(rows):
+            if envelope is not None:
+                custom_id, url, body = envelope
+                add_id(index, custom_id)
+                check(index, file_no, line_no, url, body)
+                add_line(index, encode_line(index, custom_id, url, body, file_no, line_no))
+            elif bad is not None:
+                if bad.custom_id is not None:
+                    add_id(index, bad.custom_id)
+                self._rejects.add(Reject.of(bad, index=index, file_no=file_no, line_no=line_no))
+            self.rows = index + 1
+            if index % _PROGRESS_ROWS == 0:
+                yield
+            if self._rejects.count == self._stop_after:
+                return
+
+    def refuse(self, repeats: Repeats, names: Sequence[str], shown: int) -> None:
+        """Raise InputError where anything stands in the way of the job."""
+        bad_rows: Iterable[Reject] = self._rules.broken.values()
+        total = len(self._rules.broken)
+        if self._stop_after is not None:
+            bad_rows = chain(bad_rows, self._rejects, islice(repeats.rejects(names), shown))
+            total += self._rejects.count + len(repeats)
+        ordered = sorted(bad_rows, key=lambda reject: (reject.file_no, reject.line_no))
+        problems = [reject.problem(names) for reject in ordered]
+        if self._unreadable is not None:
+            problems += self._unreadable.problems
+            total += self._unreadable.total
+        if not self.rows and not problems:
+            problems, total = [Problem("empty_input", "the input holds no row", names[0])], 1
+        if problems:
+            raise InputError(problems[:shown], total=total)
+
+
+def _publish_rejects(
+    uri: str, repeats: Repeats, rejects: RejectLog, dropped: RejectLog, options: ObjectStoreOptions | None
+) -> str | None:
+    if not rejects.count and not dropped.count:
+        return None
+    with write_atomic(uri, hashed=False, options=options) as file:
+        for reject in merged_rejects(repeats, rejects, dropped):
+            file.write(reject.encode())
+    return uri

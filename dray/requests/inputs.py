@@ -1,0 +1,135 @@
+"""The files that the user names: paths, URIs and globs into a list, and the list into a digest."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dray.errors import InputError, Problem
+from dray.requests import objects
+from dray.requests.files import folder_named, local_path, reading, refused
+from dray.requests.objects import ObjectStoreOptions, is_object
+
+_WILDCARD = re.compile(r"[*?\[]")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FileRef:
+    """One input file: URI or path as the user gave it, bytes, and the store's version of it if any."""
+
+    uri: str
+    size: int
+    version: str | None = None
+
+
+def expand(inputs: Sequence[str], *, options: ObjectStoreOptions | None = None) -> list[FileRef]:
+    """The files that paths, URIs and globs name: in the order given, sorted within a glob.
+
+    Raises InputError naming everything that is missing, a directory, unreadable or named twice.
+    """
+    found: list[FileRef] = []
+    problems: list[Problem] = []
+    seen: set[str] = set()
+    for item in inputs:
+        try:
+            refs = _expand_one(item, options)
+        except InputError as error:
+            problems.extend(error.problems)
+            continue
+        for ref in refs:
+            key = ref.uri if is_object(ref.uri) else os.path.realpath(local_path(ref.uri))
+            if key in seen:
+                problems.append(Problem("duplicate_input", "the file is named twice; name it once", ref.uri))
+            seen.add(key)
+            found.append(ref)
+    if not inputs:
+        problems.append(Problem("missing_input", "no input was named"))
+    if problems:
+        raise InputError(problems[:20], total=len(problems))
+    return found
+
+
+def digest(refs: Sequence[FileRef], *, options: ObjectStoreOptions | None = None) -> str:
+    """One hex digest for what the files hold, whatever they are called.
+
+    Of the content for local files and for objects without a version; of size and version otherwise.
+    """
+    total = hashlib.sha256()
+    for ref in refs:
+        if is_object(ref.uri) and ref.version:
+            part = f"version:{ref.size}:{ref.version}"
+        else:
+            part = f"content:{ref.size}:{_content_digest(ref, options)}"
+        total.update(f"{part}\n".encode())
+    return total.hexdigest()
+
+
+def _expand_one(item: str, options: ObjectStoreOptions | None) -> list[FileRef]:
+    if "://" in item and not item.startswith("file://") and not is_object(item):
+        raise refused(
+            "missing_input", f"unknown scheme; dray reads {', '.join(objects.SCHEMES)} and files", item
+        )
+    with reading(item):
+        return _expand_object(item, options) if is_object(item) else _expand_local(item)
+
+
+def _expand_local(item: str) -> list[FileRef]:
+    path = local_path(item)
+    if path.is_dir():
+        raise folder_named(item)
+    if path.exists() or not _WILDCARD.search(str(path)):
+        return [FileRef(uri=item, size=path.stat().st_size)]
+    matches = [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]  # noqa: PTH207  takes absolute patterns
+    refs = [FileRef(uri=str(match), size=match.stat().st_size) for match in matches if match.is_file()]
+    if not refs:
+        raise refused("missing_input", "the pattern matches no file", item)
+    return refs
+
+
+def _expand_object(item: str, options: ObjectStoreOptions | None) -> list[FileRef]:
+    listed = not item.startswith(("http://", "https://"))
+    if listed and item.endswith("/"):
+        raise folder_named(item)
+    if not (listed and _WILDCARD.search(item)):
+        info = objects.head(item, options)
+        return [FileRef(uri=info.uri, size=info.size, version=info.version)]
+    match = _WILDCARD.search(item)
+    assert match is not None
+    prefix = item[: match.start()].rpartition("/")[0] + "/"
+    pattern = _glob_pattern(item)
+    infos = [info for info in objects.list_under(prefix, options) if pattern.fullmatch(info.uri)]
+    if not infos:
+        raise refused("missing_input", "the pattern matches no object", item)
+    ordered = sorted(infos, key=lambda info: info.uri)
+    return [FileRef(uri=info.uri, size=info.size, version=info.version) for info in ordered]
+
+
+_GLOB_PARTS = {"**/": "(?:[^/]+/)*", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+
+
+def _glob_pattern(pattern: str) -> re.Pattern[str]:
+    """``*`` and ``?`` stop at a slash, ``**`` does not, ``[...]`` is a set of characters."""
+
+    def translate(match: re.Match[str]) -> str:
+        token = match.group()
+        if token.startswith("["):
+            return token.replace("[!", "[^", 1).replace("\\", r"\\")
+        return _GLOB_PARTS.get(token) or re.escape(token)
+
+    return re.compile(re.sub(r"\*\*/|\*\*|\*|\?|\[!?[^\]/]+\]|.", translate, pattern, flags=re.DOTALL))
+
+
+def _content_digest(ref: FileRef, options: ObjectStoreOptions | None) -> str:
+    with reading(ref.uri):
+        if not is_object(ref.uri):
+            with local_path(ref.uri).open("rb", buffering=0) as file:
+                return hashlib.file_digest(file, "sha256").hexdigest()
+        content = hashlib.sha256()
+        for block in objects.stream(ref.uri, options):
+            content.update(block)
+        return content.hexdigest()

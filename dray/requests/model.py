@@ -1,0 +1,78 @@
+"""The request and its outcome: what enters dray, and what leaves it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+
+class Kind(StrEnum):
+    """What a request asks of the model."""
+
+    CHAT = "chat"
+    COMPLETION = "completion"
+    EMBEDDING = "embedding"
+
+    @property
+    def url(self) -> str:
+        """The endpoint of this kind in the OpenAI batch format."""
+        return _URLS[self]
+
+    @classmethod
+    def of_url(cls, url: str) -> Kind | None:
+        """The kind that ``url`` names, or None for an endpoint dray does not offer."""
+        return _KINDS.get(url)
+
+
+_URLS = {
+    Kind.CHAT: "/v1/chat/completions",
+    Kind.COMPLETION: "/v1/completions",
+    Kind.EMBEDDING: "/v1/embeddings",
+}
+_KINDS = {url: kind for kind, url in _URLS.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One row of the input.
+
+    ``index`` is its position in the input, from 0. ``custom_id`` is unique within the job.
+    ``body`` is the OpenAI request body, untouched but for the job's defaults.
+    """
+
+    index: int
+    custom_id: str
+    url: str
+    body: dict[str, Any]
+
+
+class Outcome(NamedTuple):
+    """The one terminal answer to a request.
+
+    A NamedTuple, not a dataclass: outcomes cross process borders by the thousand, and it
+    pickles several times faster.
+
+    Either ``response`` (the OpenAI response body, JSON in UTF-8) or ``error_code`` with
+    ``error_message`` is set. Token counts are whole numbers; durations are seconds:
+    ``queue_seconds`` from admission to the first schedule, ``first_token_seconds`` and
+    ``total_seconds`` from admission. ``cached_tokens`` are the prompt tokens that came from
+    the prefix cache.
+    """
+
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
+    custom_id: str | None
+    response: bytes | None = None
+    error_code: str | None = None
+    error_message: str | None = None
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    queue_seconds: float = 0.0
+    first_token_seconds: float = 0.0
+    total_seconds: float = 0.0
+
+    @property
+    def failed(self) -> bool:
+        """Whether this is an error row."""
+        return self.error_code is not None

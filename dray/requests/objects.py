@@ -1,0 +1,227 @@
+"""Object stores (s3, gs, az, http) behind a handful of functions: the one seam to obstore.
+
+Every error of obstore leaves here as a FileNotFoundError, PermissionError or OSError whose text names
+the URI and never a credential, so that callers handle one family of errors for every place.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta
+    from obstore.store import ObjectStore
+
+BLOCK_BYTES = 1 << 20
+"""Bytes that one read of a stream asks for."""
+
+SCHEMES = ("s3", "gs", "az", "http", "https")
+_UPLOAD_PART_BYTES = 16 << 20  # S3 allows 10,000 parts: objects up to 156 GiB
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ObjectStoreOptions:
+    """How to reach object stores.
+
+    What is None is left to the environment: the AWS, Google and Azure variables that obstore reads, and
+    for S3 also boto3's profiles. ``extra`` holds further obstore settings (``skip_signature``...).
+    """
+
+    endpoint: str | None = None
+    region: str | None = None
+    access_key_id: str | None = None
+    secret_access_key: str | None = field(default=None, repr=False)
+    allow_http: bool = False
+    extra: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] = os.environ) -> ObjectStoreOptions:
+        """The endpoint and region that the AWS variables name; keys stay where they are."""
+        endpoint = environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL") or None
+        return cls(
+            endpoint=endpoint,
+            region=environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or None,
+            allow_http=bool(endpoint and endpoint.startswith("http://")),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ObjectInfo:
+    """One object: its URI, its size in bytes, and its version or ETag where the store gives one."""
+
+    uri: str
+    size: int
+    version: str | None
+
+
+def is_object(uri: str) -> bool:
+    """Whether ``uri`` names an object store rather than a local file."""
+    return "://" in uri and uri.split("://", 1)[0].lower() in SCHEMES
+
+
+def head(uri: str, options: ObjectStoreOptions | None = None) -> ObjectInfo:
+    """Size and version of one object; FileNotFoundError where there is none."""
+    store, path = _open(uri, options)
+    with translated(uri):
+        return _info(uri, store.head(path))
+
+
+def list_under(prefix_uri: str, options: ObjectStoreOptions | None = None) -> Iterator[ObjectInfo]:
+    """Every object below a prefix that ends in ``/`` (or names the bucket)."""
+    store, prefix = _open(prefix_uri, options)
+    root = prefix_uri[: len(prefix_uri) - len(prefix)].rstrip("/") + "/"
+    with translated(prefix_uri):
+        for page in store.list(prefix or None):
+            for meta in page:
+                yield _info(root + meta["path"], meta)
+
+
+def stream(
+    uri: str, options: ObjectStoreOptions | None = None, *, start: int = 0, end: int | None = None
+) -> Iterator[bytes]:
+    """The bytes of one object, or of its range ``[start, end)``, in blocks."""
+    store, path = _open(uri, options)
+    if end is not None and end <= start:
+        return
+    with translated(uri):
+        if end is not None:
+            answer = store.get(path, options={"range": (start, end)})
+        elif start:
+            answer = store.get(path, options={"range": {"offset": start}})
+        else:
+            answer = store.get(path)
+        for block in answer.stream(min_chunk_size=BLOCK_BYTES):
+            yield bytes(block)
+
+
+def open_seekable(uri: str, options: ObjectStoreOptions | None = None) -> io.BufferedReader:
+    """A readable, seekable file over an object, for formats that are read from their end (Parquet)."""
+    store, path = _open(uri, options)
+    return io.BufferedReader(_ObjectFile(store, path, head(uri, options)), BLOCK_BYTES)
+
+
+class _ObjectFile(io.RawIOBase):
+    """One object as a file; a read is a range. (obstore's own reader lacks what pyarrow asks of a file.)"""
+
+    def __init__(self, store: ObjectStore, path: str, info: ObjectInfo) -> None:
+        self._store = store
+        self._path = path
+        self._info = info
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._info.size}[whence]
+        self._position = max(0, start + offset)
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        end = min(self._position + len(buffer), self._info.size)
+        count = max(0, end - self._position)
+        if count:
+            with translated(self._info.uri):
+                buffer[:count] = self._store.get_range(self._path, start=self._position, end=end)
+            self._position = end
+        return count
+
+
+def upload(path: Path, uri: str, options: ObjectStoreOptions | None = None) -> None:
+    """Publish a local file as one object; big files go up in parts, and appear only when complete."""
+    store, key = _open(uri, options)
+    with translated(uri):
+        store.put(key, path, chunk_size=_UPLOAD_PART_BYTES)
+
+
+def delete(uri: str, options: ObjectStoreOptions | None = None) -> None:
+    """Remove one object."""
+    store, key = _open(uri, options)
+    with translated(uri):
+        store.delete(key)
+
+
+@contextmanager
+def translated(uri: str) -> Iterator[None]:
+    """Turn obstore's errors into Python's own family for files."""
+    from obstore import exceptions as errors
+
+    try:
+        yield
+    except (errors.NotFoundError, FileNotFoundError) as error:
+        raise FileNotFoundError(f"no such object: {uri}") from error
+    except (errors.PermissionDeniedError, errors.UnauthenticatedError) as error:
+        raise PermissionError(f"not allowed: {uri}; check the credentials and the bucket's policy") from error
+    except errors.BaseError as error:
+        # The first line alone: the rest is a dump of the request, and may hold signed addresses.
+        reason = str(error).strip().splitlines()[0][:200]
+        raise OSError(f"{uri}: {reason}") from error
+
+
+def _info(uri: str, meta: ObjectMeta) -> ObjectInfo:
+    return ObjectInfo(uri=uri, size=meta["size"], version=meta.get("version") or meta.get("e_tag"))
+
+
+def _open(uri: str, options: ObjectStoreOptions | None) -> tuple[ObjectStore, str]:
+    parts = urlsplit(uri)
+    if parts.query and parts.scheme in ("http", "https"):
+        raise OSError(
+            f"{uri.split('?')[0]}: addresses with a query (signed URLs) cannot be read; download the file"
+        )
+    root = f"{parts.scheme.lower()}://{parts.netloc}"
+    # Not parts.path: an object's name may hold '?' and '#'.
+    path = uri.split("://", 1)[1].partition("/")[2]
+    with translated(root):
+        return _store(root, options or ObjectStoreOptions.from_env()), path
+
+
+@lru_cache(maxsize=64)  # a store holds its connections, so one per bucket serves the whole process
+def _store(root: str, options: ObjectStoreOptions) -> ObjectStore:
+    from obstore.store import from_url
+
+    settings: dict[str, Any] = dict(options.extra)
+    scheme = root.split("://", 1)[0]
+    if scheme == "s3":
+        settings |= _s3_settings(options)
+    client = {"allow_http": True} if options.allow_http or scheme == "http" else {}
+    return from_url(root, client_options=client or None, **settings)  # type: ignore[arg-type]
+
+
+def _s3_settings(options: ObjectStoreOptions) -> dict[str, Any]:
+    named = {
+        "endpoint": options.endpoint,
+        "region": options.region,
+        "access_key_id": options.access_key_id,
+        "secret_access_key": options.secret_access_key,
+    }
+    settings: dict[str, Any] = {key: value for key, value in named.items() if value is not None}
+    anonymous = "skip_signature" in dict(options.extra) or "AWS_SKIP_SIGNATURE" in os.environ
+    if options.access_key_id is None and "AWS_ACCESS_KEY_ID" not in os.environ and not anonymous:
+        settings |= _boto3_credentials()
+    return settings
+
+
+def _boto3_credentials() -> dict[str, Any]:
+    """Profiles, SSO and the like, which obstore does not read; nothing where boto3 finds no credentials."""
+    import boto3
+
+    session = boto3.Session()
+    if session.get_credentials() is None:
+        return {}
+    from obstore.auth.boto3 import Boto3CredentialProvider
+
+    return {"credential_provider": Boto3CredentialProvider(session)}

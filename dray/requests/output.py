@@ -1,0 +1,127 @@
+"""Outcomes into the files that the user keeps: JSON lines in the OpenAI batch format, or Parquet.
+
+The bytes depend on the rows alone: not on how they were paged, nor on when they are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeVar
+
+import orjson
+
+from dray.requests.files import AtomicFile, FileInfo, join, write_atomic
+from dray.requests.objects import ObjectStoreOptions
+
+OutputFormat = Literal["jsonl", "parquet"]
+Page = Sequence[tuple[Any, ...]]
+PageT = TypeVar("PageT", bound=Page)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Written:
+    """The files written, by name (``output.jsonl``, ``errors.jsonl``...), and rows of each sort."""
+
+    files: dict[str, FileInfo]
+
+    @property
+    def output(self) -> FileInfo:
+        """The file of the answers."""
+        return next(info for name, info in self.files.items() if name.startswith("output."))
+
+    @property
+    def errors(self) -> FileInfo:
+        """The file of the error rows; it is there even when empty."""
+        return next(info for name, info in self.files.items() if name.startswith("errors."))
+
+
+class Writer(Protocol):
+    """One output format: takes pages of outcomes, in index order."""
+
+    def add(self, page: Page) -> None:
+        """Take the next page."""
+
+    def close(self) -> None:
+        """Write what is left; the files stay open."""
+
+
+def write_outputs(
+    pages: Iterable[PageT],
+    *,
+    directory: str,
+    format: OutputFormat = "jsonl",  # noqa: A002  the user's word for it
+    observe: Callable[[PageT], None] | None = None,
+    options: ObjectStoreOptions | None = None,
+) -> Written:
+    """Write answers and error rows of a job into ``directory``, both files whole or not at all.
+
+    ``pages`` hold tuples whose first fields are those of Outcome, in index order. ``observe`` sees each page
+    as it passes. Raises JobFailedError where the place takes no more.
+    """
+    with ExitStack() as stack:
+        names = [f"{name}.{format}" for name in ("output", "errors")]
+        uris = [join(directory, name) for name in names]
+        output, errors = (stack.enter_context(write_atomic(uri, options=options)) for uri in uris)
+        writer = _writer(format, output, errors)
+        for page in pages:
+            writer.add(page)
+            if observe is not None:
+                observe(page)
+        writer.close()
+        infos = [file.info() for file in (output, errors)]
+    return Written(files=dict(zip(names, infos, strict=True)))
+
+
+def _writer(format: OutputFormat, output: AtomicFile, errors: AtomicFile) -> Writer:  # noqa: A002
+    if format == "jsonl":
+        return JsonlWriter(output, errors)
+    from dray.requests.output_parquet import ParquetWriter
+
+    return ParquetWriter(output, errors)
+
+
+class JsonlWriter:
+    """The OpenAI batch output format; responses are spliced in as they are."""
+
+    def __init__(self, output: AtomicFile, errors: AtomicFile) -> None:
+        self._output = output
+        self._errors = errors
+
+    def add(self, page: Page) -> None:
+        """Take the next page."""
+        answers = [answer_line(*row[:3]) for row in page if row[3] is None]
+        if answers:
+            self._output.write(b"".join(answers))
+            self._output.rows += len(answers)
+        if len(answers) < len(page):
+            failed = [error_line(row[0], row[1], row[3], row[4]) for row in page if row[3] is not None]
+            self._errors.write(b"".join(failed))
+            self._errors.rows += len(failed)
+
+    def close(self) -> None:
+        """Nothing is held back."""
+
+
+def answer_line(index: int, custom_id: str | None, response: bytes) -> bytes:
+    """One line of ``output.jsonl``."""
+    if b"\n" in response:  # JSON may be pretty-printed; a line may not
+        response = orjson.dumps(orjson.loads(response))
+    return (
+        b'{"id":"batch_req_%012d","custom_id":%b,"response":{"status_code":200,"request_id":"req_%012d","body":'
+        b'%b},"error":null}\n' % (index, orjson.dumps(custom_id), index, response)
+    )
+
+
+def error_line(index: int, custom_id: str | None, code: str, message: str | None) -> bytes:
+    """One line of ``errors.jsonl``."""
+    return orjson.dumps(
+        {
+            "id": f"batch_req_{index:012d}",
+            "custom_id": custom_id,
+            "response": None,
+            "error": {"code": code, "message": message},
+        },
+        option=orjson.OPT_APPEND_NEWLINE,
+    )

@@ -1,0 +1,104 @@
+"""Sources into rows: one flat stream of ``RawRow`` whatever the format."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from dray.requests import tables
+from dray.requests.files import LINE_LIMIT_BYTES, open_lines
+from dray.requests.inputs import FileRef, digest, expand
+from dray.requests.objects import ObjectStoreOptions
+from dray.requests.sources import JsonlBatch, RowDefaults, RowShape, Source, SqlQuery
+from dray.requests.template import row_builder
+from dray.requests.validate import BadRow, Envelope, filler, read_envelope, too_long
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """``line_bytes``: the longest row accepted. ``problems``: how many are collected before giving up."""
+
+    line_bytes: int = LINE_LIMIT_BYTES
+    problems: int = 20
+
+
+class RawRow(NamedTuple):
+    """One row of the input: what it asks (``envelope``), or what is wrong with it (``bad``)."""
+
+    file_no: int
+    line_no: int
+    envelope: Envelope | None
+    bad: BadRow | None
+
+
+def files_of(source: Source, *, options: ObjectStoreOptions | None = None) -> list[FileRef]:
+    """The files that a source names; none for a query."""
+    return [] if isinstance(source, SqlQuery) else expand(source.inputs, options=options)
+
+
+def source_digest(source: Source, *, options: ObjectStoreOptions | None = None) -> str:
+    """What the input is, in one hex digest: of the files, or of a query and where it is asked.
+
+    A query's rows are read once, into the spool: a resumed job goes on with those, whatever the database
+    says by then.
+    """
+    if not isinstance(source, SqlQuery):
+        return digest(files_of(source, options=options), options=options)
+    return hashlib.sha256(f"{tables.query_name(source)}\n{source.query}".encode()).hexdigest()
+
+
+def read_rows(
+    source: Source,
+    files: Sequence[FileRef],
+    defaults: RowDefaults,
+    limits: Limits,
+    options: ObjectStoreOptions | None = None,
+) -> Iterator[RawRow]:
+    """Every row of the source in order; blank lines are no rows. InputError for an unreadable file."""
+    if isinstance(source, JsonlBatch):
+        return _batch_rows(files, defaults, limits, options)
+    if isinstance(source, SqlQuery):
+        return _table_rows([tables.query_rows(source)], source.shape, defaults)
+    opened = (tables.file_rows(ref.uri, source, limits.line_bytes, options) for ref in files)
+    return _table_rows(opened, source.shape, defaults)
+
+
+def _batch_rows(
+    files: Sequence[FileRef], defaults: RowDefaults, limits: Limits, options: ObjectStoreOptions | None
+) -> Iterator[RawRow]:
+    fill = filler(defaults.sampling) if defaults.sampling else None
+    for file_no, ref in enumerate(files):
+        for line_no, line in open_lines(ref.uri, limit=limits.line_bytes, options=options):
+            try:
+                if line is None:
+                    raise too_long(limits.line_bytes)
+                envelope = read_envelope(line)
+            except BadRow as bad:
+                if line is None or line.strip():  # a blank line is no row
+                    yield RawRow(file_no, line_no, None, bad)
+                continue
+            if fill is not None:
+                fill(envelope.url, envelope.body)
+            yield RawRow(file_no, line_no, envelope, None)
+
+
+def _table_rows(
+    opened: Iterable[Iterator[tables.TableRow]], shape: RowShape, defaults: RowDefaults
+) -> Iterator[RawRow]:
+    build = row_builder(shape)
+    fill = filler(defaults.sampling)
+    index = 0
+    for file_no, rows in enumerate(opened):
+        for line_no, row in rows:
+            try:
+                if isinstance(row, BadRow):
+                    raise row
+                envelope = build(index, row)
+            except BadRow as bad:
+                yield RawRow(file_no, line_no, None, bad)
+            else:
+                fill(envelope.url, envelope.body)
+                yield RawRow(file_no, line_no, envelope, None)
+            index += 1

@@ -1,0 +1,159 @@
+"""The spool: every valid request of a job in one file of JSON lines, cut into byte ranges.
+
+A line is ``{"i":index,"c":custom_id,"u":url,"b":body,"f":file,"n":line}``: the request, then where it came
+from (the file's position in the input from 0, and the line in it from 1).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from dray.requests.files import stream_range
+from dray.requests.model import Request
+from dray.requests.objects import ObjectStoreOptions
+
+MAX_MARKS = 8192
+"""Places to cut at that are kept per spool: 16 for each of 512 shards, at 24 bytes and more each."""
+
+_CHUNK_BYTES = 8 << 20
+_PLACE = re.compile(rb'"f":(\d+),"n":(\d+)}\n?$')
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SpoolRange:
+    """``rows`` requests in the bytes ``[offset, offset + length)``; ``first_index <= index < last_index``."""
+
+    number: int
+    uri: str
+    offset: int
+    length: int
+    rows: int
+    first_index: int
+    last_index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A place to cut at: the line that starts at ``offset`` is row ``row`` of the spool and has ``index``."""
+
+    offset: int
+    row: int
+    index: int
+
+
+def encode_line(
+    index: int, custom_id: str, url: str, body: dict[str, Any], file_no: int, line_no: int
+) -> bytes:
+    """A request as a line of the spool, line end included."""
+    return orjson.dumps(
+        {"i": index, "c": custom_id, "u": url, "b": body, "f": file_no, "n": line_no},
+        option=orjson.OPT_APPEND_NEWLINE,
+    )
+
+
+def encode(request: Request, *, file_no: int = 0, line_no: int = 0) -> bytes:
+    """``request`` as a line of the spool."""
+    return encode_line(request.index, request.custom_id, request.url, request.body, file_no, line_no)
+
+
+def decode(line: bytes) -> Request:
+    """The request on a line of the spool."""
+    row = orjson.loads(line)
+    return Request(index=row["i"], custom_id=row["c"], url=row["u"], body=row["b"])
+
+
+def index_of(line: bytes) -> int:
+    """The index on a line of the spool, without reading the rest of it."""
+    return int(line[5 : line.index(b",", 5)])
+
+
+def place_of(line: bytes) -> tuple[int, int]:
+    """(file, line) that a line of the spool came from, without reading the rest of it."""
+    found = _PLACE.search(line, max(0, len(line) - 64))
+    assert found is not None, "every line of a spool ends with its place"
+    return int(found[1]), int(found[2])
+
+
+def read_shard(
+    uri: str, offset: int, length: int, *, chunk_rows: int = 256, options: ObjectStoreOptions | None = None
+) -> Iterator[list[bytes]]:
+    """The lines of a byte range, without line ends, up to ``chunk_rows`` (or 8 MiB) at a time."""
+    chunk: list[bytes] = []
+    size = 0
+    for line in _lines(stream_range(uri, offset, length, options=options)):
+        chunk.append(line)
+        size += len(line)
+        if len(chunk) >= chunk_rows or size >= _CHUNK_BYTES:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+class SpoolWriter:
+    """Writes lines to a file-like object and remembers where to cut."""
+
+    def __init__(self, write: Callable[[bytes], object]) -> None:
+        self.offset = 0
+        self.rows = 0
+        self.marks: list[Mark] = []
+        self._write = write
+        self._stride = 1
+        self._next_mark = 0
+
+    def add(self, index: int, line: bytes) -> None:
+        """Append one encoded line."""
+        if self.rows == self._next_mark:
+            self._mark(index)
+        self._write(line)
+        self.offset += len(line)
+        self.rows += 1
+
+    def _mark(self, index: int) -> None:
+        if len(self.marks) >= MAX_MARKS:
+            # Every second mark goes: small inputs can be cut anywhere, big ones stay small in memory.
+            self.marks = self.marks[::2]
+            self._stride *= 2
+        if self.rows % self._stride == 0:
+            self.marks.append(Mark(self.offset, self.rows, index))
+        self._next_mark = self.rows + self._stride - self.rows % self._stride
+
+
+def cut_marks(
+    marks: Sequence[Mark], *, uri: str, size: int, rows: int, end_index: int, parts: int
+) -> list[SpoolRange]:
+    """Up to ``parts`` contiguous ranges of about equal rows that cover the spool exactly once."""
+    if not rows:
+        return []
+    parts = max(1, min(parts, len(marks)))
+    # Marks are evenly spaced in rows, so even steps through them are even steps through the rows.
+    starts = [marks[len(marks) * number // parts] for number in range(parts)]
+    ends = [*starts[1:], Mark(size, rows, end_index)]
+    return [
+        SpoolRange(
+            number=number,
+            uri=uri,
+            offset=start.offset,
+            length=end.offset - start.offset,
+            rows=end.row - start.row,
+            first_index=start.index,
+            last_index=end.index,
+        )
+        for number, (start, end) in enumerate(zip(starts, ends, strict=True))
+    ]
+
+
+def _lines(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    rest = b""
+    for block in blocks:
+        parts = block.split(b"\n")
+        parts[0] = rest + parts[0]
+        rest = parts.pop()
+        yield from parts
+    if rest:
+        yield rest

@@ -1,0 +1,153 @@
+"""Rows of columns from JSON lines, CSV, Parquet and SQL, one at a time."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from dray.errors import ConfigError, InputError, Problem
+from dray.requests.files import open_lines, open_seekable
+from dray.requests.objects import ObjectStoreOptions
+from dray.requests.sources import Rows, RowShape, SqlQuery
+from dray.requests.template import columns_of, missing_column
+from dray.requests.validate import BadRow, parse_object, too_long
+
+if TYPE_CHECKING:
+    from sqlalchemy import URL
+
+TableRow = tuple[int, "dict[str, Any] | BadRow"]
+"""(line number from 1, the row or what is wrong with it); Parquet and SQL count rows instead of lines."""
+
+_BATCH_ROWS = 1024
+
+
+def file_rows(
+    uri: str, source: Rows, line_limit: int, options: ObjectStoreOptions | None
+) -> Iterator[TableRow]:
+    """The rows of one file. InputError where it cannot be read or lacks a column."""
+    if source.format == "jsonl":
+        return _json_rows(uri, line_limit, options)
+    if source.format == "parquet":
+        return _parquet_rows(uri, source.shape, options)
+    return _csv_rows(uri, source.shape, "\t" if source.format == "tsv" else ",", line_limit, options)
+
+
+def query_name(source: SqlQuery) -> str:
+    """The database of a query, without its password."""
+    return _database_url(source).render_as_string(hide_password=True)
+
+
+def query_rows(source: SqlQuery) -> Iterator[TableRow]:
+    """The rows of a query, streamed through a server-side cursor where the database has one."""
+    import sqlalchemy
+    from sqlalchemy.exc import SQLAlchemyError
+
+    url = _database_url(source)
+    name = query_name(source)
+    try:
+        engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool)
+        with engine.connect().execution_options(yield_per=_BATCH_ROWS) as connection:
+            result = connection.exec_driver_sql(source.query)
+            columns = tuple(result.keys())
+            _check_columns(source.shape, columns, name)
+            for number, row in enumerate(result, start=1):
+                yield number, dict(zip(columns, row, strict=True))
+    except (SQLAlchemyError, ImportError) as error:
+        # The first line alone: drivers go on with the statement and its values.
+        reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0][:200]
+        raise InputError([Problem("query_failed", f"the query cannot be read: {reason}", name)]) from None
+
+
+def _database_url(source: SqlQuery) -> URL:
+    import sqlalchemy
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        url = sqlalchemy.make_url(source.url)
+    except SQLAlchemyError:
+        raise ConfigError(
+            "the input of a query is no database URL, such as sqlite:///data.db or postgresql://host/db"
+        ) from None
+    return url.set(drivername="postgresql+psycopg") if url.drivername in ("postgresql", "postgres") else url
+
+
+def _json_rows(uri: str, limit: int, options: ObjectStoreOptions | None) -> Iterator[TableRow]:
+    for number, line in open_lines(uri, limit=limit, options=options):
+        if line is None:
+            yield number, too_long(limit)
+            continue
+        try:
+            yield number, parse_object(line)
+        except BadRow as bad:
+            if line.strip():
+                yield number, bad
+
+
+def _csv_rows(
+    uri: str, shape: RowShape, delimiter: str, limit: int, options: ObjectStoreOptions | None
+) -> Iterator[TableRow]:
+    csv.field_size_limit(max(csv.field_size_limit(), limit))  # the one setting is the process's
+    # Bytes that are not UTF-8 become lone surrogates here, and are found where a prompt is built.
+    texts = (
+        (line if line is not None else b"\0").decode("utf-8", "surrogateescape") + "\n"
+        for _, line in open_lines(uri, limit=limit, options=options)
+    )
+    reader = csv.reader(texts, delimiter=delimiter)
+    header = next(reader, None)
+    if header is None:
+        return
+    _check_columns(shape, tuple(header), uri)
+    while True:
+        number = reader.line_num + 1
+        try:
+            values = next(reader, None)
+        except csv.Error as error:
+            yield number, BadRow("invalid_csv", f"not CSV: {error}")
+            continue
+        if values is None:
+            return
+        if values:  # a blank line is no row
+            yield number, _csv_row(header, values, limit)
+
+
+def _csv_row(header: list[str], values: list[str], limit: int) -> dict[str, Any] | BadRow:
+    if values[0] == "\0" and len(values) == 1:
+        return too_long(limit)
+    if len(values) != len(header):
+        return BadRow("invalid_csv", f"the row has {len(values)} values, the header {len(header)}")
+    return dict(zip(header, values, strict=True))
+
+
+def _parquet_rows(uri: str, shape: RowShape, options: ObjectStoreOptions | None) -> Iterator[TableRow]:
+    import pyarrow
+    from pyarrow import parquet
+
+    with open_seekable(uri, options=options) as file:
+        try:
+            table = parquet.ParquetFile(file)
+            _check_columns(shape, tuple(table.schema_arrow.names), uri)
+            number = 0
+            for batch in table.iter_batches(_BATCH_ROWS, columns=list(columns_of(shape))):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield number, row
+        except pyarrow.ArrowException as error:
+            reason = str(error).strip().splitlines()[0][:200]
+            raise InputError(
+                [Problem("invalid_parquet", f"not readable as Parquet: {reason}", uri)]
+            ) from error
+
+
+def _check_columns(shape: RowShape, columns: tuple[str, ...], name: str) -> None:
+    problems = []
+    for column, code in columns_of(shape).items():
+        if column not in columns:
+            bad = missing_column(column, columns, code)
+            problems.append(Problem(bad.code, bad.message, name, None, column))
+        elif columns.count(column) > 1:
+            problems.append(
+                Problem("duplicate_column", "the column is there more than once", name, None, column)
+            )
+    if problems:
+        raise InputError(problems)

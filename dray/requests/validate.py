@@ -1,0 +1,191 @@
+"""The envelope of a row in the OpenAI batch format, and the defaults that the job fills in.
+
+Only what can be told without the model is checked here. What a body says to the engine (unknown fields,
+sampling values, ``stream``) is the engine's to judge, and ends in an error row.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import orjson
+
+from dray.requests.model import Kind
+
+CUSTOM_ID_LIMIT = 512
+"""Longest custom_id in characters: at 4 bytes each it still fits an index row of PostgreSQL (2,704 bytes)."""
+
+_BODY_FIELDS = ("messages", "prompt", "input")
+_LENGTH_FIELDS = ("max_tokens", "max_completion_tokens")
+_KNOWN_URLS = ", ".join(kind.url for kind in Kind)
+
+
+class BadRow(ValueError):  # noqa: N818  a verdict on one row, on its way to a Problem
+    """A row that cannot become a request; ``custom_id`` is its own where that much could be read."""
+
+    def __init__(
+        self, code: str, message: str, field: str | None = None, custom_id: str | None = None
+    ) -> None:
+        super().__init__(code, message)
+        self.code = code
+        self.message = message
+        self.field = field
+        self.custom_id = custom_id
+
+
+class Envelope(NamedTuple):
+    """What a valid line says."""
+
+    custom_id: str
+    url: str
+    body: dict[str, Any]
+
+
+Fill = Callable[[str, dict[str, Any]], None]
+
+
+def filler(sampling: Mapping[str, Any]) -> Fill:
+    """A function ``(url, body)`` that sets the job's sampling fields where the body has none.
+
+    A default length yields to either spelling of it, and embeddings take no sampling.
+    """
+    embedding = Kind.EMBEDDING.url
+    fields = tuple(sampling.items())
+    sets_length = any(name in sampling for name in _LENGTH_FIELDS)
+
+    def fill(url: str, body: dict[str, Any]) -> None:
+        if url == embedding:
+            return
+        own_length = sets_length and any(body.get(name) is not None for name in _LENGTH_FIELDS)
+        for name, value in fields:
+            if name not in body and not (own_length and name in _LENGTH_FIELDS):
+                body[name] = value
+
+    return fill
+
+
+def read_envelope(line: bytes) -> Envelope:
+    """The request on one line of the batch format; BadRow says what is wrong with it."""
+    row = parse_object(line)
+    custom_id = row.get("custom_id")
+    if type(custom_id) is not str or not custom_id or len(custom_id) > CUSTOM_ID_LIMIT:
+        raise _bad_custom_id(custom_id)
+    url = row.get("url")
+    body = row.get("body")
+    if type(body) is not dict or type(url) is not str or Kind.of_url(url) is None or not _posts(row):
+        raise _bad_envelope(row, custom_id)
+    return Envelope(custom_id, url, body)
+
+
+def parse_object(line: bytes) -> dict[str, Any]:
+    """One JSON object without NUL or lone surrogates in any text of it."""
+    try:
+        row = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise _diagnosed(line, error) from None
+    if type(row) is not dict:
+        raise BadRow("not_an_object", f"the line is a JSON {_json_type(row)}, not an object")
+    if b"\\u0000" in line and _has_nul(row):
+        raise BadRow("invalid_text", "a text holds the character NUL (\\u0000); remove it", _nul_field(row))
+    return row
+
+
+def check_custom_id(value: object) -> str:
+    """``value`` as a custom_id, or BadRow."""
+    if type(value) is not str or not value or len(value) > CUSTOM_ID_LIMIT:
+        raise _bad_custom_id(value)
+    return value
+
+
+def check_text(text: str, field: str) -> str:
+    """``text`` where it can be stored and sent as UTF-8, or BadRow."""
+    if "\0" in text:
+        raise BadRow("invalid_text", "the text holds the character NUL; remove it", field)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise BadRow(
+            "invalid_text", "the text is not valid UTF-8 (or holds a lone surrogate)", field
+        ) from None
+    return text
+
+
+def too_long(limit: int) -> BadRow:
+    """The verdict on a line over ``limit`` bytes."""
+    return BadRow("line_too_long", f"the line is longer than {limit:,} bytes; split it, or raise the limit")
+
+
+def _posts(row: dict[str, Any]) -> bool:
+    return row.get("method", "POST") in ("POST", "post", None)
+
+
+def _bad_custom_id(value: object) -> BadRow:
+    if value is None or value == "":
+        return BadRow(
+            "missing_custom_id", "the row has no custom_id; give each row one of its own", "custom_id"
+        )
+    if not isinstance(value, str):
+        return BadRow(
+            "invalid_custom_id", f"custom_id is a JSON {_json_type(value)}; make it a string", "custom_id"
+        )
+    return BadRow(
+        "invalid_custom_id",
+        f"custom_id has {len(value)} characters; at most {CUSTOM_ID_LIMIT} fit",
+        "custom_id",
+    )
+
+
+def _bad_envelope(row: dict[str, Any], custom_id: str) -> BadRow:
+    url, body = row.get("url"), row.get("body")
+    if body is None and (misplaced := next((name for name in _BODY_FIELDS if name in row), None)):
+        hint = f"{misplaced} stands beside custom_id; put it into body, or use --prompt-column"
+        return BadRow("unknown_field", hint, misplaced, custom_id)
+    if url is None:
+        return BadRow("unknown_url", f"the row has no url; dray offers {_KNOWN_URLS}", "url", custom_id)
+    if not isinstance(url, str) or Kind.of_url(url) is None:
+        return BadRow(
+            "unknown_url", f"dray does not offer this url; it offers {_KNOWN_URLS}", "url", custom_id
+        )
+    if not _posts(row):
+        return BadRow("invalid_method", "the method must be POST", "method", custom_id)
+    if body is None:
+        return BadRow("missing_body", "the row has no body", "body", custom_id)
+    return BadRow("missing_body", f"body is a JSON {_json_type(body)}, not an object", "body", custom_id)
+
+
+def _diagnosed(line: bytes, error: orjson.JSONDecodeError) -> BadRow:
+    """Why a line cannot be read: its text, or its JSON."""
+    if b"\0" in line:
+        return BadRow("invalid_text", f"a NUL byte at column {line.index(0) + 1}; remove it")
+    try:
+        text = line.decode()
+    except UnicodeDecodeError as bad:
+        return BadRow("invalid_text", f"not valid UTF-8 at byte {bad.start + 1} of the line")
+    try:
+        json.dumps(json.loads(text), ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return BadRow("invalid_text", "a text holds a lone surrogate (half of a \\ud800-style pair)")
+    except (ValueError, RecursionError):
+        pass
+    if not text.strip().startswith("{"):
+        return BadRow("invalid_json", f"not JSON (column {error.colno}); each line must be one JSON object")
+    return BadRow("invalid_json", f"not JSON: {error.msg.split(': line ')[0]}, at column {error.colno}")
+
+
+def _has_nul(value: Any) -> bool:
+    if isinstance(value, str):
+        return "\0" in value
+    if isinstance(value, dict):
+        return any("\0" in key or _has_nul(item) for key, item in value.items())
+    return isinstance(value, list) and any(_has_nul(item) for item in value)
+
+
+def _nul_field(row: dict[str, Any]) -> str | None:
+    return next((name for name, value in row.items() if "\0" not in name and _has_nul(value)), None)
+
+
+def _json_type(value: object) -> str:
+    names = {bool: "boolean", int: "number", float: "number", str: "string", list: "array", dict: "object"}
+    return names.get(type(value), "null")

@@ -1,0 +1,48 @@
+"""The result store: jobs, shards and results in SQLite or PostgreSQL, with leases and the commit."""
+
+from __future__ import annotations
+
+from dray.store.clock import Clock
+from dray.store.records import (
+    REJECTED,
+    Attempt,
+    CommitReceipt,
+    Counts,
+    Fingerprint,
+    Job,
+    JobLease,
+    JobState,
+    Notice,
+    Progress,
+    Shard,
+    ShardLease,
+    ShardSpec,
+    ShardState,
+    Span,
+    StoredOutcome,
+)
+from dray.store.store import Store, open_store
+from dray.store.urls import masked_url
+
+__all__ = [
+    "open_store",
+    "masked_url",
+    "Store",
+    "Job",
+    "JobLease",
+    "JobState",
+    "Fingerprint",
+    "Shard",
+    "ShardLease",
+    "ShardSpec",
+    "ShardState",
+    "CommitReceipt",
+    "Counts",
+    "Progress",
+    "StoredOutcome",
+    "REJECTED",
+    "Attempt",
+    "Span",
+    "Notice",
+    "Clock",
+]

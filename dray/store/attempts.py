@@ -1,0 +1,99 @@
+"""The append-only records: attempts at shards, spans of node time, interruption notices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from sqlalchemy import ColumnElement, and_, func, insert, select, update
+
+from dray.store.connection import Tx, insert_ignoring
+from dray.store.records import Attempt, Notice, Span
+from dray.store.schema import attempts, notices, spans
+
+
+def open_attempt(tx: Tx, job_key: int, shard: int, epoch: int, *, owner: str, replica: str | None) -> None:
+    """Notes that a shard was claimed."""
+    tx.execute(
+        insert(attempts).values(
+            job_key=job_key,
+            shard=shard,
+            epoch=epoch,
+            owner=owner,
+            replica=replica,
+            started_at=tx.now,
+            detail="",
+        )
+    )
+
+
+def close_attempts(tx: Tx, job_key: int, numbers: Sequence[int], *, cause: str, detail: str = "") -> None:
+    """Ends the running attempts at these shards."""
+    tx.execute(
+        update(attempts)
+        .where(attempts.c.job_key == job_key, attempts.c.shard.in_(numbers), attempts.c.ended_at.is_(None))
+        .values(ended_at=tx.now, cause=cause, detail=detail)
+    )
+
+
+def change_attempt(tx: Tx, job_key: int, shard: int, epoch: int, **values: Any) -> None:
+    """Sets columns of one attempt. Values may be expressions over the columns."""
+    which: ColumnElement[bool] = and_(
+        attempts.c.job_key == job_key, attempts.c.shard == shard, attempts.c.epoch == epoch
+    )
+    tx.execute(update(attempts).where(which).values(**values))
+
+
+def list_attempts(tx: Tx, job_key: int) -> list[Attempt]:
+    """All attempts of a job, oldest first."""
+    rows = tx.execute(
+        select(*(attempts.c[name] for name in Attempt.__dataclass_fields__))
+        .where(attempts.c.job_key == job_key)
+        .order_by(attempts.c.attempt_key)
+    )
+    return [Attempt(**row._mapping) for row in rows]
+
+
+def count_causes(tx: Tx, job_key: int) -> dict[str, int]:
+    """How many attempts ended by each cause."""
+    rows = tx.execute(
+        select(attempts.c.cause, func.count())
+        .where(attempts.c.job_key == job_key, attempts.c.cause.is_not(None))
+        .group_by(attempts.c.cause)
+    )
+    return {row[0]: row[1] for row in rows}
+
+
+def add_span(tx: Tx, job_key: int, span: Span) -> None:
+    """Notes a stretch of node time. Noting it twice counts once: it stands for money."""
+    tx.execute(insert_ignoring(tx, spans).values(job_key=job_key, **asdict(span)))
+
+
+def list_spans(tx: Tx, job_key: int) -> list[Span]:
+    """All spans of a job, in the order of their start."""
+    rows = tx.execute(
+        select(*(spans.c[name] for name in Span.__dataclass_fields__))
+        .where(spans.c.job_key == job_key)
+        .order_by(spans.c.started, spans.c.span_key)
+    )
+    return [Span(**row._mapping) for row in rows]
+
+
+def add_notice(tx: Tx, job_key: int, *, node: str, source: str, action: str, deadline: float | None) -> None:
+    """Notes an interruption notice. A notice may come twice, from its source or by a retry."""
+    tx.execute(
+        insert(notices).values(
+            job_key=job_key, node=node, source=source, action=action, deadline=deadline, seen_at=tx.now
+        )
+    )
+
+
+def list_notices(tx: Tx, job_key: int) -> list[Notice]:
+    """All notices of a job, oldest first."""
+    rows = tx.execute(
+        select(*(notices.c[name] for name in Notice.__dataclass_fields__))
+        .where(notices.c.job_key == job_key)
+        .order_by(notices.c.notice_key)
+    )
+    return [Notice(**row._mapping) for row in rows]

@@ -1,0 +1,146 @@
+"""The commit: the only way to publish outcomes. Design section 4.
+
+Fence, then rows, then progress, in one transaction. The fence locks the shard's row until the
+end, so two commits to one shard come one after the other, and "which rows are new?" can be asked
+first and answered by plain bulk inserts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, select, update
+
+from dray.requests.model import Outcome
+from dray.store.attempts import change_attempt
+from dray.store.connection import Tx
+from dray.store.jobs import check_driver
+from dray.store.records import REJECTED, CommitReceipt, JobLease, ShardLease
+from dray.store.schema import attempts, jobs, results, shards
+from dray.store.shards import renew
+
+_ROW = [column.name for column in results.c]
+_INSERT = f"INSERT INTO results ({', '.join(_ROW)}) VALUES ({', '.join('?' for _ in _ROW)})"  # noqa: S608
+_COPY = f"COPY results ({', '.join(_ROW)}) FROM STDIN"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Gain:
+    """What newly inserted rows add to the counters."""
+
+    done: int
+    failed: int
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+
+    @classmethod
+    def of(cls, outcomes: Sequence[Outcome]) -> _Gain:
+        failed = sum(1 for outcome in outcomes if outcome.failed)
+        return cls(
+            done=len(outcomes) - failed,
+            failed=failed,
+            prompt_tokens=sum(outcome.prompt_tokens for outcome in outcomes),
+            cached_tokens=sum(outcome.cached_tokens for outcome in outcomes),
+            completion_tokens=sum(outcome.completion_tokens for outcome in outcomes),
+        )
+
+
+def commit(tx: Tx, lease: ShardLease, outcomes: Iterable[Outcome]) -> CommitReceipt:
+    """Publishes outcomes under a lease; rows that are there already stay as they are."""
+    renew(tx, lease, lease.ttl)
+    fresh = _insert_new(tx, lease.key, lease.number, lease.epoch, outcomes)
+    if fresh:
+        _count(tx, lease, _Gain.of(fresh))
+    cancel = tx.execute(select(jobs.c.cancel_requested).where(jobs.c.job_key == lease.key)).scalar_one()
+    return CommitReceipt(inserted=len(fresh), cancel_requested=cancel)
+
+
+def reject(tx: Tx, lease: JobLease, outcomes: Iterable[Outcome]) -> None:
+    """Publishes the error outcomes of rows that ingest refused, before the job has shards."""
+    check_driver(tx, lease)
+    _insert_new(tx, lease.key, REJECTED, 0, outcomes)
+
+
+def _insert_new(tx: Tx, job_key: int, shard: int, epoch: int, outcomes: Iterable[Outcome]) -> list[Outcome]:
+    unique = {outcome.index: outcome for outcome in reversed(list(outcomes))}  # the first of a pair stays
+    for index in _present(tx, job_key, list(unique)):
+        del unique[index]
+    fresh = sorted(unique.values())
+    if fresh:
+        now = tx.execute(select(tx.now)).scalar_one()
+        _insert(tx, [_row(job_key, shard, epoch, now, outcome) for outcome in fresh])
+    return fresh
+
+
+def _present(tx: Tx, job_key: int, indexes: list[int]) -> list[int]:
+    if tx.dialect == "postgresql":
+        found = tx.connection.exec_driver_sql(
+            "SELECT idx FROM results WHERE job_key = %s AND idx = ANY(%s)", (job_key, indexes)
+        )
+    else:
+        found = tx.connection.exec_driver_sql(
+            "SELECT idx FROM results WHERE job_key = ? AND idx IN (SELECT value FROM json_each(?))",
+            (job_key, json.dumps(indexes)),
+        )
+    return [row[0] for row in found]
+
+
+def _row(job_key: int, shard: int, epoch: int, now: float, outcome: Outcome) -> tuple[Any, ...]:
+    """The values of one row, in the order of the table's columns."""
+    return (
+        job_key,
+        outcome.index,
+        shard,
+        epoch,
+        now,
+        outcome.prompt_tokens,
+        outcome.cached_tokens,
+        outcome.completion_tokens,
+        outcome.queue_seconds,
+        outcome.first_token_seconds,
+        outcome.total_seconds,
+        outcome.custom_id,
+        outcome.error_code,
+        outcome.error_message,
+        None if outcome.response is None else outcome.response.decode(),
+    )
+
+
+def _insert(tx: Tx, rows: list[tuple[Any, ...]]) -> None:
+    if tx.dialect == "postgresql":
+        cursor = tx.connection.connection.cursor()
+        with cursor.copy(_COPY) as copy:
+            for row in rows:
+                copy.write_row(row)
+    else:
+        tx.connection.exec_driver_sql(_INSERT, rows)
+
+
+def _count(tx: Tx, lease: ShardLease, gain: _Gain) -> None:
+    own: ColumnElement[bool] = (shards.c.job_key == lease.key) & (shards.c.number == lease.number)
+    tx.execute(
+        update(shards)
+        .where(own)
+        .values(
+            done=shards.c.done + gain.done,
+            failed=shards.c.failed + gain.failed,
+            prompt_tokens=shards.c.prompt_tokens + gain.prompt_tokens,
+            cached_tokens=shards.c.cached_tokens + gain.cached_tokens,
+            completion_tokens=shards.c.completion_tokens + gain.completion_tokens,
+            interruptions=0,
+        )
+    )
+    change_attempt(
+        tx,
+        lease.key,
+        lease.number,
+        lease.epoch,
+        done=attempts.c.done + gain.done,
+        failed=attempts.c.failed + gain.failed,
+        prompt_tokens=attempts.c.prompt_tokens + gain.prompt_tokens,
+        completion_tokens=attempts.c.completion_tokens + gain.completion_tokens,
+    )

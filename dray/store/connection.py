@@ -1,0 +1,157 @@
+"""Engines and transactions: how each database is opened, locked and retried."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, Double, Engine, Executable, Table, create_engine, event, literal_column
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import URL, CursorResult
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.sql.elements import ColumnElement
+
+from dray.errors import StoreTransientError
+from dray.store.clock import Clock
+from dray.store.seam import translated
+from dray.store.turn import Turn
+from dray.store.urls import masked_url
+
+T = TypeVar("T")
+
+BUSY_SECONDS = 30.0
+"""How long one SQLite statement waits for another process's lock."""
+
+_WAL_SAFE = (3, 51, 3)  # older libraries can corrupt a write-ahead log shared by several connections
+_READ = {"dray_begin": "BEGIN"}
+_WRITE = {"dray_begin": "BEGIN IMMEDIATE"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tx:
+    """One open transaction: what the store's functions run their statements on."""
+
+    connection: Connection
+    now: ColumnElement[float]
+    """The time by the store's clock, to be used inside statements."""
+
+    @property
+    def dialect(self) -> str:
+        """SQLAlchemy's name of the database: ``sqlite`` or ``postgresql``."""
+        return self.connection.dialect.name
+
+    def execute(self, statement: Executable, *parameters: Any) -> CursorResult[*tuple[Any, ...]]:
+        """Runs one statement."""
+        return self.connection.execute(statement, *parameters)
+
+
+def insert_ignoring(tx: Tx, table: Table) -> Any:
+    """An INSERT into ``table`` that leaves rows alone whose key is already there."""
+    insert = postgresql.insert if tx.dialect == "postgresql" else sqlite.insert
+    return insert(table).on_conflict_do_nothing()
+
+
+class Database:
+    """One database: an engine, a clock, and transactions that translate and retry errors."""
+
+    def __init__(self, url: URL, *, clock: Clock, patience: float) -> None:
+        self.url = masked_url(url.render_as_string(hide_password=False))
+        self.clock = clock
+        self.patience = patience
+        self.engine = _engine(url)
+        self._readers = self.engine.execution_options(**_READ)
+        self._writers = self.engine.execution_options(**_WRITE)
+        file = Path(url.database or "") if url.get_backend_name() == "sqlite" else None
+        self._turn = Turn(file, patience=BUSY_SECONDS) if file else None
+
+    def read(self, work: Callable[[Tx], T], *, snapshot: bool = False) -> T:
+        """Runs ``work`` in a read transaction, again after transient errors.
+
+        ``snapshot`` makes all statements see one state of the database (on SQLite they always do).
+        """
+        engine = self._readers
+        if snapshot and engine.dialect.name == "postgresql":
+            engine = engine.execution_options(isolation_level="REPEATABLE READ")
+        return self._patiently(engine, work, None)
+
+    def write(self, work: Callable[[Tx], T]) -> T:
+        """Runs ``work`` in a write transaction, again after transient errors.
+
+        Again means from the start, so ``work`` must be idempotent or fenced: a commit whose
+        acknowledgement was lost is repeated.
+        """
+        return self._patiently(self._writers, work, self._turn)
+
+    def close(self) -> None:
+        """Closes all pooled connections; on SQLite, removes the files beside the database.
+
+        The journal stays while another process uses it.
+        """
+        if self._turn is not None:
+            self._turn.remove()
+            with (
+                suppress(sqlite3.Error, SQLAlchemyError),
+                closing(self.engine.raw_connection()) as connection,
+            ):
+                connection.cursor().execute("PRAGMA journal_mode = DELETE")
+        self.engine.dispose()
+
+    def _patiently(self, engine: Engine, work: Callable[[Tx], T], turn: Turn | None) -> T:
+        deadline = time.monotonic() + self.patience
+        pause = 0.05
+        while True:
+            try:
+                with turn.take() if turn else nullcontext(), self._transaction(engine) as tx:
+                    return work(tx)
+            except StoreTransientError:
+                if time.monotonic() + pause > deadline:
+                    raise
+            time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311  jitter, not a secret
+            pause = min(pause * 2, 2.0)
+
+    @contextmanager
+    def _transaction(self, engine: Engine) -> Iterator[Tx]:
+        with translated(self.url), engine.begin() as connection:
+            now = literal_column(self.clock.now(connection.dialect.name), Double)
+            yield Tx(connection=connection, now=now)
+
+
+def _engine(url: URL) -> Engine:
+    if url.get_backend_name() == "sqlite":
+        engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS}, hide_parameters=True)
+        event.listen(engine, "connect", _prepare_sqlite)
+        event.listen(engine, "begin", _begin_sqlite)
+        return engine
+    return create_engine(
+        url,
+        hide_parameters=True,
+        pool_size=4,
+        max_overflow=28,
+        connect_args={"connect_timeout": 10, "application_name": "dray"},
+    )
+
+
+def _prepare_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
+    connection.isolation_level = None  # the begin event below decides how transactions start
+    run = connection.execute
+    run("PRAGMA page_size = 8192")  # matters to new files only; 7 answers of 1 KB a page, not 3
+    if sqlite3.sqlite_version_info >= _WAL_SAFE:
+        run("PRAGMA journal_mode = WAL")
+    else:
+        # The rollback journal, kept in place between commits. Its header is synced when a commit
+        # ends; deleting it instead would leave the last commit open to a power cut (that mode
+        # syncs no folder under FULL), and truncating it costs the file system more per sync.
+        run("PRAGMA journal_mode = PERSIST")
+    run("PRAGMA synchronous = FULL")
+    run("PRAGMA cache_size = -65536")
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    # Python's driver starts deferred transactions, in which two readers can both decide to claim.
+    connection.exec_driver_sql(connection.get_execution_options()["dray_begin"])

@@ -1,0 +1,213 @@
+"""Jobs: creation, the driver's lease, states. Functions on one open transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from sqlalchemy import ColumnElement, Row, and_, case, or_, select, true, update
+from sqlalchemy import insert as plain_insert
+from sqlalchemy.exc import IntegrityError
+
+from dray.errors import FencedError, JobBusyError, JobChangedError, UnknownJobError
+from dray.store.attempts import close_attempts
+from dray.store.connection import Tx
+from dray.store.records import Fingerprint, Job, JobLease, JobState, ShardState
+from dray.store.schema import jobs, shards
+
+_CLOSED = [JobState.COMPLETED.value, JobState.FAILED.value, JobState.CANCELLED.value, JobState.EXPIRED.value]
+
+
+def find(tx: Tx, job_id: str) -> Job | None:
+    """The job, or None."""
+    row = tx.execute(select(jobs).where(jobs.c.job_id == job_id)).first()
+    return None if row is None else _job(row)
+
+
+def get(tx: Tx, job_id: str, url: str) -> Job:
+    """The job, or UnknownJobError."""
+    job = find(tx, job_id)
+    if job is None:
+        raise UnknownJobError(f"no job {job_id!r} in store {url}: `dray jobs` lists the jobs of a store")
+    return job
+
+
+def latest(tx: Tx, limit: int) -> list[Job]:
+    """The newest jobs first."""
+    return [_job(row) for row in tx.execute(select(jobs).order_by(jobs.c.job_key.desc()).limit(limit))]
+
+
+def create(tx: Tx, job_id: str, fingerprint: Fingerprint, settings: Mapping[str, Any]) -> Job:
+    """A new job in state ``validating``, or the one that is there if it has the same fingerprint."""
+    existing = find(tx, job_id)
+    if existing is None:
+        existing = _insert(tx, job_id, fingerprint, settings)
+    changed = existing.fingerprint.differences(fingerprint)
+    if changed:
+        raise JobChangedError(
+            f"job {job_id!r} was started with other content, changed: {', '.join(changed)}; "
+            "give another job id, or restore what the job was started with"
+        )
+    return existing
+
+
+def _insert(tx: Tx, job_id: str, fingerprint: Fingerprint, settings: Mapping[str, Any]) -> Job:
+    statement = plain_insert(jobs).values(
+        job_id=job_id,
+        state=JobState.VALIDATING.value,
+        cancel_requested=False,
+        created_at=tx.now,
+        updated_at=tx.now,
+        fingerprint=asdict(fingerprint),
+        settings=dict(settings),
+        summary={},
+        info={},
+    )
+    try:
+        with tx.connection.begin_nested():
+            return _job(tx.execute(statement.returning(jobs)).one())
+    except IntegrityError:  # another process created it between the look and the insert
+        winner = find(tx, job_id)
+        if winner is None:
+            raise
+        return winner
+
+
+def claim(tx: Tx, seen: Job, owner: str, *, ttl: float, seize: bool) -> JobLease | None:
+    """Takes the job for ``owner``, or None when it changed since it was ``seen``.
+
+    Everything leased under the older epoch is released with its epoch raised, which fences
+    whoever still works on it. ``seize`` takes the job even from a live lease.
+    """
+    # Spelled with OR, because NOT of a comparison with NULL is NULL.
+    free = or_(jobs.c.driver_owner.is_(None), jobs.c.driver_owner == owner, jobs.c.driver_until <= tx.now)
+    taken = tx.execute(
+        update(jobs)
+        .where(jobs.c.job_key == seen.key, jobs.c.epoch == seen.epoch, true() if seize else free)
+        .values(
+            epoch=jobs.c.epoch + 1,
+            driver_owner=owner,
+            driver_until=tx.now + ttl,
+            cancel_requested=False,
+            state=_resumed_state(),
+            reason=case((jobs.c.state == JobState.COMPLETED.value, jobs.c.reason), else_=None),
+            updated_at=tx.now,
+        )
+        .returning(jobs.c.epoch, jobs.c.driver_until)
+    ).first()
+    if taken is None:
+        _refuse_if_busy(tx, seen, free)
+        return None
+    _release_all(tx, seen.key)
+    return JobLease(
+        job_id=seen.job_id, key=seen.key, epoch=taken.epoch, owner=owner, ttl=ttl, until=taken.driver_until
+    )
+
+
+def _resumed_state() -> ColumnElement[str]:
+    return case(
+        (jobs.c.state == JobState.COMPLETED.value, jobs.c.state),
+        (jobs.c.total.is_(None), JobState.VALIDATING.value),
+        else_=JobState.IN_PROGRESS.value,
+    )
+
+
+def _refuse_if_busy(tx: Tx, seen: Job, free: ColumnElement[bool]) -> None:
+    left = (jobs.c.driver_until - tx.now).label("left")
+    row = tx.execute(
+        select(jobs.c.driver_owner, left).where(jobs.c.job_key == seen.key, jobs.c.epoch == seen.epoch, ~free)
+    ).first()
+    if row is not None:
+        raise JobBusyError(
+            f"job {seen.job_id!r} is being run by {row.driver_owner}, whose lease has {row.left:.0f} s left "
+            "unless renewed; stop that run, or wait"
+        )
+
+
+def _release_all(tx: Tx, job_key: int) -> None:
+    leased = and_(shards.c.job_key == job_key, shards.c.state == ShardState.LEASED.value)
+    released = tx.execute(
+        update(shards)
+        .where(leased)
+        .values(state=ShardState.PENDING.value, epoch=shards.c.epoch + 1, owner=None, lease_until=None)
+        .returning(shards.c.number)
+    ).all()
+    if released:
+        close_attempts(tx, job_key, [row.number for row in released], cause="DRIVER_LOST")
+
+
+def renew(tx: Tx, lease: JobLease, ttl: float) -> float:
+    """Extends the driver's lease; the new end, in database time."""
+    until = tx.execute(
+        update(jobs).where(_held(lease)).values(driver_until=tx.now + ttl).returning(jobs.c.driver_until)
+    ).scalar()
+    if until is None:
+        raise superseded(lease)
+    return float(until)
+
+
+def release(tx: Tx, lease: JobLease) -> None:
+    """Gives the lease back. Nothing happens when another driver has taken the job."""
+    tx.execute(update(jobs).where(_held(lease)).values(driver_owner=None, driver_until=None))
+
+
+def change(tx: Tx, lease: JobLease, **values: Any) -> None:
+    """Sets columns of the job, fenced by the lease."""
+    hit = tx.execute(update(jobs).where(_held(lease)).values(updated_at=tx.now, **values)).rowcount
+    if hit != 1:
+        raise superseded(lease)
+
+
+def merge_info(tx: Tx, lease: JobLease, info: Mapping[str, Any]) -> None:
+    """Merges top-level keys into the job's ``info``, fenced by the lease."""
+    # The update that takes the row's lock comes first, so that no merge between can be lost.
+    change(tx, lease)
+    merged = {**tx.execute(select(jobs.c.info).where(jobs.c.job_key == lease.key)).scalar_one(), **info}
+    change(tx, lease, info=merged)
+
+
+def request_cancel(tx: Tx, job_id: str) -> bool:
+    """Asks the driver to stop; false when there is no such job. Over for a job that has ended."""
+    hit = tx.execute(
+        update(jobs)
+        .where(jobs.c.job_id == job_id)
+        .values(cancel_requested=or_(jobs.c.cancel_requested, jobs.c.state.not_in(_CLOSED)))
+    ).rowcount
+    return bool(hit)
+
+
+def check_driver(tx: Tx, lease: JobLease) -> None:
+    """Raises FencedError unless the lease's epoch is the job's; keeps it so until the commit."""
+    query = select(jobs.c.epoch).where(jobs.c.job_key == lease.key)
+    if tx.execute(query.with_for_update(read=True)).scalar() != lease.epoch:
+        raise superseded(lease)
+
+
+def superseded(lease: JobLease) -> FencedError:
+    """The error of a driver whose job was taken by another."""
+    return FencedError(f"job {lease.job_id!r}: another driver took over after epoch {lease.epoch}; stop")
+
+
+def _held(lease: JobLease) -> ColumnElement[bool]:
+    return and_(jobs.c.job_key == lease.key, jobs.c.epoch == lease.epoch, jobs.c.driver_owner == lease.owner)
+
+
+def _job(row: Row[Any]) -> Job:
+    return Job(
+        job_id=row.job_id,
+        state=JobState(row.state),
+        epoch=row.epoch,
+        fingerprint=Fingerprint(**row.fingerprint),
+        settings=row.settings,
+        total=row.total,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+        driver=row.driver_owner,
+        driver_until=row.driver_until,
+        cancel_requested=row.cancel_requested,
+        reason=row.reason,
+        summary=row.summary,
+        info=row.info,
+        key=row.job_key,
+    )

@@ -1,0 +1,79 @@
+"""Bringing a database's schema to what this code expects.
+
+A store is opened by every process of a job, so the common case (already there) costs one SELECT
+and does not import Alembic. A new database gets all tables at once, which a test proves equal to
+running every migration.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sqlalchemy import Connection, inspect
+
+from dray.errors import StoreFatalError, StoreUnreachableError
+from dray.store.connection import Database, Tx
+from dray.store.schema import REVISION, metadata
+
+_VERSION_TABLE = "alembic_version"
+_LOCK = 0x64726179  # "dray": PostgreSQL's advisory lock around schema changes
+
+
+def ensure_schema(database: Database, *, create: bool) -> None:
+    """Creates or upgrades the tables, safely when several processes do it at once.
+
+    Raises:
+        StoreUnreachableError: nothing there, and ``create`` is false.
+        StoreFatalError: the schema was made by a newer dray.
+    """
+    found = database.read(_revision)
+    if found == REVISION:
+        return
+    if found is None and not create:
+        raise StoreUnreachableError(f"store {database.url}: no dray tables there; check the URL")
+    database.write(lambda tx: _change(tx, database.url))
+
+
+def _change(tx: Tx, url: str) -> None:
+    if tx.dialect == "postgresql":
+        tx.connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
+    found = _revision(tx)  # again, now that nobody else can change it
+    if found is None:
+        metadata.create_all(tx.connection, checkfirst=False)
+        _stamp(tx.connection)
+    elif found != REVISION:
+        upgrade(tx.connection, found, url)
+
+
+def _revision(tx: Tx) -> str | None:
+    if not inspect(tx.connection).has_table(_VERSION_TABLE):
+        return None
+    return tx.connection.exec_driver_sql(f"SELECT version_num FROM {_VERSION_TABLE}").scalar()  # noqa: S608
+
+
+def _stamp(connection: Connection) -> None:
+    connection.exec_driver_sql(
+        f"CREATE TABLE {_VERSION_TABLE} (version_num VARCHAR(32) NOT NULL, "
+        f"CONSTRAINT {_VERSION_TABLE}_pkc PRIMARY KEY (version_num))"
+    )
+    connection.exec_driver_sql(f"INSERT INTO {_VERSION_TABLE} VALUES ('{REVISION}')")  # noqa: S608
+
+
+def upgrade(connection: Connection, found: str | None, url: str) -> None:
+    """Runs the migrations after ``found`` (None: all) in the connection's transaction."""
+    from alembic import command
+    from alembic.config import Config
+    from alembic.script import ScriptDirectory
+    from alembic.util import CommandError
+
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    try:
+        if found is not None:
+            ScriptDirectory.from_config(config).get_revision(found)
+    except CommandError:
+        raise StoreFatalError(
+            f"store {url}: its schema ({found}) is newer than this dray's ({REVISION}); upgrade dray"
+        ) from None
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")

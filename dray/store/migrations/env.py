@@ -1,0 +1,14 @@
+"""Alembic's entry: runs migrations on the connection and in the transaction that ``migrate.py`` opened."""
+
+from __future__ import annotations
+
+from alembic import context
+
+from dray.store.schema import metadata
+
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=metadata,
+    transactional_ddl=False,  # the caller's transaction spans everything
+)
+context.run_migrations()

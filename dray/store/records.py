@@ -1,0 +1,256 @@
+"""What the store hands out and takes in: frozen records, no SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+REJECTED = -1
+"""The ``shard`` of an outcome that was decided at ingest: its row entered no shard."""
+
+
+class JobState(StrEnum):
+    """Where a job stands. The names are those of the OpenAI batch API, plus ``paused``."""
+
+    VALIDATING = "validating"
+    IN_PROGRESS = "in_progress"
+    FINALIZING = "finalizing"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLING = "cancelling"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+    PAUSED = "paused"
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether no driver is expected to work on the job until somebody resumes it."""
+        return self in _AT_REST
+
+
+_AT_REST = frozenset(
+    {JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED, JobState.EXPIRED, JobState.PAUSED}
+)
+
+
+class ShardState(StrEnum):
+    """Where a shard stands: ``pending -> leased -> done``, ``leased -> pending``, ``leased -> split``."""
+
+    PENDING = "pending"
+    LEASED = "leased"
+    DONE = "done"
+    SPLIT = "split"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fingerprint:
+    """What a job is made of, as short digests or names. Equal fingerprints mean the same job."""
+
+    input: str
+    model: str
+    sampling: str
+    template: str
+    format: str
+
+    def differences(self, other: Fingerprint) -> list[str]:
+        """The names of the parts in which ``other`` differs, in declaration order."""
+        names = (part.name for part in fields(self))
+        return [name for name in names if getattr(self, name) != getattr(other, name)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One job. Times are seconds since 1970 by the database's clock."""
+
+    job_id: str
+    state: JobState
+    epoch: int
+    fingerprint: Fingerprint
+    settings: Mapping[str, Any]
+    total: int | None
+    """Rows of the input, rejected ones included; None until ingest has finished."""
+    created_at: float
+    updated_at: float
+    driver: str | None
+    """The owner of the driver's lease, live or not; None when it was given back."""
+    driver_until: float | None
+    cancel_requested: bool
+    reason: str | None
+    summary: Mapping[str, Any]
+    info: Mapping[str, Any]
+    key: int = field(repr=False)
+    """The store's own number for the job."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardSpec:
+    """A byte range of a spool file.
+
+    Its rows have indexes in the half-open range [``first_index``, ``last_index``), not
+    necessarily all of them. ``length`` and ``offset`` are bytes. A ``number`` below 0 asks
+    :meth:`Store.split_shard` for the next free one. ``inherited`` is how many of the rows were
+    terminal before the shard existed (parts of a split shard); None lets the store count them.
+    """
+
+    number: int
+    uri: str
+    offset: int
+    length: int
+    rows: int
+    first_index: int
+    last_index: int
+    inherited: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shard:
+    """One shard as the store knows it: the spec, and where it stands."""
+
+    number: int
+    uri: str
+    offset: int
+    length: int
+    rows: int
+    first_index: int
+    last_index: int
+    inherited: int
+    state: ShardState
+    epoch: int
+    owner: str | None
+    lease_until: float | None
+    interruptions: int
+    """Interruptions in a row (spot, lost node, lapsed lease) without one new finished row."""
+    done: int
+    failed: int
+
+    @property
+    def remaining(self) -> int:
+        """Rows that are not terminal yet."""
+        return self.rows - self.inherited - self.done - self.failed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobLease:
+    """The right to drive a job, until another driver claims it (a higher ``epoch``)."""
+
+    job_id: str
+    key: int
+    epoch: int
+    owner: str
+    ttl: float
+    """Seconds from the last renewal; every renewal starts them anew."""
+    until: float
+    """Database time. Holders measure by their own monotonic clock from the renewal instead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardLease:
+    """The right to publish outcomes of one shard, until the shard's ``epoch`` moves on."""
+
+    job_id: str
+    key: int
+    number: int
+    epoch: int
+    owner: str
+    ttl: float
+    """Seconds from the last renewal or commit."""
+    until: float
+    """Database time. Holders measure by their own monotonic clock from the renewal instead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitReceipt:
+    """What a commit did: rows that were new, and whether somebody asked to cancel the job."""
+
+    inserted: int
+    cancel_requested: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """Rows of a job. ``total = done + failed + pending``; rejected rows are among ``failed``."""
+
+    total: int
+    done: int
+    failed: int
+
+    @property
+    def pending(self) -> int:
+        """Rows without an outcome."""
+        return self.total - self.done - self.failed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """Counts and tokens of a job so far."""
+
+    counts: Counts
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+
+
+class StoredOutcome(NamedTuple):
+    """An outcome as read back: the fields of ``Outcome`` in the same order, then where it came from.
+
+    ``committed_at`` is seconds since 1970 by the database's clock.
+    """
+
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
+    custom_id: str | None
+    response: bytes | None
+    error_code: str | None
+    error_message: str | None
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    queue_seconds: float
+    first_token_seconds: float
+    total_seconds: float
+    shard: int
+    epoch: int
+    committed_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One try at a shard, from claim to end. ``cause`` is None while it runs."""
+
+    shard: int
+    epoch: int
+    owner: str
+    node: str | None
+    replica: str | None
+    started_at: float
+    ended_at: float | None
+    cause: str | None
+    detail: str
+    done: int
+    failed: int
+    prompt_tokens: int
+    completion_tokens: int
+    lost_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """A stretch of a node's time. ``started`` is seconds since 1970; ``price`` dollars per hour."""
+
+    node: str
+    phase: str
+    started: float
+    seconds: float
+    price: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """A spot interruption notice. Times are seconds since 1970."""
+
+    node: str
+    source: str
+    action: str
+    deadline: float | None
+    seen_at: float

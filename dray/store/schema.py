@@ -1,0 +1,165 @@
+"""The tables. ``migrations/`` makes the same ones step by step; a test compares the two.
+
+Jobs have a string id for people and an integer key for rows. ``results`` has no foreign key:
+its rows are written only behind the fence on ``shards``, and a check per row would cost more
+than it could find. Nor has it a unique index on ``custom_id``: ids are often random, so every
+commit would touch as many index pages as it has rows, and slow down as the table grows (measured
+at 100,000 rows: a third of the rows per second, and falling). Ingest makes ids unique, the index
+of a row stands for its id, and :meth:`Store.verify_counts` proves it before a job ends.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+
+REVISION = "0001"
+"""The migration that these tables correspond to: the head of ``migrations/versions``."""
+
+metadata = MetaData(
+    naming_convention={
+        "pk": "pk_%(table_name)s",
+        "ix": "ix_%(column_0_N_label)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+    }
+)
+
+_Json = JSON().with_variant(JSONB(), "postgresql")
+_Key = Integer
+_Serial = BigInteger().with_variant(Integer, "sqlite")  # SQLite numbers rows only by INTEGER
+
+
+def _job_key() -> Column[int]:
+    return Column("job_key", _Key, ForeignKey("jobs.job_key"), nullable=False)
+
+
+def _count(name: str) -> Column[int]:
+    return Column(name, BigInteger, nullable=False, server_default="0")
+
+
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("job_key", _Key, primary_key=True, autoincrement=True),
+    Column("job_id", String, nullable=False, unique=True),
+    Column("state", String, nullable=False),
+    Column("epoch", Integer, nullable=False, server_default="0"),
+    Column("driver_owner", String),
+    Column("driver_until", Double),
+    Column("cancel_requested", Boolean, nullable=False),
+    Column("reason", Text),
+    Column("total", BigInteger),
+    _count("rejected"),
+    Column("created_at", Double, nullable=False),
+    Column("updated_at", Double, nullable=False),
+    Column("fingerprint", _Json, nullable=False),
+    Column("settings", _Json, nullable=False),
+    Column("summary", _Json, nullable=False),
+    Column("info", _Json, nullable=False),
+)
+
+shards = Table(
+    "shards",
+    metadata,
+    Column("job_key", _Key, ForeignKey("jobs.job_key"), primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("state", String, nullable=False),
+    Column("epoch", Integer, nullable=False, server_default="0"),
+    Column("owner", String),
+    Column("lease_until", Double),
+    Column("interruptions", Integer, nullable=False, server_default="0"),
+    Column("rows", BigInteger, nullable=False),
+    Column("inherited", BigInteger, nullable=False, server_default="0"),
+    _count("done"),
+    _count("failed"),
+    _count("prompt_tokens"),
+    _count("cached_tokens"),
+    _count("completion_tokens"),
+    Column("first_index", BigInteger, nullable=False),
+    Column("last_index", BigInteger, nullable=False),
+    Column("offset", BigInteger, nullable=False),
+    Column("length", BigInteger, nullable=False),
+    Column("uri", Text, nullable=False),
+)
+
+results = Table(
+    "results",
+    metadata,
+    Column("job_key", _Key, primary_key=True, autoincrement=False),
+    Column("idx", BigInteger, primary_key=True, autoincrement=False),
+    Column("shard", Integer, nullable=False),
+    Column("epoch", Integer, nullable=False),
+    Column("committed_at", Double, nullable=False),
+    Column("prompt_tokens", Integer, nullable=False),
+    Column("cached_tokens", Integer, nullable=False),
+    Column("completion_tokens", Integer, nullable=False),
+    Column("queue_seconds", Double, nullable=False),
+    Column("first_token_seconds", Double, nullable=False),
+    Column("total_seconds", Double, nullable=False),
+    Column("custom_id", Text),
+    Column("error_code", Text),
+    Column("error_message", Text),
+    Column("response", Text),
+)
+
+attempts = Table(
+    "attempts",
+    metadata,
+    Column("attempt_key", _Serial, primary_key=True, autoincrement=True),
+    _job_key(),
+    Column("shard", Integer, nullable=False),
+    Column("epoch", Integer, nullable=False),
+    Column("owner", String, nullable=False),
+    Column("node", String),
+    Column("replica", String),
+    Column("started_at", Double, nullable=False),
+    Column("ended_at", Double),
+    Column("cause", String),
+    Column("detail", Text, nullable=False),
+    _count("done"),
+    _count("failed"),
+    _count("prompt_tokens"),
+    _count("completion_tokens"),
+    _count("lost_tokens"),
+    Index("uq_attempts_job_key_shard_epoch", "job_key", "shard", "epoch", unique=True),
+)
+
+notices = Table(
+    "notices",
+    metadata,
+    Column("notice_key", _Serial, primary_key=True, autoincrement=True),
+    _job_key(),
+    Column("node", String, nullable=False),
+    Column("source", String, nullable=False),
+    Column("action", String, nullable=False),
+    Column("deadline", Double),
+    Column("seen_at", Double, nullable=False),
+    Index("ix_notices_job_key", "job_key"),
+)
+
+spans = Table(
+    "spans",
+    metadata,
+    Column("span_key", _Serial, primary_key=True, autoincrement=True),
+    _job_key(),
+    Column("node", String, nullable=False),
+    Column("phase", String, nullable=False),
+    Column("started", Double, nullable=False),
+    Column("seconds", Double, nullable=False),
+    Column("price", Double),
+    Index("uq_spans_job_key_node_phase_started", "job_key", "node", "phase", "started", unique=True),
+)

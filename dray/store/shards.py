@@ -1,0 +1,249 @@
+"""Shards: publication, leases, splits. Functions on one open transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+from sqlalchemy import ColumnElement, Row, and_, case, func, insert, or_, select, update
+
+from dray.errors import FencedError, StoreFatalError
+from dray.store.attempts import close_attempts, open_attempt
+from dray.store.connection import Tx
+from dray.store.jobs import change, check_driver
+from dray.store.records import REJECTED, JobLease, JobState, Shard, ShardLease, ShardSpec, ShardState
+from dray.store.schema import jobs, results, shards
+
+_COLUMNS = [shards.c[name] for name in Shard.__dataclass_fields__]
+_INTERRUPTIONS = ("SPOT", "NODE_LOSS", "LEASE_EXPIRED")
+"""Causes that take a shard from its holder through no fault of the shard's rows."""
+
+
+def publish(tx: Tx, lease: JobLease, specs: Sequence[ShardSpec], *, total_rows: int) -> None:
+    """Ends ingest: all shards, the job's total and its state, at once.
+
+    Publishing the same shards again changes nothing, so it may be retried.
+    """
+    check_driver(tx, lease)
+    published = tx.execute(select(jobs.c.total).where(jobs.c.job_key == lease.key)).scalar()
+    if published is not None:
+        _refuse_other_shards(tx, lease, specs)
+        return
+    rejected = select(func.count()).where(results.c.job_key == lease.key, results.c.shard == REJECTED)
+    count = tx.execute(rejected.select_from(results)).scalar_one()
+    if total_rows != count + sum(spec.rows for spec in specs):
+        raise StoreFatalError(
+            f"job {lease.job_id!r}: {total_rows} rows read, but its shards and rejects hold "
+            f"{count + sum(spec.rows for spec in specs)}; this is a fault in dray"
+        )
+    _insert(tx, lease.key, specs)
+    change(tx, lease, total=total_rows, rejected=count, state=JobState.IN_PROGRESS.value)
+
+
+def _refuse_other_shards(tx: Tx, lease: JobLease, specs: Sequence[ShardSpec]) -> None:
+    present = {shard.number: shard for shard in listing(tx, lease.key)}
+    for spec in specs:
+        shard = present.get(spec.number)
+        if shard is None or (shard.offset, shard.length, shard.rows) != (spec.offset, spec.length, spec.rows):
+            raise StoreFatalError(
+                f"job {lease.job_id!r} has its shards already, and other ones; resume it from the store"
+            )
+
+
+def _insert(tx: Tx, job_key: int, specs: Sequence[ShardSpec]) -> None:
+    if not specs:
+        return
+    rows = [
+        {
+            **asdict(spec),
+            "job_key": job_key,
+            "state": ShardState.PENDING.value,
+            "inherited": spec.inherited or 0,
+        }
+        for spec in specs
+    ]
+    tx.execute(insert(shards), rows)
+
+
+def listing(tx: Tx, job_key: int, state: ShardState | None = None) -> list[Shard]:
+    """The shards of a job, in the order of their numbers."""
+    query = select(*_COLUMNS).where(shards.c.job_key == job_key).order_by(shards.c.number)
+    if state is not None:
+        query = query.where(shards.c.state == state.value)
+    return [_shard(row) for row in tx.execute(query)]
+
+
+def claim(
+    tx: Tx, lease: JobLease, number: int, *, owner: str, replica: str | None, ttl: float
+) -> ShardLease | None:
+    """Takes a shard that is pending, lapsed, or already ``owner``'s; None when it is not to be had."""
+    check_driver(tx, lease)
+    lapsed = and_(
+        shards.c.state == ShardState.LEASED.value,
+        or_(shards.c.lease_until <= tx.now, shards.c.owner == owner),
+    )
+    stolen = case((and_(lapsed, shards.c.owner != owner), 1), else_=0)
+    taken = tx.execute(
+        update(shards)
+        .where(
+            shards.c.job_key == lease.key,
+            shards.c.number == number,
+            or_(shards.c.state == ShardState.PENDING.value, lapsed),
+        )
+        .values(
+            state=ShardState.LEASED.value,
+            epoch=shards.c.epoch + 1,
+            owner=owner,
+            lease_until=tx.now + ttl,
+            interruptions=shards.c.interruptions + stolen,
+        )
+        .returning(shards.c.epoch, shards.c.lease_until)
+    ).first()
+    if taken is None:
+        return None
+    close_attempts(tx, lease.key, [number], cause="LEASE_EXPIRED")
+    open_attempt(tx, lease.key, number, taken.epoch, owner=owner, replica=replica)
+    return ShardLease(
+        job_id=lease.job_id,
+        key=lease.key,
+        number=number,
+        epoch=taken.epoch,
+        owner=owner,
+        ttl=ttl,
+        until=taken.lease_until,
+    )
+
+
+def renew(tx: Tx, lease: ShardLease, ttl: float) -> float:
+    """Extends a lease; the new end, in database time. This is the fence: it must hit one row."""
+    until = tx.execute(
+        update(shards).where(_held(lease)).values(lease_until=tx.now + ttl).returning(shards.c.lease_until)
+    ).scalar()
+    if until is None:
+        raise fenced(lease)
+    return float(until)
+
+
+def finish(tx: Tx, lease: ShardLease) -> None:
+    """Marks a shard done. Doing it twice is doing it once."""
+    if not _leave(tx, lease, state=ShardState.DONE.value):
+        _confirm(tx, lease, ShardState.DONE)
+        return
+    missing = _get(tx, lease).remaining
+    if missing:
+        raise StoreFatalError(
+            f"job {lease.job_id!r}, shard {lease.number}: {missing} of its rows have no outcome; "
+            "a finished shard must have them all"
+        )
+    close_attempts(tx, lease.key, [lease.number], cause="DONE")
+
+
+def release(tx: Tx, lease: ShardLease, *, cause: str, detail: str) -> None:
+    """Gives a shard back with its finished rows kept. Doing it twice is doing it once."""
+    interrupted = 1 if cause in _INTERRUPTIONS else 0
+    if not _leave(
+        tx, lease, state=ShardState.PENDING.value, interruptions=shards.c.interruptions + interrupted
+    ):
+        _confirm(tx, lease, ShardState.PENDING)
+        return
+    close_attempts(tx, lease.key, [lease.number], cause=cause, detail=detail)
+
+
+def split(tx: Tx, lease: ShardLease, parts: Sequence[ShardSpec], *, detail: str) -> list[Shard]:
+    """Replaces a shard by parts of it. Doing it twice is doing it once, and returns the same parts."""
+    parent = _get(tx, lease)
+    if not _leave(tx, lease, state=ShardState.SPLIT.value):
+        _confirm(tx, lease, ShardState.SPLIT)
+    else:
+        _check_parts(parent, parts)
+        _insert(tx, lease.key, _numbered(tx, lease, [_with_inherited(tx, lease, part) for part in parts]))
+        close_attempts(tx, lease.key, [lease.number], cause="SPLIT", detail=detail)
+    inside = and_(
+        shards.c.job_key == lease.key,
+        shards.c.number != lease.number,
+        shards.c.uri == parent.uri,
+        shards.c.offset.in_([part.offset for part in parts]),
+        shards.c.length.in_([part.length for part in parts]),
+    )
+    return [_shard(row) for row in tx.execute(select(*_COLUMNS).where(inside).order_by(shards.c.number))]
+
+
+def _check_parts(parent: Shard, parts: Sequence[ShardSpec]) -> None:
+    inside = all(
+        parent.offset <= part.offset and part.offset + part.length <= parent.offset + parent.length
+        for part in parts
+    )
+    if not inside or sum(part.rows for part in parts) != parent.rows:
+        raise StoreFatalError(
+            f"shard {parent.number}: its parts do not hold its rows; this is a fault in dray"
+        )
+
+
+def _numbered(tx: Tx, lease: ShardLease, parts: Sequence[ShardSpec]) -> list[ShardSpec]:
+    # The job's row is locked while numbers are given, so that two splits never choose the same.
+    tx.execute(select(jobs.c.job_key).where(jobs.c.job_key == lease.key).with_for_update())
+    highest = tx.execute(select(func.max(shards.c.number)).where(shards.c.job_key == lease.key)).scalar_one()
+    numbered: list[ShardSpec] = []
+    for part in parts:
+        number = part.number if part.number >= 0 else highest + 1
+        highest = max(highest, number)
+        numbered.append(replace(part, number=number))
+    return numbered
+
+
+def _with_inherited(tx: Tx, lease: ShardLease, part: ShardSpec) -> ShardSpec:
+    if part.inherited is not None:
+        return part
+    within = and_(
+        results.c.job_key == lease.key,
+        results.c.idx >= part.first_index,
+        results.c.idx < part.last_index,
+        results.c.shard != REJECTED,
+    )
+    return replace(
+        part, inherited=tx.execute(select(func.count()).select_from(results).where(within)).scalar_one()
+    )
+
+
+def fenced(lease: ShardLease) -> FencedError:
+    """The error of a holder whose shard went to somebody else."""
+    return FencedError(
+        f"job {lease.job_id!r}, shard {lease.number}: the lease of epoch {lease.epoch} is lost; drop the work"
+    )
+
+
+def _leave(tx: Tx, lease: ShardLease, **values: Any) -> bool:
+    return (
+        tx.execute(update(shards).where(_held(lease)).values(owner=None, lease_until=None, **values)).rowcount
+        == 1
+    )
+
+
+def _confirm(tx: Tx, lease: ShardLease, state: ShardState) -> None:
+    """A transition that hit nothing is fine only if this very lease has made it before."""
+    shard = _get(tx, lease)
+    if shard.state is not state or shard.epoch != lease.epoch:
+        raise fenced(lease)
+
+
+def _get(tx: Tx, lease: ShardLease) -> Shard:
+    row = tx.execute(
+        select(*_COLUMNS).where(shards.c.job_key == lease.key, shards.c.number == lease.number)
+    ).one()
+    return _shard(row)
+
+
+def _held(lease: ShardLease) -> ColumnElement[bool]:
+    return and_(
+        shards.c.job_key == lease.key,
+        shards.c.number == lease.number,
+        shards.c.epoch == lease.epoch,
+        shards.c.owner == lease.owner,
+        shards.c.state == ShardState.LEASED.value,
+    )
+
+
+def _shard(row: Row[Any]) -> Shard:
+    values = dict(row._mapping)
+    return Shard(**{**values, "state": ShardState(values["state"])})

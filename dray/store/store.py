@@ -1,0 +1,394 @@
+"""The store's public face: each method is one transaction, or a loop over few."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from dray.errors import StoreFatalError, StoreTransientError, StoreUnreachableError, UnknownJobError
+from dray.requests.model import Outcome
+from dray.store import attempts, commit, jobs, reading, shards
+from dray.store.clock import Clock, DatabaseClock
+from dray.store.connection import Database
+from dray.store.migrate import ensure_schema
+from dray.store.records import (
+    Attempt,
+    CommitReceipt,
+    Counts,
+    Fingerprint,
+    Job,
+    JobLease,
+    JobState,
+    Notice,
+    Progress,
+    Shard,
+    ShardLease,
+    ShardSpec,
+    ShardState,
+    Span,
+    StoredOutcome,
+)
+from dray.store.urls import parse_url
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+JOB_TTL = 60.0
+"""Seconds a driver's lease lasts without renewal."""
+SHARD_TTL = 90.0
+"""Seconds a shard's lease lasts; more than the about 65 s that Ray takes to notice a hung node."""
+PATIENCE = 20.0
+"""Seconds for which a transaction is tried again after transient errors."""
+
+
+def open_store(
+    url: str, *, clock: Clock | None = None, create: bool = True, patience: float = PATIENCE
+) -> Store:
+    """Opens a store, creating or upgrading its tables unless ``create`` is false.
+
+    Args:
+        url: ``sqlite:///path``, a path ending in ``.db``, ``.sqlite`` or ``.sqlite3``, or
+            ``postgresql://...``. Workers open a store by its URL themselves.
+        clock: where leases take the time from; the database's own clock when None.
+        create: whether to create what is missing.
+        patience: seconds for which later transactions are tried again after transient errors.
+
+    Raises:
+        ConfigError: not a store's URL, or its driver is not installed.
+        StoreUnreachableError: no connection could be made, or nothing there and ``create`` is false.
+        StoreFatalError: the schema is newer than this code, or the database is unusable.
+    """
+    parsed = parse_url(url)
+    if parsed.get_backend_name() == "sqlite":
+        _prepare_file(Path(parsed.database or ""), create=create)
+    database = Database(parsed, clock=clock or DatabaseClock(), patience=patience)
+    try:
+        ensure_schema(database, create=create)
+    except StoreTransientError as error:
+        database.close()
+        raise StoreUnreachableError(f"{error}; is the server up, and the URL right?") from error
+    return Store(database)
+
+
+def _prepare_file(path: Path, *, create: bool) -> None:
+    if path.exists():
+        return
+    if not create:
+        raise StoreUnreachableError(f"store {path}: no such file")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreUnreachableError(f"store {path}: its folder cannot be made: {error.strerror}") from error
+
+
+class Store:
+    """Jobs, shards and results in one database. Safe to share between threads.
+
+    Every method may raise StoreTransientError (after ``patience`` seconds of trying) and
+    StoreFatalError. Methods given a lease raise FencedError once it belongs to somebody else.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._read = database.read
+        self._write = database.write
+        self._keys: dict[str, int] = {}
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Store({self.url!r})"
+
+    @property
+    def url(self) -> str:
+        """Where the store is, with the password masked: for messages only."""
+        return self._database.url
+
+    def close(self) -> None:
+        """Closes the connections. Leases stay as they are."""
+        self._database.close()
+
+    # Jobs
+
+    def find_job(self, job_id: str) -> Job | None:
+        """The job, or None when the store has none of this id."""
+        return self._read(lambda tx: jobs.find(tx, job_id))
+
+    def get_job(self, job_id: str) -> Job:
+        """The job; UnknownJobError when the store has none of this id."""
+        return self._read(lambda tx: jobs.get(tx, job_id, self.url))
+
+    def list_jobs(self, limit: int = 50) -> list[Job]:
+        """The newest jobs, newest first."""
+        return self._read(lambda tx: jobs.latest(tx, limit))
+
+    def create_job(self, job_id: str, *, fingerprint: Fingerprint, settings: Mapping[str, Any]) -> Job:
+        """A new job in state ``validating``; or the one of this id, when its fingerprint is the same.
+
+        Raises:
+            JobChangedError: the id is taken by a job with another fingerprint; names what differs.
+        """
+        return self._write(lambda tx: jobs.create(tx, job_id, fingerprint, settings))
+
+    def claim_job(
+        self,
+        job_id: str,
+        owner: str,
+        *,
+        ttl: float = JOB_TTL,
+        takeover: Callable[[str], bool] | None = None,
+    ) -> JobLease:
+        """Makes ``owner`` the driver of the job for ``ttl`` seconds, and fences any older driver.
+
+        All leased shards go back to pending, with their epoch raised and their attempts ended by
+        DRIVER_LOST. A request to cancel is cleared. A job at rest is in progress again (or
+        validating, when its ingest had not finished); a completed job stays completed.
+
+        Args:
+            takeover: asked about the last owner; true takes the job though its lease is live.
+
+        Raises:
+            UnknownJobError: no such job.
+            JobBusyError: another owner's lease is live.
+        """
+        while True:
+            seen = self.get_job(job_id)
+            other = seen.driver if seen.driver != owner else None
+            seize = takeover is not None and other is not None and takeover(other)
+            lease = self._write(partial(jobs.claim, seen=seen, owner=owner, ttl=ttl, seize=seize))
+            if lease is not None:
+                return lease
+
+    def renew_job(self, lease: JobLease, ttl: float | None = None) -> JobLease:
+        """Extends the driver's lease by ``ttl`` seconds from now (as claimed, when None)."""
+        seconds = lease.ttl if ttl is None else ttl
+        until = self._write(lambda tx: jobs.renew(tx, lease, seconds))
+        return replace(lease, ttl=seconds, until=until)
+
+    def release_job(self, lease: JobLease) -> None:
+        """Gives the driver's lease back; does nothing when it is lost already."""
+        self._write(lambda tx: jobs.release(tx, lease))
+
+    def set_job_state(self, lease: JobLease, state: JobState, *, reason: str | None = None) -> None:
+        """Moves the job to ``state``; ``reason`` is for people."""
+        self._write(lambda tx: jobs.change(tx, lease, state=state.value, reason=reason))
+
+    def set_job_summary(self, lease: JobLease, summary: Mapping[str, Any]) -> None:
+        """Replaces the job's summary (JSON)."""
+        self._write(lambda tx: jobs.change(tx, lease, summary=dict(summary)))
+
+    def merge_job_info(self, lease: JobLease, info: Mapping[str, Any]) -> None:
+        """Sets top-level keys of the job's ``info`` (JSON); other keys stay."""
+        self._write(lambda tx: jobs.merge_info(tx, lease, info))
+
+    def request_cancel(self, job_id: str) -> None:
+        """Asks the job's driver and shard holders to stop. A job that has ended is left alone."""
+        if not self._write(lambda tx: jobs.request_cancel(tx, job_id)):
+            self.get_job(job_id)
+
+    def cancel_requested(self, job_id: str) -> bool:
+        """Whether somebody asked to cancel the job since it was last claimed."""
+        return self.get_job(job_id).cancel_requested
+
+    # Shards
+
+    def add_shards(
+        self,
+        lease: JobLease,
+        specs: Sequence[ShardSpec],
+        *,
+        total_rows: int,
+        rejects: Iterable[Sequence[Outcome]] = (),
+    ) -> None:
+        """Ends ingest: publishes all shards, the job's total and state ``in_progress`` at once.
+
+        ``rejects`` are the error outcomes of rows that entered no shard, in batches; they are
+        stored first, in a transaction per batch, and count only once the shards are there. So
+        the call can be repeated after a crash at any point.
+        """
+        for batch in rejects:
+            self._write(partial(commit.reject, lease=lease, outcomes=batch))
+        self._write(lambda tx: shards.publish(tx, lease, specs, total_rows=total_rows))
+
+    def shards(self, job_id: str) -> list[Shard]:
+        """All shards of the job, split ones included, by number."""
+        key = self._key(job_id)
+        return self._read(lambda tx: shards.listing(tx, key))
+
+    def pending_shards(self, job_id: str) -> list[Shard]:
+        """The shards that wait to be claimed, by number."""
+        key = self._key(job_id)
+        return self._read(lambda tx: shards.listing(tx, key, ShardState.PENDING))
+
+    def claim_shard(
+        self,
+        lease: JobLease,
+        number: int,
+        *,
+        owner: str,
+        replica: str | None = None,
+        ttl: float = SHARD_TTL,
+    ) -> ShardLease | None:
+        """Takes a shard for ``owner`` and opens an attempt; None when it is done, split or held.
+
+        A lapsed lease can be claimed, and so can one that ``owner`` holds itself.
+        Raises FencedError when the job has another driver.
+        """
+        return self._write(lambda tx: shards.claim(tx, lease, number, owner=owner, replica=replica, ttl=ttl))
+
+    def renew_shard(self, lease: ShardLease, ttl: float | None = None) -> ShardLease:
+        """Extends a shard's lease by ``ttl`` seconds from now (as claimed, when None)."""
+        seconds = lease.ttl if ttl is None else ttl
+        until = self._write(lambda tx: shards.renew(tx, lease, seconds))
+        return replace(lease, ttl=seconds, until=until)
+
+    def commit(self, lease: ShardLease, outcomes: Sequence[Outcome]) -> CommitReceipt:
+        """Publishes outcomes, durably once it returns, and extends the lease.
+
+        Rows that have an outcome already keep it, so a commit may be repeated.
+        Raises FencedError when the lease is lost: drop the work, do not try again.
+        """
+        return self._write(lambda tx: commit.commit(tx, lease, outcomes))
+
+    def finish_shard(self, lease: ShardLease) -> None:
+        """Marks the shard done; StoreFatalError when a row of it has no outcome."""
+        self._write(lambda tx: shards.finish(tx, lease))
+
+    def release_shard(self, lease: ShardLease, *, cause: str, detail: str = "") -> None:
+        """Gives the shard back to be claimed again; its finished rows stay.
+
+        ``cause`` and ``detail`` end the attempt. They must not quote prompts or answers.
+        """
+        self._write(lambda tx: shards.release(tx, lease, cause=cause, detail=detail))
+
+    def split_shard(self, lease: ShardLease, parts: Sequence[ShardSpec], *, detail: str = "") -> list[Shard]:
+        """Replaces the shard by ``parts``, pending; returns them. Finished rows stay."""
+        return self._write(lambda tx: shards.split(tx, lease, parts, detail=detail))
+
+    def done_indexes(self, job_id: str, first: int, last: int) -> list[int]:
+        """The indexes in [``first``, ``last``) that have an outcome, ascending."""
+        key = self._key(job_id)
+        return self._read(lambda tx: reading.done_indexes(tx, key, first, last))
+
+    # Records of what happened
+
+    def note_attempt(
+        self,
+        lease: ShardLease,
+        *,
+        node: str | None = None,
+        replica: str | None = None,
+        lost_tokens: int | None = None,
+    ) -> None:
+        """Adds what became known about the attempt behind ``lease``; None leaves a field as it is."""
+        known = {"node": node, "replica": replica, "lost_tokens": lost_tokens}
+        values = {name: value for name, value in known.items() if value is not None}
+        if values:
+            self._write(
+                lambda tx: attempts.change_attempt(tx, lease.key, lease.number, lease.epoch, **values)
+            )
+
+    def attempts(self, job_id: str) -> list[Attempt]:
+        """All attempts at the job's shards, oldest first."""
+        key = self._key(job_id)
+        return self._read(lambda tx: attempts.list_attempts(tx, key))
+
+    def causes(self, job_id: str) -> dict[str, int]:
+        """How many attempts ended by each cause: what budgets are charged with."""
+        key = self._key(job_id)
+        return self._read(lambda tx: attempts.count_causes(tx, key))
+
+    def record_span(
+        self, job_id: str, node: str, phase: str, started: float, seconds: float, price: float | None = None
+    ) -> None:
+        """Notes a stretch of node time; ``price`` is dollars per hour."""
+        span = Span(node=node, phase=phase, started=started, seconds=seconds, price=price)
+        key = self._key(job_id)
+        self._write(lambda tx: attempts.add_span(tx, key, span))
+
+    def spans(self, job_id: str) -> list[Span]:
+        """The job's spans by start."""
+        key = self._key(job_id)
+        return self._read(lambda tx: attempts.list_spans(tx, key))
+
+    def record_notice(
+        self, job_id: str, node: str, source: str, action: str, deadline: float | None = None
+    ) -> None:
+        """Notes an interruption notice; ``deadline`` is seconds since 1970."""
+        key = self._key(job_id)
+        self._write(
+            lambda tx: attempts.add_notice(
+                tx, key, node=node, source=source, action=action, deadline=deadline
+            )
+        )
+
+    def notices(self, job_id: str) -> list[Notice]:
+        """The job's interruption notices, oldest first."""
+        key = self._key(job_id)
+        return self._read(lambda tx: attempts.list_notices(tx, key))
+
+    # Reading
+
+    def counts(self, job_id: str) -> Counts:
+        """Rows by outcome, from the shards' counters. All 0 until ingest has finished."""
+        return self.progress(job_id).counts
+
+    def progress(self, job_id: str) -> Progress:
+        """Counts and tokens, from the shards' counters."""
+        key = self._key(job_id)
+        return self._read(lambda tx: reading.progress(tx, key), snapshot=True)
+
+    def verify_counts(self, job_id: str) -> Counts:
+        """Counts the rows themselves, and proves that each custom_id stands once. O(rows): for the end.
+
+        Raises:
+            StoreFatalError: the shards' counters say otherwise, or a custom_id stands twice.
+        """
+        key = self._key(job_id)
+        counted, kept = self._read(
+            lambda tx: (reading.recount(tx, key, self.url), reading.progress(tx, key).counts), snapshot=True
+        )
+        if counted != kept:
+            raise StoreFatalError(f"job {job_id!r}: its rows give {counted}, its counters {kept}")
+        return counted
+
+    def outcomes(self, job_id: str, *, after: int = -1, batch: int = 2000) -> Iterator[list[StoredOutcome]]:
+        """All outcomes with an index above ``after``, in order, ``batch`` at a time.
+
+        A transaction per page: memory stays constant, and writers are not held up.
+        """
+        key = self._key(job_id)
+        while page := self._read(partial(reading.page, job_key=key, after=after, limit=batch)):
+            yield page
+            after = page[-1].index
+
+    def to_dataframe(self, job_id: str) -> pd.DataFrame:
+        """All outcomes as a DataFrame with the columns of :class:`StoredOutcome`; responses as text."""
+        import pandas as pd
+
+        pages = [pd.DataFrame(page, columns=list(StoredOutcome._fields)) for page in self.outcomes(job_id)]
+        frame = (
+            pd.concat(pages, ignore_index=True)
+            if pages
+            else pd.DataFrame(columns=list(StoredOutcome._fields))
+        )
+        return frame.assign(response=frame["response"].map(bytes.decode, na_action="ignore"))
+
+    def _key(self, job_id: str) -> int:
+        """The job's integer key, read once: it never changes."""
+        if job_id not in self._keys:
+            job = self.find_job(job_id)
+            if job is None:
+                raise UnknownJobError(f"no job {job_id!r} in store {self.url}: `dray jobs` lists them")
+            self._keys[job_id] = job.key
+        return self._keys[job_id]

@@ -1,0 +1,60 @@
+"""Where a store is: reading the URLs that users write."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+from dray.errors import ConfigError
+
+_FILE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
+_HINT = "write sqlite:///path/to/file.db, a path ending in .db, or postgresql://user@host/database"
+
+
+def masked_url(url: str) -> str:
+    """``url`` with its password replaced by ``***``, for messages. Never raises."""
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):
+        return url if "@" not in url and "password" not in url.lower() else "***"
+    if "password" in parsed.query:
+        parsed = parsed.update_query_dict({"password": "***"})
+    return parsed.render_as_string(hide_password=True)
+
+
+def parse_url(url: str) -> URL:
+    """The SQLAlchemy URL of a store.
+
+    Raises:
+        ConfigError: not a store's URL, or the driver for it is not installed.
+    """
+    if "://" not in url:
+        if not url.endswith(_FILE_SUFFIXES):
+            raise ConfigError(f"store {url!r} does not end in {', '.join(_FILE_SUFFIXES)}: {_HINT}")
+        return _file_url(url)
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):
+        raise ConfigError(f"store URL {masked_url(url)!r} cannot be read: {_HINT}") from None
+    if parsed.drivername == "sqlite":
+        return _file_url(parsed.database or "")
+    if parsed.drivername in ("postgresql", "postgresql+psycopg"):
+        return _postgres_url(parsed)
+    raise ConfigError(f"store URL {masked_url(url)!r}: no store of kind {parsed.drivername!r}; {_HINT}")
+
+
+def _file_url(path: str) -> URL:
+    if not path or path == ":memory:":
+        raise ConfigError(f"a store in memory cannot be shared by the processes of a job: {_HINT}")
+    if path.startswith("file:"):
+        raise ConfigError(f"SQLite's file: URIs are not offered: {_HINT}")
+    return URL.create("sqlite", database=str(Path(path).expanduser().absolute()))
+
+
+def _postgres_url(parsed: URL) -> URL:
+    if find_spec("psycopg") is None:
+        raise ConfigError('PostgreSQL needs psycopg 3, which is not installed: pip install "dray[postgres]"')
+    return parsed.set(drivername="postgresql+psycopg")

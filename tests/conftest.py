@@ -1,0 +1,69 @@
+"""What all tests share: one printed seed, no telemetry, no model hub, nothing of the user's own set-up."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import random
+import shutil
+import tempfile
+
+import hypothesis
+import pytest
+
+# Set before anything imports Prefect, Ray or vLLM, and inherited by every process that a test starts.
+os.environ.update(
+    {
+        "DO_NOT_TRACK": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "HF_HUB_OFFLINE": "1",
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        # Profiles and the server's database live here: tests neither read nor fill the user's own.
+        "PREFECT_HOME": tempfile.mkdtemp(prefix="dray-tests-prefect-"),
+    }
+)
+atexit.register(shutil.rmtree, os.environ["PREFECT_HOME"], ignore_errors=True)
+for name in ("PREFECT_API_URL", "PREFECT_API_KEY", "PREFECT_PROFILE", "RAY_ADDRESS"):
+    os.environ.pop(name, None)  # a test must not reach a server or a cluster that somebody uses
+
+# No deadline per example: a machine with two cores, running Ray beside, has pauses that mean nothing.
+hypothesis.settings.register_profile("dray", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("dray")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("dray")
+    group.addoption("--seed", type=int, default=None, help="draw the same as the run that printed this seed")
+    group.addoption("--chaos-rounds", type=int, default=10, help="how often each chaos test kills something")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    if config.option.seed is None:
+        config.option.seed = random.SystemRandom().randrange(2**32)
+    if config.option.hypothesis_seed is None:  # one seed for all; --hypothesis-seed still goes before it
+        config.option.hypothesis_seed = config.option.seed
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"seed: {config.option.seed} (the same again with --seed {config.option.seed})"
+
+
+@pytest.fixture(scope="session")
+def seed(pytestconfig: pytest.Config) -> int:
+    """The run's seed, printed in pytest's header."""
+    return int(pytestconfig.option.seed)
+
+
+@pytest.fixture
+def rng(seed: int, request: pytest.FixtureRequest) -> random.Random:
+    """Randomness of this test alone: it does not depend on which tests ran before."""
+    return random.Random(f"{seed} {request.node.nodeid}")
+
+
+@pytest.fixture(scope="session")
+def chaos_rounds(pytestconfig: pytest.Config) -> int:
+    """How often a chaos test kills something: few in ``make test``, more in ``make chaos``."""
+    return int(pytestconfig.option.chaos_rounds)

@@ -1,0 +1,278 @@
+"""Inputs, spool and outputs on an object store, against a real S3 server."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import http.server
+import itertools
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from dray.errors import ConfigError, InputError
+from dray.requests import (
+    Kind,
+    ObjectStoreOptions,
+    Outcome,
+    check_writable,
+    cut,
+    decode,
+    digest,
+    expand,
+    index_of,
+    ingest,
+    read_shard,
+    source_of,
+    write_outputs,
+)
+from dray.requests.files import read_range, write_atomic
+from tests.support.s3 import S3Server
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    with S3Server() as running:
+        yield running
+
+
+@pytest.fixture
+def bucket(server: S3Server, request: pytest.FixtureRequest) -> str:
+    name = hashlib.md5(request.node.name.encode()).hexdigest()
+    server.bucket(name)
+    return name
+
+
+@pytest.fixture
+def client(server: S3Server) -> S3Client:
+    return server.client()
+
+
+@pytest.fixture
+def options(server: S3Server) -> ObjectStoreOptions:
+    return server.options
+
+
+def rows(*numbers: int) -> bytes:
+    return b"".join(
+        json.dumps(
+            {"custom_id": f"r{n}", "url": "/v1/chat/completions", "body": {"messages": [], "n": n}}
+        ).encode()
+        + b"\n"
+        for n in numbers
+    )
+
+
+def keys(client: S3Client, bucket: str) -> list[str]:
+    return [item["Key"] for item in client.list_objects_v2(Bucket=bucket).get("Contents", [])]
+
+
+def test_globs_list_objects(bucket: str, client: S3Client, options: ObjectStoreOptions) -> None:
+    for key in ("in/b.jsonl", "in/a b#1.jsonl", "in/c.csv", "in/deep/d.jsonl", "top.jsonl"):
+        client.put_object(Bucket=bucket, Key=key, Body=key.encode())
+
+    def found(*patterns: str) -> list[str]:
+        refs = expand([f"s3://{bucket}/{pattern}" for pattern in patterns], options=options)
+        assert all(ref.version for ref in refs)
+        return [ref.uri.removeprefix(f"s3://{bucket}/") for ref in refs]
+
+    assert found("in/*.jsonl") == ["in/a b#1.jsonl", "in/b.jsonl"]
+    assert found("**/*.jsonl") == ["in/a b#1.jsonl", "in/b.jsonl", "in/deep/d.jsonl", "top.jsonl"]
+    assert found("top.jsonl", "i?/[ab]*.jsonl") == ["top.jsonl", "in/a b#1.jsonl", "in/b.jsonl"]
+
+
+@pytest.mark.parametrize("name", ["gone.jsonl", "gone/*.jsonl", "in/"])
+def test_missing_objects_are_refused_by_name(bucket: str, options: ObjectStoreOptions, name: str) -> None:
+    uri = f"s3://{bucket}/{name}"
+    with pytest.raises(InputError) as caught:
+        expand([uri], options=options)
+    assert [(problem.code, problem.file) for problem in caught.value.problems] == [("missing_input", uri)]
+
+
+def test_wrong_keys_are_refused_without_showing_them(options: ObjectStoreOptions) -> None:
+    wrong = ObjectStoreOptions(
+        endpoint="http://127.0.0.1:9",
+        region="x",
+        access_key_id="k",
+        secret_access_key="hush",
+        allow_http=True,
+        extra=(("skip_signature", "false"),),
+    )
+    with pytest.raises(InputError) as caught:
+        expand(["s3://bucket/x.jsonl"], options=wrong)
+    assert [problem.code for problem in caught.value.problems] == ["unreadable_input"]
+    assert "hush" not in str(caught.value)
+
+
+def test_a_job_may_live_on_the_store_alone(
+    bucket: str, client: S3Client, options: ObjectStoreOptions
+) -> None:
+    client.put_object(Bucket=bucket, Key="in/1.jsonl", Body=rows(*range(500)))
+    client.put_object(
+        Bucket=bucket, Key="in/2.jsonl.gz", Body=gzip.compress(rows(*range(500, 800)) + b"oops\n")
+    )
+    ingested = ingest(
+        source_of(f"s3://{bucket}/in/*.jsonl*"),
+        spool_uri=f"s3://{bucket}/job/spool.jsonl",
+        skip_invalid=True,
+        options=options,
+    )
+    ranges = cut(ingested, target_rows=90)
+    found = [
+        [index_of(line) for chunk in read_shard(r.uri, r.offset, r.length, options=options) for line in chunk]
+        for r in ranges
+    ]
+    assert list(itertools.chain(*found)) == list(range(800))
+    assert [len(part) for part in found] == [r.rows for r in ranges]
+    assert [o.index for page in ingested.rejects() for o in page] == [800]
+    last = next(iter(read_shard(ranges[-1].uri, ranges[-1].offset, ranges[-1].length, options=options)))[0]
+    assert decode(last).body["n"] == ranges[-1].first_index
+
+    pages = [[Outcome(n, f"r{n}", b"{}")] for n in range(3)]
+    written = write_outputs(pages, directory=f"s3://{bucket}/out", options=options)
+    body = client.get_object(Bucket=bucket, Key="out/output.jsonl")["Body"].read()
+    assert hashlib.sha256(body).hexdigest() == written.output.sha256
+    assert keys(client, bucket) == [
+        "in/1.jsonl",
+        "in/2.jsonl.gz",
+        "job/spool.jsonl",
+        "job/spool.jsonl.rejects",
+        "out/errors.jsonl",
+        "out/output.jsonl",
+    ]
+
+
+def test_refused_input_leaves_nothing_on_the_store(
+    bucket: str, client: S3Client, options: ObjectStoreOptions
+) -> None:
+    client.put_object(Bucket=bucket, Key="in.jsonl", Body=rows(1, 1))
+    uri = f"s3://{bucket}/in.jsonl"
+    with pytest.raises(InputError) as caught:
+        ingest(source_of(uri), spool_uri=f"s3://{bucket}/spool.jsonl", options=options)
+    [problem] = caught.value.problems
+    assert (problem.code, problem.file, problem.line) == ("duplicate_custom_id", uri, 2)
+    assert f"{uri}:1" in problem.message
+    assert keys(client, bucket) == ["in.jsonl"]
+
+
+def test_big_uploads_go_in_parts_and_can_be_read_by_range(
+    bucket: str, client: S3Client, options: ObjectStoreOptions
+) -> None:
+    block = os.urandom(1 << 20)
+    uri = f"s3://{bucket}/big"
+    with write_atomic(uri, options=options) as file:
+        for _ in range(40):
+            file.write(block)
+    assert client.head_object(Bucket=bucket, Key="big")["ETag"].endswith('-3"')  # parts of 16 MiB
+    assert read_range(uri, (20 << 20) + 5, 100, options=options) == block[5:105]
+    assert read_range(uri, (40 << 20) - 3, 100, options=options) == block[-3:]
+    assert read_range(uri, 7, 0, options=options) == b""
+    with pytest.raises(KeyError), write_atomic(f"s3://{bucket}/half", options=options) as file:
+        file.write(block)
+        raise KeyError
+    assert keys(client, bucket) == ["big"]
+    assert not client.list_multipart_uploads(Bucket=bucket).get("Uploads")
+
+
+def test_parquet_in_and_out(
+    bucket: str, client: S3Client, options: ObjectStoreOptions, tmp_path: Path
+) -> None:
+    parquet.write_table(
+        pyarrow.table({"text": [f"t{n}" for n in range(5000)]}), tmp_path / "x", row_group_size=700
+    )
+    client.upload_file(str(tmp_path / "x"), bucket, "in.parquet")
+    source = source_of(f"s3://{bucket}/in.parquet", kind=Kind.COMPLETION, prompt_column="text")
+    ingested = ingest(source, spool_uri=str(tmp_path / "spool"), options=options)
+    [part] = cut(ingested, target_rows=5000)
+    lines = [line for chunk in read_shard(part.uri, part.offset, part.length) for line in chunk]
+    assert [decode(line).body["prompt"] for line in lines] == [f"t{n}" for n in range(5000)]
+    write_outputs(
+        [[Outcome(0, "a", b"{}")]], directory=f"s3://{bucket}/out", format="parquet", options=options
+    )
+    client.download_file(bucket, "out/output.parquet", str(tmp_path / "y"))
+    assert parquet.read_table(tmp_path / "y").column("custom_id").to_pylist() == ["a"]
+
+
+def test_digest_is_of_the_version_and_changes_with_it(
+    bucket: str, client: S3Client, options: ObjectStoreOptions
+) -> None:
+    def current() -> str:
+        return digest(expand([f"s3://{bucket}/x.jsonl"], options=options), options=options)
+
+    client.put_object(Bucket=bucket, Key="x.jsonl", Body=b"1")
+    before = current()
+    assert current() == before
+    client.put_object(Bucket=bucket, Key="x.jsonl", Body=b"2")
+    assert current() != before
+
+
+def test_a_damaged_object_is_refused_by_name(
+    bucket: str, client: S3Client, options: ObjectStoreOptions, tmp_path: Path
+) -> None:
+    client.put_object(Bucket=bucket, Key="x.jsonl.gz", Body=gzip.compress(rows(*range(100)))[:-9])
+    uri = f"s3://{bucket}/x.jsonl.gz"
+    with pytest.raises(InputError) as caught:
+        ingest(source_of(uri), spool_uri=str(tmp_path / "spool"), options=options)
+    assert [(p.code, p.file) for p in caught.value.problems] == [("unreadable_compression", uri)]
+
+
+def test_writable_places(bucket: str, client: S3Client, options: ObjectStoreOptions) -> None:
+    check_writable(f"s3://{bucket}/out", options=options)
+    assert keys(client, bucket) == []
+    with pytest.raises(ConfigError, match="no-such-bucket"):
+        check_writable("s3://no-such-bucket/out", options=options)
+
+
+@pytest.mark.parametrize("way", ["variables", "profile"])
+def test_credentials_come_from_the_environment(
+    server: S3Server, bucket: str, client: S3Client, tmp_path: Path, way: str
+) -> None:
+    client.put_object(Bucket=bucket, Key="x.jsonl", Body=b"12345")
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(Path.cwd()), "HOME": str(tmp_path)}
+    environment |= server.environment
+    if way == "profile":
+        key, secret = (environment.pop(name) for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"))
+        folder = tmp_path / ".aws"
+        folder.mkdir()
+        text = f"[work]\naws_access_key_id = {key}\naws_secret_access_key = {secret}\n"
+        (folder / "credentials").write_text(text)
+        environment["AWS_PROFILE"] = "work"
+    code = f"from dray.requests import expand; print(expand(['s3://{bucket}/x.jsonl'])[0].size)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    assert (done.stdout.strip(), done.returncode) == ("5", 0), done.stderr
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        """Nothing."""
+
+
+def test_http_is_read_only(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_bytes(rows(*range(10)))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(tmp_path))) as web:
+        threading.Thread(target=web.serve_forever, daemon=True).start()
+        uri = f"http://127.0.0.1:{web.server_port}/x.jsonl"
+        assert ingest(source_of(uri), spool_uri=str(tmp_path / "spool")).requests == 10
+        with pytest.raises(ConfigError):
+            check_writable(uri)
+        with pytest.raises(InputError) as caught:
+            expand([uri.replace("x.", "y.")])
+        assert [problem.code for problem in caught.value.problems] == ["missing_input"]
+        web.shutdown()

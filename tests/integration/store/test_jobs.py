@@ -1,0 +1,182 @@
+"""Contract: jobs and the driver's lease."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dray.errors import FencedError, JobBusyError, JobChangedError, StoreFatalError, UnknownJobError
+from dray.store import JobState, ShardState, Store, open_store
+from tests.support.stores import FINGERPRINT, FakeClock, claimed, failure, outcomes, ready_job, specs
+
+pytestmark = pytest.mark.integration
+
+
+def test_a_new_job_is_validating(store: Store, clock: FakeClock) -> None:
+    job = store.create_job("a", fingerprint=FINGERPRINT, settings={"temperature": 0, "stop": ["x"]})
+    assert (job.state, job.total, job.epoch, job.created_at) == (JobState.VALIDATING, None, 0, clock.time)
+    assert job.settings == {"temperature": 0, "stop": ["x"]}
+    assert store.find_job("a") == store.get_job("a") == job
+
+
+def test_creating_a_job_again_gives_the_same_job(store: Store) -> None:
+    first = store.create_job("a", fingerprint=FINGERPRINT, settings={"n": 1})
+    assert store.create_job("a", fingerprint=FINGERPRINT, settings={"n": 2}) == first
+
+
+def test_a_changed_job_is_refused_and_the_change_named(store: Store) -> None:
+    store.create_job("a", fingerprint=FINGERPRINT, settings={})
+    changed = replace(FINGERPRINT, input="other", sampling="other")
+    with pytest.raises(JobChangedError, match="changed: input, sampling"):
+        store.create_job("a", fingerprint=changed, settings={})
+
+
+def test_an_unknown_job_is_named(store: Store) -> None:
+    assert store.find_job("nope") is None
+    for ask in (store.get_job, store.counts, store.request_cancel, store.shards, store.cancel_requested):
+        with pytest.raises(UnknownJobError, match="nope"):
+            ask("nope")
+
+
+def test_jobs_are_listed_newest_first(store: Store) -> None:
+    for name in ("a", "b", "c"):
+        store.create_job(name, fingerprint=FINGERPRINT, settings={})
+    assert [job.job_id for job in store.list_jobs(limit=2)] == ["c", "b"]
+
+
+def test_a_live_driver_keeps_others_out_until_its_lease_lapses(store: Store, clock: FakeClock) -> None:
+    store.create_job("a", fingerprint=FINGERPRINT, settings={})
+    first = store.claim_job("a", "one", ttl=60)
+    assert first.until == clock.time + 60
+    clock.pass_seconds(59)
+    with pytest.raises(JobBusyError, match="one"):
+        store.claim_job("a", "two")
+    clock.pass_seconds(1)
+    second = store.claim_job("a", "two")
+    assert second.epoch == first.epoch + 1
+    with pytest.raises(FencedError):
+        store.renew_job(first)
+
+
+def test_renewing_keeps_the_job(store: Store, clock: FakeClock) -> None:
+    lease = ready_job(store)
+    clock.pass_seconds(50)
+    renewed = store.renew_job(lease, 60)
+    clock.pass_seconds(50)
+    with pytest.raises(JobBusyError):
+        store.claim_job("job", "two")
+    assert renewed.until == clock.time + 10
+
+
+def test_takeover_asks_about_the_old_owner(store: Store) -> None:
+    lease = ready_job(store)
+    asked: list[str] = []
+    with pytest.raises(JobBusyError):
+        store.claim_job("job", "two", takeover=lambda owner: bool(asked.append(owner)))
+    assert asked == ["driver"]
+    assert store.claim_job("job", "two", takeover=lambda owner: True).epoch == lease.epoch + 1
+
+
+def test_a_released_job_is_free_at_once(store: Store) -> None:
+    lease = ready_job(store)
+    store.release_job(lease)
+    taken = store.claim_job("job", "two")
+    store.release_job(lease)  # the old driver's second release must not free the new one's
+    with pytest.raises(JobBusyError):
+        store.claim_job("job", "three")
+    assert store.get_job("job").driver == taken.owner
+
+
+def test_a_new_driver_fences_the_old_ones_workers(store: Store) -> None:
+    old = ready_job(store)
+    zombie = claimed(store, old)
+    store.commit(zombie, outcomes([0]))
+    new = store.claim_job("job", "two", takeover=lambda owner: True)
+    with pytest.raises(FencedError):
+        store.commit(zombie, outcomes([1]))
+    with pytest.raises(FencedError):
+        store.claim_shard(old, 1, owner="worker")
+    with pytest.raises(FencedError):
+        store.set_job_state(old, JobState.FAILED)
+    assert store.done_indexes("job", 0, 8) == [0]
+    assert [shard.state for shard in store.pending_shards("job")] == [ShardState.PENDING] * 2
+    assert store.causes("job") == {"DRIVER_LOST": 1}
+    assert claimed(store, new).epoch == zombie.epoch + 2
+
+
+@pytest.mark.parametrize("state", [JobState.CANCELLED, JobState.FAILED, JobState.PAUSED, JobState.EXPIRED])
+def test_a_job_at_rest_goes_on_when_claimed(store: Store, state: JobState) -> None:
+    lease = ready_job(store)
+    store.request_cancel("job")
+    store.set_job_state(lease, state, reason="because")
+    assert store.get_job("job").reason == "because"
+    store.release_job(lease)
+    store.claim_job("job", "two")
+    job = store.get_job("job")
+    assert (job.state, job.cancel_requested, job.reason) == (JobState.IN_PROGRESS, False, None)
+
+
+def test_a_completed_job_stays_completed(store: Store) -> None:
+    lease = ready_job(store)
+    store.set_job_state(lease, JobState.COMPLETED)
+    store.release_job(lease)
+    store.request_cancel("job")
+    assert not store.cancel_requested("job")
+    store.claim_job("job", "two")
+    assert store.get_job("job").state is JobState.COMPLETED
+
+
+def test_summary_is_replaced_and_info_merged(store: Store) -> None:
+    lease = ready_job(store)
+    store.set_job_summary(lease, {"a": 1})
+    store.set_job_summary(lease, {"b": [2]})
+    store.merge_job_info(lease, {"a": 1, "b": 1})
+    store.merge_job_info(lease, {"b": {"c": None}})
+    job = store.get_job("job")
+    assert (job.summary, job.info) == ({"b": [2]}, {"a": 1, "b": {"c": None}})
+
+
+def test_ingest_publishes_shards_rejects_and_total_together(store: Store) -> None:
+    store.create_job("job", fingerprint=FINGERPRINT, settings={})
+    lease = store.claim_job("job", "driver")
+    rejects = [[failure(8, "invalid_json")], [failure(9, "invalid_json")]]
+    store.add_shards(lease, specs(2, 4), total_rows=10, rejects=rejects)
+    job = store.get_job("job")
+    assert (job.state, job.total) == (JobState.IN_PROGRESS, 10)
+    counts = store.verify_counts("job")
+    assert (counts.total, counts.done, counts.failed, counts.pending) == (10, 0, 2, 8)
+
+
+def test_ingest_may_be_repeated_after_a_crash_in_it(store: Store) -> None:
+    store.create_job("job", fingerprint=FINGERPRINT, settings={})
+    lease = store.claim_job("job", "driver")
+
+    def crash_after_one() -> object:
+        yield [failure(8)]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        store.add_shards(lease, specs(2, 4), total_rows=10, rejects=crash_after_one())  # type: ignore[arg-type]
+    assert (store.shards("job"), store.counts("job").total) == ([], 0)
+    for _ in range(2):
+        store.add_shards(lease, specs(2, 4), total_rows=10, rejects=[[failure(8), failure(9)]])
+    assert store.verify_counts("job").failed == 2
+    with pytest.raises(StoreFatalError, match="other ones"):
+        store.add_shards(lease, specs(4, 2), total_rows=10)
+
+
+def test_ingest_that_does_not_add_up_is_refused(store: Store) -> None:
+    store.create_job("job", fingerprint=FINGERPRINT, settings={})
+    lease = store.claim_job("job", "driver")
+    with pytest.raises(StoreFatalError, match="9 rows read"):
+        store.add_shards(lease, specs(2, 4), total_rows=9)
+    assert store.get_job("job").total is None
+
+
+def test_everything_is_there_after_opening_again(store: Store, store_url: str) -> None:
+    lease = claimed(store, ready_job(store))
+    store.commit(lease, outcomes([0, 1]))
+    with open_store(store_url, create=False) as again:
+        assert again.get_job("job") == store.get_job("job")
+        assert again.done_indexes("job", 0, 8) == [0, 1]

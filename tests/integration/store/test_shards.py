@@ -1,0 +1,253 @@
+"""Contract: shards, their leases, and the commit."""
+
+from __future__ import annotations
+
+import pytest
+
+from dray.errors import FencedError, StoreFatalError
+from dray.requests.model import Outcome
+from dray.store import ShardSpec, ShardState, Store, StoredOutcome
+from tests.support.stores import FakeClock, claimed, failure, outcome, outcomes, ready_job
+
+pytestmark = pytest.mark.integration
+
+
+def part(number: int, first: int, rows: int) -> ShardSpec:
+    return ShardSpec(
+        number=number,
+        uri="spool.jsonl",
+        offset=first,
+        length=rows,
+        rows=rows,
+        first_index=first,
+        last_index=first + rows,
+    )
+
+
+def stored(store: Store) -> list[StoredOutcome]:
+    return [row for page in store.outcomes("job", batch=3) for row in page]
+
+
+def test_a_held_shard_is_not_to_be_had(store: Store, clock: FakeClock) -> None:
+    job = ready_job(store)
+    held = claimed(store, job, owner="one")
+    assert (held.epoch, held.until) == (1, clock.time + 90)
+    assert store.claim_shard(job, 0, owner="two") is None
+    assert store.claim_shard(job, 99, owner="two") is None
+
+
+def test_a_lapsed_lease_can_be_claimed_and_its_holder_is_fenced(store: Store, clock: FakeClock) -> None:
+    job = ready_job(store)
+    zombie = claimed(store, job, owner="one")
+    clock.pass_seconds(90)
+    heir = claimed(store, job, owner="two")
+    assert heir.epoch == zombie.epoch + 1
+    for act in (
+        lambda: store.commit(zombie, outcomes([0])),
+        lambda: store.renew_shard(zombie),
+        lambda: store.finish_shard(zombie),
+        lambda: store.release_shard(zombie, cause="SPOT"),
+        lambda: store.split_shard(zombie, [part(-1, 0, 2), part(-1, 2, 2)]),
+    ):
+        with pytest.raises(FencedError):
+            act()
+    assert stored(store) == []
+    assert store.shards("job")[0].interruptions == 1
+    assert [attempt.cause for attempt in store.attempts("job")] == ["LEASE_EXPIRED", None]
+
+
+def test_a_lapsed_lease_that_nobody_took_still_commits(store: Store, clock: FakeClock) -> None:
+    lease = claimed(store, ready_job(store))
+    clock.pass_seconds(1000)
+    assert store.commit(lease, outcomes([0])).inserted == 1
+    assert store.shards("job")[0].lease_until == clock.time + 90
+
+
+def test_renewing_extends_by_the_ttl(store: Store, clock: FakeClock) -> None:
+    lease = claimed(store, ready_job(store))
+    clock.pass_seconds(80)
+    assert store.renew_shard(lease).until == clock.time + 90
+    assert store.renew_shard(lease, 5).ttl == 5
+
+
+def test_the_same_owner_may_claim_again(store: Store) -> None:
+    job = ready_job(store)
+    first = claimed(store, job, owner="one")
+    assert claimed(store, job, owner="one").epoch == first.epoch + 1
+    with pytest.raises(FencedError):
+        store.commit(first, outcomes([0]))
+    assert store.shards("job")[0].interruptions == 0
+
+
+def test_a_commit_stores_every_field(store: Store, clock: FakeClock) -> None:
+    lease = claimed(store, ready_job(store))
+    given = [outcome(0, '{"a": "é\\u0000"}'), failure(1)]
+    receipt = store.commit(lease, given)
+    assert (receipt.inserted, receipt.cancel_requested) == (2, False)
+    rows = stored(store)
+    assert [Outcome(*row[:11]) for row in rows] == given
+    assert [row[11:] for row in rows] == [(0, 1, clock.time)] * 2
+    progress = store.progress("job")
+    assert (progress.counts.done, progress.counts.failed, progress.counts.pending) == (1, 1, 6)
+    assert (progress.prompt_tokens, progress.cached_tokens, progress.completion_tokens) == (1, 1, 2)
+
+
+def test_repeating_a_commit_changes_nothing(store: Store) -> None:
+    lease = claimed(store, ready_job(store))
+    store.commit(lease, outcomes([0, 1], "first"))
+    before = stored(store), store.progress("job"), store.attempts("job")
+    assert store.commit(lease, outcomes([0, 1], "second")).inserted == 0
+    assert (stored(store), store.progress("job"), store.attempts("job")) == before
+    assert store.commit(lease, outcomes([1, 2], "second")).inserted == 1
+    assert [row.response for row in stored(store)] == [b"first", b"first", b"second"]
+    assert store.verify_counts("job").done == 3
+
+
+def test_the_first_of_a_pair_in_one_commit_stays(store: Store) -> None:
+    lease = claimed(store, ready_job(store))
+    assert store.commit(lease, [outcome(0, "first"), outcome(0, "second")]).inserted == 1
+    assert [row.response for row in stored(store)] == [b"first"]
+    assert store.verify_counts("job").done == 1
+
+
+def test_an_empty_commit_extends_the_lease(store: Store, clock: FakeClock) -> None:
+    lease = claimed(store, ready_job(store))
+    clock.pass_seconds(10)
+    assert store.commit(lease, []).inserted == 0
+    assert store.shards("job")[0].lease_until == clock.time + 90
+
+
+def test_a_commit_tells_of_a_cancel(store: Store) -> None:
+    lease = claimed(store, ready_job(store))
+    store.request_cancel("job")
+    assert store.commit(lease, outcomes([0])).cancel_requested
+
+
+def test_a_shard_is_done_only_with_all_its_rows(store: Store) -> None:
+    lease = claimed(store, ready_job(store))
+    store.commit(lease, outcomes([0, 1, 2]))
+    with pytest.raises(StoreFatalError, match="1 of its rows"):
+        store.finish_shard(lease)
+    assert store.shards("job")[0].state is ShardState.LEASED
+    store.commit(lease, [failure(3)])
+    store.finish_shard(lease)
+    store.finish_shard(lease)  # its acknowledgement may have been lost
+    assert store.shards("job")[0].state is ShardState.DONE
+    assert store.claim_shard(store.claim_job("job", "driver"), 0, owner="two") is None
+    attempt = store.attempts("job")[0]
+    assert (attempt.cause, attempt.done, attempt.failed) == ("DONE", 3, 1)
+
+
+def test_a_released_shard_keeps_its_rows(store: Store) -> None:
+    job = ready_job(store)
+    lease = claimed(store, job)
+    store.commit(lease, outcomes([0, 3]))
+    store.note_attempt(lease, node="n1", lost_tokens=7)
+    store.release_shard(lease, cause="SPOT", detail="notice")
+    store.release_shard(lease, cause="SPOT", detail="notice")
+    shard = store.shards("job")[0]
+    assert (shard.state, shard.remaining, shard.interruptions) == (ShardState.PENDING, 2, 1)
+    attempt = store.attempts("job")[0]
+    assert (attempt.cause, attempt.detail, attempt.node, attempt.lost_tokens) == ("SPOT", "notice", "n1", 7)
+    heir = claimed(store, job)
+    store.commit(heir, outcomes([1, 2]))
+    store.finish_shard(heir)
+    assert [row.epoch for row in stored(store)] == [1, 2, 2, 1]
+
+
+def test_interruptions_count_only_without_progress(store: Store) -> None:
+    job = ready_job(store)
+    for _ in range(3):
+        store.release_shard(claimed(store, job), cause="NODE_LOSS")
+    assert store.shards("job")[0].interruptions == 3
+    lease = claimed(store, job)
+    store.commit(lease, outcomes([0]))
+    store.release_shard(lease, cause="ENGINE_CRASH")
+    assert store.shards("job")[0].interruptions == 0
+    assert store.causes("job") == {"NODE_LOSS": 3, "ENGINE_CRASH": 1}
+
+
+def test_a_split_shard_goes_on_in_its_parts(store: Store) -> None:
+    job = ready_job(store)
+    lease = claimed(store, job)
+    store.commit(lease, outcomes([1]))
+    parts = store.split_shard(lease, [part(-1, 0, 2), part(-1, 2, 2)])
+    assert parts == store.split_shard(lease, [part(-1, 0, 2), part(-1, 2, 2)])
+    assert [(shard.number, shard.inherited, shard.remaining) for shard in parts] == [(2, 1, 1), (3, 0, 2)]
+    with pytest.raises(FencedError):
+        store.commit(lease, outcomes([2]))
+    for number, rows in ((2, [0, 1]), (3, [2, 3]), (1, [4, 5, 6, 7])):
+        child = claimed(store, job, number)
+        store.commit(child, outcomes(rows, "child"))
+        store.finish_shard(child)
+    assert [shard.state for shard in store.shards("job")] == [
+        ShardState.SPLIT,
+        ShardState.DONE,
+        ShardState.DONE,
+        ShardState.DONE,
+    ]
+    assert store.verify_counts("job").done == 8
+
+
+def test_parts_must_hold_the_shard(store: Store) -> None:
+    lease = claimed(store, ready_job(store))
+    with pytest.raises(StoreFatalError, match="parts"):
+        store.split_shard(lease, [part(-1, 0, 2)])
+    with pytest.raises(StoreFatalError, match="parts"):
+        store.split_shard(lease, [part(-1, 0, 2), part(-1, 6, 2)])
+    assert store.shards("job")[0].state is ShardState.LEASED
+
+
+def test_finished_indexes_of_a_range(store: Store) -> None:
+    job = ready_job(store)
+    store.commit(claimed(store, job, 0), outcomes([3, 0]))
+    store.commit(claimed(store, job, 1), outcomes([5]))
+    assert store.done_indexes("job", 0, 8) == [0, 3, 5]
+    assert store.done_indexes("job", 1, 5) == [3]
+
+
+def test_outcomes_come_in_order_from_where_one_asks(store: Store) -> None:
+    job = ready_job(store)
+    store.commit(claimed(store, job, 1), outcomes([7, 4, 5]))
+    store.commit(claimed(store, job, 0), outcomes([2, 1]))
+    assert [row.index for row in stored(store)] == [1, 2, 4, 5, 7]
+    assert [[row.index for row in page] for page in store.outcomes("job", after=1, batch=2)] == [
+        [2, 4],
+        [5, 7],
+    ]
+
+
+def test_jobs_do_not_see_each_other(store: Store) -> None:
+    for name in ("job", "other"):
+        store.commit(claimed(store, ready_job(store, name)), outcomes([0], name))
+    assert [row.response for row in stored(store)] == [b"job"]
+    assert store.counts("other").done == 1
+
+
+def test_a_custom_id_that_stands_twice_is_found_at_the_end(store: Store) -> None:
+    lease = claimed(store, ready_job(store))
+    store.commit(lease, [outcome(0), outcome(1)._replace(custom_id="id-0")])
+    with pytest.raises(StoreFatalError, match="custom_id"):
+        store.verify_counts("job")
+
+
+def test_a_frame_of_all_outcomes(store: Store) -> None:
+    lease = claimed(store, ready_job(store))
+    assert store.to_dataframe("job").empty
+    store.commit(lease, [outcome(0), failure(1)])
+    frame = store.to_dataframe("job")
+    assert list(frame["custom_id"]) == ["id-0", "id-1"]
+    assert frame["response"][0] == "answer"
+    assert frame["response"].isna().tolist() == [False, True]
+    assert frame["error_code"][1] == "context_length"
+
+
+def test_spans_count_once_and_notices_are_kept(store: Store, clock: FakeClock) -> None:
+    ready_job(store)
+    for _ in range(2):
+        store.record_span("job", "n1", "engine", 10.0, 5.0, price=1.5)
+    store.record_span("job", "n1", "boot", 1.0, 2.0)
+    assert [(span.phase, span.price) for span in store.spans("job")] == [("boot", None), ("engine", 1.5)]
+    store.record_notice("job", "n1", "aws", "terminate", deadline=99.0)
+    (notice,) = store.notices("job")
+    assert (notice.node, notice.deadline, notice.seen_at) == ("n1", 99.0, clock.time)

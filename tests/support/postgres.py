@@ -1,0 +1,197 @@
+"""A private PostgreSQL server for tests and benchmarks, from the binaries of Debian's package."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Literal
+
+import psycopg
+
+_START_SECONDS = 30.0
+_SIGNALS = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
+
+Mode = Literal["smart", "fast", "immediate"]
+
+
+class PostgresServer:
+    """A server of its own: own data folder, free loopback port, fsync on, password required.
+
+    PostgreSQL refuses to run as root, so then it runs as the user ``postgres`` (or ``nobody``).
+    """
+
+    def __init__(self, *, settings: dict[str, str] | None = None) -> None:
+        self._bin = _find_binaries()
+        self._user = _other_user() if os.geteuid() == 0 else None
+        self._settings = settings or {}
+        self._password = secrets.token_hex(8)
+        self._folder = Path()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._databases = 0
+        self.port = 0
+
+    def __enter__(self) -> PostgresServer:
+        self._folder = Path(tempfile.mkdtemp(prefix="dray-pg-"))
+        if self._user is not None:
+            os.chown(self._folder, self._user.pw_uid, self._user.pw_gid)
+        self._initialise()
+        self.port = _free_port()
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop("immediate")
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    @property
+    def pid(self) -> int:
+        """The postmaster's process id."""
+        assert self._process is not None
+        return self._process.pid
+
+    def url(self, database: str = "postgres") -> str:
+        """The URL of a database, with its password."""
+        return f"postgresql://dray:{self._password}@127.0.0.1:{self.port}/{database}"
+
+    def connect(self, database: str = "postgres") -> psycopg.Connection:
+        """A plain connection, in autocommit."""
+        return psycopg.connect(self.url(database), autocommit=True)
+
+    def create_database(self, template: str = "template0") -> str:
+        """Makes a database, and gives its name."""
+        self._databases += 1
+        name = f"dray_{self._databases}"
+        with self.connect() as connection:
+            connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+        return name
+
+    def drop_database(self, name: str) -> None:
+        """Removes a database, throwing out whoever is connected."""
+        with self.connect() as connection:
+            connection.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+
+    def start(self) -> None:
+        """Starts the server on its port, and waits until it answers."""
+        options = {
+            "listen_addresses": "127.0.0.1",
+            "port": str(self.port),
+            "unix_socket_directories": str(self._folder),
+            "fsync": "on",
+            "synchronous_commit": "on",
+            "max_connections": "50",
+            **self._settings,
+        }
+        command = [self._bin / "postgres", "-D", self._folder / "data"]
+        for name, value in options.items():
+            command += ["-c", f"{name}={value}"]
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                command, stdout=log, stderr=log, cwd=self._folder, **self._identity()
+            )
+        self._wait_until_up()
+
+    def stop(self, mode: Mode = "fast") -> None:
+        """Stops the server by its own process id. ``immediate`` leaves recovery for the next start."""
+        if self._process is None:
+            return
+        self._process.send_signal(_SIGNALS[mode])
+        self._process.wait(30)
+        self._process = None
+
+    def restart(self, mode: Mode = "fast") -> None:
+        """Stops and starts again, on the same port."""
+        self.stop(mode)
+        self.start()
+
+    def kill9(self) -> None:
+        """Kills the postmaster and all its children with SIGKILL."""
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        for pid in (self.pid, *map(int, children)):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        assert self._process is not None
+        self._process.wait(10)
+        self._process = None
+        for pid in children:
+            _wait_until_gone(int(pid))
+
+    def _initialise(self) -> None:
+        secret = self._folder / "password"
+        secret.write_text(self._password)
+        if self._user is not None:
+            os.chown(secret, self._user.pw_uid, self._user.pw_gid)
+        command = [self._bin / "initdb", "-D", self._folder / "data", "-U", "dray", f"--pwfile={secret}"]
+        command += ["--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--no-sync"]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=self._folder, **self._identity())
+        secret.unlink()
+        if done.returncode != 0:
+            raise RuntimeError(f"initdb failed: {done.stderr}")
+
+    def _identity(self) -> dict[str, int]:
+        if self._user is None:
+            return {}
+        return {"user": self._user.pw_uid, "group": self._user.pw_gid}
+
+    def _wait_until_up(self) -> None:
+        deadline = time.monotonic() + _START_SECONDS
+        while True:
+            try:
+                self.connect().close()
+            except psycopg.OperationalError:
+                assert self._process is not None
+                if self._process.poll() is not None or time.monotonic() > deadline:
+                    raise RuntimeError(f"PostgreSQL did not start: {self._log_tail()}") from None
+                time.sleep(0.05)
+            else:
+                return
+
+    def _log_tail(self) -> str:
+        return (self._folder / "log").read_text(errors="replace")[-2000:]
+
+
+def _find_binaries() -> Path:
+    found = sorted(
+        Path("/usr/lib/postgresql").glob("*/bin/postgres"),
+        key=lambda path: int(re.sub(r"\D", "", path.parts[4]) or 0),
+    )
+    if found:
+        return found[-1].parent
+    on_path = shutil.which("postgres")
+    if on_path is None:
+        raise RuntimeError("PostgreSQL is not installed: apt-get install postgresql")
+    return Path(on_path).resolve().parent
+
+
+def _other_user() -> pwd.struct_passwd:
+    for name in ("postgres", "nobody"):
+        try:
+            return pwd.getpwnam(name)
+        except KeyError:
+            continue
+    raise RuntimeError("PostgreSQL cannot run as root, and there is no user postgres or nobody")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _wait_until_gone(pid: int) -> None:
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)

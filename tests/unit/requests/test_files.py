@@ -1,0 +1,120 @@
+"""Files by URI on the local disk."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+
+from dray.errors import ConfigError, InputError
+from dray.requests import ObjectStoreOptions, check_writable, digest, expand
+from dray.requests.files import read_range, write_atomic
+
+pytestmark = pytest.mark.unit
+
+
+def touch(folder: Path, *names: str) -> None:
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+
+
+def names(folder: Path, *inputs: str) -> list[str]:
+    return [os.path.relpath(ref.uri, folder) for ref in expand([str(folder / item) for item in inputs])]
+
+
+def test_globs_are_sorted_and_inputs_keep_their_order(tmp_path: Path) -> None:
+    touch(tmp_path, "b.jsonl", "a.jsonl", "z.jsonl", "deep/x/c.jsonl", "odd[1].jsonl")
+    assert names(tmp_path, "z.jsonl", "[ab].jsonl") == ["z.jsonl", "a.jsonl", "b.jsonl"]
+    assert names(tmp_path, "**/c.jsonl") == ["deep/x/c.jsonl"]
+    assert names(tmp_path, "odd[1].jsonl") == ["odd[1].jsonl"]
+    [ref] = expand([f"file://{tmp_path}/a.jsonl"])
+    assert ref.size == len("a.jsonl")
+
+
+def test_every_unusable_input_is_named_at_once(tmp_path: Path) -> None:
+    touch(tmp_path, "a.jsonl")
+    inputs = [str(tmp_path / item) for item in ("a.jsonl", "gone.jsonl", "*.csv", "", "./a.jsonl")]
+    with pytest.raises(InputError) as caught:
+        expand([*inputs, "ftp://host/x"])
+    found = [(problem.code, problem.file) for problem in caught.value.problems]
+    assert found == [
+        ("missing_input", inputs[1]),
+        ("missing_input", inputs[2]),
+        ("missing_input", inputs[3]),
+        ("duplicate_input", inputs[4]),
+        ("missing_input", "ftp://host/x"),
+    ]
+    assert "*.jsonl" in caught.value.problems[2].message  # a folder: the hint
+
+
+def test_two_names_of_one_file_are_a_duplicate(tmp_path: Path) -> None:
+    touch(tmp_path, "a.jsonl")
+    (tmp_path / "b.jsonl").symlink_to(tmp_path / "a.jsonl")
+    with pytest.raises(InputError) as caught:
+        expand([str(tmp_path / "*.jsonl")])
+    assert [problem.code for problem in caught.value.problems] == ["duplicate_input"]
+
+
+def test_digest_is_of_content_not_of_names(tmp_path: Path) -> None:
+    touch(tmp_path, "a", "b")
+    (tmp_path / "c").write_text("a")
+    a, b, c = (expand([str(tmp_path / name)]) for name in "abc")
+    assert digest(a) == digest(c) != digest(b)
+    assert digest([*a, *b]) != digest([*b, *a])
+
+
+def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    target = tmp_path / "new" / "out.bin"
+    with write_atomic(str(target)) as file:
+        file.write(b"abc")
+        assert not target.exists()
+    assert target.read_bytes() == b"abc"
+    assert (file.info().size, file.info().sha256) == (3, hashlib.sha256(b"abc").hexdigest())
+    with pytest.raises(KeyError), write_atomic(str(target)) as file:
+        file.write(b"half")
+        raise KeyError
+    assert [path.name for path in target.parent.iterdir()] == ["out.bin"]
+    assert target.read_bytes() == b"abc"
+
+
+def test_rewriting_starts_over_with_the_old_content_at_hand(tmp_path: Path) -> None:
+    with write_atomic(str(tmp_path / "out")) as file:
+        file.write(b"a\nb\n")
+        with file.rewriting() as old:
+            for line in old:
+                file.write(line.upper())
+    assert (tmp_path / "out").read_bytes() == b"A\nB\n"
+    assert file.info().sha256 == hashlib.sha256(b"A\nB\n").hexdigest()
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_ranges(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(bytes(range(100)))
+    assert read_range(str(path), 10, 5) == bytes(range(10, 15))
+    assert read_range(str(path), 95, 50) == bytes(range(95, 100))
+    assert read_range(str(path), 5, 0) == b""
+
+
+def test_a_writable_folder_is_left_as_it_was(tmp_path: Path) -> None:
+    check_writable(str(tmp_path / "new"))
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+@pytest.mark.parametrize("place", ["file/below", "file", "https://host/out", "/proc/nowhere"])
+def test_unwritable_outputs_are_refused_before_work(tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").write_text("x")
+    directory = place if place.startswith(("https:", "/")) else str(tmp_path / place)
+    with pytest.raises(ConfigError, match=directory):
+        check_writable(directory)
+
+
+def test_options_hide_their_secrets() -> None:
+    options = ObjectStoreOptions(secret_access_key="hush", extra=(("session_token", "hush"),))
+    assert "hush" not in repr(options)
+    found = ObjectStoreOptions.from_env({"AWS_ENDPOINT_URL": "http://x:1", "AWS_REGION": "eu"})
+    assert found == ObjectStoreOptions(endpoint="http://x:1", region="eu", allow_http=True)

@@ -1,0 +1,80 @@
+"""What the options describe."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dray.errors import ConfigError, InputError
+from dray.requests import JsonlBatch, Kind, Rows, RowShape, SqlQuery, source_of, template_digest
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("a.jsonl", "jsonl"),
+        ("A.NDJSON.GZ", "jsonl"),
+        ("s3://b/x/*.json.zst", "jsonl"),
+        ("x.csv.gz", "csv"),
+        ("x.tsv", "tsv"),
+        ("part-*.parquet", "parquet"),
+        ("part-*.csv*", "csv"),
+    ],
+)
+def test_the_extension_tells_the_format(name: str, found: str) -> None:
+    source = source_of(name, prompt_column="p")
+    assert isinstance(source, Rows)
+    assert source.format == found
+
+
+def test_jsonl_without_columns_is_the_batch_format() -> None:
+    assert source_of(["a.jsonl", "b.jsonl.gz"]) == JsonlBatch(inputs=("a.jsonl", "b.jsonl.gz"))
+
+
+def test_a_query_reads_a_database() -> None:
+    source = source_of("sqlite:///x.db", query="select 1 as p", prompt_column="p")
+    assert source == SqlQuery(url="sqlite:///x.db", query="select 1 as p", shape=RowShape(prompt_column="p"))
+    assert "x.db" not in repr(source)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "options"),
+    [
+        (["a.csv"], {}),
+        (["a.csv"], {"prompt_column": "p", "template": "{p}"}),
+        (["a.csv"], {"prompt_column": "p", "system_prompt": "s", "kind": Kind.EMBEDDING}),
+        (["a.jsonl"], {"system_prompt": "s"}),
+        (["a.jsonl"], {"id_column": "s"}),
+        (["sqlite:///a", "b"], {"query": "select 1", "prompt_column": "p"}),
+        (["sqlite:///a"], {"query": "select 1"}),
+    ],
+)
+def test_options_that_do_not_go_together(inputs: list[str], options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        source_of(inputs, **options)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "code"),
+    [(["a.jsonl", "b.csv"], "mixed_formats"), (["a.txt"], "unknown_format"), ([], "missing_input")],
+)
+def test_inputs_of_no_one_format(inputs: list[str], code: str) -> None:
+    with pytest.raises(InputError) as caught:
+        source_of(inputs, prompt_column="p")
+    assert [problem.code for problem in caught.value.problems] == [code]
+
+
+def test_a_template_is_part_of_the_fingerprint() -> None:
+    digests = {
+        template_digest(source_of("a.csv", prompt_column="p")),
+        template_digest(source_of("a.csv", template="{p}")),
+        template_digest(source_of("a.csv", template="{p}", system_prompt="s")),
+        template_digest(source_of("a.jsonl")),
+    }
+    assert len(digests) == 4
+    assert template_digest(source_of("a.csv", template="{p}")) == template_digest(
+        source_of("b.csv", template="{p}")
+    )

@@ -1,0 +1,100 @@
+"""The spool and its cuts."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dray.requests import spool
+from dray.requests.model import Request
+from dray.requests.spool import SpoolWriter, cut_marks, decode, encode, index_of, place_of, read_shard
+
+pytestmark = pytest.mark.unit
+
+text = st.text(st.characters(exclude_categories=["Cs"]))
+requests = st.builds(
+    Request,
+    index=st.integers(0, 2**60),
+    custom_id=text,
+    url=st.sampled_from(["/v1/chat/completions", "/v1/embeddings"]),
+    body=st.dictionaries(text, st.one_of(text, st.integers(-(2**63), 2**63), st.none(), st.lists(text))),
+)
+
+
+@given(requests, st.integers(0, 2**30), st.integers(0, 2**40))
+def test_a_request_survives_the_round_trip(request: Request, file_no: int, line_no: int) -> None:
+    line = encode(request, file_no=file_no, line_no=line_no)
+    assert line.count(b"\n") == 1
+    assert line.endswith(b"\n")
+    assert decode(line) == request
+    assert index_of(line) == request.index
+    assert place_of(line) == (file_no, line_no)
+
+
+def written(indices: list[int], folder: Path, body: dict[str, Any]) -> tuple[SpoolWriter, str]:
+    path = folder / "spool.jsonl"
+    with path.open("wb") as file:
+        writer = SpoolWriter(file.write)
+        for index in indices:
+            request = Request(index=index, custom_id=f"id-{index}", url="/v1/completions", body=body)
+            writer.add(index, encode(request))
+    return writer, str(path)
+
+
+@given(
+    gaps=st.lists(st.integers(1, 4), max_size=200),
+    parts=st.integers(1, 30),
+    max_marks=st.integers(2, 64),
+    chunk_rows=st.integers(1, 50),
+)
+def test_cuts_cover_every_row_exactly_once(
+    gaps: list[int], parts: int, max_marks: int, chunk_rows: int
+) -> None:
+    indices = [total - 1 for total in itertools.accumulate(gaps)]
+    end = indices[-1] + 3 if indices else 0
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spool, "MAX_MARKS", max_marks)
+        writer, uri = written(indices, Path(folder), {"prompt": "x"})
+        ranges = cut_marks(
+            writer.marks, uri=uri, size=writer.offset, rows=writer.rows, end_index=end, parts=parts
+        )
+        assert len(writer.marks) <= max_marks
+        assert len(ranges) == min(parts, len(writer.marks))
+        found = []
+        for part in ranges:
+            chunks = list(read_shard(uri, part.offset, part.length, chunk_rows=chunk_rows))
+            assert all(0 < len(chunk) <= chunk_rows for chunk in chunks)
+            inside = [index_of(line) for chunk in chunks for line in chunk]
+            assert len(inside) == part.rows > 0
+            assert part.first_index == inside[0] <= inside[-1] < part.last_index
+            found += inside
+        assert found == indices
+        assert [part.number for part in ranges] == list(range(len(ranges)))
+        assert all(left.last_index == right.first_index for left, right in itertools.pairwise(ranges))
+
+
+def test_small_inputs_can_be_cut_row_by_row(tmp_path: Path) -> None:
+    writer, uri = written(list(range(10)), tmp_path, {})
+    ranges = cut_marks(writer.marks, uri=uri, size=writer.offset, rows=10, end_index=10, parts=10)
+    assert [part.rows for part in ranges] == [1] * 10
+
+
+def test_parts_of_a_big_spool_are_about_equal(tmp_path: Path) -> None:
+    writer, uri = written(list(range(30_000)), tmp_path, {})
+    assert 4096 <= len(writer.marks) <= spool.MAX_MARKS
+    ranges = cut_marks(writer.marks, uri=uri, size=writer.offset, rows=30_000, end_index=30_000, parts=7)
+    sizes = [part.rows for part in ranges]
+    assert sum(sizes) == 30_000
+    assert max(sizes) - min(sizes) <= 8
+
+
+def test_chunks_are_bounded_in_bytes_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spool, "_CHUNK_BYTES", 1000)
+    writer, uri = written(list(range(10)), tmp_path, {"prompt": "x" * 600})
+    assert [len(chunk) for chunk in read_shard(uri, 0, writer.offset)] == [2] * 5

@@ -1,0 +1,188 @@
+"""CSV, Parquet, JSON rows, DataFrames and SQL queries into requests."""
+
+from __future__ import annotations
+
+import gzip
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pandas
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from dray.errors import ConfigError, InputError, Problem
+from dray.requests import (
+    Ingested,
+    Kind,
+    Limits,
+    RowDefaults,
+    Source,
+    cut,
+    decode,
+    frame_to_source,
+    ingest,
+    read_shard,
+    source_digest,
+    source_of,
+)
+
+pytestmark = pytest.mark.unit
+
+
+def take(folder: Path, source: Source, **options: Any) -> Ingested:
+    return ingest(source, spool_uri=str(folder / "job" / "spool.jsonl"), **options)
+
+
+def asked(ingested: Ingested) -> list[tuple[str, Any]]:
+    found = []
+    for part in cut(ingested, target_rows=1000):
+        for chunk in read_shard(part.uri, part.offset, part.length):
+            found += [(r.custom_id, r.body["prompt"]) for r in map(decode, chunk)]
+    return found
+
+
+def prompts(folder: Path, *inputs: str, **options: Any) -> list[tuple[str, Any]]:
+    return asked(take(folder, source_of(inputs, kind=Kind.COMPLETION, **options)))
+
+
+def problems(folder: Path, *inputs: str, limits: Limits | None = None, **options: Any) -> list[Problem]:
+    with pytest.raises(InputError) as caught:
+        take(folder, source_of(inputs, kind=Kind.COMPLETION, **options), limits=limits)
+    assert list(folder.glob("job/*")) == []
+    return list(caught.value.problems)
+
+
+def put(folder: Path, name: str, content: bytes) -> str:
+    path = folder / name
+    path.write_bytes(content)
+    return str(path)
+
+
+CSV = 'id,text\n1,"hello, ""you"""\n2,"two\nlines"\n\n3,ünï\n'.encode()
+EXPECTED = [("row-0", 'hello, "you"'), ("row-1", "two\nlines"), ("row-2", "ünï")]
+
+
+@pytest.mark.parametrize("content", [CSV, b"\xef\xbb\xbf" + CSV, CSV.rstrip(b"\n"), gzip.compress(CSV)])
+def test_csv(tmp_path: Path, content: bytes) -> None:
+    name = "in.csv.gz" if content[:1] == b"\x1f" else "in.csv"
+    assert prompts(tmp_path, put(tmp_path, name, content), prompt_column="text") == EXPECTED
+
+
+def test_csv_with_crlf_keeps_line_ends_inside_quotes_plain(tmp_path: Path) -> None:
+    path = put(tmp_path, "in.csv", CSV.replace(b"\n", b"\r\n"))
+    assert prompts(tmp_path, path, prompt_column="text") == EXPECTED
+
+
+def test_tsv_with_template_and_ids(tmp_path: Path) -> None:
+    path = put(tmp_path, "in.tsv", b"id\ta\tb\nx\t1\t2\n")
+    assert prompts(tmp_path, path, template="{b}-{a}", id_column="id") == [("x", "2-1")]
+
+
+def test_csv_problems_name_the_line(tmp_path: Path) -> None:
+    content = b'id,text\n1,a\n1,b\n2,"x\ny"\n3\n4,\xff\n5,n\0l\n6,' + b"x" * 300 + b"\n,empty\n"
+    path = put(tmp_path, "in.csv", content)
+    found = problems(tmp_path, path, prompt_column="text", id_column="id", limits=Limits(line_bytes=200))
+    assert [(p.code, p.line, p.field) for p in found] == [
+        ("duplicate_custom_id", 3, "custom_id"),
+        ("invalid_csv", 6, None),
+        ("invalid_text", 7, "text"),
+        ("invalid_text", 8, "text"),
+        ("line_too_long", 9, None),
+        ("missing_custom_id", 10, "custom_id"),
+    ]
+
+
+@pytest.mark.parametrize("name", ["in.csv", "in.parquet"])
+@pytest.mark.parametrize(
+    ("options", "code", "field"),
+    [
+        ({"prompt_column": "nope"}, "missing_column", "nope"),
+        ({"template": "{id} {nope}"}, "unknown_template_column", "nope"),
+        ({"prompt_column": "text", "id_column": "nope"}, "missing_column", "nope"),
+    ],
+)
+def test_missing_columns_name_those_that_are_there(
+    tmp_path: Path, name: str, options: dict[str, str], code: str, field: str
+) -> None:
+    path = put(tmp_path, name, CSV)
+    if name == "in.parquet":
+        parquet.write_table(pyarrow.table({"id": [1], "text": ["x"]}), path)
+    [problem] = problems(tmp_path, path, **options)
+    assert (problem.code, problem.file, problem.field) == (code, path, field)
+    assert "id, text" in problem.message
+
+
+def test_json_rows(tmp_path: Path) -> None:
+    path = put(tmp_path, "in.jsonl", b'{"text": "a", "n": 1}\n\n{"text": "b", "n": 2.5}\n')
+    assert prompts(tmp_path, path, template="{text}{n}") == [("row-0", "a1"), ("row-1", "b2.5")]
+    folder = tmp_path / "other"
+    folder.mkdir()
+    found = problems(folder, put(tmp_path, "bad.jsonl", b'{"text": "a"}\n{"n": 1}\n[]'), prompt_column="text")
+    assert [(p.code, p.line, p.field) for p in found] == [
+        ("missing_column", 2, "text"),
+        ("not_an_object", 3, None),
+    ]
+
+
+def test_parquet_reads_the_columns_it_needs(tmp_path: Path) -> None:
+    path = str(tmp_path / "in.parquet")
+    table = pyarrow.table({"text": ["a", None, "c"], "n": [1, 2, 3], "blob": [b"\xff", b"", b""]})
+    parquet.write_table(table, path, row_group_size=2)
+    ingested = take(
+        tmp_path,
+        source_of(path, kind=Kind.COMPLETION, template="{text}", id_column="n"),
+        skip_invalid=True,
+        defaults=RowDefaults(sampling={"max_tokens": 3}),
+    )
+    assert asked(ingested) == [("1", "a"), ("3", "c")]
+    [[error]] = list(ingested.rejects())
+    assert (error.index, error.custom_id, error.error_code) == (1, "2", "missing_value")
+
+
+def test_a_file_that_is_no_parquet(tmp_path: Path) -> None:
+    [problem] = problems(tmp_path, put(tmp_path, "in.parquet", b"PAR1 nonsense"), prompt_column="x")
+    assert problem.code == "invalid_parquet"
+
+
+def test_frames_give_the_same_bytes_each_time(tmp_path: Path) -> None:
+    frame = pandas.DataFrame({"text": ["a", "b"], "id": ["x", "y"]}, index=[5, 9])
+    sources = [
+        frame_to_source(frame, tmp_path / name, kind=Kind.COMPLETION, prompt_column="text", id_column="id")
+        for name in ("1", "2")
+    ]
+    assert source_digest(sources[0]) == source_digest(sources[1])
+    assert asked(take(tmp_path, sources[0])) == [("x", "a"), ("y", "b")]
+
+
+def database(folder: Path) -> str:
+    with sqlite3.connect(folder / "data.db") as connection:
+        connection.execute("create table t (id text, body text)")
+        connection.executemany("insert into t values (?, ?)", [(f"r{n}", f"text {n}") for n in range(3000)])
+    connection.close()
+    return f"sqlite:///{folder}/data.db"
+
+
+def test_sql_query(tmp_path: Path) -> None:
+    url = database(tmp_path)
+    query = "select id, upper(body) as loud from t where body like '%:%' or 1 order by rowid"
+    found = prompts(tmp_path, url, query=query, prompt_column="loud", id_column="id")
+    assert found == [(f"r{n}", f"TEXT {n}") for n in range(3000)]
+
+
+@pytest.mark.parametrize("query", ["select nope from t", "select id from nope"])
+def test_a_query_that_fails_says_so(tmp_path: Path, query: str) -> None:
+    [problem] = problems(tmp_path, database(tmp_path), query=query, prompt_column="id")
+    assert problem.code == "query_failed"
+    assert "nope" in problem.message
+
+
+def test_no_password_in_the_message(tmp_path: Path) -> None:
+    url = "postgresql://joe:s3cret@127.0.0.1:1/db"
+    [problem] = problems(tmp_path, url, query="select 1 as a", prompt_column="a")
+    assert problem.code == "query_failed"
+    assert "s3cret" not in str(problem)
+    with pytest.raises(ConfigError) as caught:
+        take(tmp_path, source_of("joe:s3cret@nowhere", query="select 1", prompt_column="a"))
+    assert "s3cret" not in str(caught.value)

@@ -1,0 +1,88 @@
+"""Prompts out of columns."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dray.errors import ConfigError
+from dray.requests.model import Kind
+from dray.requests.sources import RowShape
+from dray.requests.template import Template, row_builder
+from dray.requests.validate import BadRow
+
+pytestmark = pytest.mark.unit
+
+
+def test_columns_fill_the_template() -> None:
+    template = Template.parse('{{"id": {id}}} {text}!')
+    assert template.columns == ("id", "text")
+    assert template.render({"id": 7, "text": "hi {x}"}) == '{"id": 7} hi {x}!'
+
+
+@pytest.mark.parametrize(
+    "source", ["{a.b}", "{a[0]}", "{a!r}", "{a:>9}", "{}", "{", "}", "none", "{a.__class__}", ""]
+)
+def test_anything_but_plain_columns_is_refused(source: str) -> None:
+    with pytest.raises(ConfigError):
+        Template.parse(source)
+
+
+@given(st.text(), st.text(alphabet=st.characters(exclude_categories=["Cs"], exclude_characters="\0")))
+def test_parsing_never_fails_otherwise_and_values_pass_untouched(source: str, value: str) -> None:
+    try:
+        template = Template.parse(source)
+    except ConfigError:
+        return
+    row = dict.fromkeys(template.columns, value)
+    try:
+        assert template.render(row).count(value) >= 1
+    except BadRow as bad:
+        assert bad.code == "invalid_text"  # the template itself holds NUL
+
+
+@pytest.mark.parametrize(
+    ("shape", "body"),
+    [
+        (RowShape(prompt_column="p"), {"messages": [{"role": "user", "content": "hi"}]}),
+        (
+            RowShape(template="<{p}>", system_prompt="be"),
+            {"messages": [{"role": "system", "content": "be"}, {"role": "user", "content": "<hi>"}]},
+        ),
+        (RowShape(prompt_column="p", kind=Kind.COMPLETION), {"prompt": "hi"}),
+        (RowShape(prompt_column="p", kind=Kind.EMBEDDING), {"input": "hi"}),
+    ],
+)
+def test_bodies_follow_the_kind(shape: RowShape, body: dict[str, object]) -> None:
+    envelope = row_builder(shape)(3, {"p": "hi"})
+    assert envelope == ("row-3", shape.kind.url, body)
+
+
+@pytest.mark.parametrize(
+    ("row", "code", "field"),
+    [
+        ({"q": "x"}, "missing_column", "p"),
+        ({"p": None}, "missing_value", "p"),
+        ({"p": ["x"]}, "invalid_value", "p"),
+        ({"p": "a\0"}, "invalid_text", "p"),
+        ({"p": "\ud800"}, "invalid_text", "p"),
+        ({"p": "x", "id": ""}, "missing_custom_id", "custom_id"),
+        ({"p": "x", "id": 1.5}, "invalid_custom_id", "custom_id"),
+    ],
+)
+def test_bad_values_name_the_column(row: dict[str, object], code: str, field: str) -> None:
+    shape = RowShape(prompt_column="p", id_column="id" if "id" in row else None)
+    with pytest.raises(BadRow) as caught:
+        row_builder(shape)(0, row)
+    assert (caught.value.code, caught.value.field) == (code, field)
+
+
+def test_an_unknown_template_column_names_those_that_are_there() -> None:
+    with pytest.raises(BadRow, match=r"'b'.*: a, c") as caught:
+        row_builder(RowShape(template="{b}"))(0, {"a": 1, "c": 2})
+    assert caught.value.code == "unknown_template_column"
+
+
+def test_whole_numbers_serve_as_ids() -> None:
+    assert row_builder(RowShape(prompt_column="p", id_column="id"))(0, {"p": "x", "id": 12}).custom_id == "12"

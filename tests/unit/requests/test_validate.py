@@ -1,0 +1,118 @@
+"""The envelope of a row, and the defaults."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dray.requests.validate import CUSTOM_ID_LIMIT, BadRow, filler, read_envelope
+
+pytestmark = pytest.mark.unit
+
+CHAT = "/v1/chat/completions"
+
+
+def line(**changes: Any) -> bytes:
+    row = {"custom_id": "a", "method": "POST", "url": CHAT, "body": {"messages": []}} | changes
+    return json.dumps({key: value for key, value in row.items() if value is not ...}).encode()
+
+
+def test_a_good_row_is_taken_as_it_is() -> None:
+    assert read_envelope(line()) == ("a", CHAT, {"messages": []})
+    assert read_envelope(line(method=...)).custom_id == "a"
+
+
+CASES: list[tuple[bytes, str, str | None]] = [
+    (b"hello", "invalid_json", None),
+    (b'{"custom_id": "a",', "invalid_json", None),
+    (b'{"custom_id": NaN}', "invalid_json", None),
+    (b"[" * 5000, "invalid_json", None),
+    (b"[1]", "not_an_object", None),
+    (b'"text"', "not_an_object", None),
+    (b"null", "not_an_object", None),
+    (line(custom_id=...), "missing_custom_id", "custom_id"),
+    (line(custom_id=""), "missing_custom_id", "custom_id"),
+    (line(custom_id=None), "missing_custom_id", "custom_id"),
+    (line(custom_id=7), "invalid_custom_id", "custom_id"),
+    (line(custom_id="x" * (CUSTOM_ID_LIMIT + 1)), "invalid_custom_id", "custom_id"),
+    (line(url="/v1/audio"), "unknown_url", "url"),
+    (line(url=...), "unknown_url", "url"),
+    (line(url=["x"]), "unknown_url", "url"),
+    (line(method="GET"), "invalid_method", "method"),
+    (line(body=...), "missing_body", "body"),
+    (line(body=[1]), "missing_body", "body"),
+    (line(body=..., messages=[]), "unknown_field", "messages"),
+    (line(body=..., url=..., prompt="p"), "unknown_field", "prompt"),
+    (b'{"custom_id": "a\x00"}', "invalid_text", None),
+    (line(custom_id="a\0"), "invalid_text", "custom_id"),
+    (line(body={"messages": [{"content": "\0"}]}), "invalid_text", "body"),
+    (line(body={"messages": "\ud800"}), "invalid_text", None),
+    (b'{"custom_id": "\xed\xa0\x80"}', "invalid_text", None),
+    (b'{"custom_id": "\xff"}', "invalid_text", None),
+]
+
+
+@pytest.mark.parametrize(("raw", "code", "field"), CASES)
+def test_each_refusal_has_its_code_and_field(raw: bytes, code: str, field: str | None) -> None:
+    with pytest.raises(BadRow) as caught:
+        read_envelope(raw)
+    assert (caught.value.code, caught.value.field) == (code, field)
+
+
+def test_an_escaped_backslash_before_u0000_is_no_nul() -> None:
+    raw = line(body={"messages": "\\u0000"})
+    assert b"\\\\u0000" in raw
+    assert read_envelope(raw).body == {"messages": "\\u0000"}
+
+
+def test_a_bad_row_keeps_its_usable_id() -> None:
+    with pytest.raises(BadRow) as caught:
+        read_envelope(line(url="/nope"))
+    assert caught.value.custom_id == "a"
+
+
+@given(st.binary(max_size=60) | st.sampled_from([raw for raw, _, _ in CASES]))
+def test_messages_never_hold_the_row(raw: bytes) -> None:
+    secret = b"s3cret-prompt"
+    try:
+        read_envelope(raw + secret)
+    except BadRow as bad:
+        assert secret.decode() not in bad.message
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=10,
+)
+
+
+@given(st.dictionaries(st.sampled_from(["custom_id", "url", "body", "method", "x"]), json_values))
+def test_any_json_object_is_a_request_or_a_bad_row(row: dict[str, Any]) -> None:
+    try:
+        envelope = read_envelope(orjson.dumps(row))
+    except BadRow:
+        return
+    assert envelope.body == row["body"]
+    assert 0 < len(envelope.custom_id) <= CUSTOM_ID_LIMIT
+
+
+@pytest.mark.parametrize(
+    ("url", "body", "expected"),
+    [
+        (CHAT, {}, {"max_tokens": 5, "temperature": 0}),
+        (CHAT, {"temperature": 1}, {"temperature": 1, "max_tokens": 5}),
+        (CHAT, {"max_tokens": 9}, {"max_tokens": 9, "temperature": 0}),
+        (CHAT, {"max_completion_tokens": 9}, {"max_completion_tokens": 9, "temperature": 0}),
+        ("/v1/completions", {"prompt": "p"}, {"prompt": "p", "max_tokens": 5, "temperature": 0}),
+        ("/v1/embeddings", {"input": "p"}, {"input": "p"}),
+    ],
+)
+def test_defaults_yield_to_the_row(url: str, body: dict[str, Any], expected: dict[str, Any]) -> None:
+    filler({"max_tokens": 5, "temperature": 0})(url, body)
+    assert body == expected

@@ -1,0 +1,145 @@
+"""Imports run one way, `flows -> tasks -> blocks -> dray`, and stay light until an engine runs."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.unit
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("dray", "blocks", "tasks", "flows")
+ABOVE = {  # folder -> what it must not import
+    "dray": {"prefect", "prefect_ray", "blocks", "tasks", "flows"},
+    "blocks": {"tasks", "flows"},
+    "tasks": {"flows"},
+}
+ENGINE_LIBRARIES = {"torch", "vllm", "transformers"}
+SCRIPTS = {"__main__.py", "env.py"}  # run as they are read: the second one by Alembic, inside its own context
+INSIDE_THE_ACTOR = "vllm_*.py"  # modules of dray/engine that only a replica's process loads
+FIXED_NAMES = {"requests"}  # dray/requests is named by the design; it is never on the path by itself
+
+
+def sources(folder: str) -> list[Path]:
+    files = sorted((ROOT / folder).rglob("*.py"))
+    assert files, f"no source in {folder}/"
+    return files
+
+
+def module_name(file: Path) -> str:
+    parts = file.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imported(node: ast.AST) -> list[str]:
+    """Top-level names that this statement imports at run time; relative imports stay in their folder."""
+    if isinstance(node, ast.Import):
+        return [alias.name.split(".")[0] for alias in node.names]
+    if isinstance(node, ast.ImportFrom) and node.level == 0:
+        return [(node.module or "").split(".")[0]]
+    return []
+
+
+def walk(tree: ast.AST, function: str | None = None) -> Iterator[tuple[ast.AST, str | None]]:
+    """Every node, with the outermost function that it stands in."""
+    for node in ast.iter_child_nodes(tree):
+        inside = function
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            inside = function or node.name
+        yield node, inside
+        yield from walk(node, inside)
+
+
+def upward_imports(folder: str) -> list[tuple[Path, str | None, str]]:
+    found = []
+    for file in sources(folder):
+        for node, function in walk(ast.parse(file.read_text())):
+            names = ABOVE[folder].intersection(imported(node))
+            found += [(file.relative_to(ROOT), function, name) for name in names]
+    return found
+
+
+@pytest.mark.parametrize("folder", ["blocks", "tasks"])
+def test_nothing_imports_upwards(folder: str) -> None:
+    assert upward_imports(folder) == []
+
+
+def test_only_one_function_of_the_command_line_imports_a_flow() -> None:
+    found = upward_imports("dray")
+    outside = [(file, name) for file, function, name in found if file.parts[1] != "cli" or function is None]
+    assert outside == []
+    assert {name for _, _, name in found} <= {"flows"}
+    assert len({(file, function) for file, function, _ in found}) <= 1
+
+
+def loaded_after(code: str) -> set[str]:
+    """Top-level modules that a fresh process has loaded after running ``code``."""
+    report = "\nimport json, sys; print(json.dumps(sorted({name.split('.')[0] for name in sys.modules})))"
+    done = subprocess.run(
+        [sys.executable, "-c", code + report],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": ""},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+def test_only_the_engine_imports_engine_libraries() -> None:
+    found = [
+        (str(file.relative_to(ROOT)), name)
+        for folder in FOLDERS
+        for file in sources(folder)
+        if not file.is_relative_to(ROOT / "dray" / "engine")
+        for node in ast.walk(ast.parse(file.read_text()))
+        for name in ENGINE_LIBRARIES.intersection(imported(node))
+    ]
+    assert found == []
+
+
+def loaded_by_the_driver(file: Path) -> bool:
+    inside = file.parent == ROOT / "dray" / "engine" and file.match(INSIDE_THE_ACTOR)
+    return not inside and file.name not in SCRIPTS
+
+
+def test_no_module_of_the_driver_loads_an_engine() -> None:
+    files = [file for folder in FOLDERS for file in sources(folder) if loaded_by_the_driver(file)]
+    names = [module_name(file) for file in files]
+    loaded = loaded_after(f"import importlib\nfor name in {names}: importlib.import_module(name)")
+    assert {"dray", "blocks", "tasks", "flows"} <= loaded
+    assert not loaded & ENGINE_LIBRARIES
+
+
+def test_importing_dray_alone_is_light() -> None:
+    loaded = loaded_after("import dray, dray.errors")
+    assert "dray" in loaded
+    assert not loaded & {"sqlalchemy", "ray", "pandas", "pyarrow", "prefect", "pydantic", *ENGINE_LIBRARIES}
+
+
+def test_every_public_name_of_dray_resolves() -> None:
+    loaded_after("import dray\nfor name in dray.__all__: getattr(dray, name)")
+
+
+def test_no_module_shares_a_name_with_the_standard_library_or_an_installed_one() -> None:
+    taken = (set(sys.stdlib_module_names) | set(importlib.metadata.packages_distributions())) - FIXED_NAMES
+    clashes = []
+    for file in (file for folder in FOLDERS for file in sources(folder)):
+        inner = file.relative_to(ROOT).with_suffix("").parts[1:]
+        clashes += [str(file.relative_to(ROOT)) for name in inner if name in taken and name != "__main__"]
+    assert clashes == []
+
+
+def test_top_level_folders_share_no_name_with_an_installed_module() -> None:
+    owners = importlib.metadata.packages_distributions()
+    assert {folder: owners[folder] for folder in FOLDERS if set(owners.get(folder, [])) - {"dray"}} == {}
