@@ -1,0 +1,9 @@
+"""Prefect blocks: saved configuration. Each turns itself into frozen dray settings, and does nothing else."""
+
+from __future__ import annotations
+
+from blocks.object_store import ObjectStoreCredentials
+from blocks.ray_cluster import ExistingRayCluster, LocalRayCluster
+from blocks.result_store import ResultStore
+
+__all__ = ["ExistingRayCluster", "LocalRayCluster", "ObjectStoreCredentials", "ResultStore"]

@@ -1,1 +1,12 @@
-"""."""
+"""The command line: ``dray run``, ``status``, ``jobs``, ``resume``, ``cancel``, ``export``, ``report``, ``doctor``."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Entry point of the ``dray`` command."""
+    from dray.cli.app import run_app
+
+    sys.exit(run_app(sys.argv[1:]))

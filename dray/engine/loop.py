@@ -65,7 +65,11 @@ class StepLoop(threading.Thread):
     """
 
     def __init__(
-        self, build: Callable[[], Engine], *, on_dead: Callable[[BaseException], None], trace: Path | None = None
+        self,
+        build: Callable[[], Engine],
+        *,
+        on_dead: Callable[[BaseException], None],
+        trace: Path | None = None,
     ) -> None:
         super().__init__(name="dray-step-loop", daemon=True)
         self._build = build
@@ -269,4 +273,3 @@ class StepLoop(threading.Thread):
         if self._trace is not None:
             with self._trace.open("a") as trace:
                 trace.write(f"{event} {request.index}\n")
-

@@ -176,7 +176,11 @@ def _answer(
     text = (digest * (tokens * _CHARS_PER_TOKEN // len(digest) + 1))[: tokens * _CHARS_PER_TOKEN]
     if settings.response_bytes > len(text):
         text = (digest * (settings.response_bytes // len(digest) + 1))[: settings.response_bytes]
-    usage = {"prompt_tokens": prompt_tokens, "total_tokens": prompt_tokens + tokens, "completion_tokens": tokens}
+    usage = {
+        "prompt_tokens": prompt_tokens,
+        "total_tokens": prompt_tokens + tokens,
+        "completion_tokens": tokens,
+    }
     response: dict[str, Any] = {
         "id": f"sim-{request.index}",
         "object": _OBJECTS[spec.kind],

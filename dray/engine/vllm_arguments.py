@@ -25,7 +25,13 @@ _GIB = 1 << 30
 _CPU_CACHE_LIMIT = 4 * _GIB
 # Options of vLLM's server rather than of its engine, which its serving classes take.
 SERVING_OPTIONS = frozenset(
-    {"chat_template", "chat_template_content_format", "tool_call_parser", "reasoning_parser", "enable_auto_tool_choice"}
+    {
+        "chat_template",
+        "chat_template_content_format",
+        "tool_call_parser",
+        "reasoning_parser",
+        "enable_auto_tool_choice",
+    }
 )
 
 

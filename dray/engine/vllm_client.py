@@ -94,7 +94,9 @@ class StepClient:
             processed.reasoning_parser_kwargs = reasoning_parser_kwargs
         return self._enter(processed, prompt)
 
-    def encode(self, prompt: Any, pooling_params: Any, *, lora_request: Any = None, priority: int = 0) -> Ticket:
+    def encode(
+        self, prompt: Any, pooling_params: Any, *, lora_request: Any = None, priority: int = 0
+    ) -> Ticket:
         """Put a prompt for a pooling model (embeddings) into the engine."""
         processed = self.input_processor.process_inputs(
             "pooling",

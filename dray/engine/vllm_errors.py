@@ -9,7 +9,9 @@ from pydantic import ValidationError
 
 from dray.errors import RequestRefused
 
-_TOO_LONG = re.compile(r"maximum (context|model|input)? ?length|max_model_len|context length|longer than", re.IGNORECASE)
+_TOO_LONG = re.compile(
+    r"maximum (context|model|input)? ?length|max_model_len|context length|longer than", re.IGNORECASE
+)
 _CODES = {
     "model": "model_mismatch",
     "response_format": "invalid_json_schema",
@@ -40,7 +42,9 @@ def _of_validation(error: ValidationError, body: dict[str, Any]) -> RequestRefus
     first = error.errors(include_input=False, include_url=False, include_context=False)[0]
     field = ".".join(str(part) for part in first["loc"][:4])
     message = first["msg"].removeprefix("Value error, ")
-    return _refusal(f"{field}: {message}" if field else message, str(first["loc"][0]) if first["loc"] else None, body)
+    return _refusal(
+        f"{field}: {message}" if field else message, str(first["loc"][0]) if first["loc"] else None, body
+    )
 
 
 def _refusal(message: str, parameter: str | None, body: dict[str, Any]) -> RequestRefused:
@@ -49,7 +53,11 @@ def _refusal(message: str, parameter: str | None, body: dict[str, Any]) -> Reque
         return RequestRefused("context_length_exceeded", message, param=parameter)
     code = _CODES.get((parameter or "").split(".")[0])
     if code is None:
-        code = "invalid_json_schema" if re.search(r"schema|grammar", message, re.IGNORECASE) else "invalid_request"
+        code = (
+            "invalid_json_schema"
+            if re.search(r"schema|grammar", message, re.IGNORECASE)
+            else "invalid_request"
+        )
     return RequestRefused(code, message, param=parameter)
 
 

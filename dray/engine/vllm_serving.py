@@ -89,7 +89,9 @@ class GenerationServing:
             chat_template_content_format=content_format,
             **{**tools, "reasoning_parser": tools["reasoning_parser"] or ""},
         )
-        self._completion = OpenAIServingCompletion(client, models, online_renderer=renderer, request_logger=None)
+        self._completion = OpenAIServingCompletion(
+            client, models, online_renderer=renderer, request_logger=None
+        )
         # vLLM's own hashes the whole configuration, memory sizes included: other bytes on other machines.
         self._chat.system_fingerprint = self._completion.system_fingerprint = f"vllm-{__version__}"
         self._read_chat = TypeAdapter(ChatCompletionRequest).validate_python
@@ -152,4 +154,3 @@ def refuse_unknown(body: Any) -> None:
     if unknown:
         names = ", ".join(f"`{name[:64]}`" for name in unknown[:5])
         raise RequestRefused("unknown_field", f"unknown body field {names}", param=unknown[0][:64])
-

@@ -18,7 +18,7 @@ JOB_LANE = "job"
 """The lane of phases that belong to the job as a whole; every other lane is a replica's name."""
 
 FINISHED = "done"
-"""The cause of a shard attempt that ended with its shard finished."""
+"""The cause of a shard attempt that ended with its shard finished, in any case of letters."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +149,7 @@ class Attempt:
     @property
     def clean(self) -> bool:
         """Whether the attempt ended with its shard finished."""
-        return self.cause.lower() == FINISHED
+        return self.cause.casefold() == FINISHED
 
 
 @dataclass(frozen=True, kw_only=True)

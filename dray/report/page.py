@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from dray.report import charts, wording
-from dray.report.data import JOB_LANE, Attempt, Distribution, ReportData
+from dray.report.data import FINISHED, JOB_LANE, Attempt, Distribution, ReportData
 from dray.report.gantt import MOST_ATTEMPTS, MOST_LANES, gantt, spans
 from dray.report.scale import TimeAxis
 from dray.report.summary import Figure, figures, sentences, tone
@@ -77,7 +77,7 @@ def _view(data: ReportData) -> View:
             ("Prompt tokens a row", measures.prompt_length),
             ("Completion tokens a row", measures.completion_length),
         ),
-        causes=tuple(Counter(attempt.cause or "open" for attempt in data.attempts).most_common()),
+        causes=tuple(Counter(_ended_by(attempt) for attempt in data.attempts).most_common()),
         listed=_listed(data.attempts),
     )
 
@@ -132,6 +132,10 @@ def _percentiles(spread: Distribution, p50: str, p90: str, p99: str) -> str:
     return f"p50 {p50} · p90 {p90} · p99 {p99}"
 
 
+def _ended_by(attempt: Attempt) -> str:
+    return FINISHED if attempt.clean else attempt.cause or "open"
+
+
 def _listed(attempts: tuple[Attempt, ...]) -> tuple[Attempt, ...]:
     """The attempts of the table: those that were cut short, then the slowest."""
     return tuple(sorted(attempts, key=lambda a: (a.clean, -a.seconds)))[:_MOST_LISTED]
@@ -176,4 +180,5 @@ def _environment() -> Environment:
     )
     for name in ("count", "compact", "rate", "duration", "share", "size", "money", "moment", "clip", "plain"):
         environment.filters[name] = getattr(wording, name)
+    environment.filters["ended_by"] = _ended_by
     return environment

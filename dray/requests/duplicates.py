@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-_SPILL_ROWS = 2 << 20  # 48 MiB of digests and indices
+_SPILL_ROWS = 1 << 20  # 24 MiB of digests and indices
 _PARTS = 256
 _ENTRY_WORDS = 3  # two words of digest, one of index
 

@@ -92,7 +92,7 @@ def stream_range(
 ) -> Iterator[bytes]:
     """The bytes of a range, in blocks."""
     if is_object(uri):
-        yield from objects.stream(uri, options, start=offset, end=offset + length)
+        yield from objects.stream_range(uri, offset, length, options)
         return
     with local_path(uri).open("rb", buffering=0) as file:
         file.seek(offset)
@@ -258,6 +258,17 @@ def check_writable(directory: str, *, options: ObjectStoreOptions | None = None)
         cause = error.__cause__ or error
         reason = getattr(cause, "strerror", None) or cause
         raise ConfigError(f"{directory}: the output folder cannot be written ({reason})") from error
+
+
+def exists(uri: str, *, options: ObjectStoreOptions | None = None) -> bool:
+    """Whether there is a file of this name."""
+    if not is_object(uri):
+        return local_path(uri).is_file()
+    try:
+        objects.head(uri, options)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def remove(uri: str, *, options: ObjectStoreOptions | None = None) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -17,13 +18,18 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
-    from obstore import ObjectMeta
+    from obstore import GetOptions, ObjectMeta
     from obstore.store import ObjectStore
 
 BLOCK_BYTES = 1 << 20
 """Bytes that one read of a stream asks for."""
 
+PART_BYTES = 8 << 20
+"""Bytes that one request to a store asks for."""
+
 SCHEMES = ("s3", "gs", "az", "http", "https")
+_WEB_TIMEOUT = "24h"
+_WEB_STALL = "60s"
 _UPLOAD_PART_BYTES = 16 << 20  # S3 allows 10,000 parts: objects up to 156 GiB
 
 
@@ -60,6 +66,7 @@ class ObjectInfo:
     uri: str
     size: int
     version: str | None
+    etag: str | None
 
 
 def is_object(uri: str) -> bool:
@@ -84,22 +91,52 @@ def list_under(prefix_uri: str, options: ObjectStoreOptions | None = None) -> It
                 yield _info(root + meta["path"], meta)
 
 
-def stream(
-    uri: str, options: ObjectStoreOptions | None = None, *, start: int = 0, end: int | None = None
+def stream(uri: str, options: ObjectStoreOptions | None = None) -> Iterator[bytes]:
+    """The bytes of one object, in blocks; OSError when it is replaced meanwhile."""
+    if uri.startswith(("http://", "https://")):  # not every web server knows ranges
+        return _stream_whole(uri, options)
+    info = head(uri, options)
+    return _stream_parts(uri, options, 0, info.size, info.etag)
+
+
+def stream_range(
+    uri: str, offset: int, length: int, options: ObjectStoreOptions | None = None
 ) -> Iterator[bytes]:
-    """The bytes of one object, or of its range ``[start, end)``, in blocks."""
+    """The bytes ``[offset, offset + length)`` of one object, in blocks."""
+    return _stream_parts(uri, options, offset, offset + length, None)
+
+
+def _stream_whole(uri: str, options: ObjectStoreOptions | None) -> Iterator[bytes]:
     store, path = _open(uri, options)
-    if end is not None and end <= start:
-        return
     with translated(uri):
-        if end is not None:
-            answer = store.get(path, options={"range": (start, end)})
-        elif start:
-            answer = store.get(path, options={"range": {"offset": start}})
-        else:
-            answer = store.get(path)
-        for block in answer.stream(min_chunk_size=BLOCK_BYTES):
+        for block in store.get(path).stream(min_chunk_size=BLOCK_BYTES):
             yield bytes(block)
+
+
+def _stream_parts(
+    uri: str, options: ObjectStoreOptions | None, start: int, end: int, etag: str | None
+) -> Iterator[bytes]:
+    """One request a part, the next one under way while this one is used.
+
+    A single request may live 30 seconds (object_store's default, which counts the reader's own time too); a
+    part is done long before that, and is retried on its own.
+    """
+    store, path = _open(uri, options)
+
+    def part(offset: int) -> bytes:
+        wanted: GetOptions = {"range": (offset, min(offset + PART_BYTES, end))}
+        if etag is not None:
+            wanted["if_match"] = etag
+        return bytes(store.get(path, options=wanted).bytes())
+
+    if start >= end:
+        return
+    with ThreadPoolExecutor(1) as pool, translated(uri):
+        ahead = pool.submit(part, start)
+        for offset in range(start + PART_BYTES, end, PART_BYTES):
+            done, ahead = ahead, pool.submit(part, offset)
+            yield done.result()
+        yield ahead.result()
 
 
 def open_seekable(uri: str, options: ObjectStoreOptions | None = None) -> io.BufferedReader:
@@ -166,6 +203,8 @@ def translated(uri: str) -> Iterator[None]:
         raise FileNotFoundError(f"no such object: {uri}") from error
     except (errors.PermissionDeniedError, errors.UnauthenticatedError) as error:
         raise PermissionError(f"not allowed: {uri}; check the credentials and the bucket's policy") from error
+    except errors.PreconditionError as error:
+        raise OSError(f"{uri} was replaced while it was read; start again") from error
     except errors.BaseError as error:
         # The first line alone: the rest is a dump of the request, and may hold signed addresses.
         reason = str(error).strip().splitlines()[0][:200]
@@ -173,7 +212,8 @@ def translated(uri: str) -> Iterator[None]:
 
 
 def _info(uri: str, meta: ObjectMeta) -> ObjectInfo:
-    return ObjectInfo(uri=uri, size=meta["size"], version=meta.get("version") or meta.get("e_tag"))
+    etag = meta.get("e_tag")
+    return ObjectInfo(uri=uri, size=meta["size"], version=meta.get("version") or etag, etag=etag)
 
 
 def _open(uri: str, options: ObjectStoreOptions | None) -> tuple[ObjectStore, str]:
@@ -197,7 +237,9 @@ def _store(root: str, options: ObjectStoreOptions) -> ObjectStore:
     scheme = root.split("://", 1)[0]
     if scheme == "s3":
         settings |= _s3_settings(options)
-    client = {"allow_http": True} if options.allow_http or scheme == "http" else {}
+    client: dict[str, Any] = {"allow_http": True} if options.allow_http or scheme == "http" else {}
+    if scheme in ("http", "https"):  # one request for a whole file: it may take long, but not stall
+        client |= {"timeout": _WEB_TIMEOUT, "read_timeout": _WEB_STALL}
     return from_url(root, client_options=client or None, **settings)  # type: ignore[arg-type]
 
 

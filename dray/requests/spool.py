@@ -13,6 +13,7 @@ from typing import Any
 
 import orjson
 
+from dray.errors import JobFailedError
 from dray.requests.files import stream_range
 from dray.requests.model import Request
 from dray.requests.objects import ObjectStoreOptions
@@ -82,10 +83,13 @@ def place_of(line: bytes) -> tuple[int, int]:
 def read_shard(
     uri: str, offset: int, length: int, *, chunk_rows: int = 256, options: ObjectStoreOptions | None = None
 ) -> Iterator[list[bytes]]:
-    """The lines of a byte range, without line ends, up to ``chunk_rows`` (or 8 MiB) at a time."""
+    """The lines of a byte range, without line ends, up to ``chunk_rows`` (or 8 MiB) at a time.
+
+    JobFailedError where the spool is gone or cut short: rows would be lost unseen.
+    """
     chunk: list[bytes] = []
     size = 0
-    for line in _lines(stream_range(uri, offset, length, options=options)):
+    for line in _lines(_whole(uri, offset, length, options)):
         chunk.append(line)
         size += len(line)
         if len(chunk) >= chunk_rows or size >= _CHUNK_BYTES:
@@ -146,6 +150,20 @@ def cut_marks(
         )
         for number, (start, end) in enumerate(zip(starts, ends, strict=True))
     ]
+
+
+def _whole(uri: str, offset: int, length: int, options: ObjectStoreOptions | None) -> Iterator[bytes]:
+    missing = length
+    try:
+        for block in stream_range(uri, offset, length, options=options):
+            missing -= len(block)
+            yield block
+    except FileNotFoundError as error:
+        raise JobFailedError(
+            f"{uri}: the job's requests are gone; start the job anew, under a new id"
+        ) from error
+    if missing:
+        raise JobFailedError(f"{uri}: {missing} bytes of the job's requests are missing; start the job anew")
 
 
 def _lines(blocks: Iterator[bytes]) -> Iterator[bytes]:

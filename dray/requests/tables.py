@@ -47,13 +47,19 @@ def query_rows(source: SqlQuery) -> Iterator[TableRow]:
     name = query_name(source)
     try:
         engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool)
-        with engine.connect().execution_options(yield_per=_BATCH_ROWS) as connection:
+        # The query is the user's own: no sign in it (%, :) stands for a parameter.
+        with engine.connect().execution_options(yield_per=_BATCH_ROWS, no_parameters=True) as connection:
             result = connection.exec_driver_sql(source.query)
             columns = tuple(result.keys())
             _check_columns(source.shape, columns, name)
             for number, row in enumerate(result, start=1):
                 yield number, dict(zip(columns, row, strict=True))
-    except (SQLAlchemyError, ImportError) as error:
+    except ImportError as error:
+        hint = (
+            'pip install "dray[postgres]"' if url.get_backend_name() == "postgresql" else "install its driver"
+        )
+        raise ConfigError(f"{name}: {error.name or 'the driver'} is not installed; {hint}") from error
+    except SQLAlchemyError as error:
         # The first line alone: drivers go on with the statement and its values.
         reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0][:200]
         raise InputError([Problem("query_failed", f"the query cannot be read: {reason}", name)]) from None

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, nullcontext, suppress
+from collections.abc import Callable
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,7 +19,7 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from dray.errors import StoreTransientError
 from dray.store.clock import Clock
-from dray.store.seam import translated
+from dray.store.seam import translate
 from dray.store.turn import Turn
 from dray.store.urls import masked_url
 
@@ -65,6 +65,7 @@ class Database:
         self.clock = clock
         self.patience = patience
         self.engine = _engine(url)
+        self._driver_error: type[Exception] = self.engine.dialect.loaded_dbapi.Error
         self._readers = self.engine.execution_options(**_READ)
         self._writers = self.engine.execution_options(**_WRITE)
         file = Path(url.database or "") if url.get_backend_name() == "sqlite" else None
@@ -107,19 +108,22 @@ class Database:
         pause = 0.05
         while True:
             try:
-                with turn.take() if turn else nullcontext(), self._transaction(engine) as tx:
-                    return work(tx)
+                with turn.take() if turn else nullcontext():
+                    return self._once(engine, work)
             except StoreTransientError:
                 if time.monotonic() + pause > deadline:
                     raise
             time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311  jitter, not a secret
             pause = min(pause * 2, 2.0)
 
-    @contextmanager
-    def _transaction(self, engine: Engine) -> Iterator[Tx]:
-        with translated(self.url), engine.begin() as connection:
-            now = literal_column(self.clock.now(connection.dialect.name), Double)
-            yield Tx(connection=connection, now=now)
+    def _once(self, engine: Engine, work: Callable[[Tx], T]) -> T:
+        try:
+            with engine.begin() as connection:
+                now = literal_column(self.clock.now(connection.dialect.name), Double)
+                return work(Tx(connection=connection, now=now))
+        except (SQLAlchemyError, self._driver_error) as error:
+            failure = translate(error, self.url)
+        raise failure
 
 
 def _engine(url: URL) -> Engine:

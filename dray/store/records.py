@@ -120,6 +120,8 @@ class Shard:
     epoch: int
     owner: str | None
     lease_until: float | None
+    parent: int | None
+    """The shard that was split into this one and its siblings."""
     interruptions: int
     """Interruptions in a row (spot, lost node, lapsed lease) without one new finished row."""
     done: int

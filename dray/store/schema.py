@@ -81,6 +81,7 @@ shards = Table(
     Column("epoch", Integer, nullable=False, server_default="0"),
     Column("owner", String),
     Column("lease_until", Double),
+    Column("parent", Integer),
     Column("interruptions", Integer, nullable=False, server_default="0"),
     Column("rows", BigInteger, nullable=False),
     Column("inherited", BigInteger, nullable=False, server_default="0"),

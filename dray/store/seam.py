@@ -11,10 +11,8 @@ hold answers, nor the driver's own detail lines, which may quote them.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
 
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from dray.errors import StoreError, StoreFatalError, StoreTransientError
@@ -49,26 +47,22 @@ _POSTGRES_FATAL = {
 }
 
 
-@contextmanager
-def translated(url: str) -> Iterator[None]:
-    """Runs a block, turning what SQLAlchemy raises into dray's errors. ``url`` must be masked."""
-    try:
-        yield
-    except SQLAlchemyError as error:
-        raise translate(error, url) from _quiet(error)
-    except sqlite3.Error as error:  # raised by the driver itself, on paths that go around SQLAlchemy
-        raise _of_sqlite(error, url) from _quiet(error)
+def translate(error: Exception, url: str) -> StoreError:
+    """The dray error for one of SQLAlchemy, sqlite3 or psycopg. ``url`` must be masked.
 
-
-def translate(error: SQLAlchemyError, url: str) -> StoreError:
-    """The dray error for ``error``. ``url`` must be masked."""
+    Raise it after the ``except`` block, not in it: as context, the original would travel along.
+    """
     if isinstance(error, PoolTimeoutError):
         return StoreTransientError(f"store {url}: no free connection in this process's pool; try again")
-    if not isinstance(error, DBAPIError):
-        return StoreFatalError(f"store {url}: {type(error).__name__}, a fault in the use of the database")
-    if isinstance(error.orig, sqlite3.Error):
-        return _of_sqlite(error.orig, url)
-    return _of_postgres(error, url)
+    if isinstance(error, DBAPIError):
+        lost, orig = error.connection_invalidated, error.orig
+    elif isinstance(error, SQLAlchemyError):
+        return StoreFatalError(f"store {url}: {type(error).__name__}; this is a fault in dray")
+    else:  # from the driver's own cursor, which bulk reads and writes use
+        lost, orig = False, error
+    if isinstance(orig, sqlite3.Error):
+        return _of_sqlite(orig, url)
+    return _of_postgres(orig, url, lost=lost)
 
 
 def _of_sqlite(error: sqlite3.Error, url: str) -> StoreError:
@@ -80,20 +74,15 @@ def _of_sqlite(error: sqlite3.Error, url: str) -> StoreError:
     return StoreFatalError(f"store {url}: {_SQLITE_FATAL.get(base, 'SQLite failed')} ({name})")
 
 
-def _of_postgres(error: DBAPIError, url: str) -> StoreError:
-    state = getattr(error.orig, "sqlstate", None)
+def _of_postgres(error: BaseException | None, url: str, *, lost: bool) -> StoreError:
+    state = getattr(error, "sqlstate", None)
+    name = type(error).__name__
     if state is None:
         # libpq gives no SQLSTATE for what never reached the server, or was cut off from it.
-        if error.connection_invalidated or isinstance(error, OperationalError | InterfaceError):
+        if lost or name in ("OperationalError", "InterfaceError", "ConnectionTimeout"):
             return StoreTransientError(f"store {url}: the connection failed or was lost")
-        return StoreFatalError(f"store {url}: {type(error.orig).__name__}")
+        return StoreFatalError(f"store {url}: {name}; this is a fault in dray")
     if state.startswith(_TRANSIENT_STATES):
         return StoreTransientError(f"store {url}: the server asks to try again (SQLSTATE {state})")
     hint = _POSTGRES_FATAL.get(state) or _POSTGRES_FATAL.get(state[:2]) or "the server refused the statement"
     return StoreFatalError(f"store {url}: {hint} (SQLSTATE {state})")
-
-
-def _quiet(error: BaseException) -> BaseException:
-    """A stand-in for ``error`` as a cause, without the parameters that its text may quote."""
-    orig = getattr(error, "orig", error)
-    return RuntimeError(f"{type(orig).__module__}.{type(orig).__name__}")

@@ -51,7 +51,7 @@ def _refuse_other_shards(tx: Tx, lease: JobLease, specs: Sequence[ShardSpec]) ->
             )
 
 
-def _insert(tx: Tx, job_key: int, specs: Sequence[ShardSpec]) -> None:
+def _insert(tx: Tx, job_key: int, specs: Sequence[ShardSpec], *, parent: int | None = None) -> None:
     if not specs:
         return
     rows = [
@@ -60,6 +60,7 @@ def _insert(tx: Tx, job_key: int, specs: Sequence[ShardSpec]) -> None:
             "job_key": job_key,
             "state": ShardState.PENDING.value,
             "inherited": spec.inherited or 0,
+            "parent": parent,
         }
         for spec in specs
     ]
@@ -157,16 +158,11 @@ def split(tx: Tx, lease: ShardLease, parts: Sequence[ShardSpec], *, detail: str)
         _confirm(tx, lease, ShardState.SPLIT)
     else:
         _check_parts(parent, parts)
-        _insert(tx, lease.key, _numbered(tx, lease, [_with_inherited(tx, lease, part) for part in parts]))
+        measured = [_with_inherited(tx, lease, part) for part in parts]
+        _insert(tx, lease.key, _numbered(tx, lease, measured), parent=lease.number)
         close_attempts(tx, lease.key, [lease.number], cause="SPLIT", detail=detail)
-    inside = and_(
-        shards.c.job_key == lease.key,
-        shards.c.number != lease.number,
-        shards.c.uri == parent.uri,
-        shards.c.offset.in_([part.offset for part in parts]),
-        shards.c.length.in_([part.length for part in parts]),
-    )
-    return [_shard(row) for row in tx.execute(select(*_COLUMNS).where(inside).order_by(shards.c.number))]
+    children = select(*_COLUMNS).where(shards.c.job_key == lease.key, shards.c.parent == lease.number)
+    return [_shard(row) for row in tx.execute(children.order_by(shards.c.number))]
 
 
 def _check_parts(parent: Shard, parts: Sequence[ShardSpec]) -> None:

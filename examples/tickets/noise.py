@@ -16,7 +16,7 @@ def untidy(text: str, rng: random.Random) -> str:
     style = rng.random()
     if style < 0.15:
         text = text.lower()
-    elif style < 0.22:
+    elif style < 0.27:
         text = text.upper()
     if rng.random() < 0.1:
         text = text.replace(". ", " ")

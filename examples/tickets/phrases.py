@@ -296,10 +296,6 @@ ORDER_ITEMS: tuple[str, ...] = (
 )
 # Two order numbers, and the wording says which one counts.
 ORDER_CHOICES: tuple[str, ...] = (
-    "I have two orders, {other} and {order}; this is about the second one.",
-    "I have two orders, {order} and {other}; this is about the first one.",
-    "I placed {order} and then {other}, I mean the earlier one.",
-    "I placed {other} and then {order}, I mean the later one.",
     "Not {other}, that one is fine; I mean {order}.",
     "I mean {order}, not {other}, that one is fine.",
     "Order {other} was cancelled and replaced by {order}.",
@@ -313,6 +309,13 @@ ORDER_CHOICES: tuple[str, ...] = (
     "{order} is the one I write about, {other} came without trouble.",
     "Your mail names order {other}, mine is {order}.",
     "Mine is order {order}, though your mail names {other}.",
+)
+# The same, by their place: the hardest to learn.
+ORDER_PLACES: tuple[str, ...] = (
+    "I have two orders, {other} and {order}; this is about the second one.",
+    "I have two orders, {order} and {other}; this is about the first one.",
+    "I placed {order} and then {other}, I mean the earlier one.",
+    "I placed {other} and then {order}, I mean the later one.",
 )
 # No order counts, though a number that looks like one may be there.
 ORDER_ABSENT: tuple[str, ...] = (

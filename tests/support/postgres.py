@@ -77,11 +77,6 @@ class PostgresServer:
             connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
         return name
 
-    def drop_database(self, name: str) -> None:
-        """Removes a database, throwing out whoever is connected."""
-        with self.connect() as connection:
-            connection.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
-
     def start(self) -> None:
         """Starts the server on its port, and waits until it answers."""
         options = {
@@ -91,6 +86,7 @@ class PostgresServer:
             "fsync": "on",
             "synchronous_commit": "on",
             "max_connections": "50",
+            "recovery_init_sync_method": "syncfs",  # a crash restart need not sync file by file
             **self._settings,
         }
         command = [self._bin / "postgres", "-D", self._folder / "data"]

@@ -20,7 +20,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from dray.errors import ConfigError, InputError
+from dray.errors import ConfigError, InputError, JobFailedError
 from dray.requests import (
     Kind,
     ObjectStoreOptions,
@@ -32,6 +32,7 @@ from dray.requests import (
     expand,
     index_of,
     ingest,
+    objects,
     read_shard,
     source_of,
     write_outputs,
@@ -276,3 +277,30 @@ def test_http_is_read_only(tmp_path: Path) -> None:
             expand([uri.replace("x.", "y.")])
         assert [problem.code for problem in caught.value.problems] == ["missing_input"]
         web.shutdown()
+
+
+def test_an_object_of_many_parts_is_read_whole(
+    bucket: str,
+    client: S3Client,
+    options: ObjectStoreOptions,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr(objects, "PART_BYTES", 1000)
+    client.put_object(Bucket=bucket, Key="x.jsonl", Body=rows(*range(300)))
+    uri = f"s3://{bucket}/x.jsonl"
+    ingested = ingest(source_of(uri), spool_uri=f"s3://{bucket}/spool", options=options)
+    assert ingested.requests == 300
+    parts = cut(ingested, target_rows=100)
+    assert [len(c) for p in parts for c in read_shard(p.uri, p.offset, p.length, options=options)] == [
+        100
+    ] * 3
+    monkeypatch.setattr(objects, "PART_BYTES", 1 << 20)
+    with pytest.raises(JobFailedError, match="missing"):
+        list(read_shard(parts[-1].uri, parts[-1].offset, parts[-1].length + 5, options=options))
+    monkeypatch.setattr(objects, "PART_BYTES", 1000)
+    blocks = objects.stream(uri, options)
+    next(blocks)
+    client.put_object(Bucket=bucket, Key="x.jsonl", Body=rows(*range(400)))
+    with pytest.raises(OSError, match="replaced while"):
+        list(blocks)

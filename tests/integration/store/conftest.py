@@ -27,10 +27,8 @@ def template(postgres: PostgresServer) -> str:
 
 
 @pytest.fixture
-def postgres_url(postgres: PostgresServer, template: str) -> Iterator[str]:
-    name = postgres.create_database(template)
-    yield postgres.url(name)
-    postgres.drop_database(name)
+def postgres_url(postgres: PostgresServer, template: str) -> str:
+    return postgres.url(postgres.create_database(template))
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

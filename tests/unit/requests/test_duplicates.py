@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dray.requests import duplicates
 from dray.requests.duplicates import IdIndex
 
 pytestmark = pytest.mark.unit
@@ -18,7 +19,8 @@ def test_repeats_are_found_with_their_first(ids: list[str], spill_rows: int) -> 
         if custom_id in first:
             expected.append([index, first[custom_id]])
         first.setdefault(custom_id, index)
-    with IdIndex(spill_rows=spill_rows) as index_of_ids:
+    with IdIndex(spill_rows=spill_rows) as index_of_ids, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(duplicates, "_PARTS", 4)
         for index, custom_id in enumerate(ids):
             index_of_ids.add(index, custom_id)
         assert index_of_ids.repeats().tolist() == expected

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dray.errors import JobFailedError
 from dray.requests import spool
 from dray.requests.model import Request
 from dray.requests.spool import SpoolWriter, cut_marks, decode, encode, index_of, place_of, read_shard
@@ -98,3 +99,12 @@ def test_chunks_are_bounded_in_bytes_too(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(spool, "_CHUNK_BYTES", 1000)
     writer, uri = written(list(range(10)), tmp_path, {"prompt": "x" * 600})
     assert [len(chunk) for chunk in read_shard(uri, 0, writer.offset)] == [2] * 5
+
+
+def test_a_lost_or_shortened_spool_is_no_empty_one(tmp_path: Path) -> None:
+    writer, uri = written(list(range(10)), tmp_path, {})
+    with pytest.raises(JobFailedError, match="missing"):
+        list(read_shard(uri, 0, writer.offset + 1))
+    Path(uri).unlink()
+    with pytest.raises(JobFailedError, match="gone"):
+        list(read_shard(uri, 0, writer.offset))

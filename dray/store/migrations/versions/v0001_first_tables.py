@@ -54,6 +54,7 @@ def _shards() -> None:
         sa.Column("epoch", sa.Integer(), server_default="0", nullable=False),
         sa.Column("owner", sa.String(), nullable=True),
         sa.Column("lease_until", sa.Double(), nullable=True),
+        sa.Column("parent", sa.Integer(), nullable=True),
         sa.Column("interruptions", sa.Integer(), server_default="0", nullable=False),
         sa.Column("rows", sa.BigInteger(), nullable=False),
         sa.Column("inherited", sa.BigInteger(), server_default="0", nullable=False),

@@ -1,0 +1,221 @@
+"""The commands, their options, and their exit codes.
+
+0 done (error rows included: they are data), 1 job failed or paused, 2 refused input or usage, 130 cancelled.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cyclopts import App, CycloptsError, Parameter
+
+from dray import __version__
+from dray.cli import output
+from dray.errors import ConfigError, DrayError
+
+app = App(
+    name="dray",
+    help="Offline batch inference of large language models: one committed outcome per request, whatever dies.",
+    version=__version__,
+    result_action="return_value",
+)
+
+Json = Annotated[
+    bool, Parameter(name="--json", negative=(), help="Print one JSON object on the last line of stdout.")
+]
+StoreOption = Annotated[
+    str | None,
+    Parameter(name="--store", help="Result store: URL, env:NAME, or the output folder of a run. $DRAY_STORE, else the current folder."),
+]  # fmt: skip
+
+
+def run_app(arguments: Sequence[str]) -> int:
+    """Run one command and return its exit code."""
+    try:
+        code = app(list(arguments), exit_on_error=False, print_error=True)
+    except CycloptsError:
+        return 2
+    except DrayError as error:
+        output.explain(error)
+        if "--json" in arguments:
+            output.print_json({"error": {"type": type(error).__name__, "message": str(error)}})
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    return code if isinstance(code, int) else 0
+
+
+@app.command
+def run(
+    inputs: Annotated[
+        list[str],
+        Parameter(name="INPUT", help="Files, globs or URIs of requests; a database URL with --query."),
+    ],
+    /,
+    *,
+    model: Annotated[str, Parameter(help="Directory of the model.")],
+    output_: Annotated[str, Parameter(name="--output", help="Folder or URI for output, errors and report.")],
+    job_id: Annotated[
+        str | None, Parameter(help="Name of the job; derived from its content when left out.")
+    ] = None,
+    store: Annotated[
+        str | None, Parameter(help="Result store; SQLite in the output folder when left out.")
+    ] = None,
+    kind: Annotated[
+        Literal["chat", "completion", "embedding"], Parameter(help="What rows with columns ask for.")
+    ] = "chat",
+    prompt_column: Annotated[str | None, Parameter(help="Column that holds the prompt.")] = None,
+    template: Annotated[str | None, Parameter(help="Prompt made from columns: 'Summarise: {text}'.")] = None,
+    system_prompt: Annotated[str | None, Parameter(help="System message for chat rows.")] = None,
+    id_column: Annotated[str | None, Parameter(help="Column that holds a unique id.")] = None,
+    query: Annotated[str | None, Parameter(help="SQL query to read rows with.")] = None,
+    max_tokens: Annotated[
+        int | None, Parameter(help="Tokens to generate at most, where a row says nothing.")
+    ] = None,
+    temperature: Annotated[float | None, Parameter(help="Sampling temperature; 0 is greedy.")] = None,
+    top_p: Annotated[float | None, Parameter(help="Nucleus sampling.")] = None,
+    seed: Annotated[int | None, Parameter(help="Seed of each request's sampling.")] = None,
+    param: Annotated[
+        list[str] | None, Parameter(help="KEY=VALUE: any other field of the request body.")
+    ] = None,
+    model_name: Annotated[str | None, Parameter(help="Name rows may carry in body.model.")] = None,
+    replicas: Annotated[int | None, Parameter(help="Engines to run; one per GPU when left out.")] = None,
+    cluster: Annotated[str, Parameter(help="local, block:NAME, or the address of a Ray cluster.")] = "local",
+    engine: Annotated[Literal["vllm", "simulated"], Parameter(help="The engine.")] = "vllm",
+    engine_arg: Annotated[
+        list[str] | None, Parameter(help="KEY=VALUE: engine argument, as vLLM names it.")
+    ] = None,
+    objects: Annotated[str | None, Parameter(help="block:NAME of object-store credentials.")] = None,
+    format_: Annotated[
+        Literal["jsonl", "parquet"], Parameter(name="--format", help="Format of the outputs.")
+    ] = "jsonl",
+    skip_invalid: Annotated[bool, Parameter(negative=(), help="Turn invalid rows into error rows.")] = False,
+    json: Json = False,
+) -> int:
+    """Run a batch of requests, or go on with it where it stopped."""
+    from dray.cli.running import run_job
+
+    sampling = {"max_tokens": max_tokens, "temperature": temperature, "top_p": top_p, "seed": seed}
+    parameters: dict[str, Any] = {
+        "input": [_absolute(item) for item in inputs] if query is None else inputs[0],
+        "model": _absolute(model),
+        "output": _absolute(output_),
+        "job_id": job_id,
+        "rows": {
+            "kind": kind,
+            "prompt_column": prompt_column,
+            "template": template,
+            "system_prompt": system_prompt,
+            "id_column": id_column,
+            "query": query,
+            "model_name": model_name,
+            "skip_invalid": skip_invalid,
+        },
+        "sampling": {k: v for k, v in sampling.items() if v is not None} | {"extra": pairs(param, "--param")},
+        "engine": {"name": engine, "replicas": replicas, "arguments": pairs(engine_arg, "--engine-arg")},
+        "store": store,
+        "cluster": cluster,
+        "objects": objects,
+        "format": format_,
+    }
+    return run_job(parameters, json=json)
+
+
+@app.command
+def resume(job_id: str, /, *, store: StoreOption = None, json: Json = False) -> int:
+    """Go on with a job, with the settings it was started with."""
+    from dray.cli.jobs import recipe_of
+    from dray.cli.running import run_job
+
+    return run_job(recipe_of(job_id, store), json=json)
+
+
+@app.command
+def status(job_id: str | None = None, /, *, store: StoreOption = None, json: Json = False) -> int:
+    """How far a job is: the latest one when no id is given."""
+    from dray.cli.jobs import show_status
+
+    return show_status(job_id, store, json=json)
+
+
+@app.command
+def jobs(*, store: StoreOption = None, limit: int = 20, json: Json = False) -> int:
+    """The latest jobs of a store."""
+    from dray.cli.jobs import show_jobs
+
+    return show_jobs(store, limit, json=json)
+
+
+@app.command
+def cancel(job_id: str, /, *, store: StoreOption = None, json: Json = False) -> int:
+    """Ask a running job to stop; finished rows are kept and it can be resumed."""
+    from dray.cli.jobs import cancel_job
+
+    return cancel_job(job_id, store, json=json)
+
+
+@app.command
+def export(
+    job_id: str,
+    /,
+    *,
+    output_: Annotated[str, Parameter(name="--output", help="Folder or URI for the files.")],
+    format_: Annotated[Literal["jsonl", "parquet"], Parameter(name="--format")] = "jsonl",
+    store: StoreOption = None,
+    json: Json = False,
+) -> int:
+    """Write the finished rows of a job to files, while it runs or later."""
+    from dray.cli.jobs import export_job
+
+    return export_job(job_id, _absolute(output_), format_, store, json=json)
+
+
+@app.command
+def report(
+    job_id: str,
+    /,
+    *,
+    output_: Annotated[str, Parameter(name="--output", help="The HTML file to write.")] = "report.html",
+    store: StoreOption = None,
+    json: Json = False,
+) -> int:
+    """Write the report of a job that has ended once more."""
+    from dray.cli.jobs import rewrite_report
+
+    return rewrite_report(job_id, _absolute(output_), store, json=json)
+
+
+@app.command
+def doctor(*, model: str | None = None, store: StoreOption = None, json: Json = False) -> int:
+    """Check what a run on this machine needs, and say what is missing."""
+    from dray.cli.doctor import examine
+
+    return examine(model, store, json=json)
+
+
+def pairs(given: list[str] | None, option: str) -> dict[str, Any]:
+    """KEY=VALUE pairs; values are JSON where they parse as such, else text."""
+    import orjson
+
+    found: dict[str, Any] = {}
+    for item in given or ():
+        key, separator, value = item.partition("=")
+        if not separator or not key:
+            raise ConfigError(f"{option} {item!r}: write it as KEY=VALUE")
+        try:
+            found[key.replace("-", "_")] = orjson.loads(value)
+        except orjson.JSONDecodeError:
+            found[key.replace("-", "_")] = value
+    return found
+
+
+def _absolute(path: str) -> str:
+    """Local paths as seen from anywhere: workers have other working directories."""
+    return path if "://" in path else str(Path(path).expanduser().absolute())
+
+
+if __name__ == "__main__":
+    sys.exit(run_app(sys.argv[1:]))

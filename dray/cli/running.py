@@ -1,0 +1,201 @@
+"""``dray run``: the flow, with Prefect's server, signals and exit codes around it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from dray.cli import output
+from dray.cli.server import PrefectServer, configured
+from dray.errors import ConfigError, DrayError, StoreError
+from dray.job import driven
+
+_QUIET = {
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "DO_NOT_TRACK": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    # The run's own short lines take the place of Prefect's console format; its UI has everything.
+    "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "100",
+    "PREFECT_LOGGING_HANDLERS_CONSOLE_FLOW_RUNS_LEVEL": "100",
+    "PREFECT_LOGGING_HANDLERS_CONSOLE_TASK_RUNS_LEVEL": "100",
+}
+_FLUSH_SECONDS = 5.0
+
+
+def run_job(parameters: dict[str, Any], *, json: bool) -> int:
+    """Run the flow with ``parameters`` and return the exit code."""
+    for name, value in _QUIET.items():
+        os.environ.setdefault(name, value)
+    _check_early(parameters)
+    _hide_secrets(parameters)
+    with _server(), _signals():
+        result = _run_flow(parameters)
+    if json:
+        output.print_json(result)
+    else:
+        _summarise(result)
+    return {"completed": 0, "cancelled": 130}.get(result["state"], 1)
+
+
+def _check_early(parameters: dict[str, Any]) -> None:
+    """Refuse the obvious before Prefect and Ray take their seconds to start."""
+    from dray.job.model_files import check_model
+    from dray.requests import expand
+
+    engine = parameters["engine"]
+    if engine["name"] == "vllm":
+        check_model(parameters["model"], dummy_weights=engine["arguments"].get("load_format") == "dummy")
+    if parameters["rows"]["query"] is None:
+        inputs = parameters["input"]
+        expand([inputs] if isinstance(inputs, str) else inputs)
+
+
+def _hide_secrets(parameters: dict[str, Any]) -> None:
+    """Prefect keeps the parameters of every run: a URL with a password goes by way of the environment."""
+    for name in ("store", "input"):
+        value = parameters[name]
+        if isinstance(value, str) and "://" in value and "@" in value:
+            variable = f"DRAY_{name.upper()}_URL"
+            os.environ[variable] = value
+            parameters[name] = f"env:{variable}"
+
+
+@contextmanager
+def _server() -> Iterator[None]:
+    if configured():
+        yield
+        return
+    server = PrefectServer()
+    server.start()
+    os.environ["PREFECT_API_URL"] = server.url
+    try:
+        yield
+    finally:
+        server.stop()
+        os.environ.pop("PREFECT_API_URL", None)
+
+
+def _run_flow(parameters: dict[str, Any]) -> dict[str, Any]:
+    """The one place of dray that knows a flow: the command line is a caller of it like any other."""
+    try:
+        from flows.batch_inference import batch_inference  # noqa: TID251  see above
+    except ModuleNotFoundError as error:
+        if error.name not in ("flows", "tasks", "blocks"):
+            raise
+        raise ConfigError(
+            "the flows are not importable: `dray run` needs the project's checkout (pip install -e .), "
+            "because the wheel holds the library alone"
+        ) from None
+    _wait_for_api()
+    _short_log()
+    try:
+        state = batch_inference(**parameters, return_state=True)
+    finally:
+        _flush()
+    if state.is_completed() or state.is_cancelled():
+        return _stored_result()
+    failure: Any = state.result(raise_on_failure=False)
+    if isinstance(failure, DrayError):
+        raise failure
+    if isinstance(failure, BaseException):
+        raise DrayError(f"the flow failed: {type(failure).__name__}: {str(failure)[:300]}") from failure
+    raise DrayError(f"the flow ended as {state.name}")
+
+
+def _wait_for_api() -> None:
+    from dray.cli import server
+
+    url = os.environ.get("PREFECT_API_URL", "")
+    if server.started is not None and server.started.url == url:
+        server.started.wait()
+
+
+def _short_log() -> None:
+    """The run's own log lines on stderr."""
+    handler = output.RunLog()
+    for name in ("prefect.flow_runs", "prefect.task_runs"):
+        logging.getLogger(name).addHandler(handler)
+
+
+def _flush() -> None:
+    """Let Prefect send what it holds before its server goes: it would retry for a minute otherwise."""
+    from prefect.events.worker import EventsWorker  # noqa: TID251  the command line's one visit to Prefect
+    from prefect.logging.handlers import APILogWorker  # noqa: TID251
+
+    EventsWorker.drain_all(timeout=_FLUSH_SECONDS)
+    APILogWorker.drain_all(timeout=_FLUSH_SECONDS)
+
+
+def _stored_result() -> dict[str, Any]:
+    from dray.store import open_store
+
+    job = driven.latest()
+    if job is None:
+        return {"job_id": None, "state": "cancelled"}
+    with open_store(job.settings.store_url, create=False) as store:
+        return dict(
+            store.get_job(job.job_id).summary.get("result") or {"job_id": job.job_id, "state": "cancelled"}
+        )
+
+
+@contextmanager
+def _signals() -> Iterator[None]:
+    """Ctrl-C once asks the job to stop and lets it write what it has; twice ends everything at once."""
+    asked = threading.Event()
+
+    def on_interrupt(_signal: int, _frame: FrameType | None) -> None:
+        if asked.is_set() or driven.latest() is None:
+            output.say("dray: stopped at once; run the same command again to go on")
+            os._exit(130)  # the server, Ray and its workers end with this process
+        asked.set()
+        output.say("dray: stopping; finished rows are kept (Ctrl-C again stops at once)")
+        threading.Thread(target=_cancel, daemon=True).start()
+
+    before = signal.signal(signal.SIGINT, on_interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _cancel() -> None:
+    from dray.store import open_store
+
+    job = driven.latest()
+    if job is None:
+        return
+    try:
+        with open_store(job.settings.store_url, create=False) as store:
+            store.request_cancel(job.job_id)
+    except StoreError as error:
+        output.say(
+            f"dray: could not ask the store to cancel ({type(error).__name__}); Ctrl-C again stops at once"
+        )
+
+
+def _summarise(result: dict[str, Any]) -> None:
+    counts, tokens, seconds = result["counts"], result["tokens"], result["seconds"]
+    output.say("")
+    output.say(f"job       {result['job_id']}  {result['state']}")
+    output.say(
+        f"rows      {counts['done']:,} done, {counts['failed']:,} failed of {counts['total']:,}"
+        + (f" ({counts['skipped']:,} were finished before)" if counts["skipped"] else "")
+    )
+    output.say(
+        f"tokens    {tokens['prompt']:,} prompt ({tokens['cached']:,} cached), {tokens['completion']:,} completion"
+    )
+    parts = ", ".join(
+        f"{name} {value:.1f}" for name, value in seconds.items() if name != "total" and value >= 0.05
+    )
+    output.say(f"seconds   {seconds['total']:.1f} ({parts})")
+    output.say(f"output    {result['output']}")
+    output.say(f"errors    {result['errors']}")
+    output.say(f"report    {result['report']}")

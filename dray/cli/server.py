@@ -1,0 +1,110 @@
+"""Prefect's own server, for runs on a machine where none is configured."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from dray.errors import ClusterError
+
+started: PrefectServer | None = None  # the server of this process, if it has one
+_START_TIMEOUT = 120.0  # seconds; the first start on a machine creates the database
+_PR_SET_PDEATHSIG = 1  # prctl(2)
+
+
+class PrefectServer:
+    """A Prefect server on a free loopback port, in a process of its own that ends with this one.
+
+    Its database is Prefect's usual one, so runs stay visible in ``prefect server start`` later.
+    """
+
+    def __init__(self) -> None:
+        self.port = _free_port()
+        self.url = f"http://127.0.0.1:{self.port}/api"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start the process; returns at once. Call it in a thread that outlives the server."""
+        global started
+        arguments = [sys.executable, "-m", "uvicorn", "--factory", "prefect.server.api.server:create_app",
+                     "--host", "127.0.0.1", "--port", str(self.port), "--log-level", "error", "--lifespan", "on"]  # fmt: skip
+        self._process = subprocess.Popen(
+            arguments,
+            env={**os.environ, **_SERVER_ENVIRONMENT, "PREFECT_API_URL": self.url},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is for the run, which still needs its server to end in order
+            preexec_fn=_die_with_parent,
+        )
+        started = self
+
+    def wait(self) -> None:
+        """Wait until it answers.
+
+        Raises:
+            ClusterError: it ended, or did not answer in time.
+        """
+        deadline = time.monotonic() + _START_TIMEOUT
+        while time.monotonic() < deadline:
+            if self._process is None or self._process.poll() is not None:
+                break
+            try:
+                with urllib.request.urlopen(f"{self.url}/health", timeout=2) as answer:  # noqa: S310  our own loopback URL
+                    if answer.status == 200:
+                        return
+            except (urllib.error.URLError, OSError):
+                time.sleep(0.05)
+        self.stop()
+        raise ClusterError(
+            "Prefect's server did not start; try `prefect server start` to see why, or set PREFECT_API_URL"
+        )
+
+    def stop(self) -> None:
+        """End the process."""
+        if self._process is None or self._process.poll() is not None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+_SERVER_ENVIRONMENT = {
+    "PREFECT_UI_ENABLED": "0",  # copying the UI's files costs seconds; `prefect server start` has it
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "PREFECT__SERVER_EPHEMERAL": "1",  # as Prefect starts its own temporary servers: no schedulers, no reapers
+    "PREFECT__SERVER_FINAL": "1",
+    "DO_NOT_TRACK": "1",
+}
+
+
+def configured() -> bool:
+    """Whether Prefect is told where its API is, by the environment or by a profile."""
+    if os.environ.get("PREFECT_API_URL"):
+        return True
+    home = Path(os.environ.get("PREFECT_HOME", "~/.prefect")).expanduser()
+    profiles = home / "profiles.toml"
+    return profiles.is_file() and "PREFECT_API_URL" in profiles.read_text()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _die_with_parent() -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

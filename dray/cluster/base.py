@@ -1,0 +1,71 @@
+"""What a cluster is to dray."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+STABLE_RESOURCE = "dray_stable"
+"""The custom Ray resource of nodes that are not spot: shard tasks run there and nowhere else."""
+
+NAMESPACE = "dray"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterSettings:
+    """Which Ray cluster a job runs on.
+
+    ``address`` None starts a cluster of our own on this machine, with ``num_cpus`` and ``num_gpus`` as Ray counts
+    them where None. Otherwise it names an existing cluster (``host:port`` of its head, or ``auto``);
+    ``auth_token`` is its token where it has one. ``environment`` is set in every worker process.
+    """
+
+    address: str | None = None
+    num_cpus: float | None = None
+    num_gpus: float | None = None
+    auth_token: str | None = field(default=None, repr=False)
+    environment: dict[str, str] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """One live node of the cluster."""
+
+    node_id: str
+    host: str
+    cpus: float
+    gpus: float
+    stable: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterInfo:
+    """A cluster that can take work. ``seconds`` is what it took to get there."""
+
+    address: str
+    nodes: tuple[Node, ...]
+    seconds: float
+    stable_resource: str
+
+    @property
+    def stable_hosts(self) -> frozenset[str]:
+        """Hosts of the stable nodes: where shard tasks write to the store."""
+        return frozenset(node.host for node in self.nodes if node.stable)
+
+
+class Cluster(Protocol):
+    """A Ray cluster for one job. ``start`` returns at once; ``release`` is always safe to call."""
+
+    def start(self) -> None:
+        """Begin to start or join it, in the background."""
+
+    def wait(self) -> ClusterInfo:
+        """Wait until it can take work.
+
+        Raises:
+            ClusterError: it never will.
+            ConfigError: it must not be used as it is.
+        """
+
+    def release(self) -> None:
+        """Leave it; stop it if it is ours."""

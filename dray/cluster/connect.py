@@ -1,0 +1,176 @@
+"""Start Ray on this machine, or join a cluster that runs already."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import shutil
+import socket
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from dray.cluster.base import NAMESPACE, STABLE_RESOURCE, Cluster, ClusterInfo, ClusterSettings, Node
+from dray.cluster.ray_private import enable_token_auth
+from dray.errors import ClusterError, ConfigError
+
+_STABLE_SLOTS = 10_000  # shard tasks ask for one each; their number is bounded by the flow, not by Ray
+
+
+def open_cluster(settings: ClusterSettings) -> Cluster:
+    """A cluster as the settings say, not started yet."""
+    return RayCluster(settings)
+
+
+class RayCluster:
+    """Ray in this process: our own single-node cluster, or an existing one.
+
+    ``ray.init`` runs in a thread of its own that lives until the release. Called in the main thread it
+    would replace Prefect's SIGTERM handler, which turns a cancel into a crash; and Ray's processes are
+    tied to the life of the thread that started them.
+    """
+
+    def __init__(self, settings: ClusterSettings) -> None:
+        self._settings = settings
+        self._ready = threading.Event()
+        self._leave = threading.Event()
+        self._info: ClusterInfo | None = None
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._live, name="dray-cluster", daemon=True)
+
+    def start(self) -> None:
+        """Begin in the background."""
+        self._thread.start()
+
+    def wait(self) -> ClusterInfo:
+        """Wait until the cluster can take work."""
+        self._ready.wait()
+        if self._error is not None:
+            raise self._error
+        assert self._info is not None
+        return self._info
+
+    def release(self) -> None:
+        """Leave the cluster, and wait until Ray's processes are gone."""
+        self._leave.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=60)
+
+    def _live(self) -> None:
+        temporary: Path | None = None
+        try:
+            if self._settings.address is None:
+                temporary = Path(tempfile.mkdtemp(prefix="dray-ray-"))
+            self._info = _connect(self._settings, temporary)
+        except Exception as error:  # noqa: BLE001  thread edge: handed to whoever waits
+            self._error = (
+                error if isinstance(error, ClusterError | ConfigError) else _failed(self._settings, error)
+            )
+        self._ready.set()
+        self._leave.wait()
+        _disconnect(temporary)
+
+
+def _failed(settings: ClusterSettings, error: Exception) -> ClusterError:
+    where = (
+        "start Ray on this machine"
+        if settings.address is None
+        else f"join the Ray cluster at {settings.address}"
+    )
+    reason = (str(error).splitlines() or [""])[0][:300]
+    return ClusterError(f"could not {where}: {type(error).__name__}: {reason}")
+
+
+def _connect(settings: ClusterSettings, temporary: Path | None) -> ClusterInfo:
+    began = time.monotonic()
+    _prepare_environment(settings)
+    import ray
+
+    if ray.is_initialized():
+        raise ClusterError(
+            "this process is connected to a Ray cluster already; disconnect first (ray.shutdown())"
+        )
+    common: dict[str, Any] = {
+        "namespace": NAMESPACE,
+        "log_to_driver": False,  # worker output may quote prompts; replicas hand over their log records instead
+        "runtime_env": {"env_vars": settings.environment} if settings.environment else None,
+    }
+    if settings.address is None:
+        ray.init(
+            address="local",
+            num_cpus=settings.num_cpus,
+            num_gpus=settings.num_gpus,
+            resources={STABLE_RESOURCE: _STABLE_SLOTS},
+            include_dashboard=False,
+            _temp_dir=str(temporary),
+            **common,
+        )
+    else:
+        ray.init(address=settings.address, **common)
+    nodes, resource = _nodes(ray)
+    return ClusterInfo(
+        address=ray.get_runtime_context().gcs_address,
+        nodes=nodes,
+        seconds=time.monotonic() - began,
+        stable_resource=resource,
+    )
+
+
+def _prepare_environment(settings: ClusterSettings) -> None:
+    """Ray reads these at import and at init; its worker processes inherit them."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    if settings.address is None:
+        enable_token_auth()  # never an open port; Ray makes a token where there is none (~/.ray/auth_token)
+        os.environ.pop("RAY_ADDRESS", None)
+        return
+    if settings.auth_token is not None:
+        enable_token_auth(settings.auth_token)
+    _refuse_open_cluster(settings.address)
+
+
+def _refuse_open_cluster(address: str) -> None:
+    """Ray's API runs any code it is sent: without a token it may listen on loopback only."""
+    host = address.removeprefix("ray://").rsplit(":", 1)[0]
+    if os.environ.get("RAY_AUTH_MODE") == "token" or host in ("auto", "local") or _is_loopback(host):
+        return
+    raise ConfigError(
+        f"the Ray cluster at {address} is open: no token and not a loopback address. "
+        "Start it with RAY_AUTH_MODE=token, and set RAY_AUTH_MODE and RAY_AUTH_TOKEN here or in the cluster block"
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        found = {info[4][0] for info in socket.getaddrinfo(host.strip("[]"), None)}
+    except OSError:
+        return False
+    return all(ipaddress.ip_address(str(address).split("%")[0]).is_loopback for address in found)
+
+
+def _nodes(ray: Any) -> tuple[tuple[Node, ...], str]:
+    """The live nodes, and the resource that marks stable ones: the head's own where nobody is marked."""
+    alive = [node for node in ray.nodes() if node["Alive"]]
+    marked = any(STABLE_RESOURCE in node["Resources"] for node in alive)
+    resource = STABLE_RESOURCE if marked else "node:__internal_head__"
+    nodes = tuple(
+        Node(
+            node_id=node["NodeID"],
+            host=node["NodeManagerHostname"],
+            cpus=node["Resources"].get("CPU", 0.0),
+            gpus=node["Resources"].get("GPU", 0.0),
+            stable=resource in node["Resources"],
+        )
+        for node in alive
+    )
+    return nodes, resource
+
+
+def _disconnect(temporary: Path | None) -> None:
+    import ray
+
+    if ray.is_initialized():
+        ray.shutdown()
+    if temporary is not None:
+        shutil.rmtree(temporary, ignore_errors=True)

@@ -1,0 +1,157 @@
+"""The replicas of a job: started by the driver, found by name, replaced when they die."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from dray.cluster.base import NAMESPACE, ClusterInfo
+from dray.engine.client import RayReplica
+from dray.engine.protocol import EngineInfo, EngineSpec
+from dray.engine.replica import ReplicaStatus, actor_class
+from dray.errors import EngineStartError, ReplicaLostError
+
+MAX_RESTARTS = 20  # per job: a crash loop ends in a failed job, not in a bill
+_HANDED_DOWN = ("DRAY_TRACE_DIR", "VLLM_", "HF_")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplicaStart:
+    """How a replica's start went: when it began (seconds since 1970) and when it could take work."""
+
+    name: str
+    began: float
+    ready: float
+    info: EngineInfo
+
+
+class ReplicaPool:
+    """Owns the actors: they end with the process that made them.
+
+    Names are ``JOB/replica-N``: a replacement takes its predecessor's name, so that a retried shard
+    task finds it without being told.
+    """
+
+    def __init__(self, job_id: str, spec: EngineSpec, cluster: ClusterInfo, replicas: int) -> None:
+        self._job_id = job_id
+        self._spec = spec
+        self._cluster = cluster
+        self._replicas: dict[str, RayReplica] = {}
+        self._began: dict[str, float] = {}
+        self._guard = threading.Lock()
+        self.restarts = 0
+        self.names = tuple(replica_name(job_id, number) for number in range(replicas))
+
+    def start(self) -> None:
+        """Ask Ray for all replicas; returns at once."""
+        for name in self.names:
+            self._start(name)
+
+    def wait_ready(self, timeout: float) -> list[ReplicaStart]:
+        """Wait until every replica can take work.
+
+        Raises:
+            EngineStartError: one cannot be started, or not in time.
+        """
+        deadline = time.monotonic() + timeout
+        return [self._wait(name, deadline) for name in self.names]
+
+    def look(self) -> list[ReplicaStatus]:
+        """What the live replicas say of themselves; dead ones are replaced.
+
+        Raises:
+            EngineStartError: too many died.
+        """
+        found = []
+        for name in self.names:
+            try:
+                status = self._replicas[name].status(timeout=5)
+            except ReplicaLostError:
+                self._replace(name)
+            else:
+                if status is not None:
+                    found.append(status)
+        return found
+
+    def stop(self) -> None:
+        """End all replicas."""
+        import ray
+
+        with self._guard:
+            for replica in self._replicas.values():
+                ray.kill(replica.actor, no_restart=True)
+            self._replicas.clear()
+
+    def _start(self, name: str) -> None:
+        began = time.time()
+        options = actor_options(self._spec, self._cluster, len(self.names))
+        actor = actor_class().options(name=name, namespace=NAMESPACE, **options).remote(name, self._spec)
+        with self._guard:
+            self._replicas[name] = RayReplica(name, actor)
+            self._began[name] = began
+
+    def _wait(self, name: str, deadline: float) -> ReplicaStart:
+        while True:
+            left = max(deadline - time.monotonic(), 0.1)
+            try:
+                info = self._replicas[name].ready(timeout=left)
+            except ReplicaLostError:
+                self._replace(name)
+            except TimeoutError as error:
+                raise EngineStartError(str(error)) from None
+            else:
+                return ReplicaStart(name=name, began=self._began[name], ready=time.time(), info=info)
+
+    def _replace(self, name: str) -> None:
+        self.restarts += 1
+        if self.restarts > MAX_RESTARTS:
+            raise EngineStartError(f"replicas died {self.restarts} times; giving up on job {self._job_id}")
+        time.sleep(min(0.2 * 2**self.restarts, 5.0))  # Ray frees a dead actor's name with some delay
+        self._start(name)
+
+
+def replica_name(job_id: str, number: int) -> str:
+    """The actor name of a job's replica."""
+    return f"{job_id}/replica-{number}"
+
+
+def wait_for_replica(name: str, *, timeout: float, stopped: Callable[[], bool] = lambda: False) -> RayReplica:
+    """The replica of this name, as soon as there is one that can take work.
+
+    Raises:
+        ReplicaLostError: there is none in time.
+    """
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline and not stopped():
+        replica = RayReplica.find(name, NAMESPACE)
+        if replica is not None:
+            try:
+                replica.ready(timeout=max(deadline - time.monotonic(), 0.1))
+            except (ReplicaLostError, TimeoutError):
+                pass
+            else:
+                return replica
+        time.sleep(0.2)
+    raise ReplicaLostError(f"replica {name} did not come back within {timeout:.0f} s")
+
+
+def actor_options(spec: EngineSpec, cluster: ClusterInfo, replicas: int) -> dict[str, Any]:
+    """Resources and environment of one replica's process."""
+    variables = {k: v for k, v in os.environ.items() if k.startswith(_HANDED_DOWN)}
+    options: dict[str, Any] = {"runtime_env": {"env_vars": variables}} if variables else {}
+    if spec.name == "simulated":
+        return options | {"num_cpus": 0}
+    if any(node.gpus for node in cluster.nodes):
+        return options | {"num_gpus": 1, "num_cpus": 1}
+    cpus = max(node.cpus for node in cluster.nodes)
+    return options | {"num_cpus": max(1.0, cpus // replicas)}
+
+
+def default_replicas(spec_name: str, cluster: ClusterInfo) -> int:
+    """One per GPU; one on a cluster without."""
+    gpus = int(sum(node.gpus for node in cluster.nodes))
+    return gpus if gpus and spec_name == "vllm" else 1

@@ -1,0 +1,20 @@
+"""The one place that touches Ray's private modules; tests fail when Ray renames what is used here."""
+
+from __future__ import annotations
+
+import os
+
+
+def enable_token_auth(token: str | None = None) -> None:
+    """Turn token authentication on for this process and its children, also after Ray was imported.
+
+    Ray reads RAY_AUTH_MODE at import and caches it: the variable alone would come too late, and the head's
+    processes, which see the variable, would then refuse to start without a token.
+    """
+    os.environ["RAY_AUTH_MODE"] = "token"
+    if token is not None:
+        os.environ["RAY_AUTH_TOKEN"] = token
+    from ray._raylet import AuthenticationTokenLoader, Config
+
+    Config.initialize("")
+    AuthenticationTokenLoader.instance().reset_cache()

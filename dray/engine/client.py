@@ -1,0 +1,99 @@
+"""A replica as its callers see it, whether it runs behind Ray or in the same process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from dray.engine.protocol import EngineInfo
+from dray.engine.replica import FLUSH_SECONDS, ReplicaStatus
+from dray.engine.seam import ray_errors
+from dray.requests.model import Outcome
+
+
+class ReplicaClient(Protocol):
+    """Feed rows, read results, stop a session. `Replica` itself is one."""
+
+    name: str
+
+    def feed(self, session: str, lines: list[bytes], last: bool = False) -> None:
+        """Queue spool lines; ``last`` says that no more follow."""
+
+    def results(self, session: str, rows: int, seconds: float = FLUSH_SECONDS) -> Iterator[list[Outcome]]:
+        """Finished rows in micro-batches, until all that was fed is out.
+
+        Raises:
+            ReplicaLostError: the process or its node went away.
+        """
+
+    def abort(self, session: str) -> None:
+        """Drop what is unfinished."""
+
+
+class RayReplica:
+    """A replica behind a Ray actor handle."""
+
+    # Micro-batches that may wait in the object store before the replica pauses: backpressure for a
+    # caller whose store is slow.
+    _BACKPRESSURE = 16
+
+    def __init__(self, name: str, actor: Any) -> None:
+        self.name = name
+        self.actor = actor
+
+    @classmethod
+    def find(cls, name: str, namespace: str) -> RayReplica | None:
+        """The replica of this name, or None while there is none."""
+        import ray
+
+        try:
+            return cls(name, ray.get_actor(name, namespace=namespace))
+        except ValueError:
+            return None
+
+    def ready(self, timeout: float | None = None) -> EngineInfo:
+        """Wait until the engine can take work.
+
+        Raises:
+            EngineStartError, ConfigError: it never will.
+            ReplicaLostError: its process died first.
+            TimeoutError: it is not there yet.
+        """
+        import ray
+
+        with ray_errors(self.name):
+            try:
+                info: EngineInfo = ray.get(self.actor.ready.remote(), timeout=timeout)
+            except ray.exceptions.GetTimeoutError:
+                raise TimeoutError(f"replica {self.name} is not ready after {timeout:.0f} s") from None
+            return info
+
+    def feed(self, session: str, lines: list[bytes], last: bool = False) -> None:
+        """Queue spool lines; a failure shows up in ``results``."""
+        self.actor.feed.remote(session, lines, last)
+
+    def results(self, session: str, rows: int, seconds: float = FLUSH_SECONDS) -> Iterator[list[Outcome]]:
+        """Finished rows in micro-batches."""
+        import ray
+
+        with ray_errors(self.name):
+            call = self.actor.results.options(
+                num_returns="streaming", _generator_backpressure_num_objects=self._BACKPRESSURE
+            )
+            for reference in call.remote(session, rows, seconds):
+                yield ray.get(reference)
+
+    def abort(self, session: str) -> None:
+        """Drop what is unfinished."""
+        self.actor.abort.remote(session)
+
+    def status(self, timeout: float) -> ReplicaStatus | None:
+        """A look at the replica; None when it does not answer in time."""
+        import ray
+
+        with ray_errors(self.name):
+            try:
+                status: ReplicaStatus = ray.get(self.actor.status.remote(), timeout=timeout)
+            except ray.exceptions.GetTimeoutError:
+                return None
+            return status

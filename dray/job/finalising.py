@@ -1,0 +1,219 @@
+"""End a job: write its outputs from the store, account for it, and render its report."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dray import __version__
+from dray.errors import StoreFatalError
+from dray.job.opening import OpenJob, describe
+from dray.job.timeline import Timeline
+from dray.report import Attempt, Counts, OutputFile, Replica, ReportData, Tally, render_html
+from dray.requests.files import join, write_atomic
+from dray.requests.output import Written, write_outputs
+from dray.store import JobState, Store, open_store
+
+_RETRIED_CAUSES_EXCLUDED = frozenset({"done", "DONE", "CANCEL"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplicaAccount:
+    """What is left of a replica for the report: its start and its counters."""
+
+    name: str
+    node: str = ""
+    startup: dict[str, float] = field(default_factory=dict)
+    busy_seconds: float = 0.0
+    rows: int = 0
+    tokens: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobResult:
+    """What a job came to; ``as_dict`` is what ``dray run --json`` prints."""
+
+    job_id: str
+    state: str
+    counts: dict[str, int]
+    tokens: dict[str, int]
+    seconds: dict[str, float]
+    interruptions: int
+    retries: dict[str, int]
+    cost: float | None
+    output: str | None
+    errors: str | None
+    report: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return dict(self.__dict__)
+
+
+def finalise_job(
+    job: OpenJob,
+    timeline: Timeline,
+    replicas: Sequence[ReplicaAccount] = (),
+    *,
+    state: JobState = JobState.COMPLETED,
+) -> JobResult:
+    """Write outputs and report, and move the job to ``state``. Doing it twice gives the same output bytes.
+
+    Raises:
+        StoreFatalError: rows and counters do not add up; nothing is published.
+    """
+    settings = job.settings
+    with open_store(settings.store_url, create=False) as store:
+        if state is JobState.COMPLETED:
+            store.set_job_state(job.lease, JobState.FINALIZING)
+        tally = Tally(since=job.started)
+        with timeline.phase("finalise"):
+            written = write_outputs(
+                store.outcomes(job.job_id),
+                directory=settings.output,
+                format=settings.format,
+                observe=tally.observe,
+                options=settings.objects,
+            )
+        data = _report_data(store, job, tally, timeline, replicas, written, state)
+        _check(data, state)
+        uri = _publish_report(job, data)
+        result = _result(data, written, uri)
+        store.set_job_summary(job.lease, {"result": result.as_dict(), "report": data.to_json()})
+        store.set_job_state(job.lease, state)
+    return result
+
+
+def _report_data(
+    store: Store,
+    job: OpenJob,
+    tally: Tally,
+    timeline: Timeline,
+    replicas: Sequence[ReplicaAccount],
+    written: Written,
+    state: JobState,
+) -> ReportData:
+    measures = tally.snapshot()
+    info = store.get_job(job.job_id).info
+    causes = {k: n for k, n in store.causes(job.job_id).items() if k not in _RETRIED_CAUSES_EXCLUDED}
+    total = store.counts(job.job_id).total
+    done = measures.rows - measures.failed
+    return ReportData(
+        job_id=job.job_id,
+        state=str(state),
+        generated_at=time.time(),
+        title=job.job_id,
+        model=job.settings.model,
+        kind=", ".join(info.get("kinds", ())),
+        engine=job.settings.engine,
+        counts=Counts(
+            total=total, done=done, failed=measures.failed, skipped=job.skipped, pending=total - measures.rows
+        ),
+        tokens=measures.tokens,
+        seconds=timeline.seconds(),
+        measures=measures,
+        phases=timeline.phases(),
+        attempts=_attempts(store, job.job_id),
+        replicas=tuple(_replica(account) for account in replicas),
+        interruptions=sum(causes.get(cause, 0) for cause in ("SPOT", "NODE_LOSS", "DRIVER_LOST")),
+        retries=causes,
+        files=_files(written),
+        environment=_environment(),
+        settings={k: v if isinstance(v, str | int | float | bool) or v is None else str(v)
+                  for k, v in describe(job.settings).items()},
+    )  # fmt: skip
+
+
+def _check(data: ReportData, state: JobState) -> None:
+    """Invariant I4: a finished job's counts add up."""
+    if state is JobState.COMPLETED and data.counts.pending != 0:
+        raise StoreFatalError(
+            f"job {data.job_id}: {data.counts.pending} of {data.counts.total} rows have no outcome in the store"
+        )
+
+
+def _attempts(store: Store, job_id: str) -> tuple[Attempt, ...]:
+    return tuple(
+        Attempt(
+            shard=attempt.shard,
+            epoch=attempt.epoch,
+            replica=(attempt.replica or "").rsplit("/", 1)[-1],
+            cause=(attempt.cause or "running").lower(),
+            seconds=(attempt.ended_at or attempt.started_at) - attempt.started_at,
+            rows=attempt.done + attempt.failed,
+            started=attempt.started_at,
+        )
+        for attempt in store.attempts(job_id)
+    )
+
+
+def _replica(account: ReplicaAccount) -> Replica:
+    return Replica(
+        name=account.name.rsplit("/", 1)[-1],
+        node=account.node,
+        startup=account.startup,
+        busy_seconds=account.busy_seconds,
+        rows=account.rows,
+        tokens_per_second=account.tokens / account.busy_seconds if account.busy_seconds else 0.0,
+    )
+
+
+def _files(written: Written) -> tuple[OutputFile, ...]:
+    return tuple(
+        OutputFile(name=name, uri=info.uri, size=info.size, sha256=info.sha256 or "", rows=None)
+        for name, info in written.files.items()
+    )
+
+
+def _environment() -> dict[str, str]:
+    import ray
+
+    return {
+        "dray": __version__,
+        "python": platform.python_version(),
+        "ray": ray.__version__,
+        "platform": f"{platform.system()} {platform.machine()}, {_cpus()} cores",
+        "executable": sys.implementation.name,
+    }
+
+
+def _cpus() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _publish_report(job: OpenJob, data: ReportData) -> str:
+    uri = join(job.settings.output, "report.html")
+    with write_atomic(uri, options=job.settings.objects) as file:
+        file.write(render_html(data).encode())
+    return uri
+
+
+def _result(data: ReportData, written: Written, report: str) -> JobResult:
+    counts = data.counts
+    return JobResult(
+        job_id=data.job_id,
+        state=data.state,
+        counts={
+            "total": counts.total,
+            "done": counts.done,
+            "failed": counts.failed,
+            "skipped": counts.skipped,
+        },
+        tokens={
+            "prompt": data.tokens.prompt,
+            "cached": data.tokens.cached,
+            "completion": data.tokens.completion,
+        },
+        seconds=dict(data.seconds),
+        interruptions=data.interruptions,
+        retries=dict(data.retries),
+        cost=data.cost.total if data.cost else None,
+        output=written.output.uri,
+        errors=written.errors.uri,
+        report=report,
+    )

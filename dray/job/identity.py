@@ -1,0 +1,60 @@
+"""What makes two jobs the same job."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from dray.job.model_files import model_digest
+from dray.job.settings import JobSettings
+from dray.requests.readers import source_digest
+from dray.requests.sources import SqlQuery, template_digest
+from dray.store import Fingerprint
+
+FORMAT_VERSION = "1"  # of the spool and of the outputs; another one is another job
+
+# Engine arguments that change how fast an answer comes, not what it says.
+_TUNING = frozenset(
+    {
+        "max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization", "kv_cache_memory_bytes", "enforce_eager",
+        "tensor_parallel_size", "pipeline_parallel_size", "block_size", "num_gpu_blocks_override", "load_format",
+        "enable_prefix_caching", "enable_chunked_prefill", "distributed_executor_backend", "seconds_per_token",
+        "start_seconds", "crash_on", "stall_on",
+    }
+)  # fmt: skip
+
+
+def fingerprint_of(settings: JobSettings) -> Fingerprint:
+    """The parts that two runs must share to be one job. Reads the input once, as bytes."""
+    defaults = settings.defaults
+    arguments = {k: v for k, v in settings.engine_arguments.items() if k not in _TUNING}
+    model = settings.model if settings.engine == "simulated" else model_digest(settings.model)
+    return Fingerprint(
+        input=source_digest(settings.source, options=settings.objects),
+        model=f"{settings.engine}:{model}:{_digest(arguments)}",
+        sampling=_digest([defaults.model_name, dict(defaults.sampling)]),
+        template=template_digest(settings.source),
+        format=FORMAT_VERSION,
+    )
+
+
+def derived_job_id(settings: JobSettings, fingerprint: Fingerprint) -> str:
+    """A job id that the same input, model and settings always give."""
+    digest = _digest([fingerprint.input, fingerprint.model, fingerprint.sampling, fingerprint.template,
+                      fingerprint.format])  # fmt: skip
+    return f"{_stem(settings)}-{digest[:12]}"
+
+
+def _stem(settings: JobSettings) -> str:
+    if isinstance(settings.source, SqlQuery):
+        return "query"
+    name = Path(settings.source.inputs[0]).name.split(".")[0]
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-")[:40] or "job"
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS, default=str)).hexdigest()

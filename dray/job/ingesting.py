@@ -1,0 +1,94 @@
+"""Ingest: read the input once, spool its requests, cut them into shards, publish all of it at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dray.errors import ConfigError
+from dray.job.opening import OpenJob
+from dray.requests.files import FileInfo, exists
+from dray.requests.ingest import Ingested, cut, ingest
+from dray.requests.model import Kind
+from dray.store import Shard, ShardSpec, ShardState, Store, open_store
+
+_MAX_SHARDS = 512
+_SHARDS_PER_REPLICA = 2  # so that the tail of one overlaps the head of the next
+_ROWS_WORTH_A_SHARD = 512  # splitting less than this costs more in tasks than it gives
+
+
+def ingest_job(job: OpenJob, *, replicas: int, progress: Callable[[int], None] | None = None) -> list[Shard]:
+    """The job's shards: from the store when an earlier run made them, else from the input.
+
+    Raises:
+        InputError: rows that cannot be requests; nothing is published then.
+    """
+    settings = job.settings
+    with open_store(settings.store_url) as store:
+        known = store.shards(job.job_id)
+        spool_uri = settings.spool(job.job_id)
+        if store.get_job(job.job_id).total is not None and exists(spool_uri, options=settings.objects):
+            return known
+        ingested = ingest(
+            settings.source,
+            spool_uri=spool_uri,
+            defaults=settings.defaults,
+            skip_invalid=settings.skip_invalid,
+            limits=settings.limits,
+            progress=progress,
+            options=settings.objects,
+        )
+        if store.get_job(job.job_id).total is None:
+            _publish(store, job, ingested, replicas)
+        return store.shards(job.job_id)
+
+
+def _publish(store: Store, job: OpenJob, ingested: Ingested, replicas: int) -> None:
+    store.merge_job_info(
+        job.lease,
+        {
+            "kinds": sorted(ingested.kinds),
+            "model_name": ingested.model_name,
+            "rows": ingested.rows,
+            "files": list(ingested.files)[:20],
+        },
+    )
+    worth = max(1, ingested.requests // _ROWS_WORTH_A_SHARD)
+    ranges = cut(
+        ingested,
+        target_rows=job.settings.shard_rows,
+        max_shards=_MAX_SHARDS,
+        min_shards=min(replicas * _SHARDS_PER_REPLICA, worth) if replicas > 1 else 1,
+    )
+    shards = [
+        ShardSpec(
+            number=part.number,
+            uri=part.uri,
+            offset=part.offset,
+            length=part.length,
+            rows=part.rows,
+            first_index=part.first_index,
+            last_index=part.last_index,
+        )
+        for part in ranges
+    ]
+    store.add_shards(job.lease, shards, total_rows=ingested.rows, rejects=ingested.rejects())
+
+
+def engine_kind(store: Store, job: OpenJob) -> tuple[Kind, str | None]:
+    """The kind of engine the job's rows need, and the one model name they may carry."""
+    info = store.get_job(job.job_id).info
+    kinds = {Kind(kind) for kind in info.get("kinds", [])}
+    name = job.settings.defaults.model_name or info.get("model_name")
+    if Kind.EMBEDDING in kinds:
+        if len(kinds) > 1:
+            raise ConfigError("one engine runs one kind: embeddings cannot be mixed with generation")
+        return Kind.EMBEDDING, name
+    return (Kind.CHAT if Kind.CHAT in kinds else Kind.COMPLETION), name
+
+
+def open_shards(shards: list[Shard]) -> list[Shard]:
+    """Those that still have rows to run."""
+    return [shard for shard in shards if shard.state in (ShardState.PENDING, ShardState.LEASED)]
+
+
+__all__ = ["FileInfo", "engine_kind", "ingest_job", "open_shards"]

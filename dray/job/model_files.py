@@ -1,0 +1,75 @@
+"""The model directory, as far as it can be judged without an engine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+from dray.errors import ConfigError
+
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+_SMALL_FILES = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "special_tokens_map.json",
+    "tokenizer.model",
+    "model.safetensors.index.json",
+)
+_HEADER_LIMIT = 100_000_000  # bytes; the limit of the safetensors reference implementation
+
+
+def check_model(model: str, *, dummy_weights: bool = False) -> Path:
+    """The model's directory, once it is known to hold what an engine needs.
+
+    Raises:
+        ConfigError: no such directory, no config.json, or weights that are not safetensors.
+    """
+    path = Path(model)
+    if not path.is_dir():
+        raise ConfigError(
+            f"model {model}: no such directory; give a local directory with config.json and *.safetensors"
+        )
+    config = path / "config.json"
+    if not config.is_file():
+        raise ConfigError(f"model {model}: no config.json in it; is this the model's directory?")
+    try:
+        json.loads(config.read_bytes())
+    except ValueError:
+        raise ConfigError(f"model {model}: config.json is not valid JSON") from None
+    if not dummy_weights and not any(path.glob("*.safetensors")):
+        pickles = sorted(file.name for pattern in _PICKLES for file in path.glob(pattern))
+        if pickles:
+            raise ConfigError(
+                f"model {model}: its weights are pickle files ({pickles[0]}), which can run code when loaded; "
+                "convert them to safetensors"
+            )
+        raise ConfigError(f"model {model}: no *.safetensors file in it")
+    return path
+
+
+def model_digest(model: str) -> str:
+    """What makes the model this model: its small files whole, and names, sizes and headers of its weights."""
+    path = Path(model)
+    digest = hashlib.sha256()
+    for name in _SMALL_FILES:
+        file = path / name
+        if file.is_file():
+            digest.update(f"{name}\0".encode() + hashlib.sha256(file.read_bytes()).digest())
+    for file in sorted(path.glob("*.safetensors")):
+        digest.update(f"{file.name}\0{file.stat().st_size}\0".encode() + _header(file))
+    return digest.hexdigest()
+
+
+def _header(file: Path) -> bytes:
+    """The safetensors header (8 bytes of length, then JSON) and the first and last bytes of the data."""
+    with file.open("rb") as stream:
+        size = int.from_bytes(stream.read(8), "little")
+        if size > _HEADER_LIMIT:
+            raise ConfigError(f"{file}: not a safetensors file")
+        header = stream.read(size) + stream.read(65_536)
+        stream.seek(max(8 + size, file.stat().st_size - 65_536))
+        return hashlib.sha256(header + stream.read()).digest()

@@ -1,0 +1,100 @@
+"""Open a job: a new one, or the same one resumed."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from dray.errors import ConfigError, JobChangedError
+from dray.job import driven
+from dray.job.driver import driver_name, is_gone
+from dray.job.identity import derived_job_id, fingerprint_of
+from dray.job.model_files import check_model
+from dray.job.settings import JobSettings
+from dray.requests.files import check_writable
+from dray.store import JobLease, Store, open_store
+
+DRIVER_TTL = 60.0  # seconds; renewed every quarter of it
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenJob:
+    """A job that this process drives.
+
+    ``skipped`` rows were terminal when it was opened; ``started`` is seconds since 1970.
+    """
+
+    job_id: str
+    settings: JobSettings
+    lease: JobLease
+    resumed: bool
+    skipped: int
+    started: float
+
+
+def open_job(settings: JobSettings, *, started: float | None = None) -> OpenJob:
+    """Check what can be checked without reading the rows, then create or resume the job and drive it.
+
+    Raises:
+        ConfigError: a setting, the model, the output or the store cannot be used.
+        InputError: the input is missing.
+        JobChangedError: the id belongs to a job with other content; names what changed.
+        JobBusyError: another live process drives it.
+    """
+    check_settings(settings)
+    check_writable(settings.output, options=settings.objects)
+    with open_store(settings.store_url) as store:
+        fingerprint = fingerprint_of(settings)
+        job_id = settings.job_id or derived_job_id(settings, fingerprint)
+        known = store.find_job(job_id)
+        if known is not None and known.fingerprint != fingerprint:
+            changed = ", ".join(known.fingerprint.differences(fingerprint))
+            raise JobChangedError(
+                f"job {job_id} exists with other content: its {changed} changed. "
+                "Give another --job-id, or leave it out to get a new job"
+            )
+        store.create_job(job_id, fingerprint=fingerprint, settings=describe(settings))
+        lease = store.claim_job(job_id, driver_name(), ttl=DRIVER_TTL, takeover=is_gone)
+        counts = store.counts(job_id)
+        job = OpenJob(
+            job_id=job_id,
+            settings=settings,
+            lease=lease,
+            resumed=known is not None,
+            skipped=counts.done + counts.failed,
+            started=started or time.time(),
+        )
+    driven.note(job)
+    return job
+
+
+def check_settings(settings: JobSettings) -> None:
+    """Refuse what no engine can be started with."""
+    if settings.engine == "simulated":
+        from dray.engine.simulated import SimulatedSettings
+
+        SimulatedSettings.parse(dict(settings.engine_arguments))
+        return
+    check_model(settings.model, dummy_weights=settings.engine_arguments.get("load_format") == "dummy")
+    if settings.engine_arguments.get("trust_remote_code"):
+        raise ConfigError("trust_remote_code runs code from the model's repository; dray does not offer it")
+
+
+def describe(settings: JobSettings) -> dict[str, object]:
+    """The settings as people may read them: no URLs with passwords, no prompts."""
+    return {
+        "model": settings.model,
+        "engine": settings.engine,
+        "output": settings.output,
+        "format": settings.format,
+        "replicas": settings.replicas,
+        "engine_arguments": {k: str(v) for k, v in settings.engine_arguments.items()},
+        "sampling": {k: str(v)[:80] for k, v in settings.defaults.sampling.items()},
+        "model_name": settings.defaults.model_name,
+        "skip_invalid": settings.skip_invalid,
+    }
+
+
+def reopen(job: OpenJob) -> Store:
+    """The job's store, in a process that needs its own connection."""
+    return open_store(job.settings.store_url, create=False)

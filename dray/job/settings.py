@@ -1,0 +1,65 @@
+"""What a job is to do, as frozen data. Everything that runs gets it from here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dray.errors import ConfigError
+from dray.requests.files import join
+from dray.requests.objects import ObjectStoreOptions
+from dray.requests.output import OutputFormat
+from dray.requests.readers import Limits
+from dray.requests.sources import RowDefaults, Source
+
+_JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+DEFAULT_SHARD_ROWS = 8192
+"""Rows a shard aims at: some minutes of work on one GPU, and few enough Prefect tasks for 10^7 rows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobSettings:
+    """One batch job.
+
+    ``model`` is a local directory or the name of one every node has. ``replicas`` None takes one per GPU, or one on a machine
+    without. ``engine_arguments`` go to the engine as they are. ``work`` holds the spool; every stable
+    node must reach it. ``store_url`` may hold a password and is kept out of the repr.
+    """
+
+    source: Source
+    defaults: RowDefaults
+    model: str
+    output: str
+    store_url: str = field(repr=False)
+    engine: str = "vllm"
+    engine_arguments: Mapping[str, Any] = field(default_factory=dict)
+    replicas: int | None = None
+    job_id: str | None = None
+    skip_invalid: bool = False
+    format: OutputFormat = "jsonl"
+    limits: Limits = field(default_factory=Limits)
+    shard_rows: int = DEFAULT_SHARD_ROWS
+    objects: ObjectStoreOptions | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.job_id is not None and not _JOB_ID.fullmatch(self.job_id):
+            raise ConfigError(
+                "job_id must be 1 to 128 letters, digits, '.', '_' or '-', starting with a letter or digit"
+            )
+        if self.engine not in ("vllm", "simulated"):
+            raise ConfigError(f"unknown engine {self.engine!r}: dray has 'vllm' and 'simulated'")
+        if self.replicas is not None and self.replicas < 1:
+            raise ConfigError("replicas must be at least 1")
+        if self.shard_rows < 1:
+            raise ConfigError("shard_rows must be at least 1")
+
+    def work(self, job_id: str) -> str:
+        """The folder of the job's own files."""
+        return join(join(self.output, ".dray"), job_id)
+
+    def spool(self, job_id: str) -> str:
+        """The file that holds every valid request of the job."""
+        return join(self.work(job_id), "requests.jsonl")

@@ -1,0 +1,120 @@
+"""The product: batch inference from requests to results, as one Prefect flow."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any, Literal
+
+from prefect import flow, get_run_logger, runtime
+from prefect.client.schemas.objects import State
+from prefect.states import Cancelled
+
+from dray.cluster import ReplicaPool
+from dray.cluster.pool import default_replicas
+from dray.engine import EngineSpec
+from dray.job import JobResult, OpenJob, ReplicaAccount, Timeline, engine_kind, open_shards
+from dray.store import JobState, Shard, open_store
+from flows.parameters import EngineOptions, RowOptions, SamplingOptions
+from flows.resolving import cluster_settings, job_settings
+from tasks.cluster import RunningCluster, cluster_of
+from tasks.finalise import finalise
+from tasks.infer import infer
+from tasks.ingest import ingest
+from tasks.monitor import Monitor
+from tasks.opening import open_job
+from tasks.replicas import start_replicas
+
+
+def _run_name() -> str:
+    """``JOB on MODEL``: what the list of flow runs shows."""
+    given: dict[str, Any] = runtime.flow_run.parameters
+    inputs = given["input"]
+    first = inputs if isinstance(inputs, str) else inputs[0]
+    return f"{given.get('job_id') or Path(first).name} on {Path(given['model']).name}"
+
+
+@flow(name="batch-inference", flow_run_name=_run_name, persist_result=False, validate_parameters=True)
+def batch_inference(
+    input: str | list[str],  # noqa: A002  the user's word for it
+    model: str,
+    output: str,
+    job_id: str | None = None,
+    rows: RowOptions = RowOptions(),  # noqa: B008  pydantic copies defaults
+    sampling: SamplingOptions = SamplingOptions(),  # noqa: B008
+    engine: EngineOptions = EngineOptions(),  # noqa: B008
+    store: str | None = None,
+    cluster: str = "local",
+    objects: str | None = None,
+    format: Literal["jsonl", "parquet"] = "jsonl",  # noqa: A002
+) -> JobResult | State:
+    """Run every request of the input through the model, once, and keep each result in SQL.
+
+    Running it again with the same parameters resumes the job, or writes its outputs again.
+
+    Args:
+        input: Files of requests: paths, globs or object-store URIs of OpenAI batch JSONL, or of JSONL, CSV or Parquet rows.
+        model: Directory of the model: config, tokenizer and safetensors.
+        output: Folder, or object-store URI, for output, errors and the report.
+        job_id: Name of the job. Derived from input, model and settings when left out.
+        rows: How rows become requests.
+        sampling: Request fields for rows that do not set them.
+        engine: The engine, its replicas and its arguments.
+        store: URL of the result store, block:NAME, or env:NAME of a variable with the URL. A SQLite file in the output folder when left out.
+        cluster: local, block:NAME, or the address of a Ray cluster.
+        objects: block:NAME of object-store credentials. The environment's when left out.
+        format: Format of output and errors.
+    """
+    started = time.time()
+    settings = job_settings(
+        inputs=input, model=model, output=output, job_id=job_id, rows=rows, sampling=sampling,
+        engine=engine, store=store, objects=objects, output_format=format,
+    )  # fmt: skip
+    timeline = Timeline(started)
+    job = open_job(settings, started)
+    with cluster_of(job, cluster_settings(cluster), timeline) as running:
+        shards = ingest(job, timeline, replicas=settings.replicas or 1)
+        accounts = _run_shards(job, shards, running, timeline) if open_shards(shards) else []
+    result = finalise(job, timeline, accounts, _end_state(job))
+    if result.state == JobState.CANCELLED:
+        return Cancelled(message=f"job {result.job_id} was cancelled; finished rows are kept")
+    return result
+
+
+def _run_shards(
+    job: OpenJob, shards: list[Shard], running: RunningCluster, timeline: Timeline
+) -> list[ReplicaAccount]:
+    """Start the replicas, run the shards on them, and say what each replica did."""
+    info = running.wait()
+    with open_store(job.settings.store_url, create=False) as store:
+        kind, model_name = engine_kind(store, job)
+    settings = job.settings
+    spec = EngineSpec(
+        name=settings.engine,
+        model=settings.model,
+        kind=kind,
+        model_name=model_name,
+        arguments=dict(settings.engine_arguments),
+    )
+    pool = ReplicaPool(job.job_id, spec, info, settings.replicas or default_replicas(settings.engine, info))
+    pool.start()
+    try:
+        starts = start_replicas(pool, timeline)
+        with timeline.phase("inference"), Monitor(job, pool) as monitor:
+            infer(job, shards, pool.names, starts[0].info.max_num_seqs, info, monitor)
+    finally:
+        pool.stop()
+    return running.accounts(starts, monitor.statuses())
+
+
+def _end_state(job: OpenJob) -> JobState:
+    with open_store(job.settings.store_url, create=False) as store:
+        unfinished = store.counts(job.job_id).pending > 0
+        if unfinished and store.cancel_requested(job.job_id):
+            get_run_logger().info("job %s: cancelled; run it again to go on", job.job_id)
+            return JobState.CANCELLED
+    return JobState.COMPLETED
+
+
+if __name__ == "__main__":
+    batch_inference.serve(name="batch-inference")

@@ -1,0 +1,112 @@
+"""From what people type into a form to frozen settings: names of blocks and variables become values."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from blocks.object_store import ObjectStoreCredentials
+from blocks.ray_cluster import ExistingRayCluster, LocalRayCluster
+from blocks.result_store import ResultStore
+from dray.cluster import ClusterSettings
+from dray.errors import ConfigError
+from dray.job import JobSettings
+from dray.requests import Kind, ObjectStoreOptions, OutputFormat, RowDefaults, source_of
+from dray.requests.files import join
+from dray.requests.objects import is_object
+from flows.parameters import EngineOptions, RowOptions, SamplingOptions
+
+_VARIABLE = "env:"
+_BLOCK = "block:"
+
+
+def job_settings(
+    *,
+    inputs: str | list[str],
+    model: str,
+    output: str,
+    job_id: str | None,
+    rows: RowOptions,
+    sampling: SamplingOptions,
+    engine: EngineOptions,
+    store: str | None,
+    objects: str | None,
+    output_format: OutputFormat,
+) -> JobSettings:
+    """The settings of a job.
+
+    Raises:
+        ConfigError: options that do not go together, or a block or variable that is not there.
+    """
+    source = source_of(
+        _variable(inputs) if isinstance(inputs, str) else inputs,
+        kind=Kind(rows.kind),
+        prompt_column=rows.prompt_column,
+        template=rows.template,
+        system_prompt=rows.system_prompt,
+        id_column=rows.id_column,
+        query=rows.query,
+    )
+    return JobSettings(
+        source=source,
+        defaults=RowDefaults(model_name=rows.model_name, sampling=sampling.fields()),
+        model=model,
+        output=output,
+        store_url=store_url(store, output),
+        engine=engine.name,
+        engine_arguments=engine.arguments,
+        replicas=engine.replicas,
+        job_id=job_id,
+        skip_invalid=rows.skip_invalid,
+        format=output_format,
+        objects=_objects(objects),
+    )
+
+
+def store_url(store: str | None, output: str) -> str:
+    """The store's URL: as given, from a block or a variable, or a SQLite file in the output folder."""
+    if store is None:
+        if is_object(output):
+            raise ConfigError(
+                f"output {output} is an object store; name a store as well, for example --store sqlite:///jobs.db"
+            )
+        return f"sqlite:///{join(output, 'dray.db')}"
+    if store.startswith(_BLOCK):
+        return _block(ResultStore, store).settings()
+    return _variable(store)
+
+
+def cluster_settings(cluster: str) -> ClusterSettings:
+    """``local``, ``block:NAME``, or the address of a Ray cluster."""
+    if cluster == "local":
+        return ClusterSettings()
+    if cluster.startswith(_BLOCK):
+        name = cluster.removeprefix(_BLOCK)
+        kind, _, document = name.rpartition("/")
+        block_type = ExistingRayCluster if kind == ExistingRayCluster._block_type_slug else LocalRayCluster
+        return _block(block_type, f"{_BLOCK}{document}").settings()
+    return ClusterSettings(address=cluster)
+
+
+def _objects(block: str | None) -> ObjectStoreOptions | None:
+    return None if block is None else _block(ObjectStoreCredentials, block).settings()
+
+
+def _variable(value: str) -> str:
+    """The value itself, or what the environment variable after ``env:`` holds: secrets stay out of Prefect."""
+    if not value.startswith(_VARIABLE):
+        return value
+    name = value.removeprefix(_VARIABLE)
+    found = os.environ.get(name)
+    if not found:
+        raise ConfigError(f"environment variable {name} is not set")
+    return found
+
+
+def _block(block_type: Any, reference: str) -> Any:
+    name = reference.removeprefix(_BLOCK)
+    try:
+        return block_type.load(name)
+    except ValueError as error:
+        slug = block_type._block_type_slug
+        raise ConfigError(f"no {slug} block named {name!r} in Prefect; see `prefect block ls`") from error

@@ -1,0 +1,114 @@
+"""Provision the Ray cluster beside ingest, and release it whatever happens."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from prefect import get_run_logger, task
+from prefect.cache_policies import NO_CACHE
+from prefect.client.orchestration import get_client
+
+from dray.cluster import Cluster, ClusterInfo, ClusterSettings, open_cluster
+from dray.cluster.pool import ReplicaStart
+from dray.engine import ReplicaStatus
+from dray.errors import CancelledError, ConfigError, DrayError, RefusedError, StoreError, StoreFatalError
+from dray.job import OpenJob, ReplicaAccount, Timeline
+from dray.store import JobState, open_store
+
+
+class RunningCluster:
+    """A cluster that is being started or joined for one job."""
+
+    def __init__(self, job: OpenJob, cluster: Cluster, timeline: Timeline) -> None:
+        self._job = job
+        self._cluster = cluster
+        self._timeline = timeline
+        self._began = time.time()
+
+    def wait(self) -> ClusterInfo:
+        """The cluster, once it can take work."""
+        info = provision(self._cluster)
+        self._timeline.add("cluster", self._began, self._began + info.seconds)
+        if self._job.settings.store_url.startswith("sqlite") and len(info.stable_hosts) > 1:
+            raise ConfigError(
+                f"SQLite takes writers from one machine only, and {len(info.stable_hosts)} machines are marked "
+                "dray_stable; use PostgreSQL (--store postgresql://...)"
+            )
+        return info
+
+    @staticmethod
+    def accounts(starts: Sequence[ReplicaStart], statuses: dict[str, ReplicaStatus]) -> list[ReplicaAccount]:
+        """What each replica did, from its start and the last look at it."""
+        accounts = []
+        for start in starts:
+            status = statuses.get(start.name)
+            stats = status.stats if status else None
+            accounts.append(
+                ReplicaAccount(
+                    name=start.name,
+                    node=status.node if status else "",
+                    startup=dict(start.info.timeline),
+                    busy_seconds=stats.busy_seconds if stats else 0.0,
+                    rows=stats.finished if stats else 0,
+                    tokens=stats.prompt_tokens + stats.completion_tokens if stats else 0,
+                )
+            )
+        return accounts
+
+
+@task(name="provision-cluster", persist_result=False, cache_policy=NO_CACHE)
+def provision(cluster: Cluster) -> ClusterInfo:
+    """Wait until the cluster can take work."""
+    info = cluster.wait()
+    get_run_logger().info("cluster: %d nodes, %s, %.1f s", len(info.nodes), info.address, info.seconds)
+    return info
+
+
+@contextmanager
+def cluster_of(job: OpenJob, settings: ClusterSettings, timeline: Timeline) -> Iterator[RunningCluster]:
+    """A cluster for the block: started in the background at once, released at the end in any case.
+
+    An error in the block also ends the job in the store, with its reason.
+    """
+    cluster = open_cluster(replace(settings, environment=_environment(settings)))
+    cluster.start()
+    try:
+        yield RunningCluster(job, cluster, timeline)
+    except BaseException as error:
+        _note_failure(job, error)
+        raise
+    finally:
+        cluster.release()
+
+
+def _environment(settings: ClusterSettings) -> dict[str, str]:
+    """Ray's workers must talk to this run's API: each would start a server of its own otherwise."""
+    with get_client(sync_client=True) as client:
+        url = str(client.api_url).rstrip("/")
+    if settings.address is None:
+        os.environ["PREFECT_API_URL"] = url  # inherited by Ray's processes on this machine
+        return {}
+    return {"PREFECT_API_URL": url}
+
+
+def _note_failure(job: OpenJob, error: BaseException) -> None:
+    """Tell the store why the job stopped; a lost lease or store leaves that to the next driver."""
+    state = JobState.FAILED
+    if isinstance(error, CancelledError):
+        state = JobState.CANCELLED
+    elif isinstance(error, StoreFatalError):
+        state = JobState.PAUSED
+    elif isinstance(error, RefusedError):
+        state = JobState.FAILED
+    elif not isinstance(error, DrayError | Exception):
+        return  # a signal: the job is resumed by whoever comes next
+    try:
+        with open_store(job.settings.store_url, create=False) as store:
+            store.set_job_state(job.lease, state, reason=type(error).__name__)
+            store.release_job(job.lease)
+    except StoreError:
+        pass

@@ -1,0 +1,34 @@
+"""Write the outputs and the report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from prefect import get_run_logger, task
+from prefect.artifacts import create_link_artifact, create_markdown_artifact
+from prefect.cache_policies import NO_CACHE
+
+from dray.job import JobResult, OpenJob, ReplicaAccount, Timeline, finalise_job
+from dray.report import ReportData, render_markdown
+from dray.requests.files import local_path
+from dray.requests.objects import is_object
+from dray.store import JobState, open_store
+
+
+@task(name="finalise", persist_result=False, cache_policy=NO_CACHE)
+def finalise(
+    job: OpenJob, timeline: Timeline, replicas: Sequence[ReplicaAccount], state: JobState
+) -> JobResult:
+    """Publish output, errors and report; link them in the Prefect UI."""
+    result = finalise_job(job, timeline, replicas, state=state)
+    with open_store(job.settings.store_url, create=False) as store:
+        data = ReportData.from_json(store.get_job(job.job_id).summary["report"])
+        store.release_job(job.lease)
+    create_markdown_artifact(render_markdown(data), key="batch-report", description=f"Job {job.job_id}")
+    create_link_artifact(_link(result.report), key="batch-report-html", link_text="HTML report")
+    get_run_logger().info("job %s is %s: report at %s", result.job_id, result.state, result.report)
+    return result
+
+
+def _link(uri: str) -> str:
+    return uri if is_object(uri) else local_path(uri).resolve().as_uri()

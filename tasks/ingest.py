@@ -1,0 +1,31 @@
+"""Read the input once: validate, count, spool, cut into shards."""
+
+from __future__ import annotations
+
+import time
+
+from prefect import get_run_logger, task
+from prefect.cache_policies import NO_CACHE
+
+from dray.job import OpenJob, Timeline, ingest_job
+from dray.store import Shard
+
+_SECONDS_BETWEEN_LINES = 5.0
+
+
+@task(name="ingest", persist_result=False, cache_policy=NO_CACHE)
+def ingest(job: OpenJob, timeline: Timeline, replicas: int) -> list[Shard]:
+    """The job's shards; every problem in the input is reported before any engine starts."""
+    logger = get_run_logger()
+    last = time.monotonic()
+
+    def progress(rows: int) -> None:
+        nonlocal last
+        if time.monotonic() - last > _SECONDS_BETWEEN_LINES:
+            last = time.monotonic()
+            logger.info("ingest: %s rows read", f"{rows:,}")
+
+    with timeline.phase("ingest"):
+        shards = ingest_job(job, replicas=replicas, progress=progress)
+    logger.info("ingest: %s requests in %d shards", f"{sum(shard.rows for shard in shards):,}", len(shards))
+    return shards

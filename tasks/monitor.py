@@ -1,0 +1,134 @@
+"""Watch a running job: renew its lease, follow its replicas, say how far it is."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Any
+from uuid import UUID
+
+from prefect import get_run_logger
+from prefect.artifacts import create_progress_artifact, update_progress_artifact
+
+from dray.cluster import ReplicaPool
+from dray.engine import ReplicaStatus
+from dray.errors import DrayError, FencedError, StoreError
+from dray.job import OpenJob
+from dray.report import progress_line
+from dray.store import Progress, Store, open_store
+
+LOOK_EVERY = 1.0  # seconds
+LINE_EVERY = 5.0
+ARTIFACT_EVERY = 3.0  # Prefect's server on SQLite serialises writes
+
+
+class Monitor:
+    """One thread beside the shard tasks. ``check`` raises in the flow what went wrong in it."""
+
+    def __init__(self, job: OpenJob, pool: ReplicaPool) -> None:
+        self._job = job
+        self._pool = pool
+        self._logger = get_run_logger()
+        self._over = threading.Event()
+        self._error: DrayError | None = None
+        self._statuses: dict[str, ReplicaStatus] = {}
+        self._artifact: UUID | None = None
+        self._began = time.monotonic()
+        self._first: Progress | None = None
+        self._last_line = self._last_artifact = self._last_renewal = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name="dray-monitor", daemon=True)
+        self.stopping = False
+
+    def __enter__(self) -> Monitor:
+        self._artifact = create_progress_artifact(
+            progress=0.0, key="batch-progress", description=f"Rows finished of job {self._job.job_id}"
+        )  # type: ignore[assignment]  # the synchronous form returns the id
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join(timeout=30)
+
+    def check(self) -> None:
+        """Raise what made the job impossible to go on with."""
+        if self._error is not None:
+            raise self._error
+
+    def statuses(self) -> dict[str, ReplicaStatus]:
+        """The last look at each replica."""
+        return dict(self._statuses)
+
+    def _run(self) -> None:
+        with open_store(self._job.settings.store_url, create=False) as store:
+            while not self._over.wait(LOOK_EVERY):
+                try:
+                    self._look(store)
+                except FencedError as error:
+                    self._fail(error)
+                    return
+                except StoreError as error:
+                    self._logger.warning("the store does not answer: %s", type(error).__name__)
+                except DrayError as error:
+                    self._fail(error)
+                    return
+            self._follow_replicas()
+            self._say(store.progress(self._job.job_id), now=True)
+
+    def _fail(self, error: DrayError) -> None:
+        self._error = error
+        self.stopping = True
+
+    def _look(self, store: Store) -> None:
+        now = time.monotonic()
+        lease = self._job.lease
+        if now - self._last_renewal > lease.ttl / 4:
+            store.renew_job(lease)
+            self._last_renewal = now
+        if not self.stopping and store.cancel_requested(self._job.job_id):
+            self._logger.info("cancel requested: finishing what was committed")
+            self.stopping = True
+        self._follow_replicas()
+        self._say(store.progress(self._job.job_id))
+
+    def _follow_replicas(self) -> None:
+        for status in self._pool.look():
+            self._statuses[status.name] = status
+            for level, name, message in status.log:
+                if level >= logging.INFO:
+                    self._logger.log(level, "[%s] %s: %s", status.name.rsplit("/", 1)[-1], name, message)
+
+    def _say(self, progress: Progress, *, now: bool = False) -> None:
+        counts = progress.counts
+        if self._first is None:
+            self._first = progress
+        finished = counts.done + counts.failed
+        clock = time.monotonic()
+        if now or clock - self._last_line > LINE_EVERY:
+            self._last_line = clock
+            seconds = clock - self._began
+            line = progress_line(
+                finished=finished,
+                total=counts.total,
+                failed=counts.failed,
+                rows_per_second=(finished - self._first.counts.done - self._first.counts.failed) / seconds,
+                tokens_per_second=(_tokens(progress) - _tokens(self._first)) / seconds,
+            )
+            self._logger.info(line)
+        if self._artifact is not None and (now or clock - self._last_artifact > ARTIFACT_EVERY):
+            self._last_artifact = clock
+            share = 100.0 * finished / counts.total if counts.total else 100.0
+            _update(self._artifact, share, self._logger)
+
+
+def _tokens(progress: Progress) -> int:
+    return progress.prompt_tokens + progress.completion_tokens
+
+
+def _update(artifact: UUID, share: float, logger: Any) -> None:
+    """Progress in the UI is for people: its API being away must not stop the job."""
+    try:
+        update_progress_artifact(artifact, progress=round(share, 1))
+    except Exception as error:  # noqa: BLE001  see above
+        logger.debug("progress artifact not updated: %s", type(error).__name__)

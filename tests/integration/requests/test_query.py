@@ -1,0 +1,48 @@
+"""A query on a real PostgreSQL as the input of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dray.errors import InputError
+from dray.requests import cut, decode, ingest, read_shard, source_of
+from tests.support.postgres import PostgresServer
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with PostgresServer() as server:
+        name = server.create_database()
+        with server.connect(name) as connection:
+            connection.execute(
+                "create table t as select n, 'ünï % : ' || n as body, n * 1.5 as price "
+                "from generate_series(1, 3000) n"
+            )
+        yield server.url(name)
+
+
+def test_rows_are_streamed_in_order(url: str, tmp_path: Path) -> None:
+    query = "select n::text as id, body, price from t where body like '%:%' order by n"
+    source = source_of(url.replace("+psycopg", ""), query=query, template="{body} at {price}", id_column="id")
+    ingested = ingest(source, spool_uri=str(tmp_path / "spool"))
+    [part] = cut(ingested, target_rows=5000)
+    lines = [line for chunk in read_shard(part.uri, part.offset, part.length) for line in chunk]
+    found = [(r.custom_id, r.body["messages"][0]["content"]) for r in map(decode, lines)]
+    assert found[:2] == [("1", "ünï % : 1 at 1.5"), ("2", "ünï % : 2 at 3.0")]
+    assert len(found) == 3000
+
+
+def test_what_the_database_says_is_told_without_the_password(url: str, tmp_path: Path) -> None:
+    source = source_of(url, query="select nope from t", prompt_column="body")
+    with pytest.raises(InputError, match="nope") as caught:
+        ingest(source, spool_uri=str(tmp_path / "spool"))
+    assert [problem.code for problem in caught.value.problems] == ["query_failed"]
+    missing = source_of(url, query="select body from t", prompt_column="text")
+    with pytest.raises(InputError, match="body") as caught:
+        ingest(missing, spool_uri=str(tmp_path / "spool"))
+    assert [(p.code, p.field) for p in caught.value.problems] == [("missing_column", "text")]

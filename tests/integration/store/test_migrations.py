@@ -1,0 +1,121 @@
+"""Migrations: running them all gives the schema that new databases get at once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import create_engine
+
+import dray.store
+from dray.errors import StoreFatalError
+from dray.store import open_store
+from dray.store.clock import DatabaseClock
+from dray.store.connection import Database, Tx
+from dray.store.migrate import upgrade
+from dray.store.schema import REVISION, metadata
+from dray.store.urls import parse_url
+from tests.support.postgres import PostgresServer
+
+pytestmark = pytest.mark.integration
+
+_EMPTY_VERSION_TABLE = (
+    "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL, "
+    "CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num))"
+)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def two_urls(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
+    if request.param == "sqlite":
+        return str(tmp_path / "created.db"), str(tmp_path / "migrated.db")
+    server: PostgresServer = request.getfixturevalue("postgres")
+    return server.url(server.create_database()), server.url(server.create_database())
+
+
+def test_migrations_give_the_tables_of_the_code(two_urls: tuple[str, str]) -> None:
+    created, migrated = two_urls
+    open_store(created).close()
+    database = Database(parse_url(migrated), clock=DatabaseClock(), patience=1)
+
+    def run_all(tx: Tx) -> None:
+        tx.connection.exec_driver_sql(_EMPTY_VERSION_TABLE)
+        upgrade(tx.connection, None, migrated)
+
+    database.write(run_all)
+    database.close()
+    open_store(migrated, create=False).close()  # already at the head: nothing left to do
+    described = [_described(url) for url in two_urls]
+    assert described[0] == described[1]
+    assert len(described[0]) > 60
+    for url in two_urls:
+        engine = create_engine(parse_url(url))
+        with engine.connect() as connection:
+            assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+        engine.dispose()
+
+
+def _described(url: str) -> list[tuple[object, ...]]:
+    """What the database itself says of its tables and indexes."""
+    if url.endswith(".db"):
+        query = (
+            "SELECT m.type, m.name, p.* FROM sqlite_master m, pragma_table_xinfo(m.name) p ORDER BY 1, 2, 3"
+        )
+    else:
+        query = (
+            "SELECT table_name, column_name, ordinal_position, data_type, is_nullable, column_default "
+            "FROM information_schema.columns WHERE table_schema = 'public' "
+            "UNION ALL SELECT indexname, indexdef, 0, '', '', '' FROM pg_indexes WHERE schemaname = 'public' "
+            "UNION ALL SELECT conname, pg_get_constraintdef(oid), 0, '', '', '' FROM pg_constraint "
+            "WHERE connamespace = 'public'::regnamespace ORDER BY 1, 3, 2"
+        )
+    engine = create_engine(parse_url(url))
+    with engine.connect() as connection:
+        rows = [tuple(row) for row in connection.exec_driver_sql(query)]
+    engine.dispose()
+    return rows
+
+
+def test_the_code_names_the_newest_migration() -> None:
+    folder = Path(dray.store.__file__).parent / "migrations"
+    assert ScriptDirectory(str(folder)).get_heads() == [REVISION]
+
+
+def test_a_newer_schema_is_refused(two_urls: tuple[str, str]) -> None:
+    open_store(two_urls[0]).close()
+    engine = create_engine(parse_url(two_urls[0]))
+    with engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+    engine.dispose()
+    with pytest.raises(StoreFatalError, match=r"\(9999\) is newer"):
+        open_store(two_urls[0])
+
+
+def test_opening_a_store_does_not_import_alembic_or_pandas(tmp_path: Path) -> None:
+    code = (
+        "import sys; from dray.store import open_store; open_store(sys.argv[1]).close(); "
+        "print([name for name in ('alembic', 'pandas', 'psycopg', 'numpy') if name in sys.modules])"
+    )
+    for _ in range(2):  # a new store, then an old one
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path / "a.db")], capture_output=True, text=True, check=True
+        )
+        assert done.stdout.strip() == "[]"
+
+
+def test_opening_is_quick(tmp_path: Path) -> None:
+    """Best of five, so that a busy machine does not decide."""
+
+    def seconds(path: Path) -> float:
+        started = time.perf_counter()
+        open_store(str(path)).close()
+        return time.perf_counter() - started
+
+    assert min(seconds(tmp_path / f"{n}.db") for n in range(5)) < 0.3
+    assert min(seconds(tmp_path / "0.db") for _ in range(5)) < 0.05

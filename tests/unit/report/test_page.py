@@ -1,0 +1,212 @@
+"""The page is one valid, self-contained, escaped file that shows the numbers of the data."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Mapping
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from dray.report import Measures, ReportData, render_html, wording
+from dray.report.charts import ROWS, throughput
+from dray.report.gantt import spans
+from dray.report.scale import TimeAxis
+from tests.support import report_jobs
+
+pytestmark = pytest.mark.unit
+
+JOBS = ("small", "troubled", "resumed", "empty")
+VOID = {"meta", "link", "br", "input", "img", "hr"}
+CANARY = "<script>alert('x')</script>\"&{{ 7 * 7 }}"
+
+
+@pytest.fixture(scope="module", params=JOBS)
+def job(request: pytest.FixtureRequest) -> ReportData:
+    made: ReportData = getattr(report_jobs, request.param)()
+    return made
+
+
+class Balance(HTMLParser):
+    """Fails where tags do not match."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.seen.append(tag)
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: Any) -> None:
+        self.seen.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag, f"</{tag}> closes nothing"
+
+
+def text_of(page: str) -> str:
+    return " ".join(
+        re.sub(r"<[^>]+>", " ", re.sub(r"<style>.*?</style>|<svg.*?</svg>", " ", page, flags=re.S)).split()
+    )
+
+
+def drawings(page: str) -> list[ET.Element]:
+    return [ET.fromstring(found) for found in re.findall(r"<svg.*?</svg>", page, flags=re.S)]
+
+
+def canaries(value: Any) -> Any:
+    """The same data with every string replaced by something that must be escaped."""
+    if isinstance(value, str):
+        return CANARY if value not in ("linear", "log", "job") else value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = dataclasses.fields(value)
+        return type(value)(**{field.name: canaries(getattr(value, field.name)) for field in fields})
+    if isinstance(value, tuple):
+        return tuple(canaries(part) for part in value)
+    if isinstance(value, Mapping):
+        return {CANARY + str(number): canaries(part) for number, part in enumerate(value.values())}
+    return value
+
+
+def test_tags_match(job: ReportData) -> None:
+    reader = Balance()
+    reader.feed(render_html(job))
+    reader.close()
+    assert reader.open == []
+    assert reader.seen.count("h1") == 1
+    assert "script" not in reader.seen
+
+
+def test_nothing_is_loaded(job: ReportData) -> None:
+    page = render_html(job)
+    assert "http:" not in page
+    assert "https:" not in page
+    assert "@import" not in page
+    assert "url(" not in page
+    assert re.findall(r'(?:src|href)="([^"]*)"', page) == ["data:,"]
+
+
+def test_every_string_is_escaped() -> None:
+    page = render_html(canaries(report_jobs.troubled()))
+    assert "<script" not in page
+    assert "&lt;script&gt;" in page
+    assert "alert('x')" not in page
+    assert "{{ 7 * 7 }}" in page
+    assert drawings(page)
+    Balance().feed(page)
+
+
+def test_pictures_are_named_and_well_formed(job: ReportData) -> None:
+    for picture in drawings(render_html(job)):
+        assert picture.findtext("title")
+        assert picture.get("role") == "img"
+        for mark in picture.iter("rect"):
+            assert float(mark.attrib["height"]) >= 0
+            assert 0 <= float(mark.attrib["x"].rstrip("%")) <= 100
+            assert float(mark.attrib["x"].rstrip("%")) + float(mark.attrib["width"].rstrip("%")) < 101
+
+
+def test_numbers_shown_are_those_of_the_data(job: ReportData) -> None:
+    shown = text_of(render_html(job))
+    assert f"rows finished {wording.count(job.counts.finished)}" in shown
+    assert f"rows a second {wording.rate(job.rows_per_second)}" in shown
+    assert f"wall time {wording.duration(job.seconds['total'])}" in shown
+    assert f"errors {wording.count(job.counts.failed)}" in shown
+    assert job.job_id in shown
+    for error in job.measures.errors:
+        assert f"{error.code} {wording.count(error.count)}" in shown
+        assert all(example in shown for example in error.examples)
+    for file in job.files:
+        assert f"{wording.size(file.size)} {file.sha256}" in shown
+    if job.tokens.total:
+        assert f"completion {wording.count(job.tokens.completion)}" in shown
+        assert f"in all {wording.count(job.tokens.total)}" in shown
+
+
+def test_throughput_bars_add_up_to_the_rows() -> None:
+    data = report_jobs.small()
+    measures = data.measures
+    chart = throughput(measures.buckets, measures.bucket_seconds, TimeAxis(spans(data)), ROWS, "rows")
+    marks = list(ET.fromstring(chart).iter("rect"))
+    bars = [mark for mark in marks if mark.attrib["class"] == "accent gap"]
+    assert len(bars) == len([mark for mark in marks if mark.attrib["class"] == "shield"]) == 26
+    areas = [float(bar.attrib["height"]) * float(bar.attrib["width"].rstrip("%")) for bar in bars]
+    tallest = max(float(bar.attrib["height"]) for bar in bars)
+    highest = max(bucket.rows for bucket in measures.buckets) / measures.bucket_seconds
+    seconds = TimeAxis(spans(data)).running
+    assert sum(areas) / 100 * seconds * highest / tallest == pytest.approx(2000, rel=0.01)
+
+
+def test_a_distribution_has_a_bar_for_each_length_that_occurs() -> None:
+    data = report_jobs.small()
+    picture = next(p for p in drawings(render_html(data)) if p.findtext("title") == "Completion tokens a row")
+    occur = sum(count > 0 for count in data.measures.completion_length.counts)
+    assert len(list(picture.iter("rect"))) == occur
+    assert [t.text for t in picture.iter("text")][:3] == ["p50", "p90", "p99"]
+
+
+def test_the_time_chart_has_a_mark_for_each_phase_and_attempt() -> None:
+    data = report_jobs.resumed()
+    picture = next(p for p in drawings(render_html(data)) if p.findtext("title") == "Where the time went")
+    classes = [mark.attrib["class"] for mark in picture.iter("rect")]
+    assert len(classes) == len(data.phases) + len(data.attempts)
+    assert classes.count("bad gap") == 2
+    assert "23 h 54 min pause" in render_html(data)
+
+
+def test_a_job_of_512_shards_stays_small() -> None:
+    page = render_html(report_jobs.big(rows=20_000))
+    assert len(page.encode()) < 200_000
+    assert "519 attempts at shards: 512 done, 7 SPOT" in text_of(page)
+    wide = render_html(report_jobs.big(rows=20_000, replicas=64))
+    assert len(wide.encode()) < 200_000
+    assert "The first 48 replicas are drawn." in wide
+
+
+def test_a_job_without_rows_says_so() -> None:
+    page = render_html(report_jobs.empty())
+    shown = text_of(page)
+    assert "The job failed (the engine never became ready) with 40 of 40 rows not finished." in shown
+    for words in (
+        "no throughput to draw",
+        "No tokens",
+        "No row ended in an error",
+        "No replica",
+        "No output",
+    ):
+        assert words in shown
+    assert len(drawings(page)) == 2  # the progress bar and the time chart
+
+
+def test_a_report_of_almost_nothing_renders() -> None:
+    bare = ReportData(job_id="j", state="completed", generated_at=0)
+    assert "The input held no rows." in render_html(bare)
+    assert "is still in progress" in render_html(dataclasses.replace(bare, state="in_progress"))
+
+
+def test_a_report_of_error_rows_alone_renders() -> None:
+    data = report_jobs.small(errors={"poison": 1.0})
+    assert data.counts.done == 0
+    shown = text_of(render_html(data))
+    assert "0 with an answer, 2,000 with an error" in shown
+    assert "Latency" not in shown
+
+
+def test_resumed_and_cancelled_are_told() -> None:
+    shown = text_of(render_html(report_jobs.resumed()))
+    assert "was cancelled (asked for at the terminal) with 29,000 of 50,000 rows not finished" in shown
+    assert "12,000 rows had been finished before this run." in shown
+
+
+def test_measures_without_phases_still_draw_throughput() -> None:
+    data = dataclasses.replace(report_jobs.small(), phases=(), attempts=())
+    titles = [picture.findtext("title") for picture in drawings(render_html(data))]
+    assert "rows per second over time" in titles
+    assert "Where the time went" not in titles
+    assert dataclasses.replace(data, measures=Measures()).rows_per_second is None

@@ -1,0 +1,80 @@
+"""The small pure parts: records, the public list, turns."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import dray.store
+from dray.requests.model import Outcome
+from dray.store import Counts, JobState, ShardLease, StoredOutcome
+from dray.store.turn import Turn
+from tests.support.stores import FINGERPRINT
+
+pytestmark = pytest.mark.unit
+
+
+def test_every_public_name_exists() -> None:
+    assert sorted(dray.store.__all__) == sorted({*dray.store.__all__})
+    assert all(hasattr(dray.store, name) for name in dray.store.__all__)
+
+
+def test_a_stored_outcome_begins_as_an_outcome() -> None:
+    assert StoredOutcome._fields[: len(Outcome._fields)] == Outcome._fields
+
+
+def test_fingerprints_name_what_differs() -> None:
+    other = type(FINGERPRINT)(input="i", model="M", sampling="s", template="T", format="1")
+    assert FINGERPRINT.differences(other) == ["model", "template"]
+    assert FINGERPRINT.differences(FINGERPRINT) == []
+
+
+def test_leases_travel_to_workers() -> None:
+    lease = ShardLease(job_id="j", key=1, number=2, epoch=3, owner="w", ttl=90.0, until=1.0)
+    assert pickle.loads(pickle.dumps(lease)) == lease
+
+
+def test_pending_is_the_rest() -> None:
+    assert Counts(total=10, done=6, failed=1).pending == 3
+
+
+def test_states_at_rest() -> None:
+    assert {state.value for state in JobState if state.at_rest} == {
+        "completed",
+        "failed",
+        "cancelled",
+        "expired",
+        "paused",
+    }
+
+
+def test_turns_exclude_each_other(tmp_path: Path) -> None:
+    one, two = (Turn(tmp_path / "store.db", patience=10) for _ in range(2))
+    order: list[str] = []
+
+    def second() -> None:
+        with two.take():
+            order.append("two")
+
+    with one.take():
+        thread = threading.Thread(target=second)
+        thread.start()
+        time.sleep(0.1)
+        order.append("one")
+    thread.join()
+    assert order == ["one", "two"]
+    one.remove()
+    two.remove()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_turn_that_cannot_be_had_is_skipped(tmp_path: Path) -> None:
+    holder, late = Turn(tmp_path / "store.db", patience=1), Turn(tmp_path / "store.db", patience=0.05)
+    with holder.take(), late.take():
+        pass
+    with Turn(tmp_path / "missing" / "store.db", patience=1).take():
+        pass

@@ -1,0 +1,95 @@
+"""Each error of the databases has one meaning, and none quotes what it was about."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import pytest
+from sqlalchemy.exc import CompileError, OperationalError, ProgrammingError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+
+from dray.errors import StoreError, StoreFatalError, StoreTransientError
+from dray.store.seam import translate
+
+pytestmark = pytest.mark.unit
+
+
+def of_sqlite(code: int) -> StoreError:
+    error = sqlite3.OperationalError("canary")
+    error.sqlite_errorcode = code
+    error.sqlite_errorname = "SQLITE_X"
+    wrapped = OperationalError("INSERT canary", ("canary",), error)
+    assert type(translate(error, "u")) is type(translate(wrapped, "u"))
+    return translate(wrapped, "u")
+
+
+def of_postgres(state: str | None, *, name: str = "OperationalError", lost: bool = False) -> StoreError:
+    error = type(name, (Exception,), {"sqlstate": state})("canary")
+    wrapped = ProgrammingError("INSERT canary", ("canary",), error, connection_invalidated=lost)
+    return translate(wrapped, "u")
+
+
+@pytest.mark.parametrize("code", [sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, 517])  # 517: BUSY_SNAPSHOT
+def test_locks_of_sqlite_pass(code: int) -> None:
+    assert isinstance(of_sqlite(code), StoreTransientError)
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        (sqlite3.SQLITE_FULL, "disk is full"),
+        (sqlite3.SQLITE_READONLY, "read-only"),
+        (sqlite3.SQLITE_CANTOPEN, "cannot be opened"),
+        (sqlite3.SQLITE_NOTADB, "not an SQLite database"),
+        (sqlite3.SQLITE_CORRUPT, "damaged"),
+        (sqlite3.SQLITE_IOERR_WRITE, "disk reported an error"),
+        (sqlite3.SQLITE_ERROR, "SQLITE_X"),
+    ],
+)
+def test_the_rest_of_sqlite_does_not(code: int, says: str) -> None:
+    error = of_sqlite(code)
+    assert isinstance(error, StoreFatalError)
+    assert says in str(error)
+
+
+@pytest.mark.parametrize(
+    "state", ["08006", "08001", "57P01", "57P02", "57P03", "40001", "40P01", "53300", "55P03"]
+)
+def test_states_worth_another_try(state: str) -> None:
+    assert isinstance(of_postgres(state), StoreTransientError)
+
+
+@pytest.mark.parametrize(
+    ("state", "says"),
+    [
+        ("53100", "disk is full"),
+        ("42P01", "table is missing"),
+        ("42501", "lacks a right"),
+        ("25006", "read-only"),
+        ("28P01", "user or password"),
+        ("3D000", "create it"),
+        ("22P05", "SQLSTATE 22P05"),
+    ],
+)
+def test_states_that_need_somebody(state: str, says: str) -> None:
+    error = of_postgres(state)
+    assert isinstance(error, StoreFatalError)
+    assert says in str(error)
+
+
+def test_lost_connections_have_no_state() -> None:
+    assert isinstance(of_postgres(None), StoreTransientError)
+    assert isinstance(of_postgres(None, name="DataError", lost=True), StoreTransientError)
+    assert isinstance(of_postgres(None, name="DataError"), StoreFatalError)
+    assert isinstance(translate(PoolTimeoutError("canary"), "u"), StoreTransientError)
+    assert isinstance(translate(CompileError("canary"), "u"), StoreFatalError)
+
+
+def test_no_message_quotes_a_row() -> None:
+    for error in (
+        of_sqlite(sqlite3.SQLITE_FULL),
+        of_postgres("53100"),
+        translate(CompileError("canary"), "u"),
+    ):
+        assert "canary" not in str(error)
+        assert str(error).startswith("store u: ")
