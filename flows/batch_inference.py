@@ -13,13 +13,16 @@ from prefect.states import Cancelled
 from dray.cluster import ReplicaPool
 from dray.cluster.pool import default_replicas
 from dray.engine import EngineSpec
-from dray.job import JobResult, OpenJob, ReplicaAccount, Timeline, engine_kind, open_shards
+from dray.job.finalising import JobResult, ReplicaAccount
+from dray.job.ingesting import engine_kind, open_shards
+from dray.job.opening import OpenJob
+from dray.job.timeline import Timeline
 from dray.store import JobState, Shard, open_store
 from flows.parameters import EngineOptions, RowOptions, SamplingOptions
 from flows.resolving import cluster_settings, job_settings
 from tasks.cluster import RunningCluster, cluster_of
 from tasks.finalise import finalise
-from tasks.infer import infer
+from tasks.infer import SHARDS_PER_REPLICA, infer, warm_up
 from tasks.ingest import ingest
 from tasks.monitor import Monitor
 from tasks.opening import open_job
@@ -68,7 +71,7 @@ def batch_inference(
     started = time.time()
     settings = job_settings(
         inputs=input, model=model, output=output, job_id=job_id, rows=rows, sampling=sampling,
-        engine=engine, store=store, objects=objects, output_format=format,
+        engine=engine, store=store, cluster=cluster, objects=objects, output_format=format,
     )  # fmt: skip
     timeline = Timeline(started)
     job = open_job(settings, started)
@@ -98,6 +101,7 @@ def _run_shards(
     )
     pool = ReplicaPool(job.job_id, spec, info, settings.replicas or default_replicas(settings.engine, info))
     pool.start()
+    warm_up(info, min(len(open_shards(shards)), SHARDS_PER_REPLICA * len(pool.names)))
     try:
         starts = start_replicas(pool, timeline)
         with timeline.phase("inference"), Monitor(job, pool) as monitor:

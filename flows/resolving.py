@@ -10,7 +10,7 @@ from blocks.ray_cluster import ExistingRayCluster, LocalRayCluster
 from blocks.result_store import ResultStore
 from dray.cluster import ClusterSettings
 from dray.errors import ConfigError
-from dray.job import JobSettings
+from dray.job.settings import JobSettings
 from dray.requests import Kind, ObjectStoreOptions, OutputFormat, RowDefaults, source_of
 from dray.requests.files import join
 from dray.requests.objects import is_object
@@ -30,6 +30,7 @@ def job_settings(
     sampling: SamplingOptions,
     engine: EngineOptions,
     store: str | None,
+    cluster: str,
     objects: str | None,
     output_format: OutputFormat,
 ) -> JobSettings:
@@ -60,6 +61,18 @@ def job_settings(
         skip_invalid=rows.skip_invalid,
         format=output_format,
         objects=_objects(objects),
+        recipe={
+            "input": _unless_secret(inputs),
+            "model": model,
+            "output": output,
+            "rows": rows.model_dump(),
+            "sampling": sampling.model_dump(),
+            "engine": engine.model_dump(),
+            "store": _unless_secret(store),
+            "cluster": cluster,
+            "objects": objects,
+            "format": output_format,
+        },
     )
 
 
@@ -101,6 +114,11 @@ def _variable(value: str) -> str:
     if not found:
         raise ConfigError(f"environment variable {name} is not set")
     return found
+
+
+def _unless_secret(value: Any) -> Any:
+    """A URL that may hold a password is not kept: whoever resumes the job names it again."""
+    return None if isinstance(value, str) and "://" in value and "@" in value else value
 
 
 def _block(block_type: Any, reference: str) -> Any:

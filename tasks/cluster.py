@@ -16,7 +16,9 @@ from dray.cluster import Cluster, ClusterInfo, ClusterSettings, open_cluster
 from dray.cluster.pool import ReplicaStart
 from dray.engine import ReplicaStatus
 from dray.errors import CancelledError, ConfigError, DrayError, RefusedError, StoreError, StoreFatalError
-from dray.job import OpenJob, ReplicaAccount, Timeline
+from dray.job.finalising import ReplicaAccount
+from dray.job.opening import OpenJob
+from dray.job.timeline import Timeline
 from dray.store import JobState, open_store
 
 

@@ -8,7 +8,9 @@ from prefect import get_run_logger, task
 from prefect.artifacts import create_link_artifact, create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 
-from dray.job import JobResult, OpenJob, ReplicaAccount, Timeline, finalise_job
+from dray.job.finalising import JobResult, ReplicaAccount, finalise_job
+from dray.job.opening import OpenJob
+from dray.job.timeline import Timeline
 from dray.report import ReportData, render_markdown
 from dray.requests.files import local_path
 from dray.requests.objects import is_object

@@ -13,7 +13,8 @@ from prefect_ray.context import remote_options
 
 from dray.cluster import STABLE_RESOURCE, ClusterInfo
 from dray.errors import DrayError, JobFailedError
-from dray.job import OpenJob, open_shards
+from dray.job.ingesting import open_shards
+from dray.job.opening import OpenJob
 from dray.store import Shard, ShardLease, ShardState, Store, open_store
 from tasks.infer_shard import ShardWork, infer_shard
 from tasks.monitor import Monitor
@@ -48,6 +49,20 @@ def infer(job: OpenJob, shards: list[Shard], replicas: tuple[str, ...], max_num_
                 if _ended(job, future, shard, crashes):
                     waiting.append(shard)
             monitor.check()
+
+
+def warm_up(cluster: ClusterInfo, workers: int) -> None:
+    """Let stable nodes start worker processes and import what shard tasks need, while engines start.
+
+    Fire and forget: a shard task that finds no warm process starts a cold one.
+    """
+
+    def load() -> None:
+        import tasks.infer_shard  # noqa: F401, PLC0415
+
+    remote = ray.remote(load).options(**_stable(cluster))
+    for _ in range(workers):
+        remote.remote()
 
 
 def _stable(cluster: ClusterInfo) -> dict[str, Any]:

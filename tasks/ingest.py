@@ -7,7 +7,9 @@ import time
 from prefect import get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 
-from dray.job import OpenJob, Timeline, ingest_job
+from dray.job.ingesting import ingest_job
+from dray.job.opening import OpenJob
+from dray.job.timeline import Timeline
 from dray.store import Shard
 
 _SECONDS_BETWEEN_LINES = 5.0

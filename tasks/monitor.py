@@ -14,7 +14,7 @@ from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from dray.cluster import ReplicaPool
 from dray.engine import ReplicaStatus
 from dray.errors import DrayError, FencedError, StoreError
-from dray.job import OpenJob
+from dray.job.opening import OpenJob
 from dray.report import progress_line
 from dray.store import Progress, Store, open_store
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from prefect import get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 
-from dray.job import JobSettings, OpenJob
-from dray.job import open_job as open_dray_job
+from dray.job.opening import OpenJob
+from dray.job.settings import JobSettings
+from dray.job.opening import open_job as open_dray_job
 
 
 @task(name="open-job", persist_result=False, cache_policy=NO_CACHE)

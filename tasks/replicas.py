@@ -7,7 +7,7 @@ from prefect.cache_policies import NO_CACHE
 
 from dray.cluster import ReplicaPool
 from dray.cluster.pool import ReplicaStart
-from dray.job import Timeline
+from dray.job.timeline import Timeline
 
 START_TIMEOUT = 1800.0  # seconds; a large model from a slow disk
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import time
+from collections.abc import Mapping
 from typing import Any, TextIO
 
 import orjson
@@ -35,16 +37,30 @@ def explain(error: DrayError) -> None:
 
 
 class RunLog(logging.Handler):
-    """The flow's log lines, short, with the time since the start."""
+    """The flow's log lines, short, with the time since the start.
 
-    def __init__(self, stream: TextIO | None = None) -> None:
+    Prefect builds it in place of its console handler, hence the arguments.
+    """
+
+    _SHOWN = ("prefect.flow_runs", "prefect.task_runs")
+    began = time.monotonic()
+
+    def __init__(self, stream: TextIO | None = None, styles: Mapping[str, str] | None = None) -> None:
         super().__init__(logging.INFO)
         self._stream = stream or sys.stderr
-        self._began = time.monotonic()
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.exc_info and record.levelno >= logging.ERROR:
-            return  # the end of the command says it without a traceback
+        """Write one line; tracebacks and Prefect's own notices are left to its UI."""
+        if record.exc_info or not record.name.startswith(self._SHOWN):
+            return
+        if record.levelno < logging.INFO or _of_prefect(record):
+            return
         name = "" if record.levelno < logging.WARNING else f"{record.levelname.lower()}: "
-        self._stream.write(f"{time.monotonic() - self._began:7.1f}s  {name}{record.getMessage()}\n")
+        line = f"{time.monotonic() - self.began:7.1f}s  {name}{record.getMessage()}"
+        self._stream.write(line + "\n")
         self._stream.flush()
+
+
+def _of_prefect(record: logging.LogRecord) -> bool:
+    """Whether Prefect itself said it (states, links), and not a task of ours."""
+    return f"{os.sep}prefect{os.sep}" in record.pathname

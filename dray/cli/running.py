@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import threading
@@ -23,9 +22,7 @@ _QUIET = {
     "VLLM_NO_USAGE_STATS": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
     # The run's own short lines take the place of Prefect's console format; its UI has everything.
-    "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "100",
-    "PREFECT_LOGGING_HANDLERS_CONSOLE_FLOW_RUNS_LEVEL": "100",
-    "PREFECT_LOGGING_HANDLERS_CONSOLE_TASK_RUNS_LEVEL": "100",
+    "PREFECT_LOGGING_HANDLERS_CONSOLE_CLASS": "dray.cli.output.RunLog",
 }
 _FLUSH_SECONDS = 5.0
 
@@ -36,7 +33,7 @@ def run_job(parameters: dict[str, Any], *, json: bool) -> int:
         os.environ.setdefault(name, value)
     _check_early(parameters)
     _hide_secrets(parameters)
-    with _server(), _signals():
+    with _server(), _early_cluster(parameters), _signals():
         result = _run_flow(parameters)
     if json:
         output.print_json(result)
@@ -83,6 +80,21 @@ def _server() -> Iterator[None]:
         os.environ.pop("PREFECT_API_URL", None)
 
 
+@contextmanager
+def _early_cluster(parameters: dict[str, Any]) -> Iterator[None]:
+    """Ray starts while Prefect is imported and its server boots."""
+    if parameters["cluster"] != "local":
+        yield
+        return
+    from dray.cluster import release_early, start_early
+
+    start_early()
+    try:
+        yield
+    finally:
+        release_early()
+
+
 def _run_flow(parameters: dict[str, Any]) -> dict[str, Any]:
     """The one place of dray that knows a flow: the command line is a caller of it like any other."""
     try:
@@ -95,7 +107,6 @@ def _run_flow(parameters: dict[str, Any]) -> dict[str, Any]:
             "because the wheel holds the library alone"
         ) from None
     _wait_for_api()
-    _short_log()
     try:
         state = batch_inference(**parameters, return_state=True)
     finally:
@@ -116,13 +127,6 @@ def _wait_for_api() -> None:
     url = os.environ.get("PREFECT_API_URL", "")
     if server.started is not None and server.started.url == url:
         server.started.wait()
-
-
-def _short_log() -> None:
-    """The run's own log lines on stderr."""
-    handler = output.RunLog()
-    for name in ("prefect.flow_runs", "prefect.task_runs"):
-        logging.getLogger(name).addHandler(handler)
 
 
 def _flush() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dray.cluster.base import STABLE_RESOURCE, Cluster, ClusterInfo, ClusterSettings, Node
-from dray.cluster.connect import open_cluster
+from dray.cluster.connect import open_cluster, release_early, start_early
 from dray.cluster.pool import ReplicaPool
 
 __all__ = [
@@ -14,4 +14,6 @@ __all__ = [
     "Node",
     "ReplicaPool",
     "open_cluster",
+    "release_early",
+    "start_early",
 ]

@@ -19,8 +19,30 @@ from dray.errors import ClusterError, ConfigError
 _STABLE_SLOTS = 10_000  # shard tasks ask for one each; their number is bounded by the flow, not by Ray
 
 
+_early: RayCluster | None = None  # a local cluster that was started before its job asked for it
+
+
+def start_early() -> None:
+    """Begin to start a local cluster for the next job of this process: Ray takes seconds that others can use."""
+    global _early
+    _early = RayCluster(ClusterSettings())
+    _early.start()
+
+
+def release_early() -> None:
+    """Stop a cluster that was started early and never asked for."""
+    global _early
+    early, _early = _early, None
+    if early is not None:
+        early.release()
+
+
 def open_cluster(settings: ClusterSettings) -> Cluster:
-    """A cluster as the settings say, not started yet."""
+    """A cluster as the settings say, not started yet; or the one that was started early, where it fits."""
+    global _early
+    if _early is not None and settings == ClusterSettings():
+        early, _early = _early, None
+        return early
     return RayCluster(settings)
 
 
@@ -41,8 +63,9 @@ class RayCluster:
         self._thread = threading.Thread(target=self._live, name="dray-cluster", daemon=True)
 
     def start(self) -> None:
-        """Begin in the background."""
-        self._thread.start()
+        """Begin in the background; again does nothing."""
+        if not self._thread.is_alive() and not self._ready.is_set():
+            self._thread.start()
 
     def wait(self) -> ClusterInfo:
         """Wait until the cluster can take work."""

@@ -53,7 +53,8 @@ def open_job(settings: JobSettings, *, started: float | None = None) -> OpenJob:
                 f"job {job_id} exists with other content: its {changed} changed. "
                 "Give another --job-id, or leave it out to get a new job"
             )
-        store.create_job(job_id, fingerprint=fingerprint, settings=describe(settings))
+        kept = describe(settings) | {"recipe": dict(settings.recipe)}
+        store.create_job(job_id, fingerprint=fingerprint, settings=kept)
         lease = store.claim_job(job_id, driver_name(), ttl=DRIVER_TTL, takeover=is_gone)
         counts = store.counts(job_id)
         job = OpenJob(

@@ -26,7 +26,8 @@ class JobSettings:
 
     ``model`` is a local directory or the name of one every node has. ``replicas`` None takes one per GPU, or one on a machine
     without. ``engine_arguments`` go to the engine as they are. ``work`` holds the spool; every stable
-    node must reach it. ``store_url`` may hold a password and is kept out of the repr.
+    node must reach it. ``store_url`` may hold a password and is kept out of the repr. ``recipe`` is what a
+    caller needs to start the same job again, in its own terms and without secrets; the store keeps it.
     """
 
     source: Source
@@ -43,6 +44,7 @@ class JobSettings:
     limits: Limits = field(default_factory=Limits)
     shard_rows: int = DEFAULT_SHARD_ROWS
     objects: ObjectStoreOptions | None = field(default=None, repr=False)
+    recipe: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         if self.job_id is not None and not _JOB_ID.fullmatch(self.job_id):
