@@ -51,7 +51,8 @@ class ExistingRayCluster(Block):
     _documentation_url = HttpUrl("https://github.com/dray-project/dray#clusters")
 
     address: str = Field(
-        description="Address of the head, for example 10.0.0.5:6379, or auto on a node of the cluster."
+        min_length=1,
+        description="Address of the head, for example 10.0.0.5:6379, or auto on a node of the cluster.",
     )
     auth_token: SecretStr | None = Field(
         default=None, description="The cluster's authentication token, where it has one."

@@ -22,7 +22,8 @@ class ResultStore(Block):
     _documentation_url = HttpUrl("https://github.com/dray-project/dray#stores")
 
     url: SecretStr = Field(
-        description="SQLAlchemy URL, for example postgresql://user:password@host/dray or sqlite:////data/dray.db."
+        min_length=1,
+        description="SQLAlchemy URL, for example postgresql://user:password@host/dray or sqlite:////data/dray.db.",
     )
 
     def settings(self) -> str:

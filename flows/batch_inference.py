@@ -27,6 +27,7 @@ from tasks.ingest import ingest
 from tasks.monitor import Monitor
 from tasks.opening import open_job
 from tasks.replicas import start_replicas
+from tasks.stopping import stoppable
 
 
 def _run_name() -> str:
@@ -56,16 +57,17 @@ def batch_inference(
     Running it again with the same parameters resumes the job, or writes its outputs again.
 
     Args:
-        input: Files of requests: paths, globs or object-store URIs of OpenAI batch JSONL, or of JSONL, CSV or Parquet rows.
+        input: Paths, globs or object-store URIs: OpenAI batch JSONL, or rows as JSONL, CSV or Parquet.
         model: Directory of the model: config, tokenizer and safetensors.
         output: Folder, or object-store URI, for output, errors and the report.
         job_id: Name of the job. Derived from input, model and settings when left out.
         rows: How rows become requests.
         sampling: Request fields for rows that do not set them.
         engine: The engine, its replicas and its arguments.
-        store: URL of the result store, block:NAME, or env:NAME of a variable with the URL. A SQLite file in the output folder when left out.
-        cluster: local, block:NAME, or the address of a Ray cluster.
-        objects: block:NAME of object-store credentials. The environment's when left out.
+        store: Result store: block:NAME, env:NAME of a variable with its URL, or a URL without password.
+            A SQLite file in the output folder when left out.
+        cluster: Ray cluster: local, block:NAME, or the address of one that runs.
+        objects: Object-store credentials: block:NAME. The environment's when left out.
         format: Format of output and errors.
     """
     started = time.time()
@@ -77,7 +79,9 @@ def batch_inference(
     job = open_job(settings, started)
     with cluster_of(job, cluster_settings(cluster), timeline) as running:
         shards = ingest(job, timeline, replicas=settings.replicas or 1)
-        accounts = _run_shards(job, shards, running, timeline) if open_shards(shards) else []
+        accounts = (
+            stoppable(job, lambda: _run_shards(job, shards, running, timeline)) if open_shards(shards) else []
+        )
     result = finalise(job, timeline, accounts, _end_state(job))
     if result.state == JobState.CANCELLED:
         return Cancelled(message=f"job {result.job_id} was cancelled; finished rows are kept")

@@ -1,4 +1,8 @@
-"""The parameters of the flows: small forms in the Prefect UI, settings in the code."""
+"""The parameters of the flows: small forms in the Prefect UI, settings in the code.
+
+Fields are labelled with their own names, as in Python and JSON. Each says its position, because a server on
+PostgreSQL gives the fields of a schema back in another order.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +11,21 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 
-class RowOptions(BaseModel):
-    """How the input's rows become requests."""
+class _Form(BaseModel):
+    model_config = ConfigDict(extra="forbid", field_title_generator=lambda name, _: name)
 
-    model_config = ConfigDict(extra="forbid")
+
+class RowOptions(_Form):
+    """How the input's rows become requests."""
 
     kind: Literal["chat", "completion", "embedding"] = Field(
         default="chat",
-        description="What rows with a prompt column or template ask for. OpenAI batch files say it themselves.",
+        description="What rows with a prompt_column or template ask for; OpenAI batch files say it.",
         json_schema_extra={"position": 0},
     )
     prompt_column: str | None = Field(
         default=None,
-        description="Column that holds the prompt, for JSONL, CSV, Parquet and SQL input.",
+        description="Column that holds the prompt. This or template; neither for OpenAI batch files.",
         json_schema_extra={"position": 1},
     )
     template: str | None = Field(
@@ -37,7 +43,7 @@ class RowOptions(BaseModel):
     )
     query: str | None = Field(
         default=None,
-        description="SQL query to read rows with; the input is then a database URL, or env:NAME of a variable with one.",
+        description="SQL query to read rows with; input is then env:NAME of a variable with a database URL.",
         json_schema_extra={"position": 5},
     )
     model_name: str | None = Field(
@@ -52,22 +58,32 @@ class RowOptions(BaseModel):
     )
 
 
-class SamplingOptions(BaseModel):
+class SamplingOptions(_Form):
     """Request fields for every row that does not set them itself."""
 
-    model_config = ConfigDict(extra="forbid")
-
     max_tokens: int | None = Field(
-        default=None, ge=1, description="Tokens to generate at most.", json_schema_extra={"position": 0}
+        default=None,
+        ge=1,
+        description="Tokens to generate at most; the engine's default when left out.",
+        json_schema_extra={"position": 0},
     )
     temperature: float | None = Field(
-        default=None, ge=0, description="0 is greedy.", json_schema_extra={"position": 1}
+        default=None,
+        ge=0,
+        description="0 always takes the likeliest token; higher values vary more.",
+        json_schema_extra={"position": 1},
     )
     top_p: float | None = Field(
-        default=None, gt=0, le=1, description="Nucleus sampling.", json_schema_extra={"position": 2}
+        default=None,
+        gt=0,
+        le=1,
+        description="Sample from the likeliest tokens that together have this probability.",
+        json_schema_extra={"position": 2},
     )
     seed: int | None = Field(
-        default=None, description="Seed of each request's sampling.", json_schema_extra={"position": 3}
+        default=None,
+        description="Seed of the sampling; the same seed gives the same answers.",
+        json_schema_extra={"position": 3},
     )
     extra: dict[str, Any] = Field(
         default_factory=dict,
@@ -81,20 +97,18 @@ class SamplingOptions(BaseModel):
         return given | self.extra
 
 
-class EngineOptions(BaseModel):
+class EngineOptions(_Form):
     """The engine and its replicas."""
-
-    model_config = ConfigDict(extra="forbid")
 
     name: Literal["vllm", "simulated"] = Field(
         default="vllm",
-        description="vLLM, or a simulated engine without a model.",
+        description="vllm, or simulated: answers made up without a model, to try out everything around it.",
         json_schema_extra={"position": 0},
     )
     replicas: int | None = Field(
         default=None,
         ge=1,
-        description="Engines to run; one per GPU, or one without GPUs, when left out.",
+        description="Engines to run; one per GPU, or one on a machine without, when left out.",
         json_schema_extra={"position": 1},
     )
     arguments: dict[str, Any] = Field(

@@ -118,7 +118,9 @@ def _variable(value: str) -> str:
 
 def _unless_secret(value: Any) -> Any:
     """A URL that may hold a password is not kept: whoever resumes the job names it again."""
-    return None if isinstance(value, str) and "://" in value and "@" in value else value
+    if isinstance(value, str) and "://" in value and ("@" in value or "password" in value.lower()):
+        return None
+    return value
 
 
 def _block(block_type: Any, reference: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,9 +18,11 @@ from dray.cluster.pool import ReplicaStart
 from dray.engine import ReplicaStatus
 from dray.errors import CancelledError, ConfigError, DrayError, RefusedError, StoreError, StoreFatalError
 from dray.job.finalising import ReplicaAccount
+from dray.job.keeping import kept
 from dray.job.opening import OpenJob
 from dray.job.timeline import Timeline
 from dray.store import JobState, open_store
+from dray.store.urls import parse_url
 
 
 class RunningCluster:
@@ -35,11 +38,7 @@ class RunningCluster:
         """The cluster, once it can take work."""
         info = provision(self._cluster)
         self._timeline.add("cluster", self._began, self._began + info.seconds)
-        if self._job.settings.store_url.startswith("sqlite") and len(info.stable_hosts) > 1:
-            raise ConfigError(
-                f"SQLite takes writers from one machine only, and {len(info.stable_hosts)} machines are marked "
-                "dray_stable; use PostgreSQL (--store postgresql://...)"
-            )
+        refuse_shared_sqlite(self._job.settings.store_url, info)
         return info
 
     @staticmethod
@@ -62,6 +61,21 @@ class RunningCluster:
         return accounts
 
 
+def refuse_shared_sqlite(store_url: str, info: ClusterInfo) -> None:
+    """This machine and every stable one write to the store: SQLite takes one.
+
+    Raises:
+        ConfigError: the store is SQLite, and there are several.
+    """
+    writers = info.stable_hosts | {socket.gethostname()}
+    if len(writers) > 1 and parse_url(store_url).get_backend_name() == "sqlite":
+        raise ConfigError(
+            "SQLite takes writers from one machine only; the flow and the stable nodes are "
+            f"{len(writers)} machines ({', '.join(sorted(writers)[:5])}); "
+            "use PostgreSQL (--store postgresql://...)"
+        )
+
+
 @task(name="provision-cluster", persist_result=False, cache_policy=NO_CACHE)
 def provision(cluster: Cluster) -> ClusterInfo:
     """Wait until the cluster can take work."""
@@ -79,7 +93,8 @@ def cluster_of(job: OpenJob, settings: ClusterSettings, timeline: Timeline) -> I
     cluster = open_cluster(replace(settings, environment=_environment(settings)))
     cluster.start()
     try:
-        yield RunningCluster(job, cluster, timeline)
+        with kept(job):
+            yield RunningCluster(job, cluster, timeline)
     except BaseException as error:
         _note_failure(job, error)
         raise

@@ -9,6 +9,7 @@ from prefect.artifacts import create_link_artifact, create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 
 from dray.job.finalising import JobResult, ReplicaAccount, finalise_job
+from dray.job.keeping import kept
 from dray.job.opening import OpenJob
 from dray.job.timeline import Timeline
 from dray.report import ReportData, render_markdown
@@ -17,17 +18,19 @@ from dray.requests.objects import is_object
 from dray.store import JobState, open_store
 
 
-@task(name="finalise", persist_result=False, cache_policy=NO_CACHE)
+@task(name="finalise", task_run_name="finalise", persist_result=False, cache_policy=NO_CACHE)
 def finalise(
     job: OpenJob, timeline: Timeline, replicas: Sequence[ReplicaAccount], state: JobState
 ) -> JobResult:
     """Publish output, errors and report; link them in the Prefect UI."""
-    result = finalise_job(job, timeline, replicas, state=state)
+    with kept(job):
+        result = finalise_job(job, timeline, replicas, state=state)
     with open_store(job.settings.store_url, create=False) as store:
         data = ReportData.from_json(store.get_job(job.job_id).summary["report"])
         store.release_job(job.lease)
     create_markdown_artifact(render_markdown(data), key="batch-report", description=f"Job {job.job_id}")
-    create_link_artifact(_link(result.report), key="batch-report-html", link_text="HTML report")
+    link = _link(result.report)  # a browser opens a local file only when its address is typed
+    create_link_artifact(link, key="batch-report-html", link_text=link, description="The HTML report")
     get_run_logger().info("job %s is %s: report at %s", result.job_id, result.state, result.report)
     return result
 

@@ -8,7 +8,6 @@ from typing import Any
 import ray
 from prefect import get_run_logger
 from prefect.client.schemas.objects import State
-from prefect_ray import RayTaskRunner
 from prefect_ray.context import remote_options
 
 from dray.cluster import STABLE_RESOURCE, ClusterInfo
@@ -18,6 +17,7 @@ from dray.job.opening import OpenJob
 from dray.store import Shard, ShardLease, ShardState, Store, open_store
 from tasks.infer_shard import ShardWork, infer_shard
 from tasks.monitor import Monitor
+from tasks.ray_runner import HeardRayTaskRunner
 
 SHARDS_PER_REPLICA = 2  # in flight: the tail of one overlaps the head of the next
 MAX_CRASHES = 3  # of one shard's own worker process, which runs on a stable node
@@ -34,7 +34,7 @@ def infer(job: OpenJob, shards: list[Shard], replicas: tuple[str, ...], max_num_
     running: dict[Any, tuple[Any, Shard, str]] = {}
     load: Counter[str] = Counter(dict.fromkeys(replicas, 0))
     crashes: Counter[int] = Counter()
-    with RayTaskRunner() as runner, remote_options(**_stable(cluster)):
+    with HeardRayTaskRunner() as runner, remote_options(**_stable(cluster)):
         while (waiting and not monitor.stopping) or running:
             while waiting and not monitor.stopping and len(running) < SHARDS_PER_REPLICA * len(replicas):
                 shard = waiting.popleft()

@@ -47,10 +47,10 @@ def infer_shard(number: int, replica: str, actor: str, work: ShardWork) -> Shard
     """
     logger = get_run_logger()
     with open_store(work.store_url, create=False) as store:
-        client = wait_for_replica(
-            actor, timeout=REPLICA_TIMEOUT, stopped=lambda: store.cancel_requested(work.job.job_id)
-        )
         try:
+            client = wait_for_replica(
+                actor, timeout=REPLICA_TIMEOUT, stopped=lambda: store.cancel_requested(work.job.job_id)
+            )
             receipt = run_shard(
                 store,
                 work.job,

@@ -15,7 +15,7 @@ from dray.store import Shard
 _SECONDS_BETWEEN_LINES = 5.0
 
 
-@task(name="ingest", persist_result=False, cache_policy=NO_CACHE)
+@task(name="ingest", task_run_name="ingest", persist_result=False, cache_policy=NO_CACHE)
 def ingest(job: OpenJob, timeline: Timeline, replicas: int) -> list[Shard]:
     """The job's shards; every problem in the input is reported before any engine starts."""
     logger = get_run_logger()

@@ -13,7 +13,7 @@ from prefect.artifacts import create_progress_artifact, update_progress_artifact
 
 from dray.cluster import ReplicaPool
 from dray.engine import ReplicaStatus
-from dray.errors import DrayError, FencedError, StoreError
+from dray.errors import DrayError, FencedError, JobFailedError, StoreError
 from dray.job.opening import OpenJob
 from dray.report import progress_line
 from dray.store import Progress, Store, open_store
@@ -72,6 +72,9 @@ class Monitor:
                     self._logger.warning("the store does not answer: %s", type(error).__name__)
                 except DrayError as error:
                     self._fail(error)
+                    return
+                except Exception as error:  # noqa: BLE001  thread edge: a job nobody watches must not go on
+                    self._fail(JobFailedError(f"watching the job failed: {type(error).__name__}"))
                     return
             self._follow_replicas()
             self._say(store.progress(self._job.job_id), now=True)

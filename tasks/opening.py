@@ -10,7 +10,7 @@ from dray.job.settings import JobSettings
 from dray.job.opening import open_job as open_dray_job
 
 
-@task(name="open-job", persist_result=False, cache_policy=NO_CACHE)
+@task(name="open-job", task_run_name="open job", persist_result=False, cache_policy=NO_CACHE)
 def open_job(settings: JobSettings, started: float) -> OpenJob:
     """Check settings, model, output and store; create or resume the job; become its driver."""
     job = open_dray_job(settings, started=started)

@@ -12,7 +12,7 @@ from dray.job.timeline import Timeline
 START_TIMEOUT = 1800.0  # seconds; a large model from a slow disk
 
 
-@task(name="start-replicas", persist_result=False, cache_policy=NO_CACHE)
+@task(name="start-replicas", task_run_name="start replicas", persist_result=False, cache_policy=NO_CACHE)
 def start_replicas(pool: ReplicaPool, timeline: Timeline) -> list[ReplicaStart]:
     """Wait until every replica can take work, and say what its start took."""
     logger = get_run_logger()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from dray.errors import EngineDeadError, ReplicaLostError, StoreTransientError
+from dray.errors import EngineDeadError, ReplicaLostError, StoreTransientError, StoreUnreachableError
 
 RETRIES = 8
 # Prefect's own jitter setting is ignored by its task engine; the wait for a live replica spreads the tries.
 DELAYS: list[float] = [1, 2, 5, 10, 20, 30, 60, 60]
 
-_TRANSIENT = (ReplicaLostError, EngineDeadError, StoreTransientError)
+# A store that cannot be reached was there when the job was opened: its server restarts.
+_TRANSIENT = (ReplicaLostError, EngineDeadError, StoreTransientError, StoreUnreachableError)
 
 
 def worth_retrying(task: Any, task_run: Any, state: Any) -> bool:

@@ -116,7 +116,7 @@ def run(
         },
         "sampling": {k: v for k, v in sampling.items() if v is not None} | {"extra": pairs(param, "--param")},
         "engine": {"name": engine, "replicas": replicas, "arguments": pairs(engine_arg, "--engine-arg")},
-        "store": store,
+        "store": _absolute_store(store),
         "cluster": cluster,
         "objects": objects,
         "format": format_,
@@ -215,6 +215,14 @@ def pairs(given: list[str] | None, option: str) -> dict[str, Any]:
 def _absolute(path: str) -> str:
     """Local paths as seen from anywhere: workers have other working directories."""
     return path if "://" in path else str(Path(path).expanduser().absolute())
+
+
+def _absolute_store(store: str | None) -> str | None:
+    """SQLite files likewise, whichever way they are named."""
+    if store is None or store.startswith(("env:", "block:")):
+        return store
+    file = store.removeprefix("sqlite:///")
+    return store if "://" in file else _absolute(file)
 
 
 if __name__ == "__main__":

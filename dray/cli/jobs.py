@@ -35,6 +35,8 @@ def recipe_of(job_id: str, reference: str | None) -> dict[str, Any]:
         recipe = store.get_job(job_id).settings.get("recipe")
     if not recipe:
         raise ConfigError(f"job {job_id} was not started by the flow; run its own program again")
+    if recipe["input"] is None:
+        raise ConfigError(f"job {job_id} reads a database whose URL is not kept; run its own command again")
     given = reference or os.environ.get("DRAY_STORE")
     if given and ("://" in given or given.startswith("env:")):
         recipe = {**recipe, "store": given}

@@ -11,6 +11,8 @@ from types import FrameType
 from typing import Any
 
 from dray.cli import output
+from dray.cli.descendants import kill_descendants
+from dray.cli.early import refuse_early
 from dray.cli.server import PrefectServer, configured
 from dray.errors import ConfigError, DrayError, StoreError
 from dray.job import driven
@@ -31,9 +33,9 @@ def run_job(parameters: dict[str, Any], *, json: bool) -> int:
     """Run the flow with ``parameters`` and return the exit code."""
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
-    _check_early(parameters)
+    refuse_early(parameters)
     _hide_secrets(parameters)
-    with _server(), _early_cluster(parameters), _signals():
+    with _signals(), _server(), _early_cluster(parameters):
         result = _run_flow(parameters)
     if json:
         output.print_json(result)
@@ -42,24 +44,11 @@ def run_job(parameters: dict[str, Any], *, json: bool) -> int:
     return {"completed": 0, "cancelled": 130}.get(result["state"], 1)
 
 
-def _check_early(parameters: dict[str, Any]) -> None:
-    """Refuse the obvious before Prefect and Ray take their seconds to start."""
-    from dray.job.model_files import check_model
-    from dray.requests import expand
-
-    engine = parameters["engine"]
-    if engine["name"] == "vllm":
-        check_model(parameters["model"], dummy_weights=engine["arguments"].get("load_format") == "dummy")
-    if parameters["rows"]["query"] is None:
-        inputs = parameters["input"]
-        expand([inputs] if isinstance(inputs, str) else inputs)
-
-
 def _hide_secrets(parameters: dict[str, Any]) -> None:
     """Prefect keeps the parameters of every run: a URL with a password goes by way of the environment."""
     for name in ("store", "input"):
         value = parameters[name]
-        if isinstance(value, str) and "://" in value and "@" in value:
+        if isinstance(value, str) and "://" in value and ("@" in value or "password" in value.lower()):
             variable = f"DRAY_{name.upper()}_URL"
             os.environ[variable] = value
             parameters[name] = f"env:{variable}"
@@ -158,7 +147,8 @@ def _signals() -> Iterator[None]:
     def on_interrupt(_signal: int, _frame: FrameType | None) -> None:
         if asked.is_set() or driven.latest() is None:
             output.say("dray: stopped at once; run the same command again to go on")
-            os._exit(130)  # the server, Ray and its workers end with this process
+            kill_descendants()
+            os._exit(130)
         asked.set()
         output.say("dray: stopping; finished rows are kept (Ctrl-C again stops at once)")
         threading.Thread(target=_cancel, daemon=True).start()

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+import tomllib
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -94,8 +95,12 @@ def configured() -> bool:
     if os.environ.get("PREFECT_API_URL"):
         return True
     home = Path(os.environ.get("PREFECT_HOME", "~/.prefect")).expanduser()
-    profiles = home / "profiles.toml"
-    return profiles.is_file() and "PREFECT_API_URL" in profiles.read_text()
+    try:
+        profiles = tomllib.loads((home / "profiles.toml").read_text())
+    except (OSError, tomllib.TOMLDecodeError):
+        return False
+    active = os.environ.get("PREFECT_PROFILE") or profiles.get("active")
+    return bool(profiles.get("profiles", {}).get(active, {}).get("PREFECT_API_URL"))
 
 
 def _free_port() -> int:

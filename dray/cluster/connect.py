@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import shutil
 import socket
-import tempfile
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 from dray.cluster.base import NAMESPACE, STABLE_RESOURCE, Cluster, ClusterInfo, ClusterSettings, Node
 from dray.cluster.ray_private import enable_token_auth
+from dray.cluster.temporary import TemporaryFolder, sweep
 from dray.errors import ClusterError, ConfigError
 
 _STABLE_SLOTS = 10_000  # shard tasks ask for one each; their number is bounded by the flow, not by Ray
@@ -82,10 +80,11 @@ class RayCluster:
             self._thread.join(timeout=60)
 
     def _live(self) -> None:
-        temporary: Path | None = None
+        temporary: TemporaryFolder | None = None
         try:
             if self._settings.address is None:
-                temporary = Path(tempfile.mkdtemp(prefix="dray-ray-"))
+                sweep()
+                temporary = TemporaryFolder()
             self._info = _connect(self._settings, temporary)
         except Exception as error:  # noqa: BLE001  thread edge: handed to whoever waits
             self._error = (
@@ -106,7 +105,7 @@ def _failed(settings: ClusterSettings, error: Exception) -> ClusterError:
     return ClusterError(f"could not {where}: {type(error).__name__}: {reason}")
 
 
-def _connect(settings: ClusterSettings, temporary: Path | None) -> ClusterInfo:
+def _connect(settings: ClusterSettings, temporary: TemporaryFolder | None) -> ClusterInfo:
     began = time.monotonic()
     _prepare_environment(settings)
     import ray
@@ -127,7 +126,7 @@ def _connect(settings: ClusterSettings, temporary: Path | None) -> ClusterInfo:
             num_gpus=settings.num_gpus,
             resources={STABLE_RESOURCE: _STABLE_SLOTS},
             include_dashboard=False,
-            _temp_dir=str(temporary),
+            _temp_dir=str(temporary.path) if temporary else None,
             **common,
         )
     else:
@@ -145,6 +144,8 @@ def _prepare_environment(settings: ClusterSettings) -> None:
     """Ray reads these at import and at init; its worker processes inherit them."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     if settings.address is None:
+        # Ray starts workers at nice 15; engines here must not wait behind everything else on the machine.
+        os.environ.setdefault("RAY_worker_niceness", "0")
         enable_token_auth()  # never an open port; Ray makes a token where there is none (~/.ray/auth_token)
         os.environ.pop("RAY_ADDRESS", None)
         return
@@ -190,10 +191,10 @@ def _nodes(ray: Any) -> tuple[tuple[Node, ...], str]:
     return nodes, resource
 
 
-def _disconnect(temporary: Path | None) -> None:
+def _disconnect(temporary: TemporaryFolder | None) -> None:
     import ray
 
     if ray.is_initialized():
         ray.shutdown()
     if temporary is not None:
-        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.remove()

@@ -13,9 +13,10 @@ from dray.cluster.base import NAMESPACE, ClusterInfo
 from dray.engine.client import RayReplica
 from dray.engine.protocol import EngineInfo, EngineSpec
 from dray.engine.replica import ReplicaStatus, actor_class
-from dray.errors import EngineStartError, ReplicaLostError
+from dray.errors import CancelledError, EngineStartError, ReplicaLostError
 
 MAX_RESTARTS = 20  # per job: a crash loop ends in a failed job, not in a bill
+_NAME_SECONDS = 60.0  # until Ray has noticed the death of an actor, or of the driver that owned it
 _HANDED_DOWN = ("DRAY_TRACE_DIR", "VLLM_", "HF_")
 
 
@@ -89,7 +90,7 @@ class ReplicaPool:
     def _start(self, name: str) -> None:
         began = time.time()
         options = actor_options(self._spec, self._cluster, len(self.names))
-        actor = actor_class().options(name=name, namespace=NAMESPACE, **options).remote(name, self._spec)
+        actor = _create(name, self._spec, options)
         with self._guard:
             self._replicas[name] = RayReplica(name, actor)
             self._began[name] = began
@@ -110,8 +111,25 @@ class ReplicaPool:
         self.restarts += 1
         if self.restarts > MAX_RESTARTS:
             raise EngineStartError(f"replicas died {self.restarts} times; giving up on job {self._job_id}")
-        time.sleep(min(0.2 * 2**self.restarts, 5.0))  # Ray frees a dead actor's name with some delay
+        import ray
+
+        ray.kill(self._replicas[name].actor, no_restart=True)  # it may be alive and out of reach
+        time.sleep(min(0.2 * 2**self.restarts, 5.0))
         self._start(name)
+
+
+def _create(name: str, spec: EngineSpec, options: dict[str, Any]) -> Any:
+    """A new actor of this name, once Ray has let go of its predecessor's."""
+    import ray
+
+    deadline = time.monotonic() + _NAME_SECONDS
+    while True:
+        try:
+            return actor_class().options(name=name, namespace=NAMESPACE, **options).remote(name, spec)
+        except ray.exceptions.ActorAlreadyExistsError:
+            if time.monotonic() > deadline:
+                raise EngineStartError(f"replica {name}: another actor of this name lives on") from None
+            time.sleep(0.2)
 
 
 def replica_name(job_id: str, number: int) -> str:
@@ -124,9 +142,12 @@ def wait_for_replica(name: str, *, timeout: float, stopped: Callable[[], bool] =
 
     Raises:
         ReplicaLostError: there is none in time.
+        CancelledError: ``stopped`` says that nobody wants it any more.
     """
     deadline = time.monotonic() + timeout
-    while time.monotonic() < deadline and not stopped():
+    while time.monotonic() < deadline:
+        if stopped():
+            raise CancelledError(f"stopped waiting for replica {name}")
         replica = RayReplica.find(name, NAMESPACE)
         if replica is not None:
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Protocol
 
@@ -40,6 +41,7 @@ class RayReplica:
     def __init__(self, name: str, actor: Any) -> None:
         self.name = name
         self.actor = actor
+        self._fed: Counter[str] = Counter()  # calls of `feed` by session
 
     @classmethod
     def find(cls, name: str, namespace: str) -> RayReplica | None:
@@ -70,7 +72,11 @@ class RayReplica:
 
     def feed(self, session: str, lines: list[bytes], last: bool = False) -> None:
         """Queue spool lines; a failure shows up in ``results``."""
-        self.actor.feed.remote(session, lines, last)
+        # Numbered, because the actor has many threads, and a later call may overtake an earlier one.
+        self.actor.feed.remote(session, lines, last, self._fed[session])
+        self._fed[session] += 1
+        if last:
+            del self._fed[session]
 
     def results(self, session: str, rows: int, seconds: float = FLUSH_SECONDS) -> Iterator[list[Outcome]]:
         """Finished rows in micro-batches."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dray.engine.protocol import Engine, EngineInfo
-from dray.errors import RequestRefused
+from dray.errors import EngineDeadError, RequestRefused
 from dray.requests.model import Outcome, Request
 from dray.requests.spool import decode
 
@@ -33,8 +33,14 @@ class Session:
         self.finished: list[Outcome] = []
         self.unfinished: dict[int, int] = {}  # engine key -> bytes
         self.in_hand = 0  # taken by the loop, not yet in `unfinished`
-        self.fed_all = False
+        self.fed = 0  # calls of `feed` that arrived
+        self.feeds: int | None = None  # how many there are in all, once that is known
         self.aborted = False
+
+    @property
+    def fed_all(self) -> bool:
+        """Whether every row is here."""
+        return self.feeds is not None and self.fed >= self.feeds
 
     @property
     def over(self) -> bool:
@@ -82,6 +88,8 @@ class StepLoop(threading.Thread):
         self._admitted_bytes = 0
         self._stopping = False
         self._to_abort: list[int] = []
+        self._aborted: set[str] = set()  # names of sessions whose late rows are dropped
+        self._end: EngineDeadError | None = None  # why nothing more will come out
         self.started = threading.Event()
         self.start_error: BaseException | None = None
         self.info: EngineInfo | None = None
@@ -90,21 +98,36 @@ class StepLoop(threading.Thread):
     # -- called by other threads ------------------------------------------------------------
 
     def session(self, name: str) -> Session:
-        """The session of this name, made at first use."""
+        """The session of this name, made at first use. Names are used once."""
         with self._changed:
-            return self._sessions.setdefault(name, Session(name))
+            session = self._sessions.get(name)
+            if session is None:
+                session = Session(name)
+                if name in self._aborted:
+                    session.aborted = True
+                else:
+                    self._sessions[name] = session
+            return session
 
-    def feed(self, name: str, lines: list[bytes], *, last: bool) -> None:
-        """Queue spool lines; ``last`` says that no more follow."""
+    def feed(self, name: str, lines: list[bytes], *, last: bool, number: int | None = None) -> None:
+        """Queue spool lines; ``last`` says that no more follow.
+
+        ``number`` counts the calls for this session from 0, where they may overtake each other.
+        """
         session = self.session(name)
         with self._changed:
+            if session.aborted:
+                return
             session.waiting.extend(lines)
-            session.fed_all = session.fed_all or last
+            session.fed += 1
+            if last:
+                session.feeds = session.fed if number is None else number + 1
             self._changed.notify_all()
 
     def abort(self, name: str) -> None:
         """Drop everything unfinished of a session; its readers see its end."""
         with self._changed:
+            self._aborted.add(name)
             session = self._sessions.pop(name, None)
             if session is None:
                 return
@@ -117,13 +140,16 @@ class StepLoop(threading.Thread):
         """Yield finished outcomes in micro-batches, until the session is over.
 
         A batch leaves when it holds ``rows`` outcomes, or ``seconds`` after its first one finished.
+
+        Raises:
+            EngineDeadError: the loop has ended, and rows of this session are unfinished.
         """
         session = self.session(name)
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: session.finished or session.over)
+                self._changed.wait_for(lambda: session.finished or session.over or self._end)
                 deadline = time.monotonic() + seconds
-                while len(session.finished) < rows and not session.over:
+                while len(session.finished) < rows and not session.over and not self._end:
                     left = deadline - time.monotonic()
                     if left <= 0 or not self._changed.wait(left):
                         break
@@ -131,10 +157,13 @@ class StepLoop(threading.Thread):
                 over = session.over
                 if over:
                     self._sessions.pop(name, None)
+                end = self._end
             if batch:
                 yield batch
             if over:
                 return
+            if end is not None:
+                raise end
 
     def load(self) -> tuple[int, int]:
         """Requests inside the engine, and requests waiting to enter it."""
@@ -155,6 +184,7 @@ class StepLoop(threading.Thread):
             engine = self._build()
         except BaseException as error:  # noqa: BLE001  process edge: handed to whoever waits for the start
             self.start_error = error
+            self._finish(EngineDeadError("the engine did not start"))
             self.started.set()
             return
         self.info = engine.info
@@ -162,10 +192,18 @@ class StepLoop(threading.Thread):
         try:
             while self._turn(engine):
                 pass
+            self._finish(EngineDeadError("the engine was stopped"))
         except BaseException as error:  # noqa: BLE001  process edge: a broken engine ends the process
+            self._finish(EngineDeadError(f"the engine died ({type(error).__name__})"))
             self._on_dead(error)
         finally:
             engine.close()
+
+    def _finish(self, end: EngineDeadError) -> None:
+        """Wake every reader: nothing more will come."""
+        with self._changed:
+            self._end = end
+            self._changed.notify_all()
 
     def _turn(self, engine: Engine) -> bool:
         if not self._wait_for_work():

@@ -77,9 +77,12 @@ class Replica:
         assert self._loop.info is not None
         return self._loop.info
 
-    def feed(self, session: str, lines: list[bytes], last: bool = False) -> None:
-        """Queue spool lines for ``session``; ``last`` says that no more follow."""
-        self._loop.feed(session, lines, last=last)
+    def feed(self, session: str, lines: list[bytes], last: bool = False, number: int | None = None) -> None:
+        """Queue spool lines for ``session``; ``last`` says that no more follow.
+
+        ``number`` counts the calls from 0: behind Ray they run in several threads, in any order.
+        """
+        self._loop.feed(session, lines, last=last, number=number)
 
     def results(self, session: str, rows: int, seconds: float = FLUSH_SECONDS) -> Iterator[list[Outcome]]:
         """The finished rows of ``session`` in micro-batches of up to about ``rows``."""
@@ -117,7 +120,6 @@ class Replica:
         if self._exit_when_dead:
             print(f"dray: engine dead ({type(error).__name__}), exiting", file=sys.stderr, flush=True)  # noqa: T201
             os._exit(ENGINE_DEAD_EXIT)
-        raise error
 
 
 def build_engine(spec: EngineSpec) -> Engine:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+import logging
 import os
 import time
 from collections.abc import Iterable
@@ -20,6 +21,8 @@ from dray import __version__
 from dray.engine.protocol import EngineInfo, EngineSpec
 from dray.errors import ConfigError, RequestRefused
 from dray.requests.model import Kind, Outcome, Request
+
+logger = logging.getLogger(__name__)
 
 _CHARS_PER_TOKEN = 4  # the usual rule of thumb for English text
 
@@ -89,6 +92,7 @@ class SimulatedEngine:
             max_model_len=settings.max_model_len,
             timeline={"engine": time.monotonic() - started},
         )
+        logger.info("simulated engine ready: %d requests at a time", settings.max_num_seqs)
 
     def submit(self, key: int, request: Request) -> None:
         """Admit one request; its answer is computed at once and handed out when its time is up."""

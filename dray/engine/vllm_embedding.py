@@ -14,16 +14,24 @@ from vllm.entrypoints.pooling.embed.serving import ServingEmbedding
 from dray.engine.protocol import EngineSpec
 from dray.engine.vllm_client import StepClient
 from dray.errors import RequestRefused
-from dray.requests.model import Request
+from dray.requests.model import Kind, Request
+
+
+class ORJSONResponse:
+    """Takes vLLM's answer as it is. The name tells vLLM to leave vectors as arrays."""
+
+    def __init__(self, content: dict[str, Any]) -> None:
+        self.content = content
 
 
 class EmbeddingServing:
     """The steps of ``PoolingBaseServing.__call__``, taken one after the other."""
 
     def __init__(self, spec: EngineSpec, client: StepClient, models: OpenAIServingModels, name: str) -> None:
-        from vllm.entrypoints.chat_utils import ChatTemplateConfig
+        from vllm.renderers.chat_utils import ChatTemplateConfig
 
         self.model_name = name
+        self._only_name = spec.model_name
         self._client = client
         self._serving = ServingEmbedding(
             client,
@@ -31,6 +39,7 @@ class EmbeddingServing:
             request_logger=None,
             chat_template_config=ChatTemplateConfig(chat_template=spec.arguments.get("chat_template")),
         )
+        self._serving.json_response_cls = ORJSONResponse
         self._read = TypeAdapter(EmbeddingRequest).validate_python
 
     def start(self, request: Request) -> Coroutine[Any, Any, Any]:
@@ -38,23 +47,19 @@ class EmbeddingServing:
         return self._answer(request)
 
     async def _answer(self, request: Request) -> Any:
-        from dray.engine.vllm_serving import refuse_unknown
+        from dray.engine.vllm_serving import refuse_unknown, refuse_unusable
 
+        if Kind.of_url(request.url) is not Kind.EMBEDDING:
+            raise RequestRefused("unsupported", f"this engine embeds; it does not serve {request.url}")
+        refuse_unusable(request.body, self._only_name)
         body = self._read(request.body)
         refuse_unknown(body)
-        if getattr(body, "encoding_format", "float") not in ("float", "base64"):
+        if body.encoding_format not in ("float", "base64"):
             raise RequestRefused(
                 "unsupported_field", "encoding_format must be float or base64", param="encoding_format"
             )
-        serving = self._serving
-        processor = serving.get_io_processor(body)
-        context = await serving._init_ctx(processor, body)
-        context.engine_inputs = [
-            processor.render(part) for part in processor.get_request_factory_online(context)
-        ]
-        if not context.engine_inputs:
-            raise RequestRefused("invalid_request", "input holds no prompt", param="input")
-        processor.maybe_pre_process_chunked(context)
+        body.model = None  # checked above; None is any model to vLLM
+        context = await self._prepare(body)
         tickets = [
             self._client.encode(
                 part["prompts"],
@@ -65,12 +70,37 @@ class EmbeddingServing:
             for part in context.engine_inputs
         ]
         context.final_res_batch = [await ticket for ticket in tickets]
-        return serving._postprocessing(processor, context)
+        _check(context)
+        return self._serving._postprocessing(self._processor(body), context).content
+
+    def _processor(self, body: Any) -> Any:
+        return self._serving.get_io_processor(body)
+
+    async def _prepare(self, body: Any) -> Any:
+        """vLLM's context for this request, with its prompts rendered."""
+        processor = self._processor(body)
+        context = await self._serving._init_ctx(processor, body)
+        context.engine_inputs = [
+            processor.render(part) for part in processor.get_request_factory_online(context)
+        ]
+        if not context.engine_inputs:
+            raise RequestRefused("invalid_request", "input holds no prompt", param="input")
+        processor.maybe_pre_process_chunked(context)
+        context.pooling_params.verify(self._client.model_config)
+        return context
 
     def response(self, request: Request, answer: Any) -> bytes:
-        """The body of vLLM's JSON response, with id and time pinned."""
-        body = orjson.loads(answer.body)
-        body["id"] = f"embd-{request.index}"
-        body["created"] = 0
-        body["model"] = request.body.get("model") or self.model_name
-        return orjson.dumps(body)
+        """vLLM's answer in JSON, with id and time pinned."""
+        answer["id"] = f"embd-{request.index}"
+        answer["created"] = 0
+        answer["model"] = request.body.get("model") or self.model_name
+        return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def _check(context: Any) -> None:
+    """Pass on vLLM's verdicts, and give outputs the names that chunked processing looks for."""
+    for number, output in enumerate(context.final_res_batch):
+        if output.error is not None:
+            raise RequestRefused("generation_failed", "vLLM ended this request with an internal error")
+        if context.prompt_request_ids is not None:
+            output.request_id = context.prompt_request_ids[number]

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from dray.engine.protocol import EngineInfo, EngineSpec
-from dray.engine.vllm_arguments import engine_arguments, prepare_environment
+from dray.engine.vllm_arguments import (
+    engine_arguments,
+    prepare_environment,
+    refused_arguments,
+    runs_eagerly,
+)
 from dray.errors import ConfigError, EngineDeadError, RequestRefused
 from dray.requests.model import Outcome, Request
 
@@ -39,8 +45,13 @@ class VllmEngine:
         prepare_environment(spec)
         try:
             import vllm
-            from vllm.engine.arg_utils import EngineArgs
             from vllm.platforms import current_platform
+
+            cpu = current_platform.is_cpu()
+            if cpu and runs_eagerly(spec, cpu=cpu):
+                # Samplers compile C++ on first use all the same: 18 s on 2 busy cores, or no g++.
+                os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
+            from vllm.engine.arg_utils import EngineArgs
             from vllm.v1.engine.llm_engine import LLMEngine
         except ImportError as error:
             raise ConfigError(
@@ -50,17 +61,19 @@ class VllmEngine:
         from dray.engine.vllm_serving import serving_for
 
         imported = time.monotonic()
-        arguments = engine_arguments(spec, cpu=current_platform.is_cpu())
-        self._engine = LLMEngine.from_engine_args(EngineArgs(**arguments))
+        arguments = engine_arguments(spec, cpu=cpu)
+        with refused_arguments():
+            config = EngineArgs(**arguments).create_engine_config()
+        self._engine = LLMEngine.from_vllm_config(config, disable_log_stats=arguments["disable_log_stats"])
         # Statistics per request stay; loggers that aggregate them every step have no reader here.
         self._engine.logger_manager = None
         self._client = StepClient(self._engine)
         drive_without_event_loop(self._client)
         self._serve = serving_for(spec, self._client)
+        self._folder = spec.model
         self._flights: dict[int, _Flight] = {}
         self._by_ticket: dict[str, _Flight] = {}
         self._finished: list[tuple[int, Outcome]] = []
-        config = self._engine.vllm_config
         self.info = EngineInfo(
             engine="vllm",
             version=vllm.__version__,
@@ -129,7 +142,7 @@ class VllmEngine:
             self._finished.append((flight.key, self._outcome(flight, stop.value)))
             return
         except Exception as error:  # noqa: BLE001  the seam: everything a body can provoke is a verdict on its row
-            raise refusal_of(error, flight.request.body) from None
+            raise self._named(refusal_of(error, flight.request.body)) from None
         if not isinstance(awaited, Ticket):
             flight.coroutine.close()
             raise RequestRefused("unsupported", "this combination of fields is not supported in a batch")
@@ -170,6 +183,11 @@ class VllmEngine:
             first_token_seconds=first,
             total_seconds=time.monotonic() - flight.admitted,
         )
+
+    def _named(self, refusal: RequestRefused) -> RequestRefused:
+        """The refusal with the model's name for its folder, which is another one on every machine."""
+        message = refusal.message.replace(self._folder, self.info.model)
+        return RequestRefused(refusal.code, message, param=refusal.param)
 
     def _refused(self, flight: _Flight, refusal: RequestRefused) -> Outcome:
         return Outcome(

@@ -7,7 +7,8 @@ store too, and not in the answer.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,7 +20,9 @@ from vllm.entrypoints.openai.completion.serving import OpenAIServingCompletion
 from vllm.entrypoints.openai.models.protocol import BaseModelPath
 from vllm.entrypoints.openai.models.serving import OpenAIServingModels
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
+from vllm.renderers.chat_utils import has_non_text_content
 from vllm.renderers.online_renderer import OnlineRenderer
+from vllm.sampling_params import StructuredOutputsParams
 
 from dray.engine.protocol import EngineSpec
 from dray.engine.vllm_client import StepClient
@@ -37,7 +40,16 @@ _NOT_IN_A_BATCH = {
     "return_token_offsets": "only vLLM's render endpoints give token offsets",
     "return_mm_kwargs": "only vLLM's render endpoints give these",
     "mm_payload": "only vLLM's render endpoints give these",
+    "priority": "the order of the rows is the job's",
+    "watermarking": "the engine has no watermark configured",
+    "routed_experts_prompt_start": "routed experts are not returned",
+    "prompt_embeds": "prompts are text or token ids",
+    "mm_processor_kwargs": "messages hold text only",
+    "media_io_kwargs": "messages hold text only",
 }
+_STRUCTURED_FIELDS = frozenset(
+    field.name for field in fields(StructuredOutputsParams) if not field.name.startswith("_")
+)
 
 
 class Serving(Protocol):
@@ -70,6 +82,7 @@ class GenerationServing:
         from vllm import __version__
 
         self.model_name = name
+        self._only_name = spec.model_name
         template, content_format, tools = _template_options(spec)
         renderer = OnlineRenderer(
             client.model_config,
@@ -102,10 +115,14 @@ class GenerationServing:
         return self._answer(request)
 
     async def _answer(self, request: Request) -> Any:
-        _refuse_unusable(request.body)
-        chat = Kind.of_url(request.url) is Kind.CHAT
+        refuse_unusable(request.body, self._only_name)
+        kind = Kind.of_url(request.url)
+        if kind not in (Kind.CHAT, Kind.COMPLETION):
+            raise RequestRefused("unsupported", f"this engine generates; it does not serve {request.url}")
+        chat = kind is Kind.CHAT
         body = self._read_chat(request.body) if chat else self._read_completion(request.body)
         refuse_unknown(body)
+        body.model = None  # checked above; None is any model to vLLM
         body.request_id = str(request.index)
         answer = await (
             self._chat.create_chat_completion(body) if chat else self._completion.create_completion(body)
@@ -140,17 +157,53 @@ def _template_options(spec: EngineSpec) -> tuple[str | None, Any, dict[str, Any]
     return template, arguments.get("chat_template_content_format", "auto"), tools
 
 
-def _refuse_unusable(body: dict[str, Any]) -> None:
+def refuse_unusable(body: dict[str, Any], only_name: str | None) -> None:
+    """Refuse what vLLM would take and not honour, and whatever would make it fetch something.
+
+    ``only_name`` is the one name that ``model`` may carry; None: any.
+    """
+    model = body.get("model")
+    if only_name is not None and model is not None and model != only_name:
+        raise RequestRefused("model_mismatch", f"this job serves {only_name!r} only", param="model")
     if body.get("stream"):
         raise RequestRefused("stream_unsupported", "a batch has no stream; remove `stream`", param="stream")
-    for name, reason in _NOT_IN_A_BATCH.items():
-        if body.get(name):
+    for name in body.keys() & _NOT_IN_A_BATCH.keys():
+        if body[name]:
+            reason = _NOT_IN_A_BATCH[name]
             raise RequestRefused("unsupported_field", f"`{name}` cannot be honoured: {reason}", param=name)
+    if body.get("length_penalty", 1) not in (1, None):
+        raise RequestRefused(
+            "unsupported_field", "`length_penalty` is for beam search, which is not offered in a batch"
+        )
+    if _holds_media(body.get("messages")) or _holds_media(body.get("input")):
+        raise RequestRefused("unsupported_content", "messages can hold text parts only", param="messages")
+    constraint = body.get("structured_outputs")
+    if constraint is not None and not isinstance(constraint, dict):
+        raise RequestRefused(
+            "invalid_json_schema", "structured_outputs must be an object", param="structured_outputs"
+        )
+    if constraint:
+        refuse_names(constraint.keys() - _STRUCTURED_FIELDS, "structured_outputs.")
+
+
+def _holds_media(messages: Any) -> bool:
+    """Whether a conversation, or one of several, has a part that vLLM would fetch or decode."""
+    if not isinstance(messages, list):
+        return False
+    return has_non_text_content(messages) or any(map(has_non_text_content, messages))
 
 
 def refuse_unknown(body: Any) -> None:
     """vLLM keeps unknown fields and ignores them; dray drops nothing in silence."""
-    unknown = sorted(body.model_extra or ())
+    refuse_names(body.model_extra or ())
+    response_format = getattr(body, "response_format", None)
+    if response_format is not None:
+        refuse_names(response_format.model_extra or (), "response_format.")
+
+
+def refuse_names(names: Iterable[str], where: str = "") -> None:
+    """Refuse a row for fields that nobody knows; no names, no refusal."""
+    unknown = sorted(names)
     if unknown:
-        names = ", ".join(f"`{name[:64]}`" for name in unknown[:5])
-        raise RequestRefused("unknown_field", f"unknown body field {names}", param=unknown[0][:64])
+        listed = ", ".join(f"`{where}{name[:64]}`" for name in unknown[:5])
+        raise RequestRefused("unknown_field", f"unknown body field {listed}", param=where + unknown[0][:64])

@@ -19,7 +19,7 @@ _SAMPLE_SECONDS = 0.5
 _GRACE_SECONDS = 5.0  # what a process tree may take to vanish after its root has ended
 
 
-class RunFailed(Exception):
+class RunError(Exception):
     """A measured process did not do its work; the message ends with what it said last."""
 
 
@@ -52,14 +52,14 @@ class Finished:
         """The JSON object on the last line of stdout.
 
         Raises:
-            RunFailed: the process failed, or there is none.
+            RunError: the process failed, or there is none.
         """
         if self.code != 0:
-            raise RunFailed(f"exit code {self.code}; {self._last_words()}")
+            raise RunError(f"exit code {self.code}; {self._last_words()}")
         try:
             found = orjson.loads(self.out[-1].text)
         except (IndexError, orjson.JSONDecodeError):
-            raise RunFailed(f"no JSON on the last line of stdout; {self._last_words()}") from None
+            raise RunError(f"no JSON on the last line of stdout; {self._last_words()}") from None
         return dict(found)
 
     def _last_words(self) -> str:
@@ -72,7 +72,7 @@ def run(
     """Run ``command`` to its end.
 
     Raises:
-        RunFailed: it took longer than ``timeout`` seconds; it and its descendants have been killed.
+        RunError: it took longer than ``timeout`` seconds; it and its descendants have been killed.
     """
     began = time.monotonic()
     process = subprocess.Popen(
@@ -90,13 +90,19 @@ def run(
         seconds = time.monotonic() - began
         left = tree.remaining(_GRACE_SECONDS)
     except subprocess.TimeoutExpired:
-        raise RunFailed(f"still running after {timeout:.0f} s") from None
+        raise RunError(f"still running after {timeout:.0f} s") from None
     finally:
         tree.kill()
         process.wait()
     return Finished(
-        code=code, seconds=seconds, out=out.lines(), err=err.lines(), peak=tree.peak, others=tree.others, left=left
-    )  # fmt: skip
+        code=code,
+        seconds=seconds,
+        out=out.lines(),
+        err=err.lines(),
+        peak=tree.peak,
+        others=tree.others,
+        left=left,
+    )
 
 
 def _wait(process: subprocess.Popen[bytes], tree: _Tree, deadline: float) -> int:
@@ -184,11 +190,11 @@ class _Tree:
 
 def _parents() -> list[tuple[int, int]]:
     found = []
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            fields = _stat(int(name))
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            fields = _stat(int(entry.name))
             if fields:
-                found.append((int(name), int(fields[1])))
+                found.append((int(entry.name), int(fields[1])))
     return found
 
 
@@ -219,7 +225,9 @@ def _peak_memory(pid: int) -> int:
 def _name(pid: int) -> str:
     """What the process calls itself, short: Ray's workers put their task's or actor's name there."""
     try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").split()
+        words = (
+            Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").split()
+        )
     except OSError:
         words = []
     if not words:

@@ -57,7 +57,12 @@ class Target:
         if self.bound is None:
             return [self.name, number(self.value), "", ""]
         sign = ">=" if self.at_least else "<="
-        return [self.name, number(self.value), f"{sign} {number(self.bound)}", "met" if self.met else "MISSED"]
+        return [
+            self.name,
+            number(self.value),
+            f"{sign} {number(self.bound)}",
+            "met" if self.met else "MISSED",
+        ]
 
 
 @dataclass(kw_only=True)
@@ -78,21 +83,35 @@ class Report:
         parts += [table.markdown() for table in self.tables]
         if self.targets:
             rows = [target.cells() for target in self.targets]
-            parts.append(Table(title="Targets", header=("what", "measured", "asked", ""), rows=rows).markdown())
+            parts.append(
+                Table(title="Targets", header=("what", "measured", "asked", ""), rows=rows).markdown()
+            )
         parts += [f"- {note}" for note in self.notes[:1]] if len(self.notes) == 1 else []
         if len(self.notes) > 1:
             parts.append("\n".join(f"- {note}" for note in self.notes))
         if self.failures:
-            parts.append("Failed runs:\n\n" + "\n".join(f"- {text.splitlines()[0]}" for text in self.failures))
+            parts.append("Failed runs:\n\n" + "\n".join(f"- {_brief(text)}" for text in self.failures))
         return "\n\n".join(parts)
+
+
+def _brief(text: str) -> str:
+    """The first and the last line of a failure: what, and what it said."""
+    lines = text.splitlines()
+    return lines[0] if len(lines) == 1 else f"{lines[0]} {lines[-1].strip()}"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options that every benchmark takes."""
     parser.add_argument("--quick", action="store_true", help="small and once: does it work at all?")
-    parser.add_argument("--repeats", type=int, default=None, help="rounds; the order within a round is fixed (3)")
-    parser.add_argument("--record", action="store_true", help="rewrite this benchmark's section of RESULTS.md")
-    parser.add_argument("--json", type=Path, default=None, help="where the figures go (out/benchmarks/NAME.json)")
+    parser.add_argument(
+        "--repeats", type=int, default=None, help="rounds; the order within a round is fixed (3)"
+    )
+    parser.add_argument(
+        "--record", action="store_true", help="rewrite this benchmark's section of RESULTS.md"
+    )
+    parser.add_argument(
+        "--json", type=Path, default=None, help="where the figures go (out/benchmarks/NAME.json)"
+    )
     parser.add_argument("--folder", type=Path, default=None, help="where temporary files go; a real disk")
 
 

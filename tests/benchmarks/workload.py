@@ -29,7 +29,12 @@ def prompts(count: int, *, seed: int = 1, words: int = 30) -> list[str]:
 
 def body(prompt: str, kind: str, tokens: int) -> dict[str, object]:
     """An OpenAI request body: greedy, and always to the last token."""
-    asked: dict[str, object] = {"model": MODEL_NAME, "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
+    asked: dict[str, object] = {
+        "model": MODEL_NAME,
+        "max_tokens": tokens,
+        "temperature": 0,
+        "ignore_eos": True,
+    }
     if kind == "chat":
         return asked | {"messages": [{"role": "user", "content": prompt}]}
     return asked | {"prompt": prompt}
@@ -51,9 +56,17 @@ def write_large(path: Path, rows: int, *, size: int = 1024, seed: int = 2) -> Pa
     with path.open("wb", buffering=1 << 20) as file:
         for index in range(rows):
             start = rng.randrange(len(pool) - size)
-            text = f"{index} {pool[start : start + size - 210]}"
-            line = {"custom_id": f"{rng.getrandbits(128):032x}", "method": "POST", "url": URLS["chat"]}
-            line["body"] = {"model": MODEL_NAME, "messages": [{"role": "user", "content": text}], "max_tokens": 16}
+            text = f"{index} {pool[start : start + size - 180]}"
+            line = {
+                "custom_id": f"{rng.getrandbits(128):032x}",
+                "method": "POST",
+                "url": URLS["chat"],
+                "body": {
+                    "model": MODEL_NAME,
+                    "messages": [{"role": "user", "content": text}],
+                    "max_tokens": 16,
+                },
+            }
             file.write(orjson.dumps(line) + b"\n")
     return path
 

@@ -13,7 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ class PrefectServer:
         self.port = _free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.environment = _environment(home, self.url, ui=ui)
+        self.worker: subprocess.Popen[bytes] | None = None
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> PrefectServer:
@@ -147,14 +148,10 @@ def stop(process: subprocess.Popen[bytes], *, seconds: float = 20.0) -> None:
     """End a process that ``start`` made, with its group when it does not go by itself."""
     if process.poll() is None:
         process.send_signal(signal.SIGTERM)
-        try:
+        with suppress(subprocess.TimeoutExpired):
             process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            pass
-    try:
-        os.killpg(process.pid, signal.SIGKILL)  # the leader's group holds nothing but its own children
-    except ProcessLookupError:
-        pass
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)  # its own group: nothing but its children
     process.wait()
 
 

@@ -1,0 +1,73 @@
+"""Refuse the obvious before Prefect and Ray take their seconds to start.
+
+The job checks all of this again, with everything that only the flow can resolve (blocks).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from dray.errors import ConfigError
+from dray.requests.objects import is_object
+
+_PATIENCE = 3.0  # seconds for a store that does not answer: the job itself is more patient
+
+
+def refuse_early(parameters: Mapping[str, Any]) -> None:
+    """Look at what the flow's parameters name.
+
+    Raises:
+        ConfigError, InputError, StoreUnreachableError: it cannot be used.
+    """
+    _check_engine(parameters["engine"], parameters["model"])
+    _check_input(parameters)
+    _check_output(parameters)
+    _check_store(parameters)
+
+
+def _check_engine(engine: Mapping[str, Any], model: str) -> None:
+    arguments = dict(engine["arguments"])
+    if engine["name"] == "simulated":
+        from dray.engine.simulated import SimulatedSettings
+
+        SimulatedSettings.parse(arguments)
+        return
+    from dray.job.model_files import check_model
+
+    check_model(model, dummy_weights=arguments.get("load_format") == "dummy")
+
+
+def _check_input(parameters: Mapping[str, Any]) -> None:
+    from dray.requests import expand, source_of
+
+    given = parameters["input"]
+    inputs = [given] if isinstance(given, str) else list(given)
+    rows = parameters["rows"]
+    names = ("prompt_column", "template", "system_prompt", "id_column", "query")
+    source_of(inputs, **{name: rows[name] for name in names})
+    local = [item for item in inputs if parameters["objects"] is None or not is_object(item)]
+    if rows["query"] is None and local:
+        expand(local)
+
+
+def _check_output(parameters: Mapping[str, Any]) -> None:
+    from dray.requests import check_writable
+
+    if parameters["objects"] is None or not is_object(parameters["output"]):
+        check_writable(parameters["output"])
+
+
+def _check_store(parameters: Mapping[str, Any]) -> None:
+    from dray.store import open_store
+
+    store: str | None = parameters["store"]
+    if store is None or store.startswith("block:"):
+        return
+    if store.startswith("env:"):
+        name = store.removeprefix("env:")
+        store = os.environ.get(name)
+        if not store:
+            raise ConfigError(f"environment variable {name} is not set")
+    open_store(store, patience=_PATIENCE).close()

@@ -1,0 +1,35 @@
+"""Keep the driver's lease while something takes long: reading input, starting engines, writing outputs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from dray.errors import FencedError, StoreError
+from dray.job.opening import OpenJob
+from dray.store import open_store
+
+
+@contextmanager
+def kept(job: OpenJob) -> Iterator[None]:
+    """Renew the lease every quarter of its time, in a thread, for as long as the block runs."""
+    over = threading.Event()
+    thread = threading.Thread(target=_renew, args=(job, over), name="dray-lease", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(timeout=5)
+
+
+def _renew(job: OpenJob, over: threading.Event) -> None:
+    while not over.wait(job.lease.ttl / 4):
+        try:
+            with open_store(job.settings.store_url, create=False) as store:
+                store.renew_job(job.lease)
+        except FencedError:
+            return  # another driver has the job: the next write of this one says so
+        except StoreError:
+            continue  # it is away; whoever writes next says so

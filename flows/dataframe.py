@@ -1,0 +1,81 @@
+"""The flow for a DataFrame: rows in, answers out, in the same order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dray.errors import ConfigError
+from dray.job.finalising import JobResult
+from dray.requests import Kind, frame_to_source
+from dray.requests.files import local_path
+from dray.requests.objects import is_object
+from flows.batch_inference import batch_inference
+from flows.parameters import EngineOptions, RowOptions, SamplingOptions
+
+if TYPE_CHECKING:
+    import pandas
+
+_ERRORS = {"code": "error_code", "message": "error_message"}
+
+
+def batch_inference_frame(
+    frame: pandas.DataFrame,
+    *,
+    model: str,
+    output: str,
+    rows: RowOptions,
+    sampling: SamplingOptions | None = None,
+    engine: EngineOptions | None = None,
+    job_id: str | None = None,
+    store: str | None = None,
+    cluster: str = "local",
+) -> pandas.DataFrame:
+    """Run every row of ``frame`` through the model, once; the result has its index and its order.
+
+    Columns: custom_id, text, embedding, finish_reason, prompt_tokens, completion_tokens, response (the whole
+    answer as JSON), error_code and error_message. A row has either a response or an error. The files stay in
+    ``output``, a local folder; the same call again resumes the job, or reads its results without an engine.
+
+    Raises:
+        ConfigError: ``output`` is not a local folder, or the frame or the options cannot be used.
+        InputError: rows that cannot be requests.
+        DrayError: the job did not finish; its finished rows are kept.
+    """
+    if is_object(output):
+        raise ConfigError(f"output {output} is an object store; a DataFrame's job needs a local folder")
+    source = frame_to_source(
+        frame,
+        Path(local_path(output)) / ".dray" / "frame",
+        kind=Kind(rows.kind),
+        prompt_column=rows.prompt_column,
+        template=rows.template,
+        system_prompt=rows.system_prompt,
+        id_column=rows.id_column,
+    )
+    result = batch_inference(
+        input=source.inputs[0],
+        model=model,
+        output=output,
+        job_id=job_id,
+        rows=rows,
+        sampling=sampling or SamplingOptions(),
+        engine=engine or EngineOptions(),
+        store=store,
+        cluster=cluster,
+        format="parquet",
+    )
+    assert isinstance(result, JobResult)  # a job that was cancelled raises instead
+    return _in_order(frame, result)
+
+
+def _in_order(frame: pandas.DataFrame, result: JobResult) -> pandas.DataFrame:
+    import pandas
+
+    assert result.output is not None
+    assert result.errors is not None
+    answers = pandas.read_parquet(local_path(result.output))
+    errors = pandas.read_parquet(local_path(result.errors)).rename(columns=_ERRORS)
+    both = pandas.concat([answers, errors]).sort_values("index").drop(columns="index")
+    columns = [*answers.columns.drop("index"), *_ERRORS.values()]
+    return both.set_axis(frame.index, axis="index")[columns]

@@ -1,0 +1,90 @@
+"""Let a cancel in Prefect's UI end a job in order."""
+
+from __future__ import annotations
+
+import contextvars
+import signal
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import suppress
+from typing import TypeVar
+
+from prefect import get_run_logger, runtime
+from prefect.client.orchestration import get_client
+from prefect.exceptions import TerminationSignal
+
+from dray.errors import StoreError
+from dray.job.opening import OpenJob
+from dray.store import JobState, open_store
+
+STOP_SECONDS = 15.0
+"""For shards to stop and replicas to end; Prefect's worker sends SIGKILL 30 s after its SIGTERM."""
+
+T = TypeVar("T")
+
+
+def stoppable(job: OpenJob, work: Callable[[], T]) -> T:
+    """Run ``work`` beside the main thread, and stop it in order when Prefect ends the flow run.
+
+    Prefect ends a run by raising in the main thread. Inside a call of Ray's that turns into a SystemError,
+    which reads as a failure of the flow; waiting for a thread, it stays what it is.
+
+    Raises:
+        TerminationSignal: Prefect ended the run. When somebody cancelled it, the job is cancelled too.
+    """
+    future: Future[T] = Future()
+    context = contextvars.copy_context()  # Prefect knows by it which run the thread belongs to
+    threading.Thread(target=context.run, args=(_fill, future, work), name="dray-job", daemon=True).start()
+    try:
+        return future.result()
+    except TerminationSignal:
+        disarm_ray()
+        if _cancelled_in_prefect():
+            _cancel(job, future)
+        raise
+
+
+def disarm_ray() -> None:
+    """Call off the SIGABRT that Ray's signal handler sets for 3 s after a SIGTERM, which it takes for a failure.
+
+    Ray's core chains its own handler (absl's) before Python's, in every process that is connected to a cluster.
+    """
+    signal.alarm(0)
+
+
+def _fill(future: Future[T], work: Callable[[], T]) -> None:
+    try:
+        future.set_result(work())
+    except BaseException as error:  # noqa: BLE001  thread edge: raised where the result is awaited
+        future.set_exception(error)
+
+
+def _cancelled_in_prefect() -> bool:
+    """Whether somebody cancelled this flow run; otherwise its machine is being taken away."""
+    with get_client(sync_client=True) as client:
+        state = client.read_flow_run(runtime.flow_run.id).state
+    return state is not None and (state.is_cancelling() or state.is_cancelled())
+
+
+def _cancel(job: OpenJob, future: Future[T]) -> None:
+    """Cancel the job in the store, which every shard watches, and wait until they have stopped."""
+    logger = get_run_logger()
+    try:
+        with open_store(job.settings.store_url, create=False) as store:
+            store.request_cancel(job.job_id)
+            _wait(future)
+            store.set_job_state(job.lease, JobState.CANCELLED, reason="cancelled in Prefect")
+            store.release_job(job.lease)
+            counts = store.counts(job.job_id)
+    except StoreError as error:
+        logger.warning("job %s: the store does not take the cancel: %s", job.job_id, type(error).__name__)
+        return
+    logger.info("job %s: cancelled with %s of %s rows finished, all kept; run it again to go on",
+                job.job_id, f"{counts.done + counts.failed:,}", f"{counts.total:,}")  # fmt: skip
+
+
+def _wait(future: Future[T]) -> None:
+    with suppress(FutureTimeoutError):  # whatever it still waits for goes with the cluster
+        future.exception(timeout=STOP_SECONDS)

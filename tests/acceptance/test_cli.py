@@ -1,0 +1,249 @@
+"""The commands as users type them, one job after the other in one folder."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from dray.errors import JobBusyError
+from dray.job.driver import driver_name, is_gone
+from dray.store import open_store
+from tests.support.command import CANARY, Command, Ended, committed, dray, run_arguments, write_requests
+
+pytestmark = pytest.mark.acceptance
+
+ROWS = 300
+KEYS = {
+    "job_id": str,
+    "state": str,
+    "counts": {"total", "done", "failed", "skipped"},
+    "tokens": {"prompt", "cached", "completion"},
+    "seconds": {"total", "ingest", "cluster", "weights", "engine_start", "inference", "finalise"},
+    "interruptions": int,
+    "retries": dict,
+    "cost": type(None),
+    "output": str,
+    "errors": str,
+    "report": str,
+}
+# 8 tokens at 0.2 s, 32 at a time: about 15 s of inference, a batch of answers every 1.6 s.
+SLOW = ("seconds_per_token=0.2", "max_num_seqs=32")
+
+
+@pytest.fixture(scope="module")
+def requests(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_requests(tmp_path_factory.mktemp("requests") / "in.jsonl", ROWS)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(requests: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ended]:
+    """A run from start to end, with a Prefect server of its own, as on a machine where none is configured."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    command = Command(
+        arguments=run_arguments(requests, folder / "out"), folder=folder / "log", own_server=True
+    )
+    ended = command.wait()
+    command.assert_nothing_left()
+    return folder / "out", ended
+
+
+def test_a_run_says_what_it_did(undisturbed: tuple[Path, Ended]) -> None:
+    output, ended = undisturbed
+    assert ended.code == 0, ended.stderr
+    assert len(ended.stdout.splitlines()) == 1
+    for key, expected in KEYS.items():
+        found = ended.json[key]
+        assert set(found) >= expected if isinstance(expected, set) else isinstance(found, expected), key
+    assert ended.json["counts"] == {"total": ROWS, "done": ROWS, "failed": 0, "skipped": 0}
+    assert Path(ended.json["output"]).read_bytes().count(b"\n") == ROWS
+    assert Path(ended.json["errors"]).read_bytes() == b""
+    assert Path(ended.json["report"]).is_file()
+    assert ended.json["output"] == str(output / "output.jsonl")
+    assert "ingest" in ended.stderr  # the run's log
+
+
+def test_prompts_are_in_the_spool_and_nowhere_else(undisturbed: tuple[Path, Ended]) -> None:
+    output, ended = undisturbed
+    assert CANARY not in ended.stdout + ended.stderr
+    with_canary = [path.name for path in _files(output) if CANARY.encode() in path.read_bytes()]
+    assert with_canary == ["requests.jsonl"]
+    prefect = Path(os.environ["PREFECT_HOME"])
+    assert (prefect / "prefect.db").is_file()
+    assert not [path.name for path in _files(prefect) if CANARY.encode() in path.read_bytes()]
+
+
+def test_the_same_again_skips_everything_and_writes_the_same(
+    undisturbed: tuple[Path, Ended], requests: Path, tmp_path: Path
+) -> None:
+    output, first = undisturbed
+    before = (output / "output.jsonl").read_bytes()
+    (output / "output.jsonl").unlink()
+    again = dray(tmp_path, *run_arguments(requests, output))
+    assert again.code == 0, again.stderr
+    assert again.json["counts"] == {"total": ROWS, "done": ROWS, "failed": 0, "skipped": ROWS}
+    assert again.json["seconds"]["engine_start"] == 0
+    assert (output / "output.jsonl").read_bytes() == before
+    assert first.json["job_id"] == again.json["job_id"]
+
+
+def test_what_reads_the_store(undisturbed: tuple[Path, Ended], tmp_path: Path) -> None:
+    output, _ = undisturbed
+    store = ("--store", str(output), "--json")
+    status = dray(tmp_path, "status", *store)
+    assert (status.code, status.json["job_id"], status.json["state"]) == (0, "job", "completed")
+    assert status.json["counts"] == {"total": ROWS, "done": ROWS, "failed": 0, "pending": 0}
+    jobs = dray(tmp_path, "jobs", *store)
+    assert [job["job_id"] for job in jobs.json["jobs"]] == ["job"]
+    exported = dray(tmp_path, "export", "job", "--output", str(tmp_path / "exported"), *store)
+    assert exported.code == 0
+    assert (tmp_path / "exported/output.jsonl").read_bytes() == (output / "output.jsonl").read_bytes()
+    parquet = dray(tmp_path, "export", "job", "--output", str(tmp_path / "pq"), "--format", "parquet", *store)
+    assert parquet.code == 0
+    assert (tmp_path / "pq/output.parquet").is_file()
+    report = dray(tmp_path, "report", "job", "--output", str(tmp_path / "again.html"), *store)
+    assert report.code == 0
+    assert (tmp_path / "again.html").read_bytes() == (output / "report.html").read_bytes()
+    for command in (("status", "other"), ("resume", "other"), ("cancel", "other"), ("report", "other")):
+        unknown = dray(tmp_path, *command, *store)
+        assert unknown.code == 2, command
+        assert unknown.json["error"]["type"] == "UnknownJobError"
+        assert "'other'" in unknown.stderr
+
+
+def test_people_get_lines_on_stderr_and_nothing_on_stdout(
+    undisturbed: tuple[Path, Ended], tmp_path: Path
+) -> None:
+    output, _ = undisturbed
+    status = dray(tmp_path, "status", "--store", str(output))
+    assert (status.code, status.stdout) == (0, "")
+    assert f"{ROWS} done, 0 failed of {ROWS}" in status.stderr
+
+
+def test_doctor_looks_at_this_machine(undisturbed: tuple[Path, Ended], tmp_path: Path) -> None:
+    output, _ = undisturbed
+    good = dray(tmp_path, "doctor", "--store", str(output), "--json")
+    checks = {check["name"]: check for check in good.json["checks"]}
+    assert checks["python"]["ok"]
+    assert checks["ray"]["ok"]
+    assert checks["store"]["detail"] == "reachable, 1 jobs"
+    bad = dray(tmp_path, "doctor", "--model", str(tmp_path), "--json")
+    assert bad.code == 1
+    assert not {check["name"]: check for check in bad.json["checks"]}["model"]["ok"]
+
+
+def test_bad_lines_are_all_named_before_any_engine_starts(tmp_path: Path) -> None:
+    requests = write_requests(tmp_path / "bad.jsonl", 3)
+    with requests.open("a") as file:
+        file.write('{"custom_id": "row-0"}\n[]\n')
+    command = Command(arguments=run_arguments(requests, tmp_path / "out"), folder=tmp_path / "log")
+    ended = command.wait()
+    assert ended.code == 2, ended.stderr
+    assert "the input cannot be used: 3 problems" in ended.stderr
+    assert f"{requests}:4" in ended.stderr
+    assert f"{requests}:5" in ended.stderr
+    assert "replica" not in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert ended.json["error"]["type"] == "InputError"
+    assert not (tmp_path / "out/output.jsonl").exists()
+    status = dray(tmp_path, "status", "--store", str(tmp_path / "out"), "--json").json
+    assert (status["state"], status["reason"]) == ("failed", "InputError")
+    command.assert_nothing_left()
+
+
+def test_cancel_from_elsewhere_then_resume(
+    undisturbed: tuple[Path, Ended], requests: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "out"
+    command = Command(arguments=run_arguments(requests, output, settings=SLOW), folder=tmp_path / "log")
+    command.until(lambda: committed(output) > 0, what="the first commit")
+    with (
+        open_store(f"sqlite:///{output / 'dray.db'}", create=False) as store,
+        pytest.raises(JobBusyError, match=f"/{command.process.pid}/"),
+    ):
+        store.claim_job("job", driver_name(), takeover=is_gone)  # as a second `dray run` would
+    cancelled = dray(tmp_path, "cancel", "job", "--store", str(output), "--json")
+    assert cancelled.code == 0
+    ended = command.wait()
+    _check_cancelled(ended, command, output)
+    assert dray(tmp_path, "status", "--store", str(output), "--json").json["state"] == "cancelled"
+    resumed = dray(tmp_path, "resume", "job", "--store", str(output), "--json")
+    _check_resumed(resumed, ended, output, undisturbed[0])
+
+
+def test_ctrl_c_once_ends_cleanly(undisturbed: tuple[Path, Ended], requests: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    arguments = run_arguments(requests, output, settings=SLOW)
+    command = Command(arguments=arguments, folder=tmp_path / "log")
+    command.until(lambda: committed(output) > 0, what="the first commit")
+    command.interrupt()
+    ended = command.wait()
+    assert "Ctrl-C again" in ended.stderr
+    _check_cancelled(ended, command, output)
+    _check_resumed(dray(tmp_path, *arguments), ended, output, undisturbed[0])
+
+
+def test_ctrl_c_twice_stops_at_once(undisturbed: tuple[Path, Ended], requests: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    arguments = run_arguments(requests, output, settings=SLOW)
+    command = Command(arguments=arguments, folder=tmp_path / "log")
+    command.until(lambda: committed(output) > 0, what="the first commit")
+    command.interrupt()
+    command.until(lambda: "Ctrl-C again" in command.stderr(), what="the first Ctrl-C is answered")
+    command.interrupt()
+    began = time.monotonic()
+    ended = command.wait(60)
+    assert time.monotonic() - began < 5
+    assert ended.code == 130
+    assert "stopped at once" in ended.stderr
+    command.assert_nothing_left()
+    before = committed(output)
+    resumed = dray(tmp_path, *arguments)
+    assert resumed.code == 0, resumed.stderr
+    assert resumed.json["counts"]["skipped"] >= before > 0
+    assert (output / "output.jsonl").read_bytes() == (undisturbed[0] / "output.jsonl").read_bytes()
+
+
+def test_sigterm_ends_it_too(requests: Path, tmp_path: Path) -> None:
+    """As a container's or a service's stop does it: nothing is left, and what is committed is kept."""
+    output = tmp_path / "out"
+    command = Command(arguments=run_arguments(requests, output, settings=SLOW), folder=tmp_path / "log")
+    command.until(lambda: committed(output) > 0, what="the first commit")
+    command.process.terminate()
+    ended = command.wait(60)
+    assert ended.code not in (0, 2), ended.stderr
+    assert "Traceback" not in ended.stderr
+    command.assert_nothing_left()
+    assert 0 < committed(output) < ROWS
+
+
+def test_ctrl_c_before_there_is_a_job_stops_at_once(requests: Path, tmp_path: Path) -> None:
+    command = Command(arguments=run_arguments(requests, tmp_path / "out"), folder=tmp_path / "log")
+    command.until(lambda: len(command.note_processes()) > 1, what="the first process of Ray")
+    command.interrupt()
+    ended = command.wait(60)
+    assert ended.code == 130, ended.stderr
+    command.assert_nothing_left()
+
+
+def _check_cancelled(ended: Ended, command: Command, output: Path) -> None:
+    assert ended.code == 130, ended.stderr
+    assert ended.json["state"] == "cancelled"
+    finished = ended.json["counts"]["done"]
+    assert 0 < finished < ROWS
+    assert (output / "output.jsonl").read_bytes().count(b"\n") == finished == committed(output)
+    assert CANARY not in ended.stderr
+    command.assert_nothing_left()
+
+
+def _check_resumed(resumed: Ended, cancelled: Ended, output: Path, undisturbed: Path) -> None:
+    assert resumed.code == 0, resumed.stderr
+    assert resumed.json["counts"]["skipped"] == cancelled.json["counts"]["done"]
+    assert resumed.json["counts"]["done"] == ROWS
+    assert (output / "output.jsonl").read_bytes() == (undisturbed / "output.jsonl").read_bytes()
+
+
+def _files(folder: Path) -> list[Path]:
+    return [path for path in sorted(folder.rglob("*")) if path.is_file()]

@@ -1,0 +1,42 @@
+"""All benchmarks, one after the other: ``python -m tests.benchmarks --help``."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+NAMES = ("store", "idle", "scale", "throughput")
+
+
+def main() -> int:
+    """Run each in a process of its own; the exit code is 0 when all of them ran to their end."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.benchmarks",
+        description="All benchmarks, one after the other. Each has its own --help: "
+        + ", ".join(f"tests.benchmarks.{name}" for name in NAMES),
+    )
+    parser.add_argument("--only", nargs="+", choices=NAMES, default=list(NAMES))
+    parser.add_argument("--quick", action="store_true", help="small and once: do they work at all?")
+    parser.add_argument("--record", action="store_true", help="rewrite the sections of RESULTS.md")
+    parser.add_argument("--repeats", type=int, default=None, help="rounds, where not each one's own number")
+    parser.add_argument("--folder", type=Path, default=None, help="where temporary files go; a real disk")
+    arguments = parser.parse_args()
+    failed = [name for name in arguments.only if subprocess.run(_command(name, arguments)).returncode != 0]
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _command(name: str, arguments: argparse.Namespace) -> list[str]:
+    command = [sys.executable, "-m", f"tests.benchmarks.{name}"]
+    command += ["--quick"] if arguments.quick else []
+    command += ["--record"] if arguments.record else []
+    command += ["--repeats", str(arguments.repeats)] if arguments.repeats else []
+    command += ["--folder", str(arguments.folder)] if arguments.folder else []
+    return command
+
+
+if __name__ == "__main__":
+    sys.exit(main())

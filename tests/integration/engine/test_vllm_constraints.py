@@ -1,0 +1,122 @@
+"""Structured output and tools."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from typing import Any
+
+import jsonschema
+import pytest
+
+from dray.requests.model import Outcome
+from tests.support.engines import Runner
+
+pytestmark = pytest.mark.integration
+
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "refund",
+        "description": "Pay an order back.",
+        "strict": True,
+        "parameters": {
+            "type": "object",
+            "properties": {"urgent": {"type": "boolean"}, "reason": {"enum": ["late", "broken"]}},
+            "required": ["urgent", "reason"],
+            "additionalProperties": False,
+        },
+    },
+}
+
+
+def chat(content: str, **fields: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": content}], "max_tokens": 120, "temperature": 0} | fields
+
+
+def message(outcome: Outcome) -> dict[str, Any]:
+    assert outcome.response is not None, (outcome.error_code, outcome.error_message)
+    found: dict[str, Any] = json.loads(outcome.response)["choices"][0]["message"]
+    return found
+
+
+def schema_of(rng: random.Random) -> dict[str, Any]:
+    """A bounded schema: whatever a random model says, the object ends."""
+    fields: dict[str, Any] = {
+        "category": {"enum": ["billing", "delivery", "other"]},
+        "urgent": {"type": "boolean"},
+        "count": {"type": "integer", "minimum": 0, "maximum": rng.choice([9, 99])},
+        "order": {"anyOf": [{"type": "string", "pattern": "^[A-Z]{2}[0-9]{4}$"}, {"type": "null"}]},
+        "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "minItems": 1, "maxItems": 3},
+    }
+    names = rng.sample(sorted(fields), rng.randint(1, 5))
+    return {
+        "type": "object",
+        "properties": {name: fields[name] for name in names},
+        "required": names,
+        "additionalProperties": False,
+    }
+
+
+def test_200_rows_with_a_schema_all_validate(generation: Runner) -> None:
+    rng = random.Random(3)
+    schemas = [schema_of(rng) for _ in range(20)]
+    bodies = [
+        chat(
+            f"order {number}",
+            temperature=1.0 if number % 2 else 0,
+            seed=number,
+            response_format={
+                "type": "json_schema",
+                "json_schema": {"name": "ticket", "schema": schemas[number % 20], "strict": True},
+            },
+        )
+        for number in range(200)
+    ]
+    outcomes = generation.run(bodies)
+    for number, outcome in enumerate(outcomes):
+        jsonschema.validate(json.loads(message(outcome)["content"]), schemas[number % 20])
+    assert len({outcome.response for outcome in outcomes}) > 20
+
+
+def test_regex_choice_grammar_and_json_object(generation: Runner) -> None:
+    regex, choice, grammar, anything = generation.run(
+        [
+            chat("hi", structured_outputs={"regex": "[0-9]{3}-[a-f]{2}"}),
+            chat("hi", structured_outputs={"choice": ["spam", "ham"]}),
+            chat("hi", structured_outputs={"grammar": 'root ::= "yes" | "no"'}),
+            chat("hi", response_format={"type": "json_object"}, max_tokens=60),
+        ]
+    )
+    assert re.fullmatch("[0-9]{3}-[a-f]{2}", message(regex)["content"])
+    assert message(choice)["content"] in {"spam", "ham"}
+    assert message(grammar)["content"] in {"yes", "no"}
+    assert message(anything)["content"].startswith("{")
+
+
+def test_tools(generation: Runner) -> None:
+    free, none, required, named = generation.run(
+        [
+            chat("hi", tools=[TOOL], max_tokens=8),
+            chat("hi", tools=[TOOL], tool_choice="none", max_tokens=8),
+            chat("hi", tools=[TOOL], tool_choice="required", parallel_tool_calls=False),
+            chat("hi", tools=[TOOL], tool_choice={"type": "function", "function": {"name": "refund"}}),
+        ]
+    )
+    assert message(free)["content"]
+    assert "tool_calls" not in message(none) or not message(none)["tool_calls"]
+    for index, outcome in ((2, required), (3, named)):
+        call = message(outcome)["tool_calls"][0]
+        assert call["function"]["name"] == "refund"
+        assert call["id"] == f"call_{index}_0_0"
+        jsonschema.validate(json.loads(call["function"]["arguments"]), TOOL["function"]["parameters"])
+
+
+def test_the_library_for_schemas_does_not_depend_on_what_came_first(generation: Runner) -> None:
+    """vLLM's "auto" would compile this with whatever came first, and ignore ``multipleOf``."""
+    schema = {"type": "object", "properties": {"a": {"type": "integer", "multipleOf": 3}}}
+    body = chat("hi", response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": schema}})
+    refused = generation.one(body)
+    assert refused.error_code == "invalid_json_schema"
+    assert "guidance" in (refused.error_message or "")

@@ -1,0 +1,91 @@
+"""Embeddings equal those of plain transformers: last token, normalised."""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dray.requests.model import Kind, Outcome
+from tests.support.engines import NAME, Runner
+from tests.support.tiny_model import sentence
+
+pytestmark = pytest.mark.integration
+
+
+def vectors(outcome: Outcome) -> list[Any]:
+    assert outcome.response is not None, (outcome.error_code, outcome.error_message)
+    return [entry["embedding"] for entry in json.loads(outcome.response)["data"]]
+
+
+def expected_of(folder: Path, texts: list[str]) -> np.ndarray[Any, Any]:
+    import torch
+    from transformers import AutoModel, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
+    found = []
+    with torch.inference_mode():
+        for text in texts:
+            last = model(torch.tensor([tokenizer(text).input_ids])).last_hidden_state[0, -1]
+            found.append(torch.nn.functional.normalize(last, dim=0).numpy())
+    return np.stack(found)
+
+
+def test_embeddings_are_those_of_transformers(embedding: Runner, lively_model: Path) -> None:
+    rng = random.Random(11)
+    texts = [sentence(rng, rng.randint(1, 60)) for _ in range(50)]
+    expected = expected_of(lively_model, texts)
+    singles = embedding.run([{"model": NAME, "input": text} for text in texts])
+    found = np.array([vectors(outcome)[0] for outcome in singles])
+    assert np.abs(found - expected).max() < 1e-3
+    lists = embedding.run([{"input": texts[start : start + 10]} for start in range(0, 50, 10)])
+    found = np.array([vector for outcome in lists for vector in vectors(outcome)])
+    assert np.abs(found - expected).max() < 1e-3
+    coded = embedding.run([{"input": texts[:10], "encoding_format": "base64"}])[0]
+    found = np.array([np.frombuffer(base64.b64decode(text), dtype="float32") for text in vectors(coded)])
+    assert np.abs(found - expected[:10]).max() < 1e-3
+
+
+def test_the_answer_is_openais_and_the_same_every_time(embedding: Runner) -> None:
+    body = {"model": NAME, "input": ["please help", "help"], "encoding_format": "float"}
+    first, second = embedding.one(body), embedding.one(body)
+    assert first.response == second.response
+    found = json.loads(first.response or b"")
+    assert (found["id"], found["object"], found["created"], found["model"]) == ("embd-0", "list", 0, NAME)
+    assert [entry["index"] for entry in found["data"]] == [0, 1]
+    assert found["usage"]["prompt_tokens"] == first.prompt_tokens > 0
+    assert first.completion_tokens == 0
+    assert 0 < first.total_seconds < 60
+
+
+def test_refusals(embedding: Runner) -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"input": "help", "dimensions": 16}, "invalid_request"),
+        ({"input": "help", "encoding_format": "bytes"}, "unsupported_field"),
+        ({"input": ""}, "invalid_request"),
+        ({"input": []}, "invalid_request"),
+        ({"input": 5}, "invalid_request"),
+        ({"input": [99999]}, "invalid_request"),
+        ({"input": "order help " * 600}, "context_length_exceeded"),
+        ({"input": "help", "model": "another"}, "model_mismatch"),
+        ({"input": "help", "surprise": 1}, "unknown_field"),
+        ({"input": "help", "priority": 1}, "unsupported_field"),
+        ({}, "invalid_request"),
+    ]
+    outcomes = embedding.run(
+        [body for case, _ in cases for body in (case, {"input": "fine"})], Kind.EMBEDDING
+    )
+    assert [outcome.error_code for outcome in outcomes[::2]] == [code for _, code in cases]
+    assert all(outcome.response for outcome in outcomes[1::2])
+    assert "/" not in (outcomes[0].error_message or ""), "the model is named, not its folder"
+
+
+def test_another_kind_of_row_is_refused(embedding: Runner, generation: Runner) -> None:
+    assert embedding.one({"prompt": "help"}, Kind.COMPLETION).error_code == "unsupported"
+    assert generation.one({"input": "help"}, Kind.EMBEDDING).error_code == "unsupported"

@@ -1,0 +1,285 @@
+"""A row that cannot be honoured gets its error, says nothing of the prompt, and harms no other row."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dray.requests.model import Kind
+from tests.support.engines import CONTEXT, Runner
+
+pytestmark = pytest.mark.integration
+
+CANARY = "kanarienvogel-4711"
+NEST: list[Any] = []
+for _ in range(240):  # a spool's lines hold 254 levels
+    NEST = [NEST]
+
+
+def chat(**fields: Any) -> dict[str, Any]:
+    return {
+        "messages": [{"role": "user", "content": f"please help {CANARY}"}],
+        "max_tokens": 4,
+        "temperature": 0,
+    } | fields
+
+
+def completion(**fields: Any) -> dict[str, Any]:
+    return {"prompt": f"please help {CANARY}", "max_tokens": 4, "temperature": 0} | fields
+
+
+def says(content: Any, role: Any = "user", **more: Any) -> dict[str, Any]:
+    return chat(messages=[{"role": role, "content": content, **more}])
+
+
+def schema(value: Any) -> dict[str, Any]:
+    return chat(response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": value}})
+
+
+IMAGE = {"type": "image_url", "image_url": {"url": "http://127.0.0.1:9/x.png"}}
+
+REFUSALS: list[tuple[dict[str, Any], str]] = [
+    (chat(temperature=-1), "invalid_request"),
+    (completion(top_p=2), "invalid_request"),
+    (chat(n=0), "invalid_request"),
+    (chat(n=2), "invalid_request"),  # several greedy answers
+    (completion(max_tokens=0), "invalid_request"),
+    (completion(max_tokens=-5), "invalid_request"),
+    (chat(max_completion_tokens=0), "invalid_request"),
+    (chat(max_tokens="many"), "invalid_request"),
+    (chat(seed=2.0**70), "invalid_request"),
+    (chat(stop=["a"] * 9), "invalid_request"),
+    (completion(stop=""), "invalid_request"),
+    (completion(stop_token_ids=[2.0**70]), "invalid_request"),
+    (completion(min_tokens=99), "invalid_request"),
+    (completion(logit_bias={"99999": 1}), "invalid_request"),
+    (completion(allowed_token_ids=[]), "invalid_request"),
+    (completion(bad_words=[""]), "invalid_request"),
+    (completion(repetition_penalty=0), "invalid_request"),
+    (completion(logprobs=999), "invalid_request"),
+    (chat(top_logprobs=2), "invalid_request"),
+    (completion(best_of=2), "unknown_field"),
+    (chat(temprature=0.5), "unknown_field"),
+    (chat(functions=[{}]), "unknown_field"),
+    (chat(response_format={"type": "text", "extra": 1}), "unknown_field"),
+    (chat(structured_outputs={"regex": "a", "_backend": "outlines"}), "unknown_field"),
+    (chat(model="another"), "model_mismatch"),
+    (chat(model=5), "model_mismatch"),
+    (chat(stream=True), "stream_unsupported"),
+    (chat(use_beam_search=True), "unsupported_field"),
+    (chat(priority=3), "unsupported_field"),
+    (chat(length_penalty=2.0), "unsupported_field"),
+    (chat(watermarking=True), "unsupported_field"),
+    (chat(kv_transfer_params={"prompt_token_ids": [1]}), "unsupported_field"),
+    (completion(prompt_embeds="AAAA"), "unsupported_field"),
+    (chat(mm_processor_kwargs={"a": 1}), "unsupported_field"),
+    (completion(suffix="x"), "invalid_request"),
+    (completion(prompt="order help " * 400), "context_length_exceeded"),
+    (completion(prompt=[5] * CONTEXT), "context_length_exceeded"),
+    (completion(prompt=[5] * (CONTEXT + 9)), "context_length_exceeded"),
+    (says("order help " * 4000), "context_length_exceeded"),
+    (completion(prompt=""), "invalid_request"),
+    (completion(prompt=[]), "invalid_request"),
+    (completion(prompt=[[]]), "invalid_request"),
+    (completion(prompt=[99999]), "invalid_request"),
+    (completion(prompt=[-1]), "invalid_request"),
+    (completion(prompt={"a": 1}), "invalid_request"),
+    (completion(prompt=["a", 5]), "invalid_request"),
+    (completion(prompt=NEST), "invalid_request"),
+    (chat(messages=[]), "invalid_request"),
+    (chat(messages=None), "invalid_request"),
+    (chat(messages=NEST), "invalid_request"),
+    (chat(messages=[{}]), "invalid_request"),
+    (says(5), "invalid_request"),
+    (says("a", role=5), "invalid_request"),
+    (says("a", tool_calls=5), "invalid_request"),
+    (says([IMAGE]), "unsupported_content"),
+    (says([{"type": "input_audio", "input_audio": {"data": "AA", "format": "wav"}}]), "unsupported_content"),
+    (chat(chat_template="{{ messages }}"), "invalid_request"),
+    (chat(chat_template_kwargs={"chat_template": "x"}), "invalid_request"),
+    (chat(tools=[]), "invalid_request"),
+    (chat(tool_choice="auto"), "invalid_request"),
+    (schema({"type": "strange"}), "invalid_json_schema"),
+    (schema({"$ref": "#/nowhere"}), "invalid_json_schema"),
+    (schema({"type": "string", "pattern": "(["}), "invalid_json_schema"),
+    (schema(NEST), "invalid_json_schema"),
+    (chat(response_format={"type": "json_schema"}), "invalid_json_schema"),
+    (chat(response_format={"type": "xml"}), "invalid_json_schema"),
+    (chat(structured_outputs={}), "invalid_json_schema"),
+    (chat(structured_outputs=5), "invalid_json_schema"),
+    (chat(structured_outputs={"regex": "(" * 20000 + ")" * 20000}), "invalid_json_schema"),
+    (chat(structured_outputs={"grammar": "root ::= 'a'"}), "invalid_json_schema"),
+]
+
+
+class Records(logging.Handler):
+    """What vLLM and dray log, tracebacks included."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.text: list[str] = []
+        self.setFormatter(logging.Formatter("%(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.text.append(self.format(record))
+
+
+@pytest.fixture
+def records() -> Iterator[Records]:
+    handler = Records()
+    loggers = [logging.getLogger(name) for name in ("vllm", "dray")]
+    for logger in loggers:
+        logger.addHandler(handler)
+    yield handler
+    for logger in loggers:
+        logger.removeHandler(handler)
+
+
+def test_each_refusal_has_its_code_and_the_other_rows_go_on(generation: Runner, records: Records) -> None:
+    good = completion()
+    bodies = [body for refused, _ in REFUSALS for body in (refused, good)]
+    outcomes = generation.run(bodies)
+    found = [outcome.error_code for outcome in outcomes[::2]]
+    wrong = [
+        (str(body)[:120], outcome.error_code, outcome.error_message, code)
+        for (body, code), outcome in zip(REFUSALS, outcomes[::2], strict=True)
+        if outcome.error_code != code
+    ]
+    assert not wrong, wrong
+    assert all(found)
+    assert len({(outcome.response or b"").partition(b'"object"')[2] for outcome in outcomes[1::2]}) == 1
+    for outcome in outcomes[::2]:
+        assert outcome.error_message
+        assert outcome.response is None
+        assert len(outcome.error_message) <= 600
+        assert CANARY not in outcome.error_message
+    assert CANARY not in "\n".join(records.text)
+
+
+def test_refusals_are_the_same_text_every_time(generation: Runner) -> None:
+    bodies = [body for body, _ in REFUSALS]
+    first = [(outcome.error_code, outcome.error_message) for outcome in generation.run(bodies)]
+    assert first == [(outcome.error_code, outcome.error_message) for outcome in generation.run(bodies)]
+
+
+def test_priority_zero_and_empty_options_are_fine(generation: Runner) -> None:
+    fields: list[dict[str, Any]] = [
+        {"priority": 0},
+        {"stream": False},
+        {"length_penalty": 1.0},
+        {"user": "u"},
+    ]
+    assert all(outcome.response for outcome in generation.run([chat(**extra) for extra in fields]))
+
+
+def test_nothing_is_ever_fetched(generation: Runner, embedding: Runner) -> None:
+    """A server that counts visitors sees none, whatever form the address comes in."""
+    visits: list[object] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0.2)
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/x.png"
+        over = threading.Event()
+
+        def listen() -> None:
+            while not over.is_set():
+                try:
+                    visitor, address = server.accept()
+                except TimeoutError:
+                    continue
+                visits.append(address)
+                visitor.close()
+
+        listener = threading.Thread(target=listen)
+        listener.start()
+        parts: list[Any] = [
+            {"type": "image_url", "image_url": {"url": url}},
+            {"type": "video_url", "video_url": {"url": url}},
+            {"type": "audio_url", "audio_url": {"url": url}},
+            {"image_url": url},
+            {"type": "text", "text": "a", "image_url": {"url": url}},
+        ]
+        conversations = [[{"role": "user", "content": [part]}] for part in parts]
+        outcomes = generation.run([chat(messages=messages) for messages in conversations])
+        for wrapped in (conversations, [[messages] for messages in conversations]):
+            outcomes += embedding.run([{"input": messages} for messages in wrapped], Kind.EMBEDDING)
+            outcomes += embedding.run([{"messages": messages} for messages in wrapped], Kind.EMBEDDING)
+        over.set()
+        listener.join()
+    assert {outcome.error_code for outcome in outcomes} == {"unsupported_content"}
+    assert not visits
+
+
+FIELDS = [
+    *("temperature", "top_p", "top_k", "min_p", "n", "max_tokens", "min_tokens", "seed", "stop", "logprobs"),
+    *("stop_token_ids", "logit_bias", "bad_words", "allowed_token_ids", "presence_penalty", "echo", "prompt"),
+    *(
+        "frequency_penalty",
+        "repetition_penalty",
+        "response_format",
+        "structured_outputs",
+        "messages",
+        "tools",
+    ),
+    *("tool_choice", "top_logprobs", "prompt_logprobs", "truncate_prompt_tokens", "ignore_eos", "vllm_xargs"),
+    *("chat_template_kwargs", "repetition_detection", "logprob_token_ids", "cache_salt", "return_token_ids"),
+    *(
+        "skip_special_tokens",
+        "continue_final_message",
+        "add_generation_prompt",
+        "reasoning_effort",
+        "documents",
+    ),
+    *("thinking_token_budget", "session_id", "request_id", "model", "made_up", "max_completion_tokens"),
+]
+NUMBERS = st.sampled_from(
+    [-1, 0, 1, 2, 5, 4095, 4096, 2**31, 2**40, 2**63 - 1, -0.5, 0.5, 1.5, 1e-300, 1e300]
+)
+SCALARS = st.one_of(st.none(), st.booleans(), NUMBERS, st.text(max_size=4))
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(
+            st.sampled_from(
+                ["type", "json", "regex", "choice", "grammar", "role", "content", "5", "max_pattern_size"]
+            ),
+            inner,
+            max_size=3,
+        ),
+    ),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(
+    mutations=st.lists(
+        st.tuples(st.booleans(), st.dictionaries(st.sampled_from(FIELDS), VALUES, min_size=1, max_size=3)),
+        min_size=4,
+        max_size=8,
+    )
+)
+def test_no_body_ends_the_engine(generation: Runner, mutations: list[tuple[bool, dict[str, Any]]]) -> None:
+    """100 bodies and more, several in the engine at a time: one outcome each, and good rows are answered."""
+    bodies = [(chat if as_chat else completion)(**fields) for as_chat, fields in mutations]
+    for body in bodies:
+        limit = body.get("max_tokens")
+        if limit is None or (isinstance(limit, float | int) and limit > 16):
+            body["max_tokens"] = 16
+        if isinstance(body.get("n"), int) and body["n"] > 4:
+            body["n"] = 4
+    kinds = [Kind.CHAT if as_chat else Kind.COMPLETION for as_chat, _ in mutations]
+    for kind in Kind.CHAT, Kind.COMPLETION:
+        mine = [body for body, its in zip(bodies, kinds, strict=True) if its is kind]
+        outcomes = generation.run([*mine, completion() if kind is Kind.COMPLETION else chat()], kind)
+        assert outcomes[-1].response is not None
+        for outcome in outcomes:
+            assert (outcome.response is None) != (outcome.error_code is None)
+            assert CANARY not in (outcome.error_message or "")

@@ -1,0 +1,120 @@
+"""The flow called from Python, as a library: no command line, no deployment."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
+from prefect.client.schemas.objects import FlowRun
+
+from blocks import LocalRayCluster, ObjectStoreCredentials, ResultStore
+from dray.errors import ConfigError, InputError
+from dray.job.finalising import JobResult
+from dray.store import open_store
+from flows.batch_inference import batch_inference
+from flows.parameters import EngineOptions
+from tests.support.command import CANARY, write_requests
+
+pytestmark = pytest.mark.integration
+
+SIMULATED = EngineOptions(name="simulated")
+ROWS = 50
+
+
+def last_run() -> FlowRun:
+    with get_client(sync_client=True) as client:
+        return max(client.read_flow_runs(), key=lambda run: run.created)
+
+
+def task_runs(run: FlowRun) -> list[str]:
+    with get_client(sync_client=True) as client:
+        chosen = FlowRunFilter(id=FlowRunFilterId(any_=[run.id]))
+        return [task.name for task in client.read_task_runs(flow_run_filter=chosen)]
+
+
+def answers(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "output.jsonl").read_text().splitlines()]
+
+
+def test_a_job_with_blocks_and_the_same_job_again(tmp_path: Path) -> None:
+    """Store, cluster and object-store credentials come from blocks; the second call has nothing to do."""
+    database = tmp_path / "elsewhere.db"
+    ResultStore(url=f"sqlite:///{database}").save("test-store", overwrite=True)
+    LocalRayCluster(num_cpus=2, num_gpus=0).save("test-cluster", overwrite=True)
+    ObjectStoreCredentials(region="nowhere-1", secret_access_key=CANARY).save("test-objects", overwrite=True)
+    requests = write_requests(tmp_path / "requests.jsonl", ROWS)
+    parameters: dict[str, Any] = {
+        "input": str(requests),
+        "model": "any",
+        "output": str(tmp_path / "out"),
+        "engine": SIMULATED,
+        "store": "block:test-store",
+        "cluster": "block:test-cluster",
+        "objects": "block:test-objects",
+    }
+
+    first = batch_inference(**parameters)
+
+    assert isinstance(first, JobResult)
+    assert first.state == "completed"
+    assert first.counts == {"total": ROWS, "done": ROWS, "failed": 0, "skipped": 0}
+    assert [row["custom_id"] for row in answers(tmp_path / "out")] == [f"row-{n}" for n in range(ROWS)]
+    assert not (tmp_path / "out" / "dray.db").exists()
+    with open_store(f"sqlite:///{database}", create=False) as store:
+        assert store.counts(first.job_id).done == ROWS
+    run = last_run()
+    assert CANARY not in json.dumps(run.parameters)
+    assert run.name == "requests.jsonl on any"
+    # The shard ran in one of Ray's processes: its run is known because that process found this very server.
+    assert "shard 0 on replica-0" in task_runs(run)
+
+    before = (tmp_path / "out" / "output.jsonl").read_bytes()
+    second = batch_inference(**parameters)
+
+    assert isinstance(second, JobResult)
+    assert second.job_id == first.job_id
+    assert second.counts == {"total": ROWS, "done": ROWS, "failed": 0, "skipped": ROWS}
+    assert (tmp_path / "out" / "output.jsonl").read_bytes() == before
+    assert not [name for name in task_runs(last_run()) if name.startswith("shard")]
+
+
+def test_a_refused_input_fails_before_any_engine_starts(tmp_path: Path) -> None:
+    requests = write_requests(tmp_path / "requests.jsonl", 3)
+    with requests.open("a") as file:
+        file.write(
+            '{"custom_id": "row-1", "method": "POST", "url": "/v1/chat/completions", "body": {}}\nnot JSON\n'
+        )
+
+    with pytest.raises(InputError) as refused:
+        batch_inference(input=str(requests), model="any", output=str(tmp_path / "out"), engine=SIMULATED)
+
+    assert {problem.line for problem in refused.value.problems} >= {4, 5}
+    run = last_run()
+    assert run.state is not None
+    assert run.state.is_failed()
+    assert not {"start replicas", "shard 0 on replica-0"} & set(task_runs(run))
+    assert not (tmp_path / "out" / "output.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"store": "block:no-such"}, "dray-result-store"),
+        ({"cluster": "block:no-such"}, "dray-local-ray-cluster"),
+        ({"cluster": "block:dray-existing-ray-cluster/no-such"}, "dray-existing-ray-cluster"),
+        ({"objects": "block:no-such"}, "dray-object-store-credentials"),
+        ({"store": "env:DRAY_TESTS_NO_SUCH"}, "DRAY_TESTS_NO_SUCH"),
+    ],
+)
+def test_a_block_or_variable_that_is_not_there_is_named(
+    tmp_path: Path, options: dict[str, str], named: str
+) -> None:
+    requests = write_requests(tmp_path / "requests.jsonl", 1)
+    with pytest.raises(ConfigError, match=named):
+        batch_inference(
+            input=str(requests), model="any", output=str(tmp_path / "out"), engine=SIMULATED, **options
+        )

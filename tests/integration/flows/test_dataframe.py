@@ -1,0 +1,49 @@
+"""A DataFrame in, a DataFrame out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from dray.errors import ConfigError
+from flows.dataframe import batch_inference_frame
+from flows.parameters import EngineOptions, RowOptions
+
+pytestmark = pytest.mark.integration
+
+ENGINE = EngineOptions(name="simulated", arguments={"error_on": "REFUSE"})
+
+
+def test_answers_come_back_in_the_order_of_the_frame(tmp_path: Path) -> None:
+    texts = [f"ticket number {n}" for n in range(40)]
+    texts[7] = "REFUSE this one"
+    frame = pd.DataFrame({"id": [f"t{n}" for n in range(40)], "text": texts}, index=range(1000, 960, -1))
+    rows = RowOptions(template="Sort this: {text}", id_column="id")
+
+    result = batch_inference_frame(frame, model="any", output=str(tmp_path), rows=rows, engine=ENGINE)
+
+    assert list(result.index) == list(frame.index)
+    assert list(result["custom_id"]) == list(frame["id"])
+    assert result.loc[993, "error_code"] == "simulated_error"
+    assert pd.isna(result.loc[993, "text"])
+    answered = result.drop(index=993)
+    assert answered["text"].notna().all()
+    assert answered["error_code"].isna().all()
+    assert answered["text"].nunique() == 39  # each its own answer, none shifted onto a neighbour
+    assert not frame.columns.difference(["id", "text"]).size  # the frame itself is as it was
+
+
+@pytest.mark.parametrize(
+    ("output", "rows", "problem"),
+    [
+        ("s3://bucket/out", RowOptions(prompt_column="text"), "local folder"),
+        ("out", RowOptions(), "prompt column"),
+        ("out", RowOptions(prompt_column="text", template="{text}"), "exclude each other"),
+    ],
+)
+def test_what_cannot_work_is_refused(tmp_path: Path, output: str, rows: RowOptions, problem: str) -> None:
+    place = output if "://" in output else str(tmp_path / output)
+    with pytest.raises(ConfigError, match=problem):
+        batch_inference_frame(pd.DataFrame({"text": ["a"]}), model="any", output=place, rows=rows)

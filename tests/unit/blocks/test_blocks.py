@@ -1,0 +1,119 @@
+"""Blocks: Prefect's own standard, settings that come back as they went in, secrets that stay inside."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prefect.blocks.core import Block
+from prefect.testing.standard_test_suites import BlockStandardTestSuite
+
+import blocks
+from blocks import ExistingRayCluster, LocalRayCluster, ObjectStoreCredentials, ResultStore
+from dray.cluster import ClusterSettings
+from dray.requests import ObjectStoreOptions
+
+pytestmark = pytest.mark.unit
+
+SECRET = "canary-51c8-secret"
+BLOCKS = [getattr(blocks, name) for name in blocks.__all__]
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+class TestBlocks(BlockStandardTestSuite):
+    """What Prefect asks of every block of its own collections."""
+
+    test_has_a_valid_image = None  # type: ignore[assignment]  # it fetches a logo from the network, and ours have none
+
+    @pytest.fixture
+    def block(self, block: type[Block]) -> type[Block]:
+        return block
+
+    def test_slug_and_name_say_whose_it_is(self, block: type[Block]) -> None:
+        assert block._block_type_slug is not None
+        assert block._block_type_slug.startswith("dray-")
+        assert str(block._block_type_name).startswith("dray ")
+
+
+def test_slugs_never_change() -> None:
+    # The slug is the key under which people's saved blocks lie: another one orphans them.
+    assert {block.__name__: block._block_type_slug for block in BLOCKS} == {
+        "ExistingRayCluster": "dray-existing-ray-cluster",
+        "LocalRayCluster": "dray-local-ray-cluster",
+        "ObjectStoreCredentials": "dray-object-store-credentials",
+        "ResultStore": "dray-result-store",
+    }
+
+
+text = st.text(min_size=1, max_size=20)
+maybe_text = st.none() | text
+
+
+@given(
+    endpoint=maybe_text,
+    region=maybe_text,
+    access_key_id=maybe_text,
+    secret_access_key=maybe_text,
+    allow_http=st.booleans(),
+)
+def test_object_store_settings_come_back(**given_: Any) -> None:
+    assert ObjectStoreCredentials(**given_).settings() == ObjectStoreOptions(**given_)
+
+
+@given(num_cpus=st.none() | st.floats(0.5, 512), num_gpus=st.none() | st.floats(0, 64))
+def test_local_cluster_settings_come_back(num_cpus: float | None, num_gpus: float | None) -> None:
+    settings = LocalRayCluster(num_cpus=num_cpus, num_gpus=num_gpus).settings()
+    assert settings == ClusterSettings(address=None, num_cpus=num_cpus, num_gpus=num_gpus)
+
+
+@given(address=text, auth_token=maybe_text)
+def test_existing_cluster_settings_come_back(address: str, auth_token: str | None) -> None:
+    settings = ExistingRayCluster(address=address, auth_token=auth_token).settings()
+    assert settings == ClusterSettings(address=address, auth_token=auth_token)
+
+
+@given(url=text)
+def test_store_url_comes_back(url: str) -> None:
+    assert ResultStore(url=url).settings() == url
+
+
+SECRETIVE = [
+    ResultStore(url=f"postgresql://dray:{SECRET}@db/dray"),
+    ExistingRayCluster(address="10.0.0.5:6379", auth_token=SECRET),
+    ObjectStoreCredentials(access_key_id="id", secret_access_key=SECRET),
+]
+
+
+@pytest.mark.parametrize("block", SECRETIVE, ids=lambda block: type(block).__name__)
+def test_secrets_show_nowhere(block: Block) -> None:
+    dumps = [block.model_dump_json(), str(block.model_dump()), json.dumps(block.model_dump(mode="json"))]
+    shown = [repr(block), str(block), *dumps]
+    assert not any(SECRET in text for text in shown)
+    settings = block.settings()
+    if not isinstance(settings, str):  # the store's URL itself is the secret
+        assert SECRET not in repr(settings)
+
+
+@pytest.mark.parametrize("block", SECRETIVE, ids=lambda block: type(block).__name__)
+def test_secrets_are_known_to_prefect(block: Block) -> None:
+    # Prefect encrypts and masks the fields that the schema names, not those that merely look secret.
+    assert type(block).model_json_schema()["secret_fields"]
+
+
+@pytest.mark.parametrize(
+    ("block", "values"),
+    [
+        (LocalRayCluster, {"num_cpus": 0}),
+        (LocalRayCluster, {"num_gpus": -1}),
+        (ExistingRayCluster, {}),
+        (ExistingRayCluster, {"address": ""}),
+        (ResultStore, {}),
+        (ResultStore, {"url": ""}),
+    ],
+)
+def test_what_cannot_be_used_is_refused_in_the_form(block: type[Block], values: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="validation error"):
+        block(**values)

@@ -1,0 +1,78 @@
+"""KEY=VALUE options, and paths as seen from anywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dray.cli.app import _absolute, _absolute_store, pairs
+from dray.errors import ConfigError
+
+pytestmark = pytest.mark.unit
+
+KEYS = st.from_regex(r"[a-z][a-z_]{0,10}", fullmatch=True)
+VALUES = (
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=10) | st.lists(st.booleans())
+)
+
+
+@given(st.dictionaries(KEYS, VALUES))
+def test_json_values_come_back(values: dict[str, Any]) -> None:
+    assert pairs([f"{key}={orjson.dumps(value).decode()}" for key, value in values.items()], "--x") == values
+
+
+@pytest.mark.parametrize(
+    ("given_", "expected"),
+    [
+        ("dtype=bfloat16", {"dtype": "bfloat16"}),
+        ("max-num-seqs=32", {"max_num_seqs": 32}),
+        ("stop=a=b", {"stop": "a=b"}),
+        ("empty=", {"empty": ""}),
+        ("limit_mm={\"image\": 0}", {"limit_mm": {"image": 0}}),
+    ],
+)  # fmt: skip
+def test_what_is_not_json_is_text(given_: str, expected: dict[str, Any]) -> None:
+    assert pairs([given_], "--engine-arg") == expected
+
+
+@pytest.mark.parametrize("given_", ["novalue", "=3", ""])
+def test_anything_else_is_refused_and_says_how(given_: str) -> None:
+    with pytest.raises(ConfigError, match=r"--engine-arg .*KEY=VALUE"):
+        pairs([given_], "--engine-arg")
+
+
+def test_nothing_gives_nothing() -> None:
+    assert pairs(None, "--param") == {}
+
+
+def test_local_paths_are_made_absolute_and_uris_stay(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert _absolute("in.jsonl") == str(tmp_path / "in.jsonl")
+    assert _absolute("s3://bucket/in.jsonl") == "s3://bucket/in.jsonl"
+    assert _absolute("~/in.jsonl") == str(Path.home() / "in.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("store", "expected"),
+    [
+        (None, None),
+        ("env:URL", "env:URL"),
+        ("block:main", "block:main"),
+        ("postgresql://h/d", "postgresql://h/d"),
+        ("sqlite:////data/jobs.db", "/data/jobs.db"),
+        ("/data/jobs.db", "/data/jobs.db"),
+    ],
+)
+def test_stores_that_are_the_same_everywhere(store: str | None, expected: str | None) -> None:
+    assert _absolute_store(store) == expected
+
+
+@pytest.mark.parametrize("store", ["jobs.db", "sqlite:///jobs.db"])
+def test_a_store_beside_the_user(store: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert _absolute_store(store) == str(tmp_path / "jobs.db")

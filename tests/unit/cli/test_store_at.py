@@ -1,0 +1,71 @@
+"""How a command finds its store, and the recipe of a job in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dray.cli.jobs import recipe_of, store_at
+from dray.errors import ConfigError, StoreUnreachableError, UnknownJobError
+from dray.store import open_store
+from tests.support.stores import FINGERPRINT
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The output folder of a run, with two jobs in its store."""
+    monkeypatch.delenv("DRAY_STORE", raising=False)
+    with open_store(f"sqlite:///{tmp_path / 'dray.db'}") as store:
+        recipe = {"input": ["in.jsonl"], "store": None}
+        store.create_job("with", fingerprint=FINGERPRINT, settings={"recipe": recipe})
+        store.create_job("without", fingerprint=FINGERPRINT, settings={})
+    return tmp_path
+
+
+def _jobs(reference: str | None) -> int:
+    with store_at(reference) as store:
+        return len(store.list_jobs())
+
+
+def test_by_folder_url_file_and_variable(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"sqlite:///{folder / 'dray.db'}"
+    monkeypatch.setenv("URL_OF_STORE", url)
+    for reference in (str(folder), url, str(folder / "dray.db"), "env:URL_OF_STORE"):
+        assert _jobs(reference) == 2, reference
+
+
+def test_by_default_from_the_environment_then_the_current_folder(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    assert _jobs(None) == 2
+    monkeypatch.chdir(folder.parent)
+    monkeypatch.setenv("DRAY_STORE", str(folder))
+    assert _jobs(None) == 2
+
+
+def test_what_is_not_there_is_said(folder: Path, tmp_path: Path) -> None:
+    (empty := tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError, match=r"no dray\.db in .*--store"):
+        store_at(str(empty))
+    with pytest.raises(ConfigError, match="NOT_SET_ANYWHERE is not set"):
+        store_at("env:NOT_SET_ANYWHERE")
+    with pytest.raises(StoreUnreachableError, match="no such file"):
+        store_at(str(tmp_path / "none.db"))
+    assert not (tmp_path / "none.db").exists()
+
+
+def test_the_recipe_names_its_job(folder: Path) -> None:
+    assert recipe_of("with", str(folder)) == {"input": ["in.jsonl"], "store": None, "job_id": "with"}
+    with pytest.raises(ConfigError, match="was not started by the flow"):
+        recipe_of("without", str(folder))
+    with pytest.raises(UnknownJobError):
+        recipe_of("other", str(folder))
+
+
+def test_a_store_named_by_url_is_the_one_that_goes_on(folder: Path) -> None:
+    url = f"sqlite:///{folder / 'dray.db'}"
+    assert recipe_of("with", url)["store"] == url

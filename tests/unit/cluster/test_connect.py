@@ -1,0 +1,90 @@
+"""Which clusters a job may join."""
+
+from __future__ import annotations
+
+import pytest
+
+from dray.cluster import connect
+from dray.cluster.base import ClusterInfo, ClusterSettings, Node
+from dray.errors import ConfigError
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture(autouse=True)
+def _no_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize("address", ["10.0.0.5:6379", "ray://192.0.2.7:10001", "[2001:db8::1]:6379"])
+def test_an_open_cluster_beyond_loopback_is_refused(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match=r"is open.*RAY_AUTH_MODE=token"):
+        connect._refuse_open_cluster(address)
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    connect._refuse_open_cluster(address)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:6379", "ray://localhost:10001", "[::1]:6379", "auto"])
+def test_loopback_may_be_open(address: str) -> None:
+    connect._refuse_open_cluster(address)
+
+
+def test_a_name_that_nobody_knows_counts_as_elsewhere() -> None:
+    with pytest.raises(ConfigError, match="is open"):
+        connect._refuse_open_cluster("no-such-host.invalid:6379")
+
+
+def test_the_refusal_comes_before_ray_is_asked() -> None:
+    cluster = connect.RayCluster(ClusterSettings(address="192.0.2.7:6379"))
+    cluster.start()
+    with pytest.raises(ConfigError, match=r"192\.0\.2\.7:6379 is open"):
+        cluster.wait()
+    cluster.release()
+    cluster.release()  # always safe
+
+
+def test_the_token_is_not_shown() -> None:
+    assert "secret" not in repr(ClusterSettings(address="a:1", auth_token="secret"))
+
+
+def _node(host: str, **resources: float) -> dict[str, object]:
+    return {"Alive": True, "NodeID": host, "NodeManagerHostname": host, "Resources": resources}
+
+
+class _Ray:
+    """What Ray says of its nodes."""
+
+    def __init__(self, *nodes: dict[str, object]) -> None:
+        self._nodes = nodes
+
+    def nodes(self) -> list[dict[str, object]]:
+        return list(self._nodes)
+
+
+def _info(*nodes: dict[str, object]) -> ClusterInfo:
+    found, resource = connect._nodes(_Ray(*nodes))
+    return ClusterInfo(address="a", nodes=found, seconds=0.0, stable_resource=resource)
+
+
+def test_stable_nodes_are_those_that_are_marked() -> None:
+    info = _info(_node("head", CPU=1), _node("a", CPU=4, dray_stable=100), _node("spot", GPU=8.0))
+    assert info.stable_hosts == {"a"}
+    assert info.stable_resource == "dray_stable"
+    assert [node.gpus for node in info.nodes] == [0.0, 0.0, 8.0]
+
+
+def test_the_head_is_taken_where_nobody_is_marked() -> None:
+    info = _info(_node("head", **{"CPU": 1, "node:__internal_head__": 1}), _node("worker", CPU=4))
+    assert info.stable_hosts == {"head"}
+    assert info.stable_resource == "node:__internal_head__"
+
+
+def test_dead_nodes_do_not_count() -> None:
+    dead = {**_node("dead", dray_stable=1), "Alive": False}
+    assert _info(_node("head", **{"node:__internal_head__": 1}), dead).stable_hosts == {"head"}
+
+
+def test_hosts_with_several_stable_nodes_count_once() -> None:
+    nodes = tuple(Node(node_id=str(n), host="one", cpus=1, gpus=0, stable=True) for n in range(2))
+    assert ClusterInfo(address="a", nodes=nodes, seconds=0, stable_resource="r").stable_hosts == {"one"}

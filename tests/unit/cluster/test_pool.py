@@ -1,0 +1,64 @@
+"""What a replica asks Ray for, and how many there are."""
+
+from __future__ import annotations
+
+import pytest
+
+from dray.cluster.base import ClusterInfo, Node
+from dray.cluster.pool import actor_options, default_replicas, replica_name
+from dray.engine.protocol import EngineSpec
+from dray.requests import Kind
+
+pytestmark = pytest.mark.unit
+
+VLLM = EngineSpec(name="vllm", model="m", kind=Kind.CHAT)
+SIMULATED = EngineSpec(name="simulated", model="m", kind=Kind.CHAT)
+
+
+def _cluster(*nodes: tuple[float, float]) -> ClusterInfo:
+    found = tuple(
+        Node(node_id=str(n), host=str(n), cpus=cpus, gpus=gpus, stable=n == 0)
+        for n, (cpus, gpus) in enumerate(nodes)
+    )
+    return ClusterInfo(address="a", nodes=found, seconds=0.0, stable_resource="dray_stable")
+
+
+@pytest.fixture(autouse=True)
+def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    for name in list(os.environ):
+        if name.startswith(("DRAY_TRACE_DIR", "VLLM_", "HF_")):
+            monkeypatch.delenv(name)
+
+
+def test_the_simulated_engine_takes_no_processor_from_anybody() -> None:
+    assert actor_options(SIMULATED, _cluster((8, 4)), 1) == {"num_cpus": 0}
+
+
+def test_one_gpu_a_replica_where_there_are_gpus() -> None:
+    assert actor_options(VLLM, _cluster((4, 0), (32, 8)), 8) == {"num_gpus": 1, "num_cpus": 1}
+
+
+@pytest.mark.parametrize(("cpus", "replicas", "expected"), [(8, 1, 8.0), (8, 3, 2.0), (2, 4, 1.0)])
+def test_the_processors_are_shared_without(cpus: float, replicas: int, expected: float) -> None:
+    assert actor_options(VLLM, _cluster((cpus, 0)), replicas) == {"num_cpus": expected}
+
+
+def test_what_configures_engines_goes_along_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
+    monkeypatch.setenv("DRAY_STORE_URL", "postgresql://u:secret@h/d")
+    options = actor_options(SIMULATED, _cluster((1, 0)), 1)
+    assert options["runtime_env"] == {"env_vars": {"VLLM_CPU_KVCACHE_SPACE": "1"}}
+
+
+@pytest.mark.parametrize(
+    ("engine", "nodes", "expected"),
+    [("vllm", [(4, 0)], 1), ("vllm", [(4, 0), (8, 8), (8, 4)], 12), ("simulated", [(8, 8)], 1)],
+)
+def test_one_replica_a_gpu(engine: str, nodes: list[tuple[float, float]], expected: int) -> None:
+    assert default_replicas(engine, _cluster(*nodes)) == expected
+
+
+def test_names_belong_to_the_job() -> None:
+    assert replica_name("job", 3) == "job/replica-3"

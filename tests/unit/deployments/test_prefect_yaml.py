@@ -1,0 +1,108 @@
+"""The shipped prefect.yaml. Prefect drops keys that it does not know without a word: this file does not."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prefect import Flow
+from prefect.cli.deploy._models import (
+    ConcurrencyLimitSpec,
+    DeploymentConfig,
+    PrefectYamlModel,
+    RawScheduleConfig,
+    WorkPoolConfig,
+)
+from prefect.deployments.steps import pull
+from pydantic import BaseModel
+
+pytestmark = pytest.mark.unit
+
+ROOT = Path(__file__).parents[3]
+FILE = ROOT / "deployments" / "prefect.yaml"
+CONTENT: dict[str, Any] = yaml.safe_load(FILE.read_text())
+DEPLOYMENTS: list[dict[str, Any]] = CONTENT["deployments"]
+
+each_deployment = pytest.mark.parametrize(
+    "deployment", DEPLOYMENTS, ids=lambda deployment: deployment["name"]
+)
+
+
+def unknown_keys(content: dict[str, Any], model: type[BaseModel]) -> set[str]:
+    known = {field.alias or name for name, field in model.model_fields.items()}
+    return set(content) - known
+
+
+def flow_of(deployment: dict[str, Any]) -> Flow[..., Any]:
+    module, _, name = deployment["entrypoint"].rpartition(".")
+    found = getattr(importlib.import_module(module), name)
+    assert isinstance(found, Flow)
+    return found
+
+
+def test_prefect_knows_every_key_of_the_file() -> None:
+    assert unknown_keys(CONTENT, PrefectYamlModel) == set()
+
+
+@each_deployment
+def test_prefect_knows_every_key_of_a_deployment(deployment: dict[str, Any]) -> None:
+    unknown = unknown_keys(deployment, DeploymentConfig)
+    unknown |= unknown_keys(deployment["work_pool"], WorkPoolConfig)
+    unknown |= unknown_keys(deployment["concurrency_limit"], ConcurrencyLimitSpec)
+    for schedule in deployment["schedules"]:
+        unknown |= unknown_keys(schedule, RawScheduleConfig)
+    assert unknown == set()
+
+
+def test_a_misspelled_key_is_found() -> None:
+    assert unknown_keys({"name": "x", "entry_point": "y"}, DeploymentConfig) == {"entry_point"}
+
+
+@each_deployment
+def test_prefect_can_read_it(deployment: dict[str, Any]) -> None:
+    PrefectYamlModel.model_validate(CONTENT)
+    assert all(isinstance(item, RawScheduleConfig) for item in DeploymentConfig(**deployment).schedules or [])
+
+
+@each_deployment
+def test_the_entrypoint_is_a_module_and_its_parameters_fit_the_flow(deployment: dict[str, Any]) -> None:
+    assert ":" not in deployment["entrypoint"]  # file entrypoints cannot be unpickled on Ray's workers
+    flow = flow_of(deployment)
+    assert deployment["enforce_parameter_schema"]
+    flow.validate_parameters(deployment["parameters"])
+    for schedule in deployment["schedules"]:
+        flow.validate_parameters(deployment["parameters"] | schedule.get("parameters", {}))
+
+
+@each_deployment
+def test_its_schedules_wait_to_be_turned_on(deployment: dict[str, Any]) -> None:
+    assert deployment["schedules"]
+    for schedule in deployment["schedules"]:
+        assert schedule["active"] is False  # deploying must not start to spend
+        assert schedule["timezone"]
+        assert schedule["slug"]
+
+
+@each_deployment
+def test_its_inputs_are_in_the_repository(deployment: dict[str, Any]) -> None:
+    for name in ("input", "model"):
+        assert (ROOT / deployment["parameters"][name]).exists()
+
+
+def test_pull_steps_are_prefects_and_take_what_they_are_given() -> None:
+    for step in CONTENT["pull"]:
+        ((name, inputs),) = step.items()
+        function = getattr(pull, name.rpartition(".")[2])
+        inspect.signature(function).bind(**inputs)
+
+
+def test_no_path_of_a_machine_is_written_down() -> None:
+    assert not re.findall(
+        r"(?<![\w:/.{$=])/(?:home|root|Users|srv|work|tmp|opt|mnt)/\S*", yaml.safe_dump(CONTENT)
+    )
+    assert "{{ $PWD }}" in yaml.safe_dump(CONTENT["pull"])

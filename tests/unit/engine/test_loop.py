@@ -1,0 +1,224 @@
+"""The step loop: each row comes out once, whatever sessions do; nobody waits for ever."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dray.engine import EngineInfo, EngineSpec, Replica
+from dray.engine.loop import StepLoop
+from dray.errors import ConfigError, EngineDeadError, RequestRefused
+from dray.requests.model import Kind, Outcome, Request
+from dray.requests.spool import encode
+
+pytestmark = pytest.mark.unit
+
+
+class RandomEngine:
+    """Finishes a random choice of its requests at each step; refuses and breaks on demand."""
+
+    def __init__(self, seed: int = 0, max_num_seqs: int = 4, break_after: int | None = None) -> None:
+        self.info = EngineInfo(
+            engine="random", version="0", model="m", max_num_seqs=max_num_seqs, max_model_len=9, timeline={}
+        )
+        self.most = 0
+        self.aborted: list[int] = []
+        self.closed = False
+        self.running: dict[int, Request] = {}
+        self._random = random.Random(seed)
+        self._steps_left = break_after
+
+    def submit(self, key: int, request: Request) -> None:
+        if request.body.get("refuse"):
+            raise RequestRefused("refused", "as asked")
+        assert key not in self.running
+        self.running[key] = request
+        self.most = max(self.most, len(self.running))
+
+    def step(self) -> list[tuple[int, Outcome]]:
+        if self._steps_left is not None:
+            self._steps_left -= 1
+            if self._steps_left < 0:
+                raise RuntimeError("broken")
+        keys = [key for key in self.running if self._random.random() < 0.5]
+        return [
+            (key, Outcome(index=done.index, custom_id=done.custom_id, response=b"{}"))
+            for key in keys
+            for done in [self.running.pop(key)]
+        ]
+
+    def abort(self, keys: Iterable[int]) -> None:
+        for key in keys:
+            self.aborted.append(key)
+            self.running.pop(key, None)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def started(engine: RandomEngine, dead: list[BaseException] | None = None) -> StepLoop:
+    loop = StepLoop(lambda: engine, on_dead=(dead if dead is not None else []).append)
+    loop.start()
+    assert loop.started.wait(5)
+    return loop
+
+
+def rows(indexes: Iterable[int], **body: Any) -> list[bytes]:
+    return [
+        encode(Request(index=index, custom_id=f"c{index}", url=Kind.CHAT.url, body=body)) for index in indexes
+    ]
+
+
+def drain(loop: StepLoop, name: str) -> list[int]:
+    return [outcome.index for batch in loop.batches(name, rows=3, seconds=0.001) for outcome in batch]
+
+
+SESSIONS = st.lists(
+    st.tuples(
+        st.lists(st.lists(st.booleans(), max_size=6), min_size=1, max_size=4),  # feeds of rows, True: refused
+        st.booleans(),  # aborted half way
+        st.booleans(),  # feeds arrive in reverse
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@settings(max_examples=60)
+@given(sessions=SESSIONS, seed=st.integers(0, 99))
+def test_each_row_comes_out_once(sessions: list[Any], seed: int) -> None:
+    engine = RandomEngine(seed)
+    loop = started(engine)
+    found: dict[str, list[int]] = {}
+    threads = []
+    for number, (feeds, aborts, reverse) in enumerate(sessions):
+        name = f"s{number}"
+        calls: list[tuple[int, list[bytes], bool]] = []
+        index = 0
+        for place, feed in enumerate(feeds):
+            lines = [line for refuse in feed for line in rows([(index := index + 1)], refuse=refuse)]
+            calls.append((place, lines, place == len(feeds) - 1))
+
+        def act(
+            name: str = name, calls: list[Any] = calls, aborts: bool = aborts, back: bool = reverse
+        ) -> None:
+            for place, lines, last in calls[::-1] if back else calls:
+                loop.feed(name, lines, last=last, number=place)
+            if aborts:
+                loop.abort(name)
+
+        def read(name: str = name) -> None:
+            found[name] = drain(loop, name)
+
+        threads += [threading.Thread(target=act), threading.Thread(target=read)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=10)
+        assert not thread.is_alive(), "a reader waits for ever"
+    for number, (feeds, aborts, _) in enumerate(sessions):
+        expected = list(range(1, sum(map(len, feeds)) + 1))
+        seen = sorted(found[f"s{number}"])
+        assert len(set(seen)) == len(seen)
+        assert set(seen) <= set(expected) if aborts else seen == expected
+    assert engine.most <= 1.2 * 4 + 1
+    end = time.monotonic() + 5
+    while loop.load() != (0, 0) or engine.running:
+        assert time.monotonic() < end, "something stayed in the engine"
+        time.sleep(0.001)
+    loop.stop()
+    loop.join(5)
+    assert engine.closed
+
+
+def test_a_feed_that_is_overtaken_is_not_lost() -> None:
+    loop = started(RandomEngine())
+    loop.feed("s", rows([2]), last=True, number=1)
+    time.sleep(0.05)
+    loop.feed("s", rows([1]), last=False, number=0)
+    assert sorted(drain(loop, "s")) == [1, 2]
+    loop.stop()
+
+
+def test_a_dead_engine_ends_every_reader() -> None:
+    dead: list[BaseException] = []
+    loop = started(RandomEngine(break_after=3), dead)
+    loop.feed("s", rows(range(50)), last=True)
+    with pytest.raises(EngineDeadError, match="RuntimeError"):
+        drain(loop, "s")
+    loop.join(5)
+    assert [type(error) for error in dead] == [RuntimeError]
+
+
+def test_a_stopped_loop_and_one_that_never_started_end_every_reader() -> None:
+    loop = started(RandomEngine())
+    loop.feed("s", [], last=False)
+    loop.stop()
+    with pytest.raises(EngineDeadError, match="stopped"):
+        drain(loop, "s")
+
+    def build() -> Any:
+        raise ConfigError("no")
+
+    failing = StepLoop(build, on_dead=lambda error: None)
+    failing.start()
+    assert failing.started.wait(5)
+    assert isinstance(failing.start_error, ConfigError)
+    with pytest.raises(EngineDeadError, match="start"):
+        drain(failing, "s")
+
+
+def test_an_aborted_session_stays_ended() -> None:
+    loop = started(RandomEngine())
+    loop.abort("s")
+    loop.feed("s", rows([1]), last=True)
+    assert drain(loop, "s") == []
+    assert loop.load() == (0, 0)
+    loop.stop()
+
+
+def test_an_empty_session_ends() -> None:
+    loop = started(RandomEngine())
+    loop.feed("s", [], last=True)
+    assert drain(loop, "s") == []
+    loop.stop()
+
+
+def test_refused_rows_make_room_at_once() -> None:
+    loop = started(RandomEngine(max_num_seqs=1))
+    loop.feed("s", rows(range(100), refuse=True), last=False)
+    loop.feed("s", rows([100]), last=True)
+    assert sorted(drain(loop, "s")) == list(range(101))
+    assert loop.stats.finished == loop.stats.admitted == 101
+    loop.stop()
+
+
+def test_a_replica_of_the_simulated_engine_counts_and_traces(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DRAY_TRACE_DIR", str(tmp_path))
+    replica = Replica("r", EngineSpec(name="simulated", model="m", kind=Kind.CHAT), exit_when_dead=False)
+    assert replica.ready().engine == "simulated"
+    lines = rows(range(10), messages=[{"role": "user", "content": "hello there"}], max_tokens=3)
+    replica.feed("s", lines, last=True)
+    outcomes = [outcome for batch in replica.results("s", 4, 0.01) for outcome in batch]
+    assert sorted(outcome.index for outcome in outcomes) == list(range(10))
+    status = replica.status()
+    assert (status.running, status.waiting, status.stats.finished) == (0, 0, 10)
+    assert status.stats.completion_tokens == 30
+    (trace,) = tmp_path.iterdir()
+    assert sorted(trace.read_text().split()[1::2], key=int) == [str(number) for number in range(10)]
+    replica.stop()
+
+
+def test_an_unknown_engine_is_refused() -> None:
+    replica = Replica("r", EngineSpec(name="abacus", model="m", kind=Kind.CHAT), exit_when_dead=False)
+    with pytest.raises(ConfigError, match="abacus"):
+        replica.ready()

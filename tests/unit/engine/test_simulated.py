@@ -1,0 +1,133 @@
+"""The simulated engine: deterministic, timed, and able to fail on demand."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dray.engine import EngineSpec
+from dray.engine.simulated import SimulatedEngine, SimulatedSettings
+from dray.errors import ConfigError, RequestRefused
+from dray.requests.model import Kind, Outcome, Request
+
+pytestmark = pytest.mark.unit
+
+
+def engine(kind: Kind = Kind.CHAT, model_name: str | None = None, **arguments: Any) -> SimulatedEngine:
+    return SimulatedEngine(
+        EngineSpec(name="simulated", model="m", kind=kind, model_name=model_name, arguments=arguments)
+    )
+
+
+def row(index: int, prompt: str = "help", **fields: Any) -> Request:
+    body = {"messages": [{"role": "user", "content": prompt}], "max_tokens": 4} | fields
+    return Request(index=index, custom_id=f"c{index}", url=Kind.CHAT.url, body=body)
+
+
+def finish(target: SimulatedEngine, count: int, seconds: float = 5) -> list[tuple[int, Outcome]]:
+    found: list[tuple[int, Outcome]] = []
+    end = time.monotonic() + seconds
+    while len(found) < count and time.monotonic() < end:
+        found += target.step()
+    return found
+
+
+@given(st.lists(st.text(max_size=30), min_size=1, max_size=20), st.integers(0, 3))
+def test_answers_are_a_function_of_prompt_and_seed(prompts: list[str], seed: int) -> None:
+    def answers(order: list[int]) -> dict[int, bytes | None]:
+        target = engine(seed=seed, max_num_seqs=3)
+        for index in order:
+            target.submit(index, row(index, prompts[index]))
+        return {outcome.index: outcome.response for _, outcome in finish(target, len(order))}
+
+    forward = list(range(len(prompts)))
+    assert answers(forward) == answers(forward[::-1])
+    assert len(answers(forward)) == len(prompts)
+
+
+def test_another_seed_and_another_prompt_give_another_text() -> None:
+    def text(prompt: str, seed: int) -> str:
+        target = engine(seed=seed)
+        target.submit(0, row(0, prompt))
+        answer: str = orjson.loads(finish(target, 1)[0][1].response or b"")["choices"][0]["message"][
+            "content"
+        ]
+        return answer
+
+    assert len({text("a", 0), text("b", 0), text("a", 1)}) == 3
+
+
+def test_kinds_and_usage() -> None:
+    chat, completion, embedding = (engine(kind) for kind in (Kind.CHAT, Kind.COMPLETION, Kind.EMBEDDING))
+    chat.submit(0, row(0, "x" * 40))
+    completion.submit(0, Request(index=0, custom_id="a", url=Kind.COMPLETION.url, body={"prompt": "hi"}))
+    embedding.submit(0, Request(index=0, custom_id="a", url=Kind.EMBEDDING.url, body={"input": "hi"}))
+    outcomes = [finish(target, 1)[0][1] for target in (chat, completion, embedding)]
+    bodies = [orjson.loads(outcome.response or b"") for outcome in outcomes]
+    assert [body["object"] for body in bodies] == ["chat.completion", "text_completion", "list"]
+    assert (outcomes[0].prompt_tokens, outcomes[0].completion_tokens) == (10, 4)
+    assert outcomes[2].completion_tokens == 0
+    assert bodies[2]["data"][0]["embedding"]
+
+
+def test_time_per_token_and_places() -> None:
+    target = engine(seconds_per_token=0.01, max_num_seqs=2)
+    for index in range(4):
+        target.submit(index, row(index))
+    began = time.monotonic()
+    assert len(finish(target, 4)) == 4
+    taken = time.monotonic() - began
+    assert taken >= 2 * 4 * 0.01, "two at a time, four tokens each"
+
+
+def test_failures_on_demand() -> None:
+    target = engine(error_on="bad", stall_on="slow", max_model_len=100, model_name="m")
+    with pytest.raises(RequestRefused) as refused:
+        target.submit(0, row(0, "so bad"))
+    assert refused.value.code == "simulated_error"
+    target.submit(1, row(1, "slow"))
+    target.submit(2, row(2, "fine"))
+    assert [key for key, _ in finish(target, 2, seconds=0.3)] == [2]
+    for code, request in {
+        "context_length_exceeded": row(3, "x" * 500),
+        "model_mismatch": row(4, model="other"),
+        "stream_unsupported": row(5, stream=True),
+        "invalid_request": row(6, messages="no list"),
+    }.items():
+        with pytest.raises(RequestRefused) as refused:
+            target.submit(9, request)
+        assert refused.value.code == code
+
+
+def test_abort_gives_places_back() -> None:
+    target = engine(seconds_per_token=10, stall_on="slow", max_num_seqs=2)
+    target.submit(0, row(0, "slow"))
+    target.submit(1, row(1, "fine"))
+    target.submit(2, row(2, "waits"))
+    target.step()
+    target.abort([0, 1, 2, 77])
+    assert finish(target, 1, seconds=0.2) == []
+
+
+def test_a_crash_ends_the_process() -> None:
+    code = """
+from tests.unit.engine.test_simulated import engine, row
+engine(crash_on="boom").submit(0, row(0, "boom"))
+"""
+    run = subprocess.run([sys.executable, "-c", code], timeout=60, check=False, capture_output=True)
+    assert run.returncode == 70, run.stderr
+
+
+def test_settings_are_parsed_and_checked() -> None:
+    settings = SimulatedSettings.parse({"seconds_per_token": "0.5", "max_num_seqs": "8", "crash_on": "x"})
+    assert (settings.seconds_per_token, settings.max_num_seqs, settings.crash_on) == (0.5, 8, "x")
+    for wrong in ({"speed": 1}, {"max_num_seqs": "many"}, {"max_num_seqs": 0}):
+        with pytest.raises(ConfigError, match="simulated engine"):
+            SimulatedSettings.parse(wrong)

@@ -1,0 +1,111 @@
+"""What makes two jobs the same job."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dray.job.identity import derived_job_id, fingerprint_of
+from dray.job.settings import JobSettings
+from dray.requests import Kind, RowDefaults, source_of
+
+pytestmark = pytest.mark.unit
+
+Make = Callable[..., JobSettings]
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    header = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+    (folder / "a.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + b"\0\0\0\0")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("changes", "part"),
+    [
+        ({"model": "another"}, "model"),
+        ({"engine_arguments": {"seed": 1}}, "model"),
+        ({"engine_arguments": {"max_model_len": 512}}, "model"),
+        ({"defaults": RowDefaults(sampling={"temperature": 1})}, "sampling"),
+        ({"defaults": RowDefaults(sampling={"temperature": 0}, model_name="m")}, "sampling"),
+    ],
+)
+def test_what_changes_the_answers_makes_another_job(
+    make_settings: Make, changes: dict[str, Any], part: str
+) -> None:
+    before, after = fingerprint_of(make_settings()), fingerprint_of(make_settings(**changes))
+    assert before.differences(after) == [part]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"replicas": 4},
+        {"shard_rows": 7},
+        {"format": "parquet"},
+        {"skip_invalid": True},
+        {"job_id": "named"},
+        {"recipe": {"input": "x"}},
+        {"engine_arguments": {"max_num_seqs": 8, "seconds_per_token": 0.5, "crash_on": "x"}},
+    ],
+)
+def test_how_it_is_run_does_not(make_settings: Make, changes: dict[str, Any]) -> None:
+    assert fingerprint_of(make_settings()) == fingerprint_of(make_settings(**changes))
+
+
+def test_the_content_counts_and_not_its_place(make_settings: Make, job_input: Path, tmp_path: Path) -> None:
+    before = fingerprint_of(make_settings())
+    copy = tmp_path / "elsewhere.jsonl"
+    copy.write_bytes(job_input.read_bytes())
+    moved = make_settings(source=source_of([str(copy)]), output=str(tmp_path / "other"))
+    assert fingerprint_of(moved) == before
+    copy.write_bytes(job_input.read_bytes().replace(b"prompt 49", b"prompt 50"))
+    assert before.differences(fingerprint_of(moved)) == ["input"]
+
+
+def test_the_template_counts(make_settings: Make, tmp_path: Path) -> None:
+    table = tmp_path / "in.csv"
+    table.write_text("text,other\na,b\n")
+
+    def shaped(**shape: Any) -> JobSettings:
+        return make_settings(source=source_of([str(table)], **shape))
+
+    first = fingerprint_of(shaped(template="{text}"))
+    assert first == fingerprint_of(shaped(template="{text}"))
+    for shape in ({"template": "{other}"}, {"prompt_column": "text"}):
+        assert first.differences(fingerprint_of(shaped(**shape))) == ["template"]
+    completion = fingerprint_of(shaped(template="{text}", kind=Kind.COMPLETION))
+    assert first.differences(completion) == ["template"]
+
+
+def test_the_model_is_its_files_and_not_its_path(make_settings: Make, model: Path, tmp_path: Path) -> None:
+    before = fingerprint_of(make_settings(engine="vllm", model=str(model)))
+    moved = tmp_path / "moved"
+    model.rename(moved)
+    settings = make_settings(engine="vllm", model=str(moved))
+    assert fingerprint_of(settings) == before
+    weights = (moved / "a.safetensors").read_bytes()
+    (moved / "a.safetensors").write_bytes(weights[:-1] + b"\1")
+    assert before.differences(fingerprint_of(settings)) == ["model"]
+    (moved / "a.safetensors").write_bytes(weights)
+    assert fingerprint_of(settings) == before
+    (moved / "generation_config.json").write_text('{"temperature": 0.5}')
+    assert before.differences(fingerprint_of(settings)) == ["model"]
+
+
+def test_the_derived_id_names_the_input_and_follows_the_content(make_settings: Make) -> None:
+    settings, other = make_settings(), make_settings(model="another")
+    name = derived_job_id(settings, fingerprint_of(settings))
+    assert name == derived_job_id(settings, fingerprint_of(settings))
+    assert name.startswith("in-")
+    assert len(name) == len("in-") + 12
+    assert name != derived_job_id(other, fingerprint_of(other))
+    assert make_settings(job_id=name).job_id == name  # a derived id is one that may be given

@@ -1,0 +1,264 @@
+"""A shard from its lease to its end: the real store, and the real replica in this process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dray.engine.protocol import EngineSpec
+from dray.engine.replica import Replica
+from dray.errors import CancelledError, FencedError, ReplicaLostError, StoreTransientError
+from dray.job import shard as shard_module
+from dray.job.ingesting import ingest_job
+from dray.job.opening import OpenJob, open_job
+from dray.job.settings import JobSettings
+from dray.job.shard import FEED_AHEAD, FEED_ROWS, ShardReceipt, run_shard
+from dray.requests import Kind, Outcome
+from dray.store import Shard, ShardState, Store, open_store
+
+pytestmark = pytest.mark.unit
+
+Make = Callable[..., JobSettings]
+MAX_NUM_SEQS = 8
+
+
+@pytest.fixture
+def job(make_settings: Make) -> OpenJob:
+    return open_job(make_settings())
+
+
+@pytest.fixture
+def store(job: OpenJob) -> Iterator[Store]:
+    with open_store(job.settings.store_url, create=False) as opened:
+        yield opened
+
+
+@pytest.fixture
+def shard(job: OpenJob) -> Shard:
+    [only] = ingest_job(job, replicas=1)
+    return only
+
+
+@pytest.fixture
+def make_replica() -> Iterator[Callable[..., Replica]]:
+    started: list[Replica] = []
+
+    def make(**arguments: Any) -> Replica:
+        settings = {"max_num_seqs": MAX_NUM_SEQS, **arguments}
+        spec = EngineSpec(name="simulated", model="m", kind=Kind.CHAT, arguments=settings)
+        replica = Replica("job/replica-0", spec, exit_when_dead=False)
+        replica.ready()
+        started.append(replica)
+        return replica
+
+    yield make
+    for replica in started:
+        replica.stop()
+
+
+def _run(store: Store, job: OpenJob, shard: Shard, replica: Any, owner: str = "me") -> ShardReceipt | None:
+    return run_shard(store, job.lease, shard, replica, owner=owner, max_num_seqs=MAX_NUM_SEQS)
+
+
+class Spy:
+    """A replica seen through: what was fed and handed out, and a hook before each batch."""
+
+    def __init__(self, replica: Replica, before: Callable[[int], None] = lambda count: None) -> None:
+        self.name = replica.name
+        self._replica = replica
+        self._before = before
+        self.fed = self.out = self.most = 0
+        self.aborted: list[str] = []
+
+    def feed(self, session: str, lines: list[bytes], last: bool = False) -> None:
+        self.fed += len(lines)
+        self.most = max(self.most, self.fed - self.out)
+        self._replica.feed(session, lines, last)
+
+    def results(self, session: str, rows: int, seconds: float = 0.01) -> Iterator[list[Outcome]]:
+        for count, batch in enumerate(self._replica.results(session, rows, seconds)):
+            self.out += len(batch)
+            self._before(count)
+            yield batch
+
+    def abort(self, session: str) -> None:
+        self.aborted.append(session)
+        self._replica.abort(session)
+
+
+def test_every_row_is_committed_once_and_the_shard_ends(
+    store: Store, job: OpenJob, shard: Shard, make_replica: Callable[..., Replica]
+) -> None:
+    receipt = _run(store, job, shard, make_replica())
+    assert receipt is not None
+    assert (receipt.rows, receipt.skipped, receipt.replica) == (50, 0, "job/replica-0")
+    assert store.verify_counts(job.job_id).done == 50
+    assert [s.state for s in store.shards(job.job_id)] == [ShardState.DONE]
+    assert _run(store, job, shard, make_replica()) is None  # nothing left to take
+
+
+def test_rows_that_are_terminal_are_not_fed_again(
+    store: Store, job: OpenJob, shard: Shard, make_replica: Callable[..., Replica]
+) -> None:
+    lease = store.claim_shard(job.lease, shard.number, owner="earlier")
+    assert lease is not None
+    store.commit(lease, [Outcome(index, f"row-{index}", b"{}") for index in range(0, 50, 2)])
+    store.release_shard(lease, cause="SPOT")
+    spy = Spy(make_replica())
+    receipt = _run(store, job, shard, spy)
+    assert receipt is not None
+    assert (receipt.rows, receipt.skipped, spy.fed) == (25, 25, 25)
+    assert store.verify_counts(job.job_id).done == 50
+
+
+def test_a_shard_with_no_row_left_only_ends(
+    store: Store, job: OpenJob, shard: Shard, make_replica: Callable[..., Replica]
+) -> None:
+    lease = store.claim_shard(job.lease, shard.number, owner="earlier")
+    assert lease is not None
+    store.commit(lease, [Outcome(index, f"row-{index}", b"{}") for index in range(50)])
+    store.release_shard(lease, cause="SPOT")  # killed between its last commit and its end
+    receipt = _run(store, job, shard, make_replica())
+    assert receipt is not None
+    assert (receipt.rows, receipt.skipped) == (0, 50)
+    assert [s.state for s in store.shards(job.job_id)] == [ShardState.DONE]
+
+
+def test_what_is_in_flight_is_bounded(
+    store: Store, job: OpenJob, make_replica: Callable[..., Replica], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard_module, "FEED_ROWS", 4)
+    [shard] = ingest_job(job, replicas=1)
+    spy = Spy(make_replica(seconds_per_token=0.005))
+    _run(store, job, shard, spy)
+    assert spy.fed == 50
+    assert MAX_NUM_SEQS <= spy.most <= FEED_AHEAD * MAX_NUM_SEQS + 4 < 50
+
+
+def test_a_cancel_ends_it_keeps_what_is_committed_and_frees_the_shard(
+    store: Store, job: OpenJob, shard: Shard, make_replica: Callable[..., Replica]
+) -> None:
+    spy = Spy(
+        make_replica(seconds_per_token=0.05), lambda n: store.request_cancel(job.job_id) if n == 1 else None
+    )
+    with pytest.raises(CancelledError):
+        _run(store, job, shard, spy)
+    [after] = store.shards(job.job_id)
+    assert (after.state, after.owner) == (ShardState.PENDING, None)
+    assert 0 < store.verify_counts(job.job_id).done < 50
+    assert [attempt.cause for attempt in store.attempts(job.job_id)] == ["CANCEL"]
+    assert spy.aborted
+
+
+def test_a_cancel_is_seen_while_nothing_comes_back(
+    store: Store,
+    job: OpenJob,
+    shard: Shard,
+    make_replica: Callable[..., Replica],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shard_module, "CANCEL_CHECK_EVERY", 0.05)
+    replica = make_replica(stall_on="prompt")
+    threading.Timer(0.3, lambda: store.request_cancel(job.job_id)).start()
+    began = time.monotonic()
+    with pytest.raises(CancelledError):
+        _run(store, job, shard, replica)
+    assert time.monotonic() - began < 5
+
+
+def test_a_lost_lease_drops_the_work(
+    store: Store, job: OpenJob, shard: Shard, make_replica: Callable[..., Replica]
+) -> None:
+    def take_over(count: int) -> None:
+        if count == 1:  # a second driver, after this one was taken for dead
+            store.claim_job(job.job_id, "another", takeover=lambda _: True)
+
+    spy = Spy(make_replica(seconds_per_token=0.02), take_over)
+    with pytest.raises(FencedError):
+        _run(store, job, shard, spy)
+    done = store.verify_counts(job.job_id).done
+    assert 0 < done < 50
+    assert spy.aborted  # the engine stops working for nobody
+    time.sleep(0.3)
+    assert store.verify_counts(job.job_id).done == done
+
+
+def test_the_holder_stops_by_its_own_clock_before_its_lease_ends(
+    store: Store,
+    job: OpenJob,
+    shard: Shard,
+    make_replica: Callable[..., Replica],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The store is away and nothing comes back: the holder gives up while the lease is still its own."""
+    monkeypatch.setattr(shard_module, "LEASE_TTL", 1.0)
+    monkeypatch.setattr(shard_module, "STOP_BEFORE_EXPIRY", 0.4)
+    monkeypatch.setattr(shard_module, "CANCEL_CHECK_EVERY", 0.05)
+
+    def away(*_: object) -> bool:
+        raise StoreTransientError("away")
+
+    replica = make_replica(stall_on="prompt")
+    monkeypatch.setattr(store, "cancel_requested", away)
+    began = time.monotonic()
+    with pytest.raises(FencedError, match="could not be renewed"):
+        _run(store, job, shard, replica)
+    assert 0.5 < time.monotonic() - began < 1.0
+
+
+def test_a_quiet_shard_keeps_its_lease(
+    store: Store,
+    job: OpenJob,
+    shard: Shard,
+    make_replica: Callable[..., Replica],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rows that take longer than the lease: renewals keep it."""
+    monkeypatch.setattr(shard_module, "LEASE_TTL", 1.0)
+    monkeypatch.setattr(shard_module, "STOP_BEFORE_EXPIRY", 0.2)
+    monkeypatch.setattr(shard_module, "RENEW_EVERY", 0.2)
+    monkeypatch.setattr(shard_module, "CANCEL_CHECK_EVERY", 0.05)
+    receipt = _run(store, job, shard, make_replica(max_num_seqs=64, seconds_per_token=0.5))  # 2 s a row
+    assert receipt is not None
+    assert receipt.rows == 50
+
+
+def test_a_lost_replica_gives_the_shard_back(
+    store: Store, job: OpenJob, shard: Shard, make_replica: Callable[..., Replica]
+) -> None:
+    def lose(count: int) -> None:
+        if count == 1:
+            raise ReplicaLostError("gone")
+
+    with pytest.raises(ReplicaLostError):
+        _run(store, job, shard, Spy(make_replica(seconds_per_token=0.01), lose))
+    [after] = store.shards(job.job_id)
+    assert (after.state, after.interruptions) == (ShardState.PENDING, 1)
+    assert [attempt.cause for attempt in store.attempts(job.job_id)] == ["NODE_LOSS"]
+    receipt = _run(store, job, shard, make_replica())
+    assert receipt is not None
+    assert receipt.rows + receipt.skipped == 50
+    assert store.verify_counts(job.job_id).done == 50
+
+
+def test_rows_come_in_chunks_and_the_last_is_known(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shard_module, "FEED_ROWS", 20)
+    rows = shard_module._Rows(shard, frozenset(range(40, 50)), None)
+    chunks = []
+    last = False
+    while not last:
+        chunk, last = rows.take()
+        chunks.append(len(chunk))
+    assert chunks == [20, 20]
+    nothing = shard_module._Rows(shard, frozenset(range(50)), None)
+    assert nothing.take() == ([], True)
+    assert FEED_ROWS > 0
+
+
+def test_the_spool_lies_where_the_shard_says(shard: Shard, job: OpenJob) -> None:
+    assert Path(shard.uri) == Path(job.settings.spool(job.job_id))
