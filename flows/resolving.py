@@ -85,7 +85,8 @@ def store_url(store: str | None, output: str) -> str:
             )
         return f"sqlite:///{join(output, 'dray.db')}"
     if store.startswith(_BLOCK):
-        return _block(ResultStore, store).settings()
+        url: str = _block(ResultStore, store).settings()
+        return url
     return _variable(store)
 
 
@@ -97,7 +98,8 @@ def cluster_settings(cluster: str) -> ClusterSettings:
         name = cluster.removeprefix(_BLOCK)
         kind, _, document = name.rpartition("/")
         block_type = ExistingRayCluster if kind == ExistingRayCluster._block_type_slug else LocalRayCluster
-        return _block(block_type, f"{_BLOCK}{document}").settings()
+        settings: ClusterSettings = _block(block_type, f"{_BLOCK}{document}").settings()
+        return settings
     return ClusterSettings(address=cluster)
 
 

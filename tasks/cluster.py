@@ -76,7 +76,12 @@ def refuse_shared_sqlite(store_url: str, info: ClusterInfo) -> None:
         )
 
 
-@task(name="provision-cluster", persist_result=False, cache_policy=NO_CACHE)
+@task(
+    name="provision-cluster",
+    task_run_name="provision cluster",
+    persist_result=False,
+    cache_policy=NO_CACHE,
+)
 def provision(cluster: Cluster) -> ClusterInfo:
     """Wait until the cluster can take work."""
     info = cluster.wait()

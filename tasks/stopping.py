@@ -47,9 +47,9 @@ def stoppable(job: OpenJob, work: Callable[[], T]) -> T:
 
 
 def disarm_ray() -> None:
-    """Call off the SIGABRT that Ray's signal handler sets for 3 s after a SIGTERM, which it takes for a failure.
+    """Call off the SIGABRT that Ray schedules for 3 s after a SIGTERM, which it takes for a failure.
 
-    Ray's core chains its own handler (absl's) before Python's, in every process that is connected to a cluster.
+    In a process connected to a cluster, Ray's core puts a handler of its own (absl's) before Python's.
     """
     signal.alarm(0)
 

@@ -40,13 +40,13 @@ def _check_engine(engine: Mapping[str, Any], model: str) -> None:
 
 
 def _check_input(parameters: Mapping[str, Any]) -> None:
-    from dray.requests import expand, source_of
+    from dray.requests import Kind, expand, source_of
 
     given = parameters["input"]
     inputs = [given] if isinstance(given, str) else list(given)
     rows = parameters["rows"]
     names = ("prompt_column", "template", "system_prompt", "id_column", "query")
-    source_of(inputs, **{name: rows[name] for name in names})
+    source_of(inputs, kind=Kind(rows["kind"]), **{name: rows[name] for name in names})
     local = [item for item in inputs if parameters["objects"] is None or not is_object(item)]
     if rows["query"] is None and local:
         expand(local)

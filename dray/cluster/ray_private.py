@@ -14,7 +14,7 @@ def enable_token_auth(token: str | None = None) -> None:
     os.environ["RAY_AUTH_MODE"] = "token"
     if token is not None:
         os.environ["RAY_AUTH_TOKEN"] = token
-    from ray._raylet import AuthenticationTokenLoader, Config
+    from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]  # compiled, no stubs
 
     Config.initialize("")
     AuthenticationTokenLoader.instance().reset_cache()

@@ -59,6 +59,8 @@ class EmbeddingServing:
                 "unsupported_field", "encoding_format must be float or base64", param="encoding_format"
             )
         body.model = None  # checked above; None is any model to vLLM
+        if "request_id" not in request.body:
+            body.request_id = str(request.index)
         context = await self._prepare(body)
         tickets = [
             self._client.encode(
@@ -90,8 +92,7 @@ class EmbeddingServing:
         return context
 
     def response(self, request: Request, answer: Any) -> bytes:
-        """vLLM's answer in JSON, with id and time pinned."""
-        answer["id"] = f"embd-{request.index}"
+        """vLLM's answer in JSON, with its time pinned."""
         answer["created"] = 0
         answer["model"] = request.body.get("model") or self.model_name
         return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 from pydantic import ValidationError
 from vllm.exceptions import GenerationError, VLLMClientError
 
+from dray.engine.quotations import without_quotes
 from dray.errors import RequestRefused
 
 _TOO_LONG = re.compile(
@@ -25,8 +25,6 @@ _ANSWER_FIELDS = ("max_completion_tokens", "max_tokens")
 _SOURCE_LINE = re.compile(r"\[\d\d:\d\d:\d\d\] \S+:\d+: ")
 _OTHER_BACKEND = ' The engine argument structured_outputs_config={"backend": "guidance"} takes more of them.'
 MAX_MESSAGE = 500  # characters; enough for every message of vLLM's own, too little for a prompt
-_SHORTEST_QUOTE = 12  # characters of a whole text of the body that count as a quotation
-_WINDOW = 16  # characters of a part of one; parts are looked for at every half window
 
 
 def refusal_of(error: BaseException, body: dict[str, Any]) -> RequestRefused:
@@ -97,7 +95,7 @@ def _is_name(part: Any) -> bool:
 
 
 def _refusal(message: str, parameter: str | None, body: dict[str, Any]) -> RequestRefused:
-    message = _SOURCE_LINE.sub("", without_quotes(message, body)).strip()[:MAX_MESSAGE]
+    message = _SOURCE_LINE.sub("", without_quotes(message[: 4 * MAX_MESSAGE], body)).strip()[:MAX_MESSAGE]
     if "not supported by xgrammar" in message:
         message += _OTHER_BACKEND
     code = _CODES.get((parameter or "").split(".")[0])
@@ -115,47 +113,3 @@ def _no_room_left(message: str, parameter: str | None, body: dict[str, Any]) -> 
     if parameter != "max_tokens" or "must be at least 1, got 0" not in message:
         return False
     return all(body.get(name) != 0 for name in _ANSWER_FIELDS)
-
-
-def without_quotes(message: str, body: dict[str, Any]) -> str:
-    """``message`` with every longer text of ``body`` that it quotes cut out: errors carry no prompts.
-
-    Finds whole texts of 12 characters and more, and any stretch of 24 characters of one, also in the
-    escaped form of ``repr``.
-    """
-    message = message[: 4 * MAX_MESSAGE]
-    windows = {message[start : start + _WINDOW] for start in range(len(message) - _WINDOW + 1)}
-    for text in _texts(body):
-        for form in dict.fromkeys((text, repr(text)[1:-1])):
-            if len(form) >= _SHORTEST_QUOTE and form in message:
-                message = message.replace(form, "...")
-            for start in range(0, len(form) - _WINDOW + 1, _WINDOW // 2):
-                if form[start : start + _WINDOW] in windows:
-                    message = _without_stretch(message, form, start)
-    return message
-
-
-def _without_stretch(message: str, text: str, start: int) -> str:
-    """``message`` without what it shares with ``text`` around the window at ``start``."""
-    first = message.find(text[start : start + _WINDOW])
-    if first < 0:
-        return message
-    last, end = first + _WINDOW, start + _WINDOW
-    while first and start and message[first - 1] == text[start - 1]:
-        first, start = first - 1, start - 1
-    while last < len(message) and end < len(text) and message[last] == text[end]:
-        last, end = last + 1, end + 1
-    return f"{message[:first]}...{message[last:]}"
-
-
-def _texts(value: Any) -> Iterator[str]:
-    """Every text in ``value``, longest nesting included: bodies may nest deeper than Python recurses."""
-    waiting = [value]
-    while waiting:
-        part = waiting.pop()
-        if isinstance(part, str):
-            yield part
-        elif isinstance(part, dict):
-            waiting.extend(part.values())
-        elif isinstance(part, list):
-            waiting.extend(part)

@@ -123,7 +123,8 @@ class GenerationServing:
         body = self._read_chat(request.body) if chat else self._read_completion(request.body)
         refuse_unknown(body)
         body.model = None  # checked above; None is any model to vLLM
-        body.request_id = str(request.index)
+        if "request_id" not in request.body:
+            body.request_id = str(request.index)
         answer = await (
             self._chat.create_chat_completion(body) if chat else self._completion.create_completion(body)
         )

@@ -57,7 +57,7 @@ def run_shard(
         return None
     try:
         done = frozenset(store.done_indexes(job.job_id, shard.first_index, shard.last_index))
-        rows = _Rows(shard, done, options)
+        rows = _Rows(shard, done, options, chunk_rows=min(FEED_ROWS, max_num_seqs))
         with _Holder(store, lease, on_stop=lambda: replica.abort(_session(lease))) as holder:
             committed = _pump(store, holder, replica, rows, window=int(FEED_AHEAD * max_num_seqs))
         store.finish_shard(lease)
@@ -79,15 +79,24 @@ def run_shard(
 class _Rows:
     """The rows of a shard that are still to run, in chunks."""
 
-    def __init__(self, shard: Shard, done: frozenset[int], options: ObjectStoreOptions | None) -> None:
-        self._chunks = self._read(shard, done, options)
+    def __init__(
+        self,
+        shard: Shard,
+        done: frozenset[int],
+        options: ObjectStoreOptions | None,
+        *,
+        chunk_rows: int = FEED_ROWS,
+    ) -> None:
+        self._chunks = self._read(shard, done, options, chunk_rows)
         self._next = next(self._chunks, None)
 
     @staticmethod
     def _read(
-        shard: Shard, done: frozenset[int], options: ObjectStoreOptions | None
+        shard: Shard, done: frozenset[int], options: ObjectStoreOptions | None, chunk_rows: int
     ) -> Iterator[list[bytes]]:
-        for chunk in read_shard(shard.uri, shard.offset, shard.length, chunk_rows=FEED_ROWS, options=options):
+        for chunk in read_shard(
+            shard.uri, shard.offset, shard.length, chunk_rows=chunk_rows, options=options
+        ):
             rows = [line for line in chunk if index_of(line) not in done] if done else chunk
             if rows:
                 yield rows

@@ -59,6 +59,18 @@ def processes(server: PrefectServer) -> list[psutil.Process]:
     return psutil.Process(server.worker.pid).children(recursive=True)
 
 
+def cancel(server: PrefectServer, run_id: str) -> dict[str, Any]:
+    """Cancel as the UI does; gives the run once it has ended and nothing of it is left."""
+    running = processes(server)
+    assert any("raylet" in process.name() for process in running)
+    began = time.monotonic()
+    server.post(f"/flow_runs/{run_id}/set_state", {"state": {"type": "CANCELLING", "name": "Cancelling"}})
+    run = server.wait_for(run_id, CANCEL_SECONDS)
+    left = CANCEL_SECONDS - (time.monotonic() - began)
+    until(lambda: not any(process.is_running() for process in [*running, *processes(server)]), left)
+    return run
+
+
 def of_run(server: PrefectServer, kind: str, run_id: str) -> list[dict[str, Any]]:
     filters = {
         "logs": ("/logs/filter", {"logs": {"flow_run_id": {"any_": [run_id]}}}),
@@ -154,19 +166,15 @@ def test_a_cancel_in_the_ui_keeps_what_is_finished(server: PrefectServer, tmp_pa
     parameters = {"input": str(requests), "output": str(output), "job_id": "job"}
     run_id = start(server, parameters | {"engine": slow})
     until(lambda: committed(output) >= 16, RUN_SECONDS)
-    running = processes(server)
-    assert any("raylet" in process.name() for process in running)
 
-    began = time.monotonic()
-    server.post(f"/flow_runs/{run_id}/set_state", {"state": {"type": "CANCELLING", "name": "Cancelling"}})
-    run = server.wait_for(run_id, CANCEL_SECONDS)
-    left = CANCEL_SECONDS - (time.monotonic() - began)
-    until(lambda: not any(process.is_running() for process in [*running, *processes(server)]), left)
+    run = cancel(server, run_id)
 
     assert (run["state_type"], run["state_name"]) == ("CANCELLED", "Cancelled")
     assert not {"Crashed", "Failed"} & set(states(server, run_id))
     shards = {t["name"]: t["state_name"] for t in of_run(server, "task runs", run_id) if t["name"] == SHARD}
     assert shards == {SHARD: "Stopped"}
+    messages = [line["message"] for line in of_run(server, "logs", run_id)]
+    assert not [message for message in messages if "exited with status code" in message]
     kept = committed(output)
     assert 16 <= kept < 400
     with open_store(f"sqlite:///{output / 'dray.db'}", create=False) as store:
@@ -178,3 +186,17 @@ def test_a_cancel_in_the_ui_keeps_what_is_finished(server: PrefectServer, tmp_pa
     with open_store(f"sqlite:///{output / 'dray.db'}", create=False) as store:
         counts = store.get_job("job").summary["result"]["counts"]
     assert counts == {"total": 400, "done": 400, "failed": 0, "skipped": kept}
+
+
+def test_a_cancel_while_the_engines_start(server: PrefectServer, tmp_path: Path) -> None:
+    requests = write_requests(tmp_path / "requests.jsonl", 5)
+    output = tmp_path / "out"
+    slow = {"name": "simulated", "arguments": {"start_seconds": 300}}
+    run_id = start(server, {"input": str(requests), "output": str(output), "job_id": "job", "engine": slow})
+    until(lambda: any(process.name() == "ray::Replica" for process in processes(server)), RUN_SECONDS)
+
+    run = cancel(server, run_id)
+
+    assert (run["state_type"], run["state_name"]) == ("CANCELLED", "Cancelled")
+    with open_store(f"sqlite:///{output / 'dray.db'}", create=False) as store:
+        assert store.get_job("job").state is JobState.CANCELLED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -23,10 +24,21 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=None, help="rounds, where not each one's own number")
     parser.add_argument("--folder", type=Path, default=None, help="where temporary files go; a real disk")
     arguments = parser.parse_args()
-    failed = [name for name in arguments.only if subprocess.run(_command(name, arguments)).returncode != 0]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    failed = [name for name in arguments.only if _run(_command(name, arguments)) != 0]
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
+
+
+def _run(command: list[str]) -> int:
+    """Its exit code. Ending this program ends the benchmark in order, which ends what it measures."""
+    process = subprocess.Popen(command)
+    try:
+        return process.wait()
+    finally:
+        process.terminate()
+        process.wait()
 
 
 def _command(name: str, arguments: argparse.Namespace) -> list[str]:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import random
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -79,7 +80,8 @@ def count_lines(path: Path) -> int:
 
 @contextlib.contextmanager
 def workspace(folder: Path | None) -> Iterator[Path]:
-    """A temporary folder, removed at the end, whatever happens."""
+    """A temporary folder, removed at the end. SIGTERM ends in order too, so that no run is left behind."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     path = Path(tempfile.mkdtemp(prefix="dray-bench-", dir=folder))
     try:
         yield path

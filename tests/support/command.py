@@ -68,19 +68,21 @@ class Command:
         self.mark = uuid.uuid4().hex
         self._seen: dict[int, str] = {}  # pid -> start time
         self._began = time.monotonic()
+        inherited = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
         known = {} if self.own_server else {"PREFECT_API_URL": prefect_api()}
         with (self.folder / "stdout").open("wb") as out, (self.folder / "stderr").open("wb") as err:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "dray.cli.app", *self.arguments],
-                env={**os.environ, **known, **self.environment, MARK: self.mark},
+                env={**inherited, **known, **self.environment, MARK: self.mark},
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
                 cwd=ROOT,
                 start_new_session=True,
             )
+        atexit.register(self.kill9)  # whatever becomes of the test
 
-    def wait(self, timeout: float = 180) -> Ended:
+    def wait(self, timeout: float = 300) -> Ended:
         """Wait for its end; a command that takes longer is killed and fails the test."""
         deadline = time.monotonic() + timeout
         while (code := self.process.poll()) is None:
@@ -106,20 +108,23 @@ class Command:
 
     def kill9(self) -> None:
         """SIGKILL to the whole process group."""
+        if self.process.returncode is not None:
+            return
         self.note_processes()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
-    def until(self, condition: Callable[[], bool], timeout: float = 120, what: str = "the moment") -> None:
+    def until(self, condition: Callable[[], bool], timeout: float = 180, what: str = "the moment") -> None:
         """Wait for ``condition`` while the command runs."""
         deadline = time.monotonic() + timeout
         while not condition():
-            alive = self.process.poll() is None
-            assert alive, f"ended with {self.process.returncode} before {what}:\n{self.stderr()[-3000:]}"
-            assert time.monotonic() < deadline, (
-                f"{what} did not come within {timeout:.0f} s:\n{self.stderr()}"
-            )
+            if self.process.poll() is not None:
+                raise AssertionError(f"ended with {self.process.returncode} before {what}:\n{self.stderr()}")
+            if time.monotonic() > deadline:
+                self.kill9()
+                raise AssertionError(f"{what} did not come within {timeout:.0f} s:\n{self.stderr()}")
+            self.note_processes()
             time.sleep(0.02)
 
     def note_processes(self) -> dict[int, str]:
@@ -143,7 +148,7 @@ class Command:
             time.sleep(0.1)
 
 
-def dray(folder: Path, *arguments: str, timeout: float = 180, **options: Any) -> Ended:
+def dray(folder: Path, *arguments: str, timeout: float = 300, **options: Any) -> Ended:
     """Run one command to its end."""
     return Command(arguments=arguments, folder=folder / uuid.uuid4().hex[:8], **options).wait(timeout)
 

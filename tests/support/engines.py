@@ -73,8 +73,9 @@ def lines(bodies: list[dict[str, Any]], kind: Kind | None = None) -> list[bytes]
 class Runner:
     """Feeds bodies to a replica and gathers the outcomes, by index."""
 
-    def __init__(self, replica: Replica) -> None:
+    def __init__(self, replica: Replica, engine: Any = None) -> None:
         self.replica = replica
+        self.engine = engine  # to look at, never to call: it belongs to the replica's thread
         self._sessions = 0
 
     def session(self) -> str:

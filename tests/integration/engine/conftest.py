@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dray.engine import EngineSpec, Replica
+from dray.engine import Engine, EngineSpec, Replica
+from dray.engine.replica import build_engine
 from tests.support.engines import Runner, embedding_spec, generation_spec, write_lively_model
 
 
@@ -37,7 +38,15 @@ def embedding(lively_model: Path) -> Iterator[Runner]:
 
 
 def _runner(spec: EngineSpec) -> Iterator[Runner]:
-    replica = Replica(str(spec.kind), spec, exit_when_dead=False)
-    replica.ready()
-    yield Runner(replica)
+    engines: list[Engine] = []
+
+    def build(spec: EngineSpec) -> Engine:
+        engines.append(build_engine(spec))
+        return engines[0]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dray.engine.replica.build_engine", build)
+        replica = Replica(str(spec.kind), spec, exit_when_dead=False)
+        replica.ready()
+    yield Runner(replica, engines[0])
     replica.stop()

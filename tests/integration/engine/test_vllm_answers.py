@@ -116,6 +116,7 @@ def test_bytes_do_not_depend_on_the_batch(generation: Runner) -> None:
     assert first["created"] == 0
     assert first["id"] == "chatcmpl-0"
     assert first["model"] == NAME
+    assert answer(generation.one(chat("help", request_id="mine")))["id"] == "chatcmpl-mine"
 
 
 def _without_id(response: bytes | None) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import socket
 import threading
@@ -258,7 +259,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     mutations=st.lists(
         st.tuples(st.booleans(), st.dictionaries(st.sampled_from(FIELDS), VALUES, min_size=1, max_size=3)),
@@ -267,7 +268,7 @@ VALUES = st.recursive(
     )
 )
 def test_no_body_ends_the_engine(generation: Runner, mutations: list[tuple[bool, dict[str, Any]]]) -> None:
-    """100 bodies and more, several in the engine at a time: one outcome each, and good rows are answered."""
+    """600 bodies, several in the engine at a time: one outcome each, and good rows are answered."""
     bodies = [(chat if as_chat else completion)(**fields) for as_chat, fields in mutations]
     for body in bodies:
         limit = body.get("max_tokens")
@@ -283,3 +284,64 @@ def test_no_body_ends_the_engine(generation: Runner, mutations: list[tuple[bool,
         for outcome in outcomes:
             assert (outcome.response is None) != (outcome.error_code is None)
             assert CANARY not in (outcome.error_message or "")
+
+
+def test_messages_name_the_field_and_not_pydantics_types() -> None:
+    from pydantic import TypeAdapter, ValidationError
+    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+
+    from dray.engine.vllm_errors import refusal_of
+
+    cases = {
+        "messages.0.content": {"messages": [{"role": "user", "content": 5}]},
+        "temperature": {"messages": [], "temperature": "hot"},
+        "tools.0.function.name": {"messages": [], "tools": [{"type": "function", "function": {}}]},
+        "stop": {"messages": [], "stop": 5},
+    }
+    for field, body in cases.items():
+        with pytest.raises(ValidationError) as caught:
+            TypeAdapter(ChatCompletionRequest).validate_python(json.loads(json.dumps(body)))
+        refusal = refusal_of(caught.value, body)
+        assert refusal.message.startswith(f"{field}: "), refusal.message
+        assert refusal.param == field.split(".")[0]
+
+
+def test_what_python_says_of_a_broken_body_is_not_passed_on() -> None:
+    from dray.engine.vllm_errors import refusal_of
+
+    for error in (TypeError("'kanarienvogel' is not iterable"), KeyError("kanarienvogel"), RecursionError()):
+        refusal = refusal_of(error, {})
+        assert refusal.code == "invalid_request"
+        assert type(error).__name__ in refusal.message
+        assert "kanarienvogel" not in refusal.message
+
+
+def test_a_grammar_that_fails_inside_the_engine_costs_its_row_only(
+    generation: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vllm.v1.structured_output.backend_xgrammar import XgrammarBackend
+
+    compiled = XgrammarBackend.compile_grammar
+
+    def fail(self: Any, kind: Any, grammar: str, **options: Any) -> Any:
+        if "poison" in grammar:
+            raise RuntimeError("out of memory in the grammar compiler")
+        return compiled(self, kind, grammar, **options)
+
+    monkeypatch.setattr(XgrammarBackend, "compile_grammar", fail)
+    poison, healthy = (chat(structured_outputs={"choice": [word]}) for word in ("poison", "health"))
+    outcomes = generation.run([poison, healthy, completion(), poison])
+    assert [outcome.error_code for outcome in outcomes] == [
+        "invalid_json_schema",
+        None,
+        None,
+        "invalid_json_schema",
+    ]
+
+
+def test_other_errors_of_generation_have_their_own_code() -> None:
+    from vllm.exceptions import GenerationError
+
+    from dray.engine.vllm_errors import refusal_of
+
+    assert refusal_of(GenerationError(), {"prompt": "a"}).code == "generation_failed"

@@ -39,7 +39,9 @@ def collect(runner: Runner, session: str) -> list[Outcome]:
 
 def test_abort_frees_the_engine(generation: Runner) -> None:
     replica, session = generation.replica, generation.session()
-    replica.feed(session, lines([long_row(number) for number in range(100)]), last=True)
+    several = {"n": 3, "temperature": 1.0, "prompt": ["please help", "the laptop"]}
+    rows = [long_row(number) | (several if number % 2 else {}) for number in range(100)]
+    replica.feed(session, lines(rows), last=True)
     found: list[Outcome] = []
     reader = threading.Thread(target=lambda: found.extend(collect(generation, session)))
     reader.start()
@@ -49,6 +51,11 @@ def test_abort_frees_the_engine(generation: Runner) -> None:
     assert not reader.is_alive(), "the reader sees the end"
     wait_for(lambda: replica.status().running == 0, seconds=10)
     assert len(found) < 100
+    vllm, scheduler = generation.engine._engine, generation.engine._engine.engine_core.engine_core.scheduler
+    assert vllm.get_num_unfinished_requests() == 0
+    assert not scheduler.running
+    assert not scheduler.waiting
+    assert not generation.engine._client.tickets
     assert generation.one(long_row(1, tokens=4)).completion_tokens == 4
     replica.feed(session, lines([long_row(1)]), last=True)
     assert replica.status().waiting == 0, "rows that come after the abort are dropped"
@@ -106,7 +113,7 @@ from dray.engine import Replica
 from tests.support.engines import Runner, generation_spec
 replica = Replica("mortal", generation_spec(Path(sys.argv[1])))
 replica.ready()
-body = {"prompt": "help", "max_tokens": 2, "logprobs": 1, "temperature": 1.0, "top_p": 0.9, "ignore_eos": True}
+body = {"prompt": "help", "max_tokens": 2, "logprobs": 1, "temperature": 1.0, "ignore_eos": True}
 assert Runner(replica).one(body).completion_tokens == 2
 print("answered", flush=True)
 from vllm.v1.engine.llm_engine import LLMEngine

@@ -103,7 +103,10 @@ def test_each_row_comes_out_once(sessions: list[Any], seed: int) -> None:
         calls: list[tuple[int, list[bytes], bool]] = []
         index = 0
         for place, feed in enumerate(feeds):
-            lines = [line for refuse in feed for line in rows([(index := index + 1)], refuse=refuse)]
+            lines: list[bytes] = []
+            for refuse in feed:
+                index += 1
+                lines += rows([index], refuse=refuse)
             calls.append((place, lines, place == len(feeds) - 1))
 
         def act(

@@ -17,7 +17,7 @@ from dray.job import shard as shard_module
 from dray.job.ingesting import ingest_job
 from dray.job.opening import OpenJob, open_job
 from dray.job.settings import JobSettings
-from dray.job.shard import FEED_AHEAD, FEED_ROWS, ShardReceipt, run_shard
+from dray.job.shard import FEED_AHEAD, ShardReceipt, run_shard
 from dray.requests import Kind, Outcome
 from dray.store import Shard, ShardState, Store, open_store
 
@@ -130,14 +130,12 @@ def test_a_shard_with_no_row_left_only_ends(
 
 
 def test_what_is_in_flight_is_bounded(
-    store: Store, job: OpenJob, make_replica: Callable[..., Replica], monkeypatch: pytest.MonkeyPatch
+    store: Store, job: OpenJob, shard: Shard, make_replica: Callable[..., Replica]
 ) -> None:
-    monkeypatch.setattr(shard_module, "FEED_ROWS", 4)
-    [shard] = ingest_job(job, replicas=1)
     spy = Spy(make_replica(seconds_per_token=0.005))
     _run(store, job, shard, spy)
     assert spy.fed == 50
-    assert MAX_NUM_SEQS <= spy.most <= FEED_AHEAD * MAX_NUM_SEQS + 4 < 50
+    assert MAX_NUM_SEQS <= spy.most < (FEED_AHEAD + 1) * MAX_NUM_SEQS < 50
 
 
 def test_a_cancel_ends_it_keeps_what_is_committed_and_frees_the_shard(
@@ -246,9 +244,8 @@ def test_a_lost_replica_gives_the_shard_back(
     assert store.verify_counts(job.job_id).done == 50
 
 
-def test_rows_come_in_chunks_and_the_last_is_known(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shard_module, "FEED_ROWS", 20)
-    rows = shard_module._Rows(shard, frozenset(range(40, 50)), None)
+def test_rows_come_in_chunks_and_the_last_is_known(shard: Shard) -> None:
+    rows = shard_module._Rows(shard, frozenset(range(40, 50)), None, chunk_rows=20)
     chunks = []
     last = False
     while not last:
@@ -257,7 +254,6 @@ def test_rows_come_in_chunks_and_the_last_is_known(shard: Shard, monkeypatch: py
     assert chunks == [20, 20]
     nothing = shard_module._Rows(shard, frozenset(range(50)), None)
     assert nothing.take() == ([], True)
-    assert FEED_ROWS > 0
 
 
 def test_the_spool_lies_where_the_shard_says(shard: Shard, job: OpenJob) -> None:

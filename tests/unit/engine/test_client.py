@@ -1,0 +1,43 @@
+"""The client in front of a Ray actor: numbered feeds, and Ray's errors in dray's words."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dray.engine.client import RayReplica
+from dray.engine.seam import ray_errors
+from dray.errors import ConfigError, DrayError, EngineDeadError, ReplicaLostError
+
+pytestmark = pytest.mark.unit
+
+
+def test_feeds_are_numbered_by_session() -> None:
+    calls: list[tuple[Any, ...]] = []
+    actor = SimpleNamespace(feed=SimpleNamespace(remote=lambda *call: calls.append(call)))
+    replica = RayReplica("r", actor)
+    replica.feed("a", [b"1"])
+    replica.feed("b", [b"2"], True)
+    replica.feed("a", [b"3"], True)
+    assert calls == [("a", [b"1"], False, 0), ("b", [b"2"], True, 0), ("a", [b"3"], True, 1)]
+
+
+def test_rays_errors_become_drays() -> None:
+    from ray import exceptions as ray
+
+    cases: list[tuple[Exception, type[DrayError]]] = [
+        (ray.RayActorError(), ReplicaLostError),
+        (ray.ActorUnavailableError("gone", None), ReplicaLostError),
+        (ray.ObjectLostError("00", None, ""), ReplicaLostError),
+        (ray.NodeDiedError("gone"), ReplicaLostError),
+        (ray.OutOfMemoryError("gone"), ReplicaLostError),
+        (ray.RayTaskError("f", "trace", ConfigError("no")), ConfigError),
+        (ray.RayTaskError("f", "trace", ValueError("a prompt")), EngineDeadError),
+    ]
+    for foreign, ours in cases:
+        with pytest.raises(ours) as caught, ray_errors("r7"):
+            raise foreign
+        assert "prompt" not in str(caught.value)
+        assert "r7" in str(caught.value) or ours is ConfigError

@@ -1,0 +1,96 @@
+"""What can be said of the vLLM part without an engine: errors, arguments, quotations."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dray.engine import EngineSpec
+from dray.engine.quotations import without_quotes
+from dray.engine.vllm_arguments import ENVIRONMENT, _cache_bytes, prepare_environment, runs_eagerly
+from dray.engine.vllm_engine import VllmEngine
+from dray.errors import ConfigError, EngineDeadError
+from dray.requests.model import Kind
+
+pytestmark = pytest.mark.unit
+
+
+def spec(model: str = "m", **arguments: Any) -> EngineSpec:
+    return EngineSpec(name="vllm", model=model, kind=Kind.CHAT, arguments=arguments)
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a test sets in the environment goes when it ends."""
+    for name in (*ENVIRONMENT, "HF_HUB_OFFLINE"):
+        monkeypatch.setenv(name, "x")
+        monkeypatch.delenv(name)
+
+
+def test_without_vllm_the_error_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, environment: None
+) -> None:
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    with pytest.raises(ConfigError, match=r"dray\[gpu\] or dray\[cpu\]"):
+        VllmEngine(spec())
+
+
+def test_a_failing_step_means_a_dead_engine() -> None:
+    def broken() -> None:
+        raise RuntimeError("kernel")
+
+    engine = object.__new__(VllmEngine)
+    engine._by_ticket = {"1": SimpleNamespace()}  # type: ignore[dict-item]
+    engine._engine = SimpleNamespace(step=broken)  # type: ignore[assignment]
+    with pytest.raises(EngineDeadError, match="RuntimeError"):
+        engine.step()
+
+
+def test_the_environment_of_the_user_stays(
+    tmp_path: Path, environment: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "1")
+    prepare_environment(spec(str(tmp_path)))
+    assert os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "1"
+    assert os.environ["VLLM_NO_USAGE_STATS"] == "1"
+    assert os.environ["HF_HUB_OFFLINE"] == "1", "a local folder needs no hub"
+
+
+def test_eager_is_the_default_on_cpu_only() -> None:
+    assert runs_eagerly(spec(), cpu=True)
+    assert not runs_eagerly(spec(), cpu=False)
+    assert not runs_eagerly(spec(enforce_eager=False), cpu=True)
+
+
+def test_the_cache_on_cpu_fits_a_full_batch_within_bounds() -> None:
+    config = {"num_attention_heads": 8, "hidden_size": 512, "num_hidden_layers": 4, "num_key_value_heads": 2}
+    per_token = 2 * 4 * 2 * 64 * 4
+    assert _cache_bytes(config, {"max_model_len": 2048, "max_num_seqs": 128}) == per_token * 2048 * 128
+    assert _cache_bytes(config, {"max_model_len": 16, "max_num_seqs": 1}) == 1 << 28
+    assert _cache_bytes(config, {"max_model_len": 1 << 20}) == 4 << 30
+    assert _cache_bytes({"hidden_size": 512}, {}) is None
+
+
+TEXT = st.text(st.characters(codec="utf-8"), min_size=40, max_size=200)
+
+
+@given(prompt=TEXT, before=st.text(max_size=30), start=st.integers(0, 20), escaped=st.booleans())
+def test_no_message_quotes_a_prompt(prompt: str, before: str, start: int, escaped: bool) -> None:
+    quoted = repr(prompt[start:])[1:-1] if escaped else prompt[start:]
+    cleaned = without_quotes(f"{before}: got {quoted}!", {"messages": [{"content": [{"text": prompt}]}]})
+    shared = max((prompt[at : at + 24] for at in range(len(prompt) - 23)), key=lambda part: part in cleaned)
+    assert shared not in cleaned
+
+
+def test_deep_bodies_are_no_trouble_for_messages() -> None:
+    deep: Any = "a long text at the bottom"
+    for _ in range(5000):
+        deep = [{"a": deep}]
+    assert without_quotes("no: a long text at the bottom", {"x": deep}) == "no: ..."
