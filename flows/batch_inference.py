@@ -35,7 +35,12 @@ def _run_name() -> str:
     given: dict[str, Any] = runtime.flow_run.parameters
     inputs = given["input"]
     first = inputs if isinstance(inputs, str) else inputs[0]
-    return f"{given.get('job_id') or Path(first).name} on {Path(given['model']).name}"
+    return f"{given.get('job_id') or _tail(first)} on {_tail(given['model'])}"
+
+
+def _tail(path: str) -> str:
+    """The last two parts of a path: its last one alone is often just ``model`` or ``requests.jsonl``."""
+    return "/".join(Path(path).parts[-2:])
 
 
 @flow(name="batch-inference", flow_run_name=_run_name, persist_result=False, validate_parameters=True)

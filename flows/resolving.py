@@ -12,7 +12,7 @@ from dray.cluster import ClusterSettings
 from dray.errors import ConfigError
 from dray.job.settings import JobSettings
 from dray.requests import Kind, ObjectStoreOptions, OutputFormat, RowDefaults, source_of
-from dray.requests.files import join
+from dray.requests.files import absolute, join
 from dray.requests.objects import is_object
 from flows.parameters import EngineOptions, RowOptions, SamplingOptions
 
@@ -39,6 +39,11 @@ def job_settings(
     Raises:
         ConfigError: options that do not go together, or a block or variable that is not there.
     """
+    model, output = absolute(model), absolute(output)
+    if isinstance(inputs, list):
+        inputs = [absolute(item) for item in inputs]
+    elif rows.query is None and not inputs.startswith(_VARIABLE):
+        inputs = absolute(inputs)
     source = source_of(
         _variable(inputs) if isinstance(inputs, str) else inputs,
         kind=Kind(rows.kind),
@@ -108,7 +113,7 @@ def _objects(block: str | None) -> ObjectStoreOptions | None:
 
 
 def _variable(value: str) -> str:
-    """The value itself, or what the environment variable after ``env:`` holds: secrets stay out of Prefect."""
+    """The value, or what the environment variable after ``env:`` holds: secrets stay out of Prefect."""
     if not value.startswith(_VARIABLE):
         return value
     name = value.removeprefix(_VARIABLE)

@@ -23,6 +23,7 @@ from dray.job.opening import OpenJob
 from dray.job.timeline import Timeline
 from dray.store import JobState, open_store
 from dray.store.urls import parse_url
+from tasks.stopping import disarm_ray
 
 
 class RunningCluster:
@@ -95,26 +96,35 @@ def cluster_of(job: OpenJob, settings: ClusterSettings, timeline: Timeline) -> I
 
     An error in the block also ends the job in the store, with its reason.
     """
-    cluster = open_cluster(replace(settings, environment=_environment(settings)))
-    cluster.start()
-    try:
-        with kept(job):
-            yield RunningCluster(job, cluster, timeline)
-    except BaseException as error:
-        _note_failure(job, error)
-        raise
-    finally:
-        cluster.release()
+    with _api_for_workers(settings) as variables:
+        cluster = open_cluster(replace(settings, environment=variables))
+        cluster.start()
+        try:
+            with kept(job):
+                yield RunningCluster(job, cluster, timeline)
+        except BaseException as error:
+            disarm_ray()
+            _note_failure(job, error)
+            raise
+        finally:
+            cluster.release()
 
 
-def _environment(settings: ClusterSettings) -> dict[str, str]:
-    """Ray's workers must talk to this run's API: each would start a server of its own otherwise."""
+@contextmanager
+def _api_for_workers(settings: ClusterSettings) -> Iterator[dict[str, str]]:
+    """Variables by which Ray's workers find this run's API: each would start its own server otherwise."""
     with get_client(sync_client=True) as client:
         url = str(client.api_url).rstrip("/")
-    if settings.address is None:
-        os.environ["PREFECT_API_URL"] = url  # inherited by Ray's processes on this machine
-        return {}
-    return {"PREFECT_API_URL": url}
+    if settings.address is not None:
+        yield {"PREFECT_API_URL": url}
+        return
+    before = os.environ.get("PREFECT_API_URL")
+    os.environ["PREFECT_API_URL"] = url  # inherited by Ray's processes on this machine
+    try:
+        yield {}
+    finally:
+        if before is None:
+            del os.environ["PREFECT_API_URL"]
 
 
 def _note_failure(job: OpenJob, error: BaseException) -> None:

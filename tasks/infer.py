@@ -23,8 +23,14 @@ SHARDS_PER_REPLICA = 2  # in flight: the tail of one overlaps the head of the ne
 MAX_CRASHES = 3  # of one shard's own worker process, which runs on a stable node
 
 
-def infer(job: OpenJob, shards: list[Shard], replicas: tuple[str, ...], max_num_seqs: int, cluster: ClusterInfo,
-          monitor: Monitor) -> None:  # fmt: skip
+def infer(
+    job: OpenJob,
+    shards: list[Shard],
+    replicas: tuple[str, ...],
+    max_num_seqs: int,
+    cluster: ClusterInfo,
+    monitor: Monitor,
+) -> None:
     """Run all open shards; returns when each is done, or the job was cancelled.
 
     Raises:
@@ -58,7 +64,7 @@ def warm_up(cluster: ClusterInfo, workers: int) -> None:
     """
 
     def load() -> None:
-        import tasks.infer_shard  # noqa: F401, PLC0415
+        import tasks.infer_shard  # noqa: F401
 
     remote = ray.remote(load).options(**_stable(cluster))
     for _ in range(workers):

@@ -11,8 +11,8 @@ from prefect.states import Completed
 
 from dray.cluster.pool import wait_for_replica
 from dray.errors import CancelledError, FencedError
-from dray.job.shard import ShardReceipt, run_shard
 from dray.job.driver import driver_name
+from dray.job.shard import ShardReceipt, run_shard
 from dray.requests import ObjectStoreOptions
 from dray.store import JobLease, Shard, open_store
 from tasks.retrying import DELAYS, RETRIES, worth_retrying

@@ -8,8 +8,9 @@ import time
 from typing import Any
 from uuid import UUID
 
-from prefect import get_run_logger
+from prefect import get_run_logger, runtime
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
+from prefect.client.orchestration import get_client
 
 from dray.cluster import ReplicaPool
 from dray.engine import ReplicaStatus
@@ -20,6 +21,7 @@ from dray.store import Progress, Store, open_store
 
 LOOK_EVERY = 1.0  # seconds
 LINE_EVERY = 5.0
+UI_LOOK_EVERY = 5.0  # a run without a Prefect worker is told by nobody that it was cancelled in the UI
 ARTIFACT_EVERY = 3.0  # Prefect's server on SQLite serialises writes
 
 
@@ -34,6 +36,8 @@ class Monitor:
         self._error: DrayError | None = None
         self._statuses: dict[str, ReplicaStatus] = {}
         self._artifact: UUID | None = None
+        self._flow_run = runtime.flow_run.id
+        self._last_ui_look = time.monotonic()
         self._began = time.monotonic()
         self._first: Progress | None = None
         self._last_line = self._last_artifact = self._last_renewal = time.monotonic()
@@ -89,6 +93,10 @@ class Monitor:
         if now - self._last_renewal > lease.ttl / 4:
             store.renew_job(lease)
             self._last_renewal = now
+        if now - self._last_ui_look > UI_LOOK_EVERY:
+            self._last_ui_look = now
+            if _cancelled_in_ui(self._flow_run):
+                store.request_cancel(self._job.job_id)
         if not self.stopping and store.cancel_requested(self._job.job_id):
             self._logger.info("cancel requested: finishing what was committed")
             self.stopping = True
@@ -135,3 +143,13 @@ def _update(artifact: UUID, share: float, logger: Any) -> None:
         update_progress_artifact(artifact, progress=round(share, 1))
     except Exception as error:  # noqa: BLE001  see above
         logger.debug("progress artifact not updated: %s", type(error).__name__)
+
+
+def _cancelled_in_ui(flow_run: str | None) -> bool:
+    """Whether somebody cancelled the flow run; not knowing is no."""
+    try:
+        with get_client(sync_client=True) as client:
+            state = client.read_flow_run(UUID(str(flow_run))).state
+    except Exception:  # noqa: BLE001  Prefect's API being away must not stop the job
+        return False
+    return state is not None and (state.is_cancelling() or state.is_cancelled())

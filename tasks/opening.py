@@ -6,8 +6,8 @@ from prefect import get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 
 from dray.job.opening import OpenJob
-from dray.job.settings import JobSettings
 from dray.job.opening import open_job as open_dray_job
+from dray.job.settings import JobSettings
 
 
 @task(name="open-job", task_run_name="open job", persist_result=False, cache_policy=NO_CACHE)

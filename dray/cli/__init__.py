@@ -1,4 +1,4 @@
-"""The command line: ``dray run``, ``status``, ``jobs``, ``resume``, ``cancel``, ``export``, ``report``, ``doctor``."""
+"""The command line: ``dray run`` and the commands that read the store."""
 
 from __future__ import annotations
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from cyclopts import App, CycloptsError, Parameter
@@ -15,10 +14,11 @@ from cyclopts import App, CycloptsError, Parameter
 from dray import __version__
 from dray.cli import output
 from dray.errors import ConfigError, DrayError
+from dray.requests.files import absolute
 
 app = App(
     name="dray",
-    help="Offline batch inference of large language models: one committed outcome per request, whatever dies.",
+    help="Offline batch inference of LLMs: one committed outcome per request, whatever dies.",
     version=__version__,
     result_action="return_value",
 )
@@ -28,7 +28,10 @@ Json = Annotated[
 ]
 StoreOption = Annotated[
     str | None,
-    Parameter(name="--store", help="Result store: URL, env:NAME, or the output folder of a run. $DRAY_STORE, else the current folder."),
+    Parameter(
+        name="--store",
+        help="Result store: URL, env:NAME, or the output folder of a run; else $DRAY_STORE, else this folder.",
+    ),
 ]  # fmt: skip
 
 
@@ -100,9 +103,9 @@ def run(
 
     sampling = {"max_tokens": max_tokens, "temperature": temperature, "top_p": top_p, "seed": seed}
     parameters: dict[str, Any] = {
-        "input": [_absolute(item) for item in inputs] if query is None else inputs[0],
-        "model": _absolute(model),
-        "output": _absolute(output_),
+        "input": [absolute(item) for item in inputs] if query is None else inputs[0],
+        "model": absolute(model),
+        "output": absolute(output_),
         "job_id": job_id,
         "rows": {
             "kind": kind,
@@ -170,7 +173,7 @@ def export(
     """Write the finished rows of a job to files, while it runs or later."""
     from dray.cli.jobs import export_job
 
-    return export_job(job_id, _absolute(output_), format_, store, json=json)
+    return export_job(job_id, absolute(output_), format_, store, json=json)
 
 
 @app.command
@@ -185,7 +188,7 @@ def report(
     """Write the report of a job that has ended once more."""
     from dray.cli.jobs import rewrite_report
 
-    return rewrite_report(job_id, _absolute(output_), store, json=json)
+    return rewrite_report(job_id, absolute(output_), store, json=json)
 
 
 @app.command
@@ -212,17 +215,12 @@ def pairs(given: list[str] | None, option: str) -> dict[str, Any]:
     return found
 
 
-def _absolute(path: str) -> str:
-    """Local paths as seen from anywhere: workers have other working directories."""
-    return path if "://" in path else str(Path(path).expanduser().absolute())
-
-
 def _absolute_store(store: str | None) -> str | None:
     """SQLite files likewise, whichever way they are named."""
     if store is None or store.startswith(("env:", "block:")):
         return store
     file = store.removeprefix("sqlite:///")
-    return store if "://" in file else _absolute(file)
+    return store if "://" in file else absolute(file)
 
 
 if __name__ == "__main__":

@@ -75,7 +75,8 @@ def show_jobs(reference: str | None, limit: int, *, json: bool) -> int:
         counts = facts["counts"]
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(facts["created_at"]))
         output.say(
-            f"{when}  {facts['state']:<11}  {counts['done'] + counts['failed']:>10,} of {counts['total']:>10,}  {facts['job_id']}"
+            f"{when}  {facts['state']:<11}  "
+            f"{counts['done'] + counts['failed']:>10,} of {counts['total']:>10,}  {facts['job_id']}"
         )
     return 0
 

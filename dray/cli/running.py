@@ -184,7 +184,8 @@ def _summarise(result: dict[str, Any]) -> None:
         + (f" ({counts['skipped']:,} were finished before)" if counts["skipped"] else "")
     )
     output.say(
-        f"tokens    {tokens['prompt']:,} prompt ({tokens['cached']:,} cached), {tokens['completion']:,} completion"
+        f"tokens    {tokens['prompt']:,} prompt ({tokens['cached']:,} cached), "
+        f"{tokens['completion']:,} completion"
     )
     parts = ", ".join(
         f"{name} {value:.1f}" for name, value in seconds.items() if name != "total" and value >= 0.05

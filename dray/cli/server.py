@@ -35,8 +35,11 @@ class PrefectServer:
     def start(self) -> None:
         """Start the process; returns at once. Call it in a thread that outlives the server."""
         global started
-        arguments = [sys.executable, "-m", "uvicorn", "--factory", "prefect.server.api.server:create_app",
-                     "--host", "127.0.0.1", "--port", str(self.port), "--log-level", "error", "--lifespan", "on"]  # fmt: skip
+        arguments = [
+            *(sys.executable, "-m", "uvicorn", "--factory", "prefect.server.api.server:create_app"),
+            *("--host", "127.0.0.1", "--port", str(self.port)),
+            *("--log-level", "error", "--lifespan", "on"),
+        ]
         self._process = subprocess.Popen(
             arguments,
             env={**os.environ, **_SERVER_ENVIRONMENT, "PREFECT_API_URL": self.url},
@@ -44,7 +47,7 @@ class PrefectServer:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C is for the run, which still needs its server to end in order
-            preexec_fn=_die_with_parent,
+            preexec_fn=_die_with_parent,  # noqa: PLW1509  one prctl(2) call, which is safe between fork and exec
         )
         started = self
 
@@ -84,7 +87,7 @@ class PrefectServer:
 _SERVER_ENVIRONMENT = {
     "PREFECT_UI_ENABLED": "0",  # copying the UI's files costs seconds; `prefect server start` has it
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-    "PREFECT__SERVER_EPHEMERAL": "1",  # as Prefect starts its own temporary servers: no schedulers, no reapers
+    "PREFECT__SERVER_EPHEMERAL": "1",  # as Prefect starts its own temporary servers: no schedulers
     "PREFECT__SERVER_FINAL": "1",
     "DO_NOT_TRACK": "1",
 }

@@ -15,8 +15,8 @@ NAMESPACE = "dray"
 class ClusterSettings:
     """Which Ray cluster a job runs on.
 
-    ``address`` None starts a cluster of our own on this machine, with ``num_cpus`` and ``num_gpus`` as Ray counts
-    them where None. Otherwise it names an existing cluster (``host:port`` of its head, or ``auto``);
+    ``address`` None starts a cluster of our own on this machine, with ``num_cpus`` and ``num_gpus`` as
+    Ray counts them where None. Otherwise it names an existing cluster (``host:port`` of its head, or ``auto``);
     ``auth_token`` is its token where it has one. ``environment`` is set in every worker process.
     """
 

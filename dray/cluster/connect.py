@@ -21,7 +21,7 @@ _early: RayCluster | None = None  # a local cluster that was started before its 
 
 
 def start_early() -> None:
-    """Begin to start a local cluster for the next job of this process: Ray takes seconds that others can use."""
+    """Begin to start a local cluster for this process's next job: Ray takes seconds that others can use."""
     global _early
     _early = RayCluster(ClusterSettings())
     _early.start()
@@ -116,7 +116,7 @@ def _connect(settings: ClusterSettings, temporary: TemporaryFolder | None) -> Cl
         )
     common: dict[str, Any] = {
         "namespace": NAMESPACE,
-        "log_to_driver": False,  # worker output may quote prompts; replicas hand over their log records instead
+        "log_to_driver": False,  # worker output may quote prompts; replicas hand over their log instead
         "runtime_env": {"env_vars": settings.environment} if settings.environment else None,
     }
     if settings.address is None:
@@ -161,7 +161,7 @@ def _refuse_open_cluster(address: str) -> None:
         return
     raise ConfigError(
         f"the Ray cluster at {address} is open: no token and not a loopback address. "
-        "Start it with RAY_AUTH_MODE=token, and set RAY_AUTH_MODE and RAY_AUTH_TOKEN here or in the cluster block"
+        "Start it with RAY_AUTH_MODE=token, and set RAY_AUTH_MODE and RAY_AUTH_TOKEN here, or use a block"
     )
 
 

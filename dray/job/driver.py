@@ -15,7 +15,7 @@ def driver_name() -> str:
 
 def is_gone(owner: str) -> bool:
     """Whether ``owner`` surely no longer runs: a process of this host that is not there any more."""
-    host, pid, started, _ = (owner.split("/") + ["", "", ""])[:4]
+    host, pid, started, _ = [*owner.split("/"), "", "", ""][:4]
     if host != socket.gethostname() or not pid.isdigit():
         return False
     now = _started(int(pid))

@@ -107,7 +107,6 @@ def _report_data(
         job_id=job.job_id,
         state=str(state),
         generated_at=time.time(),
-        title=job.job_id,
         model=job.settings.model,
         kind=", ".join(info.get("kinds", ())),
         engine=job.settings.engine,
@@ -133,7 +132,7 @@ def _check(data: ReportData, state: JobState) -> None:
     """Invariant I4: a finished job's counts add up."""
     if state is JobState.COMPLETED and data.counts.pending != 0:
         raise StoreFatalError(
-            f"job {data.job_id}: {data.counts.pending} of {data.counts.total} rows have no outcome in the store"
+            f"job {data.job_id}: {data.counts.pending} of {data.counts.total} rows have no outcome"
         )
 
 

@@ -19,13 +19,26 @@ FORMAT_VERSION = "1"  # of the spool and of the outputs; another one is another 
 
 # Engine arguments that change how fast an answer comes, not what it says.
 _TUNING = frozenset(
-    {
-        "max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization", "kv_cache_memory_bytes", "enforce_eager",
-        "tensor_parallel_size", "pipeline_parallel_size", "block_size", "num_gpu_blocks_override", "load_format",
-        "enable_prefix_caching", "enable_chunked_prefill", "distributed_executor_backend", "seconds_per_token",
-        "start_seconds", "crash_on", "stall_on",
-    }
-)  # fmt: skip
+    [
+        "max_num_seqs",
+        "max_num_batched_tokens",
+        "gpu_memory_utilization",
+        "kv_cache_memory_bytes",
+        "enforce_eager",
+        "tensor_parallel_size",
+        "pipeline_parallel_size",
+        "block_size",
+        "num_gpu_blocks_override",
+        "load_format",
+        "enable_prefix_caching",
+        "enable_chunked_prefill",
+        "distributed_executor_backend",
+        "seconds_per_token",
+        "start_seconds",
+        "crash_on",
+        "stall_on",
+    ]
+)
 
 
 def fingerprint_of(settings: JobSettings) -> Fingerprint:

@@ -44,8 +44,8 @@ def check_model(model: str, *, dummy_weights: bool = False) -> Path:
         pickles = sorted(file.name for pattern in _PICKLES for file in path.glob(pattern))
         if pickles:
             raise ConfigError(
-                f"model {model}: its weights are pickle files ({pickles[0]}), which can run code when loaded; "
-                "convert them to safetensors"
+                f"model {model}: its weights are pickle files ({pickles[0]}), which can run code when "
+                "loaded; convert them to safetensors"
             )
         raise ConfigError(f"model {model}: no *.safetensors file in it")
     return path

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from dray.engine.client import ReplicaClient
@@ -206,7 +207,5 @@ def _give_back(store: Store, lease: ShardLease, error: BaseException) -> None:
         if isinstance(error, CancelledError)
         else ("NODE_LOSS" if isinstance(error, ReplicaLostError) else "UNKNOWN")
     )
-    try:
+    with suppress(StoreError):  # nothing is lost: the lease ends by itself
         store.release_shard(lease, cause=cause, detail=type(error).__name__)
-    except StoreError:
-        pass  # nothing is lost: the lease ends by itself

@@ -42,6 +42,11 @@ def local_path(uri: str) -> Path:
     return Path(uri.removeprefix("file://")).expanduser()
 
 
+def absolute(path: str) -> str:
+    """A local path as seen from any working directory; URIs stay as they are."""
+    return path if "://" in path else str(Path(path).expanduser().absolute())
+
+
 def join(directory: str, name: str) -> str:
     """The URI of ``name`` in a directory."""
     return f"{directory.rstrip('/')}/{name}" if is_object(directory) else str(local_path(directory) / name)
