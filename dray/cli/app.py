@@ -30,7 +30,7 @@ StoreOption = Annotated[
     str | None,
     Parameter(
         name="--store",
-        help="Result store: URL, env:NAME, or the output folder of a run; else $DRAY_STORE, else this folder.",
+        help="Result store: URL, env:NAME, or a run's output folder; else $DRAY_STORE, else this folder.",
     ),
 ]  # fmt: skip
 

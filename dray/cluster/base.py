@@ -16,8 +16,8 @@ class ClusterSettings:
     """Which Ray cluster a job runs on.
 
     ``address`` None starts a cluster of our own on this machine, with ``num_cpus`` and ``num_gpus`` as
-    Ray counts them where None. Otherwise it names an existing cluster (``host:port`` of its head, or ``auto``);
-    ``auth_token`` is its token where it has one. ``environment`` is set in every worker process.
+    Ray counts them where None. Otherwise it names an existing cluster (``host:port`` of its head, or
+    ``auto``); ``auth_token`` is its token where it has one. ``environment`` is set in every worker process.
     """
 
     address: str | None = None

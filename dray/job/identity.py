@@ -19,7 +19,7 @@ FORMAT_VERSION = "1"  # of the spool and of the outputs; another one is another 
 
 # Engine arguments that change how fast an answer comes, not what it says.
 _TUNING = frozenset(
-    [
+    {
         "max_num_seqs",
         "max_num_batched_tokens",
         "gpu_memory_utilization",
@@ -37,7 +37,7 @@ _TUNING = frozenset(
         "start_seconds",
         "crash_on",
         "stall_on",
-    ]
+    }
 )
 
 

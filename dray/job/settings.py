@@ -25,9 +25,10 @@ class JobSettings:
     """One batch job.
 
     ``model`` is a local directory that every node has. ``replicas`` None takes one per GPU, or one on
-    a machine without. ``engine_arguments`` go to the engine as they are. ``work`` holds the spool; every stable
-    node must reach it. ``store_url`` may hold a password and is kept out of the repr. ``recipe`` is what a
-    caller needs to start the same job again, in its own terms and without secrets; the store keeps it.
+    a machine without. ``engine_arguments`` go to the engine as they are. ``work`` holds the spool;
+    every stable node must reach it. ``store_url`` may hold a password and is kept out of the repr.
+    ``recipe`` is what a caller needs to start the same job again, in its own terms and without
+    secrets; the store keeps it.
     """
 
     source: Source

@@ -21,6 +21,8 @@ def write_lively_model(folder: Path) -> Path:
     from transformers import LlamaForCausalLM
 
     write_tiny_model(folder)
+    template = folder / "chat_template.jinja"
+    template.write_text("{{ mood | default('') }}" + template.read_text())
     model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
     torch.manual_seed(1)
     with torch.no_grad():

@@ -10,72 +10,12 @@ import json
 import random
 from pathlib import Path
 
-WORDS = [
-    "order",
-    "customer",
-    "refund",
-    "invoice",
-    "shipping",
-    "delay",
-    "account",
-    "password",
-    "printer",
-    "laptop",
-    "screen",
-    "battery",
-    "charge",
-    "update",
-    "install",
-    "error",
-    "payment",
-    "card",
-    "receipt",
-    "address",
-    "change",
-    "cancel",
-    "return",
-    "exchange",
-    "warranty",
-    "manual",
-    "please",
-    "help",
-    "today",
-    "yesterday",
-    "urgent",
-    "soon",
-    "waiting",
-    "number",
-    "broken",
-    "missing",
-    "late",
-    "wrong",
-    "never",
-    "again",
-    "thanks",
-    "the",
-    "a",
-    "my",
-    "your",
-    "our",
-    "this",
-    "that",
-    "with",
-    "without",
-    "for",
-    "from",
-    "to",
-    "and",
-    "or",
-    "but",
-    "not",
-    "is",
-    "was",
-    "has",
-    "have",
-    "will",
-    "can",
-    "could",
-]
+WORDS = (  # noqa: SIM905  a list of words reads better as text
+    "order customer refund invoice shipping delay account password printer laptop screen battery charge "
+    "update install error payment card receipt address change cancel return exchange warranty manual "
+    "please help today yesterday urgent soon waiting number broken missing late wrong never again thanks "
+    "the a my your our this that with without for from to and or but not is was has have will can could "
+).split()
 TEMPLATE = (
     "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}<|end|>{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"

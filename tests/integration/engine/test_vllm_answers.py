@@ -237,8 +237,13 @@ def test_a_started_answer_is_continued(generation: Runner, reference: Reference)
     assert continued.prompt_tokens == len(ids)
 
 
-def test_a_template_of_the_engine_arguments_takes_kwargs(lively_model: Path) -> None:
-    """The renderer alone, without an engine: kwargs reach the template that names them."""
+def test_template_kwargs_reach_the_template(generation: Runner) -> None:
+    moody = chat("help", chat_template_kwargs={"mood": "please"}, return_prompt_text=True)
+    assert answer(generation.one(moody))["prompt_text"] == "please<|user|>help<|end|><|assistant|>"
+
+
+def test_template_and_parsers_come_from_the_engine_arguments(lively_model: Path) -> None:
+    """Read from a file; parsers by name."""
     from dray.engine.vllm_serving import _template_options
     from tests.support.engines import generation_spec
 
