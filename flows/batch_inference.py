@@ -22,12 +22,15 @@ from flows.parameters import EngineOptions, RowOptions, SamplingOptions
 from flows.resolving import cluster_settings, job_settings
 from tasks.cluster import RunningCluster, cluster_of
 from tasks.finalise import finalise
+from tasks.flushing import flush_prefect
 from tasks.infer import SHARDS_PER_REPLICA, infer, warm_up
 from tasks.ingest import ingest
 from tasks.monitor import Monitor
 from tasks.opening import open_job
 from tasks.replicas import start_replicas
 from tasks.stopping import stoppable
+
+__all__ = ["batch_inference", "flush_prefect"]
 
 
 def _run_name() -> str:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from prefect.events.worker import EventsWorker
-from prefect.logging.handlers import APILogWorker
 from prefect_ray import RayTaskRunner
 
-_SECONDS = 5.0
+from tasks.flushing import flush_prefect
 
 
 class HeardRayTaskRunner(RayTaskRunner):  # type: ignore[misc]  # prefect_ray is untyped
@@ -23,5 +21,4 @@ class HeardRayTaskRunner(RayTaskRunner):  # type: ignore[misc]  # prefect_ray is
         try:
             return RayTaskRunner._run_prefect_task(*references, **arguments)
         finally:
-            APILogWorker.drain_all(timeout=_SECONDS)
-            EventsWorker.drain_all(timeout=_SECONDS)
+            flush_prefect()

@@ -26,7 +26,6 @@ _QUIET = {
     # The run's own short lines take the place of Prefect's console format; its UI has everything.
     "PREFECT_LOGGING_HANDLERS_CONSOLE_CLASS": "dray.cli.output.RunLog",
 }
-_FLUSH_SECONDS = 5.0
 
 
 def run_job(parameters: dict[str, Any], *, json: bool) -> int:
@@ -87,7 +86,7 @@ def _early_cluster(parameters: dict[str, Any]) -> Iterator[None]:
 def _run_flow(parameters: dict[str, Any]) -> dict[str, Any]:
     """The one place of dray that knows a flow: the command line is a caller of it like any other."""
     try:
-        from flows.batch_inference import batch_inference  # noqa: TID251  see above
+        from flows.batch_inference import batch_inference, flush_prefect  # noqa: TID251  see above
     except ModuleNotFoundError as error:
         if error.name not in ("flows", "tasks", "blocks"):
             raise
@@ -99,7 +98,7 @@ def _run_flow(parameters: dict[str, Any]) -> dict[str, Any]:
     try:
         state = batch_inference(**parameters, return_state=True)
     finally:
-        _flush()
+        flush_prefect()
     if state.is_completed() or state.is_cancelled():
         return _stored_result()
     failure: Any = state.result(raise_on_failure=False)
@@ -116,15 +115,6 @@ def _wait_for_api() -> None:
     url = os.environ.get("PREFECT_API_URL", "")
     if server.started is not None and server.started.url == url:
         server.started.wait()
-
-
-def _flush() -> None:
-    """Let Prefect send what it holds before its server goes: it would retry for a minute otherwise."""
-    from prefect.events.worker import EventsWorker  # noqa: TID251  the command line's one visit to Prefect
-    from prefect.logging.handlers import APILogWorker  # noqa: TID251
-
-    EventsWorker.drain_all(timeout=_FLUSH_SECONDS)
-    APILogWorker.drain_all(timeout=_FLUSH_SECONDS)
 
 
 def _stored_result() -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dray.report.accounting import Tally
+from dray.report.artifact import render_markdown
 from dray.report.data import (
     FINISHED,
     JOB_LANE,
@@ -19,7 +20,6 @@ from dray.report.data import (
     ReportData,
     Tokens,
 )
-from dray.report.markdown import render_markdown
 from dray.report.page import render_html
 from dray.report.progress import progress_line
 

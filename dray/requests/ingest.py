@@ -18,6 +18,7 @@ from dray.requests.repeats import Repeats, drop_repeats, merged_rejects
 from dray.requests.rules import JobRules
 from dray.requests.sources import RowDefaults, Source
 from dray.requests.spool import Mark, SpoolRange, SpoolWriter, cut_marks, encode_line
+from dray.requests.validate import BadRow
 
 QUERY_NAME = "query"
 """What stands for the file's name where the rows come from a query."""
@@ -141,13 +142,21 @@ class _Reading:
 
     def _steps(self, rows: Iterable[RawRow]) -> Iterator[None]:
         add_id, add_line, check = self._ids.add, self._spool.add, self._rules.check
-        for index, (file_no, line_no, envelope, bad) in enumerate(rows):
+        for index, (file_no, line_no, envelope, found) in enumerate(rows):
+            bad = found
             if envelope is not None:
                 custom_id, url, body = envelope
-                add_id(index, custom_id)
-                check(index, file_no, line_no, url, body)
-                add_line(index, encode_line(index, custom_id, url, body, file_no, line_no))
-            elif bad is not None:
+                try:
+                    line = encode_line(index, custom_id, url, body, file_no, line_no)
+                except TypeError:  # orjson reads 1,024 levels of nesting and writes 254
+                    bad = BadRow(
+                        "invalid_value", "body is nested too deeply: over 250 levels", "body", custom_id
+                    )
+                else:
+                    add_id(index, custom_id)
+                    check(index, file_no, line_no, url, body)
+                    add_line(index, line)
+            if bad is not None:
                 if bad.custom_id is not None:
                     add_id(index, bad.custom_id)
                 self._rejects.add(Reject.of(bad, index=index, file_no=file_no, line_no=line_no))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 import re
 
-# Every order number holds a block of three digits that starts its first run of at least four.
-# Blocks in these ranges are kept for held-out tickets.
+# Ranges of the first three digits of an order number that are kept for held-out tickets.
 HELD_OUT_BLOCKS = (range(150, 200), range(430, 480), range(860, 910))
+# L is a letter, a digit says how many digits. The first is the most common.
 _FORMATS = ("L7", "L7", "LL-6", "8", "4-5", "LLL4", "3-7", "L4-4")
 _LETTERS = "ABCDEFGHJKLMNPQRSTUVWXYZ"
 

@@ -310,12 +310,12 @@ ORDER_CHOICES: tuple[str, ...] = (
     "Your mail names order {other}, mine is {order}.",
     "Mine is order {order}, though your mail names {other}.",
 )
-# The same, by their place: the hardest to learn.
+# The same, by their place.
 ORDER_PLACES: tuple[str, ...] = (
-    "I have two orders, {other} and {order}; this is about the second one.",
-    "I have two orders, {order} and {other}; this is about the first one.",
-    "I placed {order} and then {other}, I mean the earlier one.",
-    "I placed {other} and then {order}, I mean the later one.",
+    "I write about the second of my two orders, {other} and {order}.",
+    "I write about the first of my two orders, {order} and {other}.",
+    "I mean the older order: {order} came first, {other} after it.",
+    "I mean the newer order: {other} came first, {order} after it.",
 )
 # No order counts, though a number that looks like one may be there.
 ORDER_ABSENT: tuple[str, ...] = (

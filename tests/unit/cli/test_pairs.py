@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dray.cli.app import _absolute, _absolute_store, pairs
+from dray.cli.app import _absolute_store, pairs
 from dray.errors import ConfigError
+from dray.requests.files import absolute
 
 pytestmark = pytest.mark.unit
 
@@ -52,9 +53,9 @@ def test_nothing_gives_nothing() -> None:
 
 def test_local_paths_are_made_absolute_and_uris_stay(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    assert _absolute("in.jsonl") == str(tmp_path / "in.jsonl")
-    assert _absolute("s3://bucket/in.jsonl") == "s3://bucket/in.jsonl"
-    assert _absolute("~/in.jsonl") == str(Path.home() / "in.jsonl")
+    assert absolute("in.jsonl") == str(tmp_path / "in.jsonl")
+    assert absolute("s3://bucket/in.jsonl") == "s3://bucket/in.jsonl"
+    assert absolute("~/in.jsonl") == str(Path.home() / "in.jsonl")
 
 
 @pytest.mark.parametrize(

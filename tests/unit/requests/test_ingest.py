@@ -93,6 +93,14 @@ def test_each_problem_names_file_line_and_field_in_input_order(tmp_path: Path) -
     assert f"{first}:2" in problems[3].message
 
 
+def test_a_body_nested_too_deeply_is_a_problem_with_its_line(tmp_path: Path) -> None:
+    deep = '{"custom_id":"b","url":"' + CHAT + '","body":{"x":' + "[" * 400 + "]" * 400 + "}}"
+    with pytest.raises(InputError) as refused:
+        take(tmp_path, write(tmp_path, row("a"), deep))
+    (problem,) = refused.value.problems
+    assert (problem.code, problem.line, problem.field) == ("invalid_value", 2, "body")
+
+
 def test_reading_stops_once_enough_is_wrong(tmp_path: Path) -> None:
     seen: list[int] = []
     path = write(tmp_path, *["bad"] * 5000)
