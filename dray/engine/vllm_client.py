@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from vllm.entrypoints.openai.completion import serving as completion_serving
 from vllm.v1.engine.llm_engine import LLMEngine
 
+from dray.engine.vllm_timings import Timings, Waits
 from dray.errors import EngineDeadError
 
 T = TypeVar("T")
@@ -26,6 +27,8 @@ class Ticket:
     def __init__(self, engine_id: str) -> None:
         self.engine_id = engine_id
         self.output: Any = None
+        self.core_id = ""
+        self.waits = Waits()
         self._taken = False
 
     def __await__(self) -> Generator[Ticket, None, Any]:
@@ -61,6 +64,7 @@ class StepClient:
         self.tickets: dict[str, Ticket] = {}
         self.opened: list[Ticket] = []  # tickets of the request that is being submitted
         self._count = 0
+        self._timings = Timings(engine)
 
     def check_admission(self, n: int = 1) -> None:
         """Admission is bounded by the step loop."""
@@ -114,10 +118,21 @@ class StepClient:
         ticket = Ticket(str(self._count))
         processed.request_id = ticket.engine_id
         text = prompt.get("prompt") if isinstance(prompt, dict) else None
-        self.engine.add_request(ticket.engine_id, processed, processed.params, prompt_text=text)
+        ticket.core_id = self.engine.add_request(
+            ticket.engine_id, processed, processed.params, prompt_text=text
+        )
+        first = ticket.core_id if getattr(processed.params, "n", 1) == 1 else f"0_{ticket.core_id}"
+        ticket.waits = self._timings.expect(first)
         self.tickets[ticket.engine_id] = ticket
         self.opened.append(ticket)
         return ticket
+
+    def abort(self, tickets: list[Ticket]) -> None:
+        """Take prompts out of the engine."""
+        for ticket in tickets:
+            self.tickets.pop(ticket.engine_id, None)
+            self._timings.forget(ticket.core_id)
+        self.engine.abort_request([ticket.engine_id for ticket in tickets])
 
 
 def drive_without_event_loop(client: StepClient) -> None:

@@ -52,6 +52,7 @@ class VllmEngine:
                 # Samplers compile C++ on first use all the same: 18 s on 2 busy cores, or no g++.
                 os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
             from vllm.engine.arg_utils import EngineArgs
+            from vllm.usage.usage_lib import UsageContext
             from vllm.v1.engine.llm_engine import LLMEngine
         except ImportError as error:
             raise ConfigError(
@@ -63,10 +64,11 @@ class VllmEngine:
         imported = time.monotonic()
         arguments = engine_arguments(spec, cpu=cpu)
         with refused_arguments():
-            config = EngineArgs(**arguments).create_engine_config()
-        self._engine = LLMEngine.from_vllm_config(config, disable_log_stats=arguments["disable_log_stats"])
-        # Statistics per request stay; loggers that aggregate them every step have no reader here.
-        self._engine.logger_manager = None
+            # The batch sizes that vLLM itself takes offline: twice those of its server.
+            config = EngineArgs(**arguments).create_engine_config(UsageContext.LLM_CLASS)
+        self._engine = LLMEngine.from_vllm_config(
+            config, UsageContext.LLM_CLASS, disable_log_stats=arguments["disable_log_stats"]
+        )
         self._client = StepClient(self._engine)
         drive_without_event_loop(self._client)
         self._serve = serving_for(spec, self._client)
@@ -171,7 +173,7 @@ class VllmEngine:
         """The terminal row of a request whose coroutine ended with ``answer``."""
         request = flight.request
         outputs = [ticket.output for ticket in flight.tickets]
-        queue, first = _waits(outputs)
+        queue, first = flight.tickets[0].waits.seconds() if flight.tickets else (0.0, 0.0)
         return Outcome(
             index=request.index,
             custom_id=request.custom_id,
@@ -204,25 +206,11 @@ class VllmEngine:
     def _abort_tickets(self, tickets: list[Any]) -> None:
         if not tickets:
             return
-        ids = [ticket.engine_id for ticket in tickets]
-        for engine_id in ids:
-            self._client.tickets.pop(engine_id, None)
-            self._by_ticket.pop(engine_id, None)
-        self._engine.abort_request(ids)
+        for ticket in tickets:
+            self._by_ticket.pop(ticket.engine_id, None)
+        self._client.abort(tickets)
 
 
 def _generated(output: Any) -> int:
     parts = getattr(output, "outputs", None)
     return sum(len(part.token_ids) for part in parts) if isinstance(parts, list) else 0
-
-
-def _waits(outputs: list[Any]) -> tuple[float, float]:
-    """Seconds until the first output was scheduled, and until its first token came; 0 where unknown.
-
-    vLLM's ``queued_ts``, ``scheduled_ts`` and ``first_token_ts`` are of one monotonic clock.
-    """
-    stats = getattr(outputs[0], "metrics", None) if outputs else None
-    if stats is None or not stats.queued_ts:
-        return 0.0, 0.0
-    first = max(stats.first_token_ts - stats.queued_ts, 0.0) if stats.first_token_ts else 0.0
-    return max(stats.scheduled_ts - stats.queued_ts, 0.0), first
