@@ -86,7 +86,8 @@ def refuse_shared_sqlite(store_url: str, info: ClusterInfo) -> None:
 def provision(cluster: Cluster) -> ClusterInfo:
     """Wait until the cluster can take work."""
     info = cluster.wait()
-    get_run_logger().info("cluster: %d nodes, %s, %.1f s", len(info.nodes), info.address, info.seconds)
+    nodes = f"{len(info.nodes)} node{'s' if len(info.nodes) != 1 else ''}"
+    get_run_logger().info("cluster: %s at %s, %.1f s", nodes, info.address, info.seconds)
     return info
 
 

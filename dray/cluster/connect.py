@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import logging
 import os
 import socket
 import threading
@@ -116,6 +117,7 @@ def _connect(settings: ClusterSettings, temporary: TemporaryFolder | None) -> Cl
         )
     common: dict[str, Any] = {
         "namespace": NAMESPACE,
+        "logging_level": logging.ERROR,  # what matters is raised; the rest would break up the run's lines
         "log_to_driver": False,  # worker output may quote prompts; replicas hand over their log instead
         "runtime_env": {"env_vars": settings.environment} if settings.environment else None,
     }

@@ -159,6 +159,7 @@ class _Records(logging.Handler):
 def _keep_log() -> deque[tuple[int, str, str]]:
     records: deque[tuple[int, str, str]] = deque(maxlen=KEPT_LOG_RECORDS)
     handler = _Records(records)
+    logging.getLogger("vllm.triton_utils").setLevel(logging.ERROR)  # says three times that a CPU is no GPU
     for name in ("dray", "vllm"):
         target = logging.getLogger(name)
         target.addHandler(handler)
