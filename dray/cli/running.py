@@ -34,8 +34,8 @@ def run_job(parameters: dict[str, Any], *, json: bool) -> int:
         os.environ.setdefault(name, value)
     refuse_early(parameters)
     _hide_secrets(parameters)
-    with _signals(), _server(), _early_cluster(parameters):
-        result = _run_flow(parameters)
+    with _signals(), _server() as server, _early_cluster(parameters):
+        result = _run_flow(parameters, server)
     if json:
         output.print_json(result)
     else:
@@ -54,15 +54,16 @@ def _hide_secrets(parameters: dict[str, Any]) -> None:
 
 
 @contextmanager
-def _server() -> Iterator[None]:
+def _server() -> Iterator[PrefectServer | None]:
+    """Prefect's own server where none is configured; it boots while everything else is imported."""
     if configured():
-        yield
+        yield None
         return
     server = PrefectServer()
     server.start()
     os.environ["PREFECT_API_URL"] = server.url
     try:
-        yield
+        yield server
     finally:
         server.stop()
         os.environ.pop("PREFECT_API_URL", None)
@@ -83,7 +84,7 @@ def _early_cluster(parameters: dict[str, Any]) -> Iterator[None]:
         release_early()
 
 
-def _run_flow(parameters: dict[str, Any]) -> dict[str, Any]:
+def _run_flow(parameters: dict[str, Any], server: PrefectServer | None) -> dict[str, Any]:
     """The one place of dray that knows a flow: the command line is a caller of it like any other."""
     try:
         from flows.batch_inference import batch_inference, flush_prefect  # noqa: TID251  see above
@@ -94,7 +95,8 @@ def _run_flow(parameters: dict[str, Any]) -> dict[str, Any]:
             "the flows are not importable: `dray run` needs the project's checkout (pip install -e .), "
             "because the wheel holds the library alone"
         ) from None
-    _wait_for_api()
+    if server is not None:
+        server.wait()
     try:
         state = batch_inference(**parameters, return_state=True)
     finally:
@@ -107,14 +109,6 @@ def _run_flow(parameters: dict[str, Any]) -> dict[str, Any]:
     if isinstance(failure, BaseException):
         raise DrayError(f"the flow failed: {type(failure).__name__}: {str(failure)[:300]}") from failure
     raise DrayError(f"the flow ended as {state.name}")
-
-
-def _wait_for_api() -> None:
-    from dray.cli import server
-
-    url = os.environ.get("PREFECT_API_URL", "")
-    if server.started is not None and server.started.url == url:
-        server.started.wait()
 
 
 def _stored_result() -> dict[str, Any]:

@@ -16,7 +16,6 @@ from pathlib import Path
 
 from dray.errors import ClusterError
 
-started: PrefectServer | None = None  # the server of this process, if it has one
 _START_TIMEOUT = 120.0  # seconds; the first start on a machine creates the database
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 
@@ -34,7 +33,6 @@ class PrefectServer:
 
     def start(self) -> None:
         """Start the process; returns at once. Call it in a thread that outlives the server."""
-        global started
         arguments = [
             *(sys.executable, "-m", "uvicorn", "--factory", "prefect.server.api.server:create_app"),
             *("--host", "127.0.0.1", "--port", str(self.port)),
@@ -49,7 +47,6 @@ class PrefectServer:
             start_new_session=True,  # Ctrl-C is for the run, which still needs its server to end in order
             preexec_fn=_die_with_parent,  # noqa: PLW1509  one prctl(2) call, which is safe between fork and exec
         )
-        started = self
 
     def wait(self) -> None:
         """Wait until it answers.

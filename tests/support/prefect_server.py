@@ -119,8 +119,7 @@ class PrefectServer:
             f"{self.url}/api{path}", data=data, method=method, headers={"Content-Type": "application/json"}
         )
         try:
-            with urllib.request.urlopen(request, timeout=30) as answer:
-                text = answer.read()
+            text = _answer(request)
         except urllib.error.HTTPError as error:
             raise AssertionError(f"{method} {path}: {error.code} {error.read().decode()[:2000]}") from None
         return json.loads(text) if text else None
@@ -132,6 +131,20 @@ class PrefectServer:
                 return True
         except OSError:
             return False
+
+
+def _answer(request: urllib.request.Request, tries: int = 10) -> bytes:
+    """The body of the answer; Prefect on SQLite says 503 while its database is locked, as the UI knows."""
+    for left in reversed(range(tries)):
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                body: bytes = answer.read()
+                return body
+        except urllib.error.HTTPError as error:
+            if error.code != 503 or not left:
+                raise
+            time.sleep(1)
+    raise AssertionError("not reached")
 
 
 @contextmanager

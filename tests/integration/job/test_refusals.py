@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dray.cli import server
+from dray.cli import running
 from dray.cli.app import run_app
 from dray.errors import InputError, JobBusyError, JobChangedError
 from dray.job.ingesting import ingest_job
@@ -41,8 +41,16 @@ def model(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Runs ``dray run``, which must refuse it at once; returns what it said."""
+def refused(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., str]:
+    """Runs ``dray run``, which must refuse it before Prefect's server or Ray start; returns what it said."""
+
+    def started(*_: object) -> None:
+        pytest.fail("something was started for a job that must be refused")
+
+    monkeypatch.setattr(running.PrefectServer, "start", started)
+    monkeypatch.setattr("dray.cluster.start_early", started)
 
     def run(*arguments: str | Path, output: Path | None = None) -> str:
         began = time.monotonic()
@@ -51,7 +59,6 @@ def refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..., 
         seconds = time.monotonic() - began
         captured = capfd.readouterr()
         assert code == 2, captured.err
-        assert server.started is None  # neither Prefect's server nor Ray
         assert seconds < 20
         error = json.loads(captured.out.splitlines()[-1])["error"]
         assert error["message"].splitlines()[0] in captured.err
