@@ -70,6 +70,7 @@ def finalise_job(
     settings = job.settings
     with open_store(settings.store_url, create=False) as store:
         if state is JobState.COMPLETED:
+            _check(store, job.job_id)
             store.set_job_state(job.lease, JobState.FINALIZING)
         tally = Tally(since=job.started)
         with timeline.phase("finalise"):
@@ -81,7 +82,6 @@ def finalise_job(
                 options=settings.objects,
             )
         data = _report_data(store, job, tally, timeline, replicas, written, state)
-        _check(data, state)
         uri = _publish_report(job, data)
         result = _result(data, written, uri)
         store.set_job_summary(job.lease, {"result": result.as_dict(), "report": data.to_json()})
@@ -128,12 +128,11 @@ def _report_data(
     )  # fmt: skip
 
 
-def _check(data: ReportData, state: JobState) -> None:
-    """Invariant I4: a finished job's counts add up."""
-    if state is JobState.COMPLETED and data.counts.pending != 0:
-        raise StoreFatalError(
-            f"job {data.job_id}: {data.counts.pending} of {data.counts.total} rows have no outcome"
-        )
+def _check(store: Store, job_id: str) -> None:
+    """Invariant I4, before anything is published: rows and counters agree, and no row is missing."""
+    counts = store.verify_counts(job_id)
+    if counts.pending:
+        raise StoreFatalError(f"job {job_id}: {counts.pending} of {counts.total} rows have no outcome")
 
 
 def _attempts(store: Store, job_id: str) -> tuple[Attempt, ...]:
