@@ -11,11 +11,11 @@ from types import FrameType
 from typing import Any
 
 from dray.cli import output
-from dray.cli.descendants import kill_descendants
 from dray.cli.early import refuse_early
 from dray.cli.server import PrefectServer, configured
 from dray.errors import ConfigError, DrayError, StoreError
 from dray.job import driven
+from dray.processes import kill_descendants
 
 _QUIET = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",

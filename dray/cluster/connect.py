@@ -6,17 +6,15 @@ import ipaddress
 import logging
 import os
 import socket
+import sys
 import threading
 import time
 from typing import Any
 
 from dray.cluster.base import NAMESPACE, STABLE_RESOURCE, Cluster, ClusterInfo, ClusterSettings, Node
+from dray.cluster.head import Head
 from dray.cluster.ray_private import enable_token_auth
-from dray.cluster.temporary import TemporaryFolder, sweep
 from dray.errors import ClusterError, ConfigError
-
-_STABLE_SLOTS = 10_000  # shard tasks ask for one each; their number is bounded by the flow, not by Ray
-
 
 _early: RayCluster | None = None  # a local cluster that was started before its job asked for it
 
@@ -48,22 +46,21 @@ def open_cluster(settings: ClusterSettings) -> Cluster:
 class RayCluster:
     """Ray in this process: our own single-node cluster, or an existing one.
 
-    ``ray.init`` runs in a thread of its own that lives until the release. Called in the main thread it
-    would replace Prefect's SIGTERM handler, which turns a cancel into a crash; and Ray's processes are
-    tied to the life of the thread that started them.
+    ``ray.init`` runs in a thread of its own: in the main thread it would replace Prefect's SIGTERM handler,
+    which turns a cancel into a crash.
     """
 
     def __init__(self, settings: ClusterSettings) -> None:
         self._settings = settings
         self._ready = threading.Event()
-        self._leave = threading.Event()
         self._info: ClusterInfo | None = None
         self._error: Exception | None = None
-        self._thread = threading.Thread(target=self._live, name="dray-cluster", daemon=True)
+        self._head: Head | None = None
+        self._thread = threading.Thread(target=self._join, name="dray-cluster", daemon=True)
 
     def start(self) -> None:
         """Begin in the background; again does nothing."""
-        if not self._thread.is_alive() and not self._ready.is_set():
+        if self._thread.ident is None:
             self._thread.start()
 
     def wait(self) -> ClusterInfo:
@@ -75,64 +72,67 @@ class RayCluster:
         return self._info
 
     def release(self) -> None:
-        """Leave the cluster, and wait until Ray's processes are gone."""
-        self._leave.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout=60)
+        """Leave the cluster, and wait until Ray's processes are gone where it is ours; again does nothing."""
+        if self._thread.ident is None:
+            return
+        self._thread.join()
+        if self._info is not None:
+            import ray
 
-    def _live(self) -> None:
-        temporary: TemporaryFolder | None = None
+            ray.shutdown()
+            self._info = None
+        if self._head is not None:
+            self._head.stop()
+            self._head = None
+
+    def _join(self) -> None:
         try:
-            if self._settings.address is None:
-                sweep()
-                temporary = TemporaryFolder()
-            self._info = _connect(self._settings, temporary)
+            self._info = self._joined()
         except Exception as error:  # noqa: BLE001  thread edge: handed to whoever waits
             self._error = (
                 error if isinstance(error, ClusterError | ConfigError) else _failed(self._settings, error)
             )
         self._ready.set()
-        self._leave.wait()
-        _disconnect(temporary)
+
+    def _joined(self) -> ClusterInfo:
+        began = time.monotonic()
+        _refuse_second()
+        _prepare_environment(self._settings)
+        if self._settings.address is None:
+            self._head = Head(self._settings)
+            enable_token_auth()  # imports Ray, while the head starts it
+            address = self._head.wait()
+        else:
+            address = self._settings.address
+        return _connect(address, self._settings.environment, began)
+
+
+def _refuse_second() -> None:
+    ray = sys.modules.get("ray")  # to import it takes time in which the head can start
+    if ray is not None and ray.is_initialized():
+        raise ClusterError(
+            "this process is connected to a Ray cluster already; disconnect first (ray.shutdown())"
+        )
 
 
 def _failed(settings: ClusterSettings, error: Exception) -> ClusterError:
     where = (
-        "start Ray on this machine"
-        if settings.address is None
-        else f"join the Ray cluster at {settings.address}"
+        "the Ray of this machine" if settings.address is None else f"the Ray cluster at {settings.address}"
     )
     reason = (str(error).splitlines() or [""])[0][:300]
-    return ClusterError(f"could not {where}: {type(error).__name__}: {reason}")
+    return ClusterError(f"could not join {where}: {type(error).__name__}: {reason}")
 
 
-def _connect(settings: ClusterSettings, temporary: TemporaryFolder | None) -> ClusterInfo:
-    began = time.monotonic()
-    _prepare_environment(settings)
+def _connect(address: str, environment: dict[str, str], began: float) -> ClusterInfo:
     import ray
 
-    if ray.is_initialized():
-        raise ClusterError(
-            "this process is connected to a Ray cluster already; disconnect first (ray.shutdown())"
-        )
-    common: dict[str, Any] = {
-        "namespace": NAMESPACE,
-        "logging_level": logging.ERROR,  # what matters is raised; the rest would break up the run's lines
-        "log_to_driver": False,  # worker output may quote prompts; replicas hand over their log instead
-        "runtime_env": {"env_vars": settings.environment} if settings.environment else None,
-    }
-    if settings.address is None:
-        ray.init(
-            address="local",
-            num_cpus=settings.num_cpus,
-            num_gpus=settings.num_gpus,
-            resources={STABLE_RESOURCE: _STABLE_SLOTS},
-            include_dashboard=False,
-            _temp_dir=str(temporary.path) if temporary else None,
-            **common,
-        )
-    else:
-        ray.init(address=settings.address, **common)
+    ray.init(
+        address=address,
+        namespace=NAMESPACE,
+        logging_level=logging.ERROR,  # what matters is raised; the rest would break up the run's lines
+        log_to_driver=False,  # worker output may quote prompts; replicas hand over their log instead
+        runtime_env={"env_vars": environment} if environment else None,
+    )
     nodes, resource = _nodes(ray)
     return ClusterInfo(
         address=ray.get_runtime_context().gcs_address,
@@ -148,7 +148,8 @@ def _prepare_environment(settings: ClusterSettings) -> None:
     if settings.address is None:
         # Ray starts workers at nice 15; engines here must not wait behind everything else on the machine.
         os.environ.setdefault("RAY_worker_niceness", "0")
-        enable_token_auth()  # never an open port; Ray makes a token where there is none (~/.ray/auth_token)
+        # Never an open port; Ray makes a token where there is none (~/.ray/auth_token).
+        os.environ["RAY_AUTH_MODE"] = "token"
         os.environ.pop("RAY_ADDRESS", None)
         return
     if settings.auth_token is not None:
@@ -191,12 +192,3 @@ def _nodes(ray: Any) -> tuple[tuple[Node, ...], str]:
         for node in alive
     )
     return nodes, resource
-
-
-def _disconnect(temporary: TemporaryFolder | None) -> None:
-    import ray
-
-    if ray.is_initialized():
-        ray.shutdown()
-    if temporary is not None:
-        temporary.remove()

@@ -1,22 +1,40 @@
-"""End what this process started, at once."""
+"""End what a process started, at once."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
 def kill_descendants() -> None:
-    """SIGKILL to all children of this process and theirs.
-
-    Most of Ray's processes end with the process that started them, but its agents first try for about a
-    minute to tell somebody. Without /proc (outside Linux) nothing happens.
-    """
+    """SIGKILL to all children of this process and theirs; without /proc (outside Linux) nothing happens."""
     for pid in _descendants(os.getpid()):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
+
+
+@contextmanager
+def no_survivors() -> Iterator[None]:
+    """After the block, SIGKILL to those that descended from this process before it and still live.
+
+    Those whose parent ends in the block are nobody's descendants afterwards; and a number may be taken by
+    another process, so they are held by pidfd (pidfd_open(2)).
+    """
+    held = []
+    for pid in _descendants(os.getpid()):
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            held.append(os.pidfd_open(pid))
+    try:
+        yield
+    finally:
+        for descriptor in held:
+            with contextlib.suppress(OSError):  # it ended in the block, as it should
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+            os.close(descriptor)
 
 
 def _descendants(root: int) -> list[int]:

@@ -1,0 +1,127 @@
+"""The head of a local cluster: a process of its own that starts Ray, and ends it when its parent is gone.
+
+Ray runs Python between fork and exec of its processes. In a parent with many threads such a child can hang
+for ever on a lock that some thread held at that moment; the head has one thread. And it outlives a killed
+parent long enough to shut Ray down: most of its processes end by themselves, its agents after a minute.
+
+The protocol: settings as one line of JSON on stdin; an answer as one line of JSON on stdout, ``address`` or
+``error``; the end of stdin asks for the end.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import select
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from typing import Any
+
+from dray.cluster.base import STABLE_RESOURCE, ClusterSettings
+from dray.cluster.temporary import TemporaryFolder, sweep
+from dray.errors import ClusterError
+from dray.processes import no_survivors
+
+_STABLE_SLOTS = 10_000  # shard tasks ask for one each; their number is bounded by the flow, not by Ray
+_START_SECONDS = 180.0  # Ray's own limits are lower; this one is for what they do not see
+_STOP_SECONDS = 30.0
+
+
+class Head:
+    """The head process, seen from the process that uses the cluster."""
+
+    def __init__(self, settings: ClusterSettings) -> None:
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115  open for as long as the process
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", "from dray.cluster.head import main; main()"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            start_new_session=True,  # a Ctrl-C is for the parent to handle
+        )
+        self._send({"num_cpus": settings.num_cpus, "num_gpus": settings.num_gpus})
+
+    def wait(self) -> str:
+        """The address of the cluster, once Ray has started.
+
+        Raises:
+            ClusterError: it has not.
+        """
+        assert self._process.stdout is not None
+        readable, _, _ = select.select([self._process.stdout], [], [], _START_SECONDS)
+        if not readable:
+            raise ClusterError(f"could not start Ray on this machine: no answer in {_START_SECONDS:.0f} s")
+        answer = json.loads(self._process.stdout.readline() or b"{}")
+        if "address" in answer:
+            return str(answer["address"])
+        reason = answer.get("error") or self._last_words()
+        raise ClusterError(f"could not start Ray on this machine: {reason}")
+
+    def stop(self) -> None:
+        """End Ray and wait until it is gone."""
+        with suppress(BrokenPipeError):
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+        try:
+            self._process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()  # Ray's processes end with it
+            self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        self._log.close()
+
+    def _send(self, message: dict[str, Any]) -> None:
+        with suppress(BrokenPipeError):  # it died at once: ``wait`` says of what
+            assert self._process.stdin is not None
+            self._process.stdin.write(json.dumps(message).encode() + b"\n")
+            self._process.stdin.flush()
+
+    def _last_words(self) -> str:
+        self._log.seek(0)
+        lines = self._log.read().decode(errors="replace").strip().splitlines()
+        return lines[-1][:300] if lines else f"its head process ended with code {self._process.wait()}"
+
+
+def main() -> None:
+    """The head process itself."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # nothing but the answer may come out of stdout
+    settings = json.loads(sys.stdin.readline())
+    sweep()
+    temporary = TemporaryFolder()
+    try:
+        print(json.dumps(_started(settings, temporary)), file=answers, flush=True)
+        sys.stdin.read()
+        _stop()
+    finally:
+        temporary.remove()
+
+
+def _started(settings: dict[str, Any], temporary: TemporaryFolder) -> dict[str, str]:
+    import ray
+
+    try:
+        ray.init(
+            address="local",
+            num_cpus=settings["num_cpus"],
+            num_gpus=settings["num_gpus"],
+            resources={STABLE_RESOURCE: _STABLE_SLOTS},
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            _temp_dir=str(temporary.path),
+        )
+    except Exception as error:  # noqa: BLE001  process edge: the parent raises it
+        return {"error": f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:300]}"}
+    return {"address": ray.get_runtime_context().gcs_address}
+
+
+def _stop() -> None:
+    import ray
+
+    with no_survivors():
+        ray.shutdown()
