@@ -14,6 +14,7 @@ from dray.cli import output
 from dray.cli.early import refuse_early
 from dray.cli.server import PrefectServer, configured
 from dray.errors import ConfigError, DrayError, StoreError
+from dray.imports import lasting_imports
 from dray.job import driven
 from dray.processes import kill_descendants
 
@@ -87,7 +88,8 @@ def _early_cluster(parameters: dict[str, Any]) -> Iterator[None]:
 def _run_flow(parameters: dict[str, Any], server: PrefectServer | None) -> dict[str, Any]:
     """The one place of dray that knows a flow: the command line is a caller of it like any other."""
     try:
-        from flows.batch_inference import batch_inference, flush_prefect  # noqa: TID251  see above
+        with lasting_imports():
+            from flows.batch_inference import batch_inference, flush_prefect  # noqa: TID251  see above
     except ModuleNotFoundError as error:
         if error.name not in ("flows", "tasks", "blocks"):
             raise

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import tomllib
 import urllib.error
 import urllib.request
+from importlib import import_module
 from pathlib import Path
 
 from dray.errors import ClusterError
+from dray.imports import lasting_imports
 
 _START_TIMEOUT = 120.0  # seconds; the first start on a machine creates the database
-_PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
 class PrefectServer:
@@ -32,20 +33,14 @@ class PrefectServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start the process; returns at once. Call it in a thread that outlives the server."""
-        arguments = [
-            *(sys.executable, "-m", "uvicorn", "--factory", "prefect.server.api.server:create_app"),
-            *("--host", "127.0.0.1", "--port", str(self.port)),
-            *("--log-level", "error", "--lifespan", "on"),
-        ]
+        """Start the process; returns at once."""
         self._process = subprocess.Popen(
-            arguments,
+            [sys.executable, "-c", "from dray.cli.server import serve; serve()", str(self.port)],
             env={**os.environ, **_SERVER_ENVIRONMENT, "PREFECT_API_URL": self.url},
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C is for the run, which still needs its server to end in order
-            preexec_fn=_die_with_parent,  # noqa: PLW1509  one prctl(2) call, which is safe between fork and exec
         )
 
     def wait(self) -> None:
@@ -79,6 +74,8 @@ class PrefectServer:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
 
 
 _SERVER_ENVIRONMENT = {
@@ -110,6 +107,16 @@ def _free_port() -> int:
         return port
 
 
-def _die_with_parent() -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+def serve() -> None:
+    """The server process itself. It ends at the latest with its parent: then its stdin does."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    with lasting_imports():
+        import uvicorn
+
+        create_app = import_module("prefect.server.api.server").create_app
+    uvicorn.run(create_app, factory=True, host="127.0.0.1", port=int(sys.argv[1]), log_level="error")
+
+
+def _end_with_parent() -> None:
+    os.read(0, 1)  # not by sys.stdin, whose lock a daemon thread must not hold when Python ends
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 from dray.engine.protocol import EngineInfo, EngineSpec
@@ -16,6 +17,7 @@ from dray.engine.vllm_arguments import (
     runs_eagerly,
 )
 from dray.errors import ConfigError, EngineDeadError, RequestRefused
+from dray.imports import lasting_imports
 from dray.requests.model import Outcome, Request
 
 
@@ -43,26 +45,18 @@ class VllmEngine:
     def __init__(self, spec: EngineSpec) -> None:
         began = time.monotonic()
         prepare_environment(spec)
-        try:
-            import vllm
-            from vllm.platforms import current_platform
+        with lasting_imports():
+            cpu = _import_vllm(spec)
+        imported = time.monotonic()
+        arguments = engine_arguments(spec, cpu=cpu)
+        import vllm
+        from vllm.engine.arg_utils import EngineArgs
+        from vllm.usage.usage_lib import UsageContext
+        from vllm.v1.engine.llm_engine import LLMEngine
 
-            cpu = current_platform.is_cpu()
-            if cpu and runs_eagerly(spec, cpu=cpu):
-                # Samplers compile C++ on first use all the same: 18 s on 2 busy cores, or no g++.
-                os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
-            from vllm.engine.arg_utils import EngineArgs
-            from vllm.usage.usage_lib import UsageContext
-            from vllm.v1.engine.llm_engine import LLMEngine
-        except ImportError as error:
-            raise ConfigError(
-                f"vLLM cannot be imported ({error.name or 'unknown module'}): install dray[gpu] or dray[cpu]"
-            ) from error
         from dray.engine.vllm_client import StepClient, drive_without_event_loop
         from dray.engine.vllm_serving import serving_for
 
-        imported = time.monotonic()
-        arguments = engine_arguments(spec, cpu=cpu)
         with refused_arguments():
             # The batch sizes that vLLM itself takes offline: twice those of its server.
             config = EngineArgs(**arguments).create_engine_config(UsageContext.LLM_CLASS)
@@ -214,3 +208,21 @@ class VllmEngine:
 def _generated(output: Any) -> int:
     parts = getattr(output, "outputs", None)
     return sum(len(part.token_ids) for part in parts) if isinstance(parts, list) else 0
+
+
+def _import_vllm(spec: EngineSpec) -> bool:
+    """Import what the engine needs, and say whether it runs on CPU."""
+    try:
+        from vllm.platforms import current_platform
+
+        cpu = current_platform.is_cpu()
+        if cpu and runs_eagerly(spec, cpu=cpu):
+            # Samplers compile C++ on first use all the same: 18 s on 2 busy cores, or no g++.
+            os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
+        for module in ("vllm.v1.engine.llm_engine", "dray.engine.vllm_client", "dray.engine.vllm_serving"):
+            import_module(module)
+    except ImportError as error:
+        raise ConfigError(
+            f"vLLM cannot be imported ({error.name or 'unknown module'}): install dray[gpu] or dray[cpu]"
+        ) from error
+    return bool(cpu)
