@@ -68,8 +68,9 @@ follow_pip_settings() {
     [ -z "$cert" ] || export SSL_CERT_FILE="${SSL_CERT_FILE:-$cert}"
 }
 
+# Compiled here and now: where Python may not write bytecode, as in many images, every process would compile vLLM again.
 install_project() {
-    "$venv/bin/python" -m uv pip install --python "$venv/bin/python" \
+    "$venv/bin/python" -m uv pip install --python "$venv/bin/python" --compile-bytecode \
         --constraints constraints.txt --build-constraints constraints.txt --overrides deployments/overrides.txt \
         "${torch_source[@]}" --editable ".[$(IFS=,; echo "${extras[*]}")]"
 }

@@ -23,7 +23,7 @@ from flows.resolving import cluster_settings, job_settings
 from tasks.cluster import RunningCluster, cluster_of
 from tasks.finalise import finalise
 from tasks.flushing import flush_prefect
-from tasks.infer import SHARDS_PER_REPLICA, infer, warm_up
+from tasks.infer import ShardTasks
 from tasks.ingest import ingest
 from tasks.monitor import Monitor
 from tasks.opening import open_job
@@ -113,13 +113,16 @@ def _run_shards(
     )
     pool = ReplicaPool(job.job_id, spec, info, settings.replicas or default_replicas(settings.engine, info))
     pool.start()
-    warm_up(info, min(len(open_shards(shards)), SHARDS_PER_REPLICA * len(pool.names)))
     try:
-        starts = start_replicas(pool, timeline)
-        with timeline.phase("inference"), Monitor(job, pool) as monitor:
-            infer(job, shards, pool.names, starts[0].info.max_num_seqs, info, monitor)
+        with ShardTasks(job, shards, pool.names, info) as tasks:
+            starts = start_replicas(job, pool, timeline)
+            if not starts:
+                return []
+            with Monitor(job, pool) as monitor:
+                last_commit = tasks.run(monitor)
     finally:
         pool.stop()
+    timeline.add("inference", min(start.ready for start in starts), last_commit or time.time())
     return running.accounts(starts, monitor.statuses())
 
 

@@ -14,6 +14,7 @@ from dray.cluster import STABLE_RESOURCE, ClusterInfo
 from dray.errors import DrayError, JobFailedError
 from dray.job.ingesting import open_shards
 from dray.job.opening import OpenJob
+from dray.job.shard import ShardReceipt
 from dray.store import Shard, ShardLease, ShardState, Store, open_store
 from tasks.infer_shard import ShardWork, infer_shard
 from tasks.monitor import Monitor
@@ -21,54 +22,96 @@ from tasks.ray_runner import HeardRayTaskRunner
 
 SHARDS_PER_REPLICA = 2  # in flight: the tail of one overlaps the head of the next
 MAX_CRASHES = 3  # of one shard's own worker process, which runs on a stable node
+_END_SECONDS = 5.0
 
 
-def infer(
-    job: OpenJob,
-    shards: list[Shard],
-    replicas: tuple[str, ...],
-    max_num_seqs: int,
-    cluster: ClusterInfo,
-    monitor: Monitor,
-) -> None:
-    """Run all open shards; returns when each is done, or the job was cancelled.
+class ShardTasks:
+    """The shard tasks of a job, a few at a time, while in the ``with`` block.
 
-    Raises:
-        JobFailedError: a shard failed for good.
+    The first of them are submitted at once: their processes start, and wait, beside the replicas'.
     """
-    waiting = deque(open_shards(shards))
-    running: dict[Any, tuple[Any, Shard, str]] = {}
-    load: Counter[str] = Counter(dict.fromkeys(replicas, 0))
-    crashes: Counter[int] = Counter()
-    with HeardRayTaskRunner() as runner, remote_options(**_stable(cluster)):
-        while (waiting and not monitor.stopping) or running:
-            while waiting and not monitor.stopping and len(running) < SHARDS_PER_REPLICA * len(replicas):
-                shard = waiting.popleft()
-                replica = min(replicas, key=lambda name: load[name])
-                load[replica] += 1
-                future = _submit(runner, job, shard, replica, max_num_seqs)
-                running[future.wrapped_future] = (future, shard, replica)
-            done, _ = ray.wait(list(running), num_returns=1, timeout=1.0)
+
+    def __init__(
+        self, job: OpenJob, shards: list[Shard], replicas: tuple[str, ...], cluster: ClusterInfo
+    ) -> None:
+        self._job = job
+        self._waiting = deque(open_shards(shards))
+        self._running: dict[Any, tuple[Any, Shard, str]] = {}
+        self._load: Counter[str] = Counter(dict.fromkeys(replicas, 0))
+        self._crashes: Counter[int] = Counter()
+        self._runner = HeardRayTaskRunner()
+        self._options = _stable(cluster)
+        self._last_commit: float | None = None
+
+    def __enter__(self) -> ShardTasks:
+        self._runner.__enter__()
+        with remote_options(**self._options):
+            self._fill()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        try:
+            self._end()
+        finally:
+            self._runner.__exit__(*exception)
+
+    def run(self, monitor: Monitor) -> float | None:
+        """Run all open shards; returns when each is done, or the job was cancelled.
+
+        Returns:
+            The time of the last commit, in seconds since 1970; None when there was none.
+
+        Raises:
+            JobFailedError: a shard failed for good.
+        """
+        while self._running or (self._waiting and not monitor.stopping):
+            done, _ = ray.wait(list(self._running), num_returns=1, timeout=1.0)
             for reference in done:
-                future, shard, replica = running.pop(reference)
-                load[replica] -= 1
-                if _ended(job, future, shard, crashes):
-                    waiting.append(shard)
+                self._take(reference)
             monitor.check()
+            if not monitor.stopping:
+                with remote_options(**self._options):
+                    self._fill()
+        return self._last_commit
 
+    def _fill(self) -> None:
+        while self._waiting and len(self._running) < SHARDS_PER_REPLICA * len(self._load):
+            shard = self._waiting.popleft()
+            replica = min(self._load, key=lambda name: self._load[name])
+            self._load[replica] += 1
+            future = _submit(self._runner, self._job, shard, replica)
+            self._running[future.wrapped_future] = (future, shard, replica)
 
-def warm_up(cluster: ClusterInfo, workers: int) -> None:
-    """Let stable nodes start worker processes and import what shard tasks need, while engines start.
+    def _take(self, reference: Any) -> None:
+        future, shard, replica = self._running.pop(reference)
+        self._load[replica] -= 1
+        future.wait()
+        state: State = future.state
+        if state.is_completed():
+            self._note(state)
+        elif state.is_crashed() and self._crashes[shard.number] < MAX_CRASHES:
+            self._crashes[shard.number] += 1
+            get_run_logger().warning("shard %d: its worker process died; running it again", shard.number)
+            with open_store(self._job.settings.store_url, create=False) as store:
+                _take_back(store, self._job, shard.number)
+            self._waiting.append(shard)
+        else:
+            raise _failure(state, shard)
 
-    Fire and forget: a shard task that finds no warm process starts a cold one.
-    """
+    def _note(self, state: State) -> None:
+        receipt = state.result()
+        if isinstance(receipt, ShardReceipt) and receipt.last_commit is not None:
+            self._last_commit = max(self._last_commit or 0.0, receipt.last_commit)
 
-    def load() -> None:
-        import tasks.infer_shard  # noqa: F401
-
-    remote = ray.remote(load).options(**_stable(cluster))
-    for _ in range(workers):
-        remote.remote()
+    def _end(self) -> None:
+        """Let tasks that are left end by themselves, because of what ended the others, or end them."""
+        left = list(self._running)
+        if left:
+            _, left = ray.wait(left, num_returns=len(left), timeout=_END_SECONDS)
+        for reference in left:
+            ray.cancel(reference)
+        if left:
+            ray.wait(left, num_returns=len(left), timeout=_END_SECONDS)
 
 
 def _stable(cluster: ClusterInfo) -> dict[str, Any]:
@@ -77,13 +120,9 @@ def _stable(cluster: ClusterInfo) -> dict[str, Any]:
     return {"max_retries": 0, "num_cpus": 0, "resources": {cluster.stable_resource: amount}}
 
 
-def _submit(runner: Any, job: OpenJob, shard: Shard, replica: str, max_num_seqs: int) -> Any:
+def _submit(runner: Any, job: OpenJob, shard: Shard, replica: str) -> Any:
     work = ShardWork(
-        job=job.lease,
-        shard=shard,
-        max_num_seqs=max_num_seqs,
-        store_url=job.settings.store_url,
-        objects=job.settings.objects,
+        job=job.lease, shard=shard, store_url=job.settings.store_url, objects=job.settings.objects
     )
     parameters = {
         "number": shard.number,
@@ -92,22 +131,6 @@ def _submit(runner: Any, job: OpenJob, shard: Shard, replica: str, max_num_seqs:
         "work": work,
     }
     return runner.submit(infer_shard, parameters=parameters)
-
-
-def _ended(job: OpenJob, future: Any, shard: Shard, crashes: Counter[int]) -> bool:
-    """Look at a shard task that ended; True when the shard has to be run again."""
-    future.wait()
-    state: State = future.state
-    if state.is_completed():
-        return False
-    if state.is_crashed():
-        crashes[shard.number] += 1
-        if crashes[shard.number] <= MAX_CRASHES:
-            get_run_logger().warning("shard %d: its worker process died; running it again", shard.number)
-            with open_store(job.settings.store_url, create=False) as store:
-                _take_back(store, job, shard.number)
-            return True
-    raise _failure(state, shard)
 
 
 def _take_back(store: Store, job: OpenJob, number: int) -> None:

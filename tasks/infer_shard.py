@@ -15,9 +15,10 @@ from dray.job.driver import driver_name
 from dray.job.shard import ShardReceipt, run_shard
 from dray.requests import ObjectStoreOptions
 from dray.store import JobLease, Shard, open_store
+from tasks.replicas import START_TIMEOUT
 from tasks.retrying import DELAYS, RETRIES, worth_retrying
 
-REPLICA_TIMEOUT = 900.0  # seconds a shard waits for its replica: longer than any engine takes to start
+REPLICA_TIMEOUT = 2 * START_TIMEOUT  # seconds that a shard waits for its replica, or for a replacement
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +27,6 @@ class ShardWork:
 
     job: JobLease
     shard: Shard
-    max_num_seqs: int
     store_url: str = field(repr=False)
     objects: ObjectStoreOptions | None = field(default=None, repr=False)
 
@@ -48,7 +48,7 @@ def infer_shard(number: int, replica: str, actor: str, work: ShardWork) -> Shard
     logger = get_run_logger()
     with open_store(work.store_url, create=False) as store:
         try:
-            client = wait_for_replica(
+            client, engine = wait_for_replica(
                 actor, timeout=REPLICA_TIMEOUT, stopped=lambda: store.cancel_requested(work.job.job_id)
             )
             receipt = run_shard(
@@ -57,7 +57,7 @@ def infer_shard(number: int, replica: str, actor: str, work: ShardWork) -> Shard
                 work.shard,
                 client,
                 owner=driver_name(),
-                max_num_seqs=work.max_num_seqs,
+                max_num_seqs=engine.max_num_seqs,
                 options=work.objects,
             )
         except FencedError:

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,14 +53,15 @@ class ReplicaPool:
         for name in self.names:
             self._start(name)
 
-    def wait_ready(self, timeout: float) -> list[ReplicaStart]:
+    def wait_ready(self, timeout: float, stopped: Callable[[], bool] = lambda: False) -> list[ReplicaStart]:
         """Wait until every replica can take work.
 
         Raises:
             EngineStartError: one cannot be started, or not in time.
+            CancelledError: ``stopped`` says that nobody wants them any more.
         """
         deadline = time.monotonic() + timeout
-        return [self._wait(name, deadline) for name in self.names]
+        return [self._wait(name, deadline, stopped) for name in self.names]
 
     def look(self) -> list[ReplicaStatus]:
         """What the live replicas say of themselves; dead ones are replaced.
@@ -95,11 +97,11 @@ class ReplicaPool:
             self._replicas[name] = RayReplica(name, actor)
             self._began[name] = began
 
-    def _wait(self, name: str, deadline: float) -> ReplicaStart:
+    def _wait(self, name: str, deadline: float, stopped: Callable[[], bool]) -> ReplicaStart:
         while True:
             left = max(deadline - time.monotonic(), 0.1)
             try:
-                info = self._replicas[name].ready(timeout=left)
+                info = self._replicas[name].ready(left, stopped)
             except ReplicaLostError:
                 self._replace(name)
             except TimeoutError as error:
@@ -137,10 +139,13 @@ def replica_name(job_id: str, number: int) -> str:
     return f"{job_id}/replica-{number}"
 
 
-def wait_for_replica(name: str, *, timeout: float, stopped: Callable[[], bool] = lambda: False) -> RayReplica:
-    """The replica of this name, as soon as there is one that can take work.
+def wait_for_replica(
+    name: str, *, timeout: float, stopped: Callable[[], bool] = lambda: False
+) -> tuple[RayReplica, EngineInfo]:
+    """The replica of this name and what it says of its engine, as soon as there is one that can take work.
 
     Raises:
+        EngineStartError, ConfigError: its engine cannot be started.
         ReplicaLostError: there is none in time.
         CancelledError: ``stopped`` says that nobody wants it any more.
     """
@@ -150,12 +155,8 @@ def wait_for_replica(name: str, *, timeout: float, stopped: Callable[[], bool] =
             raise CancelledError(f"stopped waiting for replica {name}")
         replica = RayReplica.find(name, NAMESPACE)
         if replica is not None:
-            try:
-                replica.ready(timeout=max(deadline - time.monotonic(), 0.1))
-            except (ReplicaLostError, TimeoutError):
-                pass
-            else:
-                return replica
+            with suppress(ReplicaLostError, TimeoutError):
+                return replica, replica.ready(max(deadline - time.monotonic(), 0.1), stopped)
         time.sleep(0.2)
     raise ReplicaLostError(f"replica {name} did not come back within {timeout:.0f} s")
 

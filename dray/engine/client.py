@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from dray.engine.protocol import EngineInfo
 from dray.engine.replica import FLUSH_SECONDS, ReplicaStatus
 from dray.engine.seam import ray_errors
+from dray.errors import CancelledError
 from dray.requests.model import Outcome
+
+_ASK_EVERY = 2.0  # seconds between questions whether anybody still waits
 
 
 class ReplicaClient(Protocol):
@@ -53,21 +57,26 @@ class RayReplica:
         except ValueError:
             return None
 
-    def ready(self, timeout: float | None = None) -> EngineInfo:
-        """Wait until the engine can take work.
+    def ready(self, timeout: float, stopped: Callable[[], bool] = lambda: False) -> EngineInfo:
+        """Wait until the engine can take work, at most ``timeout`` seconds.
 
         Raises:
             EngineStartError, ConfigError: it never will.
             ReplicaLostError: its process died first.
             TimeoutError: it is not there yet.
+            CancelledError: ``stopped``, asked every two seconds, says that nobody wants it any more.
         """
         import ray
 
+        deadline = time.monotonic() + timeout
         with ray_errors(self.name):
-            try:
-                info: EngineInfo = ray.get(self.actor.ready.remote(), timeout=timeout)
-            except ray.exceptions.GetTimeoutError:
-                raise TimeoutError(f"replica {self.name} is not ready after {timeout:.0f} s") from None
+            answer = self.actor.ready.remote()
+            while not ray.wait([answer], timeout=min(max(deadline - time.monotonic(), 0), _ASK_EVERY))[0]:
+                if stopped():
+                    raise CancelledError(f"stopped waiting for replica {self.name}")
+                if time.monotonic() >= deadline:
+                    raise TimeoutError(f"replica {self.name} is not ready after {timeout:.0f} s")
+            info: EngineInfo = ray.get(answer)
             return info
 
     def feed(self, session: str, lines: list[bytes], last: bool = False) -> None:

@@ -26,12 +26,16 @@ FEED_ROWS = 128
 
 @dataclass(frozen=True, kw_only=True)
 class ShardReceipt:
-    """What one attempt at a shard did. ``rows`` were committed by it, ``skipped`` found done."""
+    """What one attempt at a shard did.
+
+    ``rows`` were committed by it, ``skipped`` found done; ``last_commit`` is in seconds since 1970.
+    """
 
     number: int
     rows: int
     skipped: int
     seconds: float
+    last_commit: float | None
     replica: str
 
 
@@ -61,6 +65,7 @@ def run_shard(
         rows = _Rows(shard, done, options, chunk_rows=min(FEED_ROWS, max_num_seqs))
         with _Holder(store, lease, on_stop=lambda: replica.abort(_session(lease))) as holder:
             committed = _pump(store, holder, replica, rows, window=int(FEED_AHEAD * max_num_seqs))
+        last_commit = time.time() if committed else None
         store.finish_shard(lease)
     except FencedError:
         replica.abort(_session(lease))
@@ -73,6 +78,7 @@ def run_shard(
         rows=committed,
         skipped=len(done),
         seconds=time.monotonic() - began,
+        last_commit=last_commit,
         replica=replica.name,
     )
 

@@ -73,8 +73,8 @@ def test_a_killed_replica_is_replaced_under_its_name(info: ClusterInfo) -> None:
             assert time.monotonic() < deadline
             pool.look()
             time.sleep(0.2)
-        again = wait_for_replica("replaced/replica-0", timeout=60)
-        assert again.ready(timeout=60).engine == "simulated"
+        _, engine = wait_for_replica("replaced/replica-0", timeout=60)
+        assert engine.engine == "simulated"
         after = {status.name: status.pid for status in pool.look()}
         assert after["replaced/replica-0"] != before["replaced/replica-0"]
         assert after["replaced/replica-1"] == before["replaced/replica-1"]
@@ -116,6 +116,22 @@ def test_waiting_for_a_replica_ends(info: ClusterInfo) -> None:
         wait_for_replica("nobody/replica-0", timeout=0.5)
     with pytest.raises(CancelledError):
         wait_for_replica("nobody/replica-0", timeout=60, stopped=lambda: True)
+
+
+def test_a_slow_start_can_be_given_up(info: ClusterInfo) -> None:
+    pool = _pool(info, "slow", start_seconds=120)
+    pool.start()
+    began = time.monotonic()
+    try:
+        with pytest.raises(EngineStartError, match="not ready after 0 s"):
+            pool.wait_ready(0.3)
+        with pytest.raises(CancelledError):
+            pool.wait_ready(120, stopped=lambda: True)
+        with pytest.raises(CancelledError):
+            wait_for_replica("slow/replica-0", timeout=60, stopped=lambda: time.monotonic() > began + 1)
+    finally:
+        pool.stop()
+    assert time.monotonic() - began < 30
 
 
 def _children() -> list[str]:
