@@ -1,4 +1,4 @@
-"""Provision the Ray cluster beside ingest, and release it whatever happens."""
+"""Provision the Ray cluster beside ingest, and leave it whatever happens."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def provision(cluster: Cluster) -> ClusterInfo:
 
 @contextmanager
 def cluster_of(job: OpenJob, settings: ClusterSettings, timeline: Timeline) -> Iterator[RunningCluster]:
-    """A cluster for the block: started in the background at once, released at the end in any case.
+    """A cluster for the block: started in the background at once, left at the end in any case.
 
     An error in the block also ends the job in the store, with its reason.
     """
@@ -108,7 +108,7 @@ def cluster_of(job: OpenJob, settings: ClusterSettings, timeline: Timeline) -> I
             _note_failure(job, error)
             raise
         finally:
-            cluster.release()
+            cluster.leave()
 
 
 @contextmanager

@@ -54,7 +54,7 @@ class ClusterInfo:
 
 
 class Cluster(Protocol):
-    """A Ray cluster for one job. ``start`` returns at once; ``release`` is always safe to call."""
+    """A Ray cluster for one job. ``start`` returns at once; ``leave`` and ``release`` are always safe."""
 
     def start(self) -> None:
         """Begin to start or join it, in the background."""
@@ -67,5 +67,8 @@ class Cluster(Protocol):
             ConfigError: it must not be used as it is.
         """
 
+    def leave(self) -> None:
+        """Leave it. Ours ends beside whatever follows; this process waits for that when it ends itself."""
+
     def release(self) -> None:
-        """Leave it; stop it if it is ours."""
+        """Leave it, and wait until its processes are gone where it is ours."""

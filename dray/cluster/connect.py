@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import ipaddress
 import logging
 import os
@@ -23,7 +24,7 @@ def start_early() -> None:
     """Begin to start a local cluster for this process's next job: Ray takes seconds that others can use."""
     global _early
     _early = RayCluster(ClusterSettings())
-    _early.start()
+    _early.launch()
 
 
 def release_early() -> None:
@@ -52,11 +53,26 @@ class RayCluster:
 
     def __init__(self, settings: ClusterSettings) -> None:
         self._settings = settings
+        self._began = time.monotonic()
         self._ready = threading.Event()
         self._info: ClusterInfo | None = None
         self._error: Exception | None = None
         self._head: Head | None = None
         self._thread = threading.Thread(target=self._join, name="dray-cluster", daemon=True)
+
+    def launch(self) -> None:
+        """Start the processes of a cluster of our own; again does nothing.
+
+        Imports nothing of Ray's: another thread that imports it, or what it shares with Prefect, at the same
+        time could find half a module.
+        """
+        if self._settings.address is not None or self._head is not None:
+            return
+        self._began = time.monotonic()
+        _refuse_second()
+        _prepare_environment(self._settings)
+        self._head = Head(self._settings)
+        atexit.register(self.release)
 
     def start(self) -> None:
         """Begin in the background; again does nothing."""
@@ -71,19 +87,25 @@ class RayCluster:
         assert self._info is not None
         return self._info
 
-    def release(self) -> None:
-        """Leave the cluster, and wait until Ray's processes are gone where it is ours; again does nothing."""
-        if self._thread.ident is None:
-            return
-        self._thread.join()
+    def leave(self) -> None:
+        """Leave the cluster, and ask ours to end; again does nothing."""
+        if self._thread.ident is not None:
+            self._thread.join()
         if self._info is not None:
             import ray
 
             ray.shutdown()
             self._info = None
         if self._head is not None:
+            self._head.ask_to_stop()
+
+    def release(self) -> None:
+        """Leave the cluster, and wait until the processes of ours are gone; again does nothing."""
+        self.leave()
+        if self._head is not None:
             self._head.stop()
             self._head = None
+            atexit.unregister(self.release)
 
     def _join(self) -> None:
         try:
@@ -95,20 +117,20 @@ class RayCluster:
         self._ready.set()
 
     def _joined(self) -> ClusterInfo:
-        began = time.monotonic()
-        _refuse_second()
-        _prepare_environment(self._settings)
-        if self._settings.address is None:
-            self._head = Head(self._settings)
-            enable_token_auth()  # imports Ray, while the head starts it
+        self.launch()
+        if self._head is not None:
             address = self._head.wait()
+            enable_token_auth()
         else:
+            assert self._settings.address is not None
             address = self._settings.address
-        return _connect(address, self._settings.environment, began)
+            _refuse_second()
+            _prepare_environment(self._settings)
+        return _connect(address, self._settings.environment, self._began)
 
 
 def _refuse_second() -> None:
-    ray = sys.modules.get("ray")  # to import it takes time in which the head can start
+    ray = sys.modules.get("ray")
     if ray is not None and ray.is_initialized():
         raise ClusterError(
             "this process is connected to a Ray cluster already; disconnect first (ray.shutdown())"

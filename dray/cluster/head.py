@@ -60,11 +60,15 @@ class Head:
         reason = answer.get("error") or self._last_words()
         raise ClusterError(f"could not start Ray on this machine: {reason}")
 
-    def stop(self) -> None:
-        """End Ray and wait until it is gone."""
+    def ask_to_stop(self) -> None:
+        """Let Ray end; returns at once."""
         with suppress(BrokenPipeError):
             assert self._process.stdin is not None
             self._process.stdin.close()
+
+    def stop(self) -> None:
+        """End Ray and wait until it is gone."""
+        self.ask_to_stop()
         try:
             self._process.wait(_STOP_SECONDS)
         except subprocess.TimeoutExpired:

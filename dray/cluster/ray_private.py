@@ -14,6 +14,7 @@ def enable_token_auth(token: str | None = None) -> None:
     os.environ["RAY_AUTH_MODE"] = "token"
     if token is not None:
         os.environ["RAY_AUTH_TOKEN"] = token
+    import ray  # noqa: F401  the package before its part: two threads importing both could each wait for the other
     from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]  # compiled, no stubs
 
     Config.initialize("")
