@@ -29,5 +29,6 @@ def ingest(job: OpenJob, timeline: Timeline, replicas: int) -> list[Shard]:
 
     with timeline.phase("ingest"):
         shards = ingest_job(job, replicas=replicas, progress=progress)
-    logger.info("ingest: %s requests in %d shards", f"{sum(shard.rows for shard in shards):,}", len(shards))
+    parts = f"{len(shards)} shard{'s' if len(shards) != 1 else ''}"
+    logger.info("ingest: %s requests in %s", f"{sum(shard.rows for shard in shards):,}", parts)
     return shards

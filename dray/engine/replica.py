@@ -57,7 +57,7 @@ class Replica:
         self._exit_when_dead = exit_when_dead
         self._records = _keep_log()
         folder = os.environ.get(TRACE_VARIABLE)
-        trace = Path(folder) / f"{name}-{os.getpid()}.trace" if folder else None
+        trace = Path(folder) / f"{name.replace('/', '-')}-{os.getpid()}.trace" if folder else None
         self._loop = StepLoop(lambda: build_engine(spec), on_dead=self._die, trace=trace)
         self._loop.start()
 

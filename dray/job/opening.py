@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from dray.errors import ConfigError, JobChangedError
+from dray.errors import ConfigError
 from dray.job import driven
 from dray.job.driver import driver_name, is_gone
 from dray.job.identity import derived_job_id, fingerprint_of
@@ -47,12 +47,6 @@ def open_job(settings: JobSettings, *, started: float | None = None) -> OpenJob:
         fingerprint = fingerprint_of(settings)
         job_id = settings.job_id or derived_job_id(settings, fingerprint)
         known = store.find_job(job_id)
-        if known is not None and known.fingerprint != fingerprint:
-            changed = ", ".join(known.fingerprint.differences(fingerprint))
-            raise JobChangedError(
-                f"job {job_id} exists with other content: its {changed} changed. "
-                "Give another --job-id, or leave it out to get a new job"
-            )
         kept = describe(settings) | {"recipe": dict(settings.recipe)}
         store.create_job(job_id, fingerprint=fingerprint, settings=kept)
         lease = store.claim_job(job_id, driver_name(), ttl=DRIVER_TTL, takeover=is_gone)
@@ -61,7 +55,7 @@ def open_job(settings: JobSettings, *, started: float | None = None) -> OpenJob:
             job_id=job_id,
             settings=settings,
             lease=lease,
-            resumed=known is not None,
+            resumed=known is not None and known.total is not None,
             skipped=counts.done + counts.failed,
             started=started or time.time(),
         )

@@ -39,17 +39,33 @@ def latest(tx: Tx, limit: int) -> list[Job]:
 
 
 def create(tx: Tx, job_id: str, fingerprint: Fingerprint, settings: Mapping[str, Any]) -> Job:
-    """A new job in state ``validating``, or the one that is there if it has the same fingerprint."""
+    """A new job in state ``validating``, or the one that is there if it has the same fingerprint.
+
+    One whose input was never taken in, because it was refused or its driver died, has nothing to lose: it
+    becomes the new one.
+    """
     existing = find(tx, job_id)
     if existing is None:
         existing = _insert(tx, job_id, fingerprint, settings)
     changed = existing.fingerprint.differences(fingerprint)
-    if changed:
+    if changed and not _replace_untaken(tx, existing, fingerprint, settings):
         raise JobChangedError(
-            f"job {job_id!r} was started with other content, changed: {', '.join(changed)}; "
-            "give another job id, or restore what the job was started with"
+            f"job {job_id} exists with other content: its {', '.join(changed)} changed. "
+            "Give another --job-id, or leave it out to get a new job"
         )
-    return existing
+    return get(tx, job_id, "") if changed else existing
+
+
+def _replace_untaken(tx: Tx, job: Job, fingerprint: Fingerprint, settings: Mapping[str, Any]) -> bool:
+    undriven = or_(jobs.c.driver_owner.is_(None), jobs.c.driver_until <= tx.now)
+    replaced = tx.execute(
+        update(jobs)
+        .where(jobs.c.job_key == job.key, jobs.c.total.is_(None), undriven)
+        .values(
+            fingerprint=asdict(fingerprint), settings=dict(settings), created_at=tx.now, updated_at=tx.now
+        )
+    )
+    return replaced.rowcount == 1
 
 
 def _insert(tx: Tx, job_id: str, fingerprint: Fingerprint, settings: Mapping[str, Any]) -> Job:

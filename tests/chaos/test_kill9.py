@@ -167,8 +167,7 @@ class Killing:
         return True
 
     def _start(self, number: int) -> Command:
-        # Replicas of a job trace to a file in the job's folder.
-        (self._trace(number) / "job").mkdir(parents=True, exist_ok=True)
+        self._trace(number).mkdir(parents=True, exist_ok=True)
         return self._workload.command(
             self._folder / f"round-{number}", self._output, self._store, self._trace(number)
         )

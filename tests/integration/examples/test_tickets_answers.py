@@ -1,11 +1,7 @@
-"""The committed model answers held-out tickets, in plain transformers and in vLLM alike."""
+"""The committed model answers held-out tickets in plain transformers; tests/acceptance has vLLM beside it."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,17 +13,6 @@ pytestmark = pytest.mark.integration
 
 MODEL = Path(generate.__file__).parent / "model"
 COUNT = 300
-
-# In a process of its own: vLLM binds threads and sets up torch as only the first in a process can.
-VLLM = """
-import json, sys
-from vllm import LLM, SamplingParams
-model, texts = sys.argv[1], json.load(sys.stdin)
-llm = LLM(model=model, dtype="float32", max_model_len=512, enforce_eager=True)
-chats = [[{"role": "user", "content": text}] for text in texts]
-found = llm.chat(chats, SamplingParams(temperature=0, max_tokens=48), use_tqdm=False)
-print("ANSWERS" + json.dumps([output.outputs[0].text for output in found]))
-"""
 
 
 @pytest.fixture(scope="module")
@@ -69,18 +54,3 @@ def test_a_system_message_is_understood(tickets: list[Ticket]) -> None:
         new = model.generate(**ids, do_sample=False, max_new_tokens=48)[0, ids["input_ids"].shape[1] :]
         right += tokenizer.decode(new, skip_special_tokens=True) == ticket.label.as_json()
     assert right >= 17
-
-
-def test_vllm_answers_byte_for_byte_like_transformers(tickets: list[Ticket], reference: list[str]) -> None:
-    pytest.importorskip("vllm")
-    run = subprocess.run(
-        [sys.executable, "-c", VLLM, str(MODEL)],
-        input=json.dumps([ticket.text for ticket in tickets]),
-        env=os.environ | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr[-2000:]
-    answers = next(line for line in run.stdout.splitlines() if line.startswith("ANSWERS"))
-    assert json.loads(answers.removeprefix("ANSWERS")) == reference

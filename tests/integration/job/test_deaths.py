@@ -34,7 +34,7 @@ def test_the_job_goes_on(tmp_path: Path) -> None:
     requests = write_requests(tmp_path / "in.jsonl", ROWS)
     expected = _answers_without_ray(requests, tmp_path / "plain")
     output, trace = tmp_path / "out", tmp_path / "trace"
-    (trace / JOB).mkdir(parents=True)
+    trace.mkdir()
     settings = ("seconds_per_token=0.1", "max_num_seqs=16")  # 20 rows/s
     command = Command(
         arguments=run_arguments(requests, output, job_id=JOB, settings=settings),

@@ -263,6 +263,21 @@ def test_a_changed_input_too(make: Callable[..., JobSettings], requests: Path) -
         open_job(make())
 
 
+def test_corrected_input_is_taken_under_the_id_that_was_refused(
+    make: Callable[..., JobSettings], requests: Path
+) -> None:
+    requests.write_bytes(b"not json\n")
+    refused = open_job(make())
+    with pytest.raises(InputError):
+        ingest_job(refused, replicas=1)
+    with open_store(refused.settings.store_url) as store:
+        store.release_job(refused.lease)  # as the flow does
+    requests.write_bytes(GOOD)
+    corrected = open_job(make())
+    assert (corrected.job_id, corrected.resumed) == (refused.job_id, False)
+    assert sum(shard.rows for shard in ingest_job(corrected, replicas=1)) == 1
+
+
 def test_a_job_that_a_live_process_drives_is_busy(make: Callable[..., JobSettings]) -> None:
     open_job(make())
     with pytest.raises(JobBusyError, match=f"/{os.getpid()}/"):

@@ -26,10 +26,23 @@ def test_creating_a_job_again_gives_the_same_job(store: Store) -> None:
 
 
 def test_a_changed_job_is_refused_and_the_change_named(store: Store) -> None:
-    store.create_job("a", fingerprint=FINGERPRINT, settings={})
+    lease = ready_job(store, "a")
+    store.release_job(lease)
     changed = replace(FINGERPRINT, input="other", sampling="other")
-    with pytest.raises(JobChangedError, match="changed: input, sampling"):
+    with pytest.raises(JobChangedError, match="its input, sampling changed"):
         store.create_job("a", fingerprint=changed, settings={})
+
+
+def test_a_job_whose_input_was_never_taken_in_may_change(store: Store, clock: FakeClock) -> None:
+    store.create_job("a", fingerprint=FINGERPRINT, settings={"n": 1})
+    corrected = replace(FINGERPRINT, input="corrected")
+    lease = store.claim_job("a", "one", ttl=60)
+    with pytest.raises(JobChangedError, match="its input changed"):  # it is being taken in just now
+        store.create_job("a", fingerprint=corrected, settings={})
+    store.release_job(lease)
+    job = store.create_job("a", fingerprint=corrected, settings={"n": 2})
+    assert (job.fingerprint, job.settings) == (corrected, {"n": 2})
+    assert store.create_job("a", fingerprint=corrected, settings={"n": 3}) == job
 
 
 def test_an_unknown_job_is_named(store: Store) -> None:
