@@ -6,6 +6,7 @@
     +-- RefusedError                 refused before work starts: exit code 2
     |   +-- InputError               problems in the input, each with file, line and field
     |   +-- ConfigError              a setting, a model path, a URL that cannot be used
+    |   |   `-- WeightsError         weights that are damaged, incomplete or not what they say
     |   +-- JobChangedError          same job id, other content
     |   +-- JobBusyError             another live driver holds the job
     |   `-- UnknownJobError          no such job in this store
@@ -79,6 +80,10 @@ class InputError(RefusedError):
 
 class ConfigError(RefusedError):
     """A setting cannot be used; the message says which one and what to do."""
+
+
+class WeightsError(ConfigError):
+    """Weights are damaged, incomplete or not what they say; the message names file and tensor."""
 
 
 class JobChangedError(RefusedError):

@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 
 from dray.errors import ConfigError
+from dray.weights import check_checkpoint
+from dray.weights.header import HEADER_LIMIT
 
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 _SMALL_FILES = (
@@ -19,14 +21,13 @@ _SMALL_FILES = (
     "tokenizer.model",
     "model.safetensors.index.json",
 )
-_HEADER_LIMIT = 100_000_000  # bytes; the limit of the safetensors reference implementation
 
 
 def check_model(model: str, *, dummy_weights: bool = False) -> Path:
     """The model's directory, once it is known to hold what an engine needs.
 
     Raises:
-        ConfigError: no such directory, no config.json, or weights that are not safetensors.
+        ConfigError: no such directory, no config.json, or weights that are not sound safetensors files.
     """
     path = Path(model)
     if not path.is_dir():
@@ -48,6 +49,8 @@ def check_model(model: str, *, dummy_weights: bool = False) -> Path:
                 "loaded; convert them to safetensors"
             )
         raise ConfigError(f"model {model}: no *.safetensors file in it")
+    if not dummy_weights:
+        check_checkpoint(path)
     return path
 
 
@@ -67,9 +70,7 @@ def model_digest(model: str) -> str:
 def _header(file: Path) -> bytes:
     """The safetensors header (8 bytes of length, then JSON) and the first and last bytes of the data."""
     with file.open("rb") as stream:
-        size = int.from_bytes(stream.read(8), "little")
-        if size > _HEADER_LIMIT:
-            raise ConfigError(f"{file}: not a safetensors file")
+        size = min(int.from_bytes(stream.read(8), "little"), HEADER_LIMIT)
         header = stream.read(size) + stream.read(65_536)
         stream.seek(max(8 + size, file.stat().st_size - 65_536))
         return hashlib.sha256(header + stream.read()).digest()
