@@ -14,7 +14,7 @@ from typing import Any
 
 from dray.cluster.base import NAMESPACE, STABLE_RESOURCE, Cluster, ClusterInfo, ClusterSettings, Node
 from dray.cluster.head import Head
-from dray.cluster.ray_private import enable_token_auth
+from dray.cluster.ray_private import enable_token_auth, keep_off_stdout
 from dray.errors import ClusterError, ConfigError
 
 _early: RayCluster | None = None  # a local cluster that was started before its job asked for it
@@ -148,6 +148,7 @@ def _failed(settings: ClusterSettings, error: Exception) -> ClusterError:
 def _connect(address: str, environment: dict[str, str], began: float) -> ClusterInfo:
     import ray
 
+    keep_off_stdout()
     ray.init(
         address=address,
         namespace=NAMESPACE,

@@ -19,3 +19,17 @@ def enable_token_auth(token: str | None = None) -> None:
 
     Config.initialize("")
     AuthenticationTokenLoader.instance().reset_cache()
+
+
+def keep_off_stdout() -> None:
+    """Drop what Ray prints about dead workers: it goes to stdout, whatever ``log_to_driver`` says.
+
+    The replica pool and the shard tasks report deaths in the run's log; stdout belongs to ``--json``.
+    """
+    from ray._private import worker
+
+    worker.print_to_stdstream = _dropped
+
+
+def _dropped(data: object, ignore_prefix: bool) -> None:
+    pass

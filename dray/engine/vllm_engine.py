@@ -213,6 +213,7 @@ def _generated(output: Any) -> int:
 def _import_vllm(spec: EngineSpec) -> bool:
     """Import what the engine needs, and say whether it runs on CPU."""
     try:
+        import_module("vllm")
         from vllm.platforms import current_platform
 
         cpu = current_platform.is_cpu()
