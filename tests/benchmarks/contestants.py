@@ -134,8 +134,10 @@ def ray_data(work: Work) -> dict[str, Any]:
     answers = _answers(Path(work.output))
     ray.shutdown()
     steady = max(answer["finished"] for answer in answers) - min(answer["arrived"] for answer in answers)
+    finished = sorted(answer["finished"] for answer in answers)
     return {
         "seconds": steady,
+        "pace": (len(finished) - 256) / (finished[-1] - finished[255]) if len(finished) > 256 else None,
         "rows": len(answers),
         "tokens": sum(answer["tokens"] for answer in answers),
         "parts": {"ray.init": ready - began, "dataset": done - ready},

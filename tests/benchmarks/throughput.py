@@ -13,9 +13,11 @@ interleaved (A B C A B C ...), so that a machine that slows down slows everybody
 from __future__ import annotations
 
 import argparse
+import sqlite3
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -35,13 +37,17 @@ _MODULE = "tests.benchmarks.contestants"
 
 @dataclass(frozen=True, kw_only=True)
 class Measure:
-    """One run. ``steady`` and ``whole`` are seconds; None where the thing has no such figure."""
+    """One run. ``steady`` and ``whole`` are seconds; None where the thing has no such figure.
+
+    ``pace`` is in requests/s, between the first answers and the last: without the ramp at the start.
+    """
 
     name: str
     kind: str
     rows: int
     steady: float | None
     whole: float | None
+    pace: float | None
     left: int
     parts: dict[str, float]
 
@@ -198,6 +204,7 @@ class _Bench:
             rows=rows,
             steady=figures.get("seconds"),
             whole=done.seconds if contestant.whole else None,
+            pace=figures.get("pace"),
             left=done.left,
             parts=figures.get("parts", {}),
         )
@@ -249,15 +256,24 @@ def _printed(done: Finished, _work: Work) -> dict[str, Any]:
     return done.result()
 
 
-def _dray_figures(done: Finished, _work: Work) -> dict[str, Any]:
+def _dray_figures(done: Finished, work: Work) -> dict[str, Any]:
     result: dict[str, Any] = done.result()
     parts = dict(result["seconds"])
     return {
         "seconds": parts["inference"],
+        "pace": _pace_of_commits(Path(work.output) / "dray.db"),
         "rows": result["counts"]["done"],
         "tokens": result["tokens"]["completion"],
         "parts": {**parts, "around the flow": done.seconds - parts["total"]},
     }
+
+
+def _pace_of_commits(database: Path) -> float | None:
+    """Rows committed after the first micro-batch, over the seconds from its commit to the last one."""
+    with closing(sqlite3.connect(database)) as connection:
+        times = [at for (at,) in connection.execute("select committed_at from results order by 1")]
+    later = sum(at > times[0] for at in times)
+    return later / (times[-1] - times[0]) if later else None
 
 
 def _run_batch_figures(done: Finished, work: Work) -> dict[str, Any]:
@@ -292,9 +308,13 @@ def _tables(measures: Sequence[Measure], sizes: Sequence[int]) -> list[Table]:
             if size == rows:
                 steady = [rows / run.steady for run in runs if run.steady]
                 whole = [run.whole for run in runs if run.whole]
+                pace = [run.pace for run in runs if run.pace]
                 left = str(max(run.left for run in runs) or "")
-                cells.append([name, kind, spread(steady), spread(whole), str(len(runs)), left])
-        header = ("what", "kind", "steady state, requests/s", "whole job, s", "runs", "processes left")
+                cells.append([name, kind, spread(steady), spread(pace), spread(whole), str(len(runs)), left])
+        header = (
+            *("what", "kind", "from its first request to its last answer, requests/s"),
+            *("between its first answers and its last, requests/s", "whole job, s", "runs", "processes left"),
+        )
         tables.append(Table(title=f"{rows:,} prompts, {TOKENS} tokens out each", header=header, rows=cells))
     dray = [(key, runs) for key, runs in groups.items() if key[2] == "dray"]
     if dray:
@@ -333,9 +353,12 @@ def _targets(measures: Sequence[Measure], sizes: Sequence[int]) -> list[Target]:
         ray_whole = min((s for n in ray if (s := middle(rows, "completion", n, "whole"))), default=None)
         for kind in ("completion", "chat"):
             mine = middle(rows, kind, "dray", "steady")
+            pace = middle(rows, kind, "dray", "pace")
             for peer in ("limit", "limit-with-stats"):
-                ratio(f"{of}, {kind}: dray's rate / {peer}", middle(rows, kind, peer, "steady"), mine,
-                      0.95, least=True)  # fmt: skip
+                seconds = middle(rows, kind, peer, "steady")
+                ratio(f"{of}, {kind}: dray's rate / {peer}", seconds, mine, 0.95, least=True)
+                ratio(f"{of}, {kind}: dray's rate after its first answers / {peer}", pace,
+                      rows / seconds if seconds else None, 0.95, least=True)  # fmt: skip
         ratio(f"{of}: dray's rate / Ray Data LLM", ray_steady, middle(rows, "completion", "dray", "steady"),
               1.5, least=True)  # fmt: skip
         # The whole job is asked about at 2,000 rows; larger ones are shown.
@@ -357,6 +380,8 @@ def _notes(arguments: argparse.Namespace) -> list[str]:
         "log statistics, after a warm-up; `limit-with-stats` has dray's engine arguments to the letter; "
         "`replica` is dray's replica without Ray; `dray` is `seconds.inference` of `dray run --json`, which "
         "has the first requests' warm-up and every commit in it.",
+        "Between its first answers and its last: from the first commit to the last one for dray, from the "
+        "256th answer to the last one for Ray Data LLM; `LLM.generate` gives all answers at the end.",
         "Ray Data LLM: engine arguments as dray's, accelerator_type None, one CPU bundle, the template, "
         f"tokenize and detokenize stages off, engine metrics off, {cpus} logical CPUs, batch sizes {sizes}; "
         "the better one counts. Its steady state runs from the first request that reaches its engine to the "
