@@ -1,12 +1,13 @@
-"""An object store of S3's shape that behaves as it is told: slow, busy, cut off, wrong. Files in folders, read only.
+"""An object store of S3's shape that behaves as it is told: slow, busy, cut off, wrong. It serves files.
 
 ::
 
     python -m tests.support.s3_emulator FOLDER        serves FOLDER/BUCKET/KEY on a free loopback port
 
-prints one line of JSON with its ``url``, and ends when its stdin does. Ranged GET, HEAD and ListObjectsV2, with
-ETag, If-Match and S3's errors in XML. ``PUT /-/behaviour`` (JSON, the fields of :class:`Behaviour`) changes how it
-behaves from the next request on; ``GET /-/served`` says how many bytes of each object's body were sent.
+prints one line of JSON with its ``url``, and ends when its stdin does. Ranged GET, HEAD and ListObjectsV2,
+with ETag, If-Match and S3's errors in XML. ``PUT /-/behaviour`` (JSON, the fields of :class:`Behaviour`)
+changes how it behaves from the next request on; ``GET /-/served`` says how many bytes of each object's body
+were sent.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ PIECE = 256 * 1024  # bytes sent at once where a rate or a fault is asked for
 
 @dataclass(frozen=True, kw_only=True)
 class Behaviour:
-    """How requests for objects are answered. Shares are of requests, from 0 to 1; rates in bytes/s, 0 for none."""
+    """How requests for objects are answered. Shares are of requests, 0 to 1; rates in bytes/s, 0 for none."""
 
     connection_rate: float = 0.0
     node_rate: float = 0.0
