@@ -66,7 +66,7 @@ def batch_inference(
 
     Args:
         input: Paths, globs or object-store URIs: OpenAI batch JSONL, or rows as JSONL, CSV or Parquet.
-        model: Directory of the model: config, tokenizer and safetensors.
+        model: Directory of the model (config, tokenizer and safetensors), or its URI in an object store.
         output: Folder, or object-store URI, for output, errors and the report.
         job_id: Name of the job. Derived from input, model and settings when left out.
         rows: How rows become requests.
@@ -110,6 +110,8 @@ def _run_shards(
         kind=kind,
         model_name=model_name,
         arguments=dict(settings.engine_arguments),
+        weights=job.weights,
+        objects=settings.objects,
     )
     pool = ReplicaPool(job.job_id, spec, info, settings.replicas or default_replicas(settings.engine, info))
     pool.start()

@@ -34,4 +34,19 @@ def start_replicas(job: OpenJob, pool: ReplicaPool, timeline: Timeline) -> list[
         timeline.add("engine_start", start.began, start.ready, lane=name)
         parts = ", ".join(f"{part} {seconds:.1f} s" for part, seconds in start.info.timeline.items())
         logger.info("%s ready after %.1f s (%s)", name, start.ready - start.began, parts)
+    _note_weights(starts, timeline)
     return starts
+
+
+def _note_weights(starts: list[ReplicaStart], timeline: Timeline) -> None:
+    """The time in which weights were fetched, for each replica and for the job as a whole."""
+    fetched = {
+        start.name.rsplit("/", 1)[-1]: (start.began, start.began + start.info.timeline["weights"])
+        for start in starts
+        if "weights" in start.info.timeline
+    }
+    for name, (began, ended) in fetched.items():
+        timeline.add("weights", began, ended, lane=name)
+    if fetched:
+        spans = fetched.values()
+        timeline.add("weights", min(began for began, _ in spans), max(ended for _, ended in spans))

@@ -107,9 +107,9 @@ def _devices() -> str:
 
 
 def _model(path: str) -> str:
-    from dray.job.model_files import check_model
+    from dray.job.model_files import checked_weights
 
-    check_model(path)
+    checked_weights(path, None)
     return "config and safetensors found"
 
 

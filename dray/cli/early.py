@@ -21,22 +21,23 @@ def refuse_early(parameters: Mapping[str, Any]) -> None:
     Raises:
         ConfigError, InputError, StoreUnreachableError: it cannot be used.
     """
-    _check_engine(parameters["engine"], parameters["model"])
+    _check_engine(parameters["engine"], parameters["model"], objects_known=parameters["objects"] is None)
     _check_input(parameters)
     _check_output(parameters)
     _check_store(parameters)
 
 
-def _check_engine(engine: Mapping[str, Any], model: str) -> None:
+def _check_engine(engine: Mapping[str, Any], model: str, *, objects_known: bool) -> None:
     arguments = dict(engine["arguments"])
     if engine["name"] == "simulated":
         from dray.engine.simulated import SimulatedSettings
 
         SimulatedSettings.parse(arguments)
         return
-    from dray.job.model_files import check_model
+    from dray.job.model_files import checked_weights
 
-    check_model(model, dummy_weights=arguments.get("load_format") == "dummy")
+    if objects_known or not is_object(model):
+        checked_weights(model, None, dummy_weights=arguments.get("load_format") == "dummy")
 
 
 def _check_input(parameters: Mapping[str, Any]) -> None:

@@ -18,7 +18,7 @@ from dray.errors import CancelledError, EngineStartError, ReplicaLostError
 
 MAX_RESTARTS = 20  # per job: a crash loop ends in a failed job, not in a bill
 _NAME_SECONDS = 60.0  # until Ray has noticed the death of an actor, or of the driver that owned it
-_HANDED_DOWN = ("DRAY_TRACE_DIR", "VLLM_", "HF_")
+_HANDED_DOWN = ("DRAY_TRACE_DIR", "DRAY_MODEL_CACHE", "VLLM_", "HF_")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,15 +7,18 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from dray.requests.model import Kind, Outcome, Request
+from dray.requests.objects import ObjectStoreOptions
+from dray.weights.manifest import Manifest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSpec:
     """Which engine a replica runs, and how.
 
-    ``name`` is ``vllm`` or ``simulated``. ``model`` is a local directory. ``model_name`` is the
-    name that rows may carry in ``body.model`` (None: any). ``arguments`` go to the engine as they
-    are: vLLM's engine arguments, or the settings of the simulated engine.
+    ``name`` is ``vllm`` or ``simulated``. ``model`` is a local directory, or the URI of one in an object
+    store, whose state ``weights`` pins and ``objects`` gives access to. ``model_name`` is the name that
+    rows may carry in ``body.model`` (None: any). ``arguments`` go to the engine as they are: vLLM's engine
+    arguments, or the settings of the simulated engine.
     """
 
     name: str
@@ -23,6 +26,8 @@ class EngineSpec:
     kind: Kind
     model_name: str | None = None
     arguments: dict[str, Any] = field(default_factory=dict)
+    weights: Manifest | None = None
+    objects: ObjectStoreOptions | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,7 +52,7 @@ def prepare_environment(spec: EngineSpec) -> None:
     """Set what vLLM reads at import. A value that the user set stays."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    if Path(spec.model).is_dir():
+    if spec.weights is not None or Path(spec.model).is_dir():
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Coroutine, Iterable
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
 
@@ -19,6 +20,7 @@ from dray.engine.vllm_arguments import (
 from dray.errors import ConfigError, EngineDeadError, RequestRefused
 from dray.imports import lasting_imports
 from dray.requests.model import Outcome, Request
+from dray.weights import obtain
 
 
 @dataclass(slots=True)
@@ -45,10 +47,14 @@ class VllmEngine:
     def __init__(self, spec: EngineSpec) -> None:
         began = time.monotonic()
         prepare_environment(spec)
-        with lasting_imports():
-            cpu = _import_vllm(spec)
-        imported = time.monotonic()
-        arguments = engine_arguments(spec, cpu=cpu)
+        with ThreadPoolExecutor(1) as beside:
+            fetched = beside.submit(_local_model, spec)
+            with lasting_imports():
+                cpu = _import_vllm(spec)
+            imported = time.monotonic()
+            folder, weights_seconds = fetched.result()
+        building = time.monotonic()
+        arguments = engine_arguments(replace(spec, model=folder), cpu=cpu)
         import vllm
         from vllm.engine.arg_utils import EngineArgs
         from vllm.usage.usage_lib import UsageContext
@@ -66,7 +72,7 @@ class VllmEngine:
         self._client = StepClient(self._engine)
         drive_without_event_loop(self._client)
         self._serve = serving_for(spec, self._client)
-        self._folder = spec.model
+        self._folder = folder
         self._flights: dict[int, _Flight] = {}
         self._by_ticket: dict[str, _Flight] = {}
         self._finished: list[tuple[int, Outcome]] = []
@@ -76,7 +82,11 @@ class VllmEngine:
             model=self._serve.model_name,
             max_num_seqs=config.scheduler_config.max_num_seqs,
             max_model_len=config.model_config.max_model_len,
-            timeline={"import": imported - began, "engine": time.monotonic() - imported},
+            timeline={
+                **({"weights": weights_seconds} if spec.weights is not None else {}),
+                "import": imported - began,
+                "engine": time.monotonic() - building,
+            },
         )
 
     def submit(self, key: int, request: Request) -> None:
@@ -208,6 +218,14 @@ class VllmEngine:
 def _generated(output: Any) -> int:
     parts = getattr(output, "outputs", None)
     return sum(len(part.token_ids) for part in parts) if isinstance(parts, list) else 0
+
+
+def _local_model(spec: EngineSpec) -> tuple[str, float]:
+    """The model's folder on this node, and the seconds until it was there."""
+    if spec.weights is None:
+        return spec.model, 0.0
+    began = time.monotonic()
+    return str(obtain(spec.weights, spec.objects)), time.monotonic() - began
 
 
 def _import_vllm(spec: EngineSpec) -> bool:

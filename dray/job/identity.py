@@ -14,6 +14,7 @@ from dray.job.settings import JobSettings
 from dray.requests.readers import source_digest
 from dray.requests.sources import SqlQuery, template_digest
 from dray.store import Fingerprint
+from dray.weights import Manifest
 
 FORMAT_VERSION = "1"  # of the spool and of the outputs; another one is another job
 
@@ -41,11 +42,16 @@ _TUNING = frozenset(
 )
 
 
-def fingerprint_of(settings: JobSettings) -> Fingerprint:
-    """The parts that two runs must share to be one job. Reads the input once, as bytes."""
+def fingerprint_of(settings: JobSettings, weights: Manifest | None = None) -> Fingerprint:
+    """The parts that two runs must share to be one job. Reads the input once, as bytes.
+
+    ``weights`` is the state of a model that is not a local directory.
+    """
     defaults = settings.defaults
     arguments = {k: v for k, v in settings.engine_arguments.items() if k not in _TUNING}
-    model = settings.model if settings.engine == "simulated" else model_digest(settings.model)
+    model = settings.model
+    if settings.engine != "simulated":
+        model = weights.key if weights is not None else model_digest(model)
     return Fingerprint(
         input=source_digest(settings.source, options=settings.objects),
         model=f"{settings.engine}:{model}:{_digest(arguments)}",

@@ -1,4 +1,4 @@
-"""The model directory, as far as it can be judged without an engine."""
+"""The model, as far as it can be judged without an engine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import json
 from pathlib import Path
 
 from dray.errors import ConfigError
-from dray.weights import check_checkpoint
+from dray.requests.objects import ObjectStoreOptions, is_object
+from dray.weights import Manifest, check_checkpoint, check_remote, read_manifest
 from dray.weights.header import HEADER_LIMIT
 
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
@@ -23,6 +24,22 @@ _SMALL_FILES = (
 )
 
 
+def checked_weights(
+    model: str, objects: ObjectStoreOptions | None, *, dummy_weights: bool = False
+) -> Manifest | None:
+    """Judge a model in a directory, or in an object store; the state of the latter, None for the former.
+
+    Raises:
+        ConfigError: it is not what an engine needs; says what is missing or damaged.
+    """
+    if not is_object(model):
+        check_model(model, dummy_weights=dummy_weights)
+        return None
+    manifest = read_manifest(model, objects)
+    check_remote(manifest, objects)
+    return manifest
+
+
 def check_model(model: str, *, dummy_weights: bool = False) -> Path:
     """The model's directory, once it is known to hold what an engine needs.
 
@@ -32,7 +49,7 @@ def check_model(model: str, *, dummy_weights: bool = False) -> Path:
     path = Path(model)
     if not path.is_dir():
         raise ConfigError(
-            f"model {model}: no such directory; give a local directory with config.json and *.safetensors"
+            f"model {model}: no such directory; give one with config.json and *.safetensors, or its URI"
         )
     config = path / "config.json"
     if not config.is_file():

@@ -9,10 +9,11 @@ from dray.errors import ConfigError
 from dray.job import driven
 from dray.job.driver import driver_name, is_gone
 from dray.job.identity import derived_job_id, fingerprint_of
-from dray.job.model_files import check_model
+from dray.job.model_files import checked_weights
 from dray.job.settings import JobSettings
 from dray.requests.files import check_writable
 from dray.store import JobLease, Store, open_store
+from dray.weights import Manifest
 
 DRIVER_TTL = 60.0  # seconds; renewed every quarter of it
 
@@ -21,7 +22,8 @@ DRIVER_TTL = 60.0  # seconds; renewed every quarter of it
 class OpenJob:
     """A job that this process drives.
 
-    ``skipped`` rows were terminal when it was opened; ``started`` is seconds since 1970.
+    ``skipped`` rows were terminal when it was opened; ``started`` is seconds since 1970; ``weights`` is the
+    state of a model in an object store.
     """
 
     job_id: str
@@ -30,6 +32,7 @@ class OpenJob:
     resumed: bool
     skipped: int
     started: float
+    weights: Manifest | None = None
 
 
 def open_job(settings: JobSettings, *, started: float | None = None) -> OpenJob:
@@ -41,10 +44,10 @@ def open_job(settings: JobSettings, *, started: float | None = None) -> OpenJob:
         JobChangedError: the id belongs to a job with other content; names what changed.
         JobBusyError: another live process drives it.
     """
-    check_settings(settings)
+    weights = check_settings(settings)
     check_writable(settings.output, options=settings.objects)
     with open_store(settings.store_url) as store:
-        fingerprint = fingerprint_of(settings)
+        fingerprint = fingerprint_of(settings, weights)
         job_id = settings.job_id or derived_job_id(settings, fingerprint)
         known = store.find_job(job_id)
         kept = describe(settings) | {"recipe": dict(settings.recipe)}
@@ -58,21 +61,23 @@ def open_job(settings: JobSettings, *, started: float | None = None) -> OpenJob:
             resumed=known is not None and known.total is not None,
             skipped=counts.done + counts.failed,
             started=started or time.time(),
+            weights=weights,
         )
     driven.note(job)
     return job
 
 
-def check_settings(settings: JobSettings) -> None:
-    """Refuse what no engine can be started with."""
+def check_settings(settings: JobSettings) -> Manifest | None:
+    """Refuse what no engine can be started with; returns the state of a model in an object store."""
     if settings.engine == "simulated":
         from dray.engine.simulated import SimulatedSettings
 
         SimulatedSettings.parse(dict(settings.engine_arguments))
-        return
-    check_model(settings.model, dummy_weights=settings.engine_arguments.get("load_format") == "dummy")
+        return None
     if settings.engine_arguments.get("trust_remote_code"):
         raise ConfigError("trust_remote_code runs code from the model's repository; dray does not offer it")
+    dummy = settings.engine_arguments.get("load_format") == "dummy"
+    return checked_weights(settings.model, settings.objects, dummy_weights=dummy)
 
 
 def describe(settings: JobSettings) -> dict[str, object]:

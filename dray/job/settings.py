@@ -24,11 +24,11 @@ DEFAULT_SHARD_ROWS = 8192
 class JobSettings:
     """One batch job.
 
-    ``model`` is a local directory that every node has. ``replicas`` None takes one per GPU, or one on
-    a machine without. ``engine_arguments`` go to the engine as they are. ``work`` holds the spool;
-    every stable node must reach it. ``store_url`` may hold a password and is kept out of the repr.
-    ``recipe`` is what a caller needs to start the same job again, in its own terms and without
-    secrets; the store keeps it.
+    ``model`` is a local directory that every node has, or the URI of one in an object store. ``replicas``
+    None takes one per GPU, or one on a machine without. ``engine_arguments`` go to the engine as they are.
+    ``work`` holds the spool; every stable node must reach it. ``store_url`` may hold a password and is kept
+    out of the repr. ``recipe`` is what a caller needs to start the same job again, in its own terms and
+    without secrets; the store keeps it.
     """
 
     source: Source

@@ -106,6 +106,23 @@ def stream_range(
     return _stream_parts(uri, options, offset, offset + length, None)
 
 
+def read_range(
+    uri: str, start: int, end: int, *, etag: str, options: ObjectStoreOptions | None = None
+) -> bytes:
+    """The bytes ``[start, end)`` of one object in the state that ``etag`` names, in one request.
+
+    Raises:
+        ReplacedError: it is in another state now.
+        OSError: it cannot be read, or the store sent another number of bytes.
+    """
+    store, path = _open(uri, options)
+    with translated(uri):
+        body = store.get(path, options={"range": (start, end), "if_match": etag}).bytes()
+    if len(body) != end - start:
+        raise OSError(f"{len(body):,} bytes came for {end - start:,}")
+    return bytes(body)
+
+
 def _stream_whole(uri: str, options: ObjectStoreOptions | None) -> Iterator[bytes]:
     store, path = _open(uri, options)
     with translated(uri):
@@ -192,6 +209,10 @@ def delete(uri: str, options: ObjectStoreOptions | None = None) -> None:
         store.delete(key)
 
 
+class ReplacedError(OSError):
+    """An object is no longer in the state that was asked for."""
+
+
 @contextmanager
 def translated(uri: str) -> Iterator[None]:
     """Turn obstore's errors into Python's own family for files."""
@@ -202,13 +223,19 @@ def translated(uri: str) -> Iterator[None]:
     except (errors.NotFoundError, FileNotFoundError) as error:
         raise FileNotFoundError(f"no such object: {uri}") from error
     except (errors.PermissionDeniedError, errors.UnauthenticatedError) as error:
-        raise PermissionError(f"not allowed: {uri}; check the credentials and the bucket's policy") from error
+        raise _not_allowed(uri) from error
     except errors.PreconditionError as error:
-        raise OSError(f"{uri} was replaced while it was read; start again") from error
+        raise ReplacedError(f"{uri} was replaced while it was read; start again") from error
     except errors.BaseError as error:
+        if "403 Forbidden" in str(error):  # listings are refused in this way
+            raise _not_allowed(uri) from error
         # The first line alone: the rest is a dump of the request, and may hold signed addresses.
         reason = str(error).strip().splitlines()[0][:200]
         raise OSError(f"{uri}: {reason}") from error
+
+
+def _not_allowed(uri: str) -> PermissionError:
+    return PermissionError(f"not allowed: {uri}; check the credentials and the bucket's policy")
 
 
 def _info(uri: str, meta: ObjectMeta) -> ObjectInfo:

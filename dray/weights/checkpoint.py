@@ -1,8 +1,9 @@
-"""A model directory's weights as a whole: every file sound, and the index true."""
+"""A model's weights as a whole: every file sound, and the index true."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from dray.errors import WeightsError
@@ -21,34 +22,53 @@ def check_checkpoint(folder: Path) -> dict[str, Header]:
         WeightsError: a file is missing or damaged, or the index is not true; names file and tensor.
     """
     index = folder / INDEX
-    places = _places(index) if index.is_file() else None
+    places = places_of(index.read_bytes(), str(index)) if index.is_file() else None
     names = sorted(set(places.values())) if places is not None else _files(folder)
     headers = {name: _header(folder / name, places is not None) for name in names}
+    compare(str(folder), places, headers)
+    return headers
+
+
+def places_of(index: bytes, name: str) -> dict[str, str]:
+    """Tensor name to file name, as the index says.
+
+    Raises:
+        WeightsError: it is no index, or points outside the model's folder. ``name`` is what it is called.
+    """
+    try:
+        places = json.loads(index)["weight_map"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise WeightsError(f"{name}: no valid index: weight_map is missing") from None
+    if not isinstance(places, dict) or not all(isinstance(file, str) for file in places.values()):
+        raise WeightsError(f"{name}: weight_map does not say a file for each tensor")
+    for tensor, file in places.items():
+        if Path(file).name != file or not file.endswith(".safetensors"):
+            raise WeightsError(
+                f"{name}: tensor {tensor!r}: {file!r} is not a safetensors file of this folder"
+            )
+    return places
+
+
+def compare(folder: str, places: Mapping[str, str] | None, headers: Mapping[str, Header]) -> None:
+    """The index against the headers; without an index (None), that no tensor is in two files.
+
+    Raises:
+        WeightsError: names file and tensor.
+    """
     if places is None:
         _refuse_doubles(folder, headers)
-    else:
-        _compare(index, places, headers)
-    return headers
+        return
+    held = {(tensor.name, file) for file, header in headers.items() for tensor in header.tensors}
+    said = set(places.items())
+    for tensor, file in sorted(said - held):
+        missing = "" if file in headers else ", which is missing"
+        raise WeightsError(f"{folder}/{INDEX}: tensor {tensor!r} is not in {file}{missing}")
+    for tensor, file in sorted(held - said):
+        raise WeightsError(f"{folder}/{file}: tensor {tensor!r} is not in {INDEX}, or elsewhere in it")
 
 
 def _files(folder: Path) -> list[str]:
     return sorted(file.name for file in folder.glob("*.safetensors"))
-
-
-def _places(index: Path) -> dict[str, str]:
-    """Tensor name to file name, as the index says."""
-    try:
-        places = json.loads(index.read_bytes())["weight_map"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        raise WeightsError(f"{index}: no valid index: weight_map is missing") from None
-    if not isinstance(places, dict) or not all(isinstance(file, str) for file in places.values()):
-        raise WeightsError(f"{index}: weight_map does not say a file for each tensor")
-    for tensor, file in places.items():
-        if Path(file).name != file or not file.endswith(".safetensors"):
-            raise WeightsError(
-                f"{index}: tensor {tensor!r}: {file!r} is not a safetensors file of this folder"
-            )
-    return places
 
 
 def _header(file: Path, indexed: bool) -> Header:
@@ -61,7 +81,7 @@ def _header(file: Path, indexed: bool) -> Header:
         raise WeightsError(f"{file}: cannot be read: {error.strerror}") from None
 
 
-def _refuse_doubles(folder: Path, headers: dict[str, Header]) -> None:
+def _refuse_doubles(folder: str, headers: Mapping[str, Header]) -> None:
     seen: dict[str, str] = {}
     for file, header in headers.items():
         for tensor in header.tensors:
@@ -71,12 +91,3 @@ def _refuse_doubles(folder: Path, headers: dict[str, Header]) -> None:
                     f"and there is no {INDEX} to say which one counts"
                 )
             seen[tensor.name] = file
-
-
-def _compare(index: Path, places: dict[str, str], headers: dict[str, Header]) -> None:
-    held = {(tensor.name, file) for file, header in headers.items() for tensor in header.tensors}
-    said = set(places.items())
-    for tensor, file in sorted(said - held):
-        raise WeightsError(f"{index}: tensor {tensor!r} is not in {file}")
-    for tensor, file in sorted(held - said):
-        raise WeightsError(f"{index.parent / file}: tensor {tensor!r} is not in {INDEX}, or elsewhere in it")

@@ -18,15 +18,19 @@ import json
 import os
 import random
 import socket
+import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
+
+from dray.requests import ObjectStoreOptions
 
 PIECE = 256 * 1024  # bytes sent at once where a rate or a fault is asked for
 
@@ -248,6 +252,56 @@ class Emulator:
                 "requests": self.requests,
             }
         return _reply(connection, 200, json.dumps(state).encode(), {"Content-Type": "application/json"})
+
+
+class EmulatorProcess:
+    """The emulator, in a process of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root = folder
+        command = [sys.executable, "-m", "tests.support.s3_emulator", str(folder)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        self.url: str = json.loads(self._process.stdout.readline())["url"]
+
+    @property
+    def options(self) -> ObjectStoreOptions:
+        """How dray reaches it."""
+        return ObjectStoreOptions(
+            endpoint=self.url,
+            region="us-east-1",
+            access_key_id="key",
+            secret_access_key="secret",
+            allow_http=True,
+        )
+
+    def stop(self) -> None:
+        """End it."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(10)
+
+    def behave(self, **behaviour: Any) -> None:
+        """From now on, and forget what was served."""
+        self.served()
+        self.ask("PUT", "behaviour", behaviour)
+        self.ask("POST", "forget")
+
+    def served(self) -> dict[str, int]:
+        """Bytes of bodies that were sent, by object, once no more are: they are counted after the sending."""
+        before, found = None, dict(self.ask("GET", "served")["served"])
+        while found != before:
+            time.sleep(0.1)
+            before, found = found, dict(self.ask("GET", "served")["served"])
+        return found
+
+    def ask(self, method: str, page: str, body: Any = None) -> dict[str, Any]:
+        """One request to its own pages."""
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"{self.url}/-/{page}", data=data, method=method)
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            found: dict[str, Any] = json.loads(answer.read())
+        return found
 
 
 def etag_of(file: Path) -> str:

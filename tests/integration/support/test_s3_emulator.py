@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import http.client
-import json
 import os
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -18,32 +15,16 @@ import obstore
 import pytest
 from obstore.store import S3Store
 
+from tests.support.s3_emulator import EmulatorProcess
+
 pytestmark = pytest.mark.integration
 
 DATA = os.urandom(3_000_000)
 BODY = "model/weights.bin"
 
 
-class Server:
-    """The emulator's process."""
-
-    def __init__(self, folder: Path) -> None:
-        command = [sys.executable, "-m", "tests.support.s3_emulator", str(folder)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        assert self._process.stdout is not None
-        self.url: str = json.loads(self._process.stdout.readline())["url"]
-
-    def stop(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(10)
-
-    def ask(self, method: str, page: str, body: Any = None) -> dict[str, Any]:
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(f"{self.url}/-/{page}", data=data, method=method)
-        with urllib.request.urlopen(request, timeout=10) as answer:
-            found: dict[str, Any] = json.loads(answer.read())
-        return found
+class Server(EmulatorProcess):
+    """The emulator's process, with plain requests."""
 
     def get(self, **headers: str) -> tuple[int, dict[str, str], bytes]:
         """One plain request for the object; what came, even if it is too little."""
