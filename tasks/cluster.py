@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -33,12 +32,11 @@ class RunningCluster:
         self._job = job
         self._cluster = cluster
         self._timeline = timeline
-        self._began = time.time()
 
     def wait(self) -> ClusterInfo:
         """The cluster, once it can take work."""
         info = provision(self._cluster)
-        self._timeline.add("cluster", self._began, self._began + info.seconds)
+        self._timeline.add("cluster", info.ready - info.seconds, info.ready)
         refuse_shared_sqlite(self._job.settings.store_url, info)
         return info
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -40,12 +41,13 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterInfo:
-    """A cluster that can take work. ``seconds`` is what it took to get there."""
+    """A cluster that can take work, since ``ready`` (seconds since 1970), after ``seconds``."""
 
     address: str
     nodes: tuple[Node, ...]
     seconds: float
     stable_resource: str
+    ready: float = field(default_factory=time.time)
 
     @property
     def stable_hosts(self) -> frozenset[str]:
