@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
-from prefect.client.schemas.objects import FlowRun
+from prefect.client.schemas.objects import FlowRun, State
 
 from blocks import LocalRayCluster, ObjectStoreCredentials, ResultStore
-from dray.errors import ConfigError, InputError
+from dray.errors import ConfigError, EngineStartError, InputError
 from dray.job.finalising import JobResult
 from dray.store import open_store
 from flows.batch_inference import batch_inference
 from flows.parameters import EngineOptions
-from tests.support.command import CANARY, write_requests
+from tests.support.command import CANARY, ROOT, write_requests
 
 pytestmark = pytest.mark.integration
 
 SIMULATED = EngineOptions(name="simulated")
 ROWS = 50
+MODEL = ROOT / "examples/tickets/model"
 
 
 def last_run() -> FlowRun:
@@ -34,6 +36,19 @@ def task_runs(run: FlowRun) -> list[str]:
     with get_client(sync_client=True) as client:
         chosen = FlowRunFilter(id=FlowRunFilterId(any_=[run.id]))
         return [task.name for task in client.read_task_runs(flow_run_filter=chosen)]
+
+
+def state_of(run: FlowRun, task: str) -> State:
+    """The state of a task run, once it has ended: Prefect's server hears of it by events."""
+    deadline = time.monotonic() + 15
+    with get_client(sync_client=True) as client:
+        chosen = FlowRunFilter(id=FlowRunFilterId(any_=[run.id]))
+        while True:
+            states = [t.state for t in client.read_task_runs(flow_run_filter=chosen) if t.name == task]
+            if states and states[0] is not None and states[0].is_final():
+                return states[0]
+            assert time.monotonic() < deadline, states
+            time.sleep(0.2)
 
 
 def answers(folder: Path) -> list[dict[str, Any]]:
@@ -98,6 +113,36 @@ def test_a_refused_input_fails_before_any_engine_starts(tmp_path: Path) -> None:
     assert run.state.is_failed()
     assert not {"start replicas", "shard 0 on replica-0"} & set(task_runs(run))
     assert not (tmp_path / "out" / "output.jsonl").exists()
+
+
+def test_an_engine_that_cannot_start_ends_the_tasks_that_wait_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tasks.replicas.START_TIMEOUT", 1.0)
+    requests = write_requests(tmp_path / "requests.jsonl", 3)
+    slow = EngineOptions(name="simulated", arguments={"start_seconds": 120})
+    began = time.monotonic()
+
+    with pytest.raises(EngineStartError, match="not ready after 1 s"):
+        batch_inference(input=str(requests), model="any", output=str(tmp_path / "out"), engine=slow)
+
+    assert time.monotonic() - began < 60
+    assert state_of(last_run(), "start replicas").is_failed()
+    assert state_of(last_run(), "shard 0 on replica-0").is_crashed()
+
+
+def test_an_engine_that_refuses_its_arguments_says_so_in_every_task(tmp_path: Path) -> None:
+    pytest.importorskip("vllm")
+    requests = write_requests(tmp_path / "requests.jsonl", 3)
+    options = EngineOptions(arguments={"nonsense": 1})
+
+    with pytest.raises(ConfigError, match="vLLM has no engine argument nonsense"):
+        batch_inference(input=str(requests), model=str(MODEL), output=str(tmp_path / "out"), engine=options)
+
+    for task in ("start replicas", "shard 0 on replica-0"):
+        state = state_of(last_run(), task)
+        assert state.is_failed()
+        assert "nonsense" in str(state.message)
 
 
 @pytest.mark.parametrize(
