@@ -9,9 +9,9 @@ from pathlib import Path
 from dray.errors import ConfigError
 from dray.requests.objects import ObjectStoreOptions, is_object
 from dray.weights import Manifest, check_checkpoint, check_remote, read_manifest
+from dray.weights.checkpoint import refuse_incomplete
 from dray.weights.header import HEADER_LIMIT
 
-_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 _SMALL_FILES = (
     "config.json",
     "generation_config.json",
@@ -51,21 +51,11 @@ def check_model(model: str, *, dummy_weights: bool = False) -> Path:
         raise ConfigError(
             f"model {model}: no such directory; give one with config.json and *.safetensors, or its URI"
         )
-    config = path / "config.json"
-    if not config.is_file():
-        raise ConfigError(f"model {model}: no config.json in it; is this the model's directory?")
+    refuse_incomplete(model, [file.name for file in path.iterdir()], weights=not dummy_weights)
     try:
-        json.loads(config.read_bytes())
+        json.loads((path / "config.json").read_bytes())
     except ValueError:
         raise ConfigError(f"model {model}: config.json is not valid JSON") from None
-    if not dummy_weights and not any(path.glob("*.safetensors")):
-        pickles = sorted(file.name for pattern in _PICKLES for file in path.glob(pattern))
-        if pickles:
-            raise ConfigError(
-                f"model {model}: its weights are pickle files ({pickles[0]}), which can run code when "
-                "loaded; convert them to safetensors"
-            )
-        raise ConfigError(f"model {model}: no *.safetensors file in it")
     if not dummy_weights:
         check_checkpoint(path)
     return path

@@ -220,7 +220,7 @@ def write_atomic(
         file.sync()
         with _writing(uri):
             file._path.replace(target)
-            _sync_folder(target.parent)
+            sync_folder(target.parent)
 
 
 @contextmanager
@@ -297,7 +297,8 @@ def _seekable(uri: str, options: ObjectStoreOptions | None) -> Iterator[IO[bytes
         yield file
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Make what was renamed into a folder last through a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

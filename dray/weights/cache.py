@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from dray.requests.files import sync_folder
 from dray.requests.objects import ObjectStoreOptions
 from dray.weights.checkpoint import check_checkpoint
 from dray.weights.fetch import fetch
@@ -42,16 +43,8 @@ def obtain(manifest: Manifest, options: ObjectStoreOptions | None = None) -> Pat
             fetch(manifest, partial, options)
             check_checkpoint(partial)
             partial.rename(folder)
-            _sync(root)
+            sync_folder(root)
     return folder
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager

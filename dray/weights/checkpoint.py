@@ -3,13 +3,33 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from dray.errors import WeightsError
+from dray.errors import ConfigError, WeightsError
 from dray.weights.header import Header, read_header
 
 INDEX = "model.safetensors.index.json"
+_PICKLES = (".bin", ".pt", ".pth", ".ckpt")
+
+
+def refuse_incomplete(model: str, names: Collection[str], *, weights: bool = True) -> None:
+    """What a model's folder must hold, wherever it is: a config and, unless told otherwise, safetensors.
+
+    Raises:
+        ConfigError: says what is missing, or that there are only pickles.
+    """
+    if "config.json" not in names:
+        raise ConfigError(f"model {model}: no config.json in it; is this the model's folder?")
+    if not weights or any(name.endswith(".safetensors") for name in names):
+        return
+    pickles = sorted(name for name in names if name.endswith(_PICKLES))
+    if pickles:
+        raise ConfigError(
+            f"model {model}: its weights are pickle files ({pickles[0]}), which can run code when loaded; "
+            "convert them to safetensors"
+        )
+    raise ConfigError(f"model {model}: no *.safetensors file in it")
 
 
 def check_checkpoint(folder: Path) -> dict[str, Header]:

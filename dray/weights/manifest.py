@@ -8,11 +8,10 @@ from dataclasses import dataclass
 
 from dray.errors import ConfigError, WeightsError
 from dray.requests.objects import ObjectInfo, ObjectStoreOptions, list_under, read_range
-from dray.weights.checkpoint import INDEX, compare, places_of
+from dray.weights.checkpoint import INDEX, compare, places_of, refuse_incomplete
 from dray.weights.header import HEADER_LIMIT, Header, parse_header
 
 _WANTED = (".json", ".safetensors", ".jinja", ".model", ".txt", ".tiktoken")
-_PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 _HEADER_GUESS = 128 << 10  # bytes; about 1,000 tensors, so that one request is mostly enough
 
 
@@ -54,7 +53,9 @@ def read_manifest(uri: str, options: ObjectStoreOptions | None = None) -> Manife
     found = {
         name: info for info in _listed(uri, options) if (name := info.uri[len(uri) + 1 :]).count("/") == 0
     }
-    _refuse_incomplete(uri, set(found))
+    if not found:
+        raise ConfigError(f"model {uri}: there are no objects below it")
+    refuse_incomplete(uri, set(found))
     weights = {name for name in found if name.endswith(".safetensors")}
     if INDEX in found:
         weights &= set(places_of(_read(uri, INDEX, found[INDEX], options), f"{uri}/{INDEX}").values())
@@ -89,21 +90,6 @@ def _listed(uri: str, options: ObjectStoreOptions | None) -> list[ObjectInfo]:
         raise ConfigError(f"model {uri}: {error}") from None
     except OSError as error:
         raise ConfigError(f"model {uri}: cannot be listed: {error}") from None
-
-
-def _refuse_incomplete(uri: str, names: set[str]) -> None:
-    if not names:
-        raise ConfigError(f"model {uri}: there are no objects below it")
-    if "config.json" not in names:
-        raise ConfigError(f"model {uri}: no config.json in it; is this the model's folder?")
-    if not any(name.endswith(".safetensors") for name in names):
-        pickles = sorted(name for name in names if name.endswith(_PICKLES))
-        if pickles:
-            raise ConfigError(
-                f"model {uri}: its weights are pickle files ({pickles[0]}), which can run code when loaded; "
-                "convert them to safetensors"
-            )
-        raise ConfigError(f"model {uri}: no *.safetensors file in it")
 
 
 def _file(uri: str, name: str, info: ObjectInfo) -> ModelFile:

@@ -28,7 +28,7 @@ def test_no_config(tmp_path: Path) -> None:
 def test_a_config_that_is_not_json(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ConfigError, match="not valid JSON"):
-        check_model(str(tmp_path))
+        check_model(str(tmp_path), dummy_weights=True)
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "consolidated.00.pth", "model.pt", "last.ckpt"])
