@@ -39,14 +39,12 @@ def start_replicas(job: OpenJob, pool: ReplicaPool, timeline: Timeline) -> list[
 
 
 def _note_weights(starts: list[ReplicaStart], timeline: Timeline) -> None:
-    """The time in which weights were fetched, for each replica and for the job as a whole."""
-    fetched = {
-        start.name.rsplit("/", 1)[-1]: (start.began, start.began + start.info.timeline["weights"])
-        for start in starts
-        if "weights" in start.info.timeline
-    }
-    for name, (began, ended) in fetched.items():
-        timeline.add("weights", began, ended, lane=name)
-    if fetched:
-        spans = fetched.values()
+    """The time in which weights were fetched, for each replica that began before, and for the job."""
+    spans = []
+    for start in starts:
+        if start.info.weights is not None and start.info.weights[1] > start.began:
+            began, ended = max(start.info.weights[0], start.began), start.info.weights[1]
+            timeline.add("weights", began, ended, lane=start.name.rsplit("/", 1)[-1])
+            spans.append(start.info.weights)
+    if spans:
         timeline.add("weights", min(began for began, _ in spans), max(ended for _, ended in spans))

@@ -34,7 +34,8 @@ class EngineSpec:
 class EngineInfo:
     """What an engine says of itself once it is ready.
 
-    ``timeline`` holds the seconds that each part of the start took, in order.
+    ``timeline`` holds the seconds that each part of the start took, in order; ``weights`` is when their fetch
+    began and ended (seconds since 1970), where they were fetched.
     """
 
     engine: str
@@ -43,6 +44,7 @@ class EngineInfo:
     max_num_seqs: int
     max_model_len: int
     timeline: dict[str, float]
+    weights: tuple[float, float] | None = None
 
 
 class Engine(Protocol):

@@ -61,8 +61,8 @@ def runs_eagerly(spec: EngineSpec, *, cpu: bool) -> bool:
     return bool(spec.arguments.get("enforce_eager", cpu))
 
 
-def engine_arguments(spec: EngineSpec, *, cpu: bool) -> dict[str, Any]:
-    """The keyword arguments for vLLM's ``EngineArgs``.
+def engine_arguments(spec: EngineSpec, model: dict[str, Any], *, cpu: bool) -> dict[str, Any]:
+    """The keyword arguments for vLLM's ``EngineArgs``; ``model`` are those that say where its weights are.
 
     Raises:
         ConfigError: an argument that vLLM does not have.
@@ -74,18 +74,18 @@ def engine_arguments(spec: EngineSpec, *, cpu: bool) -> dict[str, Any]:
     if unknown:
         raise ConfigError(f"vLLM has no engine argument {', '.join(unknown)}")
     arguments: dict[str, Any] = {
-        "model": spec.model,
         "seed": 0,
         "trust_remote_code": False,
         "load_format": "safetensors",
         "disable_log_stats": False,  # per-request timings come from it
         "structured_outputs_config": {"backend": STRUCTURED_BACKEND},
         "allowed_media_domains": ["nothing.invalid"],  # rows make vLLM fetch nothing
+        **model,
     }
     if spec.kind is Kind.EMBEDDING:
         arguments["runner"] = "pooling"
     if cpu:
-        arguments |= _cpu_defaults(spec, given)
+        arguments |= _cpu_defaults(arguments["model"], given)
     chosen = given.get("structured_outputs_config")
     if isinstance(chosen, dict):
         given["structured_outputs_config"] = arguments["structured_outputs_config"] | chosen
@@ -107,8 +107,8 @@ def refused_arguments() -> Iterator[None]:
         raise ConfigError(f"vLLM cannot run this model with these engine arguments: {said}") from error
 
 
-def _cpu_defaults(spec: EngineSpec, given: dict[str, Any]) -> dict[str, Any]:
-    config = _config_of(spec.model)
+def _cpu_defaults(model: str, given: dict[str, Any]) -> dict[str, Any]:
+    config = _config_of(model)
     defaults: dict[str, Any] = {"enforce_eager": True}  # compiling costs more than it gives on few cores
     dtype = config.get("dtype") or config.get("torch_dtype")
     if dtype:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Coroutine, Iterable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+from dray.engine.model_folder import EngineModel
 from dray.engine.protocol import EngineInfo, EngineSpec
 from dray.engine.vllm_arguments import (
     engine_arguments,
@@ -20,7 +20,6 @@ from dray.engine.vllm_arguments import (
 from dray.errors import ConfigError, EngineDeadError, RequestRefused
 from dray.imports import lasting_imports
 from dray.requests.model import Outcome, Request
-from dray.weights import obtain
 
 
 @dataclass(slots=True)
@@ -47,46 +46,63 @@ class VllmEngine:
     def __init__(self, spec: EngineSpec) -> None:
         began = time.monotonic()
         prepare_environment(spec)
-        with ThreadPoolExecutor(1) as beside:
-            fetched = beside.submit(_local_model, spec)
+        with EngineModel(spec) as model:
             with lasting_imports():
                 cpu = _import_vllm(spec)
             imported = time.monotonic()
-            folder, weights_seconds = fetched.result()
-        building = time.monotonic()
-        arguments = engine_arguments(replace(spec, model=folder), cpu=cpu)
-        import vllm
+            arguments = engine_arguments(spec, model.arguments(), cpu=cpu)
+            fetched = time.monotonic()
+            self._build(spec, arguments)
+            self.info = self._described(
+                {
+                    "import": imported - began,
+                    "wait": fetched - imported,
+                    "engine": time.monotonic() - fetched,
+                },
+                model.span(),
+            )
+
+    def _build(self, spec: EngineSpec, arguments: dict[str, Any]) -> None:
         from vllm.engine.arg_utils import EngineArgs
         from vllm.usage.usage_lib import UsageContext
         from vllm.v1.engine.llm_engine import LLMEngine
 
         from dray.engine.vllm_client import StepClient, drive_without_event_loop
         from dray.engine.vllm_serving import serving_for
+        from dray.weights.loading.vllm_loader import register
 
+        register()
         with refused_arguments():
             # The batch sizes that vLLM itself takes offline: twice those of its server.
-            config = EngineArgs(**arguments).create_engine_config(UsageContext.LLM_CLASS)
+            self._config = EngineArgs(**arguments).create_engine_config(UsageContext.LLM_CLASS)
         self._engine = LLMEngine.from_vllm_config(
-            config, UsageContext.LLM_CLASS, disable_log_stats=arguments["disable_log_stats"]
+            self._config, UsageContext.LLM_CLASS, disable_log_stats=arguments["disable_log_stats"]
         )
         self._client = StepClient(self._engine)
         drive_without_event_loop(self._client)
         self._serve = serving_for(spec, self._client)
-        self._folder = folder
+        self._folder = arguments["model"]
         self._flights: dict[int, _Flight] = {}
         self._by_ticket: dict[str, _Flight] = {}
         self._finished: list[tuple[int, Outcome]] = []
-        self.info = EngineInfo(
+
+    def _described(self, seconds: dict[str, float], span: tuple[float, float] | None) -> EngineInfo:
+        import vllm
+
+        from dray.weights.loading.vllm_loader import last_load
+
+        if last_load is not None:  # in parts that add up to the whole
+            seconds["wait"] += last_load.waited
+            seconds["engine"] -= last_load.seconds
+            seconds["load"] = last_load.seconds - last_load.waited
+        return EngineInfo(
             engine="vllm",
             version=vllm.__version__,
             model=self._serve.model_name,
-            max_num_seqs=config.scheduler_config.max_num_seqs,
-            max_model_len=config.model_config.max_model_len,
-            timeline={
-                **({"weights": weights_seconds} if spec.weights is not None else {}),
-                "import": imported - began,
-                "engine": time.monotonic() - building,
-            },
+            max_num_seqs=self._config.scheduler_config.max_num_seqs,
+            max_model_len=self._config.model_config.max_model_len,
+            timeline={part: value for part, value in seconds.items() if part != "wait" or span is not None},
+            weights=span,
         )
 
     def submit(self, key: int, request: Request) -> None:
@@ -218,14 +234,6 @@ class VllmEngine:
 def _generated(output: Any) -> int:
     parts = getattr(output, "outputs", None)
     return sum(len(part.token_ids) for part in parts) if isinstance(parts, list) else 0
-
-
-def _local_model(spec: EngineSpec) -> tuple[str, float]:
-    """The model's folder on this node, and the seconds until it was there."""
-    if spec.weights is None:
-        return spec.model, 0.0
-    began = time.monotonic()
-    return str(obtain(spec.weights, spec.objects)), time.monotonic() - began
 
 
 def _import_vllm(spec: EngineSpec) -> bool:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dray.weights.cache import obtain
 from dray.weights.checkpoint import check_checkpoint
 from dray.weights.header import Header, TensorInfo, parse_header, read_header
-from dray.weights.manifest import Manifest, check_remote, read_manifest
+from dray.weights.listing import check_remote, read_manifest
+from dray.weights.local import LocalModel
+from dray.weights.manifest import Manifest
 
 __all__ = [
     "Header",
+    "LocalModel",
     "Manifest",
     "TensorInfo",
     "check_checkpoint",
     "check_remote",
-    "obtain",
     "parse_header",
     "read_header",
     "read_manifest",

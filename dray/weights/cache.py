@@ -1,54 +1,244 @@
-"""Models on this node: each state of a model is fetched once, by whoever comes first, and shared by all."""
+"""Models on this node: each state of a model is read once, by whoever comes first, and shared by all.
+
+::
+
+    ROOT/.lock           held for an instant by whoever attaches or evicts
+    ROOT/KEY.use         locked (shared) by every process that uses the model; its time is the last use
+    ROOT/KEY.fill        locked by the process that fills it, and by its fetch processes
+    ROOT/KEY.partial/    the files while they are filled, with .dray-ready, the map of what is there
+    ROOT/KEY/            the same folder once it is complete and sound
+    ROOT/KEY.engine/     what an engine is given: configuration, tokenizer, the weights' true headers
+
+All locks are the kernel's: whoever dies lets go of them.
+"""
 
 from __future__ import annotations
 
 import fcntl
 import os
+import shutil
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from dray.requests.files import sync_folder
-from dray.requests.objects import ObjectStoreOptions
-from dray.weights.checkpoint import check_checkpoint
-from dray.weights.fetch import fetch
+from dray.errors import WeightsError
+from dray.weights.description import read_description
 from dray.weights.manifest import Manifest
+from dray.weights.places import Place, places, prepare, room, withdraw
 
-CACHE_VARIABLE = "DRAY_MODEL_CACHE"
-
-
-def cache_folder() -> Path:
-    """``DRAY_MODEL_CACHE``, or ``dray/models`` in the user's cache folder."""
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return Path(os.environ.get(CACHE_VARIABLE) or base / "dray" / "models")
+READY = ".dray-ready"
+DESCRIPTION = ".dray-model.json"
+_FOLDERS = ("", ".partial", ".engine", ".engine-new")
 
 
-def obtain(manifest: Manifest, options: ObjectStoreOptions | None = None) -> Path:
-    """A local folder with exactly this state of the model.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shelf:
+    """The paths of one model at one place."""
 
-    Processes of one node that ask at the same time wait for the one that reads; when that one dies, the next
-    goes on where it stopped. A folder appears under its final name only when it is complete and sound.
+    place: Place
+    key: str
 
-    Raises:
-        WeightsError: it cannot be read, or is damaged.
-    """
-    root = cache_folder()
-    root.mkdir(parents=True, exist_ok=True)
-    folder = root / manifest.key
-    if folder.is_dir():
-        return folder
-    with _only_one(root / f"{manifest.key}.lock"):
-        if not folder.is_dir():
-            partial = root / f"{manifest.key}.partial"
-            fetch(manifest, partial, options)
-            check_checkpoint(partial)
-            partial.rename(folder)
-            sync_folder(root)
-    return folder
+    @property
+    def whole(self) -> Path:
+        """The complete model."""
+        return self.place.root / self.key
+
+    @property
+    def partial(self) -> Path:
+        """The model while it is filled."""
+        return self.place.root / f"{self.key}.partial"
+
+    @property
+    def engine(self) -> Path:
+        """What an engine is given as the model's folder."""
+        return self.place.root / f"{self.key}.engine"
+
+    @property
+    def fill_lock(self) -> Path:
+        """Held by who fills the model."""
+        return self.place.root / f"{self.key}.fill"
+
+    @property
+    def use_lock(self) -> Path:
+        """Held, shared, by all who use the model."""
+        return self.place.root / f"{self.key}.use"
+
+    def file(self, name: str) -> Path:
+        """A file of the model, wherever it is by now."""
+        found = self.whole / name
+        return found if found.exists() else self.partial / name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """One model of a place. ``used`` is in seconds since 1970, ``size`` in bytes of memory or disk."""
+
+    key: str
+    uri: str
+    size: int
+    whole: bool
+    used: float
+    in_use: bool
 
 
 @contextmanager
-def _only_one(path: Path) -> Iterator[None]:
-    with path.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+def attached(manifest: Manifest) -> Iterator[Shelf]:
+    """The model's shelf, in use as long as the block runs: it is not evicted meanwhile.
+
+    Where the model is already, there; else at the first place with room for it, after the models that were
+    not used for longest have made way.
+
+    Raises:
+        WeightsError: no place has room.
+    """
+    try:
+        shelf, use = _attach(manifest)
+    except FileNotFoundError:  # the last user of the place removed it at this moment
+        shelf, use = _attach(manifest)
+    try:
+        yield shelf
+    finally:
+        with suppress(OSError):
+            os.utime(use)
+        os.close(use)
+
+
+def kept(place: Place) -> list[Kept]:
+    """The models at a place, the one used last first."""
+    if not place.root.is_dir():
+        return []
+    with _locked(place.root):
+        keys = {
+            path.name.split(".")[0] for path in place.root.iterdir() if len(path.name.split(".")[0]) == 64
+        }
+        found = [_kept(Shelf(place=place, key=key)) for key in keys]
+    return sorted(found, key=lambda model: -model.used)
+
+
+def evict(place: Place, keys: set[str] | None = None) -> list[str]:
+    """Remove the models that nobody uses, all or only these; returns the keys of the removed ones."""
+    gone = []
+    for model in kept(place):
+        if (keys is None or model.key in keys) and _remove(Shelf(place=place, key=model.key)):
+            gone.append(model.key)
+    withdraw(place)
+    return gone
+
+
+def _attach(manifest: Manifest) -> tuple[Shelf, int]:
+    options = places()
+    prepare(options[0])
+    with _locked(options[0].root) as first:  # all processes of the node choose one after the other
+        shelf = _chosen(manifest, options)
+        with nullcontext() if shelf.place.root == first else _locked(shelf.place.root):
+            use = os.open(shelf.use_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(use, fcntl.LOCK_SH)
+            os.utime(use)
+            if not shelf.whole.is_dir():
+                shelf.partial.mkdir(exist_ok=True)  # from now on everybody finds it here
+    return shelf, use
+
+
+def _chosen(manifest: Manifest, options: list[Place]) -> Shelf:
+    shelves = [Shelf(place=place, key=manifest.key) for place in options]
+    for shelf in shelves:
+        if shelf.whole.is_dir() or shelf.partial.is_dir():
+            return shelf
+    for shelf in shelves:
+        prepare(shelf.place)
+        if _make_room(shelf.place, manifest.size):
+            return shelf
+    most = max(room(place) for place in options)
+    where = " or ".join(str(place.root) for place in options)
+    raise WeightsError(
+        f"no room for model {manifest.uri} ({manifest.size / 1e9:.2f} GB) in {where}: "
+        f"{most / 1e9:.2f} GB are free; set DRAY_MODEL_CACHE to a folder on a larger disk"
+    )
+
+
+def _make_room(place: Place, size: int) -> bool:
+    """Evict the models used longest ago until ``size`` bytes are free; none where that would not do."""
+    models = sorted(_unused(place), key=lambda model: model.used)
+    if room(place) + sum(model.size for model in models) < size:
+        return False
+    for model in models:
+        if room(place) >= size:
+            break
+        _remove_locked(Shelf(place=place, key=model.key))
+    return room(place) >= size
+
+
+def _unused(place: Place) -> list[Kept]:
+    keys = {path.name.split(".")[0] for path in place.root.iterdir() if len(path.name.split(".")[0]) == 64}
+    return [model for key in keys if not (model := _kept(Shelf(place=place, key=key))).in_use]
+
+
+def _kept(shelf: Shelf) -> Kept:
+    with suppress(FileNotFoundError):
+        used = shelf.use_lock.stat().st_mtime
+        return Kept(
+            key=shelf.key,
+            uri=_uri(shelf),
+            size=_allocated(shelf),
+            whole=shelf.whole.is_dir(),
+            used=used,
+            in_use=not _is_free(shelf),
+        )
+    return Kept(key=shelf.key, uri="", size=_allocated(shelf), whole=False, used=0.0, in_use=False)
+
+
+def _uri(shelf: Shelf) -> str:
+    try:
+        return read_description(shelf.file(DESCRIPTION)).uri
+    except WeightsError:
+        return ""
+
+
+def _allocated(shelf: Shelf) -> int:
+    folders = [shelf.place.root / f"{shelf.key}{suffix}" for suffix in _FOLDERS]
+    return sum(file.stat().st_blocks * 512 for f in folders if f.is_dir() for file in f.iterdir())
+
+
+def _is_free(shelf: Shelf) -> bool:
+    """Whether nobody uses the model now."""
+    descriptor = os.open(shelf.use_lock, os.O_RDWR)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def _remove(shelf: Shelf) -> bool:
+    with _locked(shelf.place.root):
+        if shelf.use_lock.exists() and not _is_free(shelf):
+            return False
+        _remove_locked(shelf)
+        return True
+
+
+def _remove_locked(shelf: Shelf) -> None:
+    for suffix in _FOLDERS:
+        shutil.rmtree(shelf.place.root / f"{shelf.key}{suffix}", ignore_errors=True)
+    for file in (shelf.fill_lock, shelf.use_lock):
+        file.unlink(missing_ok=True)
+
+
+@contextmanager
+def _locked(root: Path) -> Iterator[Path]:
+    """Alone with the place; for an instant."""
+    with (root / ".lock").open("w") as lock:
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise WeightsError(f"{root}/.lock is held for a minute; is a process stopped?") from None
+                time.sleep(0.005)
+        yield root

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,12 +18,14 @@ import pytest
 from safetensors.numpy import save_file
 
 from dray.errors import ConfigError, WeightsError
-from dray.weights import check_remote, obtain, read_manifest
-from dray.weights import fetch as fetch_module
-from dray.weights.cache import CACHE_VARIABLE
+from dray.requests import ObjectStoreOptions
+from dray.weights import LocalModel, check_remote, read_manifest
+from dray.weights.cache import READY
 from dray.weights.checkpoint import INDEX
-from dray.weights.fetch import RANGE_BYTES, ranges_of
+from dray.weights.chunks import ChunkPlan
 from dray.weights.manifest import Manifest
+from dray.weights.places import CACHE_VARIABLE
+from dray.weights.ready import ReadyMap
 from tests.support.s3_emulator import EmulatorProcess
 
 pytestmark = pytest.mark.integration
@@ -77,6 +80,12 @@ def manifest(server: EmulatorProcess, origin: Path) -> Manifest:
     return read_manifest(URI, server.options)
 
 
+def obtain(manifest: Manifest, options: ObjectStoreOptions) -> Path:
+    """The complete model's folder."""
+    with LocalModel(manifest, options) as model:
+        return model.wait_whole()
+
+
 def _weights(server: EmulatorProcess) -> dict[str, int]:
     return {name.rsplit("/", 1)[-1]: size for name, size in server.served().items() if "safetensors" in name}
 
@@ -89,13 +98,17 @@ def test_what_counts_is_fetched_once_and_is_the_same(
     assert sum(_weights(server).values()) < 5e6  # headers, and what came with them
     server.behave()
     folder = obtain(manifest, server.options)
-    assert {file.name for file in folder.iterdir()} == {file.name for file in manifest.files}
+    found = {file.name for file in folder.iterdir() if not file.name.startswith(".dray")}
+    assert found == {file.name for file in manifest.files}
     assert all(
         (folder / file.name).read_bytes() == (origin / file.name).read_bytes() for file in manifest.files
     )
     assert obtain(manifest, server.options) == folder
     assert sum(server.served().values()) == manifest.size
-    assert [path.name for path in cache.iterdir() if path.is_dir()] == [manifest.key]
+    assert {path.name for path in cache.iterdir() if path.is_dir()} == {
+        manifest.key,
+        f"{manifest.key}.engine",
+    }
 
 
 def test_replicas_that_start_together_share_one_read(server: EmulatorProcess, manifest: Manifest) -> None:
@@ -106,38 +119,31 @@ def test_replicas_that_start_together_share_one_read(server: EmulatorProcess, ma
     assert sum(server.served().values()) == manifest.size
 
 
-def test_every_byte_is_in_one_range(manifest: Manifest) -> None:
-    ranges = ranges_of(manifest, 1_000_000)
-    assert [part.number for part in ranges] == list(range(len(ranges)))
-    for file in manifest.files:
-        own = [part for part in ranges if part.file == file]
-        assert [part.start for part in own] == [0, *(part.end for part in own[:-1])]
-        assert own[-1].end == file.size
-        assert all(part.end - part.start <= 1_000_000 for part in own)
+SMALL_CHUNKS = 1_000_000
 
 
-@pytest.mark.parametrize("behaviour", ["busy_share", "cut_share", "short_share", "whole_share"])
+def _in_small_chunks(manifest: Manifest) -> Manifest:
+    return replace(manifest, chunk_bytes=SMALL_CHUNKS)
+
+
+@pytest.mark.parametrize(
+    "behaviour", ["busy_share", "cut_share", "short_share", "whole_share", "elsewhere_share"]
+)
 def test_a_bad_network_is_lived_with(
-    behaviour: str,
-    server: EmulatorProcess,
-    origin: Path,
-    manifest: Manifest,
-    monkeypatch: pytest.MonkeyPatch,
+    behaviour: str, server: EmulatorProcess, origin: Path, manifest: Manifest
 ) -> None:
-    monkeypatch.setattr(fetch_module, "RANGE_BYTES", 1_000_000)
-    monkeypatch.setattr(fetch_module, "_waits", lambda: iter([0.01] * 20 + [None]))
     server.behave(**{behaviour: 0.2})
-    folder = obtain(manifest, server.options)
+    folder = obtain(_in_small_chunks(manifest), server.options)
     assert (folder / SECOND).read_bytes() == (origin / SECOND).read_bytes()
 
 
 KILLED = """
 import sys
 from dray.requests import ObjectStoreOptions
-from dray.weights import obtain, read_manifest
+from dray.weights import LocalModel, read_manifest
 keys = dict(access_key_id="k", secret_access_key="s")
 options = ObjectStoreOptions(endpoint=sys.argv[1], region="r", allow_http=True, **keys)
-obtain(read_manifest("s3://bucket/models/m", options), options)
+LocalModel(read_manifest("s3://bucket/models/m", options), options).wait_whole()
 """
 
 
@@ -146,19 +152,18 @@ def test_a_killed_fetch_is_gone_on_with(
 ) -> None:
     server.behave(node_rate=8e6)
     process = subprocess.Popen([sys.executable, "-c", KILLED, server.url])
-    done = cache / f"{manifest.key}.partial" / fetch_module._marks()
+    done = cache / f"{manifest.key}.partial" / READY
     deadline = time.monotonic() + 30
-    while not (done.is_file() and done.read_bytes().count(1) >= 4):
+    while not (done.is_file() and ReadyMap(done, writable=False).marks.count(1) >= 4):
         assert time.monotonic() < deadline
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    finished = done.read_bytes()
+    finished = ReadyMap(done, writable=False).marks
     server.behave()
     folder = obtain(manifest, server.options)
-    ranges = ranges_of(manifest, RANGE_BYTES)
-    left = [part for part in ranges if part.number >= len(finished) or not finished[part.number]]
-    assert sum(server.served().values()) == sum(part.end - part.start for part in left) < manifest.size
+    left = sum(chunk.size for chunk in ChunkPlan(manifest).chunks if not finished[chunk.number])
+    assert sum(server.served().values()) == left < manifest.size
     assert (folder / SECOND).read_bytes() == (origin / SECOND).read_bytes()
 
 

@@ -1,0 +1,69 @@
+"""The model's folder for one engine, from before its imports until it is built."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from typing import Any
+
+from dray.engine.protocol import EngineSpec
+from dray.weights import LocalModel
+from dray.weights.manifest import Manifest
+
+_DUMMY = "dummy"
+
+
+class EngineModel:
+    """A model in an object store begins to arrive when the block begins, beside what the block does.
+
+    With vLLM's own load formats the whole model is waited for; dray's loads what is there, while the rest
+    arrives.
+    """
+
+    def __init__(self, spec: EngineSpec) -> None:
+        self._model = spec.model
+        self._format: str | None = spec.arguments.get("load_format")
+        self._local = None
+        if spec.weights is not None:
+            manifest = spec.weights if self._format != _DUMMY else _without_weights(spec.weights)
+            self._local = LocalModel(manifest, spec.objects)
+
+    def __enter__(self) -> EngineModel:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+        if self._local is None:
+            return
+        if kind is not None:
+            self._local.close()
+            return
+        # Whoever fills it may still have to publish it, which nobody here needs to wait for.
+        threading.Thread(target=_close, args=(self._local,), name="dray-weights-end", daemon=True).start()
+
+    def arguments(self) -> dict[str, Any]:
+        """The engine's arguments ``model`` and, where it is dray's to say, ``load_format``; waits.
+
+        Raises:
+            WeightsError: the model cannot be had, or is damaged.
+        """
+        if self._local is None:
+            return {"model": self._model}
+        if self._format is None or self._format == "dray":
+            return {"model": str(self._local.wait_engine()), "load_format": "dray"}
+        return {"model": str(self._local.wait_whole())}
+
+    def span(self) -> tuple[float, float] | None:
+        """When the fetch of the model that was used began and ended, in seconds since 1970."""
+        return self._local.ready.span if self._local is not None else None
+
+
+def _close(model: LocalModel) -> None:
+    try:
+        model.wait_whole()
+    finally:
+        model.close()
+
+
+def _without_weights(manifest: Manifest) -> Manifest:
+    """Dummy weights take none: only configuration and tokenizer are fetched."""
+    return replace(manifest, files=tuple(file for file in manifest.files if not file.is_weights))

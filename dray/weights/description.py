@@ -1,0 +1,44 @@
+"""What lies in a model's folder on a node, for processes without the manifest: loaders, and people."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from dray.errors import WeightsError
+from dray.weights.chunks import ChunkPlan
+from dray.weights.manifest import Manifest, ModelFile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """The model's URI, and its files as the manifest lists them."""
+
+    uri: str
+    files: tuple[ModelFile, ...]
+    chunk_bytes: int
+
+    def plan(self) -> ChunkPlan:
+        """Its chunks."""
+        return ChunkPlan(Manifest(uri=self.uri, files=self.files, chunk_bytes=self.chunk_bytes))
+
+
+def describe(manifest: Manifest) -> str:
+    """The text of a description."""
+    files = [[file.name, file.size, file.etag] for file in manifest.files]
+    return json.dumps({"uri": manifest.uri, "chunk_bytes": manifest.chunk_bytes, "files": files})
+
+
+def read_description(path: Path) -> Description:
+    """What :func:`describe` wrote.
+
+    Raises:
+        WeightsError: it is not that, or of another version of dray.
+    """
+    try:
+        found = json.loads(path.read_bytes())
+        files = tuple(ModelFile(name=name, size=size, etag=etag) for name, size, etag in found["files"])
+        return Description(uri=found["uri"], files=files, chunk_bytes=int(found["chunk_bytes"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        raise WeightsError(f"{path}: does not describe a model; remove {path.parent}") from None

@@ -1,0 +1,209 @@
+"""A process that fetches chunks for ``transfer.py``: started by it, told on stdin, heard on stdout.
+
+It stands alone (the standard library and blake3), so that it starts in a blink. Each line of stdin is an
+order (JSON); each gets one line on stdout. A chunk is received into private memory, judged, and only then
+written to its file: what is in a file was verified, whatever is killed or arrives late.
+"""
+
+from __future__ import annotations
+
+import errno
+import http.client
+import json
+import os
+import queue
+import sys
+import threading
+import time
+from typing import Any
+from urllib.parse import urlsplit
+
+from blake3 import blake3
+
+PIECE = 256 << 10  # bytes received at once: the digest reads them while they are in the core's cache
+STALL_SECONDS = 10.0  # between two pieces
+SLOW_SECONDS = 5.0  # from when on a chunk must have come at its floor rate on average
+
+_BUSY = {429, 500, 502, 503, 504}
+_EXPIRED = ("ExpiredToken", "RequestTimeTooSkewed", "TokenRefreshRequired")
+
+
+class RefusedError(Exception):
+    """An attempt failed; ``kind`` is what the schedule goes by."""
+
+    def __init__(self, kind: str, detail: str) -> None:
+        super().__init__(detail)
+        self.kind = kind
+
+
+class Fetcher(threading.Thread):
+    """Takes orders until the process ends, with connections of its own."""
+
+    def __init__(self, orders: queue.SimpleQueue[dict[str, Any]], files: list[int], size: int) -> None:
+        super().__init__(daemon=True)
+        self._orders = orders
+        self._files = files
+        self._buffer = memoryview(bytearray(size))
+        self._connections: dict[tuple[str, str], http.client.HTTPConnection] = {}
+
+    def run(self) -> None:
+        """Answer one order after the other."""
+        while True:
+            order = self._orders.get()
+            began = time.monotonic()
+            try:
+                answer: dict[str, Any] = {"digest": self._fetch(order)}
+            except RefusedError as refused:
+                answer = {"error": refused.kind, "detail": str(refused)}
+            answer |= {"order": order["order"], "seconds": time.monotonic() - began}
+            _say(answer)
+
+    def _fetch(self, order: dict[str, Any]) -> str:
+        view = self._buffer[: order["end"] - order["start"]]
+        place = urlsplit(order["url"])
+        key = (place.scheme, place.netloc)
+        try:
+            digest = self._receive(order, place, view, fresh=key not in self._connections)
+        except RefusedError as refused:
+            self._drop(key)
+            if refused.kind != "stale":
+                raise
+            digest = self._receive(order, place, view, fresh=True)
+        except BaseException:
+            self._drop(key)
+            raise
+        if order["digest"] is not None and digest != order["digest"]:
+            raise RefusedError("corrupt", "its checksum is wrong")
+        _write(self._files[order["file"]], view, order["start"])
+        return digest
+
+    def _receive(self, order: dict[str, Any], place: Any, view: memoryview, *, fresh: bool) -> str:
+        try:
+            response = self._ask(order, place)
+            _judge(response, order)
+            return _read(response, view, order["floor"])
+        except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError) as error:
+            # A kept connection may have been closed meanwhile: that is no fault of anybody.
+            raise RefusedError("network" if fresh else "stale", type(error).__name__) from None
+        except TimeoutError:
+            raise RefusedError("stalled", f"nothing came for {STALL_SECONDS:.0f} s") from None
+        except http.client.HTTPException as error:
+            raise RefusedError("network", type(error).__name__) from None
+        except OSError as error:
+            raise RefusedError("network", error.strerror or type(error).__name__) from None
+
+    def _ask(self, order: dict[str, Any], place: Any) -> http.client.HTTPResponse:
+        key = (place.scheme, place.netloc)
+        if key not in self._connections:
+            self._connections[key] = _connection(*key)
+        connection = self._connections[key]
+        target = f"{place.path or '/'}?{place.query}" if place.query else place.path or "/"
+        span = {"Range": f"bytes={order['start']}-{order['end'] - 1}", "Accept-Encoding": "identity"}
+        connection.request("GET", target, headers=order["headers"] | span)
+        return connection.getresponse()
+
+    def _drop(self, key: tuple[str, str]) -> None:
+        connection = self._connections.pop(key, None)
+        if connection is not None:
+            connection.close()
+
+
+def _connection(scheme: str, netloc: str) -> http.client.HTTPConnection:
+    if scheme == "http":
+        return http.client.HTTPConnection(netloc, timeout=STALL_SECONDS)
+    import ssl
+
+    context = ssl.create_default_context(cafile=os.environ.get("AWS_CA_BUNDLE") or None)
+    return http.client.HTTPSConnection(netloc, timeout=STALL_SECONDS, context=context)
+
+
+def _judge(response: http.client.HTTPResponse, order: dict[str, Any]) -> None:
+    """The answer must be exactly the range that was asked for, of the state that was asked for."""
+    status, etag = response.status, order["etag"]
+    if status not in (200, 206):
+        raise _refusal(status, response.read(4096))
+    said = response.headers.get("ETag")
+    if etag is not None and said is not None and said != etag:
+        raise RefusedError("replaced", "another ETag")
+    whole = order["end"] - order["start"] == order["size"]
+    if status == 200 and not whole:
+        raise RefusedError("answer", "the whole file came instead of a range")
+    if status == 206:
+        wanted = f"bytes {order['start']}-{order['end'] - 1}/"
+        found = response.headers.get("Content-Range", "")
+        if not found.startswith(wanted) or found.removeprefix(wanted) not in ("*", str(order["size"])):
+            raise RefusedError("answer", f"another range came: {found[:60]!r}")
+    length = response.headers.get("Content-Length")
+    if length is not None and length != str(order["end"] - order["start"]):
+        raise RefusedError("answer", f"{length[:20]} bytes were offered")
+    if response.headers.get("Content-Encoding", "identity") != "identity":
+        raise RefusedError("answer", "it came encoded")
+
+
+def _refusal(status: int, body: bytes) -> RefusedError:
+    text = body.decode("latin-1")
+    if status in _BUSY:
+        return RefusedError("busy", f"HTTP {status}")
+    if status in (401, 403) or (status == 400 and any(code in text for code in _EXPIRED)):
+        return RefusedError("denied", f"HTTP {status}")
+    if status == 404:
+        return RefusedError("missing", "HTTP 404")
+    if status in (412, 416):
+        return RefusedError("replaced", f"HTTP {status}")
+    return RefusedError("answer", f"HTTP {status}")
+
+
+def _read(response: http.client.HTTPResponse, view: memoryview, floor: float) -> str:
+    """Fill ``view`` from the body; returns its digest."""
+    digest, at, began = blake3(), 0, time.monotonic()
+    while at < len(view):
+        piece = view[at : at + PIECE]
+        count = response.readinto(piece)
+        if not count:
+            raise RefusedError("network", f"the body ended after {at:,} of {len(view):,} bytes")
+        digest.update(piece[:count])
+        at += count
+        seconds = time.monotonic() - began
+        if seconds > SLOW_SECONDS and at < seconds * floor:
+            raise RefusedError("slow", f"{at / seconds / 1e3:.0f} kB/s")
+    if response.readinto(bytearray(1)):
+        raise RefusedError("answer", "more came than was asked for")
+    return digest.hexdigest()
+
+
+def _write(descriptor: int, view: memoryview, start: int) -> None:
+    try:
+        while view:
+            written = os.pwrite(descriptor, view, start)
+            view, start = view[written:], start + written
+    except OSError as error:
+        kind = "room" if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else "disk"
+        raise RefusedError(kind, error.strerror or "") from None
+
+
+_mouth = threading.Lock()
+
+
+def _say(answer: dict[str, Any]) -> None:
+    line = json.dumps(answer).encode() + b"\n"
+    with _mouth:
+        os.write(1, line)
+
+
+def main() -> None:
+    """Arguments: bytes of the largest chunk, then the files to write to. Ends when stdin does."""
+    size, paths = int(sys.argv[1]), sys.argv[2:]
+    files = [os.open(path, os.O_WRONLY) for path in paths]
+    orders: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    threads: list[Fetcher] = []
+    for line in sys.stdin.buffer:
+        order = json.loads(line)
+        while len(threads) < order["threads"]:
+            threads.append(Fetcher(orders, files, size))
+            threads[-1].start()
+        orders.put(order)
+    os._exit(0)  # at once, whatever is under way: nobody listens any more
+
+
+if __name__ == "__main__":
+    main()

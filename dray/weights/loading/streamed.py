@@ -1,0 +1,172 @@
+"""The tensors of a model on this node, as views of its files, each as soon as its bytes are there."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dray.errors import WeightsError
+from dray.weights.cache import DESCRIPTION, READY, Shelf
+from dray.weights.checkpoint import INDEX, compare, places_of
+from dray.weights.chunks import ChunkPlan
+from dray.weights.description import read_description
+from dray.weights.header import BITS, Header, TensorInfo, parse_header
+from dray.weights.places import Place
+from dray.weights.ready import ReadyMap
+
+if TYPE_CHECKING:
+    import torch
+
+_ENGINE = ".engine"
+_TORCH = {
+    "BOOL": "bool", "U8": "uint8", "I8": "int8", "I16": "int16", "U16": "uint16", "I32": "int32",
+    "U32": "uint32", "I64": "int64", "U64": "uint64",
+    "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64",
+    "C64": "complex64", "F8_E5M2": "float8_e5m2", "F8_E4M3": "float8_e4m3fn", "F8_E8M0": "float8_e8m0fnu",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz", "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F4": "float4_e2m1fn_x2",
+}  # fmt: skip
+"""PyTorch's names of the types (safetensors 0.8, ``torch.py``, ``_TYPES``)."""
+
+
+@dataclass(slots=True)
+class LoadStats:
+    """How a load went. ``waited`` is the part of ``seconds`` in which bytes had not arrived yet."""
+
+    tensors: int = 0
+    bytes: int = 0
+    copied: int = 0  # tensors that do not start where their type wants it
+    seconds: float = 0.0
+    waited: float = 0.0
+
+
+@dataclass(slots=True)
+class _File:
+    path: Path
+    header: Header
+    number: int
+    size: int
+
+
+@dataclass(slots=True)
+class StreamedWeights:
+    """The weights of one model: those of a folder that is complete, or of one that is being filled.
+
+    ``tensors`` yields views of private mappings: nothing is copied, and they stay what they are as long as
+    anybody holds them, whatever is done to one of them.
+    """
+
+    name: str
+    files: list[_File]
+    plan: ChunkPlan | None = None
+    ready: ReadyMap | None = None
+    stats: LoadStats = field(default_factory=LoadStats)
+
+    @classmethod
+    def of(cls, folder: Path) -> StreamedWeights:
+        """Those of a model's folder, or of the folder that an engine was given (``LocalModel.wait_engine``).
+
+        Raises:
+            WeightsError: a file is damaged, or the index is not true.
+        """
+        if not folder.name.endswith(_ENGINE):
+            return cls(name=str(folder), files=_files(folder, folder, {}))
+        key = folder.name.removesuffix(_ENGINE)
+        shelf = Shelf(place=Place(root=folder.parent, memory=True), key=key)
+        description = read_description(shelf.file(DESCRIPTION))
+        sizes = {file.name: (number, file.size) for number, file in enumerate(description.files)}
+        place = shelf.whole if shelf.whole.is_dir() else shelf.partial
+        return cls(
+            name=description.uri,
+            files=_files(folder, place, sizes),
+            plan=description.plan(),
+            ready=ReadyMap(shelf.file(READY), writable=False),
+        )
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(file.size for file in self.files)
+
+    def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Name and tensor: file by file, in the order of their bytes, which is the order of the fetch.
+
+        Raises:
+            WeightsError: the bytes of one cannot be had.
+        """
+        began = time.monotonic()
+        for file in self.files:
+            yield from self._of(file)
+        self.stats.seconds = time.monotonic() - began
+
+    def _of(self, file: _File) -> Iterator[tuple[str, torch.Tensor]]:
+        mapping = _mapped(file)
+        for tensor in file.header.tensors:
+            start, end = file.header.data_start + tensor.start, file.header.data_start + tensor.end
+            if self.ready is not None and self.plan is not None:
+                numbers = self.plan.covering(file.number, start, end)
+                self.stats.waited += self.ready.wait(numbers, what=f"{self.name}: tensor {tensor.name!r}")
+            self.stats.tensors += 1
+            self.stats.bytes += end - start
+            yield tensor.name, self._view(file, mapping, tensor, start)
+
+    def _view(self, file: _File, mapping: mmap.mmap, tensor: TensorInfo, start: int) -> torch.Tensor:
+        import torch
+
+        dtype = getattr(torch, _TORCH.get(tensor.dtype, "none"), None)
+        if dtype is None:
+            raise WeightsError(
+                f"{file.path}: tensor {tensor.name!r}: this PyTorch has no type {tensor.dtype}"
+            )
+        size, shape = max(BITS[tensor.dtype] // 8, 1), tensor.shape
+        if tensor.dtype == "F4":  # PyTorch counts pairs
+            shape = (*shape[:-1], shape[-1] // 2)
+        count = (tensor.end - tensor.start) // size
+        if count == 0:
+            return torch.empty(shape, dtype=dtype)
+        if start % size:  # the processor, or PyTorch's kernels, may want aligned addresses
+            self.stats.copied += 1
+            piece = bytearray(mapping[start : start + count * size])
+            return torch.frombuffer(piece, dtype=dtype).view(shape)
+        return torch.frombuffer(mapping, dtype=dtype, count=count, offset=start).view(shape)
+
+
+def _files(headers: Path, data: Path, sizes: dict[str, tuple[int, int]]) -> list[_File]:
+    index = headers / INDEX
+    places = places_of(index.read_bytes(), str(index)) if index.is_file() else None
+    named = set(places.values()) if places is not None else {p.name for p in headers.glob("*.safetensors")}
+    found = []
+    for name in sorted(named):
+        try:
+            number, size = sizes[name] if sizes else (0, (data / name).stat().st_size)
+            text = _start_of(headers / name)
+        except (OSError, KeyError):
+            raise WeightsError(f"{data / name}: missing") from None
+        header = parse_header(text, size, file=str(data / name))
+        found.append(_File(path=data / name, header=header, number=number, size=size))
+    compare(str(headers), places, {file.path.name: file.header for file in found})
+    return found
+
+
+def _start_of(path: Path) -> bytes:
+    with path.open("rb") as file:
+        start = file.read(8)
+        return start + file.read(min(int.from_bytes(start, "little"), 100_000_000))
+
+
+def _mapped(file: _File) -> mmap.mmap:
+    """The file, private and writable: a model that edits a tensor in place edits its own copy."""
+    try:
+        descriptor = os.open(file.path, os.O_RDONLY)
+    except FileNotFoundError:  # it was published meanwhile
+        descriptor = os.open(file.path.parent.with_suffix("") / file.path.name, os.O_RDONLY)
+    try:
+        flags = mmap.MAP_PRIVATE | getattr(mmap, "MAP_NORESERVE", 0)
+        return mmap.mmap(descriptor, file.size, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+    finally:
+        os.close(descriptor)

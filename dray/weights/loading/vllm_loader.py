@@ -1,0 +1,65 @@
+"""vLLM's load format ``dray``: parameters from views of a model's files, while they still arrive.
+
+Registered by :func:`register`, which vLLM calls in each of its processes by the entry point
+``dray`` of ``vllm.general_plugins``, spawned workers among them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dray.errors import WeightsError
+from dray.weights.loading.completeness import Completeness
+from dray.weights.loading.streamed import LoadStats, StreamedWeights
+
+if TYPE_CHECKING:
+    import torch
+
+LOAD_FORMAT = "dray"
+
+last_load: LoadStats | None = None
+"""How this process's latest load went."""
+
+
+def register() -> None:
+    """Make the load format known to vLLM in this process; again does nothing."""
+    from vllm.model_executor.model_loader import _LOAD_FORMAT_TO_MODEL_LOADER, register_model_loader
+
+    if LOAD_FORMAT not in _LOAD_FORMAT_TO_MODEL_LOADER:
+        register_model_loader(LOAD_FORMAT)(_loader_class())
+
+
+def _loader_class() -> type:
+    from vllm.model_executor.model_loader.base_loader import BaseModelLoader
+
+    class DrayModelLoader(BaseModelLoader):  # type: ignore[misc]  # vLLM is untyped here
+        """Loads what :class:`StreamedWeights` yields."""
+
+        def download_model(self, model_config: Any) -> None:
+            """Nothing: whoever gave the folder fetches into it."""
+
+        def load_weights(self, model: torch.nn.Module, model_config: Any) -> None:
+            """Load all tensors, then make sure that each parameter got its own."""
+            load(model, model_config)
+
+    return DrayModelLoader
+
+
+def load(model: Any, model_config: Any) -> None:
+    """Load a model's weights from the folder that ``model_config`` names.
+
+    Raises:
+        WeightsError: weights are damaged or incomplete, or cannot be had; names file and tensor.
+    """
+    global last_load
+    folder = Path(model_config.model)
+    if getattr(model, "secondary_weights", ()):
+        raise WeightsError(
+            f"model {folder}: it takes weights of a second model, which load format dray does not read"
+        )
+    weights = StreamedWeights.of(folder)
+    last_load = weights.stats
+    completeness = Completeness(model)
+    loaded = model.load_weights(weights.tensors())
+    completeness.refuse_missing(loaded, weights.name)

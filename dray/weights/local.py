@@ -1,0 +1,277 @@
+"""A model on this node, as one process sees it: usable at once, complete a little later."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+from blake3 import blake3
+
+from dray.errors import WeightsError
+from dray.requests.files import sync_folder
+from dray.requests.objects import ObjectStoreOptions
+from dray.weights.cache import DESCRIPTION, READY, Shelf, attached
+from dray.weights.checkpoint import check_checkpoint
+from dray.weights.chunks import Chunk, ChunkPlan
+from dray.weights.description import describe
+from dray.weights.header import HEADER_LIMIT
+from dray.weights.manifest import Manifest
+from dray.weights.ready import STALL_SECONDS, ReadyMap, boot_id
+from dray.weights.transfer import Outcome, Peers, Transfer
+
+_STANDBY_SECONDS = 0.1  # between looks whether the one who fills is gone
+
+
+class LocalModel:
+    """A model that this process uses, and fills when nobody else does.
+
+    Of all processes of the node that have one open, one fills it; when that one dies, the next goes on
+    where it stopped, whichever notices first.
+
+    Raises:
+        WeightsError: there is no room for it.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        options: ObjectStoreOptions | None = None,
+        *,
+        peers: Peers | None = None,
+    ) -> None:
+        self.manifest = manifest
+        self.plan = ChunkPlan(manifest)
+        self.outcome: Outcome | None = None
+        self._options = options
+        self._peers = peers
+        self._stack = ExitStack()
+        self.shelf: Shelf = self._stack.enter_context(attached(manifest))
+        self._map: ReadyMap | None = None
+        self._transfer: Transfer | None = None
+        self._closed = threading.Event()
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._stand_by, name="dray-weights", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> LocalModel:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Use it no longer; a fetch of this process ends, with what is there."""
+        self._closed.set()
+        if self._transfer is not None:
+            self._transfer.stop()
+        self._thread.join()
+        if self._map is not None:
+            self._map.close()
+        self._stack.close()
+
+    @property
+    def ready(self) -> ReadyMap:
+        """What of it is there; waits until the one who fills has made the map."""
+        deadline = time.monotonic() + STALL_SECONDS
+        while self._map is None:
+            with suppress(FileNotFoundError):
+                self._map = ReadyMap(self.shelf.file(READY), writable=False)
+                break
+            if self._error is not None:
+                raise self._error
+            if time.monotonic() > deadline:
+                raise WeightsError(f"model {self.manifest.uri}: nobody fills {self.shelf.partial}")
+            time.sleep(0.002)
+        return self._map
+
+    def progress(self) -> tuple[int, int]:
+        """Bytes that are there, and bytes in all."""
+        marks = b"" if self._map is None and not self.shelf.file(READY).exists() else self.ready.marks
+        there = sum(chunk.size for chunk, mark in zip(self.plan.chunks, marks, strict=False) if mark)
+        return there, self.manifest.size
+
+    def wait_engine(self, alive: Callable[[], None] = lambda: None) -> Path:
+        """The folder to give to an engine, once its small files and headers are there.
+
+        It holds configuration, tokenizer, index, and safetensors files cut off behind their headers: only
+        the load format ``dray`` can load from it, everything else refuses.
+
+        Raises:
+            WeightsError: the model cannot be had, or is damaged.
+        """
+        self._wait(self.shelf.engine.is_dir, alive)
+        return self.shelf.engine
+
+    def wait_whole(self, alive: Callable[[], None] = lambda: None) -> Path:
+        """The folder of the complete model, once it is complete and sound.
+
+        Raises:
+            WeightsError: the model cannot be had, or is damaged.
+        """
+        self._wait(self.shelf.whole.is_dir, alive)
+        return self.shelf.whole
+
+    def _wait(self, done: Callable[[], bool], alive: Callable[[], None]) -> None:
+        moved, count = time.monotonic(), -1
+        while not done():
+            ready = self.ready
+            if ready.failure is not None:
+                raise WeightsError(ready.failure)
+            if (found := ready.marks.count(1)) != count:
+                moved, count = time.monotonic(), found
+            if time.monotonic() - moved > STALL_SECONDS:
+                raise WeightsError(f"model {self.manifest.uri}: nothing arrived for {STALL_SECONDS:.0f} s")
+            alive()
+            time.sleep(0.005)
+
+    # -- filling ----------------------------------------------------------------------------
+
+    def _stand_by(self) -> None:
+        """Fill it, or wait until it is whole, ready to take over."""
+        first = True
+        while not self._closed.is_set() and not self.shelf.whole.is_dir():
+            with self.shelf.fill_lock.open("w") as lock:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    first = False
+                else:
+                    if self.shelf.whole.is_dir() or not (first or self._may_take_over()):
+                        return
+                    self._fill(lock.fileno())
+                    return
+            self._closed.wait(_STANDBY_SECONDS)
+
+    def _may_take_over(self) -> bool:
+        """Not after a failure: it would fail again. What asks anew tries anew."""
+        return self.ready.failure is None
+
+    def _fill(self, lock: int) -> None:
+        ready: ReadyMap | None = None
+        try:
+            _lay_out(self.shelf.partial, self.manifest)
+            ready = ReadyMap.made(self.shelf.partial / READY, len(self.plan.chunks))
+            self._fill_map(ready, lock)
+        except Exception as error:  # noqa: BLE001  thread edge: told to all who wait, by the map
+            reason = str(error) if isinstance(error, WeightsError) else f"{type(error).__name__}: {error}"
+            self._error = WeightsError(reason)
+            if ready is not None:
+                ready.fail(reason)
+        finally:
+            if ready is not None:
+                ready.close()
+
+    def _fill_map(self, ready: ReadyMap, lock: int) -> None:
+        _distrust(ready, self.plan, self.shelf.partial)
+        ready.begin()
+        engine = _EngineFolder(self.shelf, self.plan, ready)
+        engine.look()
+        self._transfer = Transfer(
+            self.plan,
+            self.shelf.partial,
+            ready,
+            options=self._options,
+            peers=self._peers,
+            inherit=(lock,),
+        )
+        if self._closed.is_set():
+            return
+        self.outcome = self._transfer.run(engine.look)
+        if self.outcome is not None:
+            _publish(self.shelf)
+            ready.finish()
+
+
+def _lay_out(folder: Path, manifest: Manifest) -> None:
+    """All files in their sizes, as holes, and what the model is."""
+    for file in manifest.files:
+        descriptor = os.open(folder / file.name, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            if os.fstat(descriptor).st_size != file.size:
+                os.ftruncate(descriptor, file.size)
+        finally:
+            os.close(descriptor)
+    (folder / DESCRIPTION).write_text(describe(manifest))
+
+
+def _distrust(ready: ReadyMap, plan: ChunkPlan, folder: Path) -> None:
+    """After a restart of the machine, believe only the chunks whose bytes are what the map says."""
+    if ready.boot == boot_id():
+        return
+    for number, mark in enumerate(ready.marks):
+        chunk = plan.chunks[number]
+        if mark and _digest(folder / plan.manifest.files[chunk.file].name, chunk) != ready.digest(number):
+            ready.unmark(number)
+
+
+def _digest(path: Path, chunk: Chunk) -> bytes:
+    with path.open("rb") as file:
+        file.seek(chunk.start)
+        return blake3(file.read(chunk.size)).digest()
+
+
+class _EngineFolder:
+    """Makes the engine's folder as soon as all it takes is ready."""
+
+    def __init__(self, shelf: Shelf, plan: ChunkPlan, ready: ReadyMap) -> None:
+        self._shelf = shelf
+        self._plan = plan
+        self._ready = ready
+        self._small = [c.number for c in plan.chunks if not plan.manifest.files[c.file].is_weights]
+
+    def look(self, chunk: Chunk | None = None) -> None:
+        """Make it, if it can be made and is not there."""
+        if self._shelf.engine.is_dir() or not self._ready.ready(self._small):
+            return
+        lengths = {}
+        for number, file in enumerate(self._plan.manifest.files):
+            if file.is_weights:
+                length = self._header_bytes(number)
+                if length is None:
+                    return
+                lengths[file.name] = length
+        check_checkpoint(self._shelf.partial)
+        _make_engine_folder(self._shelf, self._plan.manifest, lengths)
+
+    def _header_bytes(self, file: int) -> int | None:
+        """Length of a file's header with its count, None while not all of it is there."""
+        entry = self._plan.manifest.files[file]
+        if not self._ready.ready(self._plan.covering(file, 0, min(8, entry.size))):
+            return None
+        with (self._shelf.partial / entry.name).open("rb") as stream:
+            length = 8 + min(int.from_bytes(stream.read(8), "little"), HEADER_LIMIT)
+        length = min(length, entry.size)
+        return length if self._ready.ready(self._plan.covering(file, 0, length)) else None
+
+
+def _make_engine_folder(shelf: Shelf, manifest: Manifest, lengths: dict[str, int]) -> None:
+    fresh = shelf.engine.with_suffix(".engine-new")
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir()
+    for file in manifest.files:
+        source = shelf.partial / file.name
+        if file.is_weights:
+            with source.open("rb") as stream:
+                (fresh / file.name).write_bytes(stream.read(lengths[file.name]))
+        else:
+            shutil.copyfile(source, fresh / file.name)
+    fresh.rename(shelf.engine)
+
+
+def _publish(shelf: Shelf) -> None:
+    """Under its final name, once a power cut could not take anything back."""
+    check_checkpoint(shelf.partial)
+    for file in shelf.partial.iterdir():
+        descriptor = os.open(file, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    shelf.partial.rename(shelf.whole)
+    sync_folder(shelf.place.root)

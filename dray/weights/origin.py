@@ -1,0 +1,59 @@
+"""Where the files of a model are read: addresses that a plain HTTP client can use."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass
+from urllib.parse import quote, unquote
+
+from dray.requests.objects import ObjectStoreOptions, signed_url
+from dray.weights.manifest import Manifest, ModelFile
+
+SIGNED_SECONDS = 3600.0
+_RENEWED_AFTER = 900.0  # seconds; a signature dies with the session that made it, whatever it says itself
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """``url`` may be signed, and is then a secret. ``etag`` None: the store does not take If-Match."""
+
+    url: str
+    headers: dict[str, str]
+
+
+class Origin:
+    """Signs addresses as they are needed, and again when they were refused."""
+
+    def __init__(self, manifest: Manifest, options: ObjectStoreOptions | None) -> None:
+        self._manifest = manifest
+        self._options = options
+        self._known: dict[str, tuple[Address, float]] = {}
+
+    def address(self, file: ModelFile, *, fresh: bool = False) -> Address:
+        """Where to read a file.
+
+        Raises:
+            OSError: it cannot be signed.
+        """
+        known = self._known.get(file.name)
+        age = time.monotonic() - known[1] if known else float("inf")
+        if known is not None and age < (1.0 if fresh else _RENEWED_AFTER):
+            return known[0]
+        uri = file.url or f"{self._manifest.uri}/{file.name}"
+        url = signed_url(uri, self._options, seconds=SIGNED_SECONDS)
+        if url == uri:
+            url = quote(url, safe=":/?&=%+,;@~$!*'()#[]")
+        # A weak ETag never matches If-Match (RFC 9110, 13.1.1); the answer's own is compared in any case.
+        headers = {} if file.etag.startswith("W/") else {"If-Match": file.etag}
+        address = Address(url=url, headers=headers)
+        self._known[file.name] = (address, time.monotonic())
+        return address
+
+    def principal(self) -> str:
+        """Whose key signs, as stores show it (the id, never the secret); empty where nothing is signed."""
+        for address, _ in self._known.values():
+            found = re.search(r"(?:X-Amz-Credential|X-Goog-Credential)=([^&/%]+)", unquote(address.url))
+            if found:
+                return found[1]
+        return ""

@@ -1,0 +1,177 @@
+"""What of a model is on this node already: one small file that every process of the node maps.
+
+Layout: a page of :data:`_HEAD` (little endian), a byte a chunk (1 once its verified bytes are in their
+file), 32 bytes of digest a chunk. Only the process that holds the model's lock writes. A mark is set after
+the write of its bytes has returned, and both go through the kernel, so who sees the mark sees the bytes.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from dray.errors import WeightsError
+
+STALL_SECONDS = 300.0
+"""How long readers wait while nothing arrives before they give up."""
+
+POLL_SECONDS = 0.001
+
+_MAGIC = b"dray-rdy"
+_HEAD = struct.Struct("<8sIIQ36s")  # magic, chunks, state, chunks ready, boot id
+_STATE_AT = 12
+_SPAN = struct.Struct("<dd")  # when the fetch began, and when the last chunk came
+_SPAN_AT = 128
+_TEXT_AT, _TEXT_BYTES = 1024, 2048
+_PAGE = 4096
+_FILLING, _WHOLE, _FAILED = 0, 1, 2
+
+
+class ReadyMap:
+    """The map of one model's chunks. Opened by readers; made by who fills it."""
+
+    def __init__(self, path: Path, *, writable: bool) -> None:
+        self._path = path
+        descriptor = os.open(path, os.O_RDWR if writable else os.O_RDONLY)
+        try:
+            access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+            self._map = mmap.mmap(descriptor, 0, access=access)
+        finally:
+            os.close(descriptor)
+        magic, self.chunks, _, _, boot = _HEAD.unpack_from(self._map)
+        if magic != _MAGIC or len(self._map) != _size(self.chunks):
+            raise WeightsError(f"{path}: not a map of ready chunks; remove {path.parent}")
+        self.boot: str = boot.decode().rstrip("\0")
+
+    @classmethod
+    def made(cls, path: Path, chunks: int) -> ReadyMap:
+        """The map at ``path``, a new one where there is none for this many chunks."""
+        if not path.is_file() or path.stat().st_size != _size(chunks):
+            fresh = path.with_suffix(".new")
+            head = _HEAD.pack(_MAGIC, chunks, _FILLING, 0, boot_id().encode())
+            with fresh.open("wb") as file:
+                file.write(head)
+                file.truncate(_size(chunks))
+            fresh.rename(path)
+        return cls(path, writable=True)
+
+    def close(self) -> None:
+        """Unmap it."""
+        self._map.close()
+
+    # -- the one who fills ------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Forget how an earlier try ended; its marks stay."""
+        self._map[_TEXT_AT : _TEXT_AT + _TEXT_BYTES] = bytes(_TEXT_BYTES)
+        self._set_state(_FILLING)
+        _SPAN.pack_into(self._map, _SPAN_AT, time.time(), time.time())
+        self._map[_HEAD.size - 36 : _HEAD.size] = boot_id().encode().ljust(36, b"\0")
+
+    def mark(self, number: int, digest: bytes) -> None:
+        """The bytes of a chunk are in place, verified, and have this digest."""
+        at = _PAGE + self.chunks + 32 * number
+        self._map[at : at + 32] = digest
+        self._map[_PAGE + number] = 1
+        _SPAN.pack_into(self._map, _SPAN_AT, self.span[0], time.time())
+
+    def unmark(self, number: int) -> None:
+        """A chunk's bytes cannot be relied on."""
+        self._map[_PAGE + number] = 0
+
+    def finish(self) -> None:
+        """All chunks are in place, and the model is sound."""
+        self._set_state(_WHOLE)
+
+    def fail(self, reason: str) -> None:
+        """It cannot be filled; readers raise this."""
+        text = reason.encode()[: _TEXT_BYTES - 1].decode(errors="ignore").encode()
+        self._map[_TEXT_AT : _TEXT_AT + _TEXT_BYTES] = text.ljust(_TEXT_BYTES, b"\0")
+        self._set_state(_FAILED)
+
+    def _set_state(self, state: int) -> None:
+        self._map[_STATE_AT : _STATE_AT + 4] = struct.pack("<I", state)
+
+    # -- everybody --------------------------------------------------------------------------
+
+    @property
+    def whole(self) -> bool:
+        """Whether the model is complete and sound."""
+        return self._state() == _WHOLE
+
+    @property
+    def failure(self) -> str | None:
+        """Why it could not be filled."""
+        if self._state() != _FAILED:
+            return None
+        return self._map[_TEXT_AT : _TEXT_AT + _TEXT_BYTES].rstrip(b"\0").decode()
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """When the latest fetch began, and when its latest chunk came, in seconds since 1970."""
+        began, ended = _SPAN.unpack_from(self._map, _SPAN_AT)
+        return began, ended
+
+    @property
+    def marks(self) -> bytes:
+        """A byte for each chunk, 1 where it is ready."""
+        return self._map[_PAGE : _PAGE + self.chunks]
+
+    def digest(self, number: int) -> bytes:
+        """The digest of a ready chunk."""
+        at = _PAGE + self.chunks + 32 * number
+        return self._map[at : at + 32]
+
+    def ready(self, numbers: Iterable[int]) -> bool:
+        """Whether all these chunks are ready."""
+        return all(self._map[_PAGE + number] for number in numbers)
+
+    def wait(
+        self,
+        numbers: range,
+        *,
+        what: str,
+        stall: float = STALL_SECONDS,
+        alive: Callable[[], None] = lambda: None,
+    ) -> float:
+        """Wait until these chunks are ready; returns the seconds waited.
+
+        Raises:
+            WeightsError: they never will be, or nothing at all arrived for ``stall`` seconds.
+        """
+        if self.ready(numbers):
+            return 0.0
+        began = moved = time.monotonic()
+        count = -1
+        while not self.ready(numbers):
+            if (failure := self.failure) is not None:
+                raise WeightsError(failure)
+            now = time.monotonic()
+            if (found := self.marks.count(1)) != count:
+                count, moved = found, now
+            elif now - moved > stall:
+                raise WeightsError(
+                    f"{what}: nothing arrived for {stall:.0f} s ({count} of {self.chunks} chunks are there); "
+                    "is the node's agent stopped, or the store unreachable?"
+                )
+            alive()
+            time.sleep(POLL_SECONDS)
+        return time.monotonic() - began
+
+    def _state(self) -> int:
+        state: int = struct.unpack_from("<I", self._map, _STATE_AT)[0]
+        return state
+
+
+def boot_id() -> str:
+    """Names this boot of the machine: marks may reach a disk ahead of their bytes."""
+    path = Path("/proc/sys/kernel/random/boot_id")
+    return path.read_text().strip() if path.is_file() else ""
+
+
+def _size(chunks: int) -> int:
+    return _PAGE + 33 * chunks

@@ -1,0 +1,298 @@
+"""Which chunk is asked of whom, and when: decisions alone, no clock and no network.
+
+In the order of consumption; as many at once as pays; again after a fault, with full jitter; twice where an
+answer is far later than its fellows (hedged, https://research.google/pubs/the-tail-at-scale/); from another
+node of the cluster rather than from the origin, where one has it or is about to have it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+ORIGIN = ""
+"""The source that always has everything; others are names of peers."""
+
+FATAL = {"replaced", "missing", "room", "disk"}
+_DENIALS = 2  # the second try carries fresh credentials
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Seconds and counts by which the schedule decides."""
+
+    first_window: int = 8
+    largest_window: int = 64
+    tries: int = 10  # of one chunk at the origin
+    corrupt_tries: int = 3
+    longest_wait: float = 8.0
+    stall_seconds: float = 120.0  # nothing arrived at all: given up
+    hedge_after: float = 1.0
+    hedge_factor: float = 4.0
+    hedge_samples: int = 6
+    peer_window: int = 8
+    peer_strikes: int = 3
+    peer_rest: float = 30.0
+    patience: float = 3.0  # for a chunk that another node is to bring
+    lookahead: int = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """One request for one chunk."""
+
+    number: int
+    chunk: int
+    source: str
+    hedge: bool
+    fresh_credentials: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why the model cannot be had."""
+
+    kind: str
+    chunk: int
+    source: str
+    detail: str
+    tries: int
+
+
+@dataclass(slots=True)
+class _Chunk:
+    not_before: float = 0.0
+    seen: float | None = None  # when it could first have been asked for
+    tries: Counter[str] = field(default_factory=Counter)  # by kind of fault, at the origin
+    asked: list[int] = field(default_factory=list)
+    hedged: bool = False
+
+
+@dataclass(slots=True)
+class _Peer:
+    has: bytes = b""
+    strikes: int = 0
+    rests_until: float = 0.0
+    banned: bool = False
+
+
+class Schedule:
+    """Asks for the chunks in ``order``; ``home`` says which are this node's own to bring from the origin."""
+
+    def __init__(
+        self,
+        order: Sequence[int],
+        *,
+        now: float,
+        home: Callable[[int], bool] = lambda chunk: True,
+        limits: Limits | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.limits = limits or Limits()
+        self.failure: Failure | None = None
+        self.faults: Counter[str] = Counter()
+        self.hedges = 0
+        self.bytes_from: Counter[str] = Counter()
+        self._rng = rng or random.Random()  # noqa: S311  spreads load, guards nothing
+        self._home = home
+        self._left: dict[int, _Chunk] = {chunk: _Chunk() for chunk in order}
+        self._asks: dict[int, tuple[Ask, float]] = {}
+        self._numbers = 0
+        self._peers: dict[str, _Peer] = {}
+        self._window = Window(self.limits)
+        self._times: deque[float] = deque(maxlen=64)
+        self._moved = now
+
+    @property
+    def complete(self) -> bool:
+        """Whether all chunks are there."""
+        return not self._left
+
+    @property
+    def window(self) -> int:
+        """Requests to the origin at once, as things are."""
+        return self._window.size
+
+    def learn(self, peers: Mapping[str, bytes]) -> None:
+        """What each live peer has, a byte a chunk; peers not named are gone."""
+        for name in self._peers.keys() - peers.keys():
+            del self._peers[name]
+        for name, has in peers.items():
+            self._peers.setdefault(name, _Peer()).has = has
+
+    def next(self, now: float) -> Ask | None:
+        """What to ask for now, if anything."""
+        if self.failure is not None:
+            return None
+        if now - self._moved > self.limits.stall_seconds:
+            chunk = next(iter(self._left))
+            self.failure = Failure(kind="stalled", chunk=chunk, source=ORIGIN, detail=self._said(), tries=0)
+            return None
+        return self._fresh(now) or self._hedge(now)
+
+    def done(self, ask: Ask, now: float, size: int) -> bool:
+        """An answer came and was sound; False when another one was first."""
+        _, began = self._asks.pop(ask.number)
+        self.bytes_from[ask.source] += size
+        if ask.source == ORIGIN:
+            self._times.append(now - began)
+            self._window.done(now, size)
+        self._moved = now
+        return self._left.pop(ask.chunk, None) is not None
+
+    def failed(self, ask: Ask, kind: str, detail: str, now: float) -> None:
+        """An attempt failed; decides when and whether it is made again."""
+        self._asks.pop(ask.number)
+        self.faults[kind] += 1
+        chunk = self._left.get(ask.chunk)
+        if chunk is None:
+            return
+        chunk.asked.remove(ask.number)
+        chunk.hedged = False
+        if ask.source != ORIGIN:
+            self._strike(self._peers.get(ask.source), kind, now)
+            return
+        if kind == "busy":
+            self._window.busy(now)
+        chunk.tries[kind] += 1
+        tries = chunk.tries.total()
+        chunk.not_before = now + self._rng.uniform(0, min(0.25 * 2 ** (tries - 1), self.limits.longest_wait))
+        if self._final(chunk, kind):
+            self.failure = Failure(kind=kind, chunk=ask.chunk, source=ask.source, detail=detail, tries=tries)
+
+    def lost(self, now: float) -> None:
+        """Whoever was asked is gone: everything unanswered is to be asked again."""
+        for ask, _ in list(self._asks.values()):
+            self.failed(ask, "fetcher", "a fetch process ended", now)
+
+    # -- inside -----------------------------------------------------------------------------
+
+    def _final(self, chunk: _Chunk, kind: str) -> bool:
+        limits = self.limits
+        return (
+            kind in FATAL
+            or chunk.tries["denied"] >= _DENIALS
+            or chunk.tries["corrupt"] >= limits.corrupt_tries
+            or chunk.tries.total() >= limits.tries
+        )
+
+    def _fresh(self, now: float) -> Ask | None:
+        origin_free = sum(ask.source == ORIGIN for ask, _ in self._asks.values()) < self._window.size
+        for looked, (number, chunk) in enumerate(self._left.items()):
+            if looked >= self.limits.lookahead:
+                return None
+            if chunk.asked or chunk.not_before > now:
+                continue
+            if chunk.seen is None:
+                chunk.seen = now
+            source = self._source(number, chunk, now)
+            if source is not None and (source != ORIGIN or origin_free):
+                return self._ask(number, chunk, source, now)
+            if not origin_free and not self._peers:
+                return None
+        return None
+
+    def _source(self, number: int, chunk: _Chunk, now: float) -> str | None:
+        usable = {n: p for n, p in self._peers.items() if not p.banned and p.rests_until <= now}
+        holders = [name for name, peer in usable.items() if peer.has[number : number + 1] == b"\1"]
+        if holders:
+            load = Counter(ask.source for ask, _ in self._asks.values())
+            free = [name for name in holders if load[name] < self.limits.peer_window]
+            return self._rng.choice(free) if free else None
+        waited = now - (chunk.seen or now)
+        if not usable or self._home(number) or waited > self.limits.patience:
+            return ORIGIN
+        return None
+
+    def _hedge(self, now: float) -> Ask | None:
+        """A second request for what is far later than usual."""
+        limits = self.limits
+        running = sum(
+            self._left[ask.chunk].hedged for ask, _ in self._asks.values() if ask.chunk in self._left
+        )
+        if len(self._times) < limits.hedge_samples or running >= max(2, self._window.size // 4):
+            return None
+        late = max(limits.hedge_after, limits.hedge_factor * median(self._times))
+        for ask, began in self._asks.values():
+            chunk = self._left.get(ask.chunk)
+            if chunk is not None and not chunk.hedged and now - began > late:
+                chunk.hedged = True
+                self.hedges += 1
+                return self._ask(ask.chunk, chunk, ORIGIN, now, hedge=True)
+        return None
+
+    def _ask(self, number: int, chunk: _Chunk, source: str, now: float, *, hedge: bool = False) -> Ask:
+        self._numbers += 1
+        ask = Ask(
+            number=self._numbers,
+            chunk=number,
+            source=source,
+            hedge=hedge,
+            fresh_credentials=chunk.tries["denied"] > 0,
+        )
+        chunk.asked.append(ask.number)
+        self._asks[ask.number] = (ask, now)
+        return ask
+
+    def _strike(self, peer: _Peer | None, kind: str, now: float) -> None:
+        if peer is None:
+            return
+        if kind == "corrupt":  # whatever the reason, it does not serve what it should
+            peer.banned = True
+        peer.strikes += 1
+        if peer.strikes >= self.limits.peer_strikes:
+            peer.strikes, peer.rests_until = 0, now + self.limits.peer_rest
+
+    def _said(self) -> str:
+        return ", ".join(f"{count} x {kind}" for kind, count in self.faults.most_common()) or "no answer"
+
+
+class Window:
+    """How many requests at once: more while that brings more, half when the store says it is busy."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self.size = limits.first_window
+        self._before = 0.0  # bytes/s at the size before
+        self._began: float | None = None
+        self._bytes = 0
+        self._answers = 0
+        self._rounds = 0
+        self._growing = True
+        self._smaller = limits.first_window  # the size before the last growth
+        self._halved = float("-inf")
+
+    def done(self, now: float, size: int) -> None:
+        """A chunk came; at the end of a round (as many answers as the window is wide) the size is judged."""
+        if self._began is None:
+            self._began = now
+            return
+        self._bytes += size
+        self._answers += 1
+        if self._answers >= self.size and now > self._began:
+            self._judge(self._bytes / (now - self._began))
+            self._began, self._bytes, self._answers = now, 0, 0
+
+    def busy(self, now: float) -> None:
+        """The store asked for less; once a second at most, since the answers of one moment say one thing."""
+        if now - self._halved >= 1.0:
+            self.size, self._halved = max(2, self.size // 2), now
+            self._growing, self._rounds, self._before = False, 0, 0.0
+
+    def _judge(self, rate: float) -> None:
+        self._rounds += 1
+        if self._growing:
+            if rate > 1.1 * self._before:
+                self._grow(rate, 2 * self.size)
+            else:  # the last growth brought nothing
+                self.size, self._growing, self._rounds = self._smaller, False, 0
+        elif self._rounds >= 8:  # look whether more pays by now
+            self._growing = True
+            self._grow(rate, self.size + max(1, self.size // 4))
+
+    def _grow(self, rate: float, size: int) -> None:
+        self._before, self._smaller = rate, self.size
+        self.size = min(size, self._limits.largest_window)
