@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import http.client
 import os
+import re
+import socket
 import time
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +21,7 @@ import obstore
 import pytest
 from obstore.store import S3Store
 
+from dray.requests.objects import _open
 from tests.support.s3_emulator import EmulatorProcess
 
 pytestmark = pytest.mark.integration
@@ -89,6 +96,15 @@ def test_a_client_that_others_wrote_reads_it(client: S3Store, server: Server) ->
         client.head("model/nothing")
 
 
+def test_no_body_comes_with_a_refused_head(server: Server) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", int(server.url.rsplit(":", 1)[1]), timeout=10)
+    for _ in range(2):  # the second one would read the first one's body
+        connection.request("HEAD", "/bucket/nothing")
+        answer = connection.getresponse()
+        assert (answer.status, answer.read()) == (404, b"")
+    connection.close()
+
+
 def test_a_changed_object_fails_its_condition(client: S3Store, folder: Path) -> None:
     path = folder / "bucket/changing"
     path.write_bytes(b"one")
@@ -152,3 +168,125 @@ def test_nothing_outside_its_folder(server: Server, folder: Path) -> None:
     request = urllib.request.Request(f"{server.url}/bucket/../../secret")
     with pytest.raises(urllib.error.HTTPError, match="404"):
         urllib.request.urlopen(request, timeout=5)
+
+
+def test_a_link_is_followed(server: Server, folder: Path, client: S3Store) -> None:
+    (folder / "bucket/link").symlink_to(folder / "bucket" / BODY)
+    assert client.get_range("link", start=5, length=5) == DATA[5:10]
+    assert server.served() == {"bucket/link": 5}
+    (folder / "bucket/link").unlink()
+
+
+def _listed_etag(client: S3Store) -> str | None:
+    return {item["path"]: item["e_tag"] for item in client.list("model/").collect()}[BODY]
+
+
+def test_an_object_is_replaced_while_it_is_read(server: Server, client: S3Store) -> None:
+    etag = client.head(BODY)["e_tag"]
+    server.behave(changes_after=2)
+    assert _listed_etag(client) == etag  # a listing is no request for an object
+    for start in (0, 10):
+        part = client.get(BODY, options={"if_match": etag, "range": (start, start + 10)}).bytes()
+        assert part == DATA[start : start + 10]
+    with pytest.raises(obstore.exceptions.PreconditionError):
+        client.get(BODY, options={"if_match": etag})
+    changed = _listed_etag(client)
+    assert changed != etag
+    assert client.get(BODY, options={"if_match": changed}).bytes() == DATA
+    server.behave()
+    assert client.head(BODY)["e_tag"] == etag
+
+
+def _presigned(server: Server, key: str = BODY) -> str:
+    store, path = _open(f"s3://bucket/{key}", server.options)
+    assert isinstance(store, S3Store)
+    return obstore.sign(store, "GET", path, timedelta(minutes=5))
+
+
+def _fetch(url: str, **headers: str) -> tuple[int, bytes]:
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=10) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
+
+
+def test_a_presigned_url_is_as_good_as_signed_headers(server: Server, folder: Path) -> None:
+    (folder / "bucket/what? & where.bin").write_bytes(b"odd name")
+    url = _presigned(server)
+    server.ask("PUT", "behaviour", {"access_key": "key"})
+    assert _fetch(url, Range="bytes=10-19") == (206, DATA[10:20])
+    assert _fetch(_presigned(server, "what? & where.bin")) == (200, b"odd name")
+    assert _fetch(url.split("?")[0])[0] == 403
+    server.ask("PUT", "behaviour", {"access_key": "another"})
+    status, body = _fetch(url)
+    assert (status, b"<Code>InvalidAccessKeyId</Code>" in body) == (403, True)
+    (folder / "bucket/what? & where.bin").unlink()
+
+
+def test_a_presigned_url_has_its_time(server: Server) -> None:
+    late = re.sub(r"X-Amz-Date=\w+", "X-Amz-Date=20250101T000000Z", _presigned(server))
+    status, body = _fetch(late)
+    assert status == 403
+    assert b"<Code>AccessDenied</Code><Message>Request has expired</Message>" in body
+    assert _fetch(re.sub(r"X-Amz-Expires=\d+", "X-Amz-Expires=999999999", late))[0] == 200
+    for name in ("Algorithm", "Date", "Expires", "SignedHeaders", "Signature"):
+        status, body = _fetch(re.sub(rf"&?X-Amz-{name}=[^&]*", "", _presigned(server)))
+        assert (status, b"AuthorizationQueryParametersError" in body) == (400, True), name
+
+
+@pytest.fixture(scope="module")
+def several(folder: Path) -> Iterator[Server]:
+    server = Server(folder, processes=3)
+    yield server
+    server.stop()
+
+
+def _at_once(server: Server, count: int) -> Counter[int]:
+    """How often which status came."""
+    with ThreadPoolExecutor(8) as pool:
+        return Counter(pool.map(lambda _: server.get(Range="bytes=0-99999")[0], range(count)))
+
+
+def test_several_processes_are_one_server(several: Server) -> None:
+    several.behave()
+    several.ask("POST", "forget")
+    assert len({several.ask("GET", "served")["process"] for _ in range(50)}) == 3
+    assert _at_once(several, 60) == {206: 60}
+    assert several.served() == {f"bucket/{BODY}": 60 * 100_000}
+    assert several.ask("GET", "served")["requests"] == 60
+    several.behave(expires_after=20)
+    assert _at_once(several, 60) == {206: 20, 403: 40}
+    assert several.served() == {f"bucket/{BODY}": 20 * 100_000}
+    several.behave(node_rate=2e6)
+    began = time.monotonic()
+    assert _at_once(several, 20) == {206: 20}
+    assert time.monotonic() - began > 0.8
+
+
+def test_objects_are_counted_whoever_names_them_first(several: Server) -> None:
+    several.behave()
+    names = [f"bucket/model/part%20{number:02d}%26.txt" for number in range(25)]
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda name: _fetch(f"{several.url}/{name}"), names * 4))
+    assert {status for status, _ in found} == {200}
+    sizes = {f"bucket/model/part {number:02d}&.txt": 4 * len(str(number)) for number in range(25)}
+    assert several.served() == sizes
+
+
+@pytest.mark.parametrize("end", ["stopped", "killed"])
+def test_several_processes_end_together(folder: Path, end: str) -> None:
+    server = Server(folder, processes=3)
+    if end == "killed":
+        server._process.kill()
+    server.stop()
+    address = ("127.0.0.1", int(server.url.rsplit(":", 1)[1]))
+    deadline = time.monotonic() + 10
+    while _connects(address) != errno.ECONNREFUSED:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def _connects(address: tuple[str, int]) -> int:
+    with socket.socket() as connection:
+        return connection.connect_ex(address)
