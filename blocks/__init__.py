@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from blocks.model_source import ModelSource
 from blocks.object_store import ObjectStoreCredentials
 from blocks.ray_cluster import ExistingRayCluster, LocalRayCluster
 from blocks.result_store import ResultStore
 
-__all__ = ["ExistingRayCluster", "LocalRayCluster", "ObjectStoreCredentials", "ResultStore"]
+__all__ = ["ExistingRayCluster", "LocalRayCluster", "ModelSource", "ObjectStoreCredentials", "ResultStore"]

@@ -18,6 +18,7 @@ from dray.job.ingesting import engine_kind, open_shards
 from dray.job.opening import OpenJob
 from dray.job.timeline import Timeline
 from dray.store import JobState, Shard, open_store
+from dray.weights import LocalModel
 from flows.parameters import EngineOptions, RowOptions, SamplingOptions
 from flows.resolving import cluster_settings, job_settings
 from tasks.cluster import RunningCluster, cluster_of
@@ -29,6 +30,7 @@ from tasks.monitor import Monitor
 from tasks.opening import open_job
 from tasks.replicas import start_replicas
 from tasks.stopping import stoppable
+from tasks.weights import early_weights, weights_on
 
 __all__ = ["batch_inference", "flush_prefect"]
 
@@ -85,10 +87,13 @@ def batch_inference(
     )  # fmt: skip
     timeline = Timeline(started)
     job = open_job(settings, started)
-    with cluster_of(job, cluster_settings(cluster), timeline) as running:
+    where = cluster_settings(cluster)
+    with early_weights(job, where) as early, cluster_of(job, where, timeline) as running:
         shards = ingest(job, timeline, replicas=settings.replicas or 1)
         accounts = (
-            stoppable(job, lambda: _run_shards(job, shards, running, timeline)) if open_shards(shards) else []
+            stoppable(job, lambda: _run_shards(job, shards, running, timeline, early))
+            if open_shards(shards)
+            else []
         )
     result = finalise(job, timeline, accounts, _end_state(job))
     if result.state == JobState.CANCELLED:
@@ -97,7 +102,7 @@ def batch_inference(
 
 
 def _run_shards(
-    job: OpenJob, shards: list[Shard], running: RunningCluster, timeline: Timeline
+    job: OpenJob, shards: list[Shard], running: RunningCluster, timeline: Timeline, early: LocalModel | None
 ) -> list[ReplicaAccount]:
     """Start the replicas, run the shards on them, and say what each replica did."""
     info = running.wait()
@@ -111,12 +116,13 @@ def _run_shards(
         model_name=model_name,
         arguments=dict(settings.engine_arguments),
         weights=job.weights,
-        objects=settings.objects,
+        bundles=settings.bundles,
+        objects=settings.model_access,
     )
     pool = ReplicaPool(job.job_id, spec, info, settings.replicas or default_replicas(settings.engine, info))
     pool.start()
     try:
-        with ShardTasks(job, shards, pool.names, info) as tasks:
+        with weights_on(job, early, info), ShardTasks(job, shards, pool.names, info) as tasks:
             starts = start_replicas(job, pool, timeline)
             if not starts:
                 return []

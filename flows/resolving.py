@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from blocks.model_source import ModelPlace, ModelSource
 from blocks.object_store import ObjectStoreCredentials
 from blocks.ray_cluster import ExistingRayCluster, LocalRayCluster
 from blocks.result_store import ResultStore
@@ -39,7 +40,8 @@ def job_settings(
     Raises:
         ConfigError: options that do not go together, or a block or variable that is not there.
     """
-    model, output = absolute(model), absolute(output)
+    place = _model(model)
+    output = absolute(output)
     if isinstance(inputs, list):
         inputs = [absolute(item) for item in inputs]
     elif rows.query is None and not inputs.startswith(_VARIABLE):
@@ -56,7 +58,7 @@ def job_settings(
     return JobSettings(
         source=source,
         defaults=RowDefaults(model_name=rows.model_name, sampling=sampling.fields()),
-        model=model,
+        model=absolute(place.uri),
         output=output,
         store_url=store_url(store, output),
         engine=engine.name,
@@ -66,9 +68,11 @@ def job_settings(
         skip_invalid=rows.skip_invalid,
         format=output_format,
         objects=_objects(objects),
+        model_objects=place.objects,
+        bundles=absolute(place.bundles) if place.bundles is not None else None,
         recipe={
             "input": _unless_secret(inputs),
-            "model": model,
+            "model": model if model.startswith(_BLOCK) else absolute(model),
             "output": output,
             "rows": rows.model_dump(),
             "sampling": sampling.model_dump(),
@@ -106,6 +110,13 @@ def cluster_settings(cluster: str) -> ClusterSettings:
         settings: ClusterSettings = _block(block_type, f"{_BLOCK}{document}").settings()
         return settings
     return ClusterSettings(address=cluster)
+
+
+def _model(model: str) -> ModelPlace:
+    if not model.startswith(_BLOCK):
+        return ModelPlace(uri=model, objects=None, bundles=None)
+    place: ModelPlace = _block(ModelSource, model).settings()
+    return place
 
 
 def _objects(block: str | None) -> ObjectStoreOptions | None:

@@ -39,12 +39,11 @@ def start_replicas(job: OpenJob, pool: ReplicaPool, timeline: Timeline) -> list[
 
 
 def _note_weights(starts: list[ReplicaStart], timeline: Timeline) -> None:
-    """The time in which weights were fetched, for each replica that began before, and for the job."""
-    spans = []
-    for start in starts:
-        if start.info.weights is not None and start.info.weights[1] > start.began:
-            began, ended = max(start.info.weights[0], start.began), start.info.weights[1]
-            timeline.add("weights", began, ended, lane=start.name.rsplit("/", 1)[-1])
-            spans.append(start.info.weights)
-    if spans:
-        timeline.add("weights", min(began for began, _ in spans), max(ended for _, ended in spans))
+    """The time in which weights were fetched: for each replica as far as it ran by then, and for the job."""
+    spans = [(start, start.info.weights) for start in starts if start.info.weights is not None]
+    for start, (began, ended) in spans:
+        if ended > start.began:
+            timeline.add("weights", max(began, start.began), ended, lane=start.name.rsplit("/", 1)[-1])
+    own = [span for _, span in spans if span[0] >= timeline.started]  # others found it here already
+    if own:
+        timeline.add("weights", min(began for began, _ in own), max(ended for _, ended in own))

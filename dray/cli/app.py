@@ -59,7 +59,7 @@ def run(
     ],
     /,
     *,
-    model: Annotated[str, Parameter(help="Directory of the model.")],
+    model: Annotated[str, Parameter(help="Model: a directory, the URI of one, or block:NAME.")],
     output_: Annotated[str, Parameter(name="--output", help="Folder or URI for output, errors and report.")],
     job_id: Annotated[
         str | None, Parameter(help="Name of the job; derived from its content when left out.")
@@ -104,7 +104,7 @@ def run(
     sampling = {"max_tokens": max_tokens, "temperature": temperature, "top_p": top_p, "seed": seed}
     parameters: dict[str, Any] = {
         "input": [absolute(item) for item in inputs] if query is None else inputs[0],
-        "model": absolute(model),
+        "model": model if model.startswith("block:") else absolute(model),
         "output": absolute(output_),
         "job_id": job_id,
         "rows": {

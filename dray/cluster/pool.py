@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dray.cluster.base import NAMESPACE, ClusterInfo
+from dray.cluster.handed_down import handed_down
 from dray.engine.client import RayReplica
 from dray.engine.protocol import EngineInfo, EngineSpec
 from dray.engine.replica import ReplicaStatus, actor_class
@@ -18,7 +18,6 @@ from dray.errors import CancelledError, EngineStartError, ReplicaLostError
 
 MAX_RESTARTS = 20  # per job: a crash loop ends in a failed job, not in a bill
 _NAME_SECONDS = 60.0  # until Ray has noticed the death of an actor, or of the driver that owned it
-_HANDED_DOWN = ("DRAY_TRACE_DIR", "DRAY_MODEL_CACHE", "VLLM_", "HF_")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +162,7 @@ def wait_for_replica(
 
 def actor_options(spec: EngineSpec, cluster: ClusterInfo, replicas: int) -> dict[str, Any]:
     """Resources and environment of one replica's process."""
-    variables = {k: v for k, v in os.environ.items() if k.startswith(_HANDED_DOWN)}
+    variables = handed_down()
     options: dict[str, Any] = {"runtime_env": {"env_vars": variables}} if variables else {}
     if spec.name == "simulated":
         return options | {"num_cpus": 0}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from dray.engine.protocol import EngineSpec
@@ -39,6 +40,10 @@ class EngineModel:
             return
         # Whoever fills it may still have to publish it, which nobody here needs to wait for.
         threading.Thread(target=_close, args=(self._local,), name="dray-weights-end", daemon=True).start()
+
+    def place(self) -> Path:
+        """The folder that the engine will be given; what is in it may still be on its way."""
+        return Path(self._model) if self._local is None else self._local.shelf.engine
 
     def arguments(self) -> dict[str, Any]:
         """The engine's arguments ``model`` and, where it is dray's to say, ``load_format``; waits.

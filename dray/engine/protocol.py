@@ -18,7 +18,8 @@ class EngineSpec:
     ``name`` is ``vllm`` or ``simulated``. ``model`` is a local directory, or the URI of one in an object
     store, whose state ``weights`` pins and ``objects`` gives access to. ``model_name`` is the name that
     rows may carry in ``body.model`` (None: any). ``arguments`` go to the engine as they are: vLLM's engine
-    arguments, or the settings of the simulated engine.
+    arguments, or the settings of the simulated engine. ``bundles`` is where compiled caches are kept for the
+    next engine of this kind (a folder or URI; none when None).
     """
 
     name: str
@@ -27,6 +28,7 @@ class EngineSpec:
     model_name: str | None = None
     arguments: dict[str, Any] = field(default_factory=dict)
     weights: Manifest | None = None
+    bundles: str | None = None
     objects: ObjectStoreOptions | None = field(default=None, repr=False)
 
 

@@ -77,7 +77,7 @@ def check_settings(settings: JobSettings) -> Manifest | None:
     if settings.engine_arguments.get("trust_remote_code"):
         raise ConfigError("trust_remote_code runs code from the model's repository; dray does not offer it")
     dummy = settings.engine_arguments.get("load_format") == "dummy"
-    return checked_weights(settings.model, settings.objects, dummy_weights=dummy)
+    return checked_weights(settings.model, settings.model_access, dummy_weights=dummy)
 
 
 def describe(settings: JobSettings) -> dict[str, object]:

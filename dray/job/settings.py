@@ -27,8 +27,9 @@ class JobSettings:
     ``model`` is a local directory that every node has, or the URI of one in an object store. ``replicas``
     None takes one per GPU, or one on a machine without. ``engine_arguments`` go to the engine as they are.
     ``work`` holds the spool; every stable node must reach it. ``store_url`` may hold a password and is kept
-    out of the repr. ``recipe`` is what a caller needs to start the same job again, in its own terms and
-    without secrets; the store keeps it.
+    out of the repr. ``model_objects`` reach the model, where that takes others than ``objects``. ``bundles``
+    is where what engines compile is kept for the next ones: a folder or URI, nowhere when None. ``recipe`` is
+    what a caller needs to start the same job again, in its own terms and without secrets; the store keeps it.
     """
 
     source: Source
@@ -45,6 +46,8 @@ class JobSettings:
     limits: Limits = field(default_factory=Limits)
     shard_rows: int = DEFAULT_SHARD_ROWS
     objects: ObjectStoreOptions | None = field(default=None, repr=False)
+    model_objects: ObjectStoreOptions | None = field(default=None, repr=False)
+    bundles: str | None = None
     recipe: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -58,6 +61,11 @@ class JobSettings:
             raise ConfigError("replicas must be at least 1")
         if self.shard_rows < 1:
             raise ConfigError("shard_rows must be at least 1")
+
+    @property
+    def model_access(self) -> ObjectStoreOptions | None:
+        """How the model's object store is reached."""
+        return self.model_objects or self.objects
 
     def work(self, job_id: str) -> str:
         """The folder of the job's own files."""

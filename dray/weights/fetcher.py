@@ -63,25 +63,29 @@ class Fetcher(threading.Thread):
         place = urlsplit(order["url"])
         key = (place.scheme, place.netloc)
         try:
-            digest = self._receive(order, place, view, fresh=key not in self._connections)
+            digest, said = self._receive(order, place, view, fresh=key not in self._connections)
         except RefusedError as refused:
             self._drop(key)
             if refused.kind != "stale":
                 raise
-            digest = self._receive(order, place, view, fresh=True)
+            digest, said = self._receive(order, place, view, fresh=True)
         except BaseException:
             self._drop(key)
             raise
-        if order["digest"] is not None and digest != order["digest"]:
+        if digest != (order["digest"] or said or digest):
             raise RefusedError("corrupt", "its checksum is wrong")
         _write(self._files[order["file"]], view, order["start"])
         return digest
 
-    def _receive(self, order: dict[str, Any], place: Any, view: memoryview, *, fresh: bool) -> str:
+    def _receive(
+        self, order: dict[str, Any], place: Any, view: memoryview, *, fresh: bool
+    ) -> tuple[str, str | None]:
+        """The digest of what came, and the one that a peer said it has."""
         try:
             response = self._ask(order, place)
             _judge(response, order)
-            return _read(response, view, order["floor"])
+            said = response.headers.get("Dray-Digest") if order["peer"] else None
+            return _read(response, view, order["floor"]), said
         except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError) as error:
             # A kept connection may have been closed meanwhile: that is no fault of anybody.
             raise RefusedError("network" if fresh else "stale", type(error).__name__) from None

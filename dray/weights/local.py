@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from blake3 import blake3
@@ -26,6 +27,24 @@ from dray.weights.ready import STALL_SECONDS, ReadyMap, boot_id
 from dray.weights.transfer import Outcome, Peers, Transfer
 
 _STANDBY_SECONDS = 0.1  # between looks whether the one who fills is gone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelProgress:
+    """How far a node is with a model: bytes, and seconds since 1970 (``began``, ``moved``).
+
+    ``failure`` says why it cannot be had; ``from_peers`` is known once the fetch ended.
+    """
+
+    node: str
+    ready: int
+    size: int
+    root: str
+    memory: bool
+    began: float
+    moved: float
+    failure: str | None = None
+    from_peers: int | None = None
 
 
 class LocalModel:
@@ -90,11 +109,43 @@ class LocalModel:
             time.sleep(0.002)
         return self._map
 
+    def marks(self) -> bytes:
+        """What is there, a byte a chunk; all zeros while nobody has begun."""
+        if self._map is None and not self.shelf.file(READY).exists():
+            return bytes(len(self.plan.chunks))
+        return self.ready.marks
+
     def progress(self) -> tuple[int, int]:
         """Bytes that are there, and bytes in all."""
-        marks = b"" if self._map is None and not self.shelf.file(READY).exists() else self.ready.marks
-        there = sum(chunk.size for chunk, mark in zip(self.plan.chunks, marks, strict=False) if mark)
-        return there, self.manifest.size
+        pairs = zip(self.plan.chunks, self.marks(), strict=True)
+        return sum(chunk.size for chunk, mark in pairs if mark), self.manifest.size
+
+    def span(self) -> tuple[float, float]:
+        """When the latest fetch began and when its latest chunk came (seconds since 1970); zeros before."""
+        return self.ready.span if self._map is not None or self.shelf.file(READY).exists() else (0.0, 0.0)
+
+    def failure(self) -> str | None:
+        """Why it cannot be had, as things are."""
+        if self._error is not None:
+            return str(self._error)
+        return self._map.failure if self._map is not None else None
+
+    def describe(self, node: str) -> ModelProgress:
+        """How far it is, for people; ``node`` is what this node is called."""
+        ready, size = self.progress()
+        began, moved = self.span()
+        outcome = self.outcome
+        return ModelProgress(
+            node=node,
+            ready=ready,
+            size=size,
+            root=str(self.shelf.place.root),
+            memory=self.shelf.place.memory,
+            began=began,
+            moved=moved,
+            failure=self.failure(),
+            from_peers=None if outcome is None else sum(b for s, b in outcome.bytes_from.items() if s),
+        )
 
     def wait_engine(self, alive: Callable[[], None] = lambda: None) -> Path:
         """The folder to give to an engine, once its small files and headers are there.

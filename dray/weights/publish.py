@@ -33,6 +33,7 @@ def publish(
     options: ObjectStoreOptions | None = None,
     *,
     progress: Callable[[int], None] = lambda size: None,
+    chunk_bytes: int = CHUNK_BYTES,
 ) -> Published:
     """Read a model once and write its checksums beside it; ``progress`` hears bytes.
 
@@ -43,8 +44,8 @@ def publish(
         ConfigError: there is no model, it is damaged, or it changed while it was read.
         OSError: it cannot be read, or the manifest not be written.
     """
-    files = dict(_digests(model, options, progress))
-    text = manifest_text(files)
+    files = dict(_digests(model, options, progress, chunk_bytes))
+    text = manifest_text(files, chunk_bytes)
     path = join(model, PUBLISHED)
     with tempfile.TemporaryDirectory() as folder:
         fresh = Path(folder) / PUBLISHED
@@ -59,11 +60,11 @@ def publish(
 
 
 def _digests(
-    model: str, options: ObjectStoreOptions | None, progress: Callable[[int], None]
+    model: str, options: ObjectStoreOptions | None, progress: Callable[[int], None], chunk_bytes: int
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     for name, size, blocks in _contents(model, options):
         digests, total = [], 0
-        for chunk in _chunks(blocks):
+        for chunk in _chunks(blocks, chunk_bytes):
             digests.append(blake3(chunk, max_threads=blake3.AUTO).hexdigest())
             total += len(chunk)
             progress(len(chunk))
@@ -95,13 +96,13 @@ def _blocks(path: Path) -> Iterator[bytes]:
             yield block
 
 
-def _chunks(blocks: Iterable[bytes]) -> Iterator[bytes]:
-    """The same bytes in pieces of :data:`CHUNK_BYTES`, the last one shorter."""
+def _chunks(blocks: Iterable[bytes], size: int) -> Iterator[bytes]:
+    """The same bytes in pieces of ``size``, the last one shorter."""
     held = bytearray()
     for block in blocks:
         held += block
-        while len(held) >= CHUNK_BYTES:
-            yield bytes(held[:CHUNK_BYTES])
-            del held[:CHUNK_BYTES]
+        while len(held) >= size:
+            yield bytes(held[:size])
+            del held[:size]
     if held:
         yield bytes(held)

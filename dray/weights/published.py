@@ -12,15 +12,15 @@ from dataclasses import replace
 from typing import Any
 
 from dray.errors import WeightsError
-from dray.weights.manifest import CHUNK_BYTES, PUBLISHED, Manifest
+from dray.weights.manifest import PUBLISHED, Manifest
 
 _FORMAT = "dray-manifest-1"
 _SMALLEST, _LARGEST = 64 << 10, 256 << 20  # bytes of a chunk: it is held in memory while it is judged
 
 
-def manifest_text(files: Mapping[str, Mapping[str, Any]]) -> str:
+def manifest_text(files: Mapping[str, Mapping[str, Any]], chunk_bytes: int) -> str:
     """A published manifest; for each file its ``size`` and, in ``blake3``, a hexadecimal digest a chunk."""
-    return json.dumps({"format": _FORMAT, "chunk_bytes": CHUNK_BYTES, "files": dict(files)}, indent=1) + "\n"
+    return json.dumps({"format": _FORMAT, "chunk_bytes": chunk_bytes, "files": dict(files)}, indent=1) + "\n"
 
 
 def with_digests(manifest: Manifest, text: bytes) -> Manifest:

@@ -203,7 +203,7 @@ class Schedule:
             free = [name for name in holders if load[name] < self.limits.peer_window]
             return self._rng.choice(free) if free else None
         waited = now - (chunk.seen or now)
-        if not usable or self._home(number) or waited > self.limits.patience:
+        if self._home(number) or waited > self.limits.patience:
             return ORIGIN
         return None
 

@@ -45,9 +45,6 @@ class Peers(Protocol):
     def address(self, peer: str, file: str) -> Address:
         """Where a peer serves a file."""
 
-    def digest(self, peer: str, chunk: int) -> bytes | None:
-        """The digest that a peer noted for a chunk."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
@@ -149,18 +146,18 @@ class Transfer:
         try:
             if ask.source == ORIGIN:
                 address = self._origin.address(file, fresh=ask.fresh_credentials)
-                expected = self._plan.expected(ask.chunk)
                 etag: str | None = file.etag
             else:
                 assert self._peers is not None
                 address = self._peers.address(ask.source, file.name)
-                expected = self._plan.expected(ask.chunk) or self._peers.digest(ask.source, ask.chunk)
                 etag = None
         except (OSError, KeyError) as error:
             crew.answer_at_once({"order": ask.number, "error": "denied", "detail": str(error)})
             return
+        expected = self._plan.expected(ask.chunk)
         order = {
             "order": ask.number,
+            "peer": ask.source != ORIGIN,
             "url": address.url,
             "headers": address.headers,
             "etag": etag,

@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from dray.errors import WeightsError
 from dray.weights.loading.completeness import Completeness
+from dray.weights.loading.device import to_device
 from dray.weights.loading.streamed import LoadStats, StreamedWeights
 
 if TYPE_CHECKING:
     import torch
 
 LOAD_FORMAT = "dray"
+
+_HEADROOM = 1 << 30  # bytes of a device's memory that copies on their way leave free
 
 last_load: LoadStats | None = None
 """How this process's latest load went."""
@@ -46,6 +49,11 @@ def _loader_class() -> type:
     return DrayModelLoader
 
 
+def _device_of(model: Any) -> torch.device:
+    device: torch.device = next(model.parameters()).device
+    return device
+
+
 def load(model: Any, model_config: Any) -> None:
     """Load a model's weights from the folder that ``model_config`` names.
 
@@ -61,5 +69,5 @@ def load(model: Any, model_config: Any) -> None:
     weights = StreamedWeights.of(folder)
     last_load = weights.stats
     completeness = Completeness(model)
-    loaded = model.load_weights(weights.tensors())
+    loaded = model.load_weights(to_device(weights.tensors(), _device_of(model), headroom_bytes=_HEADROOM))
     completeness.refuse_missing(loaded, weights.name)

@@ -12,7 +12,7 @@ from prefect.blocks.core import Block
 from prefect.testing.standard_test_suites import BlockStandardTestSuite
 
 import blocks
-from blocks import ExistingRayCluster, LocalRayCluster, ObjectStoreCredentials, ResultStore
+from blocks import ExistingRayCluster, LocalRayCluster, ModelSource, ObjectStoreCredentials, ResultStore
 from dray.cluster import ClusterSettings
 from dray.requests import ObjectStoreOptions
 
@@ -43,6 +43,7 @@ def test_slugs_never_change() -> None:
     assert {block.__name__: block._block_type_slug for block in BLOCKS} == {
         "ExistingRayCluster": "dray-existing-ray-cluster",
         "LocalRayCluster": "dray-local-ray-cluster",
+        "ModelSource": "dray-model-source",
         "ObjectStoreCredentials": "dray-object-store-credentials",
         "ResultStore": "dray-result-store",
     }
@@ -75,6 +76,14 @@ def test_existing_cluster_settings_come_back(address: str, auth_token: str | Non
     assert settings == ClusterSettings(address=address, auth_token=auth_token)
 
 
+@given(uri=text, bundles=maybe_text, endpoint=maybe_text)
+def test_model_source_settings_come_back(uri: str, bundles: str | None, endpoint: str | None) -> None:
+    credentials = ObjectStoreCredentials(endpoint=endpoint)
+    place = ModelSource(uri=uri, bundles=bundles, credentials=credentials).settings()
+    assert (place.uri, place.bundles, place.objects) == (uri, bundles, credentials.settings())
+    assert ModelSource(uri=uri).settings().objects is None
+
+
 @given(url=text)
 def test_store_url_comes_back(url: str) -> None:
     assert ResultStore(url=url).settings() == url
@@ -84,6 +93,7 @@ SECRETIVE = [
     ResultStore(url=f"postgresql://dray:{SECRET}@db/dray"),
     ExistingRayCluster(address="10.0.0.5:6379", auth_token=SECRET),
     ObjectStoreCredentials(access_key_id="id", secret_access_key=SECRET),
+    ModelSource(uri="s3://b/m", credentials=ObjectStoreCredentials(secret_access_key=SECRET)),
 ]
 
 

@@ -1,0 +1,157 @@
+"""The agents of a cluster: one Ray actor a node that fetches models for all replicas there.
+
+On a cluster that outlives the job the agents do too, so that the next job finds its model: they are detached,
+come back when they die, and end themselves after :data:`IDLE_SECONDS` without use.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from dray.cluster.base import NAMESPACE, ClusterInfo
+from dray.cluster.handed_down import handed_down
+from dray.errors import DrayError, WeightsError
+from dray.requests.objects import ObjectStoreOptions
+from dray.weights.agent import Agent
+from dray.weights.local import ModelProgress
+from dray.weights.manifest import Manifest
+from dray.weights.peers import Peer
+
+IDLE_SECONDS = 600.0
+_PREFIX = "agent/"
+_CALL_SECONDS = 20.0
+_WATCH_SECONDS = 5.0
+
+
+class NodeAgent:
+    """An :class:`Agent` as a Ray actor."""
+
+    def __init__(self, node_id: str, idle_seconds: float | None) -> None:
+        import ray
+
+        self._agent = Agent(node_id, ray.util.get_node_ip_address())
+        if idle_seconds is not None:
+            threading.Thread(target=self._end_when_idle, args=(idle_seconds,), daemon=True).start()
+
+    def pid(self) -> int:
+        """The process."""
+        return os.getpid()
+
+    def peer(self) -> Peer:
+        """Where this node serves its chunks."""
+        return self._agent.peer()
+
+    def meet(self, peers: Mapping[str, Peer]) -> None:
+        """These are the nodes of the cluster."""
+        self._agent.meet(peers)
+
+    def hold(self, manifest: Manifest, options: ObjectStoreOptions | None, holder: str) -> ModelProgress:
+        """Have the model on this node; again says how far it is."""
+        return self._agent.hold(manifest, options, holder)
+
+    def drop(self, holder: str, remove: bool) -> None:
+        """``holder`` needs its models no longer."""
+        self._agent.drop(holder, remove=remove)
+
+    def _end_when_idle(self, seconds: float) -> None:
+        used = time.monotonic()
+        while time.monotonic() - used < seconds:
+            time.sleep(min(_WATCH_SECONDS, seconds / 4))
+            if not self._agent.idle():
+                used = time.monotonic()
+        self._agent.close(remove=True)
+        import ray
+
+        ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
+
+
+class NodeAgents:
+    """The agents of all nodes, holding one model for one job."""
+
+    def __init__(
+        self, manifest: Manifest, options: ObjectStoreOptions | None, holder: str, *, keep: bool = True
+    ) -> None:
+        self._manifest = manifest
+        self._options = options
+        self._holder = holder
+        self._keep = keep
+        self._actors: dict[str, Any] = {}
+        self._progress: dict[str, ModelProgress] = {}
+
+    def start(self, cluster: ClusterInfo) -> None:
+        """Begin to fetch on every node; returns when all agents were asked for."""
+        for node in cluster.nodes:
+            if node.node_id not in self._actors:
+                self._actors[node.node_id] = _agent_on(node.node_id, keep=self._keep)
+
+    def look(self) -> list[ModelProgress]:
+        """How far each node is. An agent that died meanwhile is told again what to fetch.
+
+        Raises:
+            WeightsError: a node has no room for the model.
+        """
+        self._introduce()
+        calls = {
+            node: actor.hold.remote(self._manifest, self._options, self._holder)
+            for node, actor in self._actors.items()
+        }
+        for node, progress in _results(calls).items():
+            self._progress[node] = progress
+        return list(self._progress.values())
+
+    def drop(self, *, remove: bool) -> None:
+        """The job needs its model no longer."""
+        _results({node: actor.drop.remote(self._holder, remove) for node, actor in self._actors.items()})
+
+    def _introduce(self) -> None:
+        peers = _results({node: actor.peer.remote() for node, actor in self._actors.items()})
+        if len(self._actors) > 1:
+            _results({node: self._actors[node].meet.remote(peers) for node in peers})
+
+
+def _agent_on(node_id: str, *, keep: bool) -> Any:
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    variables = handed_down()
+    return (
+        ray.remote(NodeAgent)
+        .options(
+            name=f"{_PREFIX}{node_id}",
+            namespace=NAMESPACE,
+            get_if_exists=True,
+            lifetime="detached" if keep else None,
+            max_restarts=-1,
+            max_task_retries=0,
+            max_concurrency=16,
+            num_cpus=0,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False),
+            runtime_env={"env_vars": variables} if variables else None,
+        )
+        .remote(node_id, IDLE_SECONDS if keep else None)
+    )
+
+
+def _results(calls: Mapping[str, Any]) -> dict[str, Any]:
+    """The answers by node; a node that is gone, or an agent that is just starting again, has none."""
+    import ray
+
+    found = {}
+    ready, _ = (
+        ray.wait(list(calls.values()), num_returns=len(calls), timeout=_CALL_SECONDS) if calls else ([], [])
+    )
+    for node, reference in calls.items():
+        if reference not in ready:
+            continue
+        try:
+            found[node] = ray.get(reference)
+        except ray.exceptions.RayTaskError as error:
+            cause = error.cause
+            raise cause if isinstance(cause, DrayError) else WeightsError(str(cause)) from None
+        except ray.exceptions.RayError:
+            continue
+    return found

@@ -1,0 +1,140 @@
+"""A job's weights: on their way to every node that needs them, from the moment there is one."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from prefect import get_run_logger
+
+from dray.cluster import ClusterInfo, ClusterSettings
+from dray.cluster.agents import NodeAgents
+from dray.errors import WeightsError
+from dray.job.opening import OpenJob
+from dray.weights import LocalModel
+from dray.weights.cache import evict
+from dray.weights.local import ModelProgress
+from dray.weights.wording import progress_line
+
+LOOK_EVERY = 0.5  # seconds
+LINE_EVERY = 5.0
+
+
+@contextmanager
+def early_weights(job: OpenJob, settings: ClusterSettings) -> Iterator[LocalModel | None]:
+    """On a cluster of our own this process is on the node: fetch at once, beside Ray's start.
+
+    What lies in memory goes at the end, unless another job uses it; what lies on disk stays.
+    """
+    if job.weights is None or settings.address is not None:
+        yield None
+        return
+    model = LocalModel(job.weights, job.settings.model_access)
+    try:
+        yield model
+    finally:
+        model.close()
+        if model.shelf.place.memory:
+            evict(model.shelf.place, {job.weights.key})
+
+
+@contextmanager
+def weights_on(job: OpenJob, early: LocalModel | None, cluster: ClusterInfo) -> Iterator[None]:
+    """Have the job's model fetched on every node while the block runs, and say how far that is.
+
+    ``early`` is the model where this process fetches it already: then there is one node, this one.
+    """
+    if job.weights is None:
+        yield
+        return
+    nodes = _OneNode(early) if early is not None else _Agents(job, cluster)
+    watch = _Watch(nodes)
+    try:
+        yield
+    finally:
+        watch.end()
+
+
+class _Nodes(Protocol):
+    count: int
+
+    def look(self) -> list[ModelProgress]:
+        """How far each is."""
+
+    def end(self) -> None:
+        """The job needs its model no longer."""
+
+
+class _OneNode:
+    """This machine, on which this process fetches the model itself."""
+
+    count = 1
+
+    def __init__(self, model: LocalModel) -> None:
+        self._model = model
+
+    def look(self) -> list[ModelProgress]:
+        """How far it is."""
+        return [self._model.describe("this machine")]
+
+    def end(self) -> None:
+        """Nothing: whoever opened the model closes it."""
+
+
+class _Agents:
+    """The nodes of a cluster that runs already, each with its agent."""
+
+    def __init__(self, job: OpenJob, cluster: ClusterInfo) -> None:
+        assert job.weights is not None
+        self.count = len(cluster.nodes)
+        self._cluster = cluster
+        self._agents = NodeAgents(job.weights, job.settings.model_access, job.job_id)
+
+    def look(self) -> list[ModelProgress]:
+        """How far each is; the first time tells all to begin."""
+        self._agents.start(self._cluster)
+        return self._agents.look()
+
+    def end(self) -> None:
+        """They keep it for the next job, as long as there is room."""
+        self._agents.drop(remove=False)
+
+
+class _Watch:
+    """Looks after the nodes, again and again: an agent that came back is told anew what to fetch."""
+
+    def __init__(self, nodes: _Nodes) -> None:
+        self._nodes = nodes
+        self._logger = get_run_logger()
+        self._over = threading.Event()
+        self._said = time.monotonic()
+        self._complete = False
+        self._thread = threading.Thread(target=self._run, name="dray-weights-watch", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """The replicas are gone."""
+        self._over.set()
+        self._thread.join()
+        self._nodes.end()
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            try:
+                found = self._nodes.look()
+            except WeightsError as error:  # the replicas meet it too, and end the job with it
+                self._logger.warning("%s", error)
+                return
+            self._say(found)
+            self._over.wait(LOOK_EVERY if not self._complete else 10 * LOOK_EVERY)
+
+    def _say(self, found: list[ModelProgress]) -> None:
+        """A line every few seconds, and one when all have it."""
+        complete = len(found) == self._nodes.count and all(node.ready == node.size for node in found)
+        due = time.monotonic() - self._said >= LINE_EVERY
+        if found and not self._complete and (complete or due):
+            self._said, self._complete = time.monotonic(), complete
+            self._logger.info("%s", progress_line(found))
