@@ -13,6 +13,7 @@ from cyclopts import App, CycloptsError, Parameter
 
 from dray import __version__
 from dray.cli import output
+from dray.cli.models import models
 from dray.errors import ConfigError, DrayError
 from dray.requests.files import absolute
 
@@ -22,6 +23,8 @@ app = App(
     version=__version__,
     result_action="return_value",
 )
+
+app.command(models)
 
 Json = Annotated[
     bool, Parameter(name="--json", negative=(), help="Print one JSON object on the last line of stdout.")

@@ -11,6 +11,7 @@ from dray.requests.objects import ObjectStoreOptions, is_object
 from dray.weights import Manifest, check_checkpoint, check_remote, read_manifest
 from dray.weights.checkpoint import refuse_incomplete
 from dray.weights.header import HEADER_LIMIT
+from dray.weights.hub import is_hub
 
 _SMALL_FILES = (
     "config.json",
@@ -32,7 +33,7 @@ def checked_weights(
     Raises:
         ConfigError: it is not what an engine needs; says what is missing or damaged.
     """
-    if not is_object(model):
+    if not (is_object(model) or is_hub(model)):
         check_model(model, dummy_weights=dummy_weights)
         return None
     manifest = read_manifest(model, objects)

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dray.errors import WeightsError
-from dray.weights.description import read_description
+from dray.weights.description import describe, read_description
 from dray.weights.manifest import Manifest
 from dray.weights.places import Place, places, prepare, room, withdraw
 
@@ -110,10 +110,7 @@ def kept(place: Place) -> list[Kept]:
     if not place.root.is_dir():
         return []
     with _locked(place.root):
-        keys = {
-            path.name.split(".")[0] for path in place.root.iterdir() if len(path.name.split(".")[0]) == 64
-        }
-        found = [_kept(Shelf(place=place, key=key)) for key in keys]
+        found = _models(place)
     return sorted(found, key=lambda model: -model.used)
 
 
@@ -123,7 +120,8 @@ def evict(place: Place, keys: set[str] | None = None) -> list[str]:
     for model in kept(place):
         if (keys is None or model.key in keys) and _remove(Shelf(place=place, key=model.key)):
             gone.append(model.key)
-    withdraw(place)
+    with suppress(FileNotFoundError), _locked(place.root):
+        withdraw(place)
     return gone
 
 
@@ -134,11 +132,22 @@ def _attach(manifest: Manifest) -> tuple[Shelf, int]:
         shelf = _chosen(manifest, options)
         with nullcontext() if shelf.place.root == first else _locked(shelf.place.root):
             use = os.open(shelf.use_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(use, fcntl.LOCK_SH)
-            os.utime(use)
-            if not shelf.whole.is_dir():
-                shelf.partial.mkdir(exist_ok=True)  # from now on everybody finds it here
+            try:
+                fcntl.flock(use, fcntl.LOCK_SH)
+                os.utime(use)
+                if not shelf.whole.is_dir():
+                    _begin(shelf, manifest)
+            except BaseException:
+                os.close(use)
+                raise
     return shelf, use
+
+
+def _begin(shelf: Shelf, manifest: Manifest) -> None:
+    """From now on everybody finds the model here, and counts with its bytes."""
+    shelf.partial.mkdir(exist_ok=True)
+    if not (shelf.partial / DESCRIPTION).exists():
+        (shelf.partial / DESCRIPTION).write_text(describe(manifest))
 
 
 def _chosen(manifest: Manifest, options: list[Place]) -> Shelf:
@@ -146,33 +155,54 @@ def _chosen(manifest: Manifest, options: list[Place]) -> Shelf:
     for shelf in shelves:
         if shelf.whole.is_dir() or shelf.partial.is_dir():
             return shelf
+    told = []
     for shelf in shelves:
-        prepare(shelf.place)
-        if _make_room(shelf.place, manifest.size):
-            return shelf
-    most = max(room(place) for place in options)
-    where = " or ".join(str(place.root) for place in options)
+        place = shelf.place
+        try:
+            prepare(place)
+        except WeightsError as error:
+            told.append(str(error))
+            continue
+        with nullcontext() if place is options[0] else _locked(place.root):
+            if _make_room(place, manifest.size):
+                return shelf
+            told.append(f"{max(0, _free(place)) / 1e9:.2f} GB are free in {place.root}")
     raise WeightsError(
-        f"no room for model {manifest.uri} ({manifest.size / 1e9:.2f} GB) in {where}: "
-        f"{most / 1e9:.2f} GB are free; set DRAY_MODEL_CACHE to a folder on a larger disk"
+        f"no room for model {manifest.uri} ({manifest.size / 1e9:.2f} GB): {', '.join(told)}; "
+        "set DRAY_MODEL_CACHE to a folder on a larger disk"
     )
 
 
 def _make_room(place: Place, size: int) -> bool:
     """Evict the models used longest ago until ``size`` bytes are free; none where that would not do."""
-    models = sorted(_unused(place), key=lambda model: model.used)
-    if room(place) + sum(model.size for model in models) < size:
+    models = sorted((model for model in _models(place) if not model.in_use), key=lambda model: model.used)
+    if _free(place) + sum(model.size for model in models) < size:
         return False
     for model in models:
-        if room(place) >= size:
+        if _free(place) >= size:
             break
         _remove_locked(Shelf(place=place, key=model.key))
-    return room(place) >= size
+    return _free(place) >= size
 
 
-def _unused(place: Place) -> list[Kept]:
+def _free(place: Place) -> int:
+    """Bytes that nothing has taken, nor will: models that are being filled will take their whole size."""
+    filled = [
+        Shelf(place=place, key=model.key) for model in _models(place) if model.in_use and not model.whole
+    ]
+    return room(place) - sum(max(0, _size(shelf) - _allocated(shelf)) for shelf in filled)
+
+
+def _size(shelf: Shelf) -> int:
+    """Bytes of a model's files once they are there."""
+    with suppress(WeightsError):
+        return sum(file.size for file in read_description(shelf.file(DESCRIPTION)).files)
+    return 0
+
+
+def _models(place: Place) -> list[Kept]:
     keys = {path.name.split(".")[0] for path in place.root.iterdir() if len(path.name.split(".")[0]) == 64}
-    return [model for key in keys if not (model := _kept(Shelf(place=place, key=key))).in_use]
+    return [_kept(Shelf(place=place, key=key)) for key in keys]
 
 
 def _kept(shelf: Shelf) -> Kept:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import shutil
 import threading
@@ -235,7 +236,7 @@ class LocalModel:
             return
         self.outcome = self._transfer.run(engine.look)
         if self.outcome is not None:
-            _publish(self.shelf)
+            _publish(self.shelf, self.manifest)
             ready.finish()
 
 
@@ -315,11 +316,20 @@ def _make_engine_folder(shelf: Shelf, manifest: Manifest, lengths: dict[str, int
     fresh.rename(shelf.engine)
 
 
-def _publish(shelf: Shelf) -> None:
-    """Under its final name, once a power cut could not take anything back."""
+def _publish(shelf: Shelf, manifest: Manifest) -> None:
+    """Under its final name, once all is verified and a power cut could not take anything back."""
     check_checkpoint(shelf.partial)
-    for file in shelf.partial.iterdir():
-        descriptor = os.open(file, os.O_RDONLY)
+    for file in manifest.files:
+        if file.sha256 and not file.digests:
+            with (shelf.partial / file.name).open("rb") as stream:
+                found = hashlib.file_digest(stream, "sha256").hexdigest()
+            if found != file.sha256:
+                shutil.rmtree(shelf.engine, ignore_errors=True)
+                raise WeightsError(
+                    f"{manifest.uri}/{file.name}: its SHA-256 is not the one that the hub says"
+                )
+    for path in shelf.partial.iterdir():
+        descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:

@@ -16,14 +16,16 @@ class ModelFile:
     """One object of the model.
 
     ``size`` is in bytes; the ETag changes with the content. ``digests`` holds 32 bytes of BLAKE3 for each
-    chunk of the file, or nothing where no published manifest says them. ``url`` is where it
-    is read when that is not below the model's URI.
+    chunk of the file, or nothing where no published manifest says them; ``sha256`` is of the whole file, in
+    hexadecimal, where the store gives it. ``url`` is where it is read when that is not below the model's URI.
+    An empty ETag: something else pins the content.
     """
 
     name: str
     size: int
     etag: str
     digests: bytes = field(default=b"", repr=False)
+    sha256: str = field(default="", repr=False)
     url: str | None = field(default=None, repr=False)
 
     @property

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from urllib.parse import quote, unquote
 
 from dray.requests.objects import ObjectStoreOptions, signed_url
+from dray.weights.hub import address as hub_address
+from dray.weights.hub import is_hub
 from dray.weights.manifest import Manifest, ModelFile
 
 SIGNED_SECONDS = 3600.0
@@ -40,15 +42,22 @@ class Origin:
         age = time.monotonic() - known[1] if known else float("inf")
         if known is not None and age < (1.0 if fresh else _RENEWED_AFTER):
             return known[0]
-        uri = file.url or f"{self._manifest.uri}/{file.name}"
+        address = self._of_hub(file) if is_hub(self._manifest.uri) else self._of_store(file)
+        self._known[file.name] = (address, time.monotonic())
+        return address
+
+    def _of_hub(self, file: ModelFile) -> Address:
+        url, headers = hub_address(file)
+        return Address(url=url, headers=headers)
+
+    def _of_store(self, file: ModelFile) -> Address:
+        uri = f"{self._manifest.uri}/{file.name}"
         url = signed_url(uri, self._options, seconds=SIGNED_SECONDS)
         if url == uri:
             url = quote(url, safe=":/?&=%+,;@~$!*'()#[]")
         # A weak ETag never matches If-Match (RFC 9110, 13.1.1); the answer's own is compared in any case.
-        headers = {} if file.etag.startswith("W/") else {"If-Match": file.etag}
-        address = Address(url=url, headers=headers)
-        self._known[file.name] = (address, time.monotonic())
-        return address
+        headers = {} if file.etag.startswith("W/") or not file.etag else {"If-Match": file.etag}
+        return Address(url=url, headers=headers)
 
     def principal(self) -> str:
         """Whose key signs, as stores show it (the id, never the secret); empty where nothing is signed."""

@@ -10,11 +10,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from dray.errors import WeightsError
+
 CACHE_VARIABLE = "DRAY_MODEL_CACHE"
 HUGE_VARIABLE = "DRAY_HUGE_PAGES"  # 0: no mount of our own
 
 _SHARED = Path("/dev/shm")  # noqa: S108  the one shared-memory file system of Linux
-_MEMORY_SHARE = 0.10  # of the machine's memory that stays free
+_MEMORY_SHARE = 0.10  # of the machine's memory, and of a cgroup's, that stays free
+_CGROUPS = Path("/sys/fs/cgroup")
+_LIMITS = {  # by version: the limit, the use, and what of the use gives way when memory is short
+    1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    2: ("memory.max", "memory.current", "inactive_file"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +50,24 @@ def prepare(place: Place) -> None:
     """Make the folder, for this user alone; in memory, as a mount with huge pages where we may.
 
     On huge pages a fresh byte costs a third less to write (measured: tests/benchmarks/RESULTS.md).
+
+    Raises:
+        WeightsError: it cannot be made, or is not this user's.
+        FileNotFoundError: somebody removed it at this moment.
     """
-    place.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if place.root.stat().st_uid != os.getuid():
-        raise PermissionError(f"{place.root} belongs to another user")
-    if place.memory and place.root.parent == _SHARED and not os.path.ismount(place.root):
+    shared = place.root.parent == _SHARED  # where others may have put a link under this name
+    try:
+        place.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        owner = (place.root.lstat() if shared else place.root.stat()).st_uid
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise WeightsError(
+            f"{place.root}: models cannot be kept there: {error.strerror}; set {CACHE_VARIABLE} to another folder"
+        ) from None
+    if owner != os.getuid():
+        raise WeightsError(f"{place.root} belongs to another user; set {CACHE_VARIABLE} to another folder")
+    if place.memory and shared and not os.path.ismount(place.root):
         _mount_huge(place.root)
 
 
@@ -66,7 +86,7 @@ def room(place: Place) -> int:
 
 
 def memory_room() -> int:
-    """Bytes of memory that this process and its like may still take, by the machine and by the cgroup."""
+    """Bytes of memory that this process and its like may still take, by the machine and by the cgroups."""
     found = {
         name: int(value.split()[0]) * 1024
         for name, value in (line.split(":") for line in _lines(Path("/proc/meminfo")))
@@ -75,18 +95,31 @@ def memory_room() -> int:
     if not found:
         return sys.maxsize
     kept = int(_MEMORY_SHARE * found["MemTotal"])
-    return max(0, min(found["MemAvailable"], _cgroup_room()) - kept)
+    return max(0, min(found["MemAvailable"] - kept, _cgroup_room()))
 
 
 def _cgroup_room() -> int:
-    for limit, used in (
-        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-    ):
-        said = "".join(_lines(Path(limit)))
-        if said.isdigit():
-            return int(said) - int("".join(_lines(Path(used))) or 0)
-    return sys.maxsize
+    """What the tightest of the limits around this process leaves free."""
+    rooms = [sys.maxsize]
+    for line in _lines(Path("/proc/self/cgroup")):
+        _, controllers, name = line.split(":", 2)
+        version = 1 if "memory" in controllers.split(",") else 2
+        if controllers and version == 2:
+            continue
+        root = _CGROUPS / "memory" if version == 1 else _CGROUPS
+        folder = root / name.lstrip("/")  # in a container the last one, the root, stands for it
+        rooms += [_room_in(one, version) for one in (folder, *folder.parents) if one.is_relative_to(root)]
+    return min(rooms)
+
+
+def _room_in(folder: Path, version: int) -> int:
+    limit, used, gives_way = _LIMITS[version]
+    said = "".join(_lines(folder / limit))
+    if not said.isdigit():  # "max", or there is none
+        return sys.maxsize
+    stat = dict(line.split()[:2] for line in _lines(folder / "memory.stat"))
+    taken = int("".join(_lines(folder / used)) or 0) - int(stat.get(gives_way, 0))
+    return int(int(said) * (1 - _MEMORY_SHARE)) - taken
 
 
 def _mount_huge(root: Path) -> None:
@@ -108,8 +141,8 @@ def _in_memory(folder: Path) -> bool:
     mounts = {
         line.split()[1]: line.split()[2] for line in _lines(Path("/proc/mounts")) if len(line.split()) > 2
     }
-    absolute = folder.absolute()
-    for parent in (absolute, *absolute.parents):
+    resolved = folder.resolve()
+    for parent in (resolved, *resolved.parents):
         if str(parent) in mounts:
             return mounts[str(parent)] in ("tmpfs", "ramfs")
     return False

@@ -10,10 +10,11 @@ from typing import Any
 
 from blake3 import blake3
 
-from dray.errors import WeightsError
+from dray.errors import ConfigError, WeightsError
 from dray.requests.files import join
 from dray.requests.objects import ObjectStoreOptions, is_object, stream, upload
 from dray.weights.checkpoint import check_checkpoint
+from dray.weights.hub import is_hub
 from dray.weights.listing import check_remote, read_manifest, wanted_files
 from dray.weights.manifest import CHUNK_BYTES, PUBLISHED
 from dray.weights.published import manifest_text
@@ -44,6 +45,12 @@ def publish(
         ConfigError: there is no model, it is damaged, or it changed while it was read.
         OSError: it cannot be read, or the manifest not be written.
     """
+    if is_hub(model) or model.startswith(("http://", "https://")):
+        raise ConfigError(
+            f"model {model}: nothing can be written there; publish a copy in a bucket or a folder"
+        )
+    if not is_object(model) and not Path(model).is_dir():
+        raise ConfigError(f"model {model}: no such directory")
     files = dict(_digests(model, options, progress, chunk_bytes))
     text = manifest_text(files, chunk_bytes)
     path = join(model, PUBLISHED)

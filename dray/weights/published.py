@@ -56,7 +56,7 @@ def _parsed(text: bytes, place: str) -> tuple[int, Mapping[str, tuple[int, bytes
             name: (int(file["size"]), bytes.fromhex("".join(file["blake3"])))
             for name, file in found["files"].items()
         }
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         raise WeightsError(f"{place}: not a manifest; publish the model again") from None
     for name, (size, digests) in entries.items():
         if len(digests) != 32 * -(-size // chunk_bytes):

@@ -38,13 +38,15 @@ class ReadyMap:
         self._path = path
         descriptor = os.open(path, os.O_RDWR if writable else os.O_RDONLY)
         try:
+            magic, self.chunks, _, _, boot = _HEAD.unpack(
+                os.pread(descriptor, _HEAD.size, 0).ljust(_HEAD.size)
+            )
+            if magic != _MAGIC or os.fstat(descriptor).st_size != _size(self.chunks):
+                raise WeightsError(f"{path}: not a map of ready chunks; remove {path.parent}")
             access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
             self._map = mmap.mmap(descriptor, 0, access=access)
         finally:
             os.close(descriptor)
-        magic, self.chunks, _, _, boot = _HEAD.unpack_from(self._map)
-        if magic != _MAGIC or len(self._map) != _size(self.chunks):
-            raise WeightsError(f"{path}: not a map of ready chunks; remove {path.parent}")
         self.boot: str = boot.decode().rstrip("\0")
 
     @classmethod
@@ -55,7 +57,9 @@ class ReadyMap:
             head = _HEAD.pack(_MAGIC, chunks, _FILLING, 0, boot_id().encode())
             with fresh.open("wb") as file:
                 file.write(head)
-                file.truncate(_size(chunks))
+                file.flush()
+                # All its blocks: a full disk is an error here, where a hole in the map would be a SIGBUS later.
+                os.posix_fallocate(file.fileno(), 0, _size(chunks))
             fresh.rename(path)
         return cls(path, writable=True)
 

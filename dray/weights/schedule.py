@@ -17,6 +17,7 @@ ORIGIN = ""
 """The source that always has everything; others are names of peers."""
 
 FATAL = {"replaced", "missing", "room", "disk"}
+_HERE = {"room", "disk"}  # of this node, whoever sent the bytes
 _DENIALS = 2  # the second try carries fresh credentials
 
 
@@ -26,7 +27,7 @@ class Limits:
 
     first_window: int = 8
     largest_window: int = 64
-    tries: int = 10  # of one chunk at the origin
+    tries: int = 10  # of one chunk at the origin; a busy one is asked as long as anything comes
     corrupt_tries: int = 3
     longest_wait: float = 8.0
     stall_seconds: float = 120.0  # nothing arrived at all: given up
@@ -65,7 +66,7 @@ class Failure:
 @dataclass(slots=True)
 class _Chunk:
     not_before: float = 0.0
-    seen: float | None = None  # when it could first have been asked for
+    seen: float | None = None  # when it could first have been asked of the origin
     tries: Counter[str] = field(default_factory=Counter)  # by kind of fault, at the origin
     asked: list[int] = field(default_factory=list)
     hedged: bool = False
@@ -117,17 +118,15 @@ class Schedule:
         return self._window.size
 
     def learn(self, peers: Mapping[str, bytes]) -> None:
-        """What each live peer has, a byte a chunk; peers not named are gone."""
-        for name in self._peers.keys() - peers.keys():
-            del self._peers[name]
-        for name, has in peers.items():
-            self._peers.setdefault(name, _Peer()).has = has
+        """What each live peer has, a byte a chunk. Peers not named are away; what they did is remembered."""
+        for name in self._peers.keys() | peers.keys():
+            self._peers.setdefault(name, _Peer()).has = peers.get(name, b"")
 
     def next(self, now: float) -> Ask | None:
         """What to ask for now, if anything."""
         if self.failure is not None:
             return None
-        if now - self._moved > self.limits.stall_seconds:
+        if self._left and now - self._moved > self.limits.stall_seconds:
             chunk = next(iter(self._left))
             self.failure = Failure(kind="stalled", chunk=chunk, source=ORIGIN, detail=self._said(), tries=0)
             return None
@@ -152,8 +151,9 @@ class Schedule:
             return
         chunk.asked.remove(ask.number)
         chunk.hedged = False
-        if ask.source != ORIGIN:
-            self._strike(self._peers.get(ask.source), kind, now)
+        if ask.source != ORIGIN and kind not in _HERE:
+            if kind != "fetcher":  # a process of our own
+                self._strike(self._peers[ask.source], kind, now)
             return
         if kind == "busy":
             self._window.busy(now)
@@ -176,49 +176,45 @@ class Schedule:
             kind in FATAL
             or chunk.tries["denied"] >= _DENIALS
             or chunk.tries["corrupt"] >= limits.corrupt_tries
-            or chunk.tries.total() >= limits.tries
+            or chunk.tries.total() - chunk.tries["busy"] >= limits.tries
         )
 
     def _fresh(self, now: float) -> Ask | None:
-        origin_free = sum(ask.source == ORIGIN for ask, _ in self._asks.values()) < self._window.size
+        load = Counter(ask.source for ask, _ in self._asks.values())
+        origin_free = load[ORIGIN] < self._window.size
+        usable = {n: p for n, p in self._peers.items() if p.has and not p.banned and p.rests_until <= now}
         for looked, (number, chunk) in enumerate(self._left.items()):
-            if looked >= self.limits.lookahead:
+            if looked >= self.limits.lookahead or not (origin_free or usable):
                 return None
             if chunk.asked or chunk.not_before > now:
                 continue
-            if chunk.seen is None:
-                chunk.seen = now
-            source = self._source(number, chunk, now)
-            if source is not None and (source != ORIGIN or origin_free):
-                return self._ask(number, chunk, source, now)
-            if not origin_free and not self._peers:
-                return None
+            holders = [name for name, peer in usable.items() if peer.has[number : number + 1] == b"\1"]
+            if holders:
+                free = [name for name in holders if load[name] < self.limits.peer_window]
+                if free:
+                    return self._ask(number, chunk, self._rng.choice(free), now)
+            elif origin_free and self._may_bring(number, chunk, now):
+                return self._ask(number, chunk, ORIGIN, now)
         return None
 
-    def _source(self, number: int, chunk: _Chunk, now: float) -> str | None:
-        usable = {n: p for n, p in self._peers.items() if not p.banned and p.rests_until <= now}
-        holders = [name for name, peer in usable.items() if peer.has[number : number + 1] == b"\1"]
-        if holders:
-            load = Counter(ask.source for ask, _ in self._asks.values())
-            free = [name for name in holders if load[name] < self.limits.peer_window]
-            return self._rng.choice(free) if free else None
-        waited = now - (chunk.seen or now)
-        if self._home(number) or waited > self.limits.patience:
-            return ORIGIN
-        return None
+    def _may_bring(self, number: int, chunk: _Chunk, now: float) -> bool:
+        """Whether this node reads it from the origin: its own, or one that its node takes long to bring."""
+        if chunk.seen is None:
+            chunk.seen = now
+        return self._home(number) or now - chunk.seen > self.limits.patience
 
     def _hedge(self, now: float) -> Ask | None:
         """A second request for what is far later than usual."""
         limits = self.limits
-        running = sum(
-            self._left[ask.chunk].hedged for ask, _ in self._asks.values() if ask.chunk in self._left
-        )
+        running = sum(ask.hedge and ask.chunk in self._left for ask, _ in self._asks.values())
         if len(self._times) < limits.hedge_samples or running >= max(2, self._window.size // 4):
             return None
         late = max(limits.hedge_after, limits.hedge_factor * median(self._times))
         for ask, began in self._asks.values():
             chunk = self._left.get(ask.chunk)
-            if chunk is not None and not chunk.hedged and now - began > late:
+            if chunk is None or chunk.hedged or chunk.not_before > now:
+                continue
+            if now - began > late:
                 chunk.hedged = True
                 self.hedges += 1
                 return self._ask(ask.chunk, chunk, ORIGIN, now, hedge=True)
@@ -237,9 +233,7 @@ class Schedule:
         self._asks[ask.number] = (ask, now)
         return ask
 
-    def _strike(self, peer: _Peer | None, kind: str, now: float) -> None:
-        if peer is None:
-            return
+    def _strike(self, peer: _Peer, kind: str, now: float) -> None:
         if kind == "corrupt":  # whatever the reason, it does not serve what it should
             peer.banned = True
         peer.strikes += 1

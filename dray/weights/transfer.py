@@ -146,7 +146,7 @@ class Transfer:
         try:
             if ask.source == ORIGIN:
                 address = self._origin.address(file, fresh=ask.fresh_credentials)
-                etag: str | None = file.etag
+                etag: str | None = file.etag or None
             else:
                 assert self._peers is not None
                 address = self._peers.address(ask.source, file.name)

@@ -1,0 +1,99 @@
+"""``dray models``: publish a model's checksums, and look after the models that this machine keeps."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from dray.cli import output
+from dray.errors import ConfigError
+from dray.requests.files import absolute
+
+models = App(name="models", help="Checksums of models, and the models that this machine keeps.")
+
+Json = Annotated[bool, Parameter(name="--json", negative=(), help="Print one JSON object on stdout.")]
+_LINE_EVERY = 5.0
+
+
+@models.command
+def publish(model: str, /, *, json: Json = False) -> int:
+    """Read a model once and write its checksums beside it (dray-manifest.json), for all nodes to verify by.
+
+    Parameters
+    ----------
+    model
+        A directory, or the URI of one in an object store.
+    """
+    from dray.weights.publish import publish as write
+
+    began = said = time.monotonic()
+    done = 0
+
+    def progress(size: int) -> None:
+        nonlocal done, said
+        done += size
+        if time.monotonic() - said >= _LINE_EVERY:
+            said = time.monotonic()
+            output.say(f"{done / 1e9:.2f} GB read, {done / (said - began) / 1e9:.2f} GB/s")
+
+    try:
+        published = write(absolute(model), progress=progress)
+    except OSError as error:
+        raise ConfigError(f"model {model}: {error}") from None
+    if json:
+        output.print_json(asdict(published))
+    else:
+        output.say(f"{published.path}: checksums of {published.files} files, {published.size / 1e9:.2f} GB")
+    return 0
+
+
+@models.command(name="list")
+def list_(*, json: Json = False) -> int:
+    """The models that this machine keeps, in memory and on disk, the one used last first."""
+    from dray.weights.cache import kept
+    from dray.weights.places import places
+
+    found = [(place, model) for place in places() for model in kept(place)]
+    if json:
+        rows = [asdict(model) | {"root": str(place.root), "memory": place.memory} for place, model in found]
+        output.print_json({"models": rows})
+        return 0
+    for place, model in found:
+        state = "in use" if model.in_use else "whole" if model.whole else "partial"
+        where = "memory" if place.memory else "disk"
+        output.say(f"{model.key[:12]}  {model.size / 1e9:8.2f} GB  {where:<6}  {state:<7}  {model.uri}")
+    if not found:
+        output.say("no models are kept")
+    return 0
+
+
+@models.command
+def remove(keys: list[str] | None = None, /, *, json: Json = False) -> int:
+    """Remove models that nobody uses: all, or those whose keys begin like this.
+
+    Parameters
+    ----------
+    keys
+        What `dray models list` shows first; all when left out.
+    """
+    from dray.weights.cache import evict, kept
+    from dray.weights.places import places
+
+    removed: list[str] = []
+    left: list[str] = []
+    for place in places():
+        chosen = {m.key for m in kept(place) if keys is None or m.key.startswith(tuple(keys))}
+        gone = evict(place, chosen) if chosen else []
+        removed += gone
+        left += sorted(chosen - set(gone))
+    if json:
+        output.print_json({"removed": removed, "in_use": left})
+    else:
+        for key in removed:
+            output.say(f"removed {key[:12]}")
+        for key in left:
+            output.say(f"in use  {key[:12]}")
+    return 0

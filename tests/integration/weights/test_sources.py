@@ -1,0 +1,164 @@
+"""Models in stores that others wrote, on web servers, and in repositories laid out as on the hub."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import shutil
+import threading
+from collections.abc import Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from dray.errors import ConfigError, WeightsError
+from dray.requests import ObjectStoreOptions
+from dray.weights import LocalModel, check_remote, read_manifest
+from dray.weights.checkpoint import INDEX
+from dray.weights.manifest import PUBLISHED, Manifest
+from dray.weights.places import CACHE_VARIABLE
+from dray.weights.publish import publish
+from tests.support.checkpoints import sharded
+from tests.support.s3 import S3Server
+from tests.support.s3_emulator import EmulatorProcess
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """Three shards, an index, and a file that it does not name."""
+    return sharded(tmp_path / "model")
+
+
+def _fetch(uri: str, options: ObjectStoreOptions | None, original: Path) -> Manifest:
+    manifest = read_manifest(uri, options)
+    check_remote(manifest, options)
+    with LocalModel(manifest, options) as local:
+        folder = local.wait_whole()
+        for file in manifest.files:
+            assert (folder / file.name).read_bytes() == (original / file.name).read_bytes()
+    assert {INDEX, "config.json"} < {file.name for file in manifest.files}
+    assert "consolidated.safetensors" not in {file.name for file in manifest.files}
+    return manifest
+
+
+# ---- moto's server ----
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[S3Server]:
+    with S3Server() as server:
+        yield server
+
+
+def test_a_bucket_of_moto(s3: S3Server, model: Path) -> None:
+    client = s3.bucket("models")
+    for file in model.iterdir():
+        client.put_object(Bucket="models", Key=f"llama/{file.name}", Body=file.read_bytes())
+    uri = "s3://models/llama"
+    plain = _fetch(uri, s3.options, model)
+    published = publish(uri, s3.options)
+    assert published.path == f"{uri}/{PUBLISHED}"
+    verified = _fetch(uri, s3.options, model)
+    assert all(file.digests for file in verified.files)
+    assert verified.key != plain.key  # what was not verified does not count as what is
+
+
+# ---- a web server ----
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    """Python's own server knows no ranges."""
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        pass
+
+
+@pytest.fixture
+def plain_web(model: Path) -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Quiet, directory=str(model)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def emulator(tmp_path: Path) -> Iterator[EmulatorProcess]:
+    (tmp_path / "origin").mkdir()
+    found = EmulatorProcess(tmp_path / "origin")
+    yield found
+    found.stop()
+
+
+def test_a_web_server_with_etags(emulator: EmulatorProcess, model: Path) -> None:
+    shutil.copytree(model, emulator.root / "models/llama")
+    _fetch(f"{emulator.url}/models/llama", None, model)
+
+
+def test_a_web_server_without_ranges_is_refused(plain_web: str) -> None:
+    with pytest.raises(ConfigError, match="Range request not supported"):
+        read_manifest(plain_web)
+
+
+def test_nothing_can_be_published_on_a_web_server() -> None:
+    with pytest.raises(ConfigError, match="nothing can be written there"):
+        publish("https://example.org/model")
+
+
+# ---- a hub ----
+
+
+@pytest.fixture
+def hub(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EmulatorProcess]:
+    shutil.copytree(model, tmp_path / "hub-root/hub/org/llama")
+    found = EmulatorProcess(tmp_path / "hub-root")
+    monkeypatch.setenv("HF_ENDPOINT", found.url)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "nobody"))
+    yield found
+    found.stop()
+
+
+def test_a_repository_of_a_hub_is_pinned_to_its_commit(hub: EmulatorProcess, model: Path) -> None:
+    manifest = _fetch("hf://org/llama", None, model)
+    assert manifest.uri.startswith("hf://org/llama@")
+    assert _fetch(manifest.uri, None, model).key == manifest.key
+    for file in manifest.files:
+        if file.is_weights:
+            assert file.sha256 == hashlib.sha256((model / file.name).read_bytes()).hexdigest()
+
+
+def test_a_hub_that_sends_other_bytes_is_found_out(hub: EmulatorProcess, model: Path, cache: Path) -> None:
+    manifest = read_manifest("hf://org/llama")
+    hub.behave(corrupt_share=1.0)
+    with LocalModel(manifest) as local, pytest.raises(WeightsError, match=r"SHA-256|not valid|safetensors"):
+        local.wait_whole()
+    assert not (cache / manifest.key).exists()
+    assert not (cache / f"{manifest.key}.engine").exists()
+
+
+def test_a_hub_that_wants_a_token(hub: EmulatorProcess, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.behave(access_key="secret-token")
+    with pytest.raises(ConfigError, match="not for us to read"):
+        read_manifest("hf://org/llama")
+    monkeypatch.setenv("HF_TOKEN", "secret-token")
+    _fetch("hf://org/llama", None, model)
+
+
+@pytest.mark.parametrize("uri", ["hf://llama", "hf://a/b/c", "hf://../x", "hf://org/llama@"])
+def test_what_is_no_repository(uri: str) -> None:
+    with pytest.raises(ConfigError, match=r"write it as hf://ORG/NAME|no such repository|does not answer"):
+        read_manifest(uri)
+
+
+def test_a_repository_that_is_not_there(hub: EmulatorProcess) -> None:
+    with pytest.raises(ConfigError, match="no such repository or revision"):
+        read_manifest("hf://org/other")
