@@ -30,7 +30,7 @@ from tasks.monitor import Monitor
 from tasks.opening import open_job
 from tasks.replicas import start_replicas
 from tasks.stopping import stoppable
-from tasks.weights import early_weights, weights_on
+from tasks.weights import AGENT_SECONDS, early_weights, weights_on
 
 __all__ = ["batch_inference", "flush_prefect"]
 
@@ -116,6 +116,7 @@ def _run_shards(
         model_name=model_name,
         arguments=dict(settings.engine_arguments),
         weights=job.weights,
+        weights_patience=AGENT_SECONDS,
         bundles=settings.bundles,
         objects=settings.model_access,
     )

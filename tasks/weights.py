@@ -21,6 +21,7 @@ from dray.weights.wording import progress_line
 
 LOOK_EVERY = 0.5  # seconds
 LINE_EVERY = 5.0
+AGENT_SECONDS = 10.0  # until an agent fetches; replicas begin themselves after that
 
 
 @contextmanager

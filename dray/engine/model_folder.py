@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from dray.engine.protocol import EngineSpec
 from dray.weights import LocalModel
-from dray.weights.manifest import Manifest
-
-_DUMMY = "dummy"
 
 
 class EngineModel:
@@ -26,8 +22,7 @@ class EngineModel:
         self._format: str | None = spec.arguments.get("load_format")
         self._local = None
         if spec.weights is not None:
-            manifest = spec.weights if self._format != _DUMMY else _without_weights(spec.weights)
-            self._local = LocalModel(manifest, spec.objects)
+            self._local = LocalModel(spec.weights, spec.objects, patience=spec.weights_patience)
 
     def __enter__(self) -> EngineModel:
         return self
@@ -69,8 +64,3 @@ def _close(model: LocalModel) -> None:
         model.wait_whole()
     finally:
         model.close()
-
-
-def _without_weights(manifest: Manifest) -> Manifest:
-    """Dummy weights take none: only configuration and tokenizer are fetched."""
-    return replace(manifest, files=tuple(file for file in manifest.files if not file.is_weights))

@@ -16,7 +16,8 @@ class EngineSpec:
     """Which engine a replica runs, and how.
 
     ``name`` is ``vllm`` or ``simulated``. ``model`` is a local directory, or the URI of one in an object
-    store, whose state ``weights`` pins and ``objects`` gives access to. ``model_name`` is the name that
+    store, whose state ``weights`` pins and ``objects`` gives access to; for ``weights_patience`` seconds the
+    fetch is left to others of this node. ``model_name`` is the name that
     rows may carry in ``body.model`` (None: any). ``arguments`` go to the engine as they are: vLLM's engine
     arguments, or the settings of the simulated engine. ``bundles`` is where compiled caches are kept for the
     next engine of this kind (a folder or URI; none when None).
@@ -28,6 +29,7 @@ class EngineSpec:
     model_name: str | None = None
     arguments: dict[str, Any] = field(default_factory=dict)
     weights: Manifest | None = None
+    weights_patience: float = 0.0
     bundles: str | None = None
     objects: ObjectStoreOptions | None = field(default=None, repr=False)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from dray.errors import ConfigError
@@ -37,6 +38,8 @@ def checked_weights(
         check_model(model, dummy_weights=dummy_weights)
         return None
     manifest = read_manifest(model, objects)
+    if dummy_weights:  # none are fetched
+        return replace(manifest, files=tuple(file for file in manifest.files if not file.is_weights))
     check_remote(manifest, objects)
     return manifest
 

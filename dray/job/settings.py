@@ -63,9 +63,12 @@ class JobSettings:
             raise ConfigError("shard_rows must be at least 1")
 
     @property
-    def model_access(self) -> ObjectStoreOptions | None:
-        """How the model's object store is reached."""
-        return self.model_objects or self.objects
+    def model_access(self) -> ObjectStoreOptions:
+        """How the model's object store is reached, from any node.
+
+        The environment's endpoint and region go along; its keys do not: nodes have their own, or a block says.
+        """
+        return self.model_objects or self.objects or ObjectStoreOptions.from_env()
 
     def work(self, job_id: str) -> str:
         """The folder of the job's own files."""

@@ -52,7 +52,8 @@ class LocalModel:
     """A model that this process uses, and fills when nobody else does.
 
     Of all processes of the node that have one open, one fills it; when that one dies, the next goes on
-    where it stopped, whichever notices first.
+    where it stopped, whichever notices first. With ``patience`` (seconds) this process leaves that to others
+    for so long: to the node's agent, which knows other nodes.
 
     Raises:
         WeightsError: there is no room for it.
@@ -64,12 +65,14 @@ class LocalModel:
         options: ObjectStoreOptions | None = None,
         *,
         peers: Peers | None = None,
+        patience: float = 0.0,
     ) -> None:
         self.manifest = manifest
         self.plan = ChunkPlan(manifest)
         self.outcome: Outcome | None = None
         self._options = options
         self._peers = peers
+        self._patience = patience
         self._stack = ExitStack()
         self.shelf: Shelf = self._stack.enter_context(attached(manifest))
         self._map: ReadyMap | None = None
@@ -186,23 +189,24 @@ class LocalModel:
 
     def _stand_by(self) -> None:
         """Fill it, or wait until it is whole, ready to take over."""
-        first = True
+        others, free_since = False, time.monotonic()
         while not self._closed.is_set() and not self.shelf.whole.is_dir():
             with self.shelf.fill_lock.open("w") as lock:
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
-                    first = False
+                    others, free_since = True, time.monotonic()
                 else:
-                    if self.shelf.whole.is_dir() or not (first or self._may_take_over()):
+                    if self.shelf.whole.is_dir() or (others and self._failed()):
                         return
-                    self._fill(lock.fileno())
-                    return
+                    if time.monotonic() - free_since >= self._patience:
+                        self._fill(lock.fileno())
+                        return
             self._closed.wait(_STANDBY_SECONDS)
 
-    def _may_take_over(self) -> bool:
-        """Not after a failure: it would fail again. What asks anew tries anew."""
-        return self.ready.failure is None
+    def _failed(self) -> bool:
+        """Whether those who filled it gave up: it would fail again. What asks anew tries anew."""
+        return self.shelf.file(READY).exists() and self.ready.failure is not None
 
     def _fill(self, lock: int) -> None:
         ready: ReadyMap | None = None

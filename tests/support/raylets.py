@@ -5,16 +5,18 @@
     python -m tests.support.raylets FOLDER NODES      the head and NODES - 1 more raylets
 
 prints one line of JSON with the cluster's ``address``, its ``token`` and the ids of its ``nodes``, and ends
-when its stdin does. Each node has a cache of models of its own, ``FOLDER/cache-N``. A line of JSON on stdin is
-a command, answered by a line: ``{"add": true}`` starts one more node, ``{"kill": N}`` ends one (SIGKILL).
+when its stdin does. Each node has a cache of models of its own, ``FOLDER/cache-N``. A line of JSON on stdin
+is a command, answered by a line: ``{"add": true}`` starts one more node, ``{"kill": N}`` ends one by SIGKILL.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +28,14 @@ from dray.processes import no_survivors
 class Raylets:
     """The cluster, seen from a test."""
 
-    def __init__(self, folder: Path, nodes: int) -> None:
+    def __init__(self, folder: Path, nodes: int, environment: Mapping[str, str] | None = None) -> None:
         self.folder = folder
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.support.raylets", str(folder), str(nodes)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            env={**os.environ, **(environment or {})},
         )
         started = self._answer()
         self.settings = ClusterSettings(address=started["address"], auth_token=started["token"])
