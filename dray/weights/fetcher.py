@@ -94,6 +94,8 @@ class Fetcher(threading.Thread):
         except http.client.HTTPException as error:
             raise RefusedError("network", type(error).__name__) from None
         except OSError as error:
+            if type(error).__name__ == "SSLCertVerificationError":  # ssl is imported where it is used alone
+                raise RefusedError("untrusted", str(error)) from None
             raise RefusedError("network", error.strerror or type(error).__name__) from None
 
     def _ask(self, order: dict[str, Any], place: Any) -> http.client.HTTPResponse:
@@ -117,8 +119,25 @@ def _connection(scheme: str, netloc: str) -> http.client.HTTPConnection:
         return http.client.HTTPConnection(netloc, timeout=STALL_SECONDS)
     import ssl
 
-    context = ssl.create_default_context(cafile=os.environ.get("AWS_CA_BUNDLE") or None)
-    return http.client.HTTPSConnection(netloc, timeout=STALL_SECONDS, context=context)
+    context = ssl.create_default_context()
+    if bundle := os.environ.get("AWS_CA_BUNDLE"):  # beside the system's own, and SSL_CERT_FILE
+        context.load_verify_locations(bundle)
+    proxy = _proxy(netloc)
+    connection = http.client.HTTPSConnection(proxy or netloc, timeout=STALL_SECONDS, context=context)
+    if proxy:
+        connection.set_tunnel(netloc)
+    return connection
+
+
+def _proxy(netloc: str) -> str | None:
+    """The proxy for HTTPS that the environment names for this host; the client that lists goes by it too."""
+    if not any(name.lower() in ("https_proxy", "all_proxy") for name in os.environ):
+        return None
+    from urllib.request import getproxies, proxy_bypass
+
+    proxies = getproxies()
+    found = proxies.get("https") or proxies.get("all")
+    return None if not found or proxy_bypass(netloc) else urlsplit(found).netloc.rpartition("@")[2]
 
 
 def _judge(response: http.client.HTTPResponse, order: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ from statistics import median
 ORIGIN = ""
 """The source that always has everything; others are names of peers."""
 
-FATAL = {"replaced", "missing", "room", "disk"}
+FATAL = {"replaced", "missing", "room", "disk", "untrusted"}
 _HERE = {"room", "disk"}  # of this node, whoever sent the bytes
 _DENIALS = 2  # the second try carries fresh credentials
 

@@ -21,7 +21,8 @@ from dray.weights import fetcher
 from dray.weights.chunks import Chunk, ChunkPlan
 from dray.weights.origin import Address, Origin
 from dray.weights.ready import ReadyMap
-from dray.weights.schedule import ORIGIN, Ask, Failure, Limits, Schedule
+from dray.weights.reasons import reason_of
+from dray.weights.schedule import ORIGIN, Ask, Limits, Schedule
 
 FLOOR_RATE = 50e3
 """Bytes/s below which one connection is given up and the chunk asked for again."""
@@ -105,7 +106,8 @@ class Transfer:
         finally:
             crew.end()
         if schedule.failure is not None:
-            raise WeightsError(self._reason(schedule.failure))
+            who = self._origin.principal()
+            raise WeightsError(reason_of(schedule.failure, self._plan, self._folder, who))
         if not schedule.complete:
             return None
         return Outcome(
@@ -181,35 +183,6 @@ class Transfer:
         if schedule.done(ask, now, chunk.size):
             self._ready.mark(ask.chunk, bytes.fromhex(answer["digest"]))
             on_chunk(chunk)
-
-    def _reason(self, failure: Failure) -> str:
-        uri = self._plan.manifest.uri
-        place = self._plan.place(failure.chunk)
-        file = place.rpartition(", bytes")[0]
-        if failure.kind == "replaced":
-            return f"{file} was replaced since the job was opened; start the job again"
-        if failure.kind == "missing":
-            return f"no such object: {file}; it was there when the job was opened"
-        if failure.kind == "denied":
-            who = self._origin.principal()
-            name = f"{file} as {who}" if who else file
-            return (
-                f"not allowed: {name} ({failure.detail}, with fresh credentials too); "
-                "check the credentials and the bucket's policy"
-            )
-        if failure.kind == "corrupt":
-            return (
-                f"{place}: came {failure.tries} times with another checksum than the model's manifest says; "
-                "the object is damaged, or the manifest is of another state: publish it again"
-            )
-        if failure.kind == "room":
-            return (
-                f"no room for model {uri} ({self._plan.manifest.size / 1e9:.2f} GB) "
-                f"in {self._folder.parent}; set DRAY_MODEL_CACHE to a folder on a larger disk"
-            )
-        if failure.kind == "stalled":
-            return f"{place}: nothing arrived for {self._limits.stall_seconds:.0f} s ({failure.detail})"
-        return f"{place}: could not be read in {failure.tries} tries: {failure.detail}"
 
 
 class _Crew:

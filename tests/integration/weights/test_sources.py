@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import shutil
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -70,6 +72,87 @@ def test_a_bucket_of_moto(s3: S3Server, model: Path) -> None:
     verified = _fetch(uri, s3.options, model)
     assert all(file.digests for file in verified.files)
     assert verified.key != plain.key  # what was not verified does not count as what is
+
+
+# ---- TLS, and a proxy ----
+
+
+@pytest.fixture
+def secure(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EmulatorProcess]:
+    shutil.copytree(model, tmp_path / "secure/bucket/llama")
+    found = EmulatorProcess(tmp_path / "secure", tls=True)
+    monkeypatch.setenv("SSL_CERT_FILE", str(found.certificate))
+    yield found
+    found.stop()
+
+
+def test_tls_with_a_certificate_of_ones_own(secure: EmulatorProcess, model: Path) -> None:
+    assert secure.url.startswith("https://")
+    _fetch("s3://bucket/llama", secure.options, model)
+
+
+def test_a_certificate_that_nobody_vouches_for_is_refused(
+    secure: EmulatorProcess, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = read_manifest("s3://bucket/llama", secure.options)
+    monkeypatch.delenv("SSL_CERT_FILE")
+    with LocalModel(manifest, secure.options) as local, pytest.raises(WeightsError, match="is not trusted"):
+        local.wait_whole()
+
+
+def test_https_goes_by_the_proxy_that_the_environment_names(
+    secure: EmulatorProcess, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = read_manifest("s3://bucket/llama", secure.options)
+    with ConnectProxy() as proxy:
+        monkeypatch.setenv("HTTPS_PROXY", proxy.url)
+        monkeypatch.setenv("NO_PROXY", "")
+        with LocalModel(manifest, secure.options) as local:
+            local.wait_whole()
+        assert proxy.tunnels
+        assert set(proxy.tunnels) == {secure.url.removeprefix("https://")}
+
+
+class ConnectProxy:
+    """A proxy that knows CONNECT alone; ``tunnels`` are the places that were asked for."""
+
+    def __init__(self) -> None:
+        self.tunnels: list[str] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+
+    def __enter__(self) -> ConnectProxy:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, near: socket.socket) -> None:
+        head = b""
+        while b"\r\n\r\n" not in head:
+            head += near.recv(1)
+        method, place, _ = head.split(b"\r\n")[0].decode().split()
+        assert method == "CONNECT"
+        self.tunnels.append(place)
+        host, _, port = place.rpartition(":")
+        far = socket.create_connection((host, int(port)))
+        near.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+        threading.Thread(target=_pump, args=(far, near), daemon=True).start()
+        _pump(near, far)
+
+
+def _pump(source: socket.socket, sink: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(1 << 16):
+            sink.sendall(data)
+        sink.shutdown(socket.SHUT_WR)
 
 
 # ---- a web server ----
