@@ -20,6 +20,7 @@ from dray.job.finalising import ReplicaAccount
 from dray.job.keeping import kept
 from dray.job.opening import OpenJob
 from dray.job.timeline import Timeline
+from dray.report import Moments
 from dray.store import JobState, open_store
 from dray.store.urls import parse_url
 from tasks.stopping import disarm_ray
@@ -52,12 +53,25 @@ class RunningCluster:
                     name=start.name,
                     node=status.node if status else "",
                     startup=dict(start.info.timeline),
+                    moments=_moments(start, status),
                     busy_seconds=stats.busy_seconds if stats else 0.0,
                     rows=stats.finished if stats else 0,
                     tokens=stats.prompt_tokens + stats.completion_tokens if stats else 0,
                 )
             )
         return accounts
+
+
+def _moments(start: ReplicaStart, status: ReplicaStatus | None) -> Moments:
+    """When the replica got how far; the first token of a replacement is not that of this start."""
+    same = status is not None and status.began == start.process
+    return Moments(
+        asked=start.began,
+        began=start.process,
+        ready=start.ready,
+        first_token=status.stats.first_token_at if status is not None and same else None,
+        weights=start.info.weights,
+    )
 
 
 def refuse_shared_sqlite(store_url: str, info: ClusterInfo) -> None:

@@ -13,6 +13,7 @@ from dray.job.timeline import Timeline
 from dray.store import open_store
 
 START_TIMEOUT = 1800.0  # seconds; a large model from a slow disk
+_OF_WEIGHTS = frozenset(("wait", "load"))  # parts that say something where weights had to be fetched
 
 
 @task(name="start-replicas", task_run_name="start replicas", persist_result=False, cache_policy=NO_CACHE)
@@ -30,12 +31,25 @@ def start_replicas(job: OpenJob, pool: ReplicaPool, timeline: Timeline) -> list[
             logger.info("cancel requested: the replicas are not waited for")
             return []
     for start in starts:
-        name = start.name.rsplit("/", 1)[-1]
-        timeline.add("engine_start", start.began, start.ready, lane=name)
-        parts = ", ".join(f"{part} {seconds:.1f} s" for part, seconds in start.info.timeline.items())
-        logger.info("%s ready after %.1f s (%s)", name, start.ready - start.began, parts)
+        timeline.add("engine_start", start.began, start.ready, lane=_lane(start))
+        logger.info("%s", ready_line(start))
     _note_weights(starts, timeline)
     return starts
+
+
+def ready_line(start: ReplicaStart) -> str:
+    """What a start took, and the parts of it that took a tenth of a second."""
+    parts = {
+        part: f"{seconds:.1f} s"
+        for part, seconds in start.info.timeline.items()
+        if start.info.weights is not None or part not in _OF_WEIGHTS
+    }
+    told = ", ".join(f"{part} {seconds}" for part, seconds in parts.items() if seconds != "0.0 s")
+    return f"{_lane(start)} ready after {start.ready - start.began:.1f} s{f' ({told})' if told else ''}"
+
+
+def _lane(start: ReplicaStart) -> str:
+    return start.name.rsplit("/", 1)[-1]
 
 
 def _note_weights(starts: list[ReplicaStart], timeline: Timeline) -> None:
@@ -43,7 +57,7 @@ def _note_weights(starts: list[ReplicaStart], timeline: Timeline) -> None:
     spans = [(start, start.info.weights) for start in starts if start.info.weights is not None]
     for start, (began, ended) in spans:
         if ended > start.began:
-            timeline.add("weights", max(began, start.began), ended, lane=start.name.rsplit("/", 1)[-1])
+            timeline.add("weights", max(began, start.began), ended, lane=_lane(start))
     own = [span for _, span in spans if span[0] >= timeline.started]  # others found it here already
     if own:
         timeline.add("weights", min(began for began, _ in own), max(ended for _, ended in own))

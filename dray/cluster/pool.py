@@ -14,6 +14,7 @@ from dray.cluster.handed_down import handed_down
 from dray.engine.client import RayReplica
 from dray.engine.protocol import EngineInfo, EngineSpec
 from dray.engine.replica import ReplicaStatus, actor_class
+from dray.engine.seam import ray_errors
 from dray.errors import CancelledError, EngineStartError, ReplicaLostError
 
 MAX_RESTARTS = 20  # per job: a crash loop ends in a failed job, not in a bill
@@ -22,10 +23,15 @@ _NAME_SECONDS = 60.0  # until Ray has noticed the death of an actor, or of the d
 
 @dataclass(frozen=True, kw_only=True)
 class ReplicaStart:
-    """How a replica's start went: when it began (seconds since 1970) and when it could take work."""
+    """How a replica's start went, in seconds since 1970.
+
+    ``began`` is when Ray was asked for it, ``process`` when its process began to build the engine, and
+    ``ready`` when that could take work.
+    """
 
     name: str
     began: float
+    process: float
     ready: float
     info: EngineInfo
 
@@ -101,12 +107,15 @@ class ReplicaPool:
             left = max(deadline - time.monotonic(), 0.1)
             try:
                 info = self._replicas[name].ready(left, stopped)
+                process, ready = _built(self._replicas[name])
             except ReplicaLostError:
                 self._replace(name)
             except TimeoutError as error:
                 raise EngineStartError(str(error)) from None
             else:
-                return ReplicaStart(name=name, began=self._began[name], ready=time.time(), info=info)
+                began = self._began[name]
+                ready = min(max(ready, began), time.time())  # its node's clock may be another one
+                return ReplicaStart(name=name, began=began, process=process, ready=ready, info=info)
 
     def _replace(self, name: str) -> None:
         self.restarts += 1
@@ -131,6 +140,15 @@ def _create(name: str, spec: EngineSpec, options: dict[str, Any]) -> Any:
             if time.monotonic() > deadline:
                 raise EngineStartError(f"replica {name}: another actor of this name lives on") from None
             time.sleep(0.2)
+
+
+def _built(replica: RayReplica) -> tuple[float, float]:
+    """What the replica says of its own start: it may have been ready long before anybody asked."""
+    import ray
+
+    with ray_errors(replica.name):
+        built: tuple[float, float] = ray.get(replica.actor.built.remote())
+        return built
 
 
 def replica_name(job_id: str, number: int) -> str:

@@ -60,6 +60,18 @@ class LoopStats:
     finished: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    first_token_at: float | None = None  # seconds since 1970; of what finished so far
+
+    def count(self, outcome: Outcome, now: float) -> None:
+        """A row left the engine at ``now`` (seconds since 1970)."""
+        self.finished += 1
+        self.prompt_tokens += outcome.prompt_tokens
+        self.completion_tokens += outcome.completion_tokens
+        if not outcome.failed:
+            # Without tokens (embeddings) the answer itself stands for the first one.
+            first = outcome.first_token_seconds or outcome.total_seconds
+            came = now - max(outcome.total_seconds - first, 0.0)
+            self.first_token_at = min(came, self.first_token_at or came)
 
 
 class StepLoop(threading.Thread):
@@ -93,6 +105,7 @@ class StepLoop(threading.Thread):
         self.started = threading.Event()
         self.start_error: BaseException | None = None
         self.info: EngineInfo | None = None
+        self.ready_at = 0.0  # when the engine could take work, in seconds since 1970
         self.stats = LoopStats()
 
     # -- called by other threads ------------------------------------------------------------
@@ -188,6 +201,7 @@ class StepLoop(threading.Thread):
             self.started.set()
             return
         self.info = engine.info
+        self.ready_at = time.time()
         self.started.set()
         try:
             while self._turn(engine):
@@ -293,7 +307,7 @@ class StepLoop(threading.Thread):
         return True
 
     def _deliver(self, finished: list[tuple[int, Outcome]]) -> None:
-        stats = self.stats
+        now = time.time()
         with self._changed:
             for key, outcome in finished:
                 session = self._owners.pop(key, None)
@@ -301,9 +315,7 @@ class StepLoop(threading.Thread):
                     continue
                 self._admitted_bytes -= session.unfinished.pop(key, 0)
                 session.finished.append(outcome)
-                stats.finished += 1
-                stats.prompt_tokens += outcome.prompt_tokens
-                stats.completion_tokens += outcome.completion_tokens
+                self.stats.count(outcome, now)
             self._changed.notify_all()
 
     def _note(self, event: str, request: Request) -> None:

@@ -33,11 +33,15 @@ KEPT_LOG_RECORDS = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaStatus:
-    """A look at a replica. ``running`` rows are inside the engine, ``waiting`` before it."""
+    """A look at a replica. ``running`` rows are inside the engine, ``waiting`` before it.
+
+    ``began`` is when this process began (seconds since 1970): a replacement has another one.
+    """
 
     name: str
     node: str
     pid: int
+    began: float
     running: int
     waiting: int
     stats: LoopStats
@@ -100,15 +104,16 @@ class Replica:
             name=self.name,
             node=socket.gethostname(),
             pid=os.getpid(),
+            began=self._began,
             running=running,
             waiting=waiting,
             stats=self._loop.stats,
             log=log,
         )
 
-    def began(self) -> float:
-        """When this process started to build its engine, in seconds since 1970."""
-        return self._began
+    def built(self) -> tuple[float, float]:
+        """When this process began to build its engine, and when that could take work: seconds since 1970."""
+        return self._began, self._loop.ready_at
 
     def stop(self) -> None:
         """End the loop and release the engine."""

@@ -14,7 +14,7 @@ from dray import __version__
 from dray.errors import StoreFatalError
 from dray.job.opening import OpenJob, describe
 from dray.job.timeline import Timeline
-from dray.report import Attempt, Counts, OutputFile, Replica, ReportData, Tally, render_html
+from dray.report import Attempt, Counts, Moments, OutputFile, Replica, ReportData, Tally, render_html
 from dray.requests.files import join, write_atomic
 from dray.requests.output import Written, write_outputs
 from dray.store import JobState, Store, open_store
@@ -29,6 +29,7 @@ class ReplicaAccount:
     name: str
     node: str = ""
     startup: dict[str, float] = field(default_factory=dict)
+    moments: Moments | None = None
     busy_seconds: float = 0.0
     rows: int = 0
     tokens: int = 0
@@ -155,6 +156,7 @@ def _replica(account: ReplicaAccount) -> Replica:
         name=account.name.rsplit("/", 1)[-1],
         node=account.node,
         startup=account.startup,
+        moments=account.moments,
         busy_seconds=account.busy_seconds,
         rows=account.rows,
         tokens_per_second=account.tokens / account.busy_seconds if account.busy_seconds else 0.0,

@@ -153,12 +153,27 @@ class Attempt:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Moments:
+    """How a replica came to its first token: Ray was ``asked``, its process ``began``, it was ``ready``.
+
+    ``weights`` is when the fetch of the weights that it loaded began and ended, maybe before the job.
+    """
+
+    asked: float
+    began: float
+    ready: float
+    first_token: float | None = None
+    weights: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Replica:
-    """One engine: where it ran, what its start took (step to seconds), and what it did."""
+    """One engine: where it ran, what its start took (step to seconds), when that was, and what it did."""
 
     name: str
     node: str = ""
     startup: Mapping[str, float] = field(default_factory=dict)
+    moments: Moments | None = None
     busy_seconds: float = 0.0
     rows: int = 0
     tokens_per_second: float = 0.0

@@ -13,6 +13,7 @@ from dray.report import charts, wording
 from dray.report.data import FINISHED, JOB_LANE, Attempt, Distribution, ReportData
 from dray.report.gantt import MOST_ATTEMPTS, MOST_LANES, gantt, spans
 from dray.report.scale import TimeAxis
+from dray.report.startup import StartUps, start_ups
 from dray.report.summary import Figure, figures, sentences, tone
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class View:
     gantt: Markup
     gantt_key: tuple[tuple[str, str], ...]
     gantt_note: str
+    starts: StartUps
     shares: Markup
     latency: tuple[Spread, ...]
     lengths: tuple[Spread, ...]
@@ -69,6 +71,7 @@ def _view(data: ReportData) -> View:
         gantt=gantt(data, axis),
         gantt_key=_gantt_key(data),
         gantt_note=_left_out(data),
+        starts=start_ups(data),
         shares=charts.token_shares(data.tokens),
         latency=_spreads(
             ("Admission to last token", measures.latency), ("Admission to first token", measures.first_token)

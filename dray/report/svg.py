@@ -54,6 +54,11 @@ def bar(
     return tag("rect", *inner, class_=class_, x=percent(left), y=y, width=width, height=height)
 
 
+def dot(place: float, y: float, radius: float, class_: str, hint: str) -> Markup:
+    """A circle at ``place`` per cent; ``hint`` is its tooltip."""
+    return tag("circle", tag("title", escape(hint)), class_=class_, cx=percent(place), cy=y, r=radius)
+
+
 def upright(place: float, top: float, bottom: float, class_: str) -> Markup:
     """A vertical line at ``place`` per cent."""
     return tag("line", class_=class_, x1=percent(place), x2=percent(place), y1=top, y2=bottom)

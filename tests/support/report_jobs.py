@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dray.report import Attempt, Cost, Counts, OutputFile, Phase, Replica, ReportData, Tally, Tokens
+from dray.report import Attempt, Cost, Counts, Moments, OutputFile, Phase, Replica, ReportData, Tally, Tokens
 
 START = 1_795_166_325.0
 
@@ -129,7 +129,14 @@ def big(rows: int = 200_000, shards: int = 512, replicas: int = 8, scale: int = 
             Replica(
                 name=name,
                 node=f"ip-10-0-{n // 4}-{n * 17 % 250}",
-                startup={"import": 8.1, "weights": 38.0 + n, "warm up": 15.2},
+                startup={"import": 14.1, "wait": 9.0 + n / 2, "engine": 21.0, "load": 2.5, "warm up": 1.2},
+                moments=Moments(
+                    asked=START + 97,
+                    began=START + 99.5,
+                    ready=START + 147.9 + n / 2,
+                    first_token=START + 150 + n,
+                    weights=(START + 98, START + 135 + 2 * n),
+                ),
                 busy_seconds=inference - 20 - 3 * n,
                 rows=rows * scale // replicas,
                 tokens_per_second=9300.0 - 41 * n,
@@ -196,7 +203,10 @@ def small(rows: int = 2000, errors: dict[str, float] | None = None) -> ReportDat
             Replica(
                 name="replica-0",
                 node="this machine",
-                startup={"import": 3.1, "engine": 1.9},
+                startup={"import": 3.1, "engine": 0.9},
+                moments=Moments(
+                    asked=START + 4.0, began=START + 4.8, ready=START + 9.0, first_token=START + 9.2
+                ),
                 busy_seconds=6.4,
                 rows=rows,
                 tokens_per_second=measures.tokens.total / 6.5,
@@ -205,6 +215,41 @@ def small(rows: int = 2000, errors: dict[str, float] | None = None) -> ReportDat
         files=_files(rows),
         settings={"model": "examples/tickets/model", "max_tokens": 64},
         environment={"dray": "0.1.0", "python": "3.11.2", "cpus": "2"},
+    )
+
+
+def fetched() -> ReportData:
+    """Two replicas on two nodes, of a model from an object store; the second one got no row for long."""
+    data = small()
+    names = ("replica-0", "replica-1")
+    moments = (
+        Moments(
+            asked=START + 4.0,
+            began=START + 4.8,
+            ready=START + 11.0,
+            first_token=START + 11.4,
+            weights=(START + 1.5, START + 9.5),
+        ),
+        Moments(
+            asked=START + 4.0,
+            began=START + 5.0,
+            ready=START + 12.0,
+            first_token=START + 60.0,
+            weights=(START + 2.0, START + 8.0),
+        ),
+    )
+    return replace(
+        data,
+        model="s3://models/tickets",
+        replicas=tuple(
+            replace(
+                data.replicas[0],
+                name=name,
+                startup={"import": 3.0, "wait": 2.0 - 2 * number, "engine": 1.0 + 2 * number, "load": 0.1},
+                moments=moment,
+            )
+            for number, (name, moment) in enumerate(zip(names, moments, strict=True))
+        ),
     )
 
 

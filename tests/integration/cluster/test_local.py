@@ -68,6 +68,7 @@ def test_a_killed_replica_is_replaced_under_its_name(
     try:
         starts = pool.wait_ready(60)
         assert [start.name for start in starts] == ["replaced/replica-0", "replaced/replica-1"]
+        assert all(start.began < start.process < start.ready < time.time() for start in starts)
         before = {status.name: status.pid for status in pool.look()}
         os.kill(before["replaced/replica-0"], signal.SIGKILL)
         deadline = time.monotonic() + 60

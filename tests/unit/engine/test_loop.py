@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dray.engine import EngineInfo, EngineSpec, Replica
-from dray.engine.loop import StepLoop
+from dray.engine.loop import LoopStats, StepLoop
 from dray.errors import ConfigError, EngineDeadError, RequestRefused
 from dray.requests.model import Kind, Outcome, Request
 from dray.requests.spool import encode
@@ -203,10 +203,31 @@ def test_refused_rows_make_room_at_once() -> None:
     loop.stop()
 
 
+def test_the_first_token_is_that_of_whichever_row_it_came_to_first() -> None:
+    stats = LoopStats()
+    answer = Outcome(index=0, custom_id="c", response=b"{}")
+    stats.count(answer._replace(response=None, error_code="too_long"), 50.0)
+    assert stats.first_token_at is None
+    stats.count(answer._replace(first_token_seconds=0.5, total_seconds=2.0), 100.0)
+    assert stats.first_token_at == 98.5
+    stats.count(answer._replace(first_token_seconds=9.0, total_seconds=9.5), 101.0)
+    assert stats.first_token_at == 98.5
+    stats.count(answer._replace(first_token_seconds=0.5, total_seconds=9.5), 101.0)  # long answer, early row
+    assert stats.first_token_at == 92.0
+    assert stats.finished == 4
+
+
+def test_an_answer_without_tokens_is_its_own_first_token() -> None:
+    stats = LoopStats()
+    stats.count(Outcome(index=0, custom_id="c", response=b"{}", total_seconds=3.0), 100.0)
+    assert stats.first_token_at == 100.0
+
+
 def test_a_replica_of_the_simulated_engine_counts_and_traces(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DRAY_TRACE_DIR", str(tmp_path))
+    before = time.time()
     replica = Replica("r", EngineSpec(name="simulated", model="m", kind=Kind.CHAT), exit_when_dead=False)
     assert replica.ready().engine == "simulated"
     lines = rows(range(10), messages=[{"role": "user", "content": "hello there"}], max_tokens=3)
@@ -216,6 +237,10 @@ def test_a_replica_of_the_simulated_engine_counts_and_traces(
     status = replica.status()
     assert (status.running, status.waiting, status.stats.finished) == (0, 0, 10)
     assert status.stats.completion_tokens == 30
+    began, ready = replica.built()
+    assert status.began == began
+    assert status.stats.first_token_at is not None
+    assert before <= began <= ready <= status.stats.first_token_at <= time.time()
     (trace,) = tmp_path.iterdir()
     assert sorted(trace.read_text().split()[1::2], key=int) == [str(number) for number in range(10)]
     replica.stop()

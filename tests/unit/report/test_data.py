@@ -14,7 +14,8 @@ pytestmark = pytest.mark.unit
 
 
 @pytest.mark.parametrize(
-    "make", [report_jobs.small, report_jobs.troubled, report_jobs.resumed, report_jobs.empty]
+    "make",
+    [report_jobs.small, report_jobs.fetched, report_jobs.troubled, report_jobs.resumed, report_jobs.empty],
 )
 def test_json_round_trip(make: object) -> None:
     data = make()  # type: ignore[operator]

@@ -19,7 +19,7 @@ from tests.support import report_jobs
 
 pytestmark = pytest.mark.unit
 
-JOBS = ("small", "troubled", "resumed", "empty")
+JOBS = ("small", "fetched", "troubled", "resumed", "empty")
 VOID = {"meta", "link", "br", "input", "img", "hr"}
 CANARY = "<script>alert('x')</script>\"&{{ 7 * 7 }}"
 
