@@ -1,0 +1,118 @@
+"""What whoever fills a model does to its folders, from their first file to their final name."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from pathlib import Path
+
+from blake3 import blake3
+
+from dray.errors import WeightsError
+from dray.requests.files import sync_folder
+from dray.weights.cache import DESCRIPTION, Shelf
+from dray.weights.checkpoint import check_checkpoint
+from dray.weights.chunks import Chunk, ChunkPlan
+from dray.weights.description import describe
+from dray.weights.header import HEADER_LIMIT
+from dray.weights.manifest import Manifest
+from dray.weights.ready import ReadyMap, boot_id
+
+
+def lay_out(folder: Path, manifest: Manifest) -> None:
+    """All files in their sizes, as holes, and what the model is."""
+    for file in manifest.files:
+        descriptor = os.open(folder / file.name, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            if os.fstat(descriptor).st_size != file.size:
+                os.ftruncate(descriptor, file.size)
+        finally:
+            os.close(descriptor)
+    (folder / DESCRIPTION).write_text(describe(manifest))
+
+
+def distrust(ready: ReadyMap, plan: ChunkPlan, folder: Path) -> None:
+    """After a restart of the machine, believe only the chunks whose bytes are what the map says."""
+    if ready.boot == boot_id():
+        return
+    for number, mark in enumerate(ready.marks):
+        chunk = plan.chunks[number]
+        if mark and _digest(folder / plan.manifest.files[chunk.file].name, chunk) != ready.digest(number):
+            ready.unmark(number)
+
+
+def _digest(path: Path, chunk: Chunk) -> bytes:
+    with path.open("rb") as file:
+        file.seek(chunk.start)
+        return blake3(file.read(chunk.size)).digest()
+
+
+class EngineFolder:
+    """Makes the engine's folder as soon as all it takes is ready."""
+
+    def __init__(self, shelf: Shelf, plan: ChunkPlan, ready: ReadyMap) -> None:
+        self._shelf = shelf
+        self._plan = plan
+        self._ready = ready
+        self._small = [c.number for c in plan.chunks if not plan.manifest.files[c.file].is_weights]
+
+    def look(self, chunk: Chunk | None = None) -> None:
+        """Make it, if it can be made and is not there."""
+        if self._shelf.engine.is_dir() or not self._ready.ready(self._small):
+            return
+        lengths = {}
+        for number, file in enumerate(self._plan.manifest.files):
+            if file.is_weights:
+                length = self._header_bytes(number)
+                if length is None:
+                    return
+                lengths[file.name] = length
+        check_checkpoint(self._shelf.partial)
+        _make_engine_folder(self._shelf, self._plan.manifest, lengths)
+
+    def _header_bytes(self, file: int) -> int | None:
+        """Length of a file's header with its count, None while not all of it is there."""
+        entry = self._plan.manifest.files[file]
+        if not self._ready.ready(self._plan.covering(file, 0, min(8, entry.size))):
+            return None
+        with (self._shelf.partial / entry.name).open("rb") as stream:
+            length = 8 + min(int.from_bytes(stream.read(8), "little"), HEADER_LIMIT)
+        length = min(length, entry.size)
+        return length if self._ready.ready(self._plan.covering(file, 0, length)) else None
+
+
+def _make_engine_folder(shelf: Shelf, manifest: Manifest, lengths: dict[str, int]) -> None:
+    fresh = shelf.engine.with_suffix(".engine-new")
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir()
+    for file in manifest.files:
+        source = shelf.partial / file.name
+        if file.is_weights:
+            with source.open("rb") as stream:
+                (fresh / file.name).write_bytes(stream.read(lengths[file.name]))
+        else:
+            shutil.copyfile(source, fresh / file.name)
+    fresh.rename(shelf.engine)
+
+
+def publish(shelf: Shelf, manifest: Manifest) -> None:
+    """Under its final name, once all is verified and a power cut could not take anything back."""
+    check_checkpoint(shelf.partial)
+    for file in manifest.files:
+        if file.sha256 and not file.digests:
+            with (shelf.partial / file.name).open("rb") as stream:
+                found = hashlib.file_digest(stream, "sha256").hexdigest()
+            if found != file.sha256:
+                shutil.rmtree(shelf.engine, ignore_errors=True)
+                raise WeightsError(
+                    f"{manifest.uri}/{file.name}: its SHA-256 is not the one that the hub says"
+                )
+    for path in shelf.partial.iterdir():
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    shelf.partial.rename(shelf.whole)
+    sync_folder(shelf.place.root)
