@@ -120,7 +120,7 @@ def _run_shards(
         bundles=settings.bundles,
         objects=settings.model_access,
     )
-    pool = ReplicaPool(job.job_id, spec, info, settings.replicas or default_replicas(settings.engine, info))
+    pool = ReplicaPool(job.job_id, spec, info, settings.replicas or default_replicas(spec, info))
     pool.start()
     try:
         with weights_on(job, early, info), ShardTasks(job, shards, pool.names, info) as tasks:

@@ -185,12 +185,19 @@ def actor_options(spec: EngineSpec, cluster: ClusterInfo, replicas: int) -> dict
     if spec.name == "simulated":
         return options | {"num_cpus": 0}
     if any(node.gpus for node in cluster.nodes):
-        return options | {"num_gpus": 1, "num_cpus": 1}
+        return options | {"num_gpus": gpus_of(spec), "num_cpus": 1}
     cpus = max(node.cpus for node in cluster.nodes)
     return options | {"num_cpus": max(1.0, cpus // replicas)}
 
 
-def default_replicas(spec_name: str, cluster: ClusterInfo) -> int:
-    """One per GPU; one on a cluster without."""
-    gpus = int(sum(node.gpus for node in cluster.nodes))
-    return gpus if gpus and spec_name == "vllm" else 1
+def default_replicas(spec: EngineSpec, cluster: ClusterInfo) -> int:
+    """As many as there are GPUs for, node by node; one on a cluster without."""
+    if spec.name != "vllm":
+        return 1
+    return max(1, sum(int(node.gpus) // gpus_of(spec) for node in cluster.nodes))
+
+
+def gpus_of(spec: EngineSpec) -> int:
+    """GPUs of one replica: one a rank."""
+    given = spec.arguments
+    return int(given.get("tensor_parallel_size", 1)) * int(given.get("pipeline_parallel_size", 1))

@@ -71,15 +71,17 @@ class VllmEngine:
 
         from dray.engine.vllm_client import StepClient, drive_without_event_loop
         from dray.engine.vllm_serving import serving_for
+        from dray.weights.loading.failures import ranks_heard
         from dray.weights.loading.vllm_loader import register
 
         register()
         with refused_arguments():
             # The batch sizes that vLLM itself takes offline: twice those of its server.
             self._config = EngineArgs(**arguments).create_engine_config(UsageContext.LLM_CLASS)
-        self._engine = LLMEngine.from_vllm_config(
-            self._config, UsageContext.LLM_CLASS, disable_log_stats=arguments["disable_log_stats"]
-        )
+        with ranks_heard():
+            self._engine = LLMEngine.from_vllm_config(
+                self._config, UsageContext.LLM_CLASS, disable_log_stats=arguments["disable_log_stats"]
+            )
         self._client = StepClient(self._engine)
         drive_without_event_loop(self._client)
         self._serve = serving_for(spec, self._client)
@@ -91,12 +93,14 @@ class VllmEngine:
     def _described(self, seconds: dict[str, float], span: tuple[float, float] | None) -> EngineInfo:
         import vllm
 
-        from dray.weights.loading.vllm_loader import last_load
+        from dray.weights.loading.vllm_loader import load_stats
 
-        if last_load is not None:  # in parts that add up to the whole
-            seconds["wait"] += last_load.waited
-            seconds["engine"] -= last_load.seconds
-            seconds["load"] = last_load.seconds - last_load.waited
+        loads = [load for load in self._engine.collective_rpc(load_stats) if load is not None]
+        if loads:  # of the slowest rank, in parts that add up to the whole
+            load = max(loads, key=lambda one: one.seconds)
+            seconds["wait"] += load.waited
+            seconds["engine"] -= load.seconds
+            seconds["load"] = load.seconds - load.waited
         return EngineInfo(
             engine="vllm",
             version=vllm.__version__,

@@ -66,7 +66,7 @@ class JobSettings:
     def model_access(self) -> ObjectStoreOptions:
         """How the model's object store is reached, from any node.
 
-        The environment's endpoint and region go along; its keys do not: nodes have their own, or a block says.
+        The environment's endpoint and region go along; its keys do not: nodes have theirs, or a block says.
         """
         return self.model_objects or self.objects or ObjectStoreOptions.from_env()
 

@@ -16,12 +16,14 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from dray.errors import WeightsError
 from dray.weights.description import describe, read_description
@@ -30,6 +32,8 @@ from dray.weights.places import Place, places, prepare, room, withdraw
 
 READY = ".dray-ready"
 DESCRIPTION = ".dray-model.json"
+_LOCK = ".lock"
+_KEY = re.compile("[0-9a-f]{64}")
 _FOLDERS = ("", ".partial", ".engine", ".engine-new")
 
 
@@ -120,9 +124,18 @@ def evict(place: Place, keys: set[str] | None = None) -> list[str]:
     for model in kept(place):
         if (keys is None or model.key in keys) and _remove(Shelf(place=place, key=model.key)):
             gone.append(model.key)
-    with suppress(FileNotFoundError), _locked(place.root):
-        withdraw(place)
+    withdraw(place)
+    if place.memory and not os.path.ismount(place.root):
+        _leave(place)
     return gone
+
+
+def _leave(place: Place) -> None:
+    """Remove the folder where nothing else is in it: whoever waits for its lock makes it anew."""
+    with suppress(OSError), _locked(place.root):
+        if [path.name for path in place.root.iterdir()] == [_LOCK]:
+            (place.root / _LOCK).unlink()
+            place.root.rmdir()
 
 
 def _attach(manifest: Manifest) -> tuple[Shelf, int]:
@@ -201,7 +214,7 @@ def _size(shelf: Shelf) -> int:
 
 
 def _models(place: Place) -> list[Kept]:
-    keys = {path.name.split(".")[0] for path in place.root.iterdir() if len(path.name.split(".")[0]) == 64}
+    keys = {key for path in place.root.iterdir() if _KEY.fullmatch(key := path.name.split(".")[0])}
     return [_kept(Shelf(place=place, key=key)) for key in keys]
 
 
@@ -261,14 +274,20 @@ def _remove_locked(shelf: Shelf) -> None:
 @contextmanager
 def _locked(root: Path) -> Iterator[Path]:
     """Alone with the place; for an instant."""
-    with (root / ".lock").open("w") as lock:
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise WeightsError(f"{root}/.lock is held for a minute; is a process stopped?") from None
-                time.sleep(0.005)
-        yield root
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        with (root / _LOCK).open("w") as lock:
+            if _taken(lock, root / _LOCK):
+                yield root
+                return
+        time.sleep(0.005)
+    raise WeightsError(f"{root / _LOCK} is held for a minute; is a process stopped?")
+
+
+def _taken(lock: IO[str], path: Path) -> bool:
+    """Whether the lock is ours now, and still the one that others come to."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.path.samestat(os.fstat(lock.fileno()), path.stat())
+    except (BlockingIOError, FileNotFoundError):
+        return False

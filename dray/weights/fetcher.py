@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from blake3 import blake3
 
-PIECE = 256 << 10  # bytes received at once: the digest reads them while they are in the core's cache
+PIECE = 256 << 10  # bytes received at most at once: the digest reads them while they are in the core's cache
 STALL_SECONDS = 10.0  # between two pieces
 SLOW_SECONDS = 5.0  # from when on a chunk must have come at its floor rate on average
 
@@ -178,20 +178,32 @@ def _refusal(status: int, body: bytes) -> RefusedError:
 
 def _read(response: http.client.HTTPResponse, view: memoryview, floor: float) -> str:
     """Fill ``view`` from the body; returns its digest."""
-    digest, at, began = blake3(), 0, time.monotonic()
+    digest, at, judged, began = blake3(), 0, 0, time.monotonic()
     while at < len(view):
-        piece = view[at : at + PIECE]
-        count = response.readinto(piece)
+        count = _receive(response, view[at : at + PIECE])
         if not count:
             raise RefusedError("network", f"the body ended after {at:,} of {len(view):,} bytes")
-        digest.update(piece[:count])
         at += count
+        if at - judged >= PIECE or at == len(view):
+            digest.update(view[judged:at])
+            judged = at
         seconds = time.monotonic() - began
         if seconds > SLOW_SECONDS and at < seconds * floor:
             raise RefusedError("slow", f"{at / seconds / 1e3:.0f} kB/s")
     if response.readinto(bytearray(1)):
         raise RefusedError("answer", "more came than was asked for")
     return digest.hexdigest()
+
+
+def _receive(response: http.client.HTTPResponse, piece: memoryview) -> int:
+    """What one receive brings; ``readinto`` would wait until the piece is full, however slowly it comes."""
+    if response.chunked or response.length is None:
+        found = response.read1(len(piece))
+        piece[: len(found)] = found
+        return len(found)
+    count = response.fp.readinto1(piece)
+    response.length -= count
+    return count
 
 
 def _write(descriptor: int, view: memoryview, start: int) -> None:

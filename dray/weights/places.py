@@ -62,21 +62,17 @@ def prepare(place: Place) -> None:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise WeightsError(
-            f"{place.root}: models cannot be kept there: {error.strerror}; set {CACHE_VARIABLE} to another folder"
-        ) from None
+        raise WeightsError(f"{place.root}: models cannot be kept there: {error.strerror}") from None
     if owner != os.getuid():
-        raise WeightsError(f"{place.root} belongs to another user; set {CACHE_VARIABLE} to another folder")
+        raise WeightsError(f"{place.root}: models cannot be kept there: it belongs to another user")
     if place.memory and shared and not os.path.ismount(place.root):
         _mount_huge(place.root)
 
 
 def withdraw(place: Place) -> None:
-    """Remove the folder where nothing is in it any more, and our mount."""
-    if place.root.parent == _SHARED and os.path.ismount(place.root) and not _models(place.root):
+    """Remove our mount where nothing is in it any more; while somebody has a file of it open, it stays."""
+    if place.root.parent == _SHARED and os.path.ismount(place.root) and not _folders(place.root):
         subprocess.run(["umount", str(place.root)], capture_output=True, check=False)
-    if place.memory and not _models(place.root) and not os.path.ismount(place.root):
-        shutil.rmtree(place.root, ignore_errors=True)
 
 
 def room(place: Place) -> int:
@@ -131,8 +127,8 @@ def _mount_huge(root: Path) -> None:
     )
 
 
-def _models(root: Path) -> list[str]:
-    """Folders of models, whole or not."""
+def _folders(root: Path) -> list[str]:
+    """Of models, whole or not."""
     return [path.name for path in root.iterdir() if path.is_dir()] if root.is_dir() else []
 
 

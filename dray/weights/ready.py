@@ -58,7 +58,7 @@ class ReadyMap:
             with fresh.open("wb") as file:
                 file.write(head)
                 file.flush()
-                # All its blocks: a full disk is an error here, where a hole in the map would be a SIGBUS later.
+                # All blocks now: on a full disk that is an error, and a hole would be a SIGBUS later.
                 os.posix_fallocate(file.fileno(), 0, _size(chunks))
             fresh.rename(path)
         return cls(path, writable=True)

@@ -58,7 +58,7 @@ def assert_same(bench: Any, got: Any, sent: Any) -> None:
 def test_staged_tensors_arrive_through_slots_of_any_size(bench: Any, file: Path, slot_bytes: int) -> None:
     _, sent = mapped(bench, file, "private")
     some = sent if slot_bytes > 512 else sent[:12]  # thousands of pieces each
-    with bench.device.Staging("cuda", slot_bytes=slot_bytes) as staging:
+    with bench.staging.Staging("cuda", slot_bytes=slot_bytes) as staging:
         got = [staging.copy(tensor) for _, tensor in some]
     for mine, (_, theirs) in zip(got, some, strict=True):
         assert_same(bench, mine, theirs)
@@ -114,7 +114,7 @@ def test_editing_a_tensor_changes_neither_the_file_nor_another_tensor(bench: Any
 
 def test_a_writable_mapping_is_pinned_and_read_from_directly(bench: Any, file: Path) -> None:
     mapping, sent = mapped(bench, file, "writable")
-    with bench.device.registered(mapping) as pinned:
+    with bench.registration.registered(mapping) as pinned:
         assert pinned
         assert all(tensor.is_pinned() for _, tensor in sent if tensor.numel())
         got = list(bench.device.to_device(sent, "cuda", headroom_bytes=0))
@@ -125,20 +125,20 @@ def test_a_writable_mapping_is_pinned_and_read_from_directly(bench: Any, file: P
 
 def test_a_refused_registration_leaves_no_error_behind(bench: Any, file: Path) -> None:
     mapping, sent = mapped(bench, file, "read-only")
-    with bench.device.registered(mapping) as pinned:
+    with bench.registration.registered(mapping) as pinned:
         print(f"a read-only mapping can be pinned here: {pinned}")
         assert int(torch.ones(3, device="cuda").sum()) == 3
         got = list(bench.device.to_device(sent, "cuda", headroom_bytes=0))
     for (_, mine), (_, theirs) in zip(got, sent, strict=True):
         assert_same(bench, mine, theirs)
-    with bench.device.registered(mapping, "cuda:0"), bench.device.registered(mapping) as twice:
+    with bench.registration.registered(mapping, "cuda:0"), bench.registration.registered(mapping) as twice:
         assert not (pinned and twice)  # what is pinned already cannot be pinned again
     assert int(torch.ones(3, device="cuda").sum()) == 3
 
 
 def test_a_private_mapping_is_refused(bench: Any, file: Path) -> None:
     mapping, _ = mapped(bench, file, "private")
-    with pytest.raises(ValueError, match="private"), bench.device.registered(mapping):
+    with pytest.raises(ValueError, match="private"), bench.registration.registered(mapping):
         pass
 
 
@@ -153,7 +153,7 @@ def test_an_iterator_can_be_abandoned_and_the_mapping_closed(bench: Any, file: P
     mapping, sent = mapped(bench, file, access)
     expected = [(name, tensor.clone()) for name, tensor in sent[:3]]
     if access == "writable":
-        with bench.device.registered(mapping):
+        with bench.registration.registered(mapping):
             found = bench.device.to_device(iter(sent), "cuda", headroom_bytes=0)
             got = [next(found) for _ in range(3)]
             found.close()

@@ -34,14 +34,14 @@ import torch
 
 try:
     from dray.weights import header
-    from dray.weights.loading import device
+    from dray.weights.loading import device, registration, staging
 except ModuleNotFoundError:
-    # The package around them imports what reads object stores; these two need nothing of it.
+    # The package around them imports what reads object stores; these need nothing of it.
     _package = ModuleType("dray.weights")
     _package.__path__ = [str(Path(__file__).parents[2] / "dray" / "weights")]
     sys.modules["dray.weights"] = _package
     from dray.weights import header
-    from dray.weights.loading import device
+    from dray.weights.loading import device, registration, staging
 
 HEADROOM = 1 << 30
 PART = 64 << 20  # bytes that the file is written and compared by
@@ -201,9 +201,9 @@ def staged_by_one_thread(bench: Bench) -> None:
     with (
         bench.timed(),
         bench.mapped("private") as (_, tensors),
-        device.Staging("cuda", threads=1) as staging,
+        staging.Staging("cuda", threads=1) as stage,
     ):
-        bench.load((name, staging.copy(tensor)) for name, tensor in tensors)
+        bench.load((name, stage.copy(tensor)) for name, tensor in tensors)
 
 
 def registered(bench: Bench, access: str) -> None:
@@ -223,7 +223,7 @@ def registered_within(bench: Bench) -> None:
 
 @contextmanager
 def _pinned(mapping: mmap.mmap) -> Iterator[None]:
-    with device.registered(mapping) as done:
+    with registration.registered(mapping) as done:
         if not done:
             raise RefusedError
         yield

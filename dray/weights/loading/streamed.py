@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import multiprocessing
 import os
 import time
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from dray.errors import WeightsError
 from dray.weights.cache import DESCRIPTION, READY, Shelf
 from dray.weights.checkpoint import INDEX, compare, places_of
 from dray.weights.chunks import ChunkPlan
-from dray.weights.description import read_description
+from dray.weights.description import Description, read_description
 from dray.weights.header import BITS, Header, TensorInfo, parse_header
 from dray.weights.places import Place
 from dray.weights.ready import ReadyMap
@@ -78,15 +79,15 @@ class StreamedWeights:
             return cls(name=str(folder), files=_files(folder, folder, {}))
         key = folder.name.removesuffix(_ENGINE)
         shelf = Shelf(place=Place(root=folder.parent, memory=True), key=key)
-        description = read_description(shelf.file(DESCRIPTION))
+        try:
+            place, description, ready = _opened(shelf.partial)
+        except (FileNotFoundError, WeightsError):
+            if not shelf.whole.is_dir():
+                raise
+            place, description, ready = _opened(shelf.whole)  # it was published, perhaps at this moment
         sizes = {file.name: (number, file.size) for number, file in enumerate(description.files)}
-        place = shelf.whole if shelf.whole.is_dir() else shelf.partial
-        return cls(
-            name=description.uri,
-            files=_files(folder, place, sizes),
-            plan=description.plan(),
-            ready=ReadyMap(shelf.file(READY), writable=False),
-        )
+        files = _files(folder, place, sizes)
+        return cls(name=description.uri, files=files, plan=description.plan(), ready=ready)
 
     @property
     def size(self) -> int:
@@ -110,7 +111,8 @@ class StreamedWeights:
             start, end = file.header.data_start + tensor.start, file.header.data_start + tensor.end
             if self.ready is not None and self.plan is not None:
                 numbers = self.plan.covering(file.number, start, end)
-                self.stats.waited += self.ready.wait(numbers, what=f"{self.name}: tensor {tensor.name!r}")
+                what = f"{self.name}: tensor {tensor.name!r}"
+                self.stats.waited += self.ready.wait(numbers, what=what, alive=_refuse_to_be_left)
             self.stats.tensors += 1
             self.stats.bytes += end - start
             yield tensor.name, self._view(file, mapping, tensor, start)
@@ -134,6 +136,20 @@ class StreamedWeights:
             piece = bytearray(mapping[start : start + count * size])
             return torch.frombuffer(piece, dtype=dtype).view(shape)
         return torch.frombuffer(mapping, dtype=dtype, count=count, offset=start).view(shape)
+
+
+def _opened(place: Path) -> tuple[Path, Description, ReadyMap]:
+    return place, read_description(place / DESCRIPTION), ReadyMap(place / READY, writable=False)
+
+
+def _refuse_to_be_left() -> None:
+    """A rank whose starter was killed waits no longer: it would keep its device's memory, for nobody.
+
+    vLLM's workers look for that only once they are loaded.
+    """
+    starter = multiprocessing.parent_process()
+    if starter is not None and not starter.is_alive():
+        raise WeightsError("the process that started this one is gone")
 
 
 def _files(headers: Path, data: Path, sizes: dict[str, tuple[int, int]]) -> list[_File]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dray.errors import WeightsError
 from dray.weights.loading.completeness import Completeness
 from dray.weights.loading.device import to_device
+from dray.weights.loading.failures import told
 from dray.weights.loading.streamed import LoadStats, StreamedWeights
 
 if TYPE_CHECKING:
@@ -23,6 +24,11 @@ _HEADROOM = 1 << 30  # bytes of a device's memory that copies on their way leave
 
 last_load: LoadStats | None = None
 """How this process's latest load went."""
+
+
+def load_stats(worker: Any) -> LoadStats | None:
+    """How a worker's latest load went: for ``collective_rpc``, which calls it in every rank."""
+    return last_load
 
 
 def register() -> None:
@@ -44,7 +50,8 @@ def _loader_class() -> type:
 
         def load_weights(self, model: torch.nn.Module, model_config: Any) -> None:
             """Load all tensors, then make sure that each parameter got its own."""
-            load(model, model_config)
+            with told():
+                load(model, model_config)
 
     return DrayModelLoader
 

@@ -12,6 +12,7 @@ from dray.requests import Kind
 pytestmark = pytest.mark.unit
 
 VLLM = EngineSpec(name="vllm", model="m", kind=Kind.CHAT)
+TWO_RANKS = EngineSpec(name="vllm", model="m", kind=Kind.CHAT, arguments={"tensor_parallel_size": 2})
 SIMULATED = EngineSpec(name="simulated", model="m", kind=Kind.CHAT)
 
 
@@ -53,11 +54,20 @@ def test_what_configures_engines_goes_along_and_nothing_else(monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
-    ("engine", "nodes", "expected"),
-    [("vllm", [(4, 0)], 1), ("vllm", [(4, 0), (8, 8), (8, 4)], 12), ("simulated", [(8, 8)], 1)],
+    ("spec", "nodes", "expected"),
+    [
+        (VLLM, [(4, 0)], 1),
+        (VLLM, [(4, 0), (8, 8), (8, 4)], 12),
+        (TWO_RANKS, [(4, 0), (8, 8), (8, 5)], 6),
+        (SIMULATED, [(8, 8)], 1),
+    ],
 )
-def test_one_replica_a_gpu(engine: str, nodes: list[tuple[float, float]], expected: int) -> None:
-    assert default_replicas(engine, _cluster(*nodes)) == expected
+def test_one_replica_a_gpu(spec: EngineSpec, nodes: list[tuple[float, float]], expected: int) -> None:
+    assert default_replicas(spec, _cluster(*nodes)) == expected
+
+
+def test_a_replica_of_several_ranks_has_a_gpu_for_each() -> None:
+    assert actor_options(TWO_RANKS, _cluster((32, 8)), 4)["num_gpus"] == 2
 
 
 def test_names_belong_to_the_job() -> None:

@@ -22,6 +22,8 @@ import pyarrow
 import pytest
 
 from dray.weights import bundle
+from dray.weights.bundle import archive, restoring
+from dray.weights.bundle import key as keys
 
 pytestmark = pytest.mark.unit
 
@@ -104,7 +106,7 @@ def _publish(location: Path, content: bytes, key: str = KEY) -> None:
     packed = pyarrow.compress(content, codec="zstd", asbytes=True)
     location.mkdir(exist_ok=True)
     digest = hashlib.sha256(packed).hexdigest()
-    _archive(location, key).write_bytes(packed + bundle._trailer(key, digest))
+    _archive(location, key).write_bytes(packed + archive.trailer_of(key, digest))
 
 
 def _tar(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
@@ -199,7 +201,7 @@ def test_the_same_files_give_the_same_bytes(tmp_path: Path) -> None:
     for number in (1, 2):
         caches = _fill(tmp_path / f"caches{number}")
         for name in KEPT:
-            times = (5, 5) if name.startswith(bundle._BUILT_BY_NINJA) else (number, number)
+            times = (5, 5) if name.startswith(archive._BUILT_BY_NINJA) else (number, number)
             os.utime(caches / name, ns=times)
         (caches / "vllm").chmod(0o700 if number == 1 else 0o750)
         assert bundle.save(str(tmp_path / f"location{number}"), KEY, caches)
@@ -214,7 +216,7 @@ def test_the_first_one_stays(location: Path, caches: Path, monkeypatch: pytest.M
     assert bundle.save(str(location), KEY, caches)
     before = _archive(location).read_bytes()
     (caches / "empty").write_bytes(b"another")
-    monkeypatch.setattr(bundle, "_pack", lambda *_: pytest.fail("packed for nothing"))
+    monkeypatch.setattr(archive, "pack", lambda *_: pytest.fail("packed for nothing"))
     assert not bundle.save(str(location), KEY, caches)
     assert _archive(location).read_bytes() == before
 
@@ -222,13 +224,13 @@ def test_the_first_one_stays(location: Path, caches: Path, monkeypatch: pytest.M
 def test_one_that_appears_while_another_is_packed_stays(
     location: Path, caches: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pack = bundle._pack
+    pack = archive.pack
 
     def slow(*arguments: Any) -> None:
         pack(*arguments)
         _archive(location).write_bytes(b"the first one's")
 
-    monkeypatch.setattr(bundle, "_pack", slow)
+    monkeypatch.setattr(archive, "pack", slow)
     assert not bundle.save(str(location), KEY, caches)
     assert [(path.name, path.read_bytes()) for path in location.iterdir()] == [
         (f"{KEY}.tar.zst", b"the first one's")
@@ -287,7 +289,7 @@ def test_what_was_restored_before_the_machine_started_is_restored_again(
     assert bundle.save(str(location), KEY, caches)
     assert bundle.restore(str(location), KEY, root)
     (root / "triton/KEY/__grp__kernel.json").write_bytes(b"")  # torn by a power cut
-    monkeypatch.setattr(bundle, "boot_id", lambda: "another")
+    monkeypatch.setattr(restoring, "boot_id", lambda: "another")
     assert bundle.restore(str(location), KEY, root)
     assert _files(root) == KEPT
 
@@ -336,8 +338,8 @@ def test_what_is_no_key(key: str, location: Path, caches: Path, root: Path) -> N
 def test_a_file_that_is_taken_away_while_saving(
     location: Path, caches: Path, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = bundle._names
-    monkeypatch.setattr(bundle, "_names", lambda folder: [*names(folder), "vanished"])
+    names = archive.names_in
+    monkeypatch.setattr(archive, "names_in", lambda folder: [*names(folder), "vanished"])
     assert bundle.save(str(location), KEY, caches)
     assert bundle.restore(str(location), KEY, root)
     assert _files(root) == KEPT
@@ -381,7 +383,7 @@ def test_what_is_no_tar_or_no_zstd(location: Path, root: Path) -> None:
     assert not bundle.restore(str(location), KEY, root)
     plain = b"no zstd"
     digest = hashlib.sha256(plain).hexdigest()
-    _archive(location).write_bytes(plain + bundle._trailer(KEY, digest))
+    _archive(location).write_bytes(plain + archive.trailer_of(KEY, digest))
     assert not bundle.restore(str(location), KEY, root)
     assert _nothing_written(root)
 
@@ -432,7 +434,7 @@ def test_a_link_is_never_a_way_out(location: Path, root: Path, tmp_path: Path) -
 @pytest.mark.parametrize("time", ["soon", "9" * 40, "-" + "9" * 40])
 def test_a_time_that_is_none(time: str, location: Path, root: Path) -> None:
     info = _member("a")
-    info.pax_headers = {bundle._TIME: time}
+    info.pax_headers = {archive._TIME: time}
     _publish(location, _tar((info, b"x")))
     assert not bundle.restore(str(location), KEY, root)
     assert _nothing_written(root)
@@ -441,7 +443,7 @@ def test_a_time_that_is_none(time: str, location: Path, root: Path) -> None:
 def test_a_bundle_that_is_too_large(
     location: Path, root: Path, monkeypatch: pytest.MonkeyPatch, warnings: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(bundle, "LIMIT_BYTES", 1 << 20)
+    monkeypatch.setattr(archive, "LIMIT_BYTES", 1 << 20)
     _publish(location, _tar((_member("zeros"), bytes(2 << 20))))
     assert _archive(location).stat().st_size < 1 << 20
     assert not bundle.restore(str(location), KEY, root)
@@ -453,7 +455,7 @@ def test_a_bundle_that_is_too_large(
 
 def test_too_many_files(location: Path, caches: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert bundle.save(str(location), KEY, caches)
-    monkeypatch.setattr(bundle, "LIMIT_FILES", len(KEPT) - 1)
+    monkeypatch.setattr(archive, "LIMIT_FILES", len(KEPT) - 1)
     assert not bundle.restore(str(location), KEY, root)
     assert not bundle.save(str(location), OTHER_KEY, caches)
     assert _nothing_written(root)
@@ -461,7 +463,7 @@ def test_too_many_files(location: Path, caches: Path, root: Path, monkeypatch: p
 
 
 def test_caches_that_are_too_large(location: Path, caches: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bundle, "LIMIT_BYTES", 1000)
+    monkeypatch.setattr(archive, "LIMIT_BYTES", 1000)
     assert not bundle.save(str(location), KEY, caches)
     assert not location.exists()
 
@@ -548,7 +550,7 @@ def test_versions_need_no_import_of_vllm_or_torch() -> None:
 
 
 def test_the_cpu_is_named_with_its_instructions() -> None:
-    said = json.loads(bundle._cpu().partition(" ")[2])
+    said = json.loads(keys._cpu().partition(" ")[2])
     assert said.get("flags") or said.get("Features")
 
 
@@ -559,16 +561,16 @@ def test_the_gpu_is_the_first_visible_one(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     for visible, asked in (("GPU-1f2e,GPU-33", "GPU-1f2e"), ("3", "3"), ("", "0")):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-        assert bundle._gpu() == "NVIDIA H100 80GB HBM3, 9.0"
+        assert keys._gpu() == "NVIDIA H100 80GB HBM3, 9.0"
         assert (tmp_path / "nvidia-smi.asked").read_text().strip() == f"--id={asked}"
 
 
 def test_a_gpu_that_nobody_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))  # no nvidia-smi
-    monkeypatch.setattr(bundle, "_ASK_TORCH", "print('AMD Instinct MI300X, gfx942')")
-    assert bundle._gpu() == "AMD Instinct MI300X, gfx942"
-    monkeypatch.setattr(bundle, "_ASK_TORCH", "raise RuntimeError('no driver')")
-    assert bundle._gpu() == "unknown"
+    monkeypatch.setattr(keys, "_ASK_TORCH", "print('AMD Instinct MI300X, gfx942')")
+    assert keys._gpu() == "AMD Instinct MI300X, gfx942"
+    monkeypatch.setattr(keys, "_ASK_TORCH", "raise RuntimeError('no driver')")
+    assert keys._gpu() == "unknown"
 
 
 # ---- where the caches are ----
@@ -579,9 +581,9 @@ def test_the_environment_keeps_everything_below_one_folder(tmp_path: Path) -> No
     assert environment.pop("VLLM_ENABLE_STARTUP_PLAN") == "1"
     folders = {Path(folder).relative_to(tmp_path) for folder in environment.values()}
     assert len(folders) == len(environment), "one folder each"
-    for prefix in bundle._BUILT_BY_NINJA:
+    for prefix in archive._BUILT_BY_NINJA:
         assert Path(prefix) in folders
-    for pattern in bundle._NOT_SHARED:
+    for pattern in archive._NOT_SHARED:
         assert Path(pattern).parts[0] == Path(environment["VLLM_CACHE_ROOT"]).name
 
 

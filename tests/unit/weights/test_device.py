@@ -15,17 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dray.weights.loading import device
-from dray.weights.loading.device import (
-    HostCopier,
-    InFlight,
-    Piece,
-    Ring,
-    Room,
-    Staging,
-    registered,
-    to_device,
-)
+from dray.weights.loading import registration
+from dray.weights.loading.device import to_device
+from dray.weights.loading.registration import registered
+from dray.weights.loading.ring import InFlight, Piece, Ring, Room
+from dray.weights.loading.staging import HostCopier, Staging
 
 torch = pytest.importorskip("torch")
 
@@ -490,9 +484,9 @@ def test_a_part_of_a_mapping_can_be_pinned(monkeypatch: pytest.MonkeyPatch, tmp_
 def test_how_memory_is_mapped_is_read_for_exactly_that_memory(tmp_path: Path) -> None:
     with mapped(tmp_path / "file", mmap.ACCESS_READ) as mapping:
         view = torch.frombuffer(mapping, dtype=torch.uint8)
-        assert device._access(view.data_ptr(), view.nbytes) == ["r--s"]
+        assert registration._access(view.data_ptr(), view.nbytes) == ["r--s"]
         del view
-    assert device._access(0, 1) == []
+    assert registration._access(0, 1) == []
 
 
 # ---- the benchmark's own parts -------------------------------------------------------------------

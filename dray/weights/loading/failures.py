@@ -1,0 +1,48 @@
+"""Why a rank could not load its weights, for the process that started it.
+
+vLLM itself says there only that some worker failed. All processes of an engine inherit the variable.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from dray.errors import WeightsError
+
+_VARIABLE = "DRAY_LOAD_FAILURES"
+
+
+@contextmanager
+def ranks_heard() -> Iterator[None]:
+    """Around the start of an engine: raises what a rank raised, in place of what vLLM makes of it.
+
+    Raises:
+        WeightsError: as one of the ranks said it.
+    """
+    with tempfile.TemporaryDirectory(prefix="dray-load-") as folder:
+        os.environ[_VARIABLE] = folder
+        try:
+            yield
+        except Exception as error:
+            said = [text for file in Path(folder).iterdir() if (text := file.read_text())]
+            if isinstance(error, WeightsError) or not said:
+                raise
+            raise WeightsError(said[0]) from error
+        finally:
+            os.environ.pop(_VARIABLE, None)
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """Around a load: what it raises is told to whoever hears the ranks, if anybody does."""
+    try:
+        yield
+    except WeightsError as error:
+        if folder := os.environ.get(_VARIABLE):
+            with suppress(OSError):
+                (Path(folder) / str(os.getpid())).write_text(str(error))
+        raise
