@@ -7,9 +7,11 @@ written to its file: what is in a file was verified, whatever is killed or arriv
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import http.client
 import json
+import mmap
 import os
 import queue
 import sys
@@ -20,7 +22,7 @@ from urllib.parse import urlsplit
 
 from blake3 import blake3
 
-PIECE = 256 << 10  # bytes received at most at once: the digest reads them while they are in the core's cache
+PIECE = 1 << 20  # bytes received at most at once: the digest reads them while they are in the core's cache
 STALL_SECONDS = 10.0  # between two pieces
 SLOW_SECONDS = 5.0  # from when on a chunk must have come at its floor rate on average
 
@@ -43,7 +45,7 @@ class Fetcher(threading.Thread):
         super().__init__(daemon=True)
         self._orders = orders
         self._files = files
-        self._buffer = memoryview(bytearray(size))
+        self._buffer = memoryview(_buffer(size))
         self._connections: dict[tuple[str, str], http.client.HTTPConnection] = {}
 
     def run(self) -> None:
@@ -114,14 +116,20 @@ class Fetcher(threading.Thread):
             connection.close()
 
 
+def _buffer(size: int) -> mmap.mmap:
+    """Private memory, on huge pages where there are any: a fault each 2 MiB instead of each 4 KiB."""
+    buffer = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(AttributeError, OSError):
+        buffer.madvise(mmap.MADV_HUGEPAGE)
+    return buffer
+
+
 def _connection(scheme: str, netloc: str) -> http.client.HTTPConnection:
     if scheme == "http":
         return http.client.HTTPConnection(netloc, timeout=STALL_SECONDS)
     import ssl
 
     context = ssl.create_default_context()
-    if bundle := os.environ.get("AWS_CA_BUNDLE"):  # beside the system's own, and SSL_CERT_FILE
-        context.load_verify_locations(bundle)
     proxy = _proxy(netloc)
     connection = http.client.HTTPSConnection(proxy or netloc, timeout=STALL_SECONDS, context=context)
     if proxy:

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import json
+import random
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 from dray.errors import ConfigError, WeightsError
-from dray.requests.objects import ObjectInfo, ObjectStoreOptions, head, list_under, read_range
+from dray.requests.objects import (
+    ObjectInfo,
+    ObjectStoreOptions,
+    ReplacedError,
+    head,
+    list_under,
+    read_range,
+)
 from dray.weights import hub
 from dray.weights.checkpoint import INDEX, compare, places_of, refuse_incomplete
 from dray.weights.header import HEADER_LIMIT, Header, parse_header
@@ -21,6 +30,7 @@ _USUAL = (
     "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja",
     "preprocessor_config.json",
 )  # fmt: skip
+_WAITS = (0.5, 1.0, 2.0)  # seconds at most before a small read is tried again
 _HEADER_GUESS = 128 << 10  # bytes; about 1,000 tensors, so that one request is mostly enough
 
 
@@ -118,12 +128,18 @@ def _bytes(uri: str, file: ModelFile, options: ObjectStoreOptions | None, end: i
     if file.size == 0:
         return b""
     place, end = f"{uri}/{file.name}", min(end or file.size, file.size)
-    try:
-        if hub.is_hub(uri):
-            return hub.read(file, 0, end)
-        return read_range(place, 0, end, etag=file.etag, options=options)
-    except OSError as error:
-        raise WeightsError(f"{place}: {error}") from None
+    for wait in (*_WAITS, None):
+        try:
+            if hub.is_hub(uri):
+                return hub.read(file, 0, end)
+            return read_range(place, 0, end, etag=file.etag, options=options)
+        except (FileNotFoundError, PermissionError, ReplacedError) as error:
+            raise WeightsError(f"{place}: {error}") from None
+        except OSError as error:
+            if wait is None:
+                raise WeightsError(f"{place}: {error}") from None
+            time.sleep(random.uniform(0, wait))  # noqa: S311  spreads load, guards nothing
+    raise AssertionError  # the last wait is None
 
 
 def _header(manifest: Manifest, file: ModelFile, options: ObjectStoreOptions | None) -> Header:

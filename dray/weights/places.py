@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -119,12 +120,19 @@ def _room_in(folder: Path, version: int) -> int:
 
 
 def _mount_huge(root: Path) -> None:
-    if os.geteuid() != 0 or os.environ.get(HUGE_VARIABLE) == "0" or any(root.iterdir()):
+    """Once, however many processes come at the same time: they lock the folder that lies below the mount."""
+    if os.geteuid() != 0 or os.environ.get(HUGE_VARIABLE) == "0":
         return
-    options = "huge=always,mode=0700,nosuid,nodev,noexec"
-    subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", options, "dray-models", str(root)], capture_output=True, check=False
-    )
+    below = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(below, fcntl.LOCK_EX)
+        if os.path.ismount(root) or any(os.scandir(below)):  # somebody was first, or works without
+            return
+        options = "huge=always,size=90%,mode=0700,nosuid,nodev,noexec"
+        command = ["mount", "-t", "tmpfs", "-o", options, "dray-models", str(root)]
+        subprocess.run(command, capture_output=True, check=False)
+    finally:
+        os.close(below)
 
 
 def _folders(root: Path) -> list[str]:

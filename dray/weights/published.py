@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from blake3 import blake3
+
 from dray.errors import WeightsError
 from dray.weights.manifest import PUBLISHED, Manifest
 
@@ -20,7 +22,14 @@ _SMALLEST, _LARGEST = 64 << 10, 256 << 20  # bytes of a chunk: it is held in mem
 
 def manifest_text(files: Mapping[str, Mapping[str, Any]], chunk_bytes: int) -> str:
     """A published manifest; for each file its ``size`` and, in ``blake3``, a hexadecimal digest a chunk."""
-    return json.dumps({"format": _FORMAT, "chunk_bytes": chunk_bytes, "files": dict(files)}, indent=1) + "\n"
+    content = {"format": _FORMAT, "chunk_bytes": chunk_bytes, "files": dict(files)}
+    return json.dumps({**content, "seal": _seal(content)}, indent=1) + "\n"
+
+
+def _seal(content: Mapping[str, Any]) -> str:
+    """Tells a damaged manifest from a damaged model; it keeps nobody from writing another one."""
+    canonical = {name: value for name, value in content.items() if name != "seal"}
+    return blake3(json.dumps(canonical, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def with_digests(manifest: Manifest, text: bytes) -> Manifest:
@@ -52,6 +61,8 @@ def _parsed(text: bytes, place: str) -> tuple[int, Mapping[str, tuple[int, bytes
         chunk_bytes = int(found["chunk_bytes"])
         if found["format"] != _FORMAT or not _SMALLEST <= chunk_bytes <= _LARGEST:
             raise WeightsError(f"{place}: of another version of dray; publish the model again")
+        if found["seal"] != _seal(found):
+            raise ValueError
         entries = {
             name: (int(file["size"]), bytes.fromhex("".join(file["blake3"])))
             for name, file in found["files"].items()

@@ -21,9 +21,7 @@ _SAYS = {
     "room": (
         "no room for model {uri} ({size:.2f} GB) in {root}; set DRAY_MODEL_CACHE to a folder on a larger disk"
     ),
-    "untrusted": (
-        "{file}: the store's certificate is not trusted ({detail}); set SSL_CERT_FILE or AWS_CA_BUNDLE"
-    ),
+    "untrusted": ("{file}: the store's certificate is not trusted ({detail}); set SSL_CERT_FILE"),
     "stalled": "{place}: nothing arrived for a long time ({detail})",
 }
 _OTHERWISE = "{place}: could not be read in {tries} tries: {detail}"

@@ -27,6 +27,7 @@ class Limits:
 
     first_window: int = 8
     largest_window: int = 64
+    round_seconds: float = 0.2  # at least, before a window is judged: shorter ones are noise
     tries: int = 10  # of one chunk at the origin; a busy one is asked as long as anything comes
     corrupt_tries: int = 3
     longest_wait: float = 8.0
@@ -266,7 +267,7 @@ class Window:
             return
         self._bytes += size
         self._answers += 1
-        if self._answers >= self.size and now > self._began:
+        if self._answers >= self.size and now - self._began >= self._limits.round_seconds:
             self._judge(self._bytes / (now - self._began))
             self._began, self._bytes, self._answers = now, 0, 0
 

@@ -74,6 +74,8 @@ def read_request(stream: BinaryIO) -> Request | None:
     while (line := stream.readline(65_536).decode("latin-1").strip()) != "":
         name, value = line.split(":", 1)
         headers[name.strip().lower()] = value.strip()
+    if target.startswith(("http://", "https://")):  # the absolute form (RFC 9112, 3.2.2)
+        target = "/" + target.split("/", 3)[3]
     path, _, query = target.partition("?")
     return Request(
         method=method,
