@@ -24,7 +24,8 @@ ENVIRONMENT = {
     "DO_NOT_TRACK": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "TOKENIZERS_PARALLELISM": "false",
-    # For ranks in processes of their own; vLLM's 5 s are short on busy cores, and what it kills leaves segments.
+    # For ranks in processes of their own: vLLM's 5 s are short on busy cores, and what it kills leaves
+    # segments of shared memory.
     "VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS": "20",
     # The engine shares its cores with Ray, the shard task and the store. OpenMP threads that spin for long at
     # barriers then wait for whole time slices: 11 requests/s instead of 130 on 2 busy cores. A short spin
