@@ -1,0 +1,130 @@
+"""What a decision can ask for, what it can be charged to, and how long to wait."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class OnRequest(StrEnum):
+    """What becomes of the requests without an outcome."""
+
+    KEEP = "keep"  # pending, for whoever takes the shard next
+    RETRY = "retry"  # this one, in the same engine
+    ERROR = "error"  # an error row with the decision's code
+
+
+class OnShard(StrEnum):
+    """What becomes of the shard. Finished rows stay in every case."""
+
+    GO_ON = "go on"
+    HOLD = "hold"  # keep the lease and the results, admit nothing, try the store again
+    DROP = "drop"  # it is not ours
+    RELEASE = "release"
+    SUSPECT = "suspect"  # release; from now on it has an engine to itself, so that a crash tells something
+    SPLIT = "split"  # two halves, which inherit the suspicion and no interruptions
+
+
+class OnReplica(StrEnum):
+    """What becomes of the replica."""
+
+    GO_ON = "go on"
+    LEAVE = "leave"  # it is fed no more, and its node is drained; another is asked for
+    REPLACE = "replace"
+    SHRINK = "shrink"  # replace by one with fewer sequences and tokens at once
+
+
+class OnJob(StrEnum):
+    """What becomes of the job."""
+
+    GO_ON = "go on"
+    FAIL = "fail"
+    PAUSE = "pause"  # with the reason; an operator resumes it
+    CANCEL = "cancel"
+    EXPIRE = "expire"
+
+
+class OnPrefect(StrEnum):
+    """How the shard's task ends."""
+
+    GO_ON = "go on"  # it does not
+    RETRY = "retry"
+    SUPERSEDED = "superseded"  # completed, under this name
+    SPLIT = "split"  # completed, under this name: the halves are tasks of their own
+    FAIL = "fail"  # and is not retried
+    PAUSE = "pause"
+    CANCEL = "cancel"
+
+
+class Budget(StrEnum):
+    """What a loss is charged to."""
+
+    INFRA = "infra"
+    NODE = "node"
+    REPLICA = "replica"
+    MODEL = "model"
+    OOM = "oom"
+    UNKNOWN = "unknown"
+    ERROR_RATE = "error rate"
+
+
+class OnSpent(StrEnum):
+    """What happens when a budget is spent."""
+
+    FAIL = "fail"  # the job
+    EXCLUDE = "exclude"  # the node gets no more replicas while another can have them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allowance:
+    """``limit`` charges have no consequence, the next one has. None leaves it to the job's settings."""
+
+    limit: int | None
+    scope: str
+    then: OnSpent
+
+
+ALLOWANCES: Mapping[Budget, Allowance] = {
+    Budget.INFRA: Allowance(limit=20, scope="the job", then=OnSpent.FAIL),
+    Budget.NODE: Allowance(limit=2, scope="the node, in the job", then=OnSpent.EXCLUDE),
+    # More than it takes to find one bad row of a million, log2(n) + 2, or a broken model would never be told
+    # from bad rows.
+    Budget.MODEL: Allowance(limit=25, scope="the job, since a row was last answered", then=OnSpent.FAIL),
+    Budget.REPLICA: Allowance(
+        limit=5, scope="the replica, since a row was last answered", then=OnSpent.EXCLUDE
+    ),
+    Budget.OOM: Allowance(limit=2, scope="the job", then=OnSpent.FAIL),
+    Budget.UNKNOWN: Allowance(limit=2, scope="the job", then=OnSpent.FAIL),
+    Budget.ERROR_RATE: Allowance(limit=None, scope="the job", then=OnSpent.FAIL),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Seconds before the next try: full jitter up to ``base``, doubled with each try in a row, up to ``cap``.
+
+    https://aws.amazon.com/builders-library/timeouts-retries-and-backoff-with-jitter/
+    """
+
+    base: float = 0.0
+    cap: float = 0.0
+
+    def seconds(self, tries: int, rng: random.Random) -> float:
+        """A draw, after ``tries`` in a row that failed the same way before this one."""
+        return rng.uniform(0.0, min(self.cap, self.base * 2.0 ** min(max(tries, 0), 30)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """What follows, and what it is charged to. ``code`` is that of error rows, None for the request's own."""
+
+    request: OnRequest = OnRequest.KEEP
+    code: str | None = None
+    shard: OnShard = OnShard.RELEASE
+    replica: OnReplica = OnReplica.GO_ON
+    job: OnJob = OnJob.GO_ON
+    prefect: OnPrefect = OnPrefect.RETRY
+    charges: tuple[Budget, ...] = ()
+    wait: Wait = Wait()

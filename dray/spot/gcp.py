@@ -1,0 +1,89 @@
+"""GCP: preemption and host maintenance, from the metadata server, which answers when a value changes.
+
+https://cloud.google.com/compute/docs/metadata/querying-metadata
+https://cloud.google.com/compute/docs/metadata/getting-live-migration-notice
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from urllib.parse import quote
+
+from dray.spot.asking import LINK_LOCAL, TIMEOUT, Answer, ask
+from dray.spot.notices import SOON, Kind, Notice, SourceError, plain
+
+PREEMPTED = "preempted"
+MAINTENANCE = "maintenance-event"
+ROOT = "/computeMetadata/v1/instance/"
+HEADERS = {"Metadata-Flavor": "Google"}
+
+_NEVER_SEEN = "0"  # no value has this ETag: the answer comes at once
+# What a value says when there is something to say; else it is FALSE, or NONE.
+_SAYS = {PREEMPTED: re.compile("TRUE"), MAINTENANCE: re.compile("[A-Z_]+_ON_HOST_MAINTENANCE")}
+
+
+class GcpSource:
+    """One value of this instance's metadata: ``preempted`` or ``maintenance-event``.
+
+    A look waits up to ``wait`` seconds for a change, so a preemption is known the moment it is announced.
+    """
+
+    name = "gcp"
+    pause = 1.0  # where the server does not wait
+
+    def __init__(
+        self,
+        key: str,
+        base_url: str = LINK_LOCAL,
+        *,
+        wait: int = 10,
+        timeout: float = TIMEOUT,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.key = key
+        self._base_url = base_url
+        self._wait = wait
+        self._timeout = timeout
+        self._clock = clock
+        self._etag = _NEVER_SEEN
+
+    def poll(self) -> list[Notice]:
+        """The notice in force, if there is one; returns when the value changes or ``wait`` seconds passed."""
+        etag, self._etag = self._etag, _NEVER_SEEN  # after a fault the value is read anew
+        waits = 0 if etag == _NEVER_SEEN else self._wait
+        query = f"?wait_for_change=true&last_etag={quote(etag, safe='')}&timeout_sec={self._wait}"
+        answer = ask(
+            self._base_url, f"{ROOT}{self.key}{query}", headers=HEADERS, timeout=waits + self._timeout
+        )
+        value = value_of(answer, self.key)
+        self._etag = answer.headers.get("etag") or _NEVER_SEEN
+        return noticed(self.key, value, self._clock())
+
+
+def value_of(answer: Answer, key: str) -> str:
+    """The value in an answer.
+
+    Raises:
+        SourceError: it is no answer of GCP's, or none now: the server says 503 while it is worked on.
+    """
+    if answer.status != 200 or answer.headers.get("metadata-flavor") != "Google":
+        raise SourceError(f"GET {ROOT}{key}: status {answer.status}")
+    return plain(answer.text)
+
+
+def noticed(key: str, value: str, now: float) -> list[Notice]:
+    """The notice that a value means. GCP names no time: a preempted machine has 30 s from the notice."""
+    if not _SAYS[key].fullmatch(value):
+        return []
+    preempted = key == PREEMPTED
+    notice = Notice(
+        source=GcpSource.name,
+        kind=Kind.INTERRUPTION if preempted else Kind.MAINTENANCE,
+        action=PREEMPTED if preempted else value,
+        deadline=now + SOON if preempted else None,
+        seen_at=now,
+        id=f"gcp/{key}/{value}",
+    )
+    return [notice]

@@ -1,0 +1,102 @@
+"""What an error says by itself: dray's own, the system's, and a library's that no seam has translated."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dray import errors
+from dray.spot.foreign import Sign, sign_of_class
+
+OURS: Mapping[type[BaseException], Sign] = {
+    errors.DrayError: Sign.OTHER,
+    errors.RefusedError: Sign.REFUSED,
+    errors.InputError: Sign.REFUSED,
+    errors.ConfigError: Sign.REFUSED,
+    errors.WeightsError: Sign.REFUSED,
+    errors.JobChangedError: Sign.REFUSED,
+    errors.JobBusyError: Sign.REFUSED,
+    errors.UnknownJobError: Sign.REFUSED,
+    errors.StoreError: Sign.STORE_BROKEN,
+    errors.StoreUnreachableError: Sign.STORE_AWAY,  # it was there when the job was opened
+    errors.StoreTransientError: Sign.STORE_AWAY,
+    errors.StoreFatalError: Sign.STORE_BROKEN,
+    errors.FencedError: Sign.FENCED,
+    errors.EngineError: Sign.OTHER,
+    errors.RequestRefused: Sign.REQUEST_REFUSED,
+    errors.EngineDeadError: Sign.ENGINE_DEAD,
+    errors.EngineStartError: Sign.ENGINE_START,
+    errors.ReplicaLostError: Sign.LOST,
+    errors.ClusterError: Sign.ENDED,  # without its head there is nothing to try again on: resume the job
+    errors.JobFailedError: Sign.ENDED,
+    errors.CancelledError: Sign.CANCELLED,
+}
+
+_RAN_INSIDE = "ray.exceptions.RayTaskError"
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorFacts:
+    """An error without its text, which may quote what it must not. ``code`` is that of a refused request.
+
+    ``oom`` and ``preempted`` are what whoever reported the loss knew of it, such as Ray's own word for it.
+    """
+
+    sign: Sign
+    name: str = ""
+    code: str | None = None
+    oom: bool = False
+    preempted: bool = False
+
+
+def facts_of(error: BaseException) -> ErrorFacts:
+    """What ``error`` says. It may carry ``oom`` and ``preempted`` as attributes, as Ray's errors do."""
+    inside = _is_named(error, _RAN_INSIDE)
+    cause = _attribute(error, "cause") if inside else None
+    if inside and isinstance(cause, errors.DrayError):
+        return facts_of(cause)
+    sign = _sign(error)
+    if inside:  # foreign to the engine: it is dead, of what the cause says if that is memory
+        oom = isinstance(cause, BaseException) and sign_of_class(type(cause)) is Sign.OOM
+        sign = Sign.OOM if oom else Sign.ENGINE_DEAD
+    code = _attribute(error, "code") if sign is Sign.REQUEST_REFUSED else None
+    return ErrorFacts(
+        sign=sign,
+        name=type(error).__name__,
+        code=code if isinstance(code, str) else None,
+        oom=_attribute(error, "oom") is True,
+        preempted=_attribute(error, "preempted") is True,
+    )
+
+
+def _sign(error: BaseException) -> Sign:
+    for base in type(error).__mro__:
+        if base in OURS:
+            return OURS[base]
+    foreign = sign_of_class(type(error))
+    if foreign is not None:
+        return foreign
+    return _of_system(error) if isinstance(error, OSError) else Sign.OTHER
+
+
+def _of_system(error: OSError) -> Sign:
+    """Files and object stores: ``requests/objects.py`` turns all of the latter's errors into these."""
+    if error.errno in _FULL or isinstance(error, FileNotFoundError | PermissionError):
+        return Sign.STORE_BROKEN
+    # Object stores give no number: what is neither missing nor forbidden was busy, or out of reach.
+    if error.errno is None or isinstance(error, ConnectionError | TimeoutError):
+        return Sign.STORE_AWAY
+    return Sign.OTHER
+
+
+def _attribute(error: BaseException, name: str) -> object:
+    try:
+        return getattr(error, name, None)
+    except Exception:  # noqa: BLE001  a property of a class that nobody here has seen
+        return None
+
+
+def _is_named(error: BaseException, name: str) -> bool:
+    return any(f"{base.__module__}.{base.__qualname__}" == name for base in type(error).__mro__)

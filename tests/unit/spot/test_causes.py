@@ -1,0 +1,577 @@
+"""The table of causes, cell by cell; and what holds of every decision."""
+
+from __future__ import annotations
+
+import errno
+import math
+import random
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dray.errors import (
+    CancelledError,
+    ClusterError,
+    ConfigError,
+    DrayError,
+    EngineDeadError,
+    EngineStartError,
+    FencedError,
+    InputError,
+    JobFailedError,
+    ReplicaLostError,
+    RequestRefused,
+    StoreFatalError,
+    StoreTransientError,
+    StoreUnreachableError,
+    WeightsError,
+)
+from dray.spot.causes import (
+    INTERRUPTIONS,
+    NOTICE_SECONDS,
+    RULES,
+    STORE_PATIENCE,
+    Cause,
+    Decision,
+    Facts,
+    decide,
+    in_force,
+)
+from dray.spot.effects import (
+    ALLOWANCES,
+    Budget,
+    OnJob,
+    OnPrefect,
+    OnReplica,
+    OnRequest,
+    OnShard,
+    OnSpent,
+)
+from dray.spot.foreign import Sign
+from dray.spot.signs import ErrorFacts, facts_of
+from dray.store.seam import translate
+
+pytestmark = pytest.mark.unit
+
+NOW = 1_795_000_000.0
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A notice."""
+
+    seen_at: float
+    deadline: float | None = None
+
+
+NOTICED = Facts(now=NOW, notices=(Seen(NOW - 60, NOW + 60),))
+LOST = ReplicaLostError("replica r0 was lost")
+DEAD = EngineDeadError("the engine died")
+
+
+def sqlite_error(code: int) -> Exception:
+    from sqlalchemy.exc import OperationalError
+
+    cause = sqlite3.OperationalError("x")
+    cause.sqlite_errorcode = code
+    return translate(OperationalError("insert", {}, cause), "sqlite://")
+
+
+def postgres_error(state: str) -> Exception:
+    import psycopg
+    from sqlalchemy.exc import DBAPIError
+
+    kind = psycopg.errors.lookup(state)
+    return translate(DBAPIError("insert", {}, kind("x")), "postgresql://")
+
+
+def ray_error(name: str, **attributes: Any) -> Exception:
+    import ray.exceptions
+
+    kind = getattr(ray.exceptions, name)
+    error: Exception = kind.__new__(kind)
+    vars(error).update(attributes)
+    return error
+
+
+def inside(cause: Exception) -> Exception:
+    import ray.exceptions
+
+    return ray.exceptions.RayTaskError("results", "a trace with a prompt", cause).as_instanceof_cause()
+
+
+# One row for each cell of the notes' table: error, facts, and what must follow. None stands for no charge.
+CELLS: list[tuple[str, Any, Facts, Cause, dict[str, Any]]] = [
+    # FENCED: commit hit 0 rows, lease lost. Drop the work; completed as superseded; no charge, no retry.
+    ("fenced", FencedError("x"), Facts(), Cause.FENCED,
+     {"shard": OnShard.DROP, "prefect": OnPrefect.SUPERSEDED, "charges": ()}),
+    ("fenced, though the node was noticed", FencedError("x"), NOTICED, Cause.FENCED, {"charges": ()}),
+    # USER_ERROR: the request becomes an error row; job-level: the job fails; never retried.
+    ("request refused", RequestRefused("context_length_exceeded", "x"), Facts(), Cause.USER_ERROR,
+     {"request": OnRequest.ERROR, "code": "context_length_exceeded", "shard": OnShard.GO_ON,
+      "job": OnJob.GO_ON, "prefect": OnPrefect.GO_ON, "charges": ()}),
+    ("request refused, from the actor", inside(RequestRefused("unknown_field", "x")), Facts(),
+     Cause.USER_ERROR, {"request": OnRequest.ERROR, "code": "unknown_field"}),
+    ("bad model", ConfigError("x"), Facts(), Cause.USER_ERROR,
+     {"job": OnJob.FAIL, "prefect": OnPrefect.FAIL, "charges": ()}),
+    ("bad model, from the actor", inside(ConfigError("x")), NOTICED, Cause.USER_ERROR,
+     {"job": OnJob.FAIL}),
+    ("damaged weights", WeightsError("x"), Facts(), Cause.USER_ERROR, {"job": OnJob.FAIL}),
+    ("bad input", InputError([]), Facts(), Cause.USER_ERROR, {"prefect": OnPrefect.FAIL}),
+    # SPOT: any one signal. Release, keep finished rows, retry at once, not charged.
+    ("noticed", LOST, NOTICED, Cause.SPOT,
+     {"request": OnRequest.KEEP, "shard": OnShard.RELEASE, "replica": OnReplica.LEAVE,
+      "prefect": OnPrefect.RETRY, "charges": ()}),
+    ("noticed long ago, due now", LOST, Facts(now=NOW, notices=(Seen(NOW - 86400, NOW - 5),)),
+     Cause.SPOT, {"charges": ()}),
+    ("noticed for one node of several", LOST,
+     Facts(now=NOW, notices=(Seen(0.0), Seen(NOW - 5))), Cause.SPOT, {}),
+    ("a notice without a deadline", LOST, Facts(now=NOW, notices=(Seen(NOW - 5),)), Cause.SPOT, {}),
+    ("drained in Ray", LOST, Facts(draining=True), Cause.SPOT, {"charges": ()}),
+    ("Ray's own word", ray_error("RayActorError", _preempted=True), Facts(), Cause.SPOT, {}),
+    ("Ray's own word, told beside it", LOST, Facts(preempted=True), Cause.SPOT, {}),
+    ("killed before its deadline", LOST, replace(NOTICED, node_alive=False), Cause.SPOT, {}),
+    ("collateral: the engine died first", DEAD, replace(NOTICED, node_alive=True), Cause.SPOT, {}),
+    ("collateral: memory", LOST, replace(NOTICED, oom=True), Cause.SPOT, {}),
+    ("collateral: the machine's memory", ray_error("OutOfMemoryError"), NOTICED, Cause.SPOT, {}),
+    ("collateral: anything", KeyError("x"), NOTICED, Cause.SPOT, {}),
+    ("during the start", EngineStartError("x"), NOTICED, Cause.SPOT, {}),
+    ("a notice that lied, an hour ago", LOST,
+     Facts(now=NOW, notices=(Seen(NOW - 3600, NOW - 3500),), node_alive=False), Cause.NODE_LOSS, {}),
+    ("the store is not the node's", StoreFatalError("x"), NOTICED, Cause.STORE_FATAL, {}),
+    # The guard: K = 5 without a new row. Split, and charged as NODE_LOSS.
+    ("fourth time", LOST, replace(NOTICED, rows=9, interruptions=3), Cause.SPOT, {"charges": ()}),
+    ("fifth time", LOST, replace(NOTICED, rows=9, interruptions=4), Cause.NODE_LOSS,
+     {"shard": OnShard.SPLIT, "prefect": OnPrefect.SPLIT, "charges": (Budget.INFRA,)}),
+    ("fifth time, with new rows", LOST, replace(NOTICED, rows=9, interruptions=4, new_rows=1), Cause.SPOT,
+     {"charges": ()}),
+    ("fifth time of one row", LOST, replace(NOTICED, rows=1, interruptions=4), Cause.NODE_LOSS,
+     {"shard": OnShard.RELEASE, "prefect": OnPrefect.RETRY, "charges": (Budget.INFRA,)}),
+    # NODE_LOSS: without notice. Release, retry with backoff, job budget and node budget.
+    ("node gone", LOST, Facts(node_alive=False), Cause.NODE_LOSS,
+     {"shard": OnShard.RELEASE, "replica": OnReplica.REPLACE, "prefect": OnPrefect.RETRY,
+      "charges": (Budget.INFRA, Budget.NODE)}),
+    ("nobody knows", LOST, Facts(), Cause.NODE_LOSS, {"charges": (Budget.INFRA, Budget.NODE)}),
+    *((name, ray_error(name), Facts(), Cause.NODE_LOSS, {}) for name in (
+        "ActorDiedError", "NodeDiedError", "LocalRayletDiedError", "OwnerDiedError", "ObjectLostError",
+        "ActorUnavailableError", "WorkerCrashedError")),
+    ("engine dead, node too", DEAD, Facts(node_alive=False), Cause.NODE_LOSS, {}),
+    # ENGINE_CRASH: suspicion, then halves, then the row.
+    ("engine dead", DEAD, Facts(rows=500), Cause.ENGINE_CRASH,
+     {"shard": OnShard.SUSPECT, "replica": OnReplica.REPLACE, "prefect": OnPrefect.RETRY,
+      "charges": (Budget.REPLICA, Budget.MODEL)}),
+    ("actor exit, node alive", LOST, Facts(node_alive=True), Cause.ENGINE_CRASH, {}),
+    ("device error", inside(RuntimeError("CUDA error")), Facts(node_alive=True), Cause.ENGINE_CRASH, {}),
+    ("watchdog", LOST, Facts(stuck=True), Cause.ENGINE_CRASH, {"replica": OnReplica.REPLACE}),
+    ("engine never started", EngineStartError("x"), Facts(rows=500, crashes=1, alone=True),
+     Cause.ENGINE_CRASH, {"shard": OnShard.RELEASE, "charges": (Budget.REPLICA, Budget.MODEL)}),
+    ("second crash", DEAD, Facts(rows=500, crashes=1, alone=True), Cause.ENGINE_CRASH,
+     {"shard": OnShard.SPLIT, "prefect": OnPrefect.SPLIT, "charges": (Budget.REPLICA, Budget.MODEL)}),
+    ("second crash, beside others", DEAD, Facts(rows=500, crashes=1), Cause.ENGINE_CRASH,
+     {"shard": OnShard.SUSPECT, "prefect": OnPrefect.RETRY}),
+    ("one row, first crash", DEAD, Facts(rows=1, alone=True), Cause.ENGINE_CRASH,
+     {"shard": OnShard.SUSPECT}),
+    # OOM: restart smaller, own budget.
+    ("Ray's memory monitor", ray_error("OutOfMemoryError"), Facts(), Cause.OOM,
+     {"shard": OnShard.RELEASE, "replica": OnReplica.SHRINK, "prefect": OnPrefect.RETRY,
+      "charges": (Budget.OOM,)}),
+    ("death context", LOST, Facts(oom=True, node_alive=True), Cause.OOM, {}),
+    ("memory in the actor", inside(MemoryError()), Facts(), Cause.OOM, {}),
+    ("device memory", DEAD, Facts(oom=True), Cause.OOM, {"charges": (Budget.OOM,)}),
+    # GEN_TRANSIENT: twice more in the actor, nothing for Prefect, nothing charged.
+    *((f"generation {count}", ErrorFacts(sign=Sign.GENERATION), Facts(request_failures=count),
+       Cause.GEN_TRANSIENT,
+       {"request": OnRequest.RETRY, "shard": OnShard.GO_ON, "prefect": OnPrefect.GO_ON, "charges": ()})
+      for count in (0, 1)),
+    # STORE_TRANSIENT: hold and retry inside the task; past the lease, Prefect; past the cap, paused.
+    *((f"SQLSTATE {state}", postgres_error(state), Facts(), Cause.STORE_TRANSIENT,
+       {"shard": OnShard.HOLD, "prefect": OnPrefect.GO_ON, "charges": ()})
+      for state in ("08000", "08003", "08006", "57P01", "57P02", "57P03", "40001", "40P01", "53300")),
+    ("SQLITE_BUSY", sqlite_error(sqlite3.SQLITE_BUSY), Facts(), Cause.STORE_TRANSIENT, {}),
+    ("object store busy", OSError("s3://b/k: 503 SlowDown"), Facts(), Cause.STORE_TRANSIENT, {}),
+    ("timeout", TimeoutError(), Facts(), Cause.STORE_TRANSIENT, {}),
+    ("connection cut", ConnectionResetError(errno.ECONNRESET, "x"), Facts(), Cause.STORE_TRANSIENT, {}),
+    ("store unreachable", StoreUnreachableError("x"), Facts(), Cause.STORE_TRANSIENT, {}),
+    ("longer than the lease", StoreTransientError("x"), Facts(lease_left=0.0), Cause.STORE_TRANSIENT,
+     {"shard": OnShard.RELEASE, "prefect": OnPrefect.RETRY, "charges": ()}),
+    ("the holder gave its lease up", FencedError("x"), Facts(lapsed=True), Cause.STORE_TRANSIENT,
+     {"shard": OnShard.RELEASE, "prefect": OnPrefect.RETRY, "charges": ()}),
+    ("past the cap", StoreTransientError("x"), Facts(store_seconds=STORE_PATIENCE), Cause.STORE_TRANSIENT,
+     {"job": OnJob.PAUSE, "prefect": OnPrefect.PAUSE, "charges": ()}),
+    # STORE_FATAL: paused with the reason, an operator resumes.
+    *((f"SQLSTATE {state}", postgres_error(state), Facts(), Cause.STORE_FATAL,
+       {"job": OnJob.PAUSE, "prefect": OnPrefect.PAUSE, "charges": ()})
+      for state in ("53100", "42P01", "42501", "25006")),
+    ("SQLITE_FULL", sqlite_error(sqlite3.SQLITE_FULL), Facts(), Cause.STORE_FATAL, {}),
+    ("SQLITE_READONLY", sqlite_error(sqlite3.SQLITE_READONLY), Facts(), Cause.STORE_FATAL, {}),
+    ("disk full", OSError(errno.ENOSPC, "x"), Facts(), Cause.STORE_FATAL, {"job": OnJob.PAUSE}),
+    ("spool gone", FileNotFoundError("no such object: s3://b/k"), Facts(), Cause.STORE_FATAL, {}),
+    ("no right", PermissionError("not allowed: s3://b/k"), Facts(), Cause.STORE_FATAL, {}),
+    # POISON: only that row; the others go on.
+    ("one row, second crash", DEAD, Facts(rows=1, crashes=1, alone=True), Cause.POISON,
+     {"request": OnRequest.ERROR, "code": "poison", "shard": OnShard.GO_ON, "prefect": OnPrefect.GO_ON,
+      "replica": OnReplica.REPLACE, "charges": (Budget.REPLICA, Budget.MODEL, Budget.ERROR_RATE)}),
+    ("third failure in a living engine", ErrorFacts(sign=Sign.GENERATION), Facts(request_failures=2),
+     Cause.POISON, {"request": OnRequest.ERROR, "code": "poison", "replica": OnReplica.GO_ON,
+                    "charges": (Budget.ERROR_RATE,)}),
+    ("one row, second crash, beside others", DEAD, Facts(rows=1, crashes=1), Cause.ENGINE_CRASH,
+     {"request": OnRequest.KEEP, "shard": OnShard.SUSPECT}),
+    # CANCEL and EXPIRE: finished rows stay; never a crash.
+    ("cancelled", CancelledError("x"), Facts(), Cause.CANCEL,
+     {"request": OnRequest.KEEP, "job": OnJob.CANCEL, "prefect": OnPrefect.CANCEL, "charges": ()}),
+    ("cancelled while a node goes", LOST, replace(NOTICED, cancelled=True), Cause.CANCEL, {}),
+    ("cancelled while a store is away", StoreTransientError("x"), Facts(cancelled=True), Cause.CANCEL, {}),
+    ("cancelled by Ray", ray_error("TaskCancelledError"), Facts(), Cause.CANCEL, {}),
+    ("Ctrl-C", KeyboardInterrupt(), Facts(), Cause.CANCEL, {}),
+    ("expired", LOST, Facts(expired=True), Cause.CANCEL,
+     {"request": OnRequest.ERROR, "code": "expired", "job": OnJob.EXPIRE, "charges": ()}),
+    # UNKNOWN: release, retry, a small budget.
+    ("unknown", KeyError("a prompt"), Facts(), Cause.UNKNOWN,
+     {"shard": OnShard.RELEASE, "prefect": OnPrefect.RETRY, "charges": (Budget.UNKNOWN,)}),
+    ("unknown of dray's", DrayError("x"), Facts(), Cause.UNKNOWN, {"charges": (Budget.UNKNOWN,)}),
+    ("the end of the process", SystemExit(15), Facts(), Cause.UNKNOWN, {"prefect": OnPrefect.RETRY}),
+    ("too many open files", OSError(errno.EMFILE, "x"), Facts(), Cause.UNKNOWN, {}),
+    ("decided already", JobFailedError("x"), Facts(), Cause.UNKNOWN,
+     {"job": OnJob.FAIL, "prefect": OnPrefect.FAIL, "charges": ()}),
+    ("the cluster's head is gone", ClusterError("x"), Facts(), Cause.UNKNOWN, {"prefect": OnPrefect.FAIL}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("error", "facts", "cause", "effects"), [cell[1:] for cell in CELLS], ids=[cell[0] for cell in CELLS]
+)
+def test_cells(error: Any, facts: Facts, cause: Cause, effects: dict[str, Any]) -> None:
+    decision = decide(error, facts, rng=random.Random(0))
+    assert decision.cause is cause
+    assert {name: getattr(decision.effect, name) for name in effects} == effects
+    assert "prompt" not in decision.reason
+    assert decision.reason.startswith(cause)
+
+
+def test_the_cells_try_every_rule() -> None:
+    tried = set()
+    for _, error, facts, _, _ in CELLS:
+        said = error if isinstance(error, ErrorFacts) else facts_of(error)
+        tried.add(next(rule.when for rule in RULES if rule.fits(said, facts)))
+    assert tried == {rule.when for rule in RULES}
+
+
+def test_every_cause_has_a_rule_and_rules_differ_in_words() -> None:
+    assert {rule.cause for rule in RULES} == set(Cause)
+    assert len({rule.when for rule in RULES}) == len(RULES)
+
+
+# -- budgets --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "facts", "budget", "free"),
+    [
+        (LOST, Facts(node_alive=False), Budget.INFRA, 20),
+        (DEAD, Facts(rows=9), Budget.MODEL, 25),
+        (LOST, Facts(oom=True), Budget.OOM, 2),
+        (KeyError(), Facts(), Budget.UNKNOWN, 2),
+        (LOST, replace(NOTICED, rows=9, interruptions=8), Budget.INFRA, 20),
+    ],
+)
+def test_one_charge_too_many_fails_the_job(error: Exception, facts: Facts, budget: Budget, free: int) -> None:
+    for spent in range(free + 3):
+        decision = decide(error, replace(facts, spent={budget: spent}))
+        failed = spent >= free
+        assert (decision.effect.job is OnJob.FAIL) is failed
+        assert (decision.effect.prefect is OnPrefect.FAIL) is failed
+        assert ("no more are allowed" in decision.reason) is failed
+
+
+def test_the_third_loss_of_a_node_excludes_it_and_the_job_goes_on() -> None:
+    for spent, excluded in ((0, False), (1, False), (2, True), (9, True)):
+        decision = decide(LOST, Facts(spent={Budget.NODE: spent}))
+        assert (decision.exclude_node, decision.retried) == (excluded, True)
+
+
+def test_a_replica_that_crashes_again_and_again_moves() -> None:
+    decision = decide(DEAD, Facts(rows=9, spent={Budget.REPLICA: ALLOWANCES[Budget.REPLICA].limit or 0}))
+    assert decision.exclude_node
+    assert decision.retried
+
+
+def test_every_budget_has_an_allowance() -> None:
+    assert set(ALLOWANCES) == set(Budget)
+    assert [budget for budget in Budget if ALLOWANCES[budget].limit is None] == [Budget.ERROR_RATE]
+
+
+# -- waiting --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "facts", "base", "cap"),
+    [
+        (LOST, Facts(node_alive=False), 5.0, 120.0),
+        (LOST, NOTICED, 1.0, 1.0),
+        (DEAD, Facts(rows=9), 1.0, 30.0),
+        (KeyError(), Facts(), 5.0, 60.0),
+        (StoreTransientError("x"), Facts(lease_left=0.0), 5.0, 60.0),
+        (StoreTransientError("x"), Facts(lease_left=60.0), 0.2, 5.0),
+        (ErrorFacts(sign=Sign.GENERATION), Facts(), 0.1, 1.0),
+    ],
+)
+def test_waits_have_full_jitter(error: Any, facts: Facts, base: float, cap: float, seed: int) -> None:
+    rng = random.Random(seed)
+    for tries in (0, 1, 3, 10, 5000):
+        longest = min(cap, base * 2.0 ** min(tries, 30))
+        drawn = [decide(error, replace(facts, tries=tries), rng=rng).delay for _ in range(400)]
+        assert 0 <= min(drawn) < 0.05 * longest
+        assert 0.95 * longest < max(drawn) <= longest
+
+
+def test_a_wait_for_the_store_ends_with_the_lease(seed: int) -> None:
+    rng = random.Random(seed)
+    facts = Facts(lease_left=0.5, tries=9)
+    assert max(decide(StoreTransientError("x"), facts, rng=rng).delay for _ in range(100)) == 0.5
+
+
+def test_the_same_draw_gives_the_same_decision() -> None:
+    assert decide(LOST, NOTICED, rng=random.Random(7)) == decide(LOST, NOTICED, rng=random.Random(7))
+
+
+# -- properties -----------------------------------------------------------------------------
+
+COUNTS = st.integers(0, 40)
+NOTICES = st.lists(
+    st.builds(Seen, st.floats(NOW - 1e5, NOW), st.none() | st.floats(NOW - 1e5, NOW + 1e6)), max_size=3
+).map(tuple)
+FACTS = st.builds(
+    Facts,
+    now=st.just(NOW),
+    notices=NOTICES,
+    draining=st.booleans(),
+    preempted=st.booleans(),
+    node_alive=st.sampled_from([None, True, False]),
+    oom=st.booleans(),
+    stuck=st.booleans(),
+    cancelled=st.booleans(),
+    expired=st.booleans(),
+    lapsed=st.booleans(),
+    lease_left=st.floats(-10, 90),
+    store_seconds=st.floats(0, 4000),
+    rows=st.integers(0, 1000),
+    alone=st.booleans(),
+    new_rows=st.integers(0, 2),
+    interruptions=COUNTS,
+    crashes=COUNTS,
+    request_failures=COUNTS,
+    tries=COUNTS,
+    spent=st.dictionaries(st.sampled_from(Budget), COUNTS),
+)
+ERRORS = st.builds(
+    ErrorFacts, sign=st.sampled_from(Sign), name=st.just("X"), oom=st.booleans(), preempted=st.booleans()
+)
+FINAL = {Cause.FENCED, Cause.USER_ERROR, Cause.STORE_FATAL, Cause.POISON, Cause.CANCEL}
+UNCHARGED = {*FINAL - {Cause.POISON}, Cause.SPOT, Cause.GEN_TRANSIENT, Cause.STORE_TRANSIENT}
+
+
+@given(ERRORS, FACTS, st.integers())
+def test_there_is_always_a_decision(error: ErrorFacts, facts: Facts, seed: int) -> None:
+    decision = decide(error, facts, rng=random.Random(seed))
+    effect = decision.effect
+    assert 0.0 <= decision.delay <= 120.0
+    if decision.cause in FINAL:
+        assert effect.prefect is not OnPrefect.RETRY
+        assert effect.request is not OnRequest.RETRY
+    if decision.cause in UNCHARGED:
+        assert effect.charges == ()
+    assert (effect.request is OnRequest.ERROR) is (effect.code is not None)
+    # A job that ends in any way is not tried again, and its tasks end with it.
+    if effect.job is not OnJob.GO_ON:
+        assert effect.prefect in {OnPrefect.FAIL, OnPrefect.PAUSE, OnPrefect.CANCEL}
+    # A shard that is given back needs a task that ends; one that goes on, a task that does.
+    assert (effect.shard in {OnShard.GO_ON, OnShard.HOLD}) is (effect.prefect is OnPrefect.GO_ON)
+    if effect.shard is OnShard.SPLIT:
+        assert facts.rows > 1
+    if decision.cause is Cause.POISON and error.sign is not Sign.GENERATION:
+        assert facts.alone
+        assert facts.rows <= 1
+    if facts.cancelled and error.sign is not Sign.FENCED:
+        assert decision.cause is Cause.CANCEL
+
+
+@given(FACTS)
+def test_every_exception_is_decided(facts: Facts) -> None:
+    class HostileError(Exception):
+        @property
+        def oom(self) -> bool:
+            raise RuntimeError("no")
+
+        preempted = code = cause = oom
+
+    for error in (
+        HostileError(),
+        BaseException(),
+        GeneratorExit(),
+        StopIteration(),
+        ExceptionGroup("x", [LOST]),
+    ):
+        assert decide(error, facts).cause in Cause
+
+
+@given(st.floats(0, 1e5), st.none() | st.floats(-1e6, 1e6))
+def test_no_notice_explains_losses_for_ever(age: float, left: float | None) -> None:
+    notice = Seen(NOW - age, None if left is None else NOW + left)
+    near = age <= NOTICE_SECONDS or (left is not None and abs(left) <= NOTICE_SECONDS)
+    assert in_force(notice, NOW) is near
+
+
+@dataclass
+class World:
+    """A shard of one row whose every attempt fails, and the counts that a store would keep."""
+
+    facts: Facts
+    spent: Counter[Budget]
+
+    def count(self, decision: Decision, error: ErrorFacts) -> None:
+        """What a caller writes down."""
+        self.spent.update(decision.effect.charges)
+        interrupted = decision.cause in {Cause.SPOT, Cause.NODE_LOSS}
+        self.facts = replace(
+            self.facts,
+            spent=dict(self.spent),
+            interruptions=self.facts.interruptions + interrupted,
+            crashes=self.facts.crashes + (decision.effect.shard is OnShard.SUSPECT),
+            alone=self.facts.alone or decision.effect.shard is OnShard.SUSPECT,
+            request_failures=self.facts.request_failures + (error.sign is Sign.GENERATION),
+            store_seconds=self.facts.store_seconds + 60 * (error.sign is Sign.STORE_AWAY),
+        )
+
+
+FAILURES = st.tuples(ERRORS, st.sampled_from([None, True, False]), st.booleans())
+
+
+@given(st.lists(FAILURES, min_size=1), st.integers())
+def test_a_shard_that_never_gets_anywhere_ends(
+    script: list[tuple[ErrorFacts, bool | None, bool]], seed: int
+) -> None:
+    """Whatever fails, again and again, there is no endless retry; and spot alone does not end it soon."""
+    world = World(Facts(), Counter())
+    bound = 20 + INTERRUPTIONS + 25 + 2 + 2 + 3 + int(STORE_PATIENCE / 60) + 5
+    for step in range(bound):
+        error, alive, spot = script[step % len(script)]
+        facts = replace(world.facts, node_alive=alive, draining=spot)
+        decision = decide(error, facts, rng=random.Random(seed))
+        if decision.effect.prefect not in {OnPrefect.RETRY, OnPrefect.GO_ON}:
+            return
+        if decision.effect.request is OnRequest.ERROR:
+            return
+        world.count(decision, error)
+    raise AssertionError(f"still going after {bound} failures: {world}")
+
+
+# -- the search for rows that kill engines --------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows of a shard, and what is known of them."""
+
+    rows: tuple[int, ...]
+    crashes: int = 0
+
+
+def search(
+    rows: int, poison: set[int], rng: random.Random, *, unlucky: bool
+) -> tuple[set[int], set[int], Counter[int]]:
+    """Run a shard by what the table says: rows that were answered, error rows, and crashes by row at fault.
+
+    An engine answers rows in some order, and dies at the first that kills it: with no luck, before any other.
+    """
+    answered: set[int] = set()
+    errors: set[int] = set()
+    crashes: Counter[int] = Counter()
+    spent: Counter[Budget] = Counter()
+    waiting = [Part(tuple(range(rows)))]
+    while waiting:
+        part = waiting.pop()
+        left = [row for row in part.rows if row not in answered | errors]
+        order = rng.sample(left, len(left))
+        if unlucky:
+            order.sort(key=lambda row: row not in poison)
+        killer = next((number for number, row in enumerate(order) if row in poison), None)
+        if killer is None:
+            answered.update(order)
+            spent.clear()
+            continue
+        answered.update(order[:killer])
+        if killer:
+            spent.clear()
+        left = [row for row in left if row not in answered]
+        crashes[order[killer]] += 1
+        facts = Facts(
+            rows=len(left), crashes=part.crashes, alone=part.crashes > 0, node_alive=True, spent=dict(spent)
+        )
+        decision = decide(LOST, facts, rng=rng)
+        assert decision.effect.job is OnJob.GO_ON, "the breaker tripped on a bad row"
+        spent.update(decision.effect.charges)
+        if decision.cause is Cause.POISON:
+            errors.update(left)
+        elif decision.effect.shard is OnShard.SPLIT:
+            half = len(left) // 2
+            halves = [Part(tuple(left[:half]), 1), Part(tuple(left[half:]), 1)]
+            if unlucky:
+                halves.sort(key=lambda part: bool(poison & {*part.rows}))  # the last is run first
+            waiting += halves
+        else:
+            assert decision.effect.shard is OnShard.SUSPECT
+            waiting.append(Part(tuple(left), part.crashes + 1))
+    return answered, errors, crashes
+
+
+def poisoned() -> Iterator[tuple[int, set[int]]]:
+    for rows in (1, 2, 3, 7, 64, 500, 4096):
+        yield rows, {0}
+        yield rows, {rows - 1}
+        yield rows, {rows // 2}
+        yield rows, {rows // 2, max(rows // 2 - 1, 0)}  # two adjacent ones
+        yield rows, set()
+        yield rows, set(range(0, rows, max(rows // 3, 1)))
+
+
+@pytest.mark.parametrize("unlucky", [False, True])
+@pytest.mark.parametrize(("rows", "poison"), list(poisoned()))
+def test_only_poison_is_found_and_soon(rows: int, poison: set[int], unlucky: bool, seed: int) -> None:
+    for round_ in range(5):
+        answered, errors, crashes = search(rows, poison, random.Random(seed + round_), unlucky=unlucky)
+        assert errors == poison
+        assert answered == set(range(rows)) - poison
+        assert all(count <= math.ceil(math.log2(rows)) + 2 for count in crashes.values())
+
+
+def test_a_model_that_never_runs_fails_the_job_and_not_its_rows() -> None:
+    """Every row kills: the breaker ends it before many of them were blamed."""
+    spent: Counter[Budget] = Counter()
+    waiting, errors, decisions = [Part(tuple(range(1000)))], 0, 0
+    while True:
+        part = waiting.pop()
+        facts = Facts(rows=len(part.rows), crashes=part.crashes, alone=part.crashes > 0, spent=dict(spent))
+        decision = decide(DEAD, facts)
+        decisions += 1
+        if decision.effect.job is OnJob.FAIL:
+            break
+        spent.update(decision.effect.charges)
+        if decision.cause is Cause.POISON:
+            errors += 1  # no answer: the count goes on
+        elif decision.effect.shard is OnShard.SPLIT:
+            half = len(part.rows) // 2
+            waiting += [Part(part.rows[half:], 1), Part(part.rows[:half], 1)]
+        else:
+            waiting.append(Part(part.rows, part.crashes + 1))
+    assert decisions == 26
+    assert errors <= 10
+
+
+def test_what_is_done_when_a_budget_is_spent() -> None:
+    assert {ALLOWANCES[budget].then for budget in (Budget.NODE, Budget.REPLICA)} == {OnSpent.EXCLUDE}

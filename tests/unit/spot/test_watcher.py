@@ -1,0 +1,170 @@
+"""The watcher's own promises, with sources that do as a test says; and SIGTERM."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dray.spot import Kind, Notice, Source, SourceError, TermSource, Watcher
+from dray.spot.watcher import LONGEST_PAUSE, retry_pause
+
+pytestmark = [pytest.mark.unit, pytest.mark.timeout(60)]
+
+
+def notice(id_: str, **changes: object) -> Notice:
+    values: dict[str, object] = {"deadline": None, "seen_at": 1.0, "id": id_} | changes
+    return Notice(source="test", kind=Kind.TAINT, action="test", **values)  # type: ignore[arg-type]
+
+
+class Script:
+    """A source that answers as written, the last line for ever."""
+
+    name = "script"
+    pause = 0.0
+
+    def __init__(self, *answers: list[Notice] | Exception) -> None:
+        self.looks = 0
+        self._answers = answers
+
+    def poll(self) -> list[Notice]:
+        answer = self._answers[min(self.looks, len(self._answers) - 1)]
+        self.looks += 1
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def until(enough: Callable[[], bool], seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not enough():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def run(source: Source, enough: Callable[[list[str]], bool]) -> list[str]:
+    told: list[str] = []
+    with Watcher(
+        [source],
+        lambda new: told.append(f"+{new.id}"),
+        on_withdrawn=lambda gone: told.append(f"-{gone.id}"),
+        rng=random.Random(0),
+    ):
+        until(lambda: enough(told))
+    return told
+
+
+def test_news_and_withdrawals_in_order() -> None:
+    source = Script([], [notice("a")], [notice("a"), notice("b")], [notice("b")], [], [notice("a")])
+    assert run(source, lambda told: len(told) >= 5) == ["+a", "+b", "-a", "-b", "+a"]
+
+
+def test_a_fault_takes_nothing_back() -> None:
+    source = Script([notice("a")], SourceError("away"), ValueError("a bug"), [notice("a")], [])
+    assert run(source, lambda told: "-a" in told) == ["+a", "-a"]
+    assert source.looks >= 5
+
+
+def test_a_notice_stays_as_it_was_first_seen() -> None:
+    source = Script([notice("a", deadline=30.0)], [notice("a", deadline=31.0, seen_at=2.0)])
+    with Watcher([source], lambda new: None) as watcher:
+        until(lambda: source.looks > 3)
+        (kept,) = watcher.in_force
+    assert (kept.deadline, kept.seen_at) == (30.0, 1.0)
+
+
+def test_one_id_twice_in_one_answer_is_one_notice() -> None:
+    source = Script([notice("a"), notice("a")], [])
+    assert run(source, lambda told: "-a" in told) == ["+a", "-a"]
+
+
+def test_a_callback_may_ask_what_is_in_force_and_may_stop_the_watch() -> None:
+    found: list[tuple[Notice, ...]] = []
+
+    def callback(new: Notice) -> None:
+        found.append(watcher.in_force)
+        watcher.stop()
+
+    watcher = Watcher([Script([notice("a"), notice("b")])], callback)
+    watcher.start()
+    until(lambda: bool(found))
+    time.sleep(0.1)
+    assert [[one.id for one in seen] for seen in found] == [["a", "b"]]  # stopped: b is not handed on
+
+
+def test_callbacks_run_one_at_a_time() -> None:
+    running, most = 0, 0
+
+    def callback(new: Notice) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        time.sleep(0.02)
+        running -= 1
+
+    sources = [Script([notice(f"{name}")]) for name in range(5)]
+    with Watcher(sources, callback) as watcher:
+        until(lambda: len(watcher.in_force) == 5)
+    assert most == 1
+
+
+def test_a_watcher_without_sources_does_nothing() -> None:
+    with Watcher([], print) as watcher:
+        assert watcher.in_force == ()
+
+
+def test_a_watcher_that_never_started_can_be_stopped() -> None:
+    Watcher([Script([])], print).stop()
+
+
+@given(st.floats(0.01, 5), st.integers(1, 10_000), st.integers())
+def test_retries_wait_longer_but_never_long(pause: float, failures: int, seed: int) -> None:
+    seconds = retry_pause(pause, failures, random.Random(seed))
+    assert 0.25 <= seconds <= LONGEST_PAUSE
+
+
+# -- SIGTERM --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def sigterm() -> Iterator[list[int]]:
+    """Whoever handled SIGTERM before."""
+    heard: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+    yield heard
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_sigterm_is_a_notice_and_reaches_who_had_it_before(sigterm: list[int]) -> None:
+    source = TermSource(lambda: 45.0, clock=lambda: 100.0)
+    assert source.install()
+    assert source.poll() == []
+    os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGTERM)
+    (found,) = source.poll()
+    assert (found.kind, found.action, found.deadline, found.seen_at) == (Kind.TERM, "SIGTERM", 145.0, 100.0)
+    assert sigterm == [signal.SIGTERM, signal.SIGTERM]
+
+
+def test_without_a_handler_before_the_process_lives_on(sigterm: list[int]) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    source = TermSource()
+    assert source.install()
+    with Watcher([source], lambda new: None) as watcher:
+        os.kill(os.getpid(), signal.SIGTERM)
+        until(lambda: len(watcher.in_force) == 1)
+
+
+def test_handlers_can_only_be_installed_in_the_main_thread(sigterm: list[int]) -> None:
+    outcome: list[bool] = []
+    thread = threading.Thread(target=lambda: outcome.append(TermSource().install()))
+    thread.start()
+    thread.join()
+    assert outcome == [False]
