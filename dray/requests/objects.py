@@ -289,6 +289,11 @@ def _store(root: str, options: ObjectStoreOptions) -> ObjectStore:
     return from_url(root, client_options=client or None, **settings)  # type: ignore[arg-type]
 
 
+def forget_credentials() -> None:
+    """Stores that are opened from now on ask for credentials anew: those they had were refused."""
+    _store.cache_clear()
+
+
 def _s3_settings(options: ObjectStoreOptions) -> dict[str, Any]:
     named = {
         "endpoint": options.endpoint,

@@ -230,7 +230,10 @@ _mouth = threading.Lock()
 def _say(answer: dict[str, Any]) -> None:
     line = json.dumps(answer).encode() + b"\n"
     with _mouth:
-        os.write(1, line)
+        try:
+            os.write(1, line)
+        except BrokenPipeError:  # nobody listens any more
+            os._exit(0)
 
 
 def main() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from blake3 import blake3
@@ -68,7 +70,8 @@ class EngineFolder:
                 if length is None:
                     return
                 lengths[file.name] = length
-        check_checkpoint(self._shelf.partial)
+        with _doubted(self._plan, self._ready):
+            check_checkpoint(self._shelf.partial)
         _make_engine_folder(self._shelf, self._plan.manifest, lengths)
 
     def _header_bytes(self, file: int) -> int | None:
@@ -96,17 +99,15 @@ def _make_engine_folder(shelf: Shelf, manifest: Manifest, lengths: dict[str, int
     fresh.rename(shelf.engine)
 
 
-def publish(shelf: Shelf, manifest: Manifest) -> None:
+def publish(shelf: Shelf, plan: ChunkPlan, ready: ReadyMap) -> None:
     """Under its final name, once all is verified and a power cut could not take anything back."""
-    check_checkpoint(shelf.partial)
-    for file in manifest.files:
-        if file.sha256 and not file.digests:
-            with (shelf.partial / file.name).open("rb") as stream:
-                found = hashlib.file_digest(stream, "sha256").hexdigest()
-            if found != file.sha256:
+    with _doubted(plan, ready):
+        check_checkpoint(shelf.partial)
+        for file in plan.manifest.files:
+            if file.sha256 and not file.digests and _sha256(shelf.partial / file.name) != file.sha256:
                 shutil.rmtree(shelf.engine, ignore_errors=True)
                 raise WeightsError(
-                    f"{manifest.uri}/{file.name}: its SHA-256 is not the one that the hub says"
+                    f"{plan.manifest.uri}/{file.name}: its SHA-256 is not the one that the hub says"
                 )
     for path in shelf.partial.iterdir():
         descriptor = os.open(path, os.O_RDONLY)
@@ -116,3 +117,20 @@ def publish(shelf: Shelf, manifest: Manifest) -> None:
             os.close(descriptor)
     shelf.partial.rename(shelf.whole)
     sync_folder(shelf.place.root)
+
+
+@contextmanager
+def _doubted(plan: ChunkPlan, ready: ReadyMap) -> Iterator[None]:
+    """Where what came is wrong, chunks without a checksum of their own are read again by who tries again."""
+    try:
+        yield
+    except WeightsError:
+        for chunk in plan.chunks:
+            if not plan.manifest.files[chunk.file].digests:
+                ready.unmark(chunk.number)
+        raise
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -64,6 +64,7 @@ def wanted_files(model: str, names: set[str], read: Callable[[str], bytes]) -> l
         ConfigError: something is missing.
     """
     refuse_incomplete(model, names)
+    names = {name for name in names if not name.startswith(".")}  # no engine's, and our own are called so
     weights = {name for name in names if name.endswith(".safetensors")}
     if INDEX in names:
         weights &= set(places_of(read(INDEX), f"{model}/{INDEX}").values())
@@ -80,7 +81,7 @@ def check_remote(manifest: Manifest, options: ObjectStoreOptions | None = None) 
     uri, files = manifest.uri, {file.name: file for file in manifest.files}
     try:
         json.loads(_bytes(uri, files["config.json"], options))
-    except ValueError:
+    except (ValueError, RecursionError):
         raise WeightsError(f"{uri}/config.json: not valid JSON") from None
     headers = {
         name: _header(manifest, files[name], options) for name in files if name.endswith(".safetensors")

@@ -70,6 +70,7 @@ class LocalModel:
         self._map: ReadyMap | None = None
         self._transfer: Transfer | None = None
         self._closed = threading.Event()
+        self._settled = threading.Event()  # who fills it now is known: a failure in the map is no older one
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._stand_by, name="dray-weights", daemon=True)
         self._thread.start()
@@ -167,20 +168,30 @@ class LocalModel:
     def _wait(self, done: Callable[[], bool], alive: Callable[[], None]) -> None:
         moved, count = time.monotonic(), -1
         while not done():
+            alive()
+            if not self._settled.wait(0.005):
+                continue
             ready = self.ready
+            if self._error is not None:
+                raise self._error
             if ready.failure is not None:
                 raise WeightsError(ready.failure)
             if (found := ready.marks.count(1)) != count:
                 moved, count = time.monotonic(), found
             if time.monotonic() - moved > STALL_SECONDS:
                 raise WeightsError(f"model {self.manifest.uri}: nothing arrived for {STALL_SECONDS:.0f} s")
-            alive()
             time.sleep(0.005)
 
     # -- filling ----------------------------------------------------------------------------
 
     def _stand_by(self) -> None:
         """Fill it, or wait until it is whole, ready to take over."""
+        try:
+            self._stand_by_until_settled()
+        finally:
+            self._settled.set()
+
+    def _stand_by_until_settled(self) -> None:
         others, free_since = False, time.monotonic()
         while not self._closed.is_set() and not self.shelf.whole.is_dir():
             with self.shelf.fill_lock.open("w") as lock:
@@ -188,6 +199,7 @@ class LocalModel:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
                     others, free_since = True, time.monotonic()
+                    self._settled.set()
                 else:
                     if self.shelf.whole.is_dir() or (others and self._failed()):
                         return
@@ -218,6 +230,7 @@ class LocalModel:
     def _fill_map(self, ready: ReadyMap, lock: int) -> None:
         distrust(ready, self.plan, self.shelf.partial)
         ready.begin()
+        self._settled.set()
         engine = EngineFolder(self.shelf, self.plan, ready)
         engine.look()
         self._transfer = Transfer(
@@ -232,5 +245,5 @@ class LocalModel:
             return
         self.outcome = self._transfer.run(engine.look)
         if self.outcome is not None:
-            publish(self.shelf, self.manifest)
+            publish(self.shelf, self.plan, ready)
             ready.finish()

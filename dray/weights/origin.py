@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from urllib.parse import quote, unquote
 
-from dray.requests.objects import ObjectStoreOptions, signed_url
+from dray.requests.objects import ObjectStoreOptions, forget_credentials, signed_url
 from dray.weights.hub import address as hub_address
 from dray.weights.hub import is_hub
 from dray.weights.manifest import Manifest, ModelFile
@@ -31,6 +31,7 @@ class Origin:
         self._manifest = manifest
         self._options = options
         self._known: dict[str, tuple[Address, float]] = {}
+        self._renewed = float("-inf")  # when credentials were last asked for anew
 
     def address(self, file: ModelFile, *, fresh: bool = False) -> Address:
         """Where to read a file.
@@ -38,12 +39,14 @@ class Origin:
         Raises:
             OSError: it cannot be signed.
         """
-        known = self._known.get(file.name)
-        age = time.monotonic() - known[1] if known else float("inf")
-        if known is not None and age < (1.0 if fresh else _RENEWED_AFTER):
-            return known[0]
-        address = self._of_hub(file) if is_hub(self._manifest.uri) else self._of_store(file)
-        self._known[file.name] = (address, time.monotonic())
+        now = time.monotonic()
+        if fresh and now - self._renewed > 1.0:  # what was signed before then is not fresh
+            forget_credentials()
+            self._renewed = now
+        address, signed = self._known.get(file.name, (None, float("-inf")))
+        if address is None or now - signed > _RENEWED_AFTER or (fresh and signed < self._renewed):
+            address = self._of_hub(file) if is_hub(self._manifest.uri) else self._of_store(file)
+            self._known[file.name] = (address, now)
         return address
 
     def _of_hub(self, file: ModelFile) -> Address:
@@ -60,9 +63,8 @@ class Origin:
         return Address(url=url, headers=headers)
 
     def principal(self) -> str:
-        """Whose key signs, as stores show it (the id, never the secret); empty where nothing is signed."""
-        for address, _ in self._known.values():
-            found = re.search(r"(?:X-Amz-Credential|X-Goog-Credential)=([^&/%]+)", unquote(address.url))
-            if found:
-                return found[1]
-        return ""
+        """Whose key signed last, as stores show it (its id alone); empty where nothing is signed."""
+        latest = max(self._known.values(), key=lambda known: known[1], default=None)
+        url = "" if latest is None else unquote(latest[0].url)
+        found = re.search(r"(?:X-Amz-Credential|X-Goog-Credential)=([^&/%]+)", url)
+        return found[1] if found else ""

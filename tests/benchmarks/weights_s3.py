@@ -29,11 +29,10 @@ from dray.weights.manifest import Manifest
 from dray.weights.places import CACHE_VARIABLE
 from tests.benchmarks import results, workload
 from tests.benchmarks.results import Report, Table, Target, median, number, say, spread
-from tests.benchmarks.weights import URI, Bench, Contestant, Measure, clear, engine, rounds
+from tests.benchmarks.weights import Bench, Contestant, Measure, clear, engine, rounds
+from tests.benchmarks.weights_contestants import NODE_RATE, S3, URI
 from tests.support.s3_emulator import EmulatorProcess
 
-NODE_RATE = 1e9
-S3 = {"first_byte_seconds": 0.03, "connection_rate": 90e6, "node_rate": NODE_RATE}
 TAIL = {"busy_share": 0.001, "slow_share": 0.01, "slow_rate": 1e6}
 FAULTS = {
     "slow_share": 0.01,
