@@ -88,7 +88,7 @@ def batch_inference(
     timeline = Timeline(started)
     job = open_job(settings, started)
     where = cluster_settings(cluster)
-    with early_weights(job, where) as early, cluster_of(job, where, timeline) as running:
+    with cluster_of(job, where, timeline) as running, early_weights(job, where) as early:
         shards = ingest(job, timeline, replicas=settings.replicas or 1)
         accounts = (
             stoppable(job, lambda: _run_shards(job, shards, running, timeline, early))

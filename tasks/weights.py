@@ -21,6 +21,7 @@ from dray.weights.wording import progress_line
 
 LOOK_EVERY = 0.5  # seconds
 LINE_EVERY = 5.0
+_LET_GO_SECONDS = 2.0
 AGENT_SECONDS = 10.0  # until an agent fetches; replicas begin themselves after that
 
 
@@ -39,7 +40,14 @@ def early_weights(job: OpenJob, settings: ClusterSettings) -> Iterator[LocalMode
     finally:
         model.close()
         if model.shelf.place.memory:
-            evict(model.shelf.place, {job.weights.key})
+            _give_back(model)
+
+
+def _give_back(model: LocalModel) -> None:
+    """Free the memory, once replicas that were just killed have let go of it."""
+    deadline = time.monotonic() + _LET_GO_SECONDS
+    while not evict(model.shelf.place, {model.manifest.key}) and time.monotonic() < deadline:
+        time.sleep(0.1)
 
 
 @contextmanager
