@@ -20,6 +20,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -1086,15 +1087,23 @@ def _marked(cache: Path, manifest: Manifest) -> bytes:
     return ReadyMap(path, writable=False).marks if path.is_file() else b""
 
 
+def _fetchers() -> list[psutil.Process]:
+    """The fetch processes of this one; a child of an earlier test may lie there dead."""
+    found = []
+    for child in psutil.Process().children():
+        with suppress(psutil.Error):
+            if "fetcher.py" in " ".join(child.cmdline()):
+                found.append(child)
+    return found
+
+
 def test_row_15_a_fetch_process_that_is_killed_is_replaced(server: EmulatorProcess, origin: Path) -> None:
     manifest = known(server)
     server.behave(node_rate=3e6)
     with LocalModel(manifest, server.options) as model:
         for goal in (4, 10):
             _until(lambda goal=goal: model.marks().count(1) >= goal)  # type: ignore[misc]
-            fetchers = [
-                child for child in psutil.Process().children() if "fetcher.py" in " ".join(child.cmdline())
-            ]
+            fetchers = _fetchers()
             assert fetchers
             fetchers[0].kill()
         folder = model.wait_whole()
