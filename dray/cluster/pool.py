@@ -187,7 +187,8 @@ def actor_options(spec: EngineSpec, cluster: ClusterInfo, replicas: int) -> dict
     if any(node.gpus for node in cluster.nodes):
         return options | {"num_gpus": gpus_of(spec), "num_cpus": 1}
     cpus = max(node.cpus for node in cluster.nodes)
-    return options | {"num_cpus": max(1.0, cpus // replicas)}
+    # More replicas than processors share them: asking for whole ones, some would wait for ever.
+    return options | {"num_cpus": cpus // replicas or cpus / replicas}
 
 
 def default_replicas(spec: EngineSpec, cluster: ClusterInfo) -> int:

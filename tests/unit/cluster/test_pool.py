@@ -41,7 +41,7 @@ def test_one_gpu_a_replica_where_there_are_gpus() -> None:
     assert actor_options(VLLM, _cluster((4, 0), (32, 8)), 8) == {"num_gpus": 1, "num_cpus": 1}
 
 
-@pytest.mark.parametrize(("cpus", "replicas", "expected"), [(8, 1, 8.0), (8, 3, 2.0), (2, 4, 1.0)])
+@pytest.mark.parametrize(("cpus", "replicas", "expected"), [(8, 1, 8.0), (8, 3, 2.0), (2, 4, 0.5)])
 def test_the_processors_are_shared_without(cpus: float, replicas: int, expected: float) -> None:
     assert actor_options(VLLM, _cluster((cpus, 0)), replicas) == {"num_cpus": expected}
 
