@@ -34,7 +34,11 @@ class EngineModel:
             self._local.close()
             return
         if any(file.sha256 and not file.digests for file in self._local.manifest.files):
-            self._local.wait_whole()  # only the whole file can be verified
+            try:
+                self._local.wait_whole()  # only the whole file can be verified
+            except BaseException:
+                self._local.close()
+                raise
         # Whoever fills it may still have to publish it, which nobody here needs to wait for.
         threading.Thread(target=_close, args=(self._local,), name="dray-weights-end", daemon=True).start()
 

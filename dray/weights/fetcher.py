@@ -57,6 +57,8 @@ class Fetcher(threading.Thread):
                 answer: dict[str, Any] = {"digest": self._fetch(order)}
             except RefusedError as refused:
                 answer = {"error": refused.kind, "detail": str(refused)}
+            except Exception as error:  # noqa: BLE001  thread edge: every order is answered, or it hangs
+                answer = {"error": "answer", "detail": type(error).__name__}
             answer |= {"order": order["order"], "seconds": time.monotonic() - began}
             _say(answer)
 

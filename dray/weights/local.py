@@ -171,9 +171,9 @@ class LocalModel:
             alive()
             if not self._settled.wait(0.005):
                 continue
-            ready = self.ready
             if self._error is not None:
                 raise self._error
+            ready = self.ready
             if ready.failure is not None:
                 raise WeightsError(ready.failure)
             if (found := ready.marks.count(1)) != count:
@@ -188,6 +188,8 @@ class LocalModel:
         """Fill it, or wait until it is whole, ready to take over."""
         try:
             self._stand_by_until_settled()
+        except Exception as error:  # noqa: BLE001  thread edge: raised where the model is waited for
+            self._error = WeightsError(f"model {self.manifest.uri}: {type(error).__name__}: {error}")
         finally:
             self._settled.set()
 

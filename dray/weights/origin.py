@@ -18,7 +18,7 @@ _RENEWED_AFTER = 900.0  # seconds; a signature dies with the session that made i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """``url`` may be signed, and is then a secret. ``etag`` None: the store does not take If-Match."""
+    """Where to ask, and with which headers. ``url`` may be signed, and is then a secret."""
 
     url: str
     headers: dict[str, str]

@@ -50,7 +50,7 @@ def places(environ: Mapping[str, str] = os.environ) -> list[Place]:
 def prepare(place: Place) -> None:
     """Make the folder, for this user alone; in memory, as a mount with huge pages where we may.
 
-    On huge pages a fresh byte costs a third less to write (measured: tests/benchmarks/RESULTS.md).
+    Fresh bytes cost less there: ``python -m tests.benchmarks.weights --only memcpy memcpy-4k`` measures it.
 
     Raises:
         WeightsError: it cannot be made, or is not this user's.
