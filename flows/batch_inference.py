@@ -123,7 +123,7 @@ def _run_shards(
     pool = ReplicaPool(job.job_id, spec, info, settings.replicas or default_replicas(spec, info))
     pool.start()
     try:
-        with weights_on(job, early, info), ShardTasks(job, shards, pool.names, info) as tasks:
+        with weights_on(job, early), ShardTasks(job, shards, pool.names, info) as tasks:
             starts = start_replicas(job, pool, timeline)
             if not starts:
                 return []

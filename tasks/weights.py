@@ -10,9 +10,9 @@ from typing import Protocol
 
 from prefect import get_run_logger
 
-from dray.cluster import ClusterInfo, ClusterSettings
+from dray.cluster import ClusterSettings
 from dray.cluster.agents import NodeAgents
-from dray.errors import WeightsError
+from dray.errors import DrayError
 from dray.job.opening import OpenJob
 from dray.weights import LocalModel
 from dray.weights.cache import evict
@@ -51,7 +51,7 @@ def _give_back(model: LocalModel) -> None:
 
 
 @contextmanager
-def weights_on(job: OpenJob, early: LocalModel | None, cluster: ClusterInfo) -> Iterator[None]:
+def weights_on(job: OpenJob, early: LocalModel | None) -> Iterator[None]:
     """Have the job's model fetched on every node while the block runs, and say how far that is.
 
     ``early`` is the model where this process fetches it already: then there is one node, this one.
@@ -59,7 +59,7 @@ def weights_on(job: OpenJob, early: LocalModel | None, cluster: ClusterInfo) -> 
     if job.weights is None:
         yield
         return
-    nodes = _OneNode(early) if early is not None else _Agents(job, cluster)
+    nodes = _OneNode(early) if early is not None else _Agents(job)
     watch = _Watch(nodes)
     try:
         yield
@@ -68,7 +68,9 @@ def weights_on(job: OpenJob, early: LocalModel | None, cluster: ClusterInfo) -> 
 
 
 class _Nodes(Protocol):
-    count: int
+    @property
+    def count(self) -> int:
+        """Nodes that are to have the model."""
 
     def look(self) -> list[ModelProgress]:
         """How far each is."""
@@ -96,16 +98,18 @@ class _OneNode:
 class _Agents:
     """The nodes of a cluster that runs already, each with its agent."""
 
-    def __init__(self, job: OpenJob, cluster: ClusterInfo) -> None:
+    def __init__(self, job: OpenJob) -> None:
         assert job.weights is not None
-        self.count = len(cluster.nodes)
-        self._cluster = cluster
         self._agents = NodeAgents(job.weights, job.settings.model_access, job.job_id)
 
     def look(self) -> list[ModelProgress]:
         """How far each is; the first time tells all to begin."""
-        self._agents.start(self._cluster)
         return self._agents.look()
+
+    @property
+    def count(self) -> int:
+        """Nodes that are to have it."""
+        return self._agents.count
 
     def end(self) -> None:
         """They keep it for the next job, as long as there is room."""
@@ -121,6 +125,7 @@ class _Watch:
         self._over = threading.Event()
         self._said = time.monotonic()
         self._complete = False
+        self._reasons: set[str] = set()
         self._thread = threading.Thread(target=self._run, name="dray-weights-watch", daemon=True)
         self._thread.start()
 
@@ -133,15 +138,16 @@ class _Watch:
     def _run(self) -> None:
         while not self._over.is_set():
             try:
-                found = self._nodes.look()
-            except WeightsError as error:  # the replicas meet it too, and end the job with it
-                self._logger.warning("%s", error)
-                return
-            self._say(found)
+                self._say(self._nodes.look())
+            except DrayError as error:  # the replicas load without an agent too
+                self._logger.warning("looking at the nodes' weights: %s", error)
             self._over.wait(LOOK_EVERY if not self._complete else 10 * LOOK_EVERY)
 
     def _say(self, found: list[ModelProgress]) -> None:
         """A line every few seconds, and one when all have it."""
+        for reason in {node.failure for node in found if node.failure} - self._reasons:
+            self._reasons.add(reason)  # the replicas of the node meet it too
+            self._logger.warning("%s", reason)
         complete = len(found) == self._nodes.count and all(node.ready == node.size for node in found)
         due = time.monotonic() - self._said >= LINE_EVERY
         if found and not self._complete and (complete or due):

@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dray.cluster.base import NAMESPACE, ClusterInfo
+from dray.cluster.base import NAMESPACE, Node
+from dray.cluster.connect import live_nodes
 from dray.cluster.handed_down import handed_down
 from dray.errors import DrayError, WeightsError
 from dray.requests.objects import ObjectStoreOptions
@@ -82,35 +83,46 @@ class NodeAgents:
         self._actors: dict[str, Any] = {}
         self._progress: dict[str, ModelProgress] = {}
 
-    def start(self, cluster: ClusterInfo) -> None:
-        """Begin to fetch on every node; returns when all agents were asked for."""
-        for node in cluster.nodes:
-            if node.node_id not in self._actors:
-                self._actors[node.node_id] = _agent_on(node.node_id, keep=self._keep)
+    @property
+    def count(self) -> int:
+        """Nodes that are to have the model, as of the latest look."""
+        return len(self._actors)
 
     def look(self) -> list[ModelProgress]:
-        """How far each node is. An agent that died meanwhile is told again what to fetch.
+        """How far each node is; the first time tells all to begin.
 
-        Raises:
-            WeightsError: a node has no room for the model.
+        Nodes that joined meanwhile begin too, those that are gone are forgotten, and an agent that died is
+        told again what to fetch.
         """
+        self._follow()
         self._introduce()
         calls = {
             node: actor.hold.remote(self._manifest, self._options, self._holder)
             for node, actor in self._actors.items()
         }
-        for node, progress in _results(calls).items():
-            self._progress[node] = progress
-        return list(self._progress.values())
+        self._progress |= _results(calls)
+        return [self._progress[node] for node in self._actors if node in self._progress]
 
     def drop(self, *, remove: bool) -> None:
         """The job needs its model no longer."""
         _results({node: actor.drop.remote(self._holder, remove) for node, actor in self._actors.items()})
 
+    def _follow(self) -> None:
+        """An agent on each live node that replicas may come to, and on no other."""
+        wanted = _hosts(live_nodes()[0])
+        self._actors = {
+            node: self._actors.get(node) or _agent_on(node, keep=self._keep) for node in sorted(wanted)
+        }
+
     def _introduce(self) -> None:
         peers = _results({node: actor.peer.remote() for node, actor in self._actors.items()})
         if len(self._actors) > 1:
             _results({node: self._actors[node].meet.remote(peers) for node in peers})
+
+
+def _hosts(nodes: Sequence[Node]) -> set[str]:
+    """Nodes that replicas may come to: those with GPUs, where any has."""
+    return {node.node_id for node in nodes if node.gpus} or {node.node_id for node in nodes}
 
 
 def _agent_on(node_id: str, *, keep: bool) -> Any:

@@ -156,7 +156,7 @@ def _connect(address: str, environment: dict[str, str], began: float) -> Cluster
         log_to_driver=False,  # worker output may quote prompts; replicas hand over their log instead
         runtime_env={"env_vars": environment} if environment else None,
     )
-    nodes, resource = _nodes(ray)
+    nodes, resource = live_nodes()
     return ClusterInfo(
         address=ray.get_runtime_context().gcs_address,
         nodes=nodes,
@@ -199,9 +199,15 @@ def _is_loopback(host: str) -> bool:
     return all(ipaddress.ip_address(str(address).split("%")[0]).is_loopback for address in found)
 
 
-def _nodes(ray: Any) -> tuple[tuple[Node, ...], str]:
-    """The live nodes, and the resource that marks stable ones: the head's own where nobody is marked."""
-    alive = [node for node in ray.nodes() if node["Alive"]]
+def live_nodes() -> tuple[tuple[Node, ...], str]:
+    """The nodes that live now, and the resource that marks stable ones: the head's own where none is."""
+    import ray
+
+    return _nodes(ray.nodes())
+
+
+def _nodes(listed: list[dict[str, Any]]) -> tuple[tuple[Node, ...], str]:
+    alive = [node for node in listed if node["Alive"]]
     marked = any(STABLE_RESOURCE in node["Resources"] for node in alive)
     resource = STABLE_RESOURCE if marked else "node:__internal_head__"
     nodes = tuple(

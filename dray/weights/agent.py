@@ -7,8 +7,10 @@ when the agent dies. The class knows nothing of Ray.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping
 
+from dray.errors import WeightsError
 from dray.requests.objects import ObjectStoreOptions
 from dray.weights.cache import evict
 from dray.weights.local import LocalModel, ModelProgress
@@ -39,16 +41,17 @@ class Agent:
     def hold(self, manifest: Manifest, options: ObjectStoreOptions | None, holder: str) -> ModelProgress:
         """Have the model here, until ``holder`` drops it; returns at once. Again says how far it is.
 
-        Raises:
-            WeightsError: there is no room for it.
+        A node without room for it says so in ``failure``.
         """
         key = manifest.key
         with self._guard:
             if key in self._models and self._failed(key):
                 self._let_go(key)
             if key not in self._models:
-                self._views[key] = PeerView(key, self._name, lambda: self._peers)
-                self._models[key] = LocalModel(manifest, options, peers=self._views[key])
+                try:
+                    self._open(manifest, options)
+                except WeightsError as error:
+                    return _nothing(self._name, manifest, str(error))
             self._holders.setdefault(key, set()).add(holder)
         return self._models[key].describe(self._name)
 
@@ -83,7 +86,23 @@ class Agent:
         """Whether a fetch failed, so that who asks again tries again."""
         return self._models[key].failure() is not None
 
+    def _open(self, manifest: Manifest, options: ObjectStoreOptions | None) -> None:
+        view = PeerView(manifest.key, self._name, lambda: self._peers)
+        try:
+            self._models[manifest.key] = LocalModel(manifest, options, peers=view)
+        except BaseException:
+            view.close()
+            raise
+        self._views[manifest.key] = view
+
     def _let_go(self, key: str) -> None:
         self._views.pop(key).close()
         self._models.pop(key).close()
         self._holders.pop(key, None)
+
+
+def _nothing(node: str, manifest: Manifest, failure: str) -> ModelProgress:
+    now = time.time()
+    return ModelProgress(
+        node=node, ready=0, size=manifest.size, root="", memory=False, began=now, moved=now, failure=failure
+    )

@@ -18,6 +18,7 @@ from safetensors.numpy import save_file
 from dray.cluster import ClusterInfo, open_cluster
 from dray.cluster.agents import NodeAgents
 from dray.weights import read_manifest
+from dray.weights.agent import Agent
 from dray.weights.local import ModelProgress
 from dray.weights.manifest import Manifest
 from dray.weights.publish import publish
@@ -101,7 +102,6 @@ def test_nodes_that_start_together_read_the_origin_once(
     manifest = _model(server, f"together-{published}", seed=1 + published, published=published)
     server.behave(connection_rate=20e6, first_byte_seconds=0.02)
     agents = NodeAgents(manifest, server.options, "job-1")
-    agents.start(cluster)
     found = _fetched(agents, NODES)
     ratio = sum(server.served().values()) / manifest.size
     print(f"{NODES} nodes: origin served {ratio:.2f} models")
@@ -118,7 +118,6 @@ def test_an_agent_that_is_killed_comes_back_and_goes_on(
     manifest = _model(server, "killed", seed=5)
     server.behave(node_rate=40e6)
     agents = NodeAgents(manifest, server.options, "job-2")
-    agents.start(cluster)
     while not any(node.ready for node in agents.look()):
         time.sleep(0.02)
     for actor in list(agents._actors.values())[:2]:
@@ -133,12 +132,10 @@ def test_a_model_that_is_warm_costs_the_origin_nothing(
 ) -> None:
     manifest = _model(server, "warm", seed=6)
     first = NodeAgents(manifest, server.options, "job-3")
-    first.start(cluster)
     _fetched(first, NODES)
     first.drop(remove=False)
     server.behave()
     second = NodeAgents(manifest, server.options, "job-4")
-    second.start(cluster)
     _fetched(second, NODES)
     second.drop(remove=True)
     assert server.served() == {}
@@ -156,7 +153,6 @@ def test_who_does_not_know_the_token_gets_nothing(cluster: ClusterInfo, server: 
 
     manifest = _model(server, "token", seed=7)
     agents = NodeAgents(manifest, server.options, "job-5")
-    agents.start(cluster)
     _fetched(agents, NODES)
     peer = _asked(next(iter(agents._actors.values())).peer.remote())
     for headers in ({}, {"Authorization": "Bearer wrong"}):
@@ -172,3 +168,35 @@ def test_who_does_not_know_the_token_gets_nothing(cluster: ClusterInfo, server: 
 def test_every_node_has_its_own_folder(raylets: Raylets) -> None:
     assert len({str(raylets.cache(node)) for node in range(NODES)}) == NODES
     assert all(Path(raylets.cache(node)).is_dir() for node in range(NODES))
+
+
+def test_agents_follow_the_nodes_that_join_and_die(
+    raylets: Raylets, cluster: ClusterInfo, server: EmulatorProcess
+) -> None:
+    """Last: it changes the cluster. Nobody waits for a dead node, and a new one gets the model too."""
+    manifest = _model(server, "follow", seed=8)
+    agents = NodeAgents(manifest, server.options, "job-6")
+    _fetched(agents, NODES)
+    gone = raylets.nodes[NODES - 1]
+    raylets.kill(NODES - 1)
+    raylets.add()
+    found = _fetched(agents, NODES)
+    while gone in {node.node for node in found}:  # until Ray has noticed
+        found = _fetched(agents, NODES)
+    assert {node.node for node in found} == set(raylets.nodes) - {gone}
+    began = time.monotonic()
+    agents.drop(remove=True)
+    assert time.monotonic() - began < 5  # seconds; a call to a dead node would wait for 20
+
+
+def test_a_node_without_room_says_so(server: EmulatorProcess) -> None:
+    manifest = _model(server, "huge", seed=9)
+    vast = replace(manifest, files=(replace(manifest.files[0], size=1 << 42),))
+    agent = Agent("node", "127.0.0.1")
+    try:
+        found = agent.hold(vast, server.options, "job-7")
+        assert found.failure is not None
+        assert found.ready == 0
+        assert agent.idle()
+    finally:
+        agent.close(remove=False)

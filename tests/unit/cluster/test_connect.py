@@ -52,18 +52,8 @@ def _node(host: str, **resources: float) -> dict[str, object]:
     return {"Alive": True, "NodeID": host, "NodeManagerHostname": host, "Resources": resources}
 
 
-class _Ray:
-    """What Ray says of its nodes."""
-
-    def __init__(self, *nodes: dict[str, object]) -> None:
-        self._nodes = nodes
-
-    def nodes(self) -> list[dict[str, object]]:
-        return list(self._nodes)
-
-
 def _info(*nodes: dict[str, object]) -> ClusterInfo:
-    found, resource = connect._nodes(_Ray(*nodes))
+    found, resource = connect._nodes(list(nodes))
     return ClusterInfo(address="a", nodes=found, seconds=0.0, stable_resource=resource)
 
 
