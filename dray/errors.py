@@ -14,14 +14,19 @@
     |   +-- StoreUnreachableError    no connection could be made
     |   +-- StoreTransientError      worth retrying: lock, lost connection, serialisation
     |   +-- StoreFatalError          disk full, schema mismatch, read-only: an operator must act
+    |   +-- LeaseLapsedError         the store was away for longer than the lease; nobody is known to have it
     |   `-- FencedError              the lease was lost; drop the work, do not retry
     +-- EngineError
     |   +-- RequestRefused           one request cannot be honoured; becomes its error row
     |   +-- EngineDeadError          the engine cannot go on; its process exits
     |   +-- EngineStartError         the engine never became ready
     |   `-- ReplicaLostError         the actor or its node went away
+    |       `-- ReplicaLeftError     it was drained: what it had not finished goes elsewhere
+    +-- InterruptedShardError        one attempt at a shard ended early, and another follows
     +-- ClusterError                 the Ray cluster could not be started or reached
     +-- JobFailedError               the job ended without finishing: exit code 1
+    |   `-- JobPausedError           it stops until somebody acts, and goes on from there: exit code 1
+    +-- ExpiredError                 the job's time is over
     `-- CancelledError               the job was cancelled: exit code 130
 
 Messages name files, lines, fields and codes; never prompts, answers or secrets.
@@ -120,6 +125,10 @@ class FencedError(StoreError):
     """The lease belongs to somebody else now; the holder drops its work."""
 
 
+class LeaseLapsedError(StoreError):
+    """The lease could not be renewed in time, by the holder's own clock."""
+
+
 class EngineError(DrayError):
     """Base of errors of replicas and engines."""
 
@@ -135,17 +144,45 @@ class RequestRefused(EngineError):  # noqa: N818  a verdict on one request, not 
 
 
 class EngineDeadError(EngineError):
-    """The engine cannot go on; the replica's process exits at once."""
+    """The engine cannot go on; the replica's process exits at once.
+
+    ``oom``: memory did not suffice. ``stuck``: it stood still, and was ended for that.
+    """
+
+    def __init__(self, message: str, *, oom: bool = False, stuck: bool = False) -> None:
+        super().__init__(message)
+        self.oom = oom
+        self.stuck = stuck
 
 
 class EngineStartError(EngineError):
-    """The engine never became ready."""
+    """The engine never became ready. ``oom``: memory did not suffice."""
 
     exit_code = 1
 
+    def __init__(self, message: str, *, oom: bool = False) -> None:
+        super().__init__(message)
+        self.oom = oom
+
 
 class ReplicaLostError(EngineError):
-    """The replica's process or its node went away."""
+    """The replica's process or its node went away. ``oom`` and ``preempted`` are Ray's own word for it."""
+
+    def __init__(self, message: str, *, oom: bool = False, preempted: bool = False) -> None:
+        super().__init__(message)
+        self.oom = oom
+        self.preempted = preempted
+
+
+class ReplicaLeftError(ReplicaLostError):
+    """The replica's node is being taken back: it took in no more, and what it had not finished is dropped."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, preempted=True)
+
+
+class InterruptedShardError(DrayError):
+    """An attempt at a shard ended early, and another follows. The message says why, and what was kept."""
 
 
 class ClusterError(DrayError):
@@ -154,6 +191,14 @@ class ClusterError(DrayError):
 
 class JobFailedError(DrayError):
     """The job ended without finishing."""
+
+
+class JobPausedError(JobFailedError):
+    """The job stops until somebody acts; then ``dray resume`` goes on with it. Nothing is lost."""
+
+
+class ExpiredError(DrayError):
+    """The job's time is over; finished rows are kept."""
 
 
 class CancelledError(DrayError):

@@ -11,10 +11,12 @@ from prefect.client.schemas.objects import State
 from prefect.states import Cancelled
 
 from dray.cluster import ReplicaPool
-from dray.cluster.pool import default_replicas
+from dray.cluster.placing import default_replicas
 from dray.engine import EngineSpec
+from dray.job.expiring import expire
 from dray.job.finalising import JobResult, ReplicaAccount
 from dray.job.ingesting import engine_kind, open_shards
+from dray.job.ledger import JobLedger
 from dray.job.opening import OpenJob
 from dray.job.timeline import Timeline
 from dray.store import JobState, Shard, open_store
@@ -27,6 +29,7 @@ from tasks.flushing import flush_prefect
 from tasks.infer import ShardTasks
 from tasks.ingest import ingest
 from tasks.monitor import Monitor
+from tasks.noticing import Noticing
 from tasks.opening import open_job
 from tasks.replicas import start_replicas
 from tasks.stopping import stoppable
@@ -61,6 +64,7 @@ def batch_inference(
     cluster: str = "local",
     objects: str | None = None,
     format: Literal["jsonl", "parquet"] = "jsonl",  # noqa: A002
+    completion_window: str | None = None,
 ) -> JobResult | State:
     """Run every request of the input through the model, once, and keep each result in SQL.
 
@@ -79,11 +83,13 @@ def batch_inference(
         cluster: Ray cluster: local, block:NAME, or the address of one that runs.
         objects: Object-store credentials: block:NAME. The environment's when left out.
         format: Format of output and errors.
+        completion_window: 24h, 90m: what is unfinished so long after the job was created becomes error rows.
     """
     started = time.time()
     settings = job_settings(
         inputs=input, model=model, output=output, job_id=job_id, rows=rows, sampling=sampling,
         engine=engine, store=store, cluster=cluster, objects=objects, output_format=format,
+        completion_window=completion_window,
     )  # fmt: skip
     timeline = Timeline(started)
     job = open_job(settings, started)
@@ -118,29 +124,37 @@ def _run_shards(
         weights=job.weights,
         weights_patience=AGENT_SECONDS,
         bundles=settings.bundles,
+        stall_seconds=settings.stall_seconds,
         objects=settings.model_access,
     )
-    pool = ReplicaPool(job.job_id, spec, info, settings.replicas or default_replicas(spec, info))
+    ledger = JobLedger(job)
+    prefix = f"{job.job_id}/{job.lease.epoch}"
+    pool = ReplicaPool(prefix, spec, info, settings.replicas or default_replicas(spec, info), ledger)
+    noticing = Noticing(job, pool, info)
     pool.start()
     try:
-        with weights_on(job, early), ShardTasks(job, shards, pool.names, info) as tasks:
-            starts = start_replicas(job, pool, timeline)
+        with weights_on(job, early), ShardTasks(job, shards, pool.lanes, info) as tasks:
+            starts = start_replicas(job, pool, noticing, timeline)
             if not starts:
                 return []
-            with Monitor(job, pool) as monitor:
+            with Monitor(job, pool, ledger, noticing) as monitor:
                 last_commit = tasks.run(monitor)
     finally:
         pool.stop()
     timeline.add("inference", min(start.ready for start in starts), last_commit or time.time())
-    return running.accounts(starts, monitor.statuses())
+    return running.accounts(pool.starts(), monitor.statuses())
 
 
 def _end_state(job: OpenJob) -> JobState:
     with open_store(job.settings.store_url, create=False) as store:
         unfinished = store.counts(job.job_id).pending > 0
-        if unfinished and store.cancel_requested(job.job_id):
+        if unfinished and store.orders(job.job_id).cancelled:
             get_run_logger().info("job %s: cancelled; run it again to go on", job.job_id)
             return JobState.CANCELLED
+        if unfinished and store.orders(job.job_id).expired:
+            get_run_logger().info("job %s: its time is over; what is unfinished gets error rows", job.job_id)
+            expire(store, job)
+            return JobState.EXPIRED
     return JobState.COMPLETED
 
 

@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from dray.job.settings import DEFAULT_SHARD_ROWS
+
 
 class _Form(BaseModel):
     model_config = ConfigDict(extra="forbid", field_title_generator=lambda name, _: name)
@@ -115,6 +117,18 @@ class EngineOptions(_Form):
         default_factory=dict,
         description="Engine arguments as vLLM names them, for example max_model_len.",
         json_schema_extra={"position": 2},
+    )
+    stall_seconds: float = Field(
+        default=600.0,
+        gt=0,
+        description="Seconds after which an engine that gets no further with its requests is ended.",
+        json_schema_extra={"position": 3},
+    )
+    shard_rows: int = Field(
+        default=DEFAULT_SHARD_ROWS,
+        ge=1,
+        description="Rows of a shard: what one task runs, and what a lost worker gives back.",
+        json_schema_extra={"position": 4},
     )
 
 

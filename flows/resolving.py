@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
 
 from blocks.model_source import ModelPlace, ModelSource
@@ -34,6 +35,7 @@ def job_settings(
     cluster: str,
     objects: str | None,
     output_format: OutputFormat,
+    completion_window: str | None = None,
 ) -> JobSettings:
     """The settings of a job.
 
@@ -64,6 +66,9 @@ def job_settings(
         engine=engine.name,
         engine_arguments=engine.arguments,
         replicas=engine.replicas,
+        stall_seconds=engine.stall_seconds,
+        shard_rows=engine.shard_rows,
+        completion_window=seconds_of(completion_window),
         job_id=job_id,
         skip_invalid=rows.skip_invalid,
         format=output_format,
@@ -81,8 +86,23 @@ def job_settings(
             "cluster": cluster,
             "objects": objects,
             "format": output_format,
+            "completion_window": completion_window,
         },
     )
+
+
+_PASSWORD = re.compile(r"://[^/@]*:[^/@]+@|password=", re.IGNORECASE)
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def seconds_of(window: str | None) -> float | None:
+    """``90m``, ``24h``, ``7d`` or ``45s`` in seconds."""
+    if window is None:
+        return None
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", window.strip())
+    if found is None:
+        raise ConfigError(f"completion_window: {window!r} is not a time such as 90m, 24h or 7d")
+    return float(found[1]) * _UNITS[found[2]]
 
 
 def store_url(store: str | None, output: str) -> str:
@@ -96,6 +116,11 @@ def store_url(store: str | None, output: str) -> str:
     if store.startswith(_BLOCK):
         url: str = _block(ResultStore, store).settings()
         return url
+    if _PASSWORD.search(store):
+        raise ConfigError(
+            "the store's URL holds a password, which Prefect would keep with the run's parameters: "
+            "put it into a variable (env:NAME) or a block (block:NAME)"
+        )
     return _variable(store)
 
 

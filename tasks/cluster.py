@@ -13,7 +13,8 @@ from prefect.cache_policies import NO_CACHE
 from prefect.client.orchestration import get_client
 
 from dray.cluster import Cluster, ClusterInfo, ClusterSettings, open_cluster
-from dray.cluster.pool import ReplicaStart
+from dray.cluster.handed_down import handed_down
+from dray.cluster.member import ReplicaStart
 from dray.engine import ReplicaStatus
 from dray.errors import CancelledError, ConfigError, DrayError, RefusedError, StoreError, StoreFatalError
 from dray.job.finalising import ReplicaAccount
@@ -129,7 +130,7 @@ def _api_for_workers(settings: ClusterSettings) -> Iterator[dict[str, str]]:
     with get_client(sync_client=True) as client:
         url = str(client.api_url).rstrip("/")
     if settings.address is not None:
-        yield {"PREFECT_API_URL": url}
+        yield {**handed_down(), "PREFECT_API_URL": url}
         return
     before = os.environ.get("PREFECT_API_URL")
     os.environ["PREFECT_API_URL"] = url  # inherited by Ray's processes on this machine

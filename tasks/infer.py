@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections import Counter, deque
+from contextlib import suppress
 from typing import Any
 
 import ray
@@ -11,7 +14,8 @@ from prefect.client.schemas.objects import State
 from prefect_ray.context import remote_options
 
 from dray.cluster import STABLE_RESOURCE, ClusterInfo
-from dray.errors import DrayError, JobFailedError
+from dray.cluster.pool import SLOTS
+from dray.errors import DrayError, JobFailedError, StoreError
 from dray.job.ingesting import open_shards
 from dray.job.opening import OpenJob
 from dray.job.shard import ShardReceipt
@@ -20,28 +24,29 @@ from tasks.infer_shard import ShardWork, infer_shard
 from tasks.monitor import Monitor
 from tasks.ray_runner import HeardRayTaskRunner
 
-SHARDS_PER_REPLICA = 2  # in flight: the tail of one overlaps the head of the next
 MAX_CRASHES = 3  # of one shard's own worker process, which runs on a stable node
 _END_SECONDS = 5.0
+_LOOK_EVERY = 5.0  # at shards that somebody else holds
+_PAUSE = 0.2
 
 
 class ShardTasks:
     """The shard tasks of a job, a few at a time, while in the ``with`` block.
 
-    The first of them are submitted at once: their processes start, and wait, beside the replicas'.
+    The first of them are submitted at once: their processes start, and wait, beside the replicas'. Which
+    shards are open is read in the store after each: parts of a split one come in, and none is forgotten.
     """
 
-    def __init__(
-        self, job: OpenJob, shards: list[Shard], replicas: tuple[str, ...], cluster: ClusterInfo
-    ) -> None:
+    def __init__(self, job: OpenJob, shards: list[Shard], lanes: int, cluster: ClusterInfo) -> None:
         self._job = job
         self._waiting = deque(open_shards(shards))
-        self._running: dict[Any, tuple[Any, Shard, str]] = {}
-        self._load: Counter[str] = Counter(dict.fromkeys(replicas, 0))
+        self._running: dict[Any, tuple[Any, Shard]] = {}
+        self._limit = SLOTS * lanes
         self._crashes: Counter[int] = Counter()
         self._runner = HeardRayTaskRunner()
         self._options = _stable(cluster)
         self._last_commit: float | None = None
+        self._look_at = math.inf  # monotonic: when to read the store again
 
     def __enter__(self) -> ShardTasks:
         self._runner.__enter__()
@@ -64,27 +69,56 @@ class ShardTasks:
         Raises:
             JobFailedError: a shard failed for good.
         """
-        while self._running or (self._waiting and not monitor.stopping):
-            done, _ = ray.wait(list(self._running), num_returns=1, timeout=1.0)
-            for reference in done:
-                self._take(reference)
+        while self._running or (not monitor.stopping and self._open()):
+            self._collect()
             monitor.check()
+            self._refresh()
             if not monitor.stopping:
                 with remote_options(**self._options):
                     self._fill()
         return self._last_commit
 
+    def _open(self) -> bool:
+        return bool(self._waiting) or self._look_at < math.inf
+
+    def _collect(self) -> None:
+        if not self._running:
+            time.sleep(_PAUSE)
+            return
+        done, _ = ray.wait(list(self._running), num_returns=1, timeout=1.0)
+        for reference in done:
+            self._take(reference)
+            self._look_at = time.monotonic()
+
+    def _refresh(self) -> None:
+        """Read which shards are open: held ones whose holder is gone come back when their lease lapses."""
+        if time.monotonic() < self._look_at:
+            return
+        try:
+            with open_store(self._job.settings.store_url, create=False) as store:
+                found, now = open_shards(store.shards(self._job.job_id)), store.now()
+        except StoreError:  # the monitor says so
+            self._look_at = time.monotonic() + _LOOK_EVERY
+            return
+        running = {shard.number for _, shard in self._running.values()}
+        idle = [shard for shard in found if shard.number not in running]
+        held = [
+            shard for shard in idle if shard.state is ShardState.LEASED and (shard.lease_until or 0) > now
+        ]
+        # Suspects first: the search for a bad row takes a start of an engine for each halving.
+        self._waiting = deque(
+            sorted((one for one in idle if one not in held), key=lambda one: (-one.crashes, one.number))
+        )
+        self._look_at = time.monotonic() + _LOOK_EVERY if held else math.inf
+
     def _fill(self) -> None:
-        while self._waiting and len(self._running) < SHARDS_PER_REPLICA * len(self._load):
+        while self._waiting and len(self._running) < self._limit:
             shard = self._waiting.popleft()
-            replica = min(self._load, key=lambda name: self._load[name])
-            self._load[replica] += 1
-            future = _submit(self._runner, self._job, shard, replica)
-            self._running[future.wrapped_future] = (future, shard, replica)
+            future = _submit(self._runner, self._job, shard)
+            self._running[future.wrapped_future] = (future, shard)
 
     def _take(self, reference: Any) -> None:
-        future, shard, replica = self._running.pop(reference)
-        self._load[replica] -= 1
+        future, shard = self._running.pop(reference)
         future.wait()
         state: State = future.state
         if state.is_completed():
@@ -92,9 +126,8 @@ class ShardTasks:
         elif state.is_crashed() and self._crashes[shard.number] < MAX_CRASHES:
             self._crashes[shard.number] += 1
             get_run_logger().warning("shard %d: its worker process died; running it again", shard.number)
-            with open_store(self._job.settings.store_url, create=False) as store:
+            with suppress(StoreError), open_store(self._job.settings.store_url, create=False) as store:
                 _take_back(store, self._job, shard.number)
-            self._waiting.append(shard)
         else:
             raise _failure(state, shard)
 
@@ -120,17 +153,11 @@ def _stable(cluster: ClusterInfo) -> dict[str, Any]:
     return {"max_retries": 0, "num_cpus": 0, "resources": {cluster.stable_resource: amount}}
 
 
-def _submit(runner: Any, job: OpenJob, shard: Shard, replica: str) -> Any:
+def _submit(runner: Any, job: OpenJob, shard: Shard) -> Any:
     work = ShardWork(
         job=job.lease, shard=shard, store_url=job.settings.store_url, objects=job.settings.objects
     )
-    parameters = {
-        "number": shard.number,
-        "replica": replica.rsplit("/", 1)[-1],
-        "actor": replica,
-        "work": work,
-    }
-    return runner.submit(infer_shard, parameters=parameters)
+    return runner.submit(infer_shard, parameters={"number": shard.number, "work": work})
 
 
 def _take_back(store: Store, job: OpenJob, number: int) -> None:

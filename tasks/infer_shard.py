@@ -2,28 +2,45 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
+from typing import Any
 
 from prefect import get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
 from prefect.states import Completed
 
-from dray.cluster.pool import wait_for_replica
-from dray.errors import CancelledError, FencedError
+from dray.cluster.base import NAMESPACE
+from dray.cluster.losses import NodeFacts, settle
+from dray.cluster.pool import lane_of
+from dray.engine.client import RayReplica, ReplicaClient
+from dray.errors import (
+    FencedError,
+    InterruptedShardError,
+    JobFailedError,
+    JobPausedError,
+    ReplicaLostError,
+    StoreError,
+)
+from dray.job.attempt import Ended, How, Work, attempt
 from dray.job.driver import driver_name
-from dray.job.shard import ShardReceipt, run_shard
+from dray.job.shard import ShardReceipt
 from dray.requests import ObjectStoreOptions
-from dray.store import JobLease, Shard, open_store
-from tasks.replicas import START_TIMEOUT
-from tasks.retrying import DELAYS, RETRIES, worth_retrying
+from dray.spot.causes import Decision, Facts, decide
+from dray.spot.effects import OnPrefect
+from dray.spot.foreign import Sign
+from dray.spot.signs import facts_of
+from dray.store import JobLease, Shard, Store, open_store
+from tasks.retrying import RETRIES, Backoff, say_why, worth_retrying
 
-REPLICA_TIMEOUT = 2 * START_TIMEOUT  # seconds that a shard waits for its replica, or for a replacement
+# Between the attempts at a shard, which Prefect makes in one process.
+_backoffs: defaultdict[tuple[str, int], Backoff] = defaultdict(Backoff)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShardWork:
-    """What a shard task needs, besides a replica."""
+    """What a shard task needs."""
 
     job: JobLease
     shard: Shard
@@ -33,39 +50,95 @@ class ShardWork:
 
 @task(
     name="infer-shard",
-    task_run_name="shard {number} on {replica}",
+    task_run_name="shard {number}",
     retries=RETRIES,
-    retry_delay_seconds=DELAYS,
+    retry_delay_seconds=0,
     retry_condition_fn=worth_retrying,
     persist_result=False,
     cache_policy=NO_CACHE,
 )
-def infer_shard(number: int, replica: str, actor: str, work: ShardWork) -> ShardReceipt | State | None:
-    """Lease the shard, feed it to the replica, commit what streams back, and end it.
+def infer_shard(number: int, work: ShardWork) -> ShardReceipt | State[Any] | None:
+    """Lease the shard and a place on a replica, feed it, commit what streams back, and end it.
 
-    ``number`` and ``replica`` are for the task run's name.
+    ``number`` is for the task run's name.
     """
+    say_why()
+    backoff = _backoffs[work.job.job_id, number]
+    try:
+        with open_store(work.store_url, create=False) as store:
+            backoff.wait(lambda: store.orders(work.job.job_id).stop)
+            ended = _attempt(store, work, backoff)
+    except FencedError:
+        return Completed(name="Superseded", message=f"shard {number} belongs to another attempt now")
+    except StoreError as error:  # before there was a lease to decide about
+        facts = Facts(
+            lapsed=facts_of(error).sign is Sign.STORE_AWAY,
+            lease_left=0.0,
+            store_seconds=backoff.away_seconds,
+            tries=backoff.tries,
+        )
+        ended = Ended(how=How.EARLY, decision=decide(error, facts), note="the store is away")
+    return _as_state(number, ended, backoff)
+
+
+def _attempt(store: Store, work: ShardWork, backoff: Backoff) -> Ended:
     logger = get_run_logger()
-    with open_store(work.store_url, create=False) as store:
-        try:
-            client, engine = wait_for_replica(
-                actor, timeout=REPLICA_TIMEOUT, stopped=lambda: store.cancel_requested(work.job.job_id)
-            )
-            receipt = run_shard(
-                store,
-                work.job,
-                work.shard,
-                client,
-                owner=driver_name(),
-                max_num_seqs=engine.max_num_seqs,
-                options=work.objects,
-            )
-        except FencedError:
-            return Completed(name="Superseded", message=f"shard {number} belongs to another attempt now")
-        except CancelledError:
-            return Completed(name="Stopped", message=f"shard {number}: the job was cancelled")
-    if receipt is None:
+    return attempt(
+        Work(
+            store=store,
+            job=work.job,
+            shard=work.shard,
+            replicas=_RayReplicas(),
+            owner=driver_name(),
+            options=work.objects,
+        ),
+        tries=backoff.tries,
+        on_start=lambda replica: logger.info("on %s", lane_of(replica)),
+    )
+
+
+def _as_state(number: int, ended: Ended, backoff: Backoff) -> ShardReceipt | State[Any] | None:
+    """What Prefect is to make of the end of an attempt."""
+    logger = get_run_logger()
+    if ended.how is How.DONE:
+        assert ended.receipt is not None
+        logger.info("shard %d: %d rows in %.1f s", number, ended.receipt.rows, ended.receipt.seconds)
+        return ended.receipt
+    if ended.how is How.HELD:
         logger.info("shard %d is finished, or held by another attempt", number)
-    else:
-        logger.info("shard %d: %d rows in %.1f s", number, receipt.rows, receipt.seconds)
-    return receipt
+        return None
+    if ended.how is How.STOPPED:
+        return Completed(name="Stopped", message=f"shard {number}: the job is cancelled, or its time is over")
+    assert ended.decision is not None
+    backoff.note(ended.decision)
+    return _after(ended.decision, f"{ended.decision.reason}; {ended.note}")
+
+
+def _after(decision: Decision, reason: str) -> State[Any]:
+    """Raise what has Prefect retry or fail the task, or end it under a name that says what happened."""
+    on_prefect = decision.effect.prefect
+    if on_prefect is OnPrefect.SPLIT:
+        return Completed(name="Split", message=reason)
+    if on_prefect is OnPrefect.SUPERSEDED:
+        return Completed(name="Superseded", message=reason)
+    if on_prefect is OnPrefect.PAUSE:
+        raise JobPausedError(f"{reason}; when that is mended, `dray resume` goes on")
+    if on_prefect is OnPrefect.FAIL:
+        raise JobFailedError(reason)
+    raise InterruptedShardError(reason)
+
+
+class _RayReplicas:
+    """Replicas as Ray actors, found by name."""
+
+    def find(self, name: str) -> ReplicaClient:
+        """The replica of this name."""
+        found = RayReplica.find(name, NAMESPACE)
+        if found is None:
+            raise ReplicaLostError(f"replica {name} is gone")
+        return found
+
+    def facts(self, client: ReplicaClient, node: str | None) -> NodeFacts:
+        """What became of it, and of its node."""
+        assert isinstance(client, RayReplica)
+        return settle(client.actor_id, node)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
@@ -13,11 +14,22 @@ from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from prefect.client.orchestration import get_client
 
 from dray.cluster import ReplicaPool
+from dray.cluster.pool import lane_of
 from dray.engine import ReplicaStatus
-from dray.errors import DrayError, FencedError, JobFailedError, StoreError
+from dray.errors import (
+    DrayError,
+    FencedError,
+    JobFailedError,
+    JobPausedError,
+    StoreError,
+    StoreFatalError,
+)
+from dray.job.ledger import JobLedger
 from dray.job.opening import OpenJob
 from dray.report import progress_line
+from dray.spot.causes import STORE_PATIENCE
 from dray.store import Progress, Store, open_store
+from tasks.noticing import Noticing
 
 LOOK_EVERY = 1.0  # seconds
 LINE_EVERY = 5.0
@@ -28,12 +40,15 @@ ARTIFACT_EVERY = 3.0  # Prefect's server on SQLite serialises writes
 class Monitor:
     """One thread beside the shard tasks. ``check`` raises in the flow what went wrong in it."""
 
-    def __init__(self, job: OpenJob, pool: ReplicaPool) -> None:
+    def __init__(self, job: OpenJob, pool: ReplicaPool, ledger: JobLedger, noticing: Noticing) -> None:
         self._job = job
         self._pool = pool
+        self._ledger = ledger
+        self._noticing = noticing
         self._logger = get_run_logger()
         self._over = threading.Event()
         self._error: DrayError | None = None
+        self._away_since: float | None = None
         self._statuses: dict[str, ReplicaStatus] = {}
         self._artifact: UUID | None = None
         self._flow_run = runtime.flow_run.id
@@ -72,16 +87,28 @@ class Monitor:
                 except FencedError as error:
                     self._fail(error)
                     return
+                except StoreFatalError as error:
+                    self._fail(JobPausedError(f"{error}; when that is mended, `dray resume` goes on"))
+                    return
                 except StoreError as error:
-                    self._logger.warning("the store does not answer: %s", type(error).__name__)
+                    self._bear(error)
                 except DrayError as error:
                     self._fail(error)
                     return
                 except Exception as error:  # noqa: BLE001  thread edge: a job nobody watches must not go on
                     self._fail(JobFailedError(f"watching the job failed: {type(error).__name__}"))
                     return
-            self._follow_replicas()
-            self._say(store.progress(self._job.job_id), now=True)
+            with suppress(DrayError):  # last words; whoever needs the store next says so
+                self._follow_replicas()
+                self._say(store.progress(self._job.job_id), now=True)
+
+    def _bear(self, error: StoreError) -> None:
+        """The store is away: replicas are watched on, and the job pauses when it stays so for too long."""
+        now = time.monotonic()
+        self._away_since = self._away_since or now
+        self._logger.warning("the store does not answer: %s", type(error).__name__)
+        if now - self._away_since > STORE_PATIENCE:
+            self._fail(JobPausedError("the store stays away; when it is back, `dray resume` goes on"))
 
     def _fail(self, error: DrayError) -> None:
         self._error = error
@@ -89,6 +116,8 @@ class Monitor:
 
     def _look(self, store: Store) -> None:
         now = time.monotonic()
+        store.now()  # the first word to a store that was away, before anything is counted on
+        self._away_since = None
         lease = self._job.lease
         if now - self._last_renewal > lease.ttl / 4:
             store.renew_job(lease)
@@ -97,10 +126,18 @@ class Monitor:
             self._last_ui_look = now
             if _cancelled_in_ui(self._flow_run):
                 store.request_cancel(self._job.job_id)
-        if not self.stopping and store.cancel_requested(self._job.job_id):
-            self._logger.info("cancel requested: finishing what was committed")
+        orders = store.orders(self._job.job_id)
+        if not self.stopping and orders.stop:
+            self._logger.info(
+                "%s: keeping what is committed", "cancel requested" if orders.cancelled else "expired"
+            )
             self.stopping = True
+        self._noticing.look()
         self._follow_replicas()
+        for told in self._ledger.take_told():
+            self._logger.warning("%s", told)
+        if self._ledger.failure is not None:
+            raise self._ledger.failure
         self._say(store.progress(self._job.job_id))
 
     def _follow_replicas(self) -> None:
@@ -108,7 +145,7 @@ class Monitor:
             self._statuses[status.name] = status
             for level, name, message in status.log:
                 if level >= logging.INFO:
-                    self._logger.log(level, "[%s] %s: %s", status.name.rsplit("/", 1)[-1], name, message)
+                    self._logger.log(level, "[%s] %s: %s", lane_of(status.name), name, message)
 
     def _say(self, progress: Progress, *, now: bool = False) -> None:
         counts = progress.counts

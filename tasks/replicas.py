@@ -6,18 +6,22 @@ from prefect import get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 
 from dray.cluster import ReplicaPool
-from dray.cluster.pool import ReplicaStart
+from dray.cluster.member import ReplicaStart
+from dray.cluster.pool import lane_of
 from dray.errors import CancelledError
 from dray.job.opening import OpenJob
 from dray.job.timeline import Timeline
 from dray.store import open_store
+from tasks.noticing import Noticing
 
 START_TIMEOUT = 1800.0  # seconds; a large model from a slow disk
 _OF_WEIGHTS = frozenset(("wait", "load"))  # parts that say something where weights had to be fetched
 
 
 @task(name="start-replicas", task_run_name="start replicas", persist_result=False, cache_policy=NO_CACHE)
-def start_replicas(job: OpenJob, pool: ReplicaPool, timeline: Timeline) -> list[ReplicaStart]:
+def start_replicas(
+    job: OpenJob, pool: ReplicaPool, noticing: Noticing, timeline: Timeline
+) -> list[ReplicaStart]:
     """Wait until every replica can take work, and say what its start took.
 
     Returns:
@@ -26,7 +30,7 @@ def start_replicas(job: OpenJob, pool: ReplicaPool, timeline: Timeline) -> list[
     logger = get_run_logger()
     with timeline.phase("engine_start"), open_store(job.settings.store_url, create=False) as store:
         try:
-            starts = pool.wait_ready(START_TIMEOUT, lambda: store.cancel_requested(job.job_id))
+            starts = pool.wait_ready(START_TIMEOUT, lambda: store.orders(job.job_id).stop, noticing.look)
         except CancelledError:
             logger.info("cancel requested: the replicas are not waited for")
             return []
@@ -49,7 +53,7 @@ def ready_line(start: ReplicaStart) -> str:
 
 
 def _lane(start: ReplicaStart) -> str:
-    return start.name.rsplit("/", 1)[-1]
+    return lane_of(start.name)
 
 
 def _note_weights(starts: list[ReplicaStart], timeline: Timeline) -> None:

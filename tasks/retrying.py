@@ -1,28 +1,94 @@
-"""Which failures of a shard task are worth another try."""
+"""How Prefect's retries follow the table of causes."""
 
 from __future__ import annotations
 
+import os
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
-from dray.errors import EngineDeadError, ReplicaLostError, StoreTransientError, StoreUnreachableError
+from dray.errors import InterruptedShardError
+from dray.spot import Cause
+from dray.spot.causes import Decision
 
-RETRIES = 8
-# Prefect's own jitter setting is ignored by its task engine; the wait for a live replica spreads the tries.
-DELAYS: list[float] = [1, 2, 5, 10, 20, 30, 60, 60]
+RETRIES = 1_000_000
+"""No limit of Prefect's: the budgets in the store say when a job has failed."""
 
-# A store that cannot be reached was there when the job was opened: its server restarts.
-_TRANSIENT = (ReplicaLostError, EngineDeadError, StoreTransientError, StoreUnreachableError)
+NO_WAIT_VARIABLE = "DRAY_NO_WAIT"
+"""Set: tries follow each other at once, for tests."""
+
+_reason = ""
 
 
 def worth_retrying(task: Any, task_run: Any, state: Any) -> bool:
-    """A lost replica or store comes back; a refused, fenced or cancelled shard does not.
+    """Whether an attempt ended early, by a decision that another follows.
 
     A plain function of this module: Prefect silently turns retries off for anything else.
     """
+    global _reason
     try:
-        state.result()
-    except _TRANSIENT:
+        state.result(raise_on_failure=True)
+    except InterruptedShardError as error:
+        _reason = str(error)
         return True
     except BaseException:  # noqa: BLE001  the verdict on every other error is the same: no
         return False
     return False
+
+
+def say_why() -> None:
+    """Have the state of a retry say why there is one: Prefect leaves its message empty.
+
+    Its engine takes the state from a name of its own module, which a test holds to.
+    """
+    import prefect.task_engine
+
+    engine: Any = prefect.task_engine
+    plain = engine.Retrying
+    if getattr(plain, "says_why", False):
+        return
+
+    def retrying(*arguments: Any, **settings: Any) -> Any:
+        return plain(*arguments, **{"message": _reason or None, **settings})
+
+    retrying.says_why = True  # type: ignore[attr-defined]
+    engine.Retrying = retrying
+
+
+@dataclass(kw_only=True)
+class Backoff:
+    """The waits between the attempts at one shard, in one process: Prefect ignores its own jitter."""
+
+    cause: Cause | None = None
+    tries: int = 0
+    """In a row that failed of ``cause``."""
+    delay: float = 0.0
+    away_since: float | None = None
+    """When the store was first found away (monotonic)."""
+    rng: random.Random = field(default_factory=random.Random)
+
+    def note(self, decision: Decision) -> None:
+        """An attempt ended so."""
+        self.tries = self.tries + 1 if decision.cause is self.cause else 1
+        self.cause = decision.cause
+        self.delay = decision.delay
+        if decision.cause is not Cause.STORE_TRANSIENT:
+            self.away_since = None
+        elif self.away_since is None:
+            self.away_since = time.monotonic()
+
+    @property
+    def away_seconds(self) -> float:
+        """For how long the store has been away."""
+        return 0.0 if self.away_since is None else time.monotonic() - self.away_since
+
+    def wait(self, stopped: Callable[[], bool]) -> None:
+        """Wait before the next attempt, unless nobody wants it any more."""
+        if os.environ.get(NO_WAIT_VARIABLE):
+            return
+        deadline = time.monotonic() + self.delay
+        while (left := deadline - time.monotonic()) > 0 and not stopped():
+            time.sleep(min(left, 1.0))
+        self.delay = 0.0

@@ -94,6 +94,13 @@ def run(
     engine_arg: Annotated[
         list[str] | None, Parameter(help="KEY=VALUE: engine argument, as vLLM names it.")
     ] = None,
+    stall_seconds: Annotated[
+        float | None, Parameter(help="End an engine that gets no further for so long; 600 when left out.")
+    ] = None,
+    shard_rows: Annotated[int | None, Parameter(help="Rows of a shard; 8192 when left out.")] = None,
+    completion_window: Annotated[
+        str | None, Parameter(help="24h, 90m: what is unfinished by then becomes error rows.")
+    ] = None,
     objects: Annotated[str | None, Parameter(help="block:NAME of object-store credentials.")] = None,
     format_: Annotated[
         Literal["jsonl", "parquet"], Parameter(name="--format", help="Format of the outputs.")
@@ -121,13 +128,23 @@ def run(
             "skip_invalid": skip_invalid,
         },
         "sampling": {k: v for k, v in sampling.items() if v is not None} | {"extra": pairs(param, "--param")},
-        "engine": {"name": engine, "replicas": replicas, "arguments": pairs(engine_arg, "--engine-arg")},
+        "engine": {
+            "name": engine,
+            "replicas": replicas,
+            "arguments": pairs(engine_arg, "--engine-arg"),
+            **_given(stall_seconds=stall_seconds, shard_rows=shard_rows),
+        },
         "store": _absolute_store(store),
         "cluster": cluster,
         "objects": objects,
         "format": format_,
+        "completion_window": completion_window,
     }
     return run_job(parameters, json=json)
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
 
 
 @app.command

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dray.errors import ConfigError
+from dray.requests.addresses import refuse_secret
 from dray.requests.objects import is_object
 
 _PATIENCE = 3.0  # seconds for a store that does not answer: the job itself is more patient
@@ -21,6 +22,8 @@ def refuse_early(parameters: Mapping[str, Any]) -> None:
     Raises:
         ConfigError, InputError, StoreUnreachableError: it cannot be used.
     """
+    for name in ("model", "output"):
+        refuse_secret(parameters[name])
     _check_engine(parameters["engine"], parameters["model"], objects_known=parameters["objects"] is None)
     _check_input(parameters)
     _check_output(parameters)
@@ -34,8 +37,10 @@ def _check_engine(engine: Mapping[str, Any], model: str, *, objects_known: bool)
 
         SimulatedSettings.parse(arguments)
         return
+    from dray.engine.unsafe import refuse_unsafe
     from dray.job.model_files import checked_weights
 
+    refuse_unsafe(arguments)
     if objects_known or not is_object(model):
         checked_weights(model, None, dummy_weights=arguments.get("load_format") == "dummy")
 

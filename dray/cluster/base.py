@@ -37,6 +37,8 @@ class Node:
     cpus: float
     gpus: float
     stable: bool
+    address: str = ""
+    port: int = 0  # of its Ray daemon
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ import time
 from typing import Any
 
 from dray.cluster.base import NAMESPACE, STABLE_RESOURCE, Cluster, ClusterInfo, ClusterSettings, Node
+from dray.cluster.guarded import answers_anybody, close_token_file
 from dray.cluster.head import Head
 from dray.cluster.ray_private import enable_token_auth, keep_off_stdout
 from dray.errors import ClusterError, ConfigError
@@ -126,7 +127,10 @@ class RayCluster:
             address = self._settings.address
             _refuse_second()
             _prepare_environment(self._settings)
-        return _connect(address, self._settings.environment, self._began)
+        info = _connect(address, self._settings.environment, self._began)
+        if self._head is None:
+            _leave_if_open(address, info.address)
+        return info
 
 
 def _refuse_second() -> None:
@@ -171,7 +175,8 @@ def _prepare_environment(settings: ClusterSettings) -> None:
     if settings.address is None:
         # Ray starts workers at nice 15; engines here must not wait behind everything else on the machine.
         os.environ.setdefault("RAY_worker_niceness", "0")
-        # Never an open port; Ray makes a token where there is none (~/.ray/auth_token).
+        # Never an open port: a token, in ~/.ray/auth_token where the environment names no other.
+        close_token_file()
         os.environ["RAY_AUTH_MODE"] = "token"
         os.environ.pop("RAY_ADDRESS", None)
         return
@@ -182,10 +187,28 @@ def _prepare_environment(settings: ClusterSettings) -> None:
 
 def _refuse_open_cluster(address: str) -> None:
     """Ray's API runs any code it is sent: without a token it may listen on loopback only."""
-    host = address.removeprefix("ray://").rsplit(":", 1)[0]
+    host = _host(address)
     if os.environ.get("RAY_AUTH_MODE") == "token" or host in ("auto", "local") or _is_loopback(host):
         return
-    raise ConfigError(
+    raise _open(address)
+
+
+def _leave_if_open(given: str, found: str) -> None:
+    """The cluster itself has the last word: ours may be the only side that wants a token."""
+    if _is_loopback(_host(given)) or _is_loopback(_host(found)) or not answers_anybody(found):
+        return
+    import ray
+
+    ray.shutdown()
+    raise _open(given)
+
+
+def _host(address: str) -> str:
+    return address.removeprefix("ray://").rsplit(":", 1)[0]
+
+
+def _open(address: str) -> ConfigError:
+    return ConfigError(
         f"the Ray cluster at {address} is open: no token and not a loopback address. "
         "Start it with RAY_AUTH_MODE=token, and set RAY_AUTH_MODE and RAY_AUTH_TOKEN here, or use a block"
     )
@@ -217,6 +240,8 @@ def _nodes(listed: list[dict[str, Any]]) -> tuple[tuple[Node, ...], str]:
             cpus=node["Resources"].get("CPU", 0.0),
             gpus=node["Resources"].get("GPU", 0.0),
             stable=resource in node["Resources"],
+            address=node.get("NodeManagerAddress", ""),
+            port=node.get("NodeManagerPort", 0),
         )
         for node in alive
     )

@@ -117,7 +117,7 @@ def _started(settings: dict[str, Any], temporary: TemporaryFolder) -> dict[str, 
             include_dashboard=False,
             log_to_driver=False,
             logging_level=logging.ERROR,
-            _temp_dir=str(temporary.path),
+            _temp_dir=str(temporary.ray),
         )
     except Exception as error:  # noqa: BLE001  process edge: the parent raises it
         return {"error": f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:300]}"}

@@ -1,204 +1,285 @@
-"""The replicas of a job: started by the driver, found by name, replaced when they die."""
+"""The replicas of a job: started by the driver, drained before their nodes go, replaced when they die."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
-from dray.cluster.base import NAMESPACE, ClusterInfo
-from dray.cluster.handed_down import handed_down
-from dray.engine.client import RayReplica
-from dray.engine.protocol import EngineInfo, EngineSpec
-from dray.engine.replica import ReplicaStatus, actor_class
-from dray.engine.seam import ray_errors
-from dray.errors import CancelledError, EngineStartError, ReplicaLostError
+from dray.cluster.base import ClusterInfo, Node
+from dray.cluster.losses import NodeFacts, settle
+from dray.cluster.member import Member, MemberState, ReplicaStart, begin, statuses
+from dray.cluster.placing import actor_options, shrunk
+from dray.cluster.ray_private import drain, node_of
+from dray.engine.protocol import EngineSpec
+from dray.engine.replica import ReplicaStatus
+from dray.errors import (
+    CancelledError,
+    EngineDeadError,
+    EngineStartError,
+    ReplicaLostError,
+    StoreTransientError,
+)
 
-MAX_RESTARTS = 20  # per job: a crash loop ends in a failed job, not in a bill
-_NAME_SECONDS = 60.0  # until Ray has noticed the death of an actor, or of the driver that owned it
+SLOTS = 2
+"""Shards at a time on a replica: the tail of one overlaps the head of the next."""
+
+SILENT_SECONDS = 60.0
+"""A replica that says nothing for so long is ended: its node hangs, or the way to it."""
+
+DRAIN_SECONDS = 10.0
+"""For requests in flight to finish, once a notice came: with 5 s for the rest, a drain takes 15."""
+
+SOON = 30.0
+"""Seconds to a node's end where a notice names none."""
+
+_STATUS_SECONDS = 2.0
+_POLL_SECONDS = 0.1
+_PUBLISH_SECONDS = 5.0
+_LONGEST_PAUSE = 30.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReplicaStart:
-    """How a replica's start went, in seconds since 1970.
-
-    ``began`` is when Ray was asked for it, ``process`` when its process began to build the engine, and
-    ``ready`` when that could take work.
-    """
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """A replica that died. ``alone`` is None: nobody knows whether it had more than one shard."""
 
     name: str
-    began: float
-    process: float
-    ready: float
-    info: EngineInfo
+    node: str | None
+    error: BaseException
+    facts: NodeFacts
+
+
+class Ledger(Protocol):
+    """What a pool tells of its replicas, and asks before it starts another. Calls may raise StoreError."""
+
+    def publish(self, members: Sequence[Member]) -> None:
+        """These stand so now."""
+
+    def lost(self, loss: Loss) -> None:
+        """A replica died; called in a thread of its own."""
+
+    def excluded(self) -> Collection[str]:
+        """Nodes that are to have no more replicas while another can."""
+
+    def shrink_steps(self) -> int:
+        """How often memory did not suffice."""
 
 
 class ReplicaPool:
     """Owns the actors: they end with the process that made them.
 
-    Names are ``JOB/replica-N``: a replacement takes its predecessor's name, so that a retried shard
-    task finds it without being told.
+    Names are ``PREFIX/replica-N``, and ``~G`` behind that for the G-th successor: no name is used twice.
     """
 
-    def __init__(self, job_id: str, spec: EngineSpec, cluster: ClusterInfo, replicas: int) -> None:
-        self._job_id = job_id
+    def __init__(
+        self, prefix: str, spec: EngineSpec, cluster: ClusterInfo, replicas: int, ledger: Ledger | None = None
+    ) -> None:
+        self._prefix = prefix
         self._spec = spec
         self._cluster = cluster
-        self._replicas: dict[str, RayReplica] = {}
-        self._began: dict[str, float] = {}
+        self._ledger = ledger
         self._guard = threading.Lock()
+        self._stopped = False
+        self._members: list[Member] = []
+        self._changed: set[Member] = set()
+        self._due = dict.fromkeys(range(replicas), 0.0)  # lanes without a replica: when to start one
+        self._failures: Counter[int] = Counter()  # of a lane, since one of it was ready
+        self._generation: Counter[int] = Counter()
+        self._leaving_nodes: dict[str, float] = {}
+        self._starts: dict[int, ReplicaStart] = {}
+        self._seqs = 0
+        self._published = time.monotonic()
+        self.lanes = replicas
         self.restarts = 0
-        self.names = tuple(replica_name(job_id, number) for number in range(replicas))
 
     def start(self) -> None:
         """Ask Ray for all replicas; returns at once."""
-        for name in self.names:
-            self._start(name)
+        self._begin_due()
 
-    def wait_ready(self, timeout: float, stopped: Callable[[], bool] = lambda: False) -> list[ReplicaStart]:
-        """Wait until every replica can take work.
+    def wait_ready(
+        self,
+        timeout: float,
+        stopped: Callable[[], bool] = lambda: False,
+        every: Callable[[], object] = lambda: None,
+    ) -> list[ReplicaStart]:
+        """Wait until every lane has had a replica that could take work; calls ``every`` once a second.
 
         Raises:
-            EngineStartError: one cannot be started, or not in time.
+            EngineStartError, ConfigError: none can be started, or not in time.
             CancelledError: ``stopped`` says that nobody wants them any more.
         """
         deadline = time.monotonic() + timeout
-        return [self._wait(name, deadline, stopped) for name in self.names]
+        asked = 0.0
+        while len(self._starts) < self.lanes:
+            if time.monotonic() > asked + 1.0:
+                if stopped():
+                    raise CancelledError("stopped waiting for replicas")
+                every()
+                asked = time.monotonic()
+            with suppress(StoreTransientError):  # what is to be published stays so
+                self.look()
+            if time.monotonic() > deadline:
+                late = self.lanes - len(self._starts)
+                raise EngineStartError(f"{late} of {self.lanes} replicas are not ready after {timeout:.0f} s")
+            time.sleep(_POLL_SECONDS)
+        return [self._starts[lane] for lane in sorted(self._starts)]
+
+    def starts(self) -> list[ReplicaStart]:
+        """How the starts went of all replicas that could take work so far."""
+        return [member.start for member in self._members if member.start is not None]
 
     def look(self) -> list[ReplicaStatus]:
-        """What the live replicas say of themselves; dead ones are replaced.
+        """Go on: start what is due, see who is ready, who leaves and who died; what the live ones say.
 
         Raises:
-            EngineStartError: too many died.
+            EngineStartError, ConfigError: no engine of the job has ever started, and none will.
         """
-        found = []
-        for name in self.names:
-            try:
-                status = self._replicas[name].status(timeout=5)
-            except ReplicaLostError:
-                self._replace(name)
-            else:
-                if status is not None:
-                    found.append(status)
+        self._begin_due()
+        self._poll_starting()
+        found = self._ask()
+        self._publish()
         return found
+
+    def leave(self, node: Node, deadline: float | None) -> None:
+        """A node is taken back at ``deadline`` (seconds since 1970): its replicas finish, others begin."""
+        left = (deadline - time.time()) if deadline is not None else SOON
+        drain(node.node_id, time.time() + max(left - 5.0, 1.0))  # before the end: Ray is to see it come
+        self._leaving_nodes[node.node_id] = time.monotonic() + max(left, 0.0)
+        for member in self._in(MemberState.READY):
+            if member.node == node.node_id:
+                self._drain(member, max(0.0, min(DRAIN_SECONDS, left - 5.0)))
+        for member in self._in(MemberState.STARTING):
+            if node_of(member.replica.actor_id) == node.node_id:  # what it has loaded is lost either way
+                self._end(member)
+                self._due[member.lane] = 0.0
 
     def stop(self) -> None:
         """End all replicas."""
-        import ray
-
         with self._guard:
-            for replica in self._replicas.values():
-                ray.kill(replica.actor, no_restart=True)
-            self._replicas.clear()
+            self._stopped = True
+            for member in self._members:
+                if member.state is not MemberState.GONE:
+                    member.kill()
 
-    def _start(self, name: str) -> None:
-        began = time.time()
-        options = actor_options(self._spec, self._cluster, len(self.names))
-        actor = _create(name, self._spec, options)
-        with self._guard:
-            self._replicas[name] = RayReplica(name, actor)
-            self._began[name] = began
+    # -- starting -------------------------------------------------------------------------
 
-    def _wait(self, name: str, deadline: float, stopped: Callable[[], bool]) -> ReplicaStart:
-        while True:
-            left = max(deadline - time.monotonic(), 0.1)
+    def _begin_due(self) -> None:
+        now = time.monotonic()
+        for lane in [lane for lane, at in self._due.items() if at <= now]:
+            with self._guard:
+                if self._stopped:
+                    return
+                self._begin(lane)
+                del self._due[lane]
+
+    def _begin(self, lane: int) -> None:
+        steps = self._ledger.shrink_steps() if self._ledger else 0
+        avoid = set(self._ledger.excluded()) if self._ledger else set()
+        avoid |= {
+            node for node, end in self._leaving_nodes.items() if end > time.monotonic() - SILENT_SECONDS
+        }
+        spec = shrunk(self._spec, steps, self._seqs)
+        name = replica_name(self._prefix, lane, self._generation[lane])
+        options = actor_options(spec, self._cluster, self.lanes, avoid=avoid)
+        member = begin(name, lane, spec, options, slots=SLOTS)
+        self._generation[lane] += 1
+        self._members.append(member)
+        self._changed.add(member)
+
+    def _poll_starting(self) -> None:
+        for member in self._in(MemberState.STARTING):
             try:
-                info = self._replicas[name].ready(left, stopped)
-                process, ready = _built(self._replicas[name])
-            except ReplicaLostError:
-                self._replace(name)
-            except TimeoutError as error:
-                raise EngineStartError(str(error)) from None
+                ready = member.poll()
+            except ReplicaLostError as error:
+                self._lose(member, error)
+            except EngineStartError as error:
+                if not self._starts:
+                    raise
+                self._lose(member, error)
             else:
-                began = self._began[name]
-                ready = min(max(ready, began), time.time())  # its node's clock may be another one
-                return ReplicaStart(name=name, began=began, process=process, ready=ready, info=info)
+                if ready:
+                    self._note_ready(member)
 
-    def _replace(self, name: str) -> None:
+    def _note_ready(self, member: Member) -> None:
+        assert member.start is not None
+        self._starts.setdefault(member.lane, member.start)
+        self._seqs = self._seqs or member.max_num_seqs
+        self._failures[member.lane] = 0
+        self._changed.add(member)
+        if member.node in self._leaving_nodes:
+            self._drain(member, 0.0)
+
+    # -- watching -------------------------------------------------------------------------
+
+    def _ask(self) -> list[ReplicaStatus]:
+        found = []
+        answers = statuses(self._in(MemberState.READY, MemberState.LEAVING), _STATUS_SECONDS)
+        for member, answer in answers.items():
+            if isinstance(answer, ReplicaStatus):
+                member.heard = time.monotonic()
+                found.append(answer)
+                if member.state is MemberState.LEAVING and not answer.sessions:
+                    self._end(member)
+            elif answer is not None:
+                self._lose(member, answer)
+            elif time.monotonic() - member.heard > min(SILENT_SECONDS, self._spec.stall_seconds):
+                self._lose(member, EngineDeadError("the replica says nothing", stuck=True))
+            if member.state is MemberState.LEAVING and time.monotonic() > member.leave_by:
+                self._end(member)
+        return found
+
+    def _drain(self, member: Member, seconds: float) -> None:
+        member.state = MemberState.LEAVING
+        member.leave_by = time.monotonic() + seconds + 3.0
+        member.replica.actor.drain.remote(seconds)
+        self._changed.add(member)
+        self._due[member.lane] = 0.0
+
+    def _end(self, member: Member) -> None:
+        member.kill()
+        self._changed.add(member)
+
+    def _lose(self, member: Member, error: BaseException) -> None:
+        leaving = member.state is MemberState.LEAVING
+        member.node = member.node or node_of(member.replica.actor_id)
+        self._end(member)
+        if self._ledger is not None:
+            threading.Thread(
+                target=self._account, args=(member, error), name="dray-loss", daemon=True
+            ).start()
+        if leaving:
+            return
         self.restarts += 1
-        if self.restarts > MAX_RESTARTS:
-            raise EngineStartError(f"replicas died {self.restarts} times; giving up on job {self._job_id}")
-        import ray
+        self._failures[member.lane] += 1
+        pause = min(0.2 * 2 ** self._failures[member.lane], _LONGEST_PAUSE)
+        self._due[member.lane] = time.monotonic() + pause
 
-        ray.kill(self._replicas[name].actor, no_restart=True)  # it may be alive and out of reach
-        time.sleep(min(0.2 * 2**self.restarts, 5.0))
-        self._start(name)
+    def _account(self, member: Member, error: BaseException) -> None:
+        assert self._ledger is not None
+        facts = settle(member.replica.actor_id, member.node)
+        self._ledger.lost(Loss(name=member.name, node=member.node, error=error, facts=facts))
 
+    def _publish(self) -> None:
+        if time.monotonic() - self._published > _PUBLISH_SECONDS:
+            self._changed.update(self._in(MemberState.READY))  # shards may have found one out of reach
+            self._published = time.monotonic()
+        if self._changed and self._ledger is not None:
+            self._ledger.publish(sorted(self._changed, key=lambda member: (member.lane, member.began)))
+        self._changed.clear()
 
-def _create(name: str, spec: EngineSpec, options: dict[str, Any]) -> Any:
-    """A new actor of this name, once Ray has let go of its predecessor's."""
-    import ray
-
-    deadline = time.monotonic() + _NAME_SECONDS
-    while True:
-        try:
-            return actor_class().options(name=name, namespace=NAMESPACE, **options).remote(name, spec)
-        except ray.exceptions.ActorAlreadyExistsError:
-            if time.monotonic() > deadline:
-                raise EngineStartError(f"replica {name}: another actor of this name lives on") from None
-            time.sleep(0.2)
+    def _in(self, *states: MemberState) -> list[Member]:
+        return [member for member in self._members if member.state in states]
 
 
-def _built(replica: RayReplica) -> tuple[float, float]:
-    """What the replica says of its own start: it may have been ready long before anybody asked."""
-    import ray
-
-    with ray_errors(replica.name):
-        built: tuple[float, float] = ray.get(replica.actor.built.remote())
-        return built
+def replica_name(prefix: str, lane: int, generation: int = 0) -> str:
+    """The actor name of a replica."""
+    return f"{prefix}/replica-{lane}" + (f"~{generation}" if generation else "")
 
 
-def replica_name(job_id: str, number: int) -> str:
-    """The actor name of a job's replica."""
-    return f"{job_id}/replica-{number}"
-
-
-def wait_for_replica(
-    name: str, *, timeout: float, stopped: Callable[[], bool] = lambda: False
-) -> tuple[RayReplica, EngineInfo]:
-    """The replica of this name and what it says of its engine, as soon as there is one that can take work.
-
-    Raises:
-        EngineStartError, ConfigError: its engine cannot be started.
-        ReplicaLostError: there is none in time.
-        CancelledError: ``stopped`` says that nobody wants it any more.
-    """
-    deadline = time.monotonic() + timeout
-    while time.monotonic() < deadline:
-        if stopped():
-            raise CancelledError(f"stopped waiting for replica {name}")
-        replica = RayReplica.find(name, NAMESPACE)
-        if replica is not None:
-            with suppress(ReplicaLostError, TimeoutError):
-                return replica, replica.ready(max(deadline - time.monotonic(), 0.1), stopped)
-        time.sleep(0.2)
-    raise ReplicaLostError(f"replica {name} did not come back within {timeout:.0f} s")
-
-
-def actor_options(spec: EngineSpec, cluster: ClusterInfo, replicas: int) -> dict[str, Any]:
-    """Resources and environment of one replica's process."""
-    variables = handed_down()
-    options: dict[str, Any] = {"runtime_env": {"env_vars": variables}} if variables else {}
-    if spec.name == "simulated":
-        return options | {"num_cpus": 0}
-    if any(node.gpus for node in cluster.nodes):
-        return options | {"num_gpus": gpus_of(spec), "num_cpus": 1}
-    cpus = max(node.cpus for node in cluster.nodes)
-    # More replicas than processors share them: asking for whole ones, some would wait for ever.
-    return options | {"num_cpus": cpus // replicas or cpus / replicas}
-
-
-def default_replicas(spec: EngineSpec, cluster: ClusterInfo) -> int:
-    """As many as there are GPUs for, node by node; one on a cluster without."""
-    if spec.name != "vllm":
-        return 1
-    return max(1, sum(int(node.gpus) // gpus_of(spec) for node in cluster.nodes))
-
-
-def gpus_of(spec: EngineSpec) -> int:
-    """GPUs of one replica: one a rank."""
-    given = spec.arguments
-    return int(given.get("tensor_parallel_size", 1)) * int(given.get("pipeline_parallel_size", 1))
+def lane_of(name: str) -> str:
+    """What people call a replica and its successors: ``replica-N``."""
+    return name.rsplit("/", 1)[-1].partition("~")[0]

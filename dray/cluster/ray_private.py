@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 
 
 def enable_token_auth(token: str | None = None) -> None:
@@ -33,3 +34,64 @@ def keep_off_stdout() -> None:
 
 def _dropped(data: object, ignore_prefix: bool) -> None:
     pass
+
+
+def drain(node_id: str, deadline: float) -> bool:
+    """Tell Ray that a node is being taken back at ``deadline`` (seconds since 1970): it gets nothing new.
+
+    What runs there goes on. Returns whether Ray accepted; a node that is gone already is no error.
+    """
+    from ray._private.worker import global_worker
+    from ray.core.generated.autoscaler_pb2 import DrainNodeReason
+
+    reason = DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
+    try:
+        accepted, _ = global_worker.gcs_client.drain_node(node_id, reason, "dray", int(deadline * 1000))
+    except Exception:  # noqa: BLE001  whatever its client raises: a hint to Ray must not end a job
+        return False
+    return bool(accepted)
+
+
+def draining() -> dict[str, float]:
+    """The nodes that are being drained, and until when (seconds since 1970; 0 where nobody says)."""
+    from ray._private.state import state
+
+    return {node: deadline / 1000.0 for node, deadline in state.get_draining_nodes().items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActorDeath:
+    """What Ray knows of a dead actor. ``with_node``: its node went, None where Ray does not say."""
+
+    with_node: bool | None
+    preempted: bool
+    oom: bool
+
+
+def death_of(actor_id: str) -> ActorDeath | None:
+    """How an actor died; None while Ray does not know that it did."""
+    from ray._private.state import actors
+    from ray.core.generated.common_pb2 import ActorDiedErrorContext, NodeDeathInfo
+
+    found = actors(actor_id)
+    if not found or found.get("State") != "DEAD":
+        return None
+    cause = found["DeathCause"]
+    died = cause.actor_died_error_context
+    return ActorDeath(
+        with_node={
+            ActorDiedErrorContext.Reason.NODE_DIED: True,
+            ActorDiedErrorContext.Reason.WORKER_DIED: False,
+        }.get(died.reason),
+        preempted=died.node_death_info.reason == NodeDeathInfo.AUTOSCALER_DRAIN_PREEMPTED,
+        oom=cause.HasField("oom_context"),
+    )
+
+
+def node_of(actor_id: str) -> str | None:
+    """The node that an actor is on, or was; None while it has none."""
+    from ray._private.state import actors
+
+    found = actors(actor_id)
+    node: str | None = found["Address"]["NodeID"] if found else None
+    return node if node and set(node) != {"f"} else None  # Ray's nil

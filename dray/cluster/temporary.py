@@ -22,6 +22,8 @@ class TemporaryFolder:
 
     def __init__(self) -> None:
         self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        # One level down: Ray opens its own folder, with its sockets and logs, to every user of the machine.
+        self.ray = self.path / "r"
         self._lock = (self.path / _LOCK).open("w")  # closed on exec, so Ray's processes do not hold it
         fcntl.flock(self._lock, fcntl.LOCK_EX)
 

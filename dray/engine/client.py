@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Protocol
 
-from dray.engine.protocol import EngineInfo
-from dray.engine.replica import FLUSH_SECONDS, ReplicaStatus
+from dray.engine.replica import FLUSH_SECONDS
 from dray.engine.seam import ray_errors
-from dray.errors import CancelledError
 from dray.requests.model import Outcome
 
-_ASK_EVERY = 2.0  # seconds between questions whether anybody still waits
+_CHECK_SECONDS = 10.0
 
 
 class ReplicaClient(Protocol):
     """Feed rows, read results, stop a session. `Replica` itself is one."""
 
     name: str
+
+    def check(self) -> None:
+        """Whether work may come.
+
+        Raises:
+            ReplicaLostError, EngineDeadError: none may.
+        """
 
     def feed(self, session: str, lines: list[bytes], last: bool = False) -> None:
         """Queue spool lines; ``last`` says that no more follow."""
@@ -57,27 +61,18 @@ class RayReplica:
         except ValueError:
             return None
 
-    def ready(self, timeout: float, stopped: Callable[[], bool] = lambda: False) -> EngineInfo:
-        """Wait until the engine can take work, at most ``timeout`` seconds.
+    @property
+    def actor_id(self) -> str:
+        """Ray's, as hex."""
+        found: str = self.actor._actor_id.hex()
+        return found
 
-        Raises:
-            EngineStartError, ConfigError: it never will.
-            ReplicaLostError: its process died first.
-            TimeoutError: it is not there yet.
-            CancelledError: ``stopped``, asked every two seconds, says that nobody wants it any more.
-        """
+    def check(self) -> None:
+        """Whether work may come; a replica that says nothing for some seconds is no place for it."""
         import ray
 
-        deadline = time.monotonic() + timeout
         with ray_errors(self.name):
-            answer = self.actor.ready.remote()
-            while not ray.wait([answer], timeout=min(max(deadline - time.monotonic(), 0), _ASK_EVERY))[0]:
-                if stopped():
-                    raise CancelledError(f"stopped waiting for replica {self.name}")
-                if time.monotonic() >= deadline:
-                    raise TimeoutError(f"replica {self.name} is not ready after {timeout:.0f} s")
-            info: EngineInfo = ray.get(answer)
-            return info
+            ray.get(self.actor.check.remote(), timeout=_CHECK_SECONDS)
 
     def feed(self, session: str, lines: list[bytes], last: bool = False) -> None:
         """Queue spool lines; a failure shows up in ``results``."""
@@ -101,14 +96,3 @@ class RayReplica:
     def abort(self, session: str) -> None:
         """Drop what is unfinished."""
         self.actor.abort.remote(session)
-
-    def status(self, timeout: float) -> ReplicaStatus | None:
-        """A look at the replica; None when it does not answer in time."""
-        import ray
-
-        with ray_errors(self.name):
-            try:
-                status: ReplicaStatus = ray.get(self.actor.status.remote(), timeout=timeout)
-            except ray.exceptions.GetTimeoutError:
-                return None
-            return status

@@ -11,10 +11,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from dray import history
 from dray.engine.protocol import Engine, EngineInfo
-from dray.errors import EngineDeadError, RequestRefused
+from dray.errors import EngineDeadError, ReplicaLeftError, RequestRefused
 from dray.requests.model import Outcome, Request
 from dray.requests.spool import decode
+from dray.spot.signs import out_of_memory
+from dray.triggers import Point, reach
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +39,12 @@ class Session:
         self.fed = 0  # calls of `feed` that arrived
         self.feeds: int | None = None  # how many there are in all, once that is known
         self.aborted = False
+        self.left = False  # rows of it were handed back undone
+
+    @property
+    def busy(self) -> bool:
+        """Whether rows are inside the engine, or just on their way into it."""
+        return bool(self.unfinished or self.in_hand)
 
     @property
     def fed_all(self) -> bool:
@@ -45,9 +54,7 @@ class Session:
     @property
     def over(self) -> bool:
         """Whether nothing more can come out."""
-        return self.aborted or (
-            self.fed_all and not self.waiting and not self.unfinished and not self.in_hand
-        )
+        return self.aborted or (self.fed_all and not self.left and not self.waiting and not self.busy)
 
 
 @dataclass(slots=True)
@@ -102,6 +109,9 @@ class StepLoop(threading.Thread):
         self._to_abort: list[int] = []
         self._aborted: set[str] = set()  # names of sessions whose late rows are dropped
         self._end: EngineDeadError | None = None  # why nothing more will come out
+        self._leave_at: float | None = None  # monotonic; drained by then, set once it is told to
+        self._produced = 0
+        self._moved_at = time.monotonic()
         self.started = threading.Event()
         self.start_error: BaseException | None = None
         self.info: EngineInfo | None = None
@@ -122,6 +132,13 @@ class StepLoop(threading.Thread):
                     self._sessions[name] = session
             return session
 
+    def check(self) -> None:
+        """Raise what keeps the loop from taking work: EngineDeadError or ReplicaLeftError."""
+        if self._end is not None:
+            raise self._end
+        if self._leave_at is not None:
+            raise ReplicaLeftError("the replica is being drained")
+
     def feed(self, name: str, lines: list[bytes], *, last: bool, number: int | None = None) -> None:
         """Queue spool lines; ``last`` says that no more follow.
 
@@ -131,7 +148,10 @@ class StepLoop(threading.Thread):
         with self._changed:
             if session.aborted:
                 return
-            session.waiting.extend(lines)
+            if self._leave_at is None:
+                session.waiting.extend(lines)
+            else:
+                session.left = True  # for whoever takes the shard next
             session.fed += 1
             if last:
                 session.feeds = session.fed if number is None else number + 1
@@ -156,32 +176,79 @@ class StepLoop(threading.Thread):
 
         Raises:
             EngineDeadError: the loop has ended, and rows of this session are unfinished.
+            ReplicaLeftError: the replica was drained, and rows of this session are unfinished.
         """
         session = self.session(name)
+
+        def ended() -> bool:
+            return session.over or self._end is not None or self._drained(session)
+
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: session.finished or session.over or self._end)
+                self._changed.wait_for(lambda: session.finished or ended())
                 deadline = time.monotonic() + seconds
-                while len(session.finished) < rows and not session.over and not self._end:
+                while len(session.finished) < rows and not ended():
                     left = deadline - time.monotonic()
                     if left <= 0 or not self._changed.wait(left):
                         break
                 batch, session.finished = session.finished, []
-                over = session.over
-                if over:
+                over, left, end = session.over, self._drained(session), self._end
+                if over or left:
                     self._sessions.pop(name, None)
-                end = self._end
             if batch:
                 yield batch
             if over:
                 return
             if end is not None:
                 raise end
+            if left:
+                raise ReplicaLeftError("the replica was drained")
 
     def load(self) -> tuple[int, int]:
         """Requests inside the engine, and requests waiting to enter it."""
         with self._changed:
             return len(self._owners), sum(len(s.waiting) for s in self._sessions.values())
+
+    @property
+    def sessions(self) -> int:
+        """Sessions whose readers have not seen their end yet."""
+        return len(self._sessions)
+
+    def drain(self, seconds: float) -> None:
+        """Admit nothing more; what is not finished in ``seconds`` is dropped, and every session ends."""
+        with self._changed:
+            if self._leave_at is not None:
+                return
+            self._leave_at = time.monotonic() + seconds
+            for session in self._sessions.values():
+                session.left = session.left or bool(session.waiting) or not session.fed_all
+                session.waiting.clear()
+            self._changed.notify_all()
+        timer = threading.Timer(seconds, self._drop_all)
+        timer.daemon = True
+        timer.start()
+
+    def _drop_all(self) -> None:
+        with self._changed:
+            for session in self._sessions.values():
+                session.left = session.left or session.busy
+                self._to_abort.extend(session.unfinished)
+            self._changed.notify_all()
+
+    def _drained(self, session: Session) -> bool:
+        """Whether nothing more comes of a session because the replica leaves."""
+        if self._leave_at is None or not session.left:
+            return False
+        return not session.busy or time.monotonic() >= self._leave_at
+
+    def idle_seconds(self) -> float | None:
+        """For how long the engine has got no further with what it holds; None where it holds nothing."""
+        with self._changed:
+            return time.monotonic() - self._moved_at if self._owners else None
+
+    def fail(self, end: EngineDeadError) -> None:
+        """End every session with this error."""
+        self._finish(end)
 
     def stop(self) -> None:
         """End the loop after the step that is under way."""
@@ -208,7 +275,9 @@ class StepLoop(threading.Thread):
                 pass
             self._finish(EngineDeadError("the engine was stopped"))
         except BaseException as error:  # noqa: BLE001  process edge: a broken engine ends the process
-            self._finish(EngineDeadError(f"the engine died ({type(error).__name__})"))
+            self._finish(
+                EngineDeadError(f"the engine died ({type(error).__name__})", oom=out_of_memory(error))
+            )
             self._on_dead(error)
         finally:
             engine.close()
@@ -228,11 +297,17 @@ class StepLoop(threading.Thread):
         if self._owners:
             began = time.monotonic()
             finished = engine.step()
+            self._note_progress(engine)
             self.stats.steps += 1
             self.stats.busy_seconds += time.monotonic() - began
             if finished:
                 self._deliver(finished)
         return True
+
+    def _note_progress(self, engine: Engine) -> None:
+        produced = engine.produced()
+        if produced != self._produced:
+            self._produced, self._moved_at = produced, time.monotonic()
 
     def _wait_for_work(self) -> bool:
         with self._changed:
@@ -256,6 +331,8 @@ class StepLoop(threading.Thread):
                 self._admitted_bytes -= session.unfinished.pop(key, 0)
 
     def _admit(self, engine: Engine) -> None:
+        if not self._owners:
+            self._moved_at = time.monotonic()  # an idle engine does not stand still
         room = int(engine.info.max_num_seqs * ADMISSION_FACTOR) + 1 - len(self._owners)
         while room > 0 and self._admitted_bytes < MAX_ADMITTED_BYTES:
             taken = self._take(room)
@@ -280,7 +357,9 @@ class StepLoop(threading.Thread):
         """Put one line into the engine; False when it was refused and is finished already."""
         request = decode(line)
         key = next(self._keys)
+        reach(Point.REPLICA_ADMIT)
         self._note("admit", request)
+        history.admitted(session.name, [request])
         self.stats.admitted += 1
         refusal: Outcome | None = None
         try:
@@ -307,6 +386,7 @@ class StepLoop(threading.Thread):
         return True
 
     def _deliver(self, finished: list[tuple[int, Outcome]]) -> None:
+        reach(Point.REPLICA_DELIVER)
         now = time.time()
         with self._changed:
             for key, outcome in finished:

@@ -20,7 +20,8 @@ class EngineSpec:
     fetch is left to others of this node. ``model_name`` is the name that
     rows may carry in ``body.model`` (None: any). ``arguments`` go to the engine as they are: vLLM's engine
     arguments, or the settings of the simulated engine. ``bundles`` is where compiled caches are kept for the
-    next engine of this kind (a folder or URI; none when None).
+    next engine of this kind (a folder or URI; none when None). An engine that holds requests and gets no
+    further with them for ``stall_seconds`` is ended.
     """
 
     name: str
@@ -31,6 +32,7 @@ class EngineSpec:
     weights: Manifest | None = None
     weights_patience: float = 0.0
     bundles: str | None = None
+    stall_seconds: float = 600.0
     objects: ObjectStoreOptions | None = field(default=None, repr=False)
 
 
@@ -73,6 +75,9 @@ class Engine(Protocol):
         Raises:
             EngineDeadError: the engine cannot go on.
         """
+
+    def produced(self) -> int:
+        """A number that changes as long as the engine gets on with what it holds, finished or not."""
 
     def abort(self, keys: Iterable[int]) -> None:
         """Forget unfinished requests; unknown keys are ignored."""

@@ -20,14 +20,16 @@ from typing import Any
 
 from dray.engine.loop import LoopStats, StepLoop
 from dray.engine.protocol import Engine, EngineInfo, EngineSpec
-from dray.errors import ConfigError, DrayError, EngineStartError
+from dray.errors import ConfigError, DrayError, EngineDeadError, EngineStartError
 from dray.requests.model import Outcome
+from dray.spot.signs import out_of_memory
 
 logger = logging.getLogger(__name__)
 
 FLUSH_SECONDS = 0.25  # the longest a finished row waits for its micro-batch
 TRACE_VARIABLE = "DRAY_TRACE_DIR"  # set: each replica appends the index of every row it admits
 ENGINE_DEAD_EXIT = 71
+LAST_WORDS_SECONDS = 0.5  # for the sessions' readers to be told why, before the process is gone
 KEPT_LOG_RECORDS = 1000
 
 
@@ -44,8 +46,19 @@ class ReplicaStatus:
     began: float
     running: int
     waiting: int
+    sessions: int
     stats: LoopStats
     log: list[tuple[int, str, str]]  # level, logger, message: what was logged since the last look
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Whereabouts:
+    """Where a replica runs, and when its process began and its engine was ready (seconds since 1970)."""
+
+    node_id: str
+    host: str
+    process: float
+    ready: float
 
 
 class Replica:
@@ -64,6 +77,9 @@ class Replica:
         trace = Path(folder) / f"{name.replace('/', '-')}-{os.getpid()}.trace" if folder else None
         self._loop = StepLoop(lambda: build_engine(spec), on_dead=self._die, trace=trace)
         self._loop.start()
+        threading.Thread(
+            target=self._watch, args=(spec.stall_seconds,), name="dray-watchdog", daemon=True
+        ).start()
 
     def ready(self) -> EngineInfo:
         """Wait until the engine can take work.
@@ -77,9 +93,19 @@ class Replica:
         if isinstance(error, DrayError):
             raise error
         if error is not None:
-            raise EngineStartError(f"{type(error).__name__}: {_first_line(error)}") from None
+            told = f"{type(error).__name__}: {_first_line(error)}"
+            raise EngineStartError(told, oom=out_of_memory(error)) from None
         assert self._loop.info is not None
         return self._loop.info
+
+    def check(self) -> None:
+        """Whether work may come.
+
+        Raises:
+            EngineDeadError: the engine is dead, and the process about to be.
+            ReplicaLeftError: it is being drained.
+        """
+        self._loop.check()
 
     def feed(self, session: str, lines: list[bytes], last: bool = False, number: int | None = None) -> None:
         """Queue spool lines for ``session``; ``last`` says that no more follow.
@@ -107,23 +133,43 @@ class Replica:
             began=self._began,
             running=running,
             waiting=waiting,
+            sessions=self._loop.sessions,
             stats=self._loop.stats,
             log=log,
         )
 
-    def built(self) -> tuple[float, float]:
-        """When this process began to build its engine, and when that could take work: seconds since 1970."""
-        return self._began, self._loop.ready_at
+    def drain(self, seconds: float) -> None:
+        """Take in nothing more, and end every session within ``seconds``; returns at once."""
+        self._loop.drain(seconds)
+
+    def whereabouts(self) -> Whereabouts:
+        """Where this process runs, and since when. Waits until the engine can take work, or never will."""
+        self._loop.started.wait()
+        return Whereabouts(
+            node_id=_ray_node(), host=socket.gethostname(), process=self._began, ready=self._loop.ready_at
+        )
 
     def stop(self) -> None:
         """End the loop and release the engine."""
         self._loop.stop()
         self._loop.join(timeout=30)
 
+    def _watch(self, stall_seconds: float) -> None:
+        """End an engine that stands still: a step that never returns, or steps that bring nothing."""
+        while True:
+            time.sleep(min(1.0, stall_seconds / 4))
+            idle = self._loop.idle_seconds()
+            if idle is not None and idle > stall_seconds:
+                error = EngineDeadError(f"the engine stood still for {idle:.0f} s", stuck=True)
+                self._loop.fail(error)
+                self._die(error)
+                return
+
     def _die(self, error: BaseException) -> None:
         logger.error("engine dead: %s", type(error).__name__)
         if self._exit_when_dead:
             print(f"dray: engine dead ({type(error).__name__}), exiting", file=sys.stderr, flush=True)  # noqa: T201
+            time.sleep(LAST_WORDS_SECONDS)
             os._exit(ENGINE_DEAD_EXIT)
 
 
@@ -142,6 +188,13 @@ def build_engine(spec: EngineSpec) -> Engine:
 
         return VllmEngine(spec)
     raise ConfigError(f"unknown engine {spec.name!r}; dray has 'vllm' and 'simulated'")
+
+
+def _ray_node() -> str:
+    import ray
+
+    node: str = ray.get_runtime_context().get_node_id()
+    return node
 
 
 def _first_line(error: BaseException) -> str:

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from dray.errors import DrayError, EngineDeadError, ReplicaLostError
+from dray.errors import CancelledError, ConfigError, DrayError, EngineDeadError, EngineError, ReplicaLostError
+from dray.spot.foreign import Sign, sign_of_class
+from dray.spot.signs import facts_of
 
 
 @contextmanager
 def ray_errors(replica: str) -> Iterator[None]:
-    """Translate what Ray raises for a call to ``replica``.
+    """Translate what Ray raises for a call to ``replica``, as ``spot/foreign.py`` reads it.
 
-    An error raised by our own code in the actor comes back as itself; a lost process, node or object
-    becomes ReplicaLostError. Messages name the replica and the kind of loss, nothing else: Ray's own
-    quote log lines of the dead process.
+    An error raised by our own code in the actor comes back as itself. Messages name the replica and the kind
+    of loss, nothing else: Ray's own quote log lines of the dead process.
     """
     import ray.exceptions as ray_exceptions
 
@@ -23,14 +24,25 @@ def ray_errors(replica: str) -> Iterator[None]:
     except ray_exceptions.RayTaskError as error:
         if isinstance(error.cause, DrayError):
             raise error.cause from None
-        raise EngineDeadError(f"replica {replica}: {type(error.cause).__name__} inside it") from None
-    except (
-        ray_exceptions.RayActorError,
-        ray_exceptions.ObjectLostError,
-        ray_exceptions.NodeDiedError,
-        ray_exceptions.WorkerCrashedError,
-        ray_exceptions.OutOfMemoryError,
-        ray_exceptions.ActorUnschedulableError,
-        ray_exceptions.RaySystemError,
-    ) as error:
-        raise ReplicaLostError(f"replica {replica} was lost ({type(error).__name__})") from None
+        oom = facts_of(error).sign is Sign.OOM
+        message = f"replica {replica}: {type(error.cause).__name__} inside it"
+        raise EngineDeadError(message, oom=oom) from None
+    except ray_exceptions.RayError as error:
+        raise _translated(error, replica) from None
+
+
+def _translated(error: Exception, replica: str) -> DrayError:
+    name = type(error).__name__
+    sign = sign_of_class(type(error))
+    if sign in (Sign.LOST, Sign.OOM):
+        told = facts_of(error)
+        return ReplicaLostError(
+            f"replica {replica} was lost ({name})", oom=sign is Sign.OOM, preempted=told.preempted
+        )
+    if sign is Sign.CANCELLED:
+        return CancelledError(f"the call to replica {replica} was cancelled")
+    if sign is Sign.REFUSED:
+        return ConfigError(
+            f"Ray refuses the call to replica {replica} ({name}): is the cluster's token right?"
+        )
+    return EngineError(f"replica {replica}: {name}")

@@ -19,7 +19,7 @@ import orjson
 
 from dray import __version__
 from dray.engine.protocol import EngineInfo, EngineSpec
-from dray.errors import ConfigError, RequestRefused
+from dray.errors import ConfigError, EngineDeadError, RequestRefused
 from dray.requests.model import Kind, Outcome, Request
 
 logger = logging.getLogger(__name__)
@@ -33,8 +33,9 @@ class SimulatedSettings:
 
     ``seconds_per_token`` is the time of one decode iteration, whatever the batch;
     ``start_seconds`` the time until ready. A prompt containing ``crash_on`` kills the process,
-    ``stall_on`` never finishes, ``error_on`` gets an error row. ``response_bytes`` pads answers
-    to about that size; 0 leaves them as they are.
+    ``stall_on`` never finishes, ``error_on`` gets an error row, and one containing ``oom_on`` finds no memory
+    while more than ``oom_above`` requests run. ``response_bytes`` pads answers to about that size; 0 leaves
+    them as they are.
     """
 
     seconds_per_token: float = 0.0
@@ -45,6 +46,8 @@ class SimulatedSettings:
     crash_on: str | None = None
     stall_on: str | None = None
     error_on: str | None = None
+    oom_on: str | None = None
+    oom_above: int = 0
     response_bytes: int = 0
 
     @classmethod
@@ -82,6 +85,8 @@ class SimulatedEngine:
         self._waiting: list[tuple[int, Outcome, float]] = []
         self._aborted: set[int] = set()
         self._stalled: set[int] = set()
+        self._hungry: set[int] = set()
+        self._produced = 0
         started = time.monotonic()
         time.sleep(settings.start_seconds)
         self.info = EngineInfo(
@@ -114,11 +119,14 @@ class SimulatedEngine:
         if settings.stall_on is not None and settings.stall_on in prompt:
             self._stalled.add(key)
             return
+        if settings.oom_on is not None and settings.oom_on in prompt:
+            self._hungry.add(key)
         self._waiting.append((key, outcome, tokens * settings.seconds_per_token))
 
     def step(self) -> list[tuple[int, Outcome]]:
         """Start what fits, and hand out what is due."""
         now = time.monotonic()
+        self._produced += bool(self._running)
         free = self._settings.max_num_seqs - len(self._running) - len(self._stalled)
         if free > 0 and self._waiting:
             for key, outcome, duration in self._waiting[:free]:
@@ -129,6 +137,7 @@ class SimulatedEngine:
             now = time.monotonic()
         elif not self._running:
             time.sleep(0.01)  # only stalled requests are left
+        self._fail_if_asked()
         finished: list[tuple[int, Outcome]] = []
         while self._running and self._running[0][0] <= now:
             _, key, outcome = heapq.heappop(self._running)
@@ -137,6 +146,15 @@ class SimulatedEngine:
             else:
                 finished.append((key, outcome))
         return finished
+
+    def _fail_if_asked(self) -> None:
+        running = {key for _, key, _ in self._running}
+        if running & self._hungry and len(running) > self._settings.oom_above:
+            raise EngineDeadError("out of simulated memory") from MemoryError()
+
+    def produced(self) -> int:
+        """Steps with a request that is not stalled."""
+        return self._produced
 
     def abort(self, keys: Iterable[int]) -> None:
         """Forget requests; a running one gives its place back when its time is up."""
@@ -175,7 +193,7 @@ def _answer(
 ) -> tuple[Outcome, int]:
     body = request.body
     digest = hashlib.blake2b(prompt.encode(), digest_size=32, key=str(settings.seed).encode()).hexdigest()
-    limit = body.get("max_completion_tokens") or body.get("max_tokens") or 16
+    limit = _limit(body, settings)
     tokens = 0 if spec.kind is Kind.EMBEDDING else int(limit)
     text = (digest * (tokens * _CHARS_PER_TOKEN // len(digest) + 1))[: tokens * _CHARS_PER_TOKEN]
     if settings.response_bytes > len(text):
@@ -210,6 +228,13 @@ def _answer(
         first_token_seconds=settings.seconds_per_token,
     )
     return outcome, tokens
+
+
+def _limit(body: dict[str, Any], settings: SimulatedSettings) -> int:
+    limit = body.get("max_completion_tokens") or body.get("max_tokens") or 16
+    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 0:
+        raise RequestRefused("invalid_request", "max_tokens must be a whole number", param="max_tokens")
+    return min(limit, settings.max_model_len)
 
 
 _OBJECTS = {Kind.CHAT: "chat.completion", Kind.COMPLETION: "text_completion", Kind.EMBEDDING: "list"}

@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from dray.engine.protocol import EngineSpec
+from dray.engine.unsafe import refuse_unsafe
 from dray.errors import ConfigError
 from dray.requests.model import Kind
 
@@ -23,6 +24,9 @@ ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
+    # Rows that would make vLLM fetch something are refused; if one came through, it would get no further.
+    "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",
+    "VLLM_MAX_N_SEQUENCES": "128",  # answers to one row, as OpenAI has it; vLLM's own limit is 16,384
     "TOKENIZERS_PARALLELISM": "false",
     # For ranks in processes of their own: vLLM's 5 s are short on busy cores, and what it kills leaves
     # segments of shared memory.
@@ -68,8 +72,9 @@ def engine_arguments(spec: EngineSpec, model: dict[str, Any], *, cpu: bool) -> d
     """The keyword arguments for vLLM's ``EngineArgs``; ``model`` are those that say where its weights are.
 
     Raises:
-        ConfigError: an argument that vLLM does not have.
+        ConfigError: an argument that vLLM does not have, or that dray does not offer.
     """
+    refuse_unsafe(spec.arguments)
     from vllm.engine.arg_utils import EngineArgs
 
     given = {name: value for name, value in spec.arguments.items() if name not in SERVING_OPTIONS}

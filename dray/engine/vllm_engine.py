@@ -89,6 +89,7 @@ class VllmEngine:
         self._flights: dict[int, _Flight] = {}
         self._by_ticket: dict[str, _Flight] = {}
         self._finished: list[tuple[int, Outcome]] = []
+        self._steps = 0
 
     def _described(self, seconds: dict[str, float], span: tuple[float, float] | None) -> EngineInfo:
         import vllm
@@ -120,6 +121,7 @@ class VllmEngine:
         if self._by_ticket:
             try:
                 outputs = self._engine.step()
+                self._steps += 1
             except Exception as error:
                 raise EngineDeadError(f"{type(error).__name__} in the engine's step") from error
             for output in outputs:
@@ -130,6 +132,10 @@ class VllmEngine:
                 self._bundle = None
         finished, self._finished = self._finished, []
         return finished
+
+    def produced(self) -> int:
+        """Iterations that came to an end: in each, vLLM computes tokens of what it holds."""
+        return self._steps
 
     def abort(self, keys: Iterable[int]) -> None:
         """Take requests out of the engine."""

@@ -18,8 +18,9 @@ from dray.report import Attempt, Counts, Moments, OutputFile, Replica, ReportDat
 from dray.requests.files import join, write_atomic
 from dray.requests.output import Written, write_outputs
 from dray.store import JobState, Store, open_store
+from dray.triggers import Point, reach
 
-_RETRIED_CAUSES_EXCLUDED = frozenset({"done", "DONE", "CANCEL"})
+_RETRIED_CAUSES_EXCLUDED = frozenset({"DONE", "CANCEL", "NOT_THERE", "CLAIMED_AGAIN"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +74,7 @@ def finalise_job(
         if state is JobState.COMPLETED:
             _check(store, job.job_id)
             store.set_job_state(job.lease, JobState.FINALIZING)
+        reach(Point.FINALISE_BEFORE)
         tally = Tally(since=job.started)
         with timeline.phase("finalise"):
             written = write_outputs(
@@ -87,6 +89,7 @@ def finalise_job(
         result = _result(data, written, uri)
         store.set_job_summary(job.lease, {"result": result.as_dict(), "report": data.to_json()})
         store.set_job_state(job.lease, state)
+        reach(Point.FINALISE_AFTER)
     return result
 
 

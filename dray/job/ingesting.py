@@ -10,6 +10,7 @@ from dray.requests.files import FileInfo, exists
 from dray.requests.ingest import Ingested, cut, ingest
 from dray.requests.model import Kind
 from dray.store import Shard, ShardSpec, ShardState, Store, open_store
+from dray.triggers import Point, reach
 
 _MAX_SHARDS = 512
 _SHARDS_PER_REPLICA = 2  # so that the tail of one overlaps the head of the next
@@ -37,8 +38,10 @@ def ingest_job(job: OpenJob, *, replicas: int, progress: Callable[[int], None] |
             progress=progress,
             options=settings.objects,
         )
+        reach(Point.INGEST_SPOOLED)
         if store.get_job(job.job_id).total is None:
             _publish(store, job, ingested, replicas)
+        reach(Point.INGEST_PUBLISHED)
         return store.shards(job.job_id)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from dray.errors import ConfigError
+from dray.engine.unsafe import refuse_unsafe
 from dray.job import driven
 from dray.job.driver import driver_name, is_gone
 from dray.job.identity import derived_job_id, fingerprint_of
@@ -13,6 +13,7 @@ from dray.job.model_files import checked_weights
 from dray.job.settings import JobSettings
 from dray.requests.files import check_writable
 from dray.store import JobLease, Store, open_store
+from dray.triggers import Point, reach
 from dray.weights import Manifest
 
 DRIVER_TTL = 60.0  # seconds; renewed every quarter of it
@@ -53,6 +54,8 @@ def open_job(settings: JobSettings, *, started: float | None = None) -> OpenJob:
         kept = describe(settings) | {"recipe": dict(settings.recipe)}
         store.create_job(job_id, fingerprint=fingerprint, settings=kept)
         lease = store.claim_job(job_id, driver_name(), ttl=DRIVER_TTL, takeover=is_gone)
+        reach(Point.JOB_CLAIMED)
+        store.set_expiry(lease, settings.completion_window)
         counts = store.counts(job_id)
         job = OpenJob(
             job_id=job_id,
@@ -74,8 +77,7 @@ def check_settings(settings: JobSettings) -> Manifest | None:
 
         SimulatedSettings.parse(dict(settings.engine_arguments))
         return None
-    if settings.engine_arguments.get("trust_remote_code"):
-        raise ConfigError("trust_remote_code runs code from the model's repository; dray does not offer it")
+    refuse_unsafe(settings.engine_arguments)
     dummy = settings.engine_arguments.get("load_format") == "dummy"
     return checked_weights(settings.model, settings.model_access, dummy_weights=dummy)
 

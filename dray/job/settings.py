@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dray.errors import ConfigError
+from dray.requests.addresses import refuse_secret
 from dray.requests.files import join
 from dray.requests.objects import ObjectStoreOptions
 from dray.requests.output import OutputFormat
@@ -28,7 +29,9 @@ class JobSettings:
     None takes one per GPU, or one on a machine without. ``engine_arguments`` go to the engine as they are.
     ``work`` holds the spool; every stable node must reach it. ``store_url`` may hold a password and is kept
     out of the repr. ``model_objects`` reach the model, where that takes others than ``objects``. ``bundles``
-    is where what engines compile is kept for the next ones: a folder or URI, nowhere when None. ``recipe`` is
+    is where what engines compile is kept for the next ones: a folder or URI, nowhere when None. An engine
+    that gets no further with its requests for ``stall_seconds`` is ended. What is unfinished
+    ``completion_window`` seconds after the job was created becomes error rows; None for never. ``recipe`` is
     what a caller needs to start the same job again, in its own terms and without secrets; the store keeps it.
     """
 
@@ -48,6 +51,8 @@ class JobSettings:
     objects: ObjectStoreOptions | None = field(default=None, repr=False)
     model_objects: ObjectStoreOptions | None = field(default=None, repr=False)
     bundles: str | None = None
+    stall_seconds: float = 600.0
+    completion_window: float | None = None
     recipe: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -57,8 +62,14 @@ class JobSettings:
             )
         if self.engine not in ("vllm", "simulated"):
             raise ConfigError(f"unknown engine {self.engine!r}: dray has 'vllm' and 'simulated'")
+        for address in (self.model, self.output, self.bundles or ""):
+            refuse_secret(address)
         if self.replicas is not None and self.replicas < 1:
             raise ConfigError("replicas must be at least 1")
+        if self.completion_window is not None and self.completion_window <= 0:
+            raise ConfigError("completion_window must be more than 0 seconds")
+        if self.stall_seconds <= 0:
+            raise ConfigError("stall_seconds must be more than 0")
         if self.shard_rows < 1:
             raise ConfigError("shard_rows must be at least 1")
 

@@ -1,23 +1,21 @@
-"""Run one shard: lease it, feed its rows to a replica, commit what comes back."""
+"""Run one leased shard: feed its rows to a replica, commit what comes back."""
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from dray import history
 from dray.engine.client import ReplicaClient
-from dray.errors import CancelledError, FencedError, ReplicaLostError, StoreError
+from dray.errors import StoreTransientError, StoreUnreachableError
+from dray.job.holding import Holder
+from dray.requests.model import Outcome
 from dray.requests.objects import ObjectStoreOptions
 from dray.requests.spool import index_of, read_shard
-from dray.store import JobLease, Shard, ShardLease, Store
+from dray.store import Shard, ShardLease, Store
+from dray.triggers import Point, reach
 
-LEASE_TTL = 90.0  # seconds; longer than Ray takes to notice a dead node (about 65 s)
-RENEW_EVERY = 15.0
-STOP_BEFORE_EXPIRY = 15.0  # by the holder's own monotonic clock
-CANCEL_CHECK_EVERY = 1.0
 MICRO_BATCH_ROWS = 256
 # Rows in the replica and on their way to it, in engine batches: one runs, one waits, half is in transit.
 FEED_AHEAD = 2.5
@@ -41,38 +39,35 @@ class ShardReceipt:
 
 def run_shard(
     store: Store,
-    job: JobLease,
+    lease: ShardLease,
     shard: Shard,
     replica: ReplicaClient,
     *,
-    owner: str,
     max_num_seqs: int,
     options: ObjectStoreOptions | None = None,
-) -> ShardReceipt | None:
-    """Take the shard's lease, run what is not terminal, and end it; None when it is done or held already.
+) -> ShardReceipt:
+    """Run what is not terminal of a leased shard, and end it. Errors leave the lease as it is.
 
     Raises:
-        CancelledError: the job was cancelled; finished rows are kept.
+        CancelledError, ExpiredError: the job was cancelled, or its time is over.
         FencedError: the lease was lost; the rows belong to somebody else now.
-        ReplicaLostError, EngineDeadError: the replica went away; the shard was given back.
+        LeaseLapsedError: the store was away for longer than the lease.
+        ReplicaLostError, EngineDeadError: the replica went away.
     """
     began = time.monotonic()
-    lease = store.claim_shard(job, shard.number, owner=owner, replica=replica.name, ttl=LEASE_TTL)
-    if lease is None:
-        return None
+    done = frozenset(store.done_indexes(lease.job_id, shard.first_index, shard.last_index))
+    rows = Rows(shard, done, options, chunk_rows=min(FEED_ROWS, max_num_seqs))
+    session = session_of(lease)
     try:
-        done = frozenset(store.done_indexes(job.job_id, shard.first_index, shard.last_index))
-        rows = _Rows(shard, done, options, chunk_rows=min(FEED_ROWS, max_num_seqs))
-        with _Holder(store, lease, on_stop=lambda: replica.abort(_session(lease))) as holder:
+        with Holder(store, lease, on_stop=lambda: replica.abort(session)) as holder:
             committed = _pump(store, holder, replica, rows, window=int(FEED_AHEAD * max_num_seqs))
-        last_commit = time.time() if committed else None
-        store.finish_shard(lease)
-    except FencedError:
-        replica.abort(_session(lease))
+    except BaseException:
+        replica.abort(session)  # whoever takes the shard next feeds its rows again
         raise
-    except BaseException as error:
-        _give_back(store, lease, error)
-        raise
+    last_commit = time.time() if committed else None
+    reach(Point.FINISH_BEFORE)
+    store.finish_shard(lease)
+    reach(Point.FINISH_AFTER)
     return ShardReceipt(
         number=shard.number,
         rows=committed,
@@ -83,7 +78,7 @@ def run_shard(
     )
 
 
-class _Rows:
+class Rows:
     """The rows of a shard that are still to run, in chunks."""
 
     def __init__(
@@ -114,10 +109,10 @@ class _Rows:
         return chunk, self._next is None
 
 
-def _pump(store: Store, holder: _Holder, replica: ReplicaClient, rows: _Rows, *, window: int) -> int:
+def _pump(store: Store, holder: Holder, replica: ReplicaClient, rows: Rows, *, window: int) -> int:
     """Keep ``window`` rows in flight, and commit each micro-batch as it comes back."""
     lease = holder.lease
-    session = _session(lease)
+    session = session_of(lease)
     outstanding = committed = 0
     last = False
 
@@ -125,6 +120,7 @@ def _pump(store: Store, holder: _Holder, replica: ReplicaClient, rows: _Rows, *,
         nonlocal outstanding, last
         while not last and outstanding < window:
             chunk, last = rows.take()
+            reach(Point.FEED)
             replica.feed(session, chunk, last)
             outstanding += len(chunk)
 
@@ -132,86 +128,33 @@ def _pump(store: Store, holder: _Holder, replica: ReplicaClient, rows: _Rows, *,
     for batch in replica.results(session, MICRO_BATCH_ROWS):
         outstanding -= len(batch)
         feed()
-        receipt = store.commit(lease, batch)
-        holder.renewed()
-        committed += receipt.inserted
-        if receipt.cancel_requested:
-            holder.cancel()
+        reach(Point.RESULTS_RECEIVED)
+        committed += _commit(store, holder, batch)
     holder.check()
     return committed
 
 
-class _Holder:
-    """Keeps a lease alive while its rows run, and stops the run when it must stop.
+def _commit(store: Store, holder: Holder, batch: list[Outcome]) -> int:
+    """Publish a micro-batch, however long the store is away, as long as the lease holds.
 
-    ``on_stop`` ends the stream of results, from a thread of its own.
+    Meanwhile nothing more is fed, and the replica's finished rows wait in its own memory.
     """
-
-    def __init__(self, store: Store, lease: ShardLease, *, on_stop: Callable[[], None]) -> None:
-        self.lease = lease
-        self._store = store
-        self._on_stop = on_stop
-        self._renewed_at = time.monotonic()
-        self._over = threading.Event()
-        self._reason: StoreError | CancelledError | None = None
-        self._thread = threading.Thread(target=self._watch, name=f"lease-{lease.number}", daemon=True)
-
-    def __enter__(self) -> _Holder:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join(timeout=5)
-
-    def renewed(self) -> None:
-        """A commit extended the lease."""
-        self._renewed_at = time.monotonic()
-
-    def cancel(self) -> None:
-        """The job was cancelled."""
-        self._stop(CancelledError(f"job {self.lease.job_id} was cancelled"))
-
-    def check(self) -> None:
-        """Raise the reason for which the run was stopped, if it was."""
-        if self._reason is not None:
-            raise self._reason
-
-    def _stop(self, reason: StoreError | CancelledError) -> None:
-        if self._reason is None:
-            self._reason = reason
-            self._on_stop()
-
-    def _watch(self) -> None:
-        while not self._over.wait(CANCEL_CHECK_EVERY):
-            try:
-                self._look()
-            except FencedError as error:
-                return self._stop(error)
-            except StoreError:
-                pass  # the store is away: the lease runs on, and is given up in time below
-            if time.monotonic() - self._renewed_at > LEASE_TTL - STOP_BEFORE_EXPIRY:
-                return self._stop(FencedError(f"shard {self.lease.number}: the lease could not be renewed"))
-        return None
-
-    def _look(self) -> None:
-        if self._store.cancel_requested(self.lease.job_id):
-            self.cancel()
-        if time.monotonic() - self._renewed_at > RENEW_EVERY:
-            self._store.renew_shard(self.lease)
-            self.renewed()
+    lease = holder.lease
+    while True:
+        holder.check()
+        reach(Point.COMMIT_BEFORE)
+        history.intent(lease, batch)
+        try:
+            receipt = store.commit(lease, batch)
+        except (StoreTransientError, StoreUnreachableError):
+            continue  # the store has waited between its own tries
+        reach(Point.COMMIT_AFTER)
+        history.ack(lease, batch)
+        holder.renewed()
+        holder.obey(receipt.orders)
+        return receipt.inserted
 
 
-def _session(lease: ShardLease) -> str:
+def session_of(lease: ShardLease) -> str:
+    """The name of an attempt's session at a replica."""
     return f"{lease.job_id}/{lease.number}/{lease.epoch}"
-
-
-def _give_back(store: Store, lease: ShardLease, error: BaseException) -> None:
-    """Release the shard so that it can be claimed at once; a store that is away lets the lease lapse."""
-    cause = (
-        "CANCEL"
-        if isinstance(error, CancelledError)
-        else ("NODE_LOSS" if isinstance(error, ReplicaLostError) else "UNKNOWN")
-    )
-    with suppress(StoreError):  # nothing is lost: the lease ends by itself
-        store.release_shard(lease, cause=cause, detail=type(error).__name__)

@@ -6,13 +6,15 @@ cannot be written to as a ConfigError.
 
 from __future__ import annotations
 
+import fcntl
+import glob
 import hashlib
 import io
 import os
 import secrets
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
@@ -180,6 +182,16 @@ class AtomicFile:
         with _writing(self.uri):
             self._file.close()
 
+    def discard(self) -> None:
+        """Let go of the file below, whatever becomes of what is not written yet."""
+        with suppress(OSError):
+            self._file.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing more can be written."""
+        return self._file.closed
+
     def info(self) -> FileInfo:
         """Size and digest of what was written; ``rows`` as its writer counted them."""
         sha256 = self._sha256.hexdigest() if self._hashed else ""
@@ -189,7 +201,7 @@ class AtomicFile:
         self.size = 0
         self._sha256 = hashlib.sha256()
         with _writing(self.uri):
-            self._file = self._path.open("xb", buffering=_WRITE_BUFFER_BYTES)
+            self._file = _open_locked(self._path)
 
 
 @contextmanager
@@ -225,15 +237,36 @@ def write_atomic(
 
 @contextmanager
 def _atomic(uri: str, folder: Path, hashed: bool) -> Iterator[AtomicFile]:
-    path = folder / f".{uri.rpartition('/')[2]}.{secrets.token_hex(4)}.part"
+    name = uri.rpartition("/")[2]
+    _clear(folder, name)
+    path = folder / f".{name}.{secrets.token_hex(4)}.part"
     file = None
     try:
         file = AtomicFile(uri, path, hashed=hashed)
         yield file
     finally:
         if file is not None:
-            file.close()
+            file.discard()  # what must be on the disk was synced; a full one must not keep what is left
         path.unlink(missing_ok=True)
+
+
+def _open_locked(path: Path) -> IO[bytes]:
+    """A new file, whose lock says that its writer lives."""
+    while True:
+        file = path.open("xb", buffering=_WRITE_BUFFER_BYTES)
+        with suppress(OSError):  # a file system without such locks: then nobody clears up after a kill
+            fcntl.flock(file, fcntl.LOCK_EX)
+        if path.exists():
+            return file
+        file.close()  # somebody who clears up was there between the two calls
+
+
+def _clear(folder: Path, name: str) -> None:
+    """Remove what writers of this file left that were killed: nobody holds its lock."""
+    for path in folder.glob(f".{glob.escape(name)}.????????.part"):
+        with suppress(OSError), path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()
 
 
 @contextmanager

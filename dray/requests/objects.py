@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from dray.requests.addresses import refuse_metadata
+
 if TYPE_CHECKING:
     from obstore import GetOptions, ObjectMeta
     from obstore.store import ObjectStore
@@ -283,6 +285,8 @@ def _store(root: str, options: ObjectStoreOptions) -> ObjectStore:
     scheme = root.split("://", 1)[0]
     if scheme == "s3":
         settings |= _s3_settings(options)
+    if scheme in ("http", "https"):
+        refuse_metadata(root)
     client: dict[str, Any] = {"allow_http": True} if options.allow_http or scheme == "http" else {}
     if scheme in ("http", "https"):  # one request for a whole file: it may take long, but not stall
         client |= {"timeout": _WEB_TIMEOUT, "read_timeout": _WEB_STALL}

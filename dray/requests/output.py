@@ -5,8 +5,8 @@ The bytes depend on the rows alone: not on how they were paged, nor on when they
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -14,6 +14,7 @@ import orjson
 
 from dray.requests.files import AtomicFile, FileInfo, join, write_atomic
 from dray.requests.objects import ObjectStoreOptions
+from dray.triggers import Point, reach
 
 OutputFormat = Literal["jsonl", "parquet"]
 Page = Sequence[tuple[Any, ...]]
@@ -63,15 +64,25 @@ def write_outputs(
     with ExitStack() as stack:
         names = [f"{name}.{format}" for name in ("output", "errors")]
         uris = [join(directory, name) for name in names]
-        output, errors = (stack.enter_context(write_atomic(uri, options=options)) for uri in uris)
+        output, errors = (stack.enter_context(_published(uri, options)) for uri in uris)
         writer = _writer(format, output, errors)
         for page in pages:
             writer.add(page)
             if observe is not None:
                 observe(page)
         writer.close()
+        for file in (output, errors):
+            file.sync()  # a full disk says so now, while neither has its name
+        reach(Point.FINALISE_WRITTEN)
         infos = [file.info() for file in (output, errors)]
     return Written(files=dict(zip(names, infos, strict=True)))
+
+
+@contextmanager
+def _published(uri: str, options: ObjectStoreOptions | None) -> Iterator[AtomicFile]:
+    with write_atomic(uri, options=options) as file:
+        yield file
+    reach(Point.FINALISE_RENAMED)
 
 
 def _writer(format: OutputFormat, output: AtomicFile, errors: AtomicFile) -> Writer:  # noqa: A002

@@ -105,10 +105,15 @@ class _Sink:
 
     def __init__(self, file: AtomicFile) -> None:
         self._file = file
+        self._broken = False
 
     def write(self, data: Any) -> int:
         piece = bytes(data)
-        self._file.write(piece)
+        # pyarrow writes a table's end also when the table is thrown away after an error: to nowhere.
+        if not self._broken and not self._file.closed:
+            self._broken = True
+            self._file.write(piece)
+            self._broken = False
         return len(piece)
 
     def tell(self) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from dray.errors import ConfigError, InputError, Problem
+from dray.requests.addresses import refuse_secret
 from dray.requests.model import Kind
 
 if TYPE_CHECKING:
@@ -110,6 +111,8 @@ def source_of(
         if len(names) != 1:
             raise ConfigError("a query reads one database: name one database URL as the input")
         return SqlQuery(url=names[0], query=query, shape=_checked(shape, "a query"))
+    for name in names:
+        refuse_secret(name)
     found = format or _common_format(names)
     if found == "jsonl" and prompt_column is None and template is None:
         _refuse_shape_options(shape)

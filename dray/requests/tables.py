@@ -15,6 +15,7 @@ from dray.requests.validate import BadRow, parse_object, too_long
 
 if TYPE_CHECKING:
     from sqlalchemy import URL
+    from sqlalchemy.exc import SQLAlchemyError
 
 TableRow = tuple[int, "dict[str, Any] | BadRow"]
 """(line number from 1, the row or what is wrong with it); Parquet and SQL count rows instead of lines."""
@@ -60,9 +61,19 @@ def query_rows(source: SqlQuery) -> Iterator[TableRow]:
         )
         raise ConfigError(f"{name}: {error.name or 'the driver'} is not installed; {hint}") from error
     except SQLAlchemyError as error:
-        # The first line alone: drivers go on with the statement and its values.
-        reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0][:200]
-        raise InputError([Problem("query_failed", f"the query cannot be read: {reason}", name)]) from None
+        raise InputError(
+            [Problem("query_failed", f"the query cannot be read: {_reason(error)}", name)]
+        ) from None
+
+
+def _reason(error: SQLAlchemyError) -> str:
+    """What the driver says, where that is about the query or the connection, and not about a row's values."""
+    cause: Any = getattr(error, "orig", None) or error
+    state = getattr(cause, "sqlstate", None)
+    if state is not None and not state.startswith(("08", "28", "3D", "42", "57")):
+        return f"{type(cause).__name__} (SQLSTATE {state})"
+    # The first line alone: drivers go on with the statement and its values.
+    return str(cause).strip().splitlines()[0][:200]
 
 
 def _database_url(source: SqlQuery) -> URL:

@@ -6,6 +6,7 @@ attribute, index, conversion or format, so that no template can reach into the p
 
 from __future__ import annotations
 
+import re
 import string
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from dray.requests.sources import RowShape
 from dray.requests.validate import BadRow, Envelope, check_custom_id, check_text
 
 _NAMES_SHOWN = 20
+# What surely is a name. The first line of a CSV file without a header holds prompts.
+_PLAIN_NAME = re.compile(r"[^\W\d][\w.-]{0,63}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,10 +94,14 @@ def row_builder(shape: RowShape) -> Callable[[int, Mapping[str, Any]], Envelope]
 
 
 def missing_column(column: str, available: Mapping[str, Any] | tuple[str, ...], code: str) -> BadRow:
-    """The verdict on a row or file without a column; it names those that are there."""
-    names = ", ".join(list(available)[:_NAMES_SHOWN]) or "none"
+    """The verdict on a row or file without a column; it names those that are there, where they are names."""
+    found = list(available)
+    if all(_PLAIN_NAME.fullmatch(name) for name in found):
+        told = f"the columns are: {', '.join(found[:_NAMES_SHOWN]) or 'none'}"
+    else:
+        told = f"there are {len(found)}, and not all of them look like names: does the first line hold names?"
     place = "the template names" if code == "unknown_template_column" else "there is no"
-    return BadRow(code, f"{place} column {column!r}; the columns are: {names}", column)
+    return BadRow(code, f"{place} column {column!r}; {told}", column)
 
 
 def _prompt_reader(shape: RowShape) -> Callable[[Mapping[str, Any]], str]:

@@ -175,11 +175,19 @@ def _diagnosed(line: bytes, error: orjson.JSONDecodeError) -> BadRow:
 
 
 def _has_nul(value: Any) -> bool:
-    if isinstance(value, str):
-        return "\0" in value
-    if isinstance(value, dict):
-        return any("\0" in key or _has_nul(item) for key, item in value.items())
-    return isinstance(value, list) and any(_has_nul(item) for item in value)
+    """Whether a text in ``value`` holds NUL. A loop: bodies may nest deeper than Python recurses."""
+    waiting = [value]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, str):
+            if "\0" in part:
+                return True
+        elif isinstance(part, dict):
+            waiting.extend(part)
+            waiting.extend(part.values())
+        elif isinstance(part, list):
+            waiting.extend(part)
+    return False
 
 
 def _nul_field(row: dict[str, Any]) -> str | None:

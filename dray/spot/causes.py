@@ -164,7 +164,7 @@ def _oom(error: ErrorFacts, facts: Facts) -> bool:
 
 def _node_loss(error: ErrorFacts, facts: Facts) -> bool:
     """A process that went with its node, or nobody knows; one that stood still was ended by us."""
-    if error.sign not in _DEATHS or facts.stuck:
+    if error.sign not in _DEATHS or facts.stuck or error.stuck:
         return False
     return facts.node_alive is False or (error.sign is Sign.LOST and facts.node_alive is None)
 

@@ -43,6 +43,16 @@ class BaseUrls:
     gcp: str = LINK_LOCAL
     azure: str = LINK_LOCAL
 
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] = os.environ) -> BaseUrls:
+        """Each cloud's own, unless ``DRAY_METADATA_AWS``, ``_GCP`` or ``_AZURE`` names another: for tests."""
+        return cls(
+            **{
+                cloud: environ.get(f"DRAY_METADATA_{cloud.upper()}", LINK_LOCAL)
+                for cloud in ("aws", "gcp", "azure")
+            }
+        )
+
 
 def detect(
     base_urls: BaseUrls | None = None,

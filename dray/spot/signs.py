@@ -23,13 +23,18 @@ OURS: Mapping[type[BaseException], Sign] = {
     errors.StoreTransientError: Sign.STORE_AWAY,
     errors.StoreFatalError: Sign.STORE_BROKEN,
     errors.FencedError: Sign.FENCED,
+    errors.LeaseLapsedError: Sign.STORE_AWAY,
     errors.EngineError: Sign.OTHER,
     errors.RequestRefused: Sign.REQUEST_REFUSED,
     errors.EngineDeadError: Sign.ENGINE_DEAD,
     errors.EngineStartError: Sign.ENGINE_START,
     errors.ReplicaLostError: Sign.LOST,
+    errors.ReplicaLeftError: Sign.LOST,
+    errors.InterruptedShardError: Sign.OTHER,  # made of a decision, and never decided about
     errors.ClusterError: Sign.ENDED,  # without its head there is nothing to try again on: resume the job
     errors.JobFailedError: Sign.ENDED,
+    errors.JobPausedError: Sign.ENDED,
+    errors.ExpiredError: Sign.OTHER,  # the circumstances say so
     errors.CancelledError: Sign.CANCELLED,
 }
 
@@ -41,7 +46,7 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
 class ErrorFacts:
     """An error without its text, which may quote what it must not. ``code`` is that of a refused request.
 
-    ``oom`` and ``preempted`` are what whoever reported the loss knew of it, such as Ray's own word for it.
+    ``oom``, ``preempted`` and ``stuck`` are what whoever reported the loss knew, such as Ray's own word.
     """
 
     sign: Sign
@@ -49,6 +54,7 @@ class ErrorFacts:
     code: str | None = None
     oom: bool = False
     preempted: bool = False
+    stuck: bool = False
 
 
 def facts_of(error: BaseException) -> ErrorFacts:
@@ -68,7 +74,18 @@ def facts_of(error: BaseException) -> ErrorFacts:
         code=code if isinstance(code, str) else None,
         oom=_attribute(error, "oom") is True,
         preempted=_attribute(error, "preempted") is True,
+        stuck=_attribute(error, "stuck") is True,
     )
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether memory was what ``error``, or what it was raised from, lacked."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if facts_of(seen).oom or _sign(seen) is Sign.OOM:
+            return True
+        seen = seen.__cause__
+    return False
 
 
 def _sign(error: BaseException) -> Sign:

@@ -6,6 +6,8 @@ from dray.store.clock import Clock
 from dray.store.records import (
     REJECTED,
     Attempt,
+    Charge,
+    Claim,
     CommitReceipt,
     Counts,
     Fingerprint,
@@ -13,12 +15,16 @@ from dray.store.records import (
     JobLease,
     JobState,
     Notice,
+    Orders,
     Progress,
+    ReplicaRow,
+    ReplicaState,
     Shard,
     ShardLease,
     ShardSpec,
     ShardState,
     Span,
+    Standing,
     StoredOutcome,
 )
 from dray.store.store import Store, open_store
@@ -44,5 +50,11 @@ __all__ = [
     "Attempt",
     "Span",
     "Notice",
+    "Orders",
+    "Charge",
+    "Claim",
+    "ReplicaRow",
+    "ReplicaState",
+    "Standing",
     "Clock",
 ]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, func, insert, select, update
+from sqlalchemy import ColumnElement, and_, case, func, insert, select, update
 
 from dray.store.connection import Tx, insert_ignoring
 from dray.store.records import Attempt, Notice, Span
@@ -28,7 +28,9 @@ def open_attempt(tx: Tx, job_key: int, shard: int, epoch: int, *, owner: str, re
     )
 
 
-def close_attempts(tx: Tx, job_key: int, numbers: Sequence[int], *, cause: str, detail: str = "") -> None:
+def close_attempts(
+    tx: Tx, job_key: int, numbers: Sequence[int], *, cause: str | ColumnElement[str], detail: str = ""
+) -> None:
     """Ends the running attempts at these shards."""
     tx.execute(
         update(attempts)
@@ -37,12 +39,25 @@ def close_attempts(tx: Tx, job_key: int, numbers: Sequence[int], *, cause: str, 
     )
 
 
+def cause_of_steal(owner: str) -> ColumnElement[str]:
+    """How an attempt ends whose shard ``owner`` claims: it lapsed, or it is the same claim made again."""
+    return case((attempts.c.owner == owner, "CLAIMED_AGAIN"), else_="LEASE_EXPIRED")
+
+
 def change_attempt(tx: Tx, job_key: int, shard: int, epoch: int, **values: Any) -> None:
     """Sets columns of one attempt. Values may be expressions over the columns."""
     which: ColumnElement[bool] = and_(
         attempts.c.job_key == job_key, attempts.c.shard == shard, attempts.c.epoch == epoch
     )
     tx.execute(update(attempts).where(which).values(**values))
+
+
+def rows_of_attempt(tx: Tx, job_key: int, shard: int, epoch: int) -> int:
+    """Rows that one attempt published."""
+    published = select(attempts.c.done + attempts.c.failed).where(
+        attempts.c.job_key == job_key, attempts.c.shard == shard, attempts.c.epoch == epoch
+    )
+    return int(tx.execute(published).scalar() or 0)
 
 
 def list_attempts(tx: Tx, job_key: int) -> list[Attempt]:
@@ -80,13 +95,18 @@ def list_spans(tx: Tx, job_key: int) -> list[Span]:
     return [Span(**row._mapping) for row in rows]
 
 
-def add_notice(tx: Tx, job_key: int, *, node: str, source: str, action: str, deadline: float | None) -> None:
-    """Notes an interruption notice. A notice may come twice, from its source or by a retry."""
-    tx.execute(
-        insert(notices).values(
-            job_key=job_key, node=node, source=source, action=action, deadline=deadline, seen_at=tx.now
-        )
+def add_notice(tx: Tx, job_key: int, notice: Notice) -> None:
+    """Notes an interruption notice, seen now by the database's clock. One that is known changes nothing."""
+    own = and_(
+        notices.c.job_key == job_key,
+        notices.c.node == notice.node,
+        notices.c.source == notice.source,
+        notices.c.event == notice.event,
     )
+    known = notice.event and tx.execute(select(notices.c.notice_key).where(own)).first()
+    if not known:
+        values = {name: value for name, value in asdict(notice).items() if name != "seen_at"}
+        tx.execute(insert(notices).values(job_key=job_key, seen_at=tx.now, **values))
 
 
 def list_notices(tx: Tx, job_key: int) -> list[Notice]:

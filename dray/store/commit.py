@@ -17,9 +17,9 @@ from sqlalchemy import ColumnElement, select, update
 from dray.requests.model import Outcome
 from dray.store.attempts import change_attempt
 from dray.store.connection import Tx
-from dray.store.jobs import check_driver
+from dray.store.jobs import check_driver, orders
 from dray.store.records import REJECTED, CommitReceipt, JobLease, ShardLease
-from dray.store.schema import attempts, jobs, results, shards
+from dray.store.schema import attempts, results, shards
 from dray.store.shards import renew
 
 _ROW = [column.name for column in results.c]
@@ -55,8 +55,7 @@ def commit(tx: Tx, lease: ShardLease, outcomes: Iterable[Outcome]) -> CommitRece
     fresh = _insert_new(tx, lease.key, lease.number, lease.epoch, outcomes)
     if fresh:
         _count(tx, lease, _Gain.of(fresh))
-    cancel = tx.execute(select(jobs.c.cancel_requested).where(jobs.c.job_key == lease.key)).scalar_one()
-    return CommitReceipt(inserted=len(fresh), cancel_requested=cancel)
+    return CommitReceipt(inserted=len(fresh), orders=orders(tx, lease.key))
 
 
 def reject(tx: Tx, lease: JobLease, outcomes: Iterable[Outcome]) -> None:

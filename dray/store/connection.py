@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,10 +28,31 @@ T = TypeVar("T")
 
 BUSY_SECONDS = 30.0
 """How long one SQLite statement waits for another process's lock."""
+LOCK_SECONDS = 15.0
+"""How long one PostgreSQL statement waits for another transaction's lock."""
+STATEMENT_SECONDS = 30.0
+"""How long PostgreSQL works on one statement of a write, or waits for the next one, with locks held.
+
+A writer that is frozen or cut off in the middle of a commit would keep its shard from everybody else,
+whatever its lease says.
+"""
+SILENCE_SECONDS = 40.0
+"""How long PostgreSQL may say nothing before its connection counts as lost: longer than it waits itself."""
+LONG_SILENCE_SECONDS = 3600.0
+"""The same for what reads or changes whole tables."""
 
 _WAL_SAFE = (3, 51, 3)  # older libraries can corrupt a write-ahead log shared by several connections
-_READ = {"dray_begin": "BEGIN"}
-_WRITE = {"dray_begin": "BEGIN IMMEDIATE"}
+_READ = {"dray_begin": "BEGIN", "dray_hurried": False}
+_WRITE = {"dray_begin": "BEGIN IMMEDIATE", "dray_hurried": True}
+_LONG = {"dray_long": True, "dray_hurried": False}
+# What a network that swallows packets looks like to the kernel: it sees to it that the wait ends in an error.
+_NETWORK = {
+    "connect_timeout": 10,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,  # milliseconds
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,23 +93,27 @@ class Database:
         file = Path(url.database or "") if url.get_backend_name() == "sqlite" else None
         self._turn = Turn(file, patience=BUSY_SECONDS) if file else None
 
-    def read(self, work: Callable[[Tx], T], *, snapshot: bool = False) -> T:
+    def read(self, work: Callable[[Tx], T], *, snapshot: bool = False, long: bool | None = None) -> T:
         """Runs ``work`` in a read transaction, again after transient errors.
 
         ``snapshot`` makes all statements see one state of the database (on SQLite they always do).
+        ``long`` lets them take as long as they do; None does so for a snapshot.
         """
         engine = self._readers
         if snapshot and engine.dialect.name == "postgresql":
             engine = engine.execution_options(isolation_level="REPEATABLE READ")
+        if snapshot if long is None else long:
+            engine = engine.execution_options(**_LONG)
         return self._patiently(engine, work, None)
 
-    def write(self, work: Callable[[Tx], T]) -> T:
+    def write(self, work: Callable[[Tx], T], *, long: bool = False) -> T:
         """Runs ``work`` in a write transaction, again after transient errors.
 
         Again means from the start, so ``work`` must be idempotent or fenced: a commit whose
-        acknowledgement was lost is repeated.
+        acknowledgement was lost is repeated. ``long`` lets its statements take as long as they do.
         """
-        return self._patiently(self._writers, work, self._turn)
+        engine = self._writers.execution_options(**_LONG) if long else self._writers
+        return self._patiently(engine, work, self._turn)
 
     def close(self) -> None:
         """Closes all pooled connections; on SQLite, removes the files beside the database.
@@ -132,13 +158,73 @@ def _engine(url: URL) -> Engine:
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
         return engine
-    return create_engine(
+    defaults = {"application_name": "dray", **_NETWORK}
+    engine = create_engine(
         url,
         hide_parameters=True,
         pool_size=4,
         max_overflow=28,
-        connect_args={"connect_timeout": 10, "application_name": "dray"},
+        connect_args={name: value for name, value in defaults.items() if name not in url.query},
     )
+    event.listen(engine, "do_connect", _connect_postgres)
+    event.listen(engine, "begin", _begin_postgres)
+    return engine
+
+
+def _connect_postgres(_dialect: Any, _record: Any, arguments: Any, options: Any) -> Any:
+    return _watched_connection().connect(*arguments, **options)
+
+
+def _begin_postgres(connection: Connection) -> None:
+    options = connection.get_execution_options()
+    driver: Any = connection.connection.driver_connection
+    driver.silence = LONG_SILENCE_SECONDS if options.get("dray_long") else SILENCE_SECONDS
+    if options.get("dray_hurried"):
+        # For this transaction alone, so that a pooler between us and the server does no harm.
+        connection.exec_driver_sql(
+            f"SET LOCAL lock_timeout = {int(LOCK_SECONDS * 1000)}; "
+            f"SET LOCAL statement_timeout = {int(STATEMENT_SECONDS * 1000)}; "
+            f"SET LOCAL idle_in_transaction_session_timeout = {int(STATEMENT_SECONDS * 1000)}"
+        )
+
+
+@cache
+def _watched_connection() -> Any:
+    """psycopg's connection, which waits for ever on a server that is hung, with an end to its waits."""
+    import psycopg
+
+    class WatchedConnection(psycopg.Connection[Any]):
+        silence = SILENCE_SECONDS
+
+        def wait(self, gen: Any, *arguments: Any, **options: Any) -> Any:
+            try:
+                return super().wait(_until_silent(gen, self.silence), *arguments, **options)
+            except _SilentError:
+                self.close()
+            raise psycopg.OperationalError("the server has said nothing for too long")
+
+    return WatchedConnection
+
+
+class _SilentError(Exception):
+    pass
+
+
+def _until_silent(steps: Generator[Any, Any, T], seconds: float) -> Generator[Any, Any, T]:
+    """psycopg's steps of an exchange with the server. They are told every 0.1 s that there is nothing."""
+    deadline = time.monotonic() + seconds
+    try:
+        wanted = next(steps)
+        while True:
+            ready = yield wanted
+            if ready:
+                deadline = time.monotonic() + seconds
+            elif time.monotonic() > deadline:
+                raise _SilentError
+            wanted = steps.send(ready)
+    except StopIteration as end:
+        result: T = end.value
+        return result
 
 
 def _prepare_sqlite(connection: sqlite3.Connection, _record: Any) -> None:

@@ -6,14 +6,15 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, and_, case, or_, select, true, update
+from sqlalchemy import ColumnElement, Row, and_, case, false, func, or_, select, true, update
 from sqlalchemy import insert as plain_insert
 from sqlalchemy.exc import IntegrityError
 
 from dray.errors import FencedError, JobBusyError, JobChangedError, UnknownJobError
+from dray.store import routing
 from dray.store.attempts import close_attempts
 from dray.store.connection import Tx
-from dray.store.records import Fingerprint, Job, JobLease, JobState, ShardState
+from dray.store.records import Fingerprint, Job, JobLease, JobState, Orders, ShardState
 from dray.store.schema import jobs, shards
 
 _CLOSED = [JobState.COMPLETED.value, JobState.FAILED.value, JobState.CANCELLED.value, JobState.EXPIRED.value]
@@ -116,6 +117,7 @@ def claim(tx: Tx, seen: Job, owner: str, *, ttl: float, seize: bool) -> JobLease
         _refuse_if_busy(tx, seen, free)
         return None
     _release_all(tx, seen.key)
+    routing.clear(tx, seen.key)
     return JobLease(
         job_id=seen.job_id, key=seen.key, epoch=taken.epoch, owner=owner, ttl=ttl, until=taken.driver_until
     )
@@ -146,7 +148,13 @@ def _release_all(tx: Tx, job_key: int) -> None:
     released = tx.execute(
         update(shards)
         .where(leased)
-        .values(state=ShardState.PENDING.value, epoch=shards.c.epoch + 1, owner=None, lease_until=None)
+        .values(
+            state=ShardState.PENDING.value,
+            epoch=shards.c.epoch + 1,
+            owner=None,
+            lease_until=None,
+            replica=None,
+        )
         .returning(shards.c.number)
     ).all()
     if released:
@@ -193,10 +201,25 @@ def request_cancel(tx: Tx, job_id: str) -> bool:
     return bool(hit)
 
 
-def check_driver(tx: Tx, lease: JobLease) -> None:
-    """Raises FencedError unless the lease's epoch is the job's; keeps it so until the commit."""
+def orders(tx: Tx, job_key: int) -> Orders:
+    """What is to become of the job, by the database's clock."""
+    over = func.coalesce(jobs.c.expires_at <= tx.now, false())
+    found = tx.execute(select(jobs.c.cancel_requested, over).where(jobs.c.job_key == job_key)).one()
+    return Orders(cancelled=bool(found[0]), expired=bool(found[1]))
+
+
+def set_expiry(tx: Tx, lease: JobLease, seconds: float | None) -> None:
+    """The job's time is over so many seconds after its creation."""
+    change(tx, lease, expires_at=None if seconds is None else jobs.c.created_at + seconds)
+
+
+def check_driver(tx: Tx, lease: JobLease, *, alone: bool = False) -> None:
+    """Raises FencedError unless the lease's epoch is the job's; keeps it so until the commit.
+
+    ``alone`` also keeps others from doing this until then.
+    """
     query = select(jobs.c.epoch).where(jobs.c.job_key == lease.key)
-    if tx.execute(query.with_for_update(read=True)).scalar() != lease.epoch:
+    if tx.execute(query.with_for_update(read=not alone)).scalar() != lease.epoch:
         raise superseded(lease)
 
 
@@ -225,5 +248,6 @@ def _job(row: Row[Any]) -> Job:
         reason=row.reason,
         summary=row.summary,
         info=row.info,
+        expires_at=row.expires_at,
         key=row.job_key,
     )

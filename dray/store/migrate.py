@@ -31,7 +31,7 @@ def ensure_schema(database: Database, *, create: bool) -> None:
         return
     if found is None and not create:
         raise StoreUnreachableError(f"store {database.url}: no dray tables there; check the URL")
-    database.write(lambda tx: _change(tx, database.url))
+    database.write(lambda tx: _change(tx, database.url), long=True)
 
 
 def _change(tx: Tx, url: str) -> None:

@@ -80,6 +80,8 @@ class Job:
     reason: str | None
     summary: Mapping[str, Any]
     info: Mapping[str, Any]
+    expires_at: float | None
+    """When what is unfinished becomes error rows; None for never."""
     key: int = field(repr=False)
     """The store's own number for the job."""
 
@@ -124,6 +126,10 @@ class Shard:
     """The shard that was split into this one and its siblings."""
     interruptions: int
     """Interruptions in a row (spot, lost node, lapsed lease) without one new finished row."""
+    crashes: int
+    """Engines that died under it; parts of a split shard begin with those of the whole."""
+    replica: str | None
+    """Where it runs, while it is leased."""
     done: int
     failed: int
 
@@ -131,6 +137,19 @@ class Shard:
     def remaining(self) -> int:
         """Rows that are not terminal yet."""
         return self.rows - self.inherited - self.done - self.failed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Orders:
+    """What is to become of a job: somebody asked to cancel it, or its time is over."""
+
+    cancelled: bool
+    expired: bool
+
+    @property
+    def stop(self) -> bool:
+        """Whether nobody is to work on it any more."""
+        return self.cancelled or self.expired
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,14 +179,78 @@ class ShardLease:
     """Seconds from the last renewal or commit."""
     until: float
     """Database time. Holders measure by their own monotonic clock from the renewal instead."""
+    replica: str | None = None
+    """Where it is to run, as claimed."""
+
+
+class ReplicaState(StrEnum):
+    """Where a replica stands: ``starting -> ready -> leaving -> gone``, or straight to ``gone``."""
+
+    STARTING = "starting"
+    READY = "ready"
+    LEAVING = "leaving"
+    GONE = "gone"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaRow:
+    """A replica of the job, as its driver last knew it.
+
+    ``slots`` is how many shards it takes at a time; ``node`` is the cluster's id of its node and ``host`` the
+    name people know it by, None until it is ready; ``reserved`` is the suspect that is to have it alone.
+    """
+
+    name: str
+    lane: int
+    state: ReplicaState
+    slots: int
+    node: str | None = None
+    host: str | None = None
+    max_num_seqs: int = 0
+    reserved: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What came of asking for a shard: its lease; or none, because all replicas are taken (``waiting``)."""
+
+    lease: ShardLease | None
+    waiting: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Charge:
+    """A loss, charged to a ``budget`` of a ``scope`` (a node; empty for the job).
+
+    ``event`` names the loss, such as the replica that died: however many notice it, it is charged once.
+    """
+
+    budget: str
+    event: str
+    cause: str
+    scope: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What the store knows of a shard at the end of an attempt, read at one moment.
+
+    ``now`` is the database's time; ``new_rows`` got their outcome in this attempt.
+    """
+
+    now: float
+    shard: Shard
+    new_rows: int
+    notices: tuple[Notice, ...]
+    orders: Orders
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitReceipt:
-    """What a commit did: rows that were new, and whether somebody asked to cancel the job."""
+    """What a commit did: rows that were new, and what is to become of the job."""
 
     inserted: int
-    cancel_requested: bool
+    orders: Orders
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,3 +339,6 @@ class Notice:
     action: str
     deadline: float | None
     seen_at: float
+    kind: str = "interruption"
+    event: str = ""
+    """The source's name for it; the same notice is kept once."""

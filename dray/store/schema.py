@@ -26,7 +26,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-REVISION = "0001"
+REVISION = "0002"
 """The migration that these tables correspond to: the head of ``migrations/versions``."""
 
 metadata = MetaData(
@@ -70,6 +70,7 @@ jobs = Table(
     Column("settings", _Json, nullable=False),
     Column("summary", _Json, nullable=False),
     Column("info", _Json, nullable=False),
+    Column("expires_at", Double),
 )
 
 shards = Table(
@@ -95,6 +96,8 @@ shards = Table(
     Column("offset", BigInteger, nullable=False),
     Column("length", BigInteger, nullable=False),
     Column("uri", Text, nullable=False),
+    Column("crashes", Integer, nullable=False, server_default="0"),
+    Column("replica", String),
 )
 
 results = Table(
@@ -149,6 +152,8 @@ notices = Table(
     Column("action", String, nullable=False),
     Column("deadline", Double),
     Column("seen_at", Double, nullable=False),
+    Column("kind", String, nullable=False, server_default="interruption"),
+    Column("event", String, nullable=False, server_default=""),
     Index("ix_notices_job_key", "job_key"),
 )
 
@@ -163,4 +168,31 @@ spans = Table(
     Column("seconds", Double, nullable=False),
     Column("price", Double),
     Index("uq_spans_job_key_node_phase_started", "job_key", "node", "phase", "started", unique=True),
+)
+
+replicas = Table(
+    "replicas",
+    metadata,
+    Column("job_key", _Key, ForeignKey("jobs.job_key"), primary_key=True),
+    Column("name", String, primary_key=True),
+    Column("lane", Integer, nullable=False),
+    Column("state", String, nullable=False),
+    Column("node", String),
+    Column("host", String),
+    Column("slots", Integer, nullable=False),
+    Column("max_num_seqs", Integer, nullable=False, server_default="0"),
+    Column("reserved", Integer),
+    Column("changed_at", Double, nullable=False),
+)
+
+charges = Table(
+    "charges",
+    metadata,
+    Column("job_key", _Key, ForeignKey("jobs.job_key"), primary_key=True),
+    Column("budget", String, primary_key=True),
+    Column("scope", String, primary_key=True),
+    Column("event", String, primary_key=True),
+    Column("cause", String, nullable=False),
+    Column("answered", BigInteger, nullable=False),
+    Column("charged_at", Double, nullable=False),
 )

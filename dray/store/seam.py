@@ -17,9 +17,10 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from dray.errors import StoreError, StoreFatalError, StoreTransientError
 
-# SQLSTATE: connection exceptions, operator intervention (shutdown, crash, starting up, idle in
-# transaction timed out), serialisation, deadlock, lock not available, too many connections.
-_TRANSIENT_STATES = ("08", "57P", "25P03", "40001", "40P01", "55P03", "53300")
+# SQLSTATE: connection exceptions, operator intervention (shutdown, crash, starting up), statement
+# timed out, idle in transaction timed out, serialisation, deadlock, lock not available, too many
+# connections.
+_TRANSIENT_STATES = ("08", "57P", "57014", "25P03", "40001", "40P01", "55P03", "53300")
 
 _SQLITE_TRANSIENT = {
     sqlite3.SQLITE_BUSY: "the database is locked by another process",

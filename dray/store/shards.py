@@ -9,15 +9,30 @@ from typing import Any
 from sqlalchemy import ColumnElement, Row, and_, case, func, insert, or_, select, update
 
 from dray.errors import FencedError, StoreFatalError
-from dray.store.attempts import close_attempts, open_attempt
+from dray.store import charges, routing
+from dray.store.attempts import cause_of_steal, close_attempts, list_notices, open_attempt, rows_of_attempt
 from dray.store.connection import Tx
-from dray.store.jobs import change, check_driver
-from dray.store.records import REJECTED, JobLease, JobState, Shard, ShardLease, ShardSpec, ShardState
+from dray.store.jobs import change, check_driver, orders
+from dray.store.records import (
+    REJECTED,
+    Charge,
+    Claim,
+    JobLease,
+    JobState,
+    Shard,
+    ShardLease,
+    ShardSpec,
+    ShardState,
+    Standing,
+)
 from dray.store.schema import jobs, results, shards
 
 _COLUMNS = [shards.c[name] for name in Shard.__dataclass_fields__]
 _INTERRUPTIONS = ("SPOT", "NODE_LOSS", "LEASE_EXPIRED")
 """Causes that take a shard from its holder through no fault of the shard's rows."""
+
+
+_OPEN = (ShardState.PENDING.value, ShardState.LEASED.value)
 
 
 def publish(tx: Tx, lease: JobLease, specs: Sequence[ShardSpec], *, total_rows: int) -> None:
@@ -51,7 +66,9 @@ def _refuse_other_shards(tx: Tx, lease: JobLease, specs: Sequence[ShardSpec]) ->
             )
 
 
-def _insert(tx: Tx, job_key: int, specs: Sequence[ShardSpec], *, parent: int | None = None) -> None:
+def _insert(
+    tx: Tx, job_key: int, specs: Sequence[ShardSpec], *, parent: int | None = None, crashes: int = 0
+) -> None:
     if not specs:
         return
     rows = [
@@ -61,6 +78,7 @@ def _insert(tx: Tx, job_key: int, specs: Sequence[ShardSpec], *, parent: int | N
             "state": ShardState.PENDING.value,
             "inherited": spec.inherited or 0,
             "parent": parent,
+            "crashes": crashes,
         }
         for spec in specs
     ]
@@ -98,12 +116,13 @@ def claim(
             owner=owner,
             lease_until=tx.now + ttl,
             interruptions=shards.c.interruptions + stolen,
+            replica=replica,
         )
         .returning(shards.c.epoch, shards.c.lease_until)
     ).first()
     if taken is None:
         return None
-    close_attempts(tx, lease.key, [number], cause="LEASE_EXPIRED")
+    close_attempts(tx, lease.key, [number], cause=cause_of_steal(owner))
     open_attempt(tx, lease.key, number, taken.epoch, owner=owner, replica=replica)
     return ShardLease(
         job_id=lease.job_id,
@@ -113,7 +132,23 @@ def claim(
         owner=owner,
         ttl=ttl,
         until=taken.lease_until,
+        replica=replica,
     )
+
+
+def place(tx: Tx, lease: JobLease, number: int, *, owner: str, ttl: float) -> Claim:
+    """Takes a shard for whichever replica has room."""
+    check_driver(tx, lease, alone=True)
+    taken = select(shards.c.state, shards.c.lease_until > tx.now, shards.c.owner).where(
+        shards.c.job_key == lease.key, shards.c.number == number
+    )
+    state, live, holder = tx.execute(taken).one()
+    if state not in _OPEN or (state == ShardState.LEASED.value and live and holder != owner):
+        return Claim(lease=None)
+    replica = routing.choose(tx, lease.key, number)
+    if replica is None:
+        return Claim(lease=None, waiting=True)
+    return Claim(lease=claim(tx, lease, number, owner=owner, replica=replica, ttl=ttl))
 
 
 def renew(tx: Tx, lease: ShardLease, ttl: float) -> float:
@@ -140,29 +175,66 @@ def finish(tx: Tx, lease: ShardLease) -> None:
     close_attempts(tx, lease.key, [lease.number], cause="DONE")
 
 
-def release(tx: Tx, lease: ShardLease, *, cause: str, detail: str) -> None:
+def release(
+    tx: Tx,
+    lease: ShardLease,
+    *,
+    cause: str,
+    detail: str,
+    suspect: bool = False,
+    charged: Sequence[Charge] = (),
+) -> None:
     """Gives a shard back with its finished rows kept. Doing it twice is doing it once."""
     interrupted = 1 if cause in _INTERRUPTIONS else 0
     if not _leave(
-        tx, lease, state=ShardState.PENDING.value, interruptions=shards.c.interruptions + interrupted
+        tx,
+        lease,
+        state=ShardState.PENDING.value,
+        interruptions=shards.c.interruptions + interrupted,
+        crashes=shards.c.crashes + (1 if suspect else 0),
     ):
         _confirm(tx, lease, ShardState.PENDING)
         return
     close_attempts(tx, lease.key, [lease.number], cause=cause, detail=detail)
+    charges.charge(tx, lease.key, charged)
 
 
-def split(tx: Tx, lease: ShardLease, parts: Sequence[ShardSpec], *, detail: str) -> list[Shard]:
-    """Replaces a shard by parts of it. Doing it twice is doing it once, and returns the same parts."""
+def split(
+    tx: Tx,
+    lease: ShardLease,
+    parts: Sequence[ShardSpec],
+    *,
+    cause: str,
+    detail: str,
+    charged: Sequence[Charge] = (),
+) -> list[Shard]:
+    """Replaces a shard by parts of it, which inherit its suspicion.
+
+    Doing it twice is doing it once, and returns the same parts.
+    """
     parent = _get(tx, lease)
     if not _leave(tx, lease, state=ShardState.SPLIT.value):
         _confirm(tx, lease, ShardState.SPLIT)
     else:
         _check_parts(parent, parts)
         measured = [_with_inherited(tx, lease, part) for part in parts]
-        _insert(tx, lease.key, _numbered(tx, lease, measured), parent=lease.number)
-        close_attempts(tx, lease.key, [lease.number], cause="SPLIT", detail=detail)
+        _insert(tx, lease.key, _numbered(tx, lease, measured), parent=lease.number, crashes=parent.crashes)
+        close_attempts(tx, lease.key, [lease.number], cause=cause, detail=detail)
+        charges.charge(tx, lease.key, charged)
     children = select(*_COLUMNS).where(shards.c.job_key == lease.key, shards.c.parent == lease.number)
     return [_shard(row) for row in tx.execute(children.order_by(shards.c.number))]
+
+
+def standing(tx: Tx, lease: ShardLease, node: str | None) -> Standing:
+    """What is known of a shard whose attempt ends."""
+    known = list_notices(tx, lease.key) if node is not None else []
+    return Standing(
+        now=float(tx.execute(select(tx.now)).scalar_one()),
+        shard=_get(tx, lease),
+        new_rows=rows_of_attempt(tx, lease.key, lease.number, lease.epoch),
+        notices=tuple(notice for notice in known if notice.node == node),
+        orders=orders(tx, lease.key),
+    )
 
 
 def _check_parts(parent: Shard, parts: Sequence[ShardSpec]) -> None:
@@ -211,7 +283,9 @@ def fenced(lease: ShardLease) -> FencedError:
 
 def _leave(tx: Tx, lease: ShardLease, **values: Any) -> bool:
     return (
-        tx.execute(update(shards).where(_held(lease)).values(owner=None, lease_until=None, **values)).rowcount
+        tx.execute(
+            update(shards).where(_held(lease)).values(owner=None, lease_until=None, replica=None, **values)
+        ).rowcount
         == 1
     )
 

@@ -9,14 +9,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from sqlalchemy import select
+
 from dray.errors import StoreFatalError, StoreTransientError, StoreUnreachableError, UnknownJobError
 from dray.requests.model import Outcome
-from dray.store import attempts, commit, jobs, reading, shards
+from dray.store import attempts, charges, commit, jobs, reading, routing, shards
 from dray.store.clock import Clock, DatabaseClock
-from dray.store.connection import Database
+from dray.store.connection import Database, Tx
 from dray.store.migrate import ensure_schema
 from dray.store.records import (
     Attempt,
+    Charge,
+    Claim,
     CommitReceipt,
     Counts,
     Fingerprint,
@@ -24,12 +28,15 @@ from dray.store.records import (
     JobLease,
     JobState,
     Notice,
+    Orders,
     Progress,
+    ReplicaRow,
     Shard,
     ShardLease,
     ShardSpec,
     ShardState,
     Span,
+    Standing,
     StoredOutcome,
 )
 from dray.store.urls import parse_url
@@ -118,6 +125,10 @@ class Store:
         """Closes the connections. Leases stay as they are."""
         self._database.close()
 
+    def now(self) -> float:
+        """The time by the store's clock, in seconds since 1970."""
+        return float(self._read(lambda tx: tx.execute(select(tx.now)).scalar_one()))
+
     # Jobs
 
     def find_job(self, job_id: str) -> Job | None:
@@ -200,6 +211,15 @@ class Store:
         """Whether somebody asked to cancel the job since it was last claimed."""
         return self.get_job(job_id).cancel_requested
 
+    def orders(self, job_id: str) -> Orders:
+        """What is to become of the job."""
+        key = self._key(job_id)
+        return self._read(lambda tx: jobs.orders(tx, key))
+
+    def set_expiry(self, lease: JobLease, seconds: float | None) -> None:
+        """The job's time is over so many seconds after it was created; never for None."""
+        self._write(lambda tx: jobs.set_expiry(tx, lease, seconds))
+
     # Shards
 
     def add_shards(
@@ -246,6 +266,13 @@ class Store:
         """
         return self._write(lambda tx: shards.claim(tx, lease, number, owner=owner, replica=replica, ttl=ttl))
 
+    def place_shard(self, lease: JobLease, number: int, *, owner: str, ttl: float = SHARD_TTL) -> Claim:
+        """Takes a shard as :meth:`claim_shard` does, for the ready replica with the most room.
+
+        A shard under which engines died gets a replica to itself.
+        """
+        return self._write(lambda tx: shards.place(tx, lease, number, owner=owner, ttl=ttl))
+
     def renew_shard(self, lease: ShardLease, ttl: float | None = None) -> ShardLease:
         """Extends a shard's lease by ``ttl`` seconds from now (as claimed, when None)."""
         seconds = lease.ttl if ttl is None else ttl
@@ -264,16 +291,41 @@ class Store:
         """Marks the shard done; StoreFatalError when a row of it has no outcome."""
         self._write(lambda tx: shards.finish(tx, lease))
 
-    def release_shard(self, lease: ShardLease, *, cause: str, detail: str = "") -> None:
+    def release_shard(
+        self,
+        lease: ShardLease,
+        *,
+        cause: str,
+        detail: str = "",
+        suspect: bool = False,
+        charged: Sequence[Charge] = (),
+    ) -> None:
         """Gives the shard back to be claimed again; its finished rows stay.
 
-        ``cause`` and ``detail`` end the attempt. They must not quote prompts or answers.
+        ``cause`` and ``detail`` end the attempt. They must not quote prompts or answers. ``suspect`` says
+        that an engine died under it. What is ``charged`` for it is so in the same transaction.
         """
-        self._write(lambda tx: shards.release(tx, lease, cause=cause, detail=detail))
+        self._write(
+            lambda tx: shards.release(tx, lease, cause=cause, detail=detail, suspect=suspect, charged=charged)
+        )
 
-    def split_shard(self, lease: ShardLease, parts: Sequence[ShardSpec], *, detail: str = "") -> list[Shard]:
+    def split_shard(
+        self,
+        lease: ShardLease,
+        parts: Sequence[ShardSpec],
+        *,
+        cause: str = "SPLIT",
+        detail: str = "",
+        charged: Sequence[Charge] = (),
+    ) -> list[Shard]:
         """Replaces the shard by ``parts``, pending; returns them. Finished rows stay."""
-        return self._write(lambda tx: shards.split(tx, lease, parts, detail=detail))
+        return self._write(
+            lambda tx: shards.split(tx, lease, parts, cause=cause, detail=detail, charged=charged)
+        )
+
+    def standing(self, lease: ShardLease, node: str | None = None) -> Standing:
+        """What is known of a shard at the end of an attempt; ``node`` is its replica's, where known."""
+        return self._read(lambda tx: shards.standing(tx, lease, node), snapshot=True, long=False)
 
     def done_indexes(self, job_id: str, first: int, last: int) -> list[int]:
         """The indexes in [``first``, ``last``) that have an outcome, ascending."""
@@ -321,21 +373,60 @@ class Store:
         key = self._key(job_id)
         return self._read(lambda tx: attempts.list_spans(tx, key))
 
-    def record_notice(
-        self, job_id: str, node: str, source: str, action: str, deadline: float | None = None
-    ) -> None:
-        """Notes an interruption notice; ``deadline`` is seconds since 1970."""
+    def record_notice(self, job_id: str, notice: Notice) -> None:
+        """Notes an interruption notice, seen now; one that is known changes nothing."""
         key = self._key(job_id)
-        self._write(
-            lambda tx: attempts.add_notice(
-                tx, key, node=node, source=source, action=action, deadline=deadline
-            )
-        )
+        self._write(lambda tx: attempts.add_notice(tx, key, notice))
 
     def notices(self, job_id: str) -> list[Notice]:
         """The job's interruption notices, oldest first."""
         key = self._key(job_id)
         return self._read(lambda tx: attempts.list_notices(tx, key))
+
+    # Replicas and budgets
+
+    def put_replicas(self, lease: JobLease, rows: Sequence[ReplicaRow]) -> None:
+        """Says where these replicas stand, so that shards find them."""
+
+        def put(tx: Tx) -> None:
+            jobs.check_driver(tx, lease)
+            routing.put(tx, lease.key, rows)
+
+        self._write(put)
+
+    def replica_gone(self, job_id: str, name: str) -> None:
+        """A replica does not answer: no more shards go there, unless the driver says otherwise."""
+        key = self._key(job_id)
+        self._write(lambda tx: routing.gone(tx, key, name))
+
+    def replicas(self, job_id: str) -> list[ReplicaRow]:
+        """The replicas of the job's present driver, by lane."""
+        key = self._key(job_id)
+        return self._read(lambda tx: routing.listing(tx, key))
+
+    def charge(self, job_id: str, charged: Sequence[Charge]) -> None:
+        """Charges losses; an event counts once, whoever else has charged it."""
+        key = self._key(job_id)
+        self._write(lambda tx: charges.charge(tx, key, charged))
+
+    def spent(
+        self, job_id: str, budget: str, *, scope: str = "", since_answer: bool = False, besides: str = ""
+    ) -> int:
+        """How much was charged to a budget, without the event ``besides``."""
+        key = self._key(job_id)
+        return self._read(
+            lambda tx: charges.spent(tx, key, budget, scope, since_answer=since_answer, besides=besides)
+        )
+
+    def overspent(self, job_id: str, budget: str, *, above: int, since_answer: bool = False) -> list[str]:
+        """The scopes (nodes) of a budget that were charged more than ``above`` times."""
+        key = self._key(job_id)
+        return self._read(lambda tx: charges.scopes(tx, key, budget, above=above, since_answer=since_answer))
+
+    def charges(self, job_id: str) -> list[Charge]:
+        """All that was charged, oldest first."""
+        key = self._key(job_id)
+        return self._read(lambda tx: charges.listing(tx, key))
 
     # Reading
 
@@ -346,7 +437,7 @@ class Store:
     def progress(self, job_id: str) -> Progress:
         """Counts and tokens, from the shards' counters."""
         key = self._key(job_id)
-        return self._read(lambda tx: reading.progress(tx, key), snapshot=True)
+        return self._read(lambda tx: reading.progress(tx, key), snapshot=True, long=False)
 
     def verify_counts(self, job_id: str) -> Counts:
         """Counts the rows themselves, and proves that each custom_id stands once. O(rows): for the end.

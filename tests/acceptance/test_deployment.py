@@ -22,7 +22,7 @@ pytestmark = pytest.mark.acceptance
 SECRET = "canary-51c8-secret"
 RUN_SECONDS = 240.0
 CANCEL_SECONDS = 30.0  # Prefect's worker kills what has not ended by then
-SHARD = "shard 0 on replica-0"
+SHARD = "shard 0"
 
 
 @pytest.fixture(scope="module")

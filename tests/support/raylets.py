@@ -2,11 +2,13 @@
 
 ::
 
-    python -m tests.support.raylets FOLDER NODES      the head and NODES - 1 more raylets
+    python -m tests.support.raylets FOLDER NODES [SHAPE]      the head and NODES - 1 more raylets
 
 prints one line of JSON with the cluster's ``address``, its ``token`` and the ids of its ``nodes``, and ends
 when its stdin does. Each node has a cache of models of its own, ``FOLDER/cache-N``. A line of JSON on stdin
-is a command, answered by a line: ``{"add": true}`` starts one more node, ``{"kill": N}`` ends one by SIGKILL.
+is a command, answered by a line: ``{"add": {}}`` starts one more node, with these environment variables;
+``{"kill": N}`` ends one by SIGKILL; ``{"drain": N, "seconds": S}`` has Ray drain one; ``{"signal": "STOP",
+"node": N}`` sends a signal to its raylet and all that it started.
 """
 
 from __future__ import annotations
@@ -14,24 +16,60 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from dray.cluster import ClusterSettings
 from dray.cluster.ray_private import enable_token_auth
 from dray.processes import no_survivors
 
 
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """What nodes are like. ``impatient``: Ray calls a node dead that is silent for 2 s, not for a minute."""
+
+    head_cpus: int = 2
+    cpus: int = 2
+    impatient: bool = False
+
+
+IMPATIENT = {
+    "health_check_initial_delay_ms": 1000,
+    "health_check_period_ms": 500,
+    "health_check_timeout_ms": 500,
+    "health_check_failure_threshold": 3,
+}
+
+
 class Raylets:
     """The cluster, seen from a test."""
 
-    def __init__(self, folder: Path, nodes: int, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        nodes: int,
+        environment: Mapping[str, str] | None = None,
+        shape: Shape = Shape(),
+    ) -> None:
         self.folder = folder
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.raylets", str(folder), str(nodes)],
+            [
+                sys.executable,
+                "-m",
+                "tests.support.raylets",
+                str(folder),
+                str(nodes),
+                json.dumps(asdict(shape)),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -45,9 +83,22 @@ class Raylets:
         """Where a node keeps its models."""
         return self.folder / f"cache-{number}"
 
-    def add(self) -> str:
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a process needs to join."""
+        return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self.settings.auth_token or ""}
+
+    def signal(self, number: int, name: str) -> None:
+        """Send a signal (``STOP``, ``CONT``, ``TERM``) to a node's raylet and all that it started."""
+        self._command({"signal": name, "node": number})
+
+    def drain(self, number: int, seconds: float) -> None:
+        """Have Ray drain a node, as its own tools do, until it is to end in ``seconds``."""
+        self._command({"drain": number, "seconds": seconds})
+
+    def add(self, environment: Mapping[str, str] | None = None) -> str:
         """One more node; its id."""
-        node: str = self._command({"add": True})["node"]
+        node: str = self._command({"add": dict(environment or {})})["node"]
         self.nodes.append(node)
         return node
 
@@ -74,12 +125,29 @@ class Raylets:
 
 
 def _add(cluster: Any, folder: Path, number: int, **settings: Any) -> Any:
+    more = settings.pop("environment", {})
     return cluster.add_node(
-        num_cpus=2,
         include_dashboard=False,
-        env_vars={"DRAY_MODEL_CACHE": str(folder / f"cache-{number}")},
-        **settings,
+        env_vars={"DRAY_MODEL_CACHE": str(folder / f"cache-{number}"), **more},
+        **{"num_cpus": 2, **settings},
     )
+
+
+def _signal(node: Any, name: str) -> None:
+    number = getattr(signal, f"SIG{name}")
+    raylet = psutil.Process(node.all_processes["raylet"][0].process.pid)
+    for process in [raylet, *raylet.children(recursive=True)]:
+        with suppress(psutil.NoSuchProcess):
+            process.send_signal(number)
+
+
+def _drain(address: str, node_id: str, seconds: float) -> bool:
+    from ray._raylet import GcsClient
+    from ray.core.generated.autoscaler_pb2 import DrainNodeReason
+
+    reason = DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
+    deadline = int((time.time() + seconds) * 1000)
+    return bool(GcsClient(address=address).drain_node(node_id, reason, "test", deadline)[0])
 
 
 def main() -> None:
@@ -87,13 +155,16 @@ def main() -> None:
     from ray.cluster_utils import Cluster
 
     folder, count, token = Path(sys.argv[1]), int(sys.argv[2]), secrets.token_hex(32)
+    shape = Shape(**json.loads(sys.argv[3])) if len(sys.argv) > 3 else Shape()
     enable_token_auth(token)
     answers = sys.stdout
     sys.stdout = sys.stderr
     cluster = Cluster(shutdown_at_exit=False)
-    stable = {"dray_stable": 10_000}
-    nodes = [_add(cluster, folder, 0, resources=stable)]
-    nodes += [_add(cluster, folder, number) for number in range(1, count)]
+    head = {"resources": {"dray_stable": 10_000}, "num_cpus": shape.head_cpus}
+    if shape.impatient:
+        head["_system_config"] = IMPATIENT
+    nodes = [_add(cluster, folder, 0, **head)]
+    nodes += [_add(cluster, folder, number, num_cpus=shape.cpus) for number in range(1, count)]
     cluster.wait_for_nodes()
 
     def answer(**values: Any) -> None:
@@ -104,8 +175,15 @@ def main() -> None:
         for line in sys.stdin:
             command = json.loads(line)
             if "add" in command:
-                nodes.append(_add(cluster, folder, len(nodes)))
+                nodes.append(
+                    _add(cluster, folder, len(nodes), num_cpus=shape.cpus, environment=command["add"])
+                )
                 answer(node=nodes[-1].node_id)
+            elif "drain" in command:
+                answer(accepted=_drain(cluster.address, nodes[command["drain"]].node_id, command["seconds"]))
+            elif "signal" in command:
+                _signal(nodes[command["node"]], command["signal"])
+                answer(signalled=command["node"])
             else:
                 cluster.remove_node(nodes[command["kill"]], allow_graceful=False)
                 answer(killed=command["kill"])

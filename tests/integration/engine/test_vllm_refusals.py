@@ -51,6 +51,7 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     (completion(top_p=2), "invalid_request"),
     (chat(n=0), "invalid_request"),
     (chat(n=2), "invalid_request"),  # several greedy answers
+    (chat(n=129, temperature=1), "invalid_request"),  # more than OpenAI's limit, each with a cache of its own
     (completion(max_tokens=0), "invalid_request"),
     (completion(max_tokens=-5), "invalid_request"),
     (chat(max_completion_tokens=0), "invalid_request"),

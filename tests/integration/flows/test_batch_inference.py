@@ -85,7 +85,7 @@ def test_a_job_with_blocks_and_the_same_job_again(tmp_path: Path) -> None:
     assert CANARY not in json.dumps(run.parameters)
     assert run.name.endswith("requests.jsonl on any"), run.name
     # The shard ran in one of Ray's processes: its run is known because that process found this very server.
-    assert "shard 0 on replica-0" in task_runs(run)
+    assert "shard 0" in task_runs(run)
 
     before = (tmp_path / "out" / "output.jsonl").read_bytes()
     second = batch_inference(**parameters)
@@ -111,7 +111,7 @@ def test_a_refused_input_fails_before_any_engine_starts(tmp_path: Path) -> None:
     run = last_run()
     assert run.state is not None
     assert run.state.is_failed()
-    assert not {"start replicas", "shard 0 on replica-0"} & set(task_runs(run))
+    assert not {"start replicas", "shard 0"} & set(task_runs(run))
     assert not (tmp_path / "out" / "output.jsonl").exists()
 
 
@@ -128,10 +128,10 @@ def test_an_engine_that_cannot_start_ends_the_tasks_that_wait_for_it(
 
     assert time.monotonic() - began < 60
     assert state_of(last_run(), "start replicas").is_failed()
-    assert state_of(last_run(), "shard 0 on replica-0").is_crashed()
+    assert state_of(last_run(), "shard 0").is_crashed()
 
 
-def test_an_engine_that_refuses_its_arguments_says_so_in_every_task(tmp_path: Path) -> None:
+def test_an_engine_that_refuses_its_arguments_says_so(tmp_path: Path) -> None:
     pytest.importorskip("vllm")
     requests = write_requests(tmp_path / "requests.jsonl", 3)
     options = EngineOptions(arguments={"nonsense": 1})
@@ -139,10 +139,10 @@ def test_an_engine_that_refuses_its_arguments_says_so_in_every_task(tmp_path: Pa
     with pytest.raises(ConfigError, match="vLLM has no engine argument nonsense"):
         batch_inference(input=str(requests), model=str(MODEL), output=str(tmp_path / "out"), engine=options)
 
-    for task in ("start replicas", "shard 0 on replica-0"):
-        state = state_of(last_run(), task)
-        assert state.is_failed()
-        assert "nonsense" in str(state.message)
+    state = state_of(last_run(), "start replicas")
+    assert state.is_failed()
+    assert "nonsense" in str(state.message)
+    assert state_of(last_run(), "shard 0").is_crashed()  # it waited for a place on a replica
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from dray.errors import FencedError, StoreFatalError
 from dray.requests.model import Outcome
-from dray.store import ShardSpec, ShardState, Store, StoredOutcome
+from dray.store import Notice, ShardSpec, ShardState, Store, StoredOutcome
 from tests.support.stores import FakeClock, claimed, failure, outcome, outcomes, ready_job
 
 pytestmark = pytest.mark.integration
@@ -85,7 +85,7 @@ def test_a_commit_stores_every_field(store: Store, clock: FakeClock) -> None:
     lease = claimed(store, ready_job(store))
     given = [outcome(0, '{"a": "é\\u0000"}'), failure(1)]
     receipt = store.commit(lease, given)
-    assert (receipt.inserted, receipt.cancel_requested) == (2, False)
+    assert (receipt.inserted, receipt.orders.stop) == (2, False)
     rows = stored(store)
     assert [Outcome(*row[:11]) for row in rows] == given
     assert [row[11:] for row in rows] == [(0, 1, clock.time)] * 2
@@ -122,7 +122,7 @@ def test_an_empty_commit_extends_the_lease(store: Store, clock: FakeClock) -> No
 def test_a_commit_tells_of_a_cancel(store: Store) -> None:
     lease = claimed(store, ready_job(store))
     store.request_cancel("job")
-    assert store.commit(lease, outcomes([0])).cancel_requested
+    assert store.commit(lease, outcomes([0])).orders.cancelled
 
 
 def test_a_shard_is_done_only_with_all_its_rows(store: Store) -> None:
@@ -250,7 +250,9 @@ def test_spans_count_once_and_notices_are_kept(store: Store, clock: FakeClock) -
         store.record_span("job", "n1", "engine", 10.0, 5.0, price=1.5)
     store.record_span("job", "n1", "boot", 1.0, 2.0)
     assert [(span.phase, span.price) for span in store.spans("job")] == [("boot", None), ("engine", 1.5)]
-    store.record_notice("job", "n1", "aws", "terminate", deadline=99.0)
+    for _ in range(2):
+        told = Notice(node="n1", source="aws", action="terminate", deadline=99.0, seen_at=0.0, event="e1")
+        store.record_notice("job", told)
     (notice,) = store.notices("job")
     assert (notice.node, notice.deadline, notice.seen_at) == ("n1", 99.0, clock.time)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dray.cluster.base import ClusterInfo, Node
-from dray.cluster.pool import actor_options, default_replicas, replica_name
+from dray.cluster.placing import actor_options, default_replicas, shrunk
+from dray.cluster.pool import lane_of, replica_name
 from dray.engine.protocol import EngineSpec
 from dray.requests import Kind
 
@@ -35,6 +36,25 @@ def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_simulated_engine_takes_no_processor_from_anybody() -> None:
     assert actor_options(SIMULATED, _cluster((8, 4)), 1) == {"num_cpus": 0}
+
+
+def test_on_several_nodes_replicas_spread() -> None:
+    assert actor_options(SIMULATED, _cluster((0, 0), (2, 0), (2, 0)), 2) == {"num_cpus": 2}
+    assert actor_options(VLLM, _cluster((2, 0), (2, 0)), 3) == {"num_cpus": 1}
+    assert actor_options(VLLM, _cluster((2, 0), (2, 0)), 8) == {"num_cpus": 0.5}
+
+
+def test_nodes_to_avoid_are_named_and_taken_all_the_same_where_no_other_is() -> None:
+    options = actor_options(SIMULATED, _cluster((8, 0)), 1, avoid={"b", "a"})
+    assert options["label_selector"] == {"ray.io/node-id": "!in(a,b)"}
+    assert options["fallback_strategy"] == [{"label_selector": {}}]
+
+
+def test_a_step_halves_what_runs_at_a_time() -> None:
+    assert shrunk(VLLM, 0, 64) is VLLM
+    assert shrunk(VLLM, 1, 64).arguments == {"max_num_seqs": 32, "max_num_batched_tokens": 4096}
+    assert shrunk(SIMULATED, 2, 64).arguments == {"max_num_seqs": 16}
+    assert shrunk(SIMULATED, 9, 64).arguments == {"max_num_seqs": 1}
 
 
 def test_one_gpu_a_replica_where_there_are_gpus() -> None:
@@ -71,4 +91,6 @@ def test_a_replica_of_several_ranks_has_a_gpu_for_each() -> None:
 
 
 def test_names_belong_to_the_job() -> None:
-    assert replica_name("job", 3) == "job/replica-3"
+    assert replica_name("job/1", 3) == "job/1/replica-3"
+    assert replica_name("job/1", 3, 2) == "job/1/replica-3~2"
+    assert lane_of("job/1/replica-3~2") == lane_of("job/1/replica-3") == "replica-3"

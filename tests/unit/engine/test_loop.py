@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 import threading
 import time
@@ -14,9 +15,10 @@ from hypothesis import strategies as st
 
 from dray.engine import EngineInfo, EngineSpec, Replica
 from dray.engine.loop import LoopStats, StepLoop
-from dray.errors import ConfigError, EngineDeadError, RequestRefused
+from dray.errors import ConfigError, EngineDeadError, ReplicaLeftError, RequestRefused
 from dray.requests.model import Kind, Outcome, Request
 from dray.requests.spool import encode
+from dray.spot import facts_of
 
 pytestmark = pytest.mark.unit
 
@@ -53,6 +55,9 @@ class RandomEngine:
             for key in keys
             for done in [self.running.pop(key)]
         ]
+
+    def produced(self) -> int:
+        return self._random.getrandbits(60)
 
     def abort(self, keys: Iterable[int]) -> None:
         for key in keys:
@@ -237,8 +242,7 @@ def test_a_replica_of_the_simulated_engine_counts_and_traces(
     status = replica.status()
     assert (status.running, status.waiting, status.stats.finished) == (0, 0, 10)
     assert status.stats.completion_tokens == 30
-    began, ready = replica.built()
-    assert status.began == began
+    began, ready = status.began, replica._loop.ready_at
     assert status.stats.first_token_at is not None
     assert before <= began <= ready <= status.stats.first_token_at <= time.time()
     (trace,) = tmp_path.iterdir()
@@ -250,3 +254,57 @@ def test_an_unknown_engine_is_refused() -> None:
     replica = Replica("r", EngineSpec(name="abacus", model="m", kind=Kind.CHAT), exit_when_dead=False)
     with pytest.raises(ConfigError, match="abacus"):
         replica.ready()
+
+
+def test_a_drained_loop_finishes_what_it_can_and_hands_the_rest_back() -> None:
+    """One session is through, one has rows in the engine, one has rows that were never admitted."""
+    spec = EngineSpec(
+        name="simulated", model="m", kind=Kind.CHAT, arguments={"max_num_seqs": 4, "seconds_per_token": 0.1}
+    )
+    replica = Replica("r", spec, exit_when_dead=False)
+    replica.ready()
+    body = {"messages": [{"role": "user", "content": "x"}]}
+    replica.feed("short", rows(range(2), **body, max_tokens=2), last=True)
+    replica.feed("long", rows(range(2, 4), **body, max_tokens=600), last=True)
+    replica.feed("waiting", rows(range(4, 40), **body, max_tokens=1), last=True)
+    time.sleep(0.1)
+    began = time.monotonic()
+    replica.drain(1.0)
+    assert sorted(o.index for batch in replica.results("short", 9, 0.01) for o in batch) == [0, 1]
+    for session in ("long", "waiting"):
+        with pytest.raises(ReplicaLeftError):
+            for batch in replica.results(session, 99, 0.01):
+                assert not {o.index for o in batch} & {2, 3}
+    assert 0.9 < time.monotonic() - began < 3
+    replica.feed("late", rows(range(50, 52), **body), last=True)
+    with pytest.raises(ReplicaLeftError):
+        next(replica.results("late", 9, 0.01))
+    with pytest.raises(ReplicaLeftError):
+        replica.check()
+    assert replica.status().sessions == 0
+    while replica.status().running:
+        assert time.monotonic() - began < 5
+        time.sleep(0.01)
+    replica.stop()
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_an_engine_that_stands_still_is_ended_and_says_so(alone: bool) -> None:
+    """One that still brings something for other rows is not: a slow row is no fault of the engine's."""
+    arguments = {"stall_on": "stuck", "seconds_per_token": 0.02}
+    spec = EngineSpec(name="simulated", model="m", kind=Kind.CHAT, arguments=arguments, stall_seconds=0.6)
+    replica = Replica("r", spec, exit_when_dead=False)
+    replica.ready()
+    replica.feed("s", rows(range(1), messages=[{"role": "user", "content": "stuck"}]), last=True)
+    began = time.monotonic()
+    if not alone:
+        replica.feed(
+            "o", rows(range(1, 2), messages=[{"role": "user", "content": "x"}], max_tokens=75), last=True
+        )
+        assert [o.index for batch in replica.results("o", 9, 0.01) for o in batch] == [1]
+        assert time.monotonic() - began > 1.4
+    with pytest.raises(EngineDeadError, match="stood still") as ended:
+        list(replica.results("s", 9, 0.01))
+    assert ended.value.stuck
+    assert facts_of(pickle.loads(pickle.dumps(ended.value))).stuck  # over Ray too
+    replica.stop()

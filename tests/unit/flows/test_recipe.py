@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
+from dray.errors import ConfigError
 from dray.job.identity import fingerprint_of
 from dray.job.settings import JobSettings
 from flows.parameters import EngineOptions, RowOptions, SamplingOptions
@@ -68,12 +69,31 @@ def test_a_recipe_makes_the_same_job(tmp_path: Path) -> None:
     "store",
     ["postgresql://me:hidden-word@host/dray", "postgresql://host/dray?user=me&password=hidden-word"],
 )
-def test_a_recipe_holds_no_password(store: str) -> None:
-    settings = _settings(inputs=["in.jsonl"], model="m", output="/out", store=store)
-    assert b"hidden-word" not in orjson.dumps(settings.recipe)
-    assert "hidden-word" not in repr(settings)
-    assert settings.recipe["store"] is None
-    assert settings.store_url == store
+def test_a_password_among_the_parameters_is_refused(store: str) -> None:
+    """Prefect keeps them."""
+    with pytest.raises(ConfigError, match="env:NAME") as refused:
+        _settings(inputs=["in.jsonl"], model="m", output="/out", store=store)
+    assert "hidden-word" not in str(refused.value)
+
+
+def test_a_url_without_one_is_not() -> None:
+    settings = _settings(
+        inputs=["in.jsonl"], model="m", output="/out", store="postgresql://me@host:5432/dray"
+    )
+    assert settings.store_url == "postgresql://me@host:5432/dray"
+
+
+@pytest.mark.parametrize(("window", "seconds"), [("45s", 45), ("90m", 5400), ("1.5h", 5400), ("7d", 604_800)])
+def test_a_completion_window_in_words(window: str, seconds: float) -> None:
+    settings = _settings(inputs=["in.jsonl"], model="m", output="/out", completion_window=window)
+    assert settings.completion_window == seconds
+    assert settings.recipe["completion_window"] == window
+
+
+@pytest.mark.parametrize("window", ["", "24", "h", "-1h", "1 day", "0h"])
+def test_a_completion_window_that_is_none(window: str) -> None:
+    with pytest.raises(ConfigError, match="completion_window"):
+        _settings(inputs=["in.jsonl"], model="m", output="/out", completion_window=window)
 
 
 def test_a_variable_is_kept_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:

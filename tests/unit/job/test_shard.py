@@ -10,16 +10,20 @@ from typing import Any
 
 import pytest
 
+from dray.cluster.losses import NodeFacts
 from dray.engine.protocol import EngineSpec
 from dray.engine.replica import Replica
-from dray.errors import CancelledError, FencedError, ReplicaLostError, StoreTransientError
-from dray.job import shard as shard_module
+from dray.errors import EngineDeadError, ReplicaLeftError, ReplicaLostError, StoreTransientError
+from dray.job import holding
+from dray.job.attempt import Ended, How, Work, attempt
 from dray.job.ingesting import ingest_job
 from dray.job.opening import OpenJob, open_job
 from dray.job.settings import JobSettings
-from dray.job.shard import FEED_AHEAD, ShardReceipt, run_shard
+from dray.job.shard import FEED_AHEAD, Rows, ShardReceipt
 from dray.requests import Kind, Outcome
-from dray.store import Shard, ShardState, Store, open_store
+from dray.spot import Cause, Decision
+from dray.spot.effects import OnPrefect
+from dray.store import ReplicaRow, ReplicaState, Shard, ShardState, Store, open_store
 
 pytestmark = pytest.mark.unit
 
@@ -61,8 +65,49 @@ def make_replica() -> Iterator[Callable[..., Replica]]:
         replica.stop()
 
 
-def _run(store: Store, job: OpenJob, shard: Shard, replica: Any, owner: str = "me") -> ShardReceipt | None:
-    return run_shard(store, job.lease, shard, replica, owner=owner, max_num_seqs=MAX_NUM_SEQS)
+class _Replicas:
+    """One replica, in this process, and what is known of its node once it fails."""
+
+    def __init__(self, replica: Any, *, alive: bool | None = False) -> None:
+        self._replica = replica
+        self._alive = alive
+
+    def find(self, name: str) -> Any:
+        assert name == self._replica.name
+        return self._replica
+
+    def facts(self, client: object, node: str | None) -> NodeFacts:
+        assert (client, node) == (self._replica, "node-1")
+        return NodeFacts(alive=self._alive, draining=False, preempted=False, oom=False)
+
+
+def _run(
+    store: Store, job: OpenJob, shard: Shard, replica: Any, *, alive: bool | None = False, ttl: float = 90.0
+) -> Ended:
+    row = ReplicaRow(
+        name=replica.name,
+        lane=0,
+        state=ReplicaState.READY,
+        slots=2,
+        node="node-1",
+        host="host-1",
+        max_num_seqs=MAX_NUM_SEQS,
+    )
+    store.put_replicas(job.lease, [row])
+    replicas = _Replicas(replica, alive=alive)
+    return attempt(Work(store=store, job=job.lease, shard=shard, replicas=replicas, owner="me", ttl=ttl))
+
+
+def _receipt(ended: Ended) -> ShardReceipt:
+    assert ended.how is How.DONE, ended
+    assert ended.receipt is not None
+    return ended.receipt
+
+
+def _early(ended: Ended) -> Decision:
+    assert ended.how is How.EARLY, ended
+    assert ended.decision is not None
+    return ended.decision
 
 
 class Spy:
@@ -74,6 +119,9 @@ class Spy:
         self._before = before
         self.fed = self.out = self.most = 0
         self.aborted: list[str] = []
+
+    def check(self) -> None:
+        self._replica.check()
 
     def feed(self, session: str, lines: list[bytes], last: bool = False) -> None:
         self.fed += len(lines)
@@ -94,12 +142,11 @@ class Spy:
 def test_every_row_is_committed_once_and_the_shard_ends(
     store: Store, job: OpenJob, shard: Shard, make_replica: Callable[..., Replica]
 ) -> None:
-    receipt = _run(store, job, shard, make_replica())
-    assert receipt is not None
+    receipt = _receipt(_run(store, job, shard, make_replica()))
     assert (receipt.rows, receipt.skipped, receipt.replica) == (50, 0, "job/replica-0")
     assert store.verify_counts(job.job_id).done == 50
     assert [s.state for s in store.shards(job.job_id)] == [ShardState.DONE]
-    assert _run(store, job, shard, make_replica()) is None  # nothing left to take
+    assert _run(store, job, shard, make_replica()).how is How.HELD  # nothing left to take
 
 
 def test_rows_that_are_terminal_are_not_fed_again(
@@ -110,8 +157,7 @@ def test_rows_that_are_terminal_are_not_fed_again(
     store.commit(lease, [Outcome(index, f"row-{index}", b"{}") for index in range(0, 50, 2)])
     store.release_shard(lease, cause="SPOT")
     spy = Spy(make_replica())
-    receipt = _run(store, job, shard, spy)
-    assert receipt is not None
+    receipt = _receipt(_run(store, job, shard, spy))
     assert (receipt.rows, receipt.skipped, spy.fed) == (25, 25, 25)
     assert store.verify_counts(job.job_id).done == 50
 
@@ -123,8 +169,7 @@ def test_a_shard_with_no_row_left_only_ends(
     assert lease is not None
     store.commit(lease, [Outcome(index, f"row-{index}", b"{}") for index in range(50)])
     store.release_shard(lease, cause="SPOT")  # killed between its last commit and its end
-    receipt = _run(store, job, shard, make_replica())
-    assert receipt is not None
+    receipt = _receipt(_run(store, job, shard, make_replica()))
     assert (receipt.rows, receipt.skipped) == (0, 50)
     assert [s.state for s in store.shards(job.job_id)] == [ShardState.DONE]
 
@@ -144,8 +189,7 @@ def test_a_cancel_ends_it_keeps_what_is_committed_and_frees_the_shard(
     spy = Spy(
         make_replica(seconds_per_token=0.05), lambda n: store.request_cancel(job.job_id) if n == 1 else None
     )
-    with pytest.raises(CancelledError):
-        _run(store, job, shard, spy)
+    assert _run(store, job, shard, spy).how is How.STOPPED
     [after] = store.shards(job.job_id)
     assert (after.state, after.owner) == (ShardState.PENDING, None)
     assert 0 < store.verify_counts(job.job_id).done < 50
@@ -160,12 +204,11 @@ def test_a_cancel_is_seen_while_nothing_comes_back(
     make_replica: Callable[..., Replica],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(shard_module, "CANCEL_CHECK_EVERY", 0.05)
+    monkeypatch.setattr(holding, "LOOK_EVERY", 0.05)
     replica = make_replica(stall_on="prompt")
     threading.Timer(0.3, lambda: store.request_cancel(job.job_id)).start()
     began = time.monotonic()
-    with pytest.raises(CancelledError):
-        _run(store, job, shard, replica)
+    assert _run(store, job, shard, replica).how is How.STOPPED
     assert time.monotonic() - began < 5
 
 
@@ -177,8 +220,8 @@ def test_a_lost_lease_drops_the_work(
             store.claim_job(job.job_id, "another", takeover=lambda _: True)
 
     spy = Spy(make_replica(seconds_per_token=0.02), take_over)
-    with pytest.raises(FencedError):
-        _run(store, job, shard, spy)
+    decision = _early(_run(store, job, shard, spy))
+    assert (decision.cause, decision.effect.prefect) == (Cause.FENCED, OnPrefect.SUPERSEDED)
     done = store.verify_counts(job.job_id).done
     assert 0 < done < 50
     assert spy.aborted  # the engine stops working for nobody
@@ -194,19 +237,18 @@ def test_the_holder_stops_by_its_own_clock_before_its_lease_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The store is away and nothing comes back: the holder gives up while the lease is still its own."""
-    monkeypatch.setattr(shard_module, "LEASE_TTL", 1.0)
-    monkeypatch.setattr(shard_module, "STOP_BEFORE_EXPIRY", 0.4)
-    monkeypatch.setattr(shard_module, "CANCEL_CHECK_EVERY", 0.05)
+    monkeypatch.setattr(holding, "STOP_BEFORE_EXPIRY", 2.2)
+    monkeypatch.setattr(holding, "LOOK_EVERY", 0.05)
 
     def away(*_: object) -> bool:
         raise StoreTransientError("away")
 
     replica = make_replica(stall_on="prompt")
-    monkeypatch.setattr(store, "cancel_requested", away)
+    threading.Timer(0.1, lambda: monkeypatch.setattr(store, "orders", away)).start()
     began = time.monotonic()
-    with pytest.raises(FencedError, match="could not be renewed"):
-        _run(store, job, shard, replica)
-    assert 0.5 < time.monotonic() - began < 1.0
+    decision = _early(_run(store, job, shard, replica, ttl=3.0))
+    assert 0.5 < time.monotonic() - began < 3.0
+    assert (decision.cause, decision.retried) == (Cause.STORE_TRANSIENT, True)  # and not superseded
 
 
 def test_a_quiet_shard_keeps_its_lease(
@@ -217,13 +259,11 @@ def test_a_quiet_shard_keeps_its_lease(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Rows that take longer than the lease: renewals keep it."""
-    monkeypatch.setattr(shard_module, "LEASE_TTL", 1.0)
-    monkeypatch.setattr(shard_module, "STOP_BEFORE_EXPIRY", 0.2)
-    monkeypatch.setattr(shard_module, "RENEW_EVERY", 0.2)
-    monkeypatch.setattr(shard_module, "CANCEL_CHECK_EVERY", 0.05)
-    receipt = _run(store, job, shard, make_replica(max_num_seqs=64, seconds_per_token=0.5))  # 2 s a row
-    assert receipt is not None
-    assert receipt.rows == 50
+    monkeypatch.setattr(holding, "STOP_BEFORE_EXPIRY", 0.2)
+    monkeypatch.setattr(holding, "RENEW_EVERY", 0.2)
+    monkeypatch.setattr(holding, "LOOK_EVERY", 0.05)
+    replica = make_replica(max_num_seqs=64, seconds_per_token=0.5)  # 2 s a row
+    assert _receipt(_run(store, job, shard, replica, ttl=1.0)).rows == 50
 
 
 def test_a_lost_replica_gives_the_shard_back(
@@ -233,26 +273,77 @@ def test_a_lost_replica_gives_the_shard_back(
         if count == 1:
             raise ReplicaLostError("gone")
 
-    with pytest.raises(ReplicaLostError):
-        _run(store, job, shard, Spy(make_replica(seconds_per_token=0.01), lose))
+    lost = Spy(make_replica(seconds_per_token=0.01), lose)
+    decision = _early(_run(store, job, shard, lost))
+    assert (decision.cause, decision.retried) == (Cause.NODE_LOSS, True)
+    assert {(one.budget, one.scope) for one in store.charges(job.job_id)} == {
+        ("infra", ""),
+        ("node", "node-1"),
+    }
+    assert [row.state for row in store.replicas(job.job_id)] == [ReplicaState.GONE]  # no shard goes there
     [after] = store.shards(job.job_id)
     assert (after.state, after.interruptions) == (ShardState.PENDING, 1)
     assert [attempt.cause for attempt in store.attempts(job.job_id)] == ["NODE_LOSS"]
-    receipt = _run(store, job, shard, make_replica())
-    assert receipt is not None
+    receipt = _receipt(_run(store, job, shard, make_replica()))
     assert receipt.rows + receipt.skipped == 50
     assert store.verify_counts(job.job_id).done == 50
 
 
+def test_a_drained_replica_keeps_what_is_done_and_charges_nothing(
+    store: Store, job: OpenJob, shard: Shard, make_replica: Callable[..., Replica]
+) -> None:
+    replica = make_replica(seconds_per_token=0.05)
+    spy = Spy(replica, lambda count: replica.drain(5.0) if count == 0 else None)
+    decision = _early(_run(store, job, shard, spy, alive=True))
+    assert (decision.cause, decision.retried) == (Cause.SPOT, True)
+    assert store.charges(job.job_id) == []
+    done = store.verify_counts(job.job_id).done
+    assert MAX_NUM_SEQS <= done < 50  # what was in flight has come out
+    with pytest.raises(ReplicaLeftError):
+        replica.check()
+
+
+def test_a_shard_under_which_engines_die_is_cut_down_to_the_row(
+    store: Store, job: OpenJob, shard: Shard, make_replica: Callable[..., Replica]
+) -> None:
+    """The row at fault gets an error row, all others their answers, and each crash is charged."""
+    crashes = 0
+    for _ in range(40):
+        open_shards = [one for one in store.shards(job.job_id) if one.state is ShardState.PENDING]
+        if not open_shards:
+            break
+        for one in open_shards:
+            replica = make_replica(oom_on="prompt 17")  # the engine dies as soon as it runs this row
+            crash = _Crash(replica)
+            ended = _run(store, job, one, crash, alive=True)
+            crashes += ended.how is How.EARLY
+    counts = store.verify_counts(job.job_id)
+    assert (counts.done, counts.failed) == (49, 1)
+    [bad] = [row for page in store.outcomes(job.job_id) for row in page if row.error_code]
+    assert (bad.custom_id, bad.error_code) == ("row-17", "poison")
+    assert crashes <= 6 + 2  # log2(50), and two to be sure
+    assert {one.budget for one in store.charges(job.job_id)} == {"model", "replica"}
+
+
+class _Crash(Spy):
+    """An engine that dies of memory, seen as one that dies of anything."""
+
+    def results(self, session: str, rows: int, seconds: float = 0.01) -> Iterator[list[Outcome]]:
+        try:
+            yield from super().results(session, rows, seconds)
+        except EngineDeadError:
+            raise EngineDeadError("dead") from None
+
+
 def test_rows_come_in_chunks_and_the_last_is_known(shard: Shard) -> None:
-    rows = shard_module._Rows(shard, frozenset(range(40, 50)), None, chunk_rows=20)
+    rows = Rows(shard, frozenset(range(40, 50)), None, chunk_rows=20)
     chunks = []
     last = False
     while not last:
         chunk, last = rows.take()
         chunks.append(len(chunk))
     assert chunks == [20, 20]
-    nothing = shard_module._Rows(shard, frozenset(range(50)), None)
+    nothing = Rows(shard, frozenset(range(50)), None)
     assert nothing.take() == ([], True)
 
 

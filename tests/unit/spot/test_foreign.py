@@ -49,19 +49,7 @@ def test_every_error_of_drays_own_is_named() -> None:
 # Where the seam does otherwise than the table says: what it makes of it, None where it lets it through. The
 # comparison is exact, so that an entry goes when the seam is changed.
 SEAM_GAPS = {
-    "OutOfMemoryError": Sign.LOST,  # that it was memory is lost on the way
-    "LocalRayletDiedError": None,  # not translated
-    "ActorPlacementGroupRemoved": None,
-    "TaskUnschedulableError": None,  # of shard tasks: meets the driver, not the seam
-    "TaskPlacementGroupRemoved": None,
-    "RpcError": None,
-    "TaskCancelledError": None,
-    "AuthenticationError": None,
-    "RuntimeEnvSetupError": None,
-    "ObjectStoreFullError": None,
-    "OutOfDiskError": None,
-    "GetTimeoutError": None,  # handled where a timeout is given
-    "RayError": None,
+    "OutOfMemoryError": Sign.LOST,  # marked as memory's doing
 }
 
 

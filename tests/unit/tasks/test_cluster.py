@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from dray.cluster import ClusterInfo, Node
-from dray.cluster.pool import ReplicaStart
+from dray.cluster.member import ReplicaStart
 from dray.engine import EngineInfo, ReplicaStatus
 from dray.engine.loop import LoopStats
 from dray.errors import ConfigError
@@ -46,7 +46,7 @@ def _start() -> ReplicaStart:
 
 def _status(began: float) -> ReplicaStatus:
     return ReplicaStatus(
-        name="job/replica-0", node="n", pid=1, began=began, running=0, waiting=0, log=[],
+        name="job/replica-0", node="n", pid=1, began=began, running=0, waiting=0, sessions=0, log=[],
         stats=LoopStats(finished=7, first_token_at=began + 5.0),
     )  # fmt: skip
 

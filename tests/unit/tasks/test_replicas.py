@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dray.cluster.pool import ReplicaStart
+from dray.cluster.member import ReplicaStart
 from dray.engine import EngineInfo
 from tasks.replicas import ready_line
 

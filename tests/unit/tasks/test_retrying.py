@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import time
 
 import pytest
 from prefect.states import Completed, Failed
@@ -10,41 +11,30 @@ from prefect.states import Completed, Failed
 from dray.cluster import ClusterInfo
 from dray.errors import (
     CancelledError,
-    ConfigError,
-    DrayError,
-    EngineDeadError,
-    EngineStartError,
     FencedError,
+    InterruptedShardError,
     JobFailedError,
+    JobPausedError,
     ReplicaLostError,
-    StoreFatalError,
     StoreTransientError,
-    StoreUnreachableError,
 )
+from dray.spot import Cause, Decision, Facts, decide
 from tasks.infer import _stable
 from tasks.infer_shard import infer_shard
-from tasks.retrying import DELAYS, RETRIES, worth_retrying
+from tasks.retrying import NO_WAIT_VARIABLE, RETRIES, Backoff, worth_retrying
 
 pytestmark = pytest.mark.unit
 
-RETRIED = (ReplicaLostError, EngineDeadError, StoreTransientError, StoreUnreachableError)
-NOT_RETRIED = (
-    FencedError,
-    CancelledError,
-    ConfigError,
-    EngineStartError,
-    JobFailedError,
-    StoreFatalError,
-)
+NOT_RETRIED = (ReplicaLostError, FencedError, CancelledError, JobFailedError, JobPausedError)
 
 
-@pytest.mark.parametrize("kind", RETRIED)
-def test_what_comes_back_is_tried_again(kind: type[DrayError]) -> None:
-    assert worth_retrying(None, None, Failed(data=kind("x")))
+def test_an_interrupted_shard_is_tried_again() -> None:
+    assert worth_retrying(None, None, Failed(data=InterruptedShardError("SPOT: the node was taken back")))
 
 
 @pytest.mark.parametrize("kind", [*NOT_RETRIED, ValueError])
 def test_nothing_else_is(kind: type[Exception]) -> None:
+    """The table of causes decides in the task; what it lets through is final."""
     assert not worth_retrying(None, None, Failed(data=kind("x")))
 
 
@@ -55,8 +45,7 @@ def test_no_failure_is_no_reason() -> None:
 def test_prefect_takes_it_for_what_it_is() -> None:
     assert inspect.isfunction(infer_shard.retry_condition_fn)  # anything else turns retries off in silence
     assert infer_shard.retry_condition_fn is worth_retrying
-    assert (infer_shard.retries, infer_shard.retry_delay_seconds) == (RETRIES, DELAYS)
-    assert len(DELAYS) == RETRIES
+    assert (infer_shard.retries, infer_shard.retry_delay_seconds) == (RETRIES, 0)
     assert infer_shard.persist_result is False
 
 
@@ -66,3 +55,27 @@ def test_ray_itself_tries_nothing_again(resource: str) -> None:
     options = _stable(info)
     assert options["max_retries"] == 0
     assert list(options["resources"]) == [resource]
+
+
+def _decision(error: Exception) -> Decision:
+    return decide(error, Facts(node_alive=False, tries=3))
+
+
+def test_waits_are_kept_between_attempts_and_end_early_when_nobody_wants_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv(NO_WAIT_VARIABLE, raising=False)
+    backoff = Backoff()
+    for tries in (1, 2):
+        backoff.note(_decision(ReplicaLostError("x")))
+        assert (backoff.cause, backoff.tries) == (Cause.NODE_LOSS, tries)
+    backoff.note(_decision(StoreTransientError("x")))
+    assert (backoff.cause, backoff.tries) == (Cause.STORE_TRANSIENT, 1)
+    assert backoff.away_seconds >= 0
+    backoff.delay = 60.0
+    began = time.monotonic()
+    backoff.wait(lambda: True)
+    monkeypatch.setenv(NO_WAIT_VARIABLE, "1")
+    backoff.delay = 60.0
+    backoff.wait(lambda: False)
+    assert time.monotonic() - began < 5

@@ -1,0 +1,71 @@
+"""What became of a replica's node: asked when a replica does not answer any more.
+
+The first sign of a lost node is an actor that is unreachable. Ray takes 15 s to a minute to call the node
+dead, so its daemon's port is tried as well: where nobody listens, the node is gone, or as good as.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from dataclasses import dataclass
+
+from dray.cluster.base import Node
+from dray.cluster.connect import live_nodes
+from dray.cluster.ray_private import ActorDeath, death_of, draining
+
+SETTLE_SECONDS = 4.0
+"""For Ray to say how an actor died: a living daemon tells within a second."""
+
+_PAUSE = 0.1
+_CONNECT_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFacts:
+    """``alive`` is None where nobody knows."""
+
+    alive: bool | None
+    draining: bool
+    preempted: bool
+    oom: bool
+
+
+def settle(actor_id: str, node_id: str | None, *, seconds: float = SETTLE_SECONDS) -> NodeFacts:
+    """Find out, for at most ``seconds``, whether a replica died alone or with its node."""
+    deadline = time.monotonic() + seconds
+    while True:
+        death = death_of(actor_id)
+        node = _find(node_id)
+        alive = _alive(death, node_id, node)
+        if alive is not None or time.monotonic() > deadline:
+            return NodeFacts(
+                alive=alive,
+                draining=node_id is not None and node_id in draining(),
+                preempted=death is not None and death.preempted,
+                oom=death is not None and death.oom,
+            )
+        time.sleep(_PAUSE)
+
+
+def _find(node_id: str | None) -> Node | None:
+    return next((node for node in live_nodes()[0] if node.node_id == node_id), None)
+
+
+def _alive(death: ActorDeath | None, node_id: str | None, node: Node | None) -> bool | None:
+    if node_id is None:
+        return None if death is None or death.with_node is None else not death.with_node
+    if node is None or (death is not None and death.with_node):
+        return False
+    if not _listens(node):
+        return False
+    return True if death is not None else None
+
+
+def _listens(node: Node) -> bool:
+    """Whether the node's Ray daemon takes connections."""
+    try:
+        socket.create_connection((node.address, node.port), timeout=_CONNECT_SECONDS).close()
+    except OSError:
+        return False
+    return True

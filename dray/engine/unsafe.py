@@ -1,0 +1,44 @@
+"""Engine arguments that dray does not pass on. Needs no engine: such a job is refused before any starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dray.errors import ConfigError
+
+# Formats that read safetensors files and nothing else. The others take pickles where there are any, which can
+# run code when loaded, or weights from a place that dray has not looked at.
+_LOAD_FORMATS = frozenset(
+    {
+        "dray",
+        "dummy",
+        "fastsafetensors",
+        "instanttensor",
+        "mistral",
+        "runai_streamer",
+        "runai_streamer_sharded",
+        "safetensors",
+        "sharded_state",
+    }
+)
+
+
+def refuse_unsafe(arguments: Mapping[str, Any]) -> None:
+    """Refuse engine arguments that would run a stranger's code, or show a secret.
+
+    Raises:
+        ConfigError: names the argument.
+    """
+    if arguments.get("trust_remote_code"):
+        raise ConfigError("trust_remote_code runs code from the model's repository; dray does not offer it")
+    form = arguments.get("load_format")
+    if form is not None and str(form).lower() not in _LOAD_FORMATS:
+        raise ConfigError(
+            f"load_format {str(form)[:40]!r} may load other files than the safetensors that were checked; "
+            f"dray offers {', '.join(sorted(_LOAD_FORMATS))}"
+        )
+    if isinstance(arguments.get("hf_token"), str):
+        raise ConfigError(
+            "hf_token would be kept with the job's settings; set the variable HF_TOKEN on every node"
+        )

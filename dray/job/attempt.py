@@ -1,0 +1,272 @@
+"""One attempt at a shard: get it a replica, run it, and decide what follows when that ends early."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from dray.cluster.losses import NodeFacts
+from dray.engine.client import ReplicaClient
+from dray.errors import EngineError, ExpiredError, StoreError
+from dray.job import budgets
+from dray.job.shard import ShardReceipt, run_shard
+from dray.job.splitting import halves
+from dray.requests.model import Outcome
+from dray.requests.objects import ObjectStoreOptions
+from dray.requests.spool import decode, index_of, read_shard
+from dray.spot.causes import Cause, Decision, Facts, decide
+from dray.spot.effects import OnRequest, OnShard
+from dray.spot.foreign import Sign
+from dray.spot.signs import ErrorFacts, facts_of
+from dray.store import JobLease, Shard, ShardLease, Standing, Store
+from dray.store.store import SHARD_TTL
+from dray.triggers import Point, reach
+
+_ASK_EVERY = 0.2  # seconds between questions for a place on a replica
+NOT_THERE = "NOT_THERE"
+"""How an attempt ends whose replica was gone before a row came to it: nobody's loss."""
+
+_DEATHS = frozenset({Sign.LOST, Sign.ENGINE_DEAD, Sign.ENGINE_START, Sign.OOM})
+UNKNOWN_FACTS = NodeFacts(alive=None, draining=False, preempted=False, oom=False)
+
+
+class Replicas(Protocol):
+    """How replicas are reached."""
+
+    def find(self, name: str) -> ReplicaClient:
+        """The replica of this name; ReplicaLostError where there is none."""
+
+    def facts(self, client: ReplicaClient, node: str | None) -> NodeFacts:
+        """What became of it, and of its node."""
+
+
+class How(StrEnum):
+    """How an attempt ended."""
+
+    DONE = "done"
+    HELD = "held"  # by another attempt, or it was done before
+    STOPPED = "stopped"  # the job is cancelled, or its time is over
+    EARLY = "early"  # see the decision
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """The end of an attempt. ``note`` is for people: the node, and what was kept."""
+
+    how: How
+    receipt: ShardReceipt | None = None
+    decision: Decision | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """A shard to be run, and what all attempts at it share."""
+
+    store: Store
+    job: JobLease
+    shard: Shard
+    replicas: Replicas
+    owner: str
+    options: ObjectStoreOptions | None = None
+    ttl: float = SHARD_TTL
+
+
+def attempt(work: Work, *, tries: int = 0, on_start: Callable[[str], None] = lambda replica: None) -> Ended:
+    """Wait for a place on a replica, and run the shard there. ``tries`` failed of one cause before this.
+
+    Raises:
+        FencedError: another driver has the job.
+        StoreError: the store is away, or takes no writes, before the shard is leased.
+    """
+    while True:
+        lease = _placed(work)
+        if not isinstance(lease, ShardLease):
+            return Ended(how=lease)
+        place = _Place.of(work, lease)
+        if place is not None:
+            break
+    on_start(place.client.name)
+    try:
+        receipt = run_shard(
+            work.store, lease, work.shard, place.client, max_num_seqs=place.seqs, options=work.options
+        )
+    except Exception as error:  # noqa: BLE001  the table of causes knows what to do with each
+        return _Ending(work, lease, place, tries).of(error)
+    return Ended(how=How.DONE, receipt=receipt)
+
+
+def _placed(work: Work) -> ShardLease | How:
+    while True:
+        if work.store.orders(work.job.job_id).stop:
+            return How.STOPPED
+        reach(Point.CLAIM_BEFORE)
+        claim = work.store.place_shard(work.job, work.shard.number, owner=work.owner, ttl=work.ttl)
+        if claim.lease is not None:
+            reach(Point.CLAIM_AFTER)
+            return claim.lease
+        if not claim.waiting:
+            return How.HELD
+        time.sleep(_ASK_EVERY)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Place:
+    """A replica that lived when the shard came to it: whatever kills it later may be the shard's doing."""
+
+    client: ReplicaClient
+    node: str | None
+    host: str
+    seqs: int
+
+    @classmethod
+    def of(cls, work: Work, lease: ShardLease) -> _Place | None:
+        """The replica that a lease names; None where it is gone, and the shard is given back."""
+        name = lease.replica or ""
+        try:
+            [row] = [row for row in work.store.replicas(lease.job_id) if row.name == name]
+            client = work.replicas.find(name)
+            client.check()
+        except (EngineError, ValueError):
+            work.store.replica_gone(lease.job_id, name)
+            work.store.release_shard(lease, cause=NOT_THERE, detail="the replica was gone before it began")
+            return None
+        work.store.note_attempt(lease, node=row.node)
+        return cls(client=client, node=row.node, host=row.host or "its node", seqs=row.max_num_seqs)
+
+
+@dataclass(frozen=True)
+class _Ending:
+    """The end of an attempt that did not finish its shard: what it was, and what is done about it."""
+
+    work: Work
+    lease: ShardLease
+    place: _Place
+    tries: int
+
+    @property
+    def node(self) -> str | None:
+        """The replica's."""
+        return self.place.node
+
+    def of(self, error: BaseException) -> Ended:
+        """Decide, and carry it out; without the store the lease is left to lapse."""
+        told = facts_of(error)
+        lost = told.sign in _DEATHS
+        node_facts = self.work.replicas.facts(self.place.client, self.node) if lost else UNKNOWN_FACTS
+        try:
+            if lost:
+                self.work.store.replica_gone(self.lease.job_id, self.place.client.name)
+            standing = self.work.store.standing(self.lease, self.node)
+        except StoreError:
+            decision = decide(
+                told, Facts(lapsed=told.sign is Sign.STORE_AWAY, lease_left=0.0, tries=self.tries)
+            )
+            return Ended(how=How.EARLY, decision=decision, note="the store is away")
+        event = self._event(told, node_facts)
+        facts = Facts(
+            now=standing.now,
+            notices=standing.notices,
+            draining=node_facts.draining,
+            preempted=node_facts.preempted,
+            node_alive=node_facts.alive,
+            oom=node_facts.oom,
+            cancelled=standing.orders.cancelled,
+            expired=isinstance(error, ExpiredError) or standing.orders.expired,
+            lapsed=told.sign is Sign.STORE_AWAY,
+            lease_left=0.0,
+            rows=standing.shard.remaining,
+            alone=standing.shard.crashes > 0,  # the store has placed it so
+            new_rows=standing.new_rows,
+            interruptions=standing.shard.interruptions,
+            crashes=standing.shard.crashes,
+            tries=self.tries,
+            spent=budgets.spent(self.work.store, self.lease.job_id, self.node, event=event),
+        )
+        decision = decide(told, facts)
+        receipt = self._carry_out(decision, standing, event)
+        shard = standing.shard
+        kept = f"{self.place.host}: {shard.rows - shard.remaining} of {shard.rows} rows are kept"
+        return Ended(how=_how(decision, receipt), receipt=receipt, decision=decision, note=kept)
+
+    def _event(self, told: ErrorFacts, node_facts: NodeFacts) -> str:
+        """What names the loss: the node where that is lost, else the replica, else this attempt."""
+        if told.sign in _DEATHS:
+            return loss_event(self.lease.replica or "", self.node, node_facts)
+        return f"{self.lease.number}/{self.lease.epoch}"
+
+    def _carry_out(self, decision: Decision, standing: Standing, event: str) -> ShardReceipt | None:
+        store, lease = self.work.store, self.lease
+        charged = budgets.charges(decision, self.node, event=event)
+        on_shard = decision.effect.shard
+        if on_shard is OnShard.DROP:
+            return None
+        with suppress(StoreError):  # the lease ends by itself
+            if on_shard is OnShard.SPLIT:
+                done = self._done()
+                reach(Point.SPLIT_BEFORE)
+                parts = halves(standing.shard, done, self.work.options)
+                store.split_shard(lease, parts, cause=decision.cause, detail=decision.reason, charged=charged)
+                reach(Point.SPLIT_AFTER)
+            elif decision.effect.request is OnRequest.ERROR and on_shard is OnShard.GO_ON:
+                store.charge(lease.job_id, charged)
+                return self._refuse_rows(decision)
+            else:
+                reach(Point.RELEASE_BEFORE)
+                store.release_shard(
+                    lease,
+                    cause=decision.cause,
+                    detail=decision.reason,
+                    suspect=on_shard is OnShard.SUSPECT,
+                    charged=charged,
+                )
+                reach(Point.RELEASE_AFTER)
+        return None
+
+    def _done(self) -> frozenset[int]:
+        shard = self.work.shard
+        return frozenset(self.work.store.done_indexes(self.lease.job_id, shard.first_index, shard.last_index))
+
+    def _refuse_rows(self, decision: Decision) -> ShardReceipt:
+        """Error rows for what is left of the shard: the one request that engines die under."""
+        shard, done, began = self.work.shard, self._done(), time.monotonic()
+        rows = [
+            refused(line, decision.effect.code or "poison", POISON_MESSAGE)
+            for chunk in read_shard(shard.uri, shard.offset, shard.length, options=self.work.options)
+            for line in chunk
+            if index_of(line) not in done
+        ]
+        self.work.store.commit(self.lease, rows)
+        self.work.store.finish_shard(self.lease)
+        return ShardReceipt(
+            number=shard.number,
+            rows=len(rows),
+            skipped=len(done),
+            seconds=time.monotonic() - began,
+            last_commit=time.time(),
+            replica=self.lease.replica or "",
+        )
+
+
+POISON_MESSAGE = "engines died under this request, alone in an engine each time"
+
+
+def refused(line: bytes, code: str, message: str) -> Outcome:
+    """The error row of a line of the spool."""
+    request = decode(line)
+    return Outcome(index=request.index, custom_id=request.custom_id, error_code=code, error_message=message)
+
+
+def loss_event(replica: str, node: str | None, facts: NodeFacts) -> str:
+    """The name of a loss: a node that went takes all of its replicas along, and is charged once."""
+    return f"node {node}" if node is not None and facts.alive is False else f"replica {replica}"
+
+
+def _how(decision: Decision, receipt: ShardReceipt | None) -> How:
+    if receipt is not None:
+        return How.DONE
+    return How.STOPPED if decision.cause is Cause.CANCEL else How.EARLY

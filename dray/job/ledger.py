@@ -1,0 +1,83 @@
+"""What a pool of replicas tells the store, and learns from it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Sequence
+
+from dray.cluster.member import Member
+from dray.cluster.pool import Loss, lane_of
+from dray.errors import DrayError, JobFailedError, StoreError
+from dray.job import budgets
+from dray.job.attempt import loss_event
+from dray.job.opening import OpenJob, reopen
+from dray.spot.causes import Facts, decide
+from dray.spot.effects import ALLOWANCES, Budget, OnJob
+from dray.spot.signs import facts_of
+from dray.store import ReplicaRow, ReplicaState
+
+
+class JobLedger:
+    """The ledger of one job's pool. ``failure`` says why the job cannot go on, once it cannot."""
+
+    def __init__(self, job: OpenJob) -> None:
+        self._job = job
+        self._told: deque[str] = deque()
+        self.failure: DrayError | None = None
+
+    def take_told(self) -> list[str]:
+        """What there is to say since the last time."""
+        return [self._told.popleft() for _ in range(len(self._told))]
+
+    def publish(self, members: Sequence[Member]) -> None:
+        """Shards find their replicas in the store."""
+        rows = [
+            ReplicaRow(
+                name=member.name,
+                lane=member.lane,
+                state=ReplicaState(member.state),
+                slots=member.slots,
+                node=member.node,
+                host=member.host,
+                max_num_seqs=member.max_num_seqs,
+            )
+            for member in members
+        ]
+        with reopen(self._job) as store:
+            store.put_replicas(self._job.lease, rows)
+
+    def lost(self, loss: Loss) -> None:
+        """Charge a loss, if no shard has: an idle replica has none, and one that starts has none yet."""
+        job_id = self._job.job_id
+        event = loss_event(loss.name, loss.node, loss.facts)
+        try:
+            with reopen(self._job) as store:
+                notices = [notice for notice in store.notices(job_id) if notice.node == loss.node]
+                facts = Facts(
+                    now=store.now(),
+                    notices=notices,
+                    draining=loss.facts.draining,
+                    preempted=loss.facts.preempted,
+                    node_alive=loss.facts.alive,
+                    oom=loss.facts.oom,
+                    spent=budgets.spent(store, job_id, loss.node, event=event),
+                )
+                decision = decide(facts_of(loss.error), facts)
+                store.charge(job_id, budgets.charges(decision, loss.node, event=event))
+        except StoreError as error:
+            self._told.append(f"{lane_of(loss.name)}: its loss is not charged: {type(error).__name__}")
+            return
+        self._told.append(f"{lane_of(loss.name)} lost: {decision.reason}")
+        if decision.effect.job is OnJob.FAIL:
+            self.failure = JobFailedError(decision.reason)
+
+    def excluded(self) -> Collection[str]:
+        """Nodes whose budgets are spent."""
+        with reopen(self._job) as store:
+            return budgets.excluded(store, self._job.job_id)
+
+    def shrink_steps(self) -> int:
+        """How often memory did not suffice, as far as a smaller engine may help."""
+        limit = ALLOWANCES[Budget.OOM].limit or 0
+        with reopen(self._job) as store:
+            return min(limit, store.spent(self._job.job_id, Budget.OOM))

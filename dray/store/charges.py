@@ -1,0 +1,74 @@
+"""Budgets: what losses were charged to. Functions on one open transaction.
+
+A charge is a row, so that a loss which several notice is charged once, and charges outlive every process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sqlalchemy import ColumnElement, and_, func, select
+
+from dray.store.connection import Tx, insert_ignoring
+from dray.store.records import Charge
+from dray.store.schema import attempts, charges, shards
+
+
+def charge(tx: Tx, job_key: int, found: Iterable[Charge]) -> None:
+    """Note charges; those of an event that is charged already change nothing."""
+    for one in found:
+        tx.execute(
+            insert_ignoring(tx, charges).values(
+                job_key=job_key,
+                budget=one.budget,
+                scope=one.scope,
+                event=one.event,
+                cause=one.cause,
+                answered=_answered(tx, job_key, one.scope),
+                charged_at=tx.now,
+            )
+        )
+
+
+def spent(tx: Tx, job_key: int, budget: str, scope: str, *, since_answer: bool, besides: str = "") -> int:
+    """Charges to a budget, without those of the event ``besides``.
+
+    ``since_answer`` counts only those since the last row was answered (by the node that is the scope, or at
+    all).
+    """
+    which: ColumnElement[bool] = and_(
+        charges.c.job_key == job_key,
+        charges.c.budget == budget,
+        charges.c.scope == scope,
+        charges.c.event != besides,
+    )
+    if since_answer:
+        which = and_(which, charges.c.answered == _answered(tx, job_key, scope))
+    return int(tx.execute(select(func.count()).select_from(charges).where(which)).scalar_one())
+
+
+def scopes(tx: Tx, job_key: int, budget: str, *, above: int, since_answer: bool) -> list[str]:
+    """The scopes of a budget that were charged more than ``above`` times."""
+    charged = select(charges.c.scope).where(charges.c.job_key == job_key, charges.c.budget == budget)
+    return [
+        scope
+        for scope in tx.execute(charged.distinct()).scalars()
+        if spent(tx, job_key, budget, scope, since_answer=since_answer) > above
+    ]
+
+
+def listing(tx: Tx, job_key: int) -> list[Charge]:
+    """All charges of a job, oldest first."""
+    rows = tx.execute(
+        select(*(charges.c[name] for name in Charge.__dataclass_fields__))
+        .where(charges.c.job_key == job_key)
+        .order_by(charges.c.charged_at, charges.c.budget, charges.c.scope)
+    )
+    return [Charge(**row._mapping) for row in rows]
+
+
+def _answered(tx: Tx, job_key: int, scope: str) -> int:
+    """Rows that an engine answered: at a node, or in the whole job. Error rows may be ours."""
+    table, where = (attempts, attempts.c.node == scope) if scope else (shards, shards.c.number >= 0)
+    total = func.coalesce(func.sum(table.c.done), 0)
+    return int(tx.execute(select(total).where(table.c.job_key == job_key, where)).scalar_one())

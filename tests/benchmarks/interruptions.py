@@ -1,0 +1,521 @@
+"""dray and Ray Data LLM on a cluster that keeps losing nodes: the same work, the same kills.
+
+::
+
+    python -m tests.benchmarks.interruptions            2,000 rows, 3 nodes, a kill every 20 s: three rounds
+    python -m tests.benchmarks.interruptions --quick    600 rows, one round
+    python -m tests.benchmarks.interruptions --only dray --kill-every 10 --repeats 1 --no-calm
+
+Every job has a Ray cluster of its own on this machine: a head that is never killed, and ``--nodes`` more with
+two CPUs and one (pretended) GPU each. From the moment the first row enters an engine, every ``--kill-every``
+seconds one of these is lost (SIGKILL to its raylet, upon which what ran there ends), and two seconds later a
+new one is started, until the job is done. A command that fails is given again, as it is, up to 20 runs in
+all. Rounds are interleaved, and in each of them every contestant also runs undisturbed.
+
+The same on both sides:
+
+- the file (OpenAI's batch format, ids ``r0``, ``r1``, ...), local disk for all folders, one machine for all;
+- the engine's arithmetic: ``max_num_seqs`` rows at once, ``tokens x seconds_per_token`` for each row, answers
+  of the same length, ``start_seconds`` until it is ready, as many engines as nodes;
+- the kills: the n-th one comes at the same second and takes the same place in the list of live nodes. Whoever
+  takes longer meets more of them;
+- Ray, with its defaults for finding out that a node is dead (about 15 s after it died, in these runs);
+- the counting: each engine's process writes down every row that it admits, at once and outside of what either
+  system knows. What was answered is read from the outputs, by id.
+
+Not the same:
+
+- Ray Data LLM is its own ``Processor`` with the options of its vLLM stage (batches of 32, 8 of them in an
+  engine and 16 sent to it, actors restarted and calls tried again without end: its defaults), from
+  ``read_json`` to ``write_parquet``, with ``CheckpointConfig``. Three things are set in its favour: blocks of
+  one batch (else this file is one task for one engine), all engines from the start (its default begins with
+  one), and a second contestant, ``ray-data-tuned``, which sends an engine twice what it runs, so that less
+  waits in a dead one.
+- dray is ``dray run --engine simulated --replicas NODES``: Prefect's server, flow and report are in its whole
+  job, as they are in a user's. From the first row in an engine on there is a column of its own.
+- dray's driver, shard tasks and SQLite are on the head. Ray Data's driver is too, but its read, map and write
+  tasks run where the engines do, and blocks lie there: what a dead node held is computed again.
+- Ray Data publishes Parquet files batch by batch, dray a transaction per micro-batch and files at the end.
+- An admission is counted where each admits: Ray Data LLM lets 1.1 x max_num_seqs rows into an engine, dray
+  1.2 x. So about 6 rows a kill are dray's for this alone.
+- Engines of both take a whole node here, Ray Data's by its GPU, dray's by its CPUs.
+
+Rows sleep, all for the same time, so this says what an interruption costs, and nothing of rates on real
+engines. Real rows differ in length, which is worse for whoever waits for whole batches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import orjson
+
+from tests.benchmarks import processes, results, workload
+from tests.benchmarks.interruptions_cluster import ADD_AFTER, Kill, Killer, SpotCluster, shares, traced_rows
+from tests.benchmarks.interruptions_ray_data import Work
+from tests.benchmarks.processes import RunError
+from tests.benchmarks.results import Report, Table, Target, median, say, spread
+
+MAX_RUNS = 20  # of one job
+TOKENS = 64
+BATCH_SIZE = 32  # Ray Data LLM's default
+DRAY = "dray"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """What every contestant gets."""
+
+    input: Path
+    rows: int
+    engines: int
+    max_num_seqs: int
+    seconds_per_token: float
+    start_seconds: float
+
+    @property
+    def ideal(self) -> float:
+        """Seconds that the engines need for all rows, without any start."""
+        waves = self.rows / (self.max_num_seqs * self.engines)
+        return waves * TOKENS * self.seconds_per_token
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contestant:
+    """Somebody to run: the command line of a job in a folder, and the ids that stand in its output."""
+
+    name: str
+    command: Callable[[Load, SpotCluster, Path], list[str | Path]]
+    answered: Callable[[Path], list[str]]
+    errors: Callable[[Path], int] = lambda _folder: 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measure:
+    """One job.
+
+    ``seconds`` from its first start to its last end, ``working`` from the first row in an engine to that end.
+    ``again`` are admissions of rows beyond the first, ``shares`` those of each engine's process.
+    """
+
+    name: str
+    disturbed: bool
+    round: int
+    seconds: float
+    working: float
+    finished: bool
+    runs: int
+    hung: int
+    lost: int
+    doubled: int
+    error_rows: int
+    again: int
+    rows_again: int
+    shares: dict[str, int] = field(default_factory=dict)
+    kills: list[Kill] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)  # last words of runs that failed
+
+    @property
+    def hits(self) -> int:
+        """Kills that took an engine with them."""
+        return sum(bool(kill.rows) for kill in self.kills)
+
+
+def contestants() -> list[Contestant]:
+    """Everybody, in the order of a round."""
+    return [
+        Contestant(name="ray-data", command=_ray_data, answered=_parquet_ids),
+        Contestant(name="ray-data-tuned", command=_ray_data_tuned, answered=_parquet_ids),
+        Contestant(name=DRAY, command=_dray, answered=_jsonl_ids, errors=_error_rows),
+    ]
+
+
+def main() -> int:
+    """Measure as the arguments say."""
+    arguments = _parse()
+    report = Report(name="interruptions")
+    with workload.workspace(arguments.folder) as folder:
+        bench = _Bench(folder, arguments, report)
+        measures = bench.rounds()
+    report.raw = [asdict(measure) for measure in measures]
+    report.tables = _tables(measures, arguments)
+    report.targets = _targets(measures)
+    report.notes = _notes(arguments, bench.load)
+    return results.publish(report, arguments)
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )  # the examples keep their lines
+    results.add_options(parser)
+    parser.add_argument("--rows", type=int, default=None, help="rows of the job (2000)")
+    parser.add_argument("--nodes", type=int, default=3, help="nodes that may die, one engine each (3)")
+    parser.add_argument("--kill-every", type=float, default=20, help="seconds from kill to kill (20)")
+    parser.add_argument("--seed", type=int, default=1, help="of the first round; each round adds one (1)")
+    parser.add_argument("--max-num-seqs", type=int, default=64, help="rows an engine runs at once (64)")
+    parser.add_argument("--seconds-per-token", type=float, default=0.08, help=f"x {TOKENS} = a row (0.08)")
+    parser.add_argument("--start-seconds", type=float, default=5, help="of an engine's start (5)")
+    parser.add_argument("--only", nargs="+", choices=[c.name for c in contestants()], default=None)
+    parser.add_argument("--no-calm", action="store_true", help="leave the undisturbed runs out")
+    parser.add_argument("--no-kills", action="store_true", help="leave the disturbed runs out")
+    parser.add_argument("--timeout", type=float, default=600, help="seconds a run may take; then it has hung")
+    parser.add_argument("--limit", type=float, default=1200, help="seconds a job may take, all runs together")
+    parser.add_argument("--keep", type=Path, default=None, help="where logs and traces of the runs are kept")
+    arguments = parser.parse_args()
+    arguments.repeats = arguments.repeats or (1 if arguments.quick else 3)
+    arguments.rows = arguments.rows or (600 if arguments.quick else 2000)
+    return arguments
+
+
+class _Bench:
+    """The folder, the input and the rounds."""
+
+    def __init__(self, folder: Path, arguments: argparse.Namespace, report: Report) -> None:
+        self._folder = folder
+        self._arguments = arguments
+        self._report = report
+        self._environment = workload.isolated(folder / "prefect")
+        names = arguments.only
+        self._chosen = [c for c in contestants() if names is None or c.name in names]
+        self.load = Load(
+            input=workload.write_batch(folder / "in.jsonl", "chat", arguments.rows, TOKENS),
+            rows=arguments.rows,
+            engines=arguments.nodes,
+            max_num_seqs=arguments.max_num_seqs,
+            seconds_per_token=arguments.seconds_per_token,
+            start_seconds=arguments.start_seconds,
+        )
+
+    def rounds(self) -> list[Measure]:
+        """All jobs; one that the harness could not run is noted, and the others go on."""
+        arguments = self._arguments
+        if any(contestant.name == DRAY for contestant in self._chosen):
+            self._first_run()
+        kinds = [kind for kind, out in ((False, arguments.no_calm), (True, arguments.no_kills)) if not out]
+        measures = []
+        for number in range(arguments.repeats):
+            for disturbed in kinds:
+                for contestant in self._chosen:
+                    label = (
+                        f"round {number + 1}: {contestant.name}, {'kills' if disturbed else 'undisturbed'}"
+                    )
+                    try:
+                        measure = self._measure(contestant, number, disturbed)
+                    except (OSError, RuntimeError, ValueError) as error:
+                        self._report.failures.append(f"{label}: {type(error).__name__}: {error}")
+                        say(f"{label}: FAILED")
+                        continue
+                    if not measure.finished:
+                        self._report.failures.append(f"{label}: not done after {measure.runs} runs")
+                    measures.append(measure)
+                    say(f"{label}: {_told(measure)}")
+        return measures
+
+    def _first_run(self) -> None:
+        """Not measured: it makes Prefect's database, and brings files into memory."""
+        say("one unmeasured run, after which Prefect's database is there and files are in memory")
+        small = workload.write_batch(self._folder / "small.jsonl", "chat", 4, 4)
+        command = workload.dray_run(small, "--model", "simulated", "--output", self._folder / "small")
+        processes.run(
+            [*command, "--engine", "simulated"], timeout=300, environment=self._environment
+        ).result()
+
+    def _measure(self, contestant: Contestant, number: int, disturbed: bool) -> Measure:
+        folder = self._folder / f"{number}-{contestant.name}-{'kills' if disturbed else 'calm'}"
+        (folder / "trace").mkdir(parents=True)
+        seed = self._arguments.seed + number
+        trace = {"DRAY_TRACE_DIR": str(folder / "trace")}
+        cluster = SpotCluster(folder, self.load.engines, self._environment)
+        every = self._arguments.kill_every if disturbed else None
+        killer = Killer(cluster, folder / "trace", every=every, seed=seed)
+        try:
+            command = contestant.command(self.load, cluster, folder)
+            environment = {**self._environment, **cluster.environment, **trace}
+            killer.start()
+            began = time.monotonic()
+            said, hung, finished = self._until_done(command, environment, began, folder)
+            ended = time.monotonic()
+            killer.end()
+        finally:
+            killer.stop()
+            cluster.stop()
+            if self._arguments.keep is not None:
+                shutil.copytree(folder / "trace", self._arguments.keep / folder.name, dirs_exist_ok=True)
+                shutil.copy(folder / "cluster.log", self._arguments.keep / folder.name)
+        answered = Counter(contestant.answered(folder))
+        admitted = Counter(traced_rows(folder / "trace"))
+        errors = contestant.errors(folder)
+        return Measure(
+            name=contestant.name,
+            disturbed=disturbed,
+            round=number,
+            seconds=ended - began,
+            working=ended - (killer.first or ended),
+            finished=finished,
+            runs=len(said) + finished,
+            hung=hung,
+            lost=self.load.rows - len(answered) - errors,
+            doubled=sum(answered.values()) - len(answered),
+            error_rows=errors,
+            again=sum(admitted.values()) - len(admitted),
+            rows_again=sum(times > 1 for times in admitted.values()),
+            shares=shares(folder / "trace"),
+            kills=killer.kills,
+            said=said,
+        )
+
+    def _until_done(
+        self, command: Sequence[str | Path], environment: dict[str, str], began: float, folder: Path
+    ) -> tuple[list[str], int, bool]:
+        """Run it, and again while it fails: what failed runs said, how many hung, whether it was done."""
+        said: list[str] = []
+        hung = 0
+        while len(said) < MAX_RUNS and (left := began + self._arguments.limit - time.monotonic()) > 0:
+            timeout = min(self._arguments.timeout, left)
+            try:
+                run = processes.run(command, timeout=timeout, environment=environment)
+            except RunError as error:
+                hung += 1
+                said.append(str(error))
+                continue
+            self._keep(folder, len(said), run)
+            if run.code == 0:
+                return said, hung, True
+            last = [line.text for line in run.err if line.text.strip()][-1:]
+            said.append(f"exit code {run.code} after {run.seconds:.0f} s: {' '.join(last)[:300]}")
+        return said, hung, False
+
+    def _keep(self, folder: Path, number: int, run: processes.Finished) -> None:
+        if self._arguments.keep is not None:
+            path = self._arguments.keep / f"{folder.name}-{number}.log"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("\n".join(f"{line.seconds:7.1f} {line.text}" for line in [*run.err, *run.out]))
+
+
+def _ray_data(load: Load, cluster: SpotCluster, folder: Path, batches: int | None = None) -> list[str | Path]:
+    work = Work(
+        address=cluster.address,
+        input=str(load.input),
+        rows=load.rows,
+        output=str(folder / "out"),
+        checkpoint=str(folder / "checkpoint"),
+        trace=str(folder / "trace"),
+        engines=load.engines,
+        max_num_seqs=load.max_num_seqs,
+        seconds_per_token=load.seconds_per_token,
+        start_seconds=load.start_seconds,
+        batch_size=BATCH_SIZE,
+        concurrent_batches=batches,
+    )
+    path = work.save(folder / "work.json")
+    return [sys.executable, "-m", "tests.benchmarks.interruptions_ray_data", path]
+
+
+def _ray_data_tuned(load: Load, cluster: SpotCluster, folder: Path) -> list[str | Path]:
+    return _ray_data(load, cluster, folder, max(2, -(-2 * load.max_num_seqs // BATCH_SIZE)))
+
+
+def _dray(load: Load, cluster: SpotCluster, folder: Path) -> list[str | Path]:
+    command = workload.dray_run(load.input, "--model", "simulated", "--output", folder / "out")
+    command += ["--job-id", "interrupted", "--engine", "simulated", "--replicas", str(load.engines)]
+    for name in ("max_num_seqs", "seconds_per_token", "start_seconds"):
+        command += ["--engine-arg", f"{name}={getattr(load, name)}"]
+    return [*command, "--cluster", cluster.address]
+
+
+def _parquet_ids(folder: Path) -> list[str]:
+    from pyarrow.parquet import ParquetFile
+
+    files = sorted((folder / "out").rglob("*.parquet"))
+    columns = [ParquetFile(file).read(["custom_id"])[0].to_pylist() for file in files]
+    return [str(name) for column in columns for name in column]
+
+
+def _jsonl_ids(folder: Path) -> list[str]:
+    return _ids(folder / "out/output.jsonl")
+
+
+def _error_rows(folder: Path) -> int:
+    return len(_ids(folder / "out/errors.jsonl"))
+
+
+def _ids(path: Path) -> list[str]:
+    return [orjson.loads(line)["custom_id"] for line in path.open("rb")] if path.is_file() else []
+
+
+def _told(measure: Measure) -> str:
+    parts = [f"{measure.seconds:.0f} s, {measure.working:.0f} from the first row on"]
+    parts += [f"{measure.lost} lost", f"{measure.doubled} doubled"]
+    parts += [f"{measure.again:,} computed again", f"{measure.runs} run{'s' * (measure.runs != 1)}"]
+    if measure.disturbed:
+        parts.append(f"{len(measure.kills)} kills, {measure.hits} of an engine")
+    if measure.error_rows:
+        parts.append(f"{measure.error_rows} error rows")
+    return ", ".join(parts + measure.said[:1])
+
+
+def _tables(measures: Sequence[Measure], arguments: argparse.Namespace) -> list[Table]:
+    tables = []
+    for disturbed in (False, True):
+        cells = [
+            _cells(found)
+            for name in _names(measures)
+            if (found := [m for m in measures if (m.name, m.disturbed) == (name, disturbed)])
+        ]
+        header = (
+            "",
+            "whole job, s",
+            "from the first row on, s",
+            "lost",
+            "doubled",
+            "error rows",
+            "computed again",
+        )
+        header += ("ended by itself", "runs of the command", "hung", "kills", "of an engine", "jobs")  # type: ignore[assignment]
+        what = f"a node killed every {arguments.kill_every:g} s" if disturbed else "undisturbed"
+        if cells:
+            tables.append(Table(title=f"{arguments.rows:,} rows, {what}", header=header, rows=cells))
+    comparison = _comparison(measures)
+    if comparison:
+        header = ("", *_names(measures), "better")  # type: ignore[assignment]
+        tables.append(Table(title="Side by side", header=header, rows=comparison))
+    return tables
+
+
+def _names(measures: Sequence[Measure]) -> list[str]:
+    present = {measure.name for measure in measures}
+    return [contestant.name for contestant in contestants() if contestant.name in present]
+
+
+def _cells(found: Sequence[Measure]) -> list[str]:
+    alone = sum(m.finished and m.runs == 1 for m in found)
+    return [
+        found[0].name,
+        spread([m.seconds for m in found]),
+        spread([m.working for m in found]),
+        *(_whole([getattr(m, name) for m in found]) for name in ("lost", "doubled", "error_rows", "again")),
+        f"{alone} of {len(found)}",
+        _whole([m.runs for m in found]),
+        str(sum(m.hung for m in found)),
+        _whole([len(m.kills) for m in found]),
+        _whole([m.hits for m in found]),
+        str(len(found)),
+    ]
+
+
+def _whole(values: Sequence[int]) -> str:
+    """Median and min..max of counts."""
+    middle = f"{median([float(value) for value in values]):,.0f}"
+    return middle if min(values) == max(values) else f"{middle} ({min(values):,}..{max(values):,})"
+
+
+_FIGURES: dict[str, tuple[bool, Callable[[Measure], float]]] = {
+    "whole job undisturbed, s": (False, lambda m: m.seconds),
+    "whole job with kills, s": (True, lambda m: m.seconds),
+    "from the first row on undisturbed, s": (False, lambda m: m.working),
+    "from the first row on with kills, s": (True, lambda m: m.working),
+    "rows computed again": (True, lambda m: m.again),
+    "rows computed again a kill of an engine": (True, lambda m: m.again / max(m.hits, 1)),
+    "runs of the command": (True, lambda m: m.runs),
+    "lost rows": (True, lambda m: m.lost),
+    "doubled rows": (True, lambda m: m.doubled),
+    "error rows": (True, lambda m: m.error_rows),
+}  # less is better
+
+
+def _comparison(measures: Sequence[Measure]) -> list[list[str]]:
+    """Every figure of every contestant, and who has the least: only where the ranges are apart."""
+    names = _names(measures)
+    if len(names) < 2:
+        return []
+    rows = []
+    for what, (disturbed, figure) in _FIGURES.items():
+        values = {
+            name: [figure(m) for m in measures if (m.name, m.disturbed) == (name, disturbed)]
+            for name in names
+        }
+        if all(values.values()):
+            texts = [spread(values[name]) if any(values[name]) else "0" for name in names]
+            rows.append([what, *texts, _better(values)])
+    cost = {
+        name: [
+            killed.working - calm.working
+            for killed in measures
+            for calm in measures
+            if killed.disturbed and not calm.disturbed and killed.round == calm.round
+            if killed.name == calm.name == name
+        ]
+        for name in names
+    }
+    if all(cost.values()):
+        rows.append(["seconds that the kills cost", *map(spread, cost.values()), _better(cost)])
+    return rows
+
+
+def _better(values: dict[str, list[float]]) -> str:
+    first, *others = sorted(values, key=lambda name: median(values[name]))
+    if min(map(len, values.values())) < 2:
+        return "one round"
+    if all(max(values[first]) < min(values[name]) for name in others):
+        return first
+    if len({tuple(sorted(set(found))) for found in values.values()}) == 1:
+        return "equal"
+    return "ranges overlap"
+
+
+def _working(measures: Sequence[Measure], name: str, disturbed: bool) -> float | None:
+    found = [m.working for m in measures if (m.name, m.disturbed) == (name, disturbed)]
+    return median(found) if found else None
+
+
+def _targets(measures: Sequence[Measure]) -> list[Target]:
+    found = []
+    mine = [m for m in measures if m.name == DRAY and m.disturbed]
+    if mine:
+        for name in ("lost", "doubled", "error_rows"):
+            value = max(getattr(m, name) for m in mine)
+            label = f"dray with kills: {name.replace('_', ' ')}, the worst job"
+            found.append(Target(name=label, value=value, bound=0, at_least=False))
+        share = sum(m.finished and m.runs == 1 for m in mine) / len(mine)
+        found.append(Target(name="dray with kills: jobs that ended by themselves", value=share, bound=1))
+    peers = [name for name in _names(measures) if name != DRAY]
+    for disturbed in (False, True):
+        seconds = _working(measures, DRAY, disturbed)
+        theirs = min((s for name in peers if (s := _working(measures, name, disturbed))), default=None)
+        if seconds and theirs:
+            how = "with kills" if disturbed else "undisturbed"
+            label = f"from the first row on, {how}: dray / the better Ray Data"
+            found.append(Target(name=label, value=seconds / theirs))
+    return found
+
+
+def _notes(arguments: argparse.Namespace, load: Load) -> list[str]:
+    return [
+        "Medians with min..max of interleaved rounds, each job on a fresh cluster; less is better in all "
+        "figures. `better` names one only where all its rounds are better than all rounds of all others.",
+        f"Work: {load.rows:,} rows of {TOKENS * load.seconds_per_token:.1f} s each, {load.engines} engines "
+        f"that run {load.max_num_seqs} at once and start in {load.start_seconds:g} s: {load.ideal:.0f} s "
+        "from the first row on if all engines worked to the end. The whole job runs from the command's first "
+        "start to its last end, with dray's Prefect server and report in it; the cluster is there before.",
+        f"Kills: seeds {arguments.seed} to {arguments.seed + arguments.repeats - 1}, every "
+        f"{arguments.kill_every:g} s from the first row in an engine on, SIGKILL to the raylet of one of "
+        f"{load.engines} nodes, a new node {ADD_AFTER:g} s later; the head stays. A job that takes longer "
+        "meets more of them. `of an engine`: the node had an engine that had been given rows.",
+        "Computed again: admissions of a row to an engine beyond its first, as the engines' processes wrote "
+        "them down. Lost: in no output (nor, for dray, in its error file). Doubled: beyond an id's first.",
+        "`ray-data` has Ray Data LLM's defaults; `ray-data-tuned` sends an engine at most twice max_num_seqs "
+        f"rows (in batches of {BATCH_SIZE}). Both have blocks of one batch, all engines from the start, and "
+        "a checkpoint on a shared folder. What else differs stands in the module's docstring.",
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

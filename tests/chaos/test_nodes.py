@@ -1,0 +1,230 @@
+"""Nodes that are lost, announced, drained or hang, on a real cluster of several raylets."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from dray.store import ShardState
+from tests.support.chaos import Job, wait_for_release
+from tests.support.metadata_server import MetadataServer
+from tests.support.raylets import Raylets, Shape
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
+
+SPOT = 2
+"""Nodes beside the head; one replica each, and the head has none."""
+
+SEQS = 16
+
+
+@dataclass
+class Cloud:
+    """Spot nodes, each with a metadata service of its own, and a head that stays."""
+
+    raylets: Raylets
+    servers: dict[int, MetadataServer] = field(default_factory=dict)
+
+    def refill(self) -> None:
+        """As many nodes as a test expects, none of them touched."""
+        while len(self.servers) < SPOT:
+            server = MetadataServer("aws")
+            server.__enter__()
+            self.raylets.add({"DRAY_METADATA_AWS": server.url})
+            self.servers[len(self.raylets.nodes) - 1] = server
+
+    def announce(self, node: int, seconds: float = 120.0) -> None:
+        """AWS says that it takes the instance back."""
+        at = (datetime.now(UTC) + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
+        self.servers[node].put("aws", {"spot/instance-action": {"action": "terminate", "time": at}})
+
+    def kill(self, node: int) -> None:
+        """The node is gone at once."""
+        self.raylets.kill(node)
+        self.forget(node)
+
+    def forget(self, node: int) -> None:
+        """The next test gets another in its place."""
+        self.servers.pop(node).__exit__(None, None, None)
+
+    def close(self) -> None:
+        """End all."""
+        for node in list(self.servers):
+            self.forget(node)
+        self.raylets.stop()
+
+
+@pytest.fixture(scope="module")
+def whole_cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
+    shape = Shape(head_cpus=0, cpus=1, impatient=True)
+    found = Cloud(Raylets(tmp_path_factory.mktemp("raylets"), 1, shape=shape))
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def cloud(whole_cloud: Cloud) -> Cloud:
+    whole_cloud.refill()
+    return whole_cloud
+
+
+@pytest.fixture
+def make_job(cloud: Cloud, tmp_path: Path) -> Callable[..., Job]:
+    def make(**changes: object) -> Job:
+        values: dict[str, object] = {
+            "rows": 1200,
+            "replicas": SPOT,
+            "settings": (f"max_num_seqs={SEQS}", "seconds_per_token=0.02"),
+            "more": ("--shard-rows", "200"),
+        }
+        return Job(raylets=cloud.raylets, folder=tmp_path, **{**values, **changes})  # type: ignore[arg-type]
+
+    return make
+
+
+def test_a_node_that_is_killed_without_notice_is_charged_once(
+    cloud: Cloud, make_job: Callable[..., Job]
+) -> None:
+    job = make_job()
+    run = job.start()
+    cloud.kill(job.node_at_work(run))
+    cloud.refill()
+    figures = job.finished(run)
+    print(figures)
+    assert job.causes() == {"NODE_LOSS"}
+    assert job.budgets() == {"infra": 1, "node": 1}  # however many shards it took along
+    assert 0 < figures.recomputed <= 3 * SEQS  # 1.2 times what the engine runs, and what was on its way back
+
+
+def test_two_nodes_at_once(cloud: Cloud, make_job: Callable[..., Job]) -> None:
+    job = make_job()
+    run = job.start()
+    job.node_at_work(run)
+    job.until_committed(run, 300)
+    for node in list(cloud.servers):
+        cloud.kill(node)
+    cloud.refill()
+    print(job.finished(run))
+    assert job.causes() == {"NODE_LOSS"}
+    assert job.budgets() == {"infra": 2, "node": 2}
+
+
+def test_a_notice_is_obeyed_in_time_and_charged_to_nobody(cloud: Cloud, make_job: Callable[..., Job]) -> None:
+    """Requests of up to 30 s are in flight: they cannot end in time, and are the only ones computed again."""
+    job = make_job(
+        rows=96,
+        max_tokens=300,
+        settings=(f"max_num_seqs={SEQS}", "seconds_per_token=0.1"),
+        more=("--shard-rows", "16"),
+    )
+    run = job.start()
+    node = job.node_at_work(run)
+    name = cloud.raylets.nodes[node]
+    time.sleep(12)  # in the middle of a batch
+    cloud.announce(node)
+    took = wait_for_release(job, name, 30)
+    print(f"from the notice to the last released shard: {took:.1f} s")
+    assert took <= 15
+    cloud.kill(node)
+    cloud.refill()
+    figures = job.finished(run, 400)
+    print(figures)
+    assert figures.recomputed <= SEQS * 1.2 + 1
+    assert job.causes() == {"SPOT"}
+    assert job.charges() == []
+    [notice] = job.notices()
+    assert (notice.node, notice.source, notice.action) == (name, "aws", "terminate")
+
+
+def test_a_notice_that_lies(cloud: Cloud, make_job: Callable[..., Job]) -> None:
+    """Nobody ends the node. It has been emptied all the same, and nothing was lost by that."""
+    job = make_job()
+    run = job.start()
+    node = job.node_at_work(run)
+    cloud.announce(node)
+    took = wait_for_release(job, cloud.raylets.nodes[node], 30)
+    assert took <= 15
+    cloud.forget(node)  # Ray drains it: it is of no more use
+    cloud.refill()
+    figures = job.finished(run)
+    print(f"{took:.1f} s", figures)
+    assert figures.recomputed == 0  # all that was in flight came out
+    assert job.causes() == {"SPOT"}
+    assert job.charges() == []
+
+
+def test_a_kill_before_the_deadline_of_a_notice(cloud: Cloud, make_job: Callable[..., Job]) -> None:
+    """The drain is under way: whatever breaks off is the notice's doing."""
+    job = make_job(max_tokens=100)  # 2 s a request
+    run = job.start()
+    node = job.node_at_work(run)
+    cloud.announce(node, seconds=20)
+    run.until(lambda: bool(job.notices()), what="the notice")
+    cloud.kill(node)
+    cloud.refill()
+    print(job.finished(run))
+    assert job.causes() == {"SPOT"}
+    assert job.charges() == []
+
+
+def test_a_notice_while_the_model_loads(cloud: Cloud, make_job: Callable[..., Job]) -> None:
+    job = make_job(settings=(f"max_num_seqs={SEQS}", "seconds_per_token=0.02", "start_seconds=8"))
+    run = job.start()
+    run.until(lambda: len(job.replicas_now()) == SPOT, what="replicas that start")
+    node = min(cloud.servers)
+    cloud.announce(node, seconds=60)
+    run.until(lambda: bool(job.notices()), what="the notice")
+    cloud.kill(node)
+    cloud.refill()
+    print(job.finished(run))
+    assert job.causes() == set()
+    assert job.charges() == []
+
+
+def test_a_node_that_ray_drains(cloud: Cloud, make_job: Callable[..., Job]) -> None:
+    """By its autoscaler, or ``ray start`` after a SIGTERM: no cloud says anything."""
+    job = make_job()
+    run = job.start()
+    node = job.node_at_work(run)
+    cloud.raylets.drain(node, 30)
+    took = wait_for_release(job, cloud.raylets.nodes[node], 30)
+    cloud.kill(node)
+    cloud.refill()
+    print(f"{took:.1f} s", job.finished(run))
+    assert took <= 15
+    assert job.causes() == {"SPOT"}
+    assert job.charges() == []
+
+
+def test_a_node_that_hangs_and_comes_back(cloud: Cloud, make_job: Callable[..., Job]) -> None:
+    """Its rows are run elsewhere; what it says when it wakes is heard by nobody."""
+    job = make_job()
+    run = job.start()
+    node = job.node_at_work(run)
+    cloud.raylets.signal(node, "STOP")
+    cloud.forget(node)
+    cloud.refill()
+    lost = _shards_on(job, cloud.raylets.nodes[node])
+    run.until(lambda: not _shards_on(job, cloud.raylets.nodes[node]), what="the shards given back")
+    cloud.raylets.signal(node, "CONT")
+    figures = job.finished(run)
+    print(lost, figures)
+    assert job.causes() == {"NODE_LOSS"}
+    assert job.budgets() == {"infra": 1, "node": 1}
+
+
+def _shards_on(job: Job, node: str) -> list[int]:
+    from dray.store import open_store
+
+    with open_store(job.store, create=False) as store:
+        names = {row.name for row in store.replicas("job") if row.node == node}
+        return [
+            shard.number
+            for shard in store.shards("job")
+            if shard.state is ShardState.LEASED and shard.replica in names
+        ]

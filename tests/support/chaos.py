@@ -1,0 +1,147 @@
+"""Jobs on a cluster whose nodes come to harm, and what is left of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dray.errors import DrayError
+from dray.store import Attempt, Charge, Notice, ReplicaRow, open_store
+from tests.support.command import Command, Ended, committed, run_arguments, write_requests
+from tests.support.history import Figures, check_history
+from tests.support.raylets import Raylets
+
+
+@dataclass(kw_only=True)
+class Job:
+    """One job on a cluster of several nodes, its history kept outside of the store."""
+
+    raylets: Raylets
+    folder: Path
+    rows: int
+    replicas: int
+    settings: Iterable[str] = ()
+    store: str = ""
+    engine: str = "simulated"
+    model: str = "simulated"
+    inputs: Path | None = None
+    more: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)
+    max_tokens: int = 8
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.output = self.folder / "out"
+        self.history = self.folder / "history"
+        self.store = self.store or f"sqlite:///{self.folder / 'jobs.db'}"
+        if self.inputs is None:
+            self.inputs = write_requests(self.folder / "in.jsonl", self.rows, max_tokens=self.max_tokens)
+        self._runs = 0
+
+    def start(self, *, through: str = "", **environment: str) -> Command:
+        """The job as a user starts it, and starts it again; ``through`` is another way to the store."""
+        assert self.raylets.settings.address is not None
+        assert self.inputs is not None
+        self._runs += 1
+        arguments = run_arguments(
+            self.inputs,
+            self.output,
+            *("--cluster", self.raylets.settings.address, "--replicas", str(self.replicas), *self.more),
+            engine=self.engine,
+            model=self.model,
+            settings=self.settings,
+            store=through or self.store,
+        )
+        variables = {"DRAY_HISTORY_DIR": str(self.history), **self.raylets.environment, **self.environment}
+        return Command(
+            arguments=arguments,
+            folder=self.folder / f"run-{self._runs}",
+            environment={**variables, **environment},
+        )
+
+    def committed(self) -> int:
+        """Rows with an outcome so far."""
+        return committed(self.output, store=self.store)
+
+    def until_committed(self, command: Command, rows: int) -> None:
+        """Wait until so many rows have an outcome."""
+        command.until(lambda: self.committed() >= rows, what=f"{rows} committed rows")
+
+    def finished(self, command: Command, seconds: float = 300) -> Figures:
+        """Wait for the end, which must be good, and hold history, store and files together."""
+        ended = command.wait(seconds)
+        assert ended.code == 0, ended.stderr[-6000:]
+        assert ended.json["counts"]["done"] + ended.json["counts"]["failed"] == self.rows
+        return self.check()
+
+    def check(self) -> Figures:
+        """I1 to I5."""
+        return check_history(self.history, self.store, "job", self.output)
+
+    def attempts(self) -> list[Attempt]:
+        """All attempts at shards."""
+        with open_store(self.store, create=False) as store:
+            return store.attempts("job")
+
+    def causes(self) -> set[str]:
+        """How attempts ended that did not finish their shards."""
+        return {attempt.cause or "" for attempt in self.attempts()} - {"DONE", "NOT_THERE"}
+
+    def charges(self) -> list[Charge]:
+        """What was charged."""
+        with open_store(self.store, create=False) as store:
+            return store.charges("job")
+
+    def budgets(self) -> dict[str, int]:
+        """How many charges there are by budget."""
+        found: dict[str, int] = {}
+        for charge in self.charges():
+            found[charge.budget] = found.get(charge.budget, 0) + 1
+        return found
+
+    def notices(self) -> list[Notice]:
+        """Notices as recorded."""
+        with open_store(self.store, create=False) as store:
+            return store.notices("job")
+
+    def replicas_now(self) -> list[ReplicaRow]:
+        """The replicas as the store has them; none while there is no job."""
+        try:
+            with open_store(self.store, create=False) as store:
+                return store.replicas("job")
+        except DrayError:
+            return []
+
+    def node_at_work(self, command: Command) -> int:
+        """The number of a node, not the head, whose replica has shards half done."""
+        found: list[int] = []
+
+        def look() -> bool:
+            if self.committed() == 0:
+                return False
+            busy = {one.node for one in self.attempts() if one.cause is None and one.done}
+            found[:] = [n for n, node in enumerate(self.raylets.nodes) if n and node in busy]
+            return bool(found)
+
+        command.until(look, what="a replica at work")
+        return found[0]
+
+
+def wait_for_release(job: Job, node: str, seconds: float) -> float:
+    """Until no shard is leased on ``node``; how long that took."""
+    began = time.monotonic()
+    while True:
+        with open_store(job.store, create=False) as store:
+            names = {row.name for row in store.replicas("job") if row.node == node}
+            held = [shard for shard in store.shards("job") if shard.replica in names]
+        if not held:
+            return time.monotonic() - began
+        assert time.monotonic() - began < seconds, held
+        time.sleep(0.1)
+
+
+def told(ended: Ended) -> str:
+    """What a run said."""
+    return ended.stderr
