@@ -58,7 +58,12 @@ class NodeWatchers:
             for node_id in nodes
         }
         found = [(node_id, notice) for node_id, told in self._ask().items() for notice in told]
-        found += [(node_id, _of_ray(node_id, deadline)) for node_id, deadline in draining().items()]
+        announced = {node_id for node_id, _ in self._known} | {node_id for node_id, _ in found}
+        found += [  # of the others, it is we who drain
+            (node_id, _of_ray(node_id, deadline))
+            for node_id, deadline in draining().items()
+            if node_id not in announced
+        ]
         fresh = [one for one in found if one[0] in nodes and (one[0], one[1].id) not in self._known]
         self._known |= {(node_id, notice.id) for node_id, notice in fresh}
         return [(nodes[node_id], notice) for node_id, notice in fresh]

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from dray import history
 from dray.cluster.losses import NodeFacts
 from dray.engine.client import ReplicaClient
 from dray.errors import EngineError, ExpiredError, StoreError
 from dray.job import budgets
-from dray.job.shard import ShardReceipt, run_shard
+from dray.job.shard import ShardReceipt, publish, run_shard
 from dray.job.splitting import halves
 from dray.requests.model import Outcome
 from dray.requests.objects import ObjectStoreOptions
@@ -240,7 +241,9 @@ class _Ending:
             for line in chunk
             if index_of(line) not in done
         ]
-        self.work.store.commit(self.lease, rows)
+        history.intent(self.lease, rows)
+        publish(self.work.store, self.lease, rows)
+        history.ack(self.lease, rows)
         self.work.store.finish_shard(self.lease)
         return ShardReceipt(
             number=shard.number,

@@ -8,6 +8,7 @@ from dray.job.attempt import refused
 from dray.job.driver import driver_name
 from dray.job.ingesting import open_shards
 from dray.job.opening import OpenJob
+from dray.job.shard import publish
 from dray.requests.spool import index_of, read_shard
 from dray.store import Shard, Store
 
@@ -23,7 +24,7 @@ def expire(store: Store, job: OpenJob) -> None:
             continue
         done = frozenset(store.done_indexes(job.job_id, shard.first_index, shard.last_index))
         for rows in _undone(job, shard, done):
-            store.commit(lease, [refused(line, "expired", MESSAGE) for line in rows])
+            publish(store, lease, [refused(line, "expired", MESSAGE) for line in rows])
         store.finish_shard(lease)
 
 

@@ -52,6 +52,10 @@ class JobLedger:
         event = loss_event(loss.name, loss.node, loss.facts)
         try:
             with reopen(self._job) as store:
+                known = store.charged_cause(job_id, event)
+                if known is not None:  # a shard was there, and knows more of it
+                    self._told.append(f"{lane_of(loss.name)} lost: {known}")
+                    return
                 notices = [notice for notice in store.notices(job_id) if notice.node == loss.node]
                 facts = Facts(
                     now=store.now(),

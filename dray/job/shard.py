@@ -13,7 +13,7 @@ from dray.job.holding import Holder
 from dray.requests.model import Outcome
 from dray.requests.objects import ObjectStoreOptions
 from dray.requests.spool import index_of, read_shard
-from dray.store import Shard, ShardLease, Store
+from dray.store import CommitReceipt, Shard, ShardLease, Store
 from dray.triggers import Point, reach
 
 MICRO_BATCH_ROWS = 256
@@ -139,20 +139,25 @@ def _commit(store: Store, holder: Holder, batch: list[Outcome]) -> int:
 
     Meanwhile nothing more is fed, and the replica's finished rows wait in its own memory.
     """
-    lease = holder.lease
     while True:
         holder.check()
-        reach(Point.COMMIT_BEFORE)
-        history.intent(lease, batch)
         try:
-            receipt = store.commit(lease, batch)
+            receipt = publish(store, holder.lease, batch)
         except (StoreTransientError, StoreUnreachableError):
             continue  # the store has waited between its own tries
-        reach(Point.COMMIT_AFTER)
-        history.ack(lease, batch)
         holder.renewed()
         holder.obey(receipt.orders)
         return receipt.inserted
+
+
+def publish(store: Store, lease: ShardLease, batch: list[Outcome]) -> CommitReceipt:
+    """Commit outcomes, where chaos tests can see it."""
+    reach(Point.COMMIT_BEFORE)
+    history.intent(lease, batch)
+    receipt = store.commit(lease, batch)
+    reach(Point.COMMIT_AFTER)
+    history.ack(lease, batch)
+    return receipt
 
 
 def session_of(lease: ShardLease) -> str:

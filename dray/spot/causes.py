@@ -384,4 +384,5 @@ def _reason(rule: Rule, error: ErrorFacts, over: list[Budget]) -> str:
     if not over:
         return told
     limits = ", ".join(f"{budget} {ALLOWANCES[budget].limit}" for budget in over)
-    return f"{told}; no more are allowed ({limits})"
+    advice = "; ".join(ALLOWANCES[budget].advice for budget in over if ALLOWANCES[budget].advice)
+    return f"{told}; no more are allowed ({limits})" + (f": {advice}" if advice else "")

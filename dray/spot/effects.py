@@ -79,23 +79,39 @@ class OnSpent(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowance:
-    """``limit`` charges have no consequence, the next one has. None leaves it to the job's settings."""
+    """``limit`` charges have no consequence, the next one has. None leaves it to the job's settings.
+
+    ``advice`` is what to do when it is spent.
+    """
 
     limit: int | None
     scope: str
     then: OnSpent
+    advice: str = ""
 
 
 ALLOWANCES: Mapping[Budget, Allowance] = {
-    Budget.INFRA: Allowance(limit=20, scope="the job", then=OnSpent.FAIL),
+    Budget.INFRA: Allowance(
+        limit=20, scope="the job", then=OnSpent.FAIL, advice="look at the nodes, then resume the job"
+    ),
     Budget.NODE: Allowance(limit=2, scope="the node, in the job", then=OnSpent.EXCLUDE),
     # More than it takes to find one bad row of a million, log2(n) + 2, or a broken model would never be told
     # from bad rows.
-    Budget.MODEL: Allowance(limit=25, scope="the job, since a row was last answered", then=OnSpent.FAIL),
+    Budget.MODEL: Allowance(
+        limit=25,
+        scope="the job, since a row was last answered",
+        then=OnSpent.FAIL,
+        advice="try the model and its engine arguments with one row",
+    ),
     Budget.REPLICA: Allowance(
         limit=5, scope="the replica, since a row was last answered", then=OnSpent.EXCLUDE
     ),
-    Budget.OOM: Allowance(limit=2, scope="the job", then=OnSpent.FAIL),
+    Budget.OOM: Allowance(
+        limit=2,
+        scope="the job",
+        then=OnSpent.FAIL,
+        advice="give a smaller max_num_seqs, max_num_batched_tokens or max_model_len, or more memory",
+    ),
     Budget.UNKNOWN: Allowance(limit=2, scope="the job", then=OnSpent.FAIL),
     Budget.ERROR_RATE: Allowance(limit=None, scope="the job", then=OnSpent.FAIL),
 }

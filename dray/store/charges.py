@@ -7,16 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sqlalchemy import ColumnElement, and_, func, select
+from sqlalchemy import ColumnElement, and_, delete, func, select
 
 from dray.store.connection import Tx, insert_ignoring
 from dray.store.records import Charge
 from dray.store.schema import attempts, charges, shards
 
+KNOWS_MORE = "OOM"
+"""A cause that replaces others: that memory was short is known only to whom the engine told so."""
+
 
 def charge(tx: Tx, job_key: int, found: Iterable[Charge]) -> None:
-    """Note charges; those of an event that is charged already change nothing."""
+    """Note charges. An event is charged once, for the cause that was noted first."""
     for one in found:
+        known = cause_of(tx, job_key, one.event)
+        if known is not None and known != one.cause:
+            if one.cause != KNOWS_MORE:
+                continue
+            tx.execute(delete(charges).where(charges.c.job_key == job_key, charges.c.event == one.event))
         tx.execute(
             insert_ignoring(tx, charges).values(
                 job_key=job_key,
@@ -28,6 +36,12 @@ def charge(tx: Tx, job_key: int, found: Iterable[Charge]) -> None:
                 charged_at=tx.now,
             )
         )
+
+
+def cause_of(tx: Tx, job_key: int, event: str) -> str | None:
+    """The cause for which an event was charged; None where it was not."""
+    known = select(charges.c.cause).where(charges.c.job_key == job_key, charges.c.event == event)
+    return tx.execute(known).scalars().first()
 
 
 def spent(tx: Tx, job_key: int, budget: str, scope: str, *, since_answer: bool, besides: str = "") -> int:

@@ -405,9 +405,14 @@ class Store:
         return self._read(lambda tx: routing.listing(tx, key))
 
     def charge(self, job_id: str, charged: Sequence[Charge]) -> None:
-        """Charges losses; an event counts once, whoever else has charged it."""
+        """Charges losses; an event counts once, for the cause that was charged first."""
         key = self._key(job_id)
         self._write(lambda tx: charges.charge(tx, key, charged))
+
+    def charged_cause(self, job_id: str, event: str) -> str | None:
+        """The cause for which an event was charged; None where it was not."""
+        key = self._key(job_id)
+        return self._read(lambda tx: charges.cause_of(tx, key, event))
 
     def spent(
         self, job_id: str, budget: str, *, scope: str = "", since_answer: bool = False, besides: str = ""

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dray.errors import DrayError
+from dray.history import Event
 from dray.store import Attempt, Charge, Notice, ReplicaRow, open_store
 from tests.support.command import Command, Ended, committed, run_arguments, write_requests
-from tests.support.history import Figures, check_history
+from tests.support.history import Figures, Line, check_history, read_history
 from tests.support.raylets import Raylets
 
 
@@ -79,6 +80,10 @@ class Job:
     def check(self) -> Figures:
         """I1 to I5."""
         return check_history(self.history, self.store, "job", self.output)
+
+    def admitted(self) -> list[Line]:
+        """The rows that entered engines so far."""
+        return [line for line in read_history(self.history, "job") if line.event is Event.ADMITTED]
 
     def attempts(self) -> list[Attempt]:
         """All attempts at shards."""

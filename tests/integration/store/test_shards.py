@@ -8,7 +8,18 @@ import pytest
 
 from dray.errors import FencedError, StoreFatalError
 from dray.requests.model import Outcome
-from dray.store import Notice, ShardSpec, ShardState, Store, StoredOutcome
+from dray.store import (
+    Charge,
+    Claim,
+    Notice,
+    Orders,
+    ReplicaRow,
+    ReplicaState,
+    ShardSpec,
+    ShardState,
+    Store,
+    StoredOutcome,
+)
 from tests.support.stores import FakeClock, claimed, failure, outcome, outcomes, ready_job
 
 pytestmark = pytest.mark.integration
@@ -270,3 +281,94 @@ def test_a_page_costs_the_same_at_the_start_and_at_the_end(store: Store) -> None
 
     first, last = (min(seconds(after) for _ in range(5)) for after in (-1, 19_700))
     assert first < 4 * last
+
+
+def test_a_loss_is_charged_once_for_the_cause_noted_first(store: Store) -> None:
+    job = ready_job(store)
+    lost = Charge(budget="infra", event="node n1", cause="NODE_LOSS")
+    for _ in range(2):  # by each shard that was there, and by the driver
+        store.charge("job", [lost, Charge(budget="node", scope="n1", event="node n1", cause="NODE_LOSS")])
+    store.charge("job", [Charge(budget="model", event="node n1", cause="ENGINE_CRASH")])
+    assert [(one.budget, one.scope) for one in store.charges("job")] == [("infra", ""), ("node", "n1")]
+    assert store.charged_cause("job", "node n1") == "NODE_LOSS"
+    assert store.spent("job", "infra") == 1
+    assert store.spent("job", "infra", besides="node n1") == 0
+    assert store.overspent("job", "node", above=0) == ["n1"]
+    assert store.overspent("job", "node", above=1) == []
+    store.charge("job", [Charge(budget="model", event="r1", cause="ENGINE_CRASH")])
+    store.charge("job", [Charge(budget="oom", event="r1", cause="OOM")])  # who was told knows more
+    assert store.spent("job", "model") == 0
+    assert store.spent("job", "oom") == 1
+    assert job.epoch == 1
+
+
+def test_what_is_found_by_trying_does_not_add_up(store: Store) -> None:
+    """Charges since the last answered row: error rows are no answers, for they may be the search's own."""
+    lease = claimed(store, ready_job(store, shards=1, rows=4))
+    for number in range(3):
+        store.charge("job", [Charge(budget="model", event=f"r{number}", cause="ENGINE_CRASH")])
+    assert store.spent("job", "model", since_answer=True) == 3
+    store.commit(lease, [failure(0, "poison")])
+    assert store.spent("job", "model", since_answer=True) == 3
+    store.commit(lease, outcomes([1]))
+    assert store.spent("job", "model", since_answer=True) == 0
+    assert store.spent("job", "model") == 3
+
+
+def _ready(name: str, slots: int = 2, state: ReplicaState = ReplicaState.READY) -> ReplicaRow:
+    return ReplicaRow(name=name, lane=0, state=state, slots=slots, node="n", max_num_seqs=4)
+
+
+def test_shards_go_to_the_replica_with_the_most_room(store: Store) -> None:
+    job = ready_job(store, shards=6)
+    assert store.place_shard(job, 0, owner="w").waiting  # there is none
+    store.put_replicas(job, [_ready("a"), _ready("b"), _ready("c", state=ReplicaState.LEAVING)])
+    placed = [store.place_shard(job, number, owner=f"w{number}") for number in range(5)]
+    assert [claim.lease.replica if claim.lease else None for claim in placed] == ["a", "b", "a", "b", None]
+    assert placed[4].waiting
+    assert store.place_shard(job, 0, owner="other") == Claim(lease=None)  # held
+    store.replica_gone("job", "a")
+    assert placed[1].lease is not None
+    store.release_shard(placed[1].lease, cause="SPOT")
+    again = store.place_shard(job, 5, owner="w5").lease
+    assert again is not None
+    assert again.replica == "b"
+    store.claim_job("job", "driver")  # a new driver starts replicas of its own
+    assert store.replicas("job") == []
+
+
+def test_a_suspect_waits_for_a_replica_to_itself_and_nobody_joins_it(store: Store) -> None:
+    job = ready_job(store, shards=4)
+    store.put_replicas(job, [_ready("a")])
+    suspect, other = (store.place_shard(job, number, owner=f"w{number}").lease for number in (0, 1))
+    assert suspect is not None
+    assert other is not None
+    store.release_shard(suspect, cause="ENGINE_CRASH", suspect=True)
+    assert store.place_shard(job, 0, owner="w0").waiting  # the other is there still
+    assert store.place_shard(job, 2, owner="w2").waiting  # and no more come
+    store.commit(other, outcomes([4, 5, 6, 7]))
+    store.finish_shard(other)
+    alone = store.place_shard(job, 0, owner="w0").lease
+    assert alone is not None
+    assert store.place_shard(job, 2, owner="w2").waiting
+    store.commit(alone, outcomes([0, 1, 2, 3]))
+    store.finish_shard(alone)
+    assert store.place_shard(job, 2, owner="w2").lease is not None
+
+
+def test_parts_inherit_the_suspicion(store: Store) -> None:
+    job = ready_job(store, shards=1)
+    lease = claimed(store, job)
+    store.release_shard(lease, cause="ENGINE_CRASH", suspect=True)
+    parts = store.split_shard(claimed(store, job), [part(-1, 0, 2), part(-1, 2, 2)], cause="ENGINE_CRASH")
+    assert [(shard.crashes, shard.interruptions) for shard in parts] == [(1, 0), (1, 0)]
+
+
+def test_a_jobs_time_runs_from_its_creation_by_the_databases_clock(store: Store, clock: FakeClock) -> None:
+    job = ready_job(store)
+    store.set_expiry(job, 100.0)
+    assert not store.orders("job").stop
+    clock.pass_seconds(100)
+    assert store.orders("job") == Orders(cancelled=False, expired=True)
+    store.set_expiry(job, None)
+    assert not store.orders("job").stop
