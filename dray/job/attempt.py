@@ -192,6 +192,8 @@ class _Ending:
         receipt = self._carry_out(decision, standing, event)
         shard = standing.shard
         kept = f"{self.place.host}: {shard.rows - shard.remaining} of {shard.rows} rows are kept"
+        if isinstance(error, StoreError):  # its own words: they say what to do, and quote nothing
+            kept = f"{error}; {kept}"
         return Ended(how=_how(decision, receipt), receipt=receipt, decision=decision, note=kept)
 
     def _event(self, told: ErrorFacts, node_facts: NodeFacts) -> str:
