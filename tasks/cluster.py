@@ -16,7 +16,16 @@ from dray.cluster import Cluster, ClusterInfo, ClusterSettings, open_cluster
 from dray.cluster.handed_down import handed_down
 from dray.cluster.member import ReplicaStart
 from dray.engine import ReplicaStatus
-from dray.errors import CancelledError, ConfigError, DrayError, RefusedError, StoreError, StoreFatalError
+from dray.errors import (
+    CancelledError,
+    ConfigError,
+    DrayError,
+    JobFailedError,
+    JobPausedError,
+    RefusedError,
+    StoreError,
+    StoreFatalError,
+)
 from dray.job.finalising import ReplicaAccount
 from dray.job.keeping import kept
 from dray.job.opening import OpenJob
@@ -146,7 +155,7 @@ def _note_failure(job: OpenJob, error: BaseException) -> None:
     state = JobState.FAILED
     if isinstance(error, CancelledError):
         state = JobState.CANCELLED
-    elif isinstance(error, StoreFatalError):
+    elif isinstance(error, StoreFatalError | JobPausedError):
         state = JobState.PAUSED
     elif isinstance(error, RefusedError):
         state = JobState.FAILED
@@ -154,7 +163,9 @@ def _note_failure(job: OpenJob, error: BaseException) -> None:
         return  # a signal: the job is resumed by whoever comes next
     try:
         with open_store(job.settings.store_url, create=False) as store:
-            store.set_job_state(job.lease, state, reason=type(error).__name__)
+            # What the table of causes says is for people, and quotes nothing.
+            decided = isinstance(error, JobFailedError)
+            store.set_job_state(job.lease, state, reason=str(error) if decided else type(error).__name__)
             store.release_job(job.lease)
     except StoreError:
         pass

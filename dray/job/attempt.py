@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from dray import history
 from dray.cluster.losses import NodeFacts
 from dray.engine.client import ReplicaClient
 from dray.errors import EngineError, ExpiredError, StoreError
 from dray.job import budgets
-from dray.job.shard import ShardReceipt, publish, run_shard
-from dray.job.splitting import halves
+from dray.job.shard import Fed, ShardReceipt, publish, run_shard
+from dray.job.splitting import parts_of
 from dray.requests.model import Outcome
 from dray.requests.objects import ObjectStoreOptions
 from dray.requests.spool import decode, index_of, read_shard
@@ -92,12 +91,19 @@ def attempt(work: Work, *, tries: int = 0, on_start: Callable[[str], None] = lam
         if place is not None:
             break
     on_start(place.client.name)
+    fed = Fed()
     try:
         receipt = run_shard(
-            work.store, lease, work.shard, place.client, max_num_seqs=place.seqs, options=work.options
+            work.store,
+            lease,
+            work.shard,
+            place.client,
+            max_num_seqs=place.seqs,
+            fed=fed,
+            options=work.options,
         )
     except Exception as error:  # noqa: BLE001  the table of causes knows what to do with each
-        return _Ending(work, lease, place, tries).of(error)
+        return _Ending(work, lease, place, fed, tries).of(error)
     return Ended(how=How.DONE, receipt=receipt)
 
 
@@ -147,6 +153,7 @@ class _Ending:
     work: Work
     lease: ShardLease
     place: _Place
+    fed: Fed
     tries: int
 
     @property
@@ -212,7 +219,7 @@ class _Ending:
             if on_shard is OnShard.SPLIT:
                 done = self._done()
                 reach(Point.SPLIT_BEFORE)
-                parts = halves(standing.shard, done, self.work.options)
+                parts = parts_of(standing.shard, done, self.fed.last_index, self.work.options)
                 store.split_shard(lease, parts, cause=decision.cause, detail=decision.reason, charged=charged)
                 reach(Point.SPLIT_AFTER)
             elif decision.effect.request is OnRequest.ERROR and on_shard is OnShard.GO_ON:
@@ -243,9 +250,7 @@ class _Ending:
             for line in chunk
             if index_of(line) not in done
         ]
-        history.intent(self.lease, rows)
         publish(self.work.store, self.lease, rows)
-        history.ack(self.lease, rows)
         self.work.store.finish_shard(self.lease)
         return ShardReceipt(
             number=shard.number,

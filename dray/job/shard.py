@@ -22,6 +22,13 @@ FEED_AHEAD = 2.5
 FEED_ROWS = 128
 
 
+@dataclass
+class Fed:
+    """How far into its shard an attempt came: the last index that was fed; None before the first."""
+
+    last_index: int | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class ShardReceipt:
     """What one attempt at a shard did.
@@ -44,9 +51,12 @@ def run_shard(
     replica: ReplicaClient,
     *,
     max_num_seqs: int,
+    fed: Fed | None = None,
     options: ObjectStoreOptions | None = None,
 ) -> ShardReceipt:
     """Run what is not terminal of a leased shard, and end it. Errors leave the lease as it is.
+
+    ``fed`` is kept up to date, for who has to look for the row that ended this.
 
     Raises:
         CancelledError, ExpiredError: the job was cancelled, or its time is over.
@@ -60,7 +70,8 @@ def run_shard(
     session = session_of(lease)
     try:
         with Holder(store, lease, on_stop=lambda: replica.abort(session)) as holder:
-            committed = _pump(store, holder, replica, rows, window=int(FEED_AHEAD * max_num_seqs))
+            window = int(FEED_AHEAD * max_num_seqs)
+            committed = _pump(store, holder, replica, rows, fed or Fed(), window=window)
     except BaseException:
         replica.abort(session)  # whoever takes the shard next feeds its rows again
         raise
@@ -109,7 +120,7 @@ class Rows:
         return chunk, self._next is None
 
 
-def _pump(store: Store, holder: Holder, replica: ReplicaClient, rows: Rows, *, window: int) -> int:
+def _pump(store: Store, holder: Holder, replica: ReplicaClient, rows: Rows, fed: Fed, *, window: int) -> int:
     """Keep ``window`` rows in flight, and commit each micro-batch as it comes back."""
     lease = holder.lease
     session = session_of(lease)
@@ -121,6 +132,8 @@ def _pump(store: Store, holder: Holder, replica: ReplicaClient, rows: Rows, *, w
         while not last and outstanding < window:
             chunk, last = rows.take()
             reach(Point.FEED)
+            if chunk:
+                fed.last_index = index_of(chunk[-1])
             replica.feed(session, chunk, last)
             outstanding += len(chunk)
 

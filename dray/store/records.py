@@ -94,6 +94,7 @@ class ShardSpec:
     necessarily all of them. ``length`` and ``offset`` are bytes. A ``number`` below 0 asks
     :meth:`Store.split_shard` for the next free one. ``inherited`` is how many of the rows were
     terminal before the shard existed (parts of a split shard); None lets the store count them.
+    A part that is a ``suspect`` inherits the engines that died under the whole.
     """
 
     number: int
@@ -104,6 +105,7 @@ class ShardSpec:
     first_index: int
     last_index: int
     inherited: int | None = None
+    suspect: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -73,12 +73,12 @@ def _insert(
         return
     rows = [
         {
-            **asdict(spec),
+            **{name: value for name, value in asdict(spec).items() if name != "suspect"},
             "job_key": job_key,
             "state": ShardState.PENDING.value,
             "inherited": spec.inherited or 0,
             "parent": parent,
-            "crashes": crashes,
+            "crashes": crashes if spec.suspect else 0,
         }
         for spec in specs
     ]
@@ -208,7 +208,7 @@ def split(
     detail: str,
     charged: Sequence[Charge] = (),
 ) -> list[Shard]:
-    """Replaces a shard by parts of it, which inherit its suspicion.
+    """Replaces a shard by parts of it; suspects inherit the engines that died under it.
 
     Doing it twice is doing it once, and returns the same parts.
     """

@@ -7,14 +7,14 @@
     python -m tests.benchmarks.interruptions --only dray --kill-every 10 --repeats 1 --no-calm
 
 Every job has a Ray cluster of its own on this machine: a head that is never killed, and ``--nodes`` more with
-two CPUs and one (pretended) GPU each. From the moment the first row enters an engine, every ``--kill-every``
-seconds one of these is lost (SIGKILL to its raylet, upon which what ran there ends), and two seconds later a
-new one is started, until the job is done. A command that fails is given again, as it is, up to 20 runs in
-all. Rounds are interleaved, and in each of them every contestant also runs undisturbed.
+four (logical) CPUs and one (pretended) GPU each. From the moment the first row enters an engine, one of
+these is lost every ``--kill-every`` seconds (SIGKILL to its raylet, upon which what ran there ends), and two
+seconds later a new one is started, until the job is done. A command that fails is given again, as it is, up
+to 20 runs in all. Rounds are interleaved, and in each of them every contestant also runs undisturbed.
 
 The same on both sides:
 
-- the file (OpenAI's batch format, ids ``r0``, ``r1``, ...), local disk for all folders, one machine for all;
+- the rows (OpenAI's batch format, ids ``r0``, ``r1``, ...), local disk for all folders, one machine for all;
 - the engine's arithmetic: ``max_num_seqs`` rows at once, ``tokens x seconds_per_token`` for each row, answers
   of the same length, ``start_seconds`` until it is ready, as many engines as nodes;
 - the kills: the n-th one comes at the same second and takes the same place in the list of live nodes. Whoever
@@ -27,10 +27,11 @@ Not the same:
 
 - Ray Data LLM is its own ``Processor`` with the options of its vLLM stage (batches of 32, 8 of them in an
   engine and 16 sent to it, actors restarted and calls tried again without end: its defaults), from
-  ``read_json`` to ``write_parquet``, with ``CheckpointConfig``. Three things are set in its favour: blocks of
-  one batch (else this file is one task for one engine), all engines from the start (its default begins with
-  one), and a second contestant, ``ray-data-tuned``, which sends an engine twice what it runs, so that less
-  waits in a dead one.
+  ``read_json`` to ``write_parquet``, with ``CheckpointConfig``. Three things are set in its favour: files of
+  one batch each with the same lines (one file is one task for one engine, or is cut into pieces that a
+  resumed run cuts again, down to single rows), all engines from the start (its default begins with one), and
+  a second contestant, ``ray-data-tuned``, which sends an engine twice what it runs, so that less waits in a
+  dead one.
 - dray is ``dray run --engine simulated --replicas NODES``: Prefect's server, flow and report are in its whole
   job, as they are in a user's. From the first row in an engine on there is a column of its own.
 - dray's driver, shard tasks and SQLite are on the head. Ray Data's driver is too, but its read, map and write
@@ -303,8 +304,7 @@ class _Bench:
 def _ray_data(load: Load, cluster: SpotCluster, folder: Path, batches: int | None = None) -> list[str | Path]:
     work = Work(
         address=cluster.address,
-        input=str(load.input),
-        rows=load.rows,
+        input=str(_parts(load)),
         output=str(folder / "out"),
         checkpoint=str(folder / "checkpoint"),
         trace=str(folder / "trace"),
@@ -317,6 +317,17 @@ def _ray_data(load: Load, cluster: SpotCluster, folder: Path, batches: int | Non
     )
     path = work.save(folder / "work.json")
     return [sys.executable, "-m", "tests.benchmarks.interruptions_ray_data", path]
+
+
+def _parts(load: Load) -> Path:
+    """The input as files of one batch each, made once."""
+    folder = load.input.with_suffix(".parts")
+    if not folder.is_dir():
+        folder.mkdir()
+        lines = load.input.read_bytes().splitlines(keepends=True)
+        for start in range(0, len(lines), BATCH_SIZE):
+            (folder / f"{start:09}.jsonl").write_bytes(b"".join(lines[start : start + BATCH_SIZE]))
+    return folder
 
 
 def _ray_data_tuned(load: Load, cluster: SpotCluster, folder: Path) -> list[str | Path]:
@@ -512,8 +523,8 @@ def _notes(arguments: argparse.Namespace, load: Load) -> list[str]:
         "Computed again: admissions of a row to an engine beyond its first, as the engines' processes wrote "
         "them down. Lost: in no output (nor, for dray, in its error file). Doubled: beyond an id's first.",
         "`ray-data` has Ray Data LLM's defaults; `ray-data-tuned` sends an engine at most twice max_num_seqs "
-        f"rows (in batches of {BATCH_SIZE}). Both have blocks of one batch, all engines from the start, and "
-        "a checkpoint on a shared folder. What else differs stands in the module's docstring.",
+        f"rows (in batches of {BATCH_SIZE}). Both read files of one batch each, have all engines from the "
+        "start, and a checkpoint on a shared folder. What else differs stands in the module's docstring.",
     ]
 
 

@@ -5,8 +5,9 @@
     python -m tests.benchmarks.interruptions_cluster FOLDER NODES
 
 serves as ``tests.support.raylets`` does, with other nodes: the head has no CPUs, as Ray advises for big
-clusters, so nothing that computes is where nobody kills. All others have two CPUs and a GPU: room for one
-engine, and for tasks beside it. Ray's settings are its defaults.
+clusters, so nothing that computes is where nobody kills. All others have four (logical) CPUs and a GPU: room
+for one engine, and for tasks beside it. Ray's settings are its defaults, but for workers' niceness: at its 15
+they would get nothing on a machine where others work too.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from dray.processes import no_survivors
 
 ADD_AFTER = 2.0  # seconds from a kill to the start of a new node
 _HEAD: dict[str, Any] = {"num_cpus": 0, "resources": {"dray_stable": 10_000}}
-_NODE: dict[str, Any] = {"num_cpus": 2, "num_gpus": 1}
+_NODE: dict[str, Any] = {"num_cpus": 4, "num_gpus": 1}
 
 
 class SpotCluster:
@@ -48,7 +49,7 @@ class SpotCluster:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                env={**os.environ, **environment},
+                env={**os.environ, **environment, "RAY_worker_niceness": "0"},
                 start_new_session=True,  # a Ctrl-C is for the benchmark, which then ends the cluster in order
             )
         started = self._answer()

@@ -32,8 +32,7 @@ class Work:
     """What one run is to do."""
 
     address: str
-    input: str
-    rows: int
+    input: str  # a folder
     output: str
     checkpoint: str
     trace: str
@@ -148,8 +147,9 @@ def main() -> None:
     context.enable_progress_bars = False
     context.checkpoint_config = CheckpointConfig(id_column="custom_id", checkpoint_path=work.checkpoint)
     ready = time.perf_counter()
-    # Without a number of blocks a small file is one block, so one task, and all but one engine idle.
-    rows = ray.data.read_json(work.input, override_num_blocks=math.ceil(work.rows / work.batch_size))
+    # As many blocks as files: else each is split, those of the filter of done rows too, down to single rows.
+    files = sorted(Path(work.input).glob("*.jsonl"))
+    rows = ray.data.read_json([str(file) for file in files], override_num_blocks=len(files))
     processor(work)(rows).write_parquet(work.output)
     done = time.perf_counter()
     print(orjson.dumps({"parts": {"ray.init": ready - began, "dataset": done - ready}}).decode(), flush=True)

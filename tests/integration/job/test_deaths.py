@@ -104,7 +104,9 @@ def _answers_without_ray(requests: Path, output: Path) -> bytes:
     replica = Replica("replica", spec, exit_when_dead=False)
     with open_store(settings.store_url, create=False) as store:
         for shard in ingest_job(job, replicas=1):
-            run_shard(store, job.lease, shard, replica, owner="test", max_num_seqs=16)
+            lease = store.claim_shard(job.lease, shard.number, owner="test")
+            assert lease is not None
+            run_shard(store, lease, shard, replica, max_num_seqs=16)
     replica.stop()
     finalise_job(job, Timeline())
     return (output / "output.jsonl").read_bytes()

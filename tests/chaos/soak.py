@@ -1,0 +1,294 @@
+"""The soak: many jobs on spot nodes under random faults, each checked to the byte.
+
+::
+
+    python -m tests.chaos.soak --runs 300 [--seed S] [--first N] [--rows 2000] [--record]
+
+Each run is a job of 2,000 requests on three spot nodes beside a stable head, one simulated replica each. At
+random moments, 0.2 to 2 s apart: a replica is killed, or stopped for up to 5 s; a node is killed; AWS takes a
+node back, or only says so; the driver is killed and started again; the store is locked, or its connections
+are cut. In some runs up to three rows kill every engine that they enter. All is drawn from the seed and the
+run's number, so that a run can be had again: ``--seed S --first N --runs 1`` (the moments are the same; what
+they hit depends on the machine as well).
+
+After each run: I1 to I9 of the fault matrix, and output files that are the bytes of an undisturbed run.
+
+This is the library's whole path except Prefect's task engine (see ``soak_driver``), so that a run takes
+seconds. ``test_nodes.py`` and ``test_kill9.py`` run the whole command.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from tests.benchmarks import machine
+from tests.benchmarks.results import Table, median, number, record
+from tests.chaos.soak_checks import Cost, Wanted, check_run
+from tests.chaos.soak_cloud import SPOT, Cloud, Driver, Stores
+from tests.chaos.soak_run import Kind, Plan, Run, group_word
+from tests.support.command import CANARY
+
+RESULTS = Path(__file__).with_name("RESULTS.md")
+MAX_TOKENS = 8
+RUNS_A_CLUSTER = 60
+_BASE = -1  # the number of the undisturbed run
+
+
+@dataclass(kw_only=True)
+class Totals:
+    """What all runs came to so far."""
+
+    runs: int = 0
+    rows: int = 0
+    seconds: list[float] = field(default_factory=list)
+    faults: Counter[str] = field(default_factory=Counter)
+    skipped: int = 0
+    stores: Counter[str] = field(default_factory=Counter)
+    poisoned: int = 0
+    lost: int = 0
+    duplicated: int = 0
+    unsure: int = 0
+    shares: list[float] = field(default_factory=list)
+    resumed: dict[str, list[float]] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def differing(self) -> int:
+        """Runs whose files were not those of an undisturbed one."""
+        return sum("I8:" in text for text in self.failures)
+
+    def take(self, run: Run, cost: Cost) -> None:
+        """A run that passed."""
+        self.lost += cost.figures.lost
+        self.duplicated += cost.figures.duplicated
+        self.unsure += cost.unsure
+        self.shares.append(cost.figures.recomputed / cost.figures.rows)
+        for kind, seconds in cost.resumed.items():
+            self.resumed.setdefault(kind, []).extend(seconds)
+
+    def count(self, run: Run) -> None:
+        """Any run."""
+        self.runs += 1
+        self.rows += run.rows
+        self.seconds.append(run.seconds)
+        self.faults.update(str(fault.kind) for fault in run.faults)
+        self.skipped += run.skipped
+        self.stores["PostgreSQL" if run.plan.postgres else "SQLite"] += 1
+        self.poisoned += bool(run.plan.poison)
+
+    def line(self) -> str:
+        """How far it is."""
+        spent = time.monotonic() - self.began
+        return (
+            f"{self.runs} runs, {len(self.failures)} failed; {self.faults.total()} faults; "
+            f"{number(median(self.seconds))} s a run; {spent:.0f} s in all"
+        )
+
+    def tables(self) -> list[Table]:
+        """The figures."""
+        rows = [
+            ("runs", f"{self.runs:,}"),
+            ("rows", f"{self.rows:,}"),
+            ("failed runs", f"{len(self.failures):,}"),
+            ("rows lost", f"{self.lost:,}"),
+            ("rows duplicated", f"{self.duplicated:,}"),
+            ("runs whose files differ from an undisturbed run's", f"{self.differing:,}"),
+            ("rows computed more than once, of all rows of the run", _shares(self.shares)),
+            ("seconds from a driver's death to the next commit", _times(self.resumed.get(Kind.DRIVER, []))),
+            (
+                "seconds from a replica's death to the next commit of its shards",
+                _times(self.resumed.get(Kind.REPLICA, [])),
+            ),
+            (
+                "seconds from a node's death to the next commit of its shards",
+                _times(self.resumed.get(Kind.NODE, [])),
+            ),
+            ("seconds of a run", _times(self.seconds)),
+            ("stores", ", ".join(f"{name} {count}" for name, count in sorted(self.stores.items()))),
+            ("runs with rows that kill engines", f"{self.poisoned:,}"),
+            ("charges for a replica lost nobody knows how", f"{self.unsure:,}"),
+            ("minutes in all", f"{(time.monotonic() - self.began) / 60:.1f}"),
+        ]
+        faults = [(kind, f"{count:,}") for kind, count in sorted(self.faults.items())]
+        faults.append(("all", f"{self.faults.total():,}"))
+        return [
+            Table(title="Soak", header=("what", "measured"), rows=rows),
+            Table(title="Faults", header=("what", "how often"), rows=faults),
+        ]
+
+
+def _shares(values: Sequence[float]) -> str:
+    return f"median {median(values):.2%}, at most {max(values, default=0.0):.2%}"
+
+
+def _times(values: Sequence[float]) -> str:
+    if not values:
+        return "-"
+    return f"median {median(values):.2f}, at most {max(values):.1f} ({len(values):,} measured)"
+
+
+class Soak:
+    """The cluster, the driver and the stores, kept between runs."""
+
+    def __init__(self, folder: Path, *, rows: int, seed: int) -> None:
+        self._folder = folder
+        self._rows = rows
+        self._seed = seed
+        self._groups = groups_of(rows)
+        self._inputs = write_inputs(folder / "in.jsonl", rows, self._groups)
+        self._wanted: Wanted | None = None
+        self._on_cluster = 0
+        self.totals = Totals()
+
+    def __enter__(self) -> Self:
+        self._driver = Driver()
+        self._stores = Stores()
+        self._cloud = Cloud(self._folder)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._cloud.close()
+        self._stores.close()
+        self._driver.close()
+
+    def run(self, number: int) -> bool:
+        """One run, checked; whether all is well. What failed keeps its folder."""
+        if self._wanted is None:
+            self._wanted = self._undisturbed()
+        if self._on_cluster >= RUNS_A_CLUSTER:
+            self._cloud.renew()
+            self._on_cluster = 0
+        self._on_cluster += 1
+        plan = Plan.draw(self._seed, number, self._groups)
+        folder = self._folder / f"run-{number}"
+        self._cloud.fill()
+        with self._stores.made(folder, postgres=plan.postgres) as store:
+            run = self._made(plan, folder, store)
+            try:
+                run.go()
+                self.totals.take(run, check_run(run, self._wanted))
+            except Exception as error:  # noqa: BLE001  the next runs may say more
+                self._failed(run, error)
+                return False
+            finally:
+                run.close()
+                self.totals.count(run)
+        shutil.rmtree(folder)
+        return True
+
+    def _made(self, plan: Plan, folder: Path, store: object, **more: bool) -> Run:
+        return Run(
+            plan=plan, folder=folder, inputs=self._inputs, rows=self._rows, cloud=self._cloud,
+            driver=self._driver, store=store, **more,
+        )  # fmt: skip
+
+    def _undisturbed(self) -> Wanted:
+        folder = self._folder / "undisturbed"
+        plan = Plan(
+            seed=self._seed, number=_BASE, mix="all", shards=18, postgres=False, poison=(), word=""
+        )  # fmt: skip
+        self._cloud.fill()
+        with self._stores.made(folder, postgres=False) as store:
+            run = self._made(plan, folder, store, faulty=False)
+            run.go()
+            run.close()
+            return Wanted.of(run)
+
+    def _failed(self, run: Run, error: Exception) -> None:
+        told = f"run {run.plan.number} ({run.plan.mix}): {type(error).__name__}: {error}"
+        self.totals.failures.append(told)
+        again = f"--seed {self._seed} --first {run.plan.number} --runs 1 --rows {self._rows}"
+        print(f"FAILED {told}\n  again with {again}; kept: {run.folder}", flush=True)
+        if not isinstance(error, AssertionError):
+            traceback.print_exc()
+
+
+def groups_of(rows: int) -> list[tuple[int, ...]]:
+    """The rows in groups of one to three: neighbours in the second half of the input, strewn in the first."""
+    rng = random.Random("groups")
+    strewn = list(range(rows // 2))
+    rng.shuffle(strewn)
+    left = [*strewn, *range(rows // 2, rows)]
+    groups = []
+    while left:
+        size = rng.choice((1, 1, 2, 3))
+        groups.append(tuple(left[:size]))
+        del left[:size]
+    return groups
+
+
+def write_inputs(path: Path, rows: int, groups: Sequence[tuple[int, ...]]) -> Path:
+    """Chat requests whose prompts name their row's group: so one word makes a few rows kill engines."""
+    words = {row: group_word(number) for number, group in enumerate(groups) for row in group}
+    with path.open("w") as file:
+        for row in range(rows):
+            content = f"{CANARY} number {row} of {words[row]}"
+            body = {
+                "model": "m",
+                "messages": [{"role": "user", "content": content}],
+                "max_tokens": MAX_TOKENS,
+            }
+            line = {"custom_id": f"row-{row}", "method": "POST", "url": "/v1/chat/completions", "body": body}
+            file.write(json.dumps(line) + "\n")
+    return path
+
+
+def soak(folder: Path, *, runs: int, seed: int, first: int = 0, rows: int = 2000, every: int = 10) -> Totals:
+    """Do so many runs, and say every ``every`` of them how far it is."""
+    with Soak(folder, rows=rows, seed=seed) as soaking:
+        for number_ in range(first, first + runs):
+            soaking.run(number_)
+            if (number_ - first + 1) % every == 0:
+                print(soaking.totals.line(), flush=True)
+    return soaking.totals
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--runs", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
+    parser.add_argument("--first", type=int, default=0, help="the number of the first run")
+    parser.add_argument("--rows", type=int, default=2000, help="of each run")
+    parser.add_argument("--record", action="store_true", help="write the section of tests/chaos/RESULTS.md")
+    parser.add_argument("--every", type=int, default=10, help="runs between two lines of progress")
+    given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that all that was started ends
+    facts = machine.describe()
+    command = f"python -m tests.chaos.soak --runs {given.runs} --seed {given.seed} --first {given.first} --rows {given.rows}"  # fmt: skip # noqa: E501
+    print(command, flush=True)
+    folder = Path(tempfile.mkdtemp(prefix="dray-soak-"))
+    totals = soak(
+        folder, runs=given.runs, seed=given.seed, first=given.first, rows=given.rows, every=given.every
+    )
+    text = "\n\n".join(table.markdown() for table in totals.tables())
+    print(f"\n{totals.line()}\n\n{text}")
+    if given.record:
+        RESULTS.touch()
+        head = f"{machine.sentence(facts)}.\n\n`{command}`: {SPOT} spot nodes, seed {given.seed}."
+        failed = "".join(f"\n\n- {text.splitlines()[0]}" for text in totals.failures)
+        record("soak", f"{head}\n\n{text}{failed}", RESULTS)
+    if totals.failures:
+        print(f"{len(totals.failures)} runs failed; their folders are in {folder}", file=sys.stderr)
+        return 1
+    shutil.rmtree(folder, ignore_errors=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

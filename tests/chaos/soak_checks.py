@@ -1,0 +1,174 @@
+"""What must hold after a run of the soak, and what its faults cost."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dray.history import Event
+from dray.job.attempt import POISON_MESSAGE
+from dray.requests.output import error_line
+from dray.store import JobState, ShardState
+from tests.chaos.soak_run import Fault, Kind, Run
+from tests.support.command import CANARY
+from tests.support.history import Figures, Line, check_history, read_history
+
+_GONE_SECONDS = 15.0
+_NOTICE_SECONDS = 10.0
+"""A death so long before a run's end is noticed, and charged."""
+_TOLERATED = {"DONE", "NOT_THERE", "CLAIMED_AGAIN"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """The files of an undisturbed run: the lines of ``output.jsonl``, in the order of the input."""
+
+    lines: tuple[bytes, ...]
+
+    @classmethod
+    def of(cls, run: Run) -> Wanted:
+        """What a run without faults came to."""
+        assert (run.output / "errors.jsonl").read_bytes() == b""
+        lines = (run.output / "output.jsonl").read_bytes().splitlines(keepends=True)
+        assert len(lines) == run.rows
+        return cls(lines=tuple(lines))
+
+    def files(self, poison: tuple[int, ...]) -> Mapping[str, bytes]:
+        """Output and errors of the same input, when some rows kill engines."""
+        answers = [line for index, line in enumerate(self.lines) if index not in poison]
+        errors = [error_line(index, f"row-{index}", "poison", POISON_MESSAGE) for index in sorted(poison)]
+        return {"output.jsonl": b"".join(answers), "errors.jsonl": b"".join(errors)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What the faults of a run cost. ``resumed``: seconds to the next commit after a driver's or a loss."""
+
+    figures: Figures
+    resumed: Mapping[str, list[float]]
+    unsure: int
+    """Charges for a replica of which nobody could tell whether it went alone or with its node."""
+
+
+def check_run(run: Run, wanted: Wanted) -> Cost:
+    """I1 to I8; AssertionError names the one that is broken."""
+    figures = check_history(run.history, run.store.url, run.job, run.output)
+    assert figures.rows == run.rows, f"I1: {figures.rows} of {run.rows} rows have an outcome"
+    _check_files(run, wanted)
+    _check_nothing_left(run)
+    unsure = _check_charges(run)
+    lines = read_history(run.history, run.job)
+    return Cost(figures=figures, resumed=_resumed(run, lines), unsure=unsure)
+
+
+def _check_files(run: Run, wanted: Wanted) -> None:
+    """I8: the bytes of an undisturbed run."""
+    for name, content in wanted.files(run.plan.poison).items():
+        found = (run.output / name).read_bytes()
+        if found != content:
+            lines, expected = set(found.splitlines()), set(content.splitlines())
+            raise AssertionError(
+                f"I8: {name} differs: {len(lines - expected)} lines are not wanted, "
+                f"{len(expected - lines)} are missing: {sorted(lines ^ expected)[:3]}"
+            )
+
+
+def _check_nothing_left(run: Run) -> None:
+    """I7 and I9."""
+    store = run.opened()
+    job = store.get_job(run.job)
+    assert job.state is JobState.COMPLETED, f"I4: the job is {job.state}"
+    assert job.driver is None, "I7: the driver's lease is still there"
+    leased = [one.number for one in store.shards(run.job) if one.state is ShardState.LEASED]
+    assert not leased, f"I7: shards are still leased: {leased}"
+    running = [one for one in store.attempts(run.job) if one.cause is None]
+    assert not running, f"I7: attempts that never ended: {running}"
+    assert not run.report["actors"], f"I7: actors are left: {run.report['actors']}"
+    expected = {"output.jsonl", "errors.jsonl", "report.html", f".dray/{run.job}/requests.jsonl"}
+    found = {str(path.relative_to(run.output)) for path in run.output.rglob("*") if path.is_file()}
+    assert found == expected, f"I7: files beside the outputs: {found ^ expected}"
+    beside = {path.name for path in run.folder.iterdir()}
+    more = beside - {"out", "history", "driver.log", "report.json", "faults.jsonl", "jobs.db"}
+    # The soak itself has the store open.
+    assert more <= {"jobs.db-journal", "jobs.db-turn"}, f"I7: files beside the store: {more}"
+    for path in (run.log, run.output / "report.html"):
+        assert CANARY not in path.read_text(), f"I9: a prompt stands in {path.name}"
+    _wait_for_processes(run)
+
+
+def _wait_for_processes(run: Run) -> None:
+    deadline = time.monotonic() + _GONE_SECONDS
+    while left := run.cloud.replica_processes():
+        assert time.monotonic() < deadline, f"I7: processes of replicas are left: {left}"
+        time.sleep(0.1)
+
+
+def _check_charges(run: Run) -> int:
+    """I6: charged is what the table charges, once for each loss; returns the losses of unknown kind."""
+    faults, charges = run.faults, run.opened().charges(run.job)
+    killed = {f"replica {fault.replica}" for fault in faults if fault.kind is Kind.REPLICA}
+    lost = {f"node {fault.node}" for fault in faults if fault.kind is Kind.NODE}
+    at_engines = {one.event for one in charges if one.budget in ("model", "replica")}
+    at_nodes = {one.event for one in charges if one.budget in ("infra", "node")}
+    other = {one.budget for one in charges} - {"model", "replica", "infra", "node"}
+    assert not other, f"I6: charged to {other}"
+    # A replica of which Ray said in time neither how it died nor that its node lives.
+    unsure = {event for event in at_nodes if event.startswith("replica ")}
+    assert not unsure or killed or lost, f"I6: lost without a kill: {unsure}"
+    strange = at_nodes - lost - unsure
+    assert not strange, f"I6: charged as lost nodes, which nobody killed: {strange}"
+    deaths = at_engines - killed
+    allowed = len(run.plan.poison) * (math.log2(run.rows) + 2)
+    assert len(deaths) <= allowed, f"I6: {len(deaths)} deaths of engines, {allowed:.0f} by poison: {deaths}"
+    _check_causes(run)
+    if not any(fault.kind is Kind.DRIVER for fault in faults):
+        _check_charged(run, at_engines | at_nodes)
+    return len(unsure)
+
+
+def _check_causes(run: Run) -> None:
+    kinds = {fault.kind for fault in run.faults}
+    causes = {one.cause for one in run.opened().attempts(run.job)} - _TOLERATED
+    explained: dict[str, bool] = {
+        "SPOT": bool(kinds & {Kind.OBEYED, Kind.LYING}),
+        "NODE_LOSS": bool(kinds & {Kind.NODE, Kind.REPLICA}),
+        "ENGINE_CRASH": Kind.REPLICA in kinds or bool(run.plan.poison),
+        "POISON": bool(run.plan.poison),
+        "DRIVER_LOST": Kind.DRIVER in kinds,
+    }
+    strange = {str(cause) for cause in causes if not explained.get(str(cause), False)}
+    assert not strange, f"I6: attempts ended by {strange}, which nobody caused"
+
+
+def _check_charged(run: Run, events: set[str]) -> None:
+    """A replica that was killed alone, in time before the end, is charged."""
+    gone = {fault.node for fault in run.faults if fault.kind is not Kind.REPLICA}
+    last = max(line.at for line in read_history(run.history, run.job))
+    for fault in run.faults:
+        early = fault.at < last - _NOTICE_SECONDS * 1e9
+        if fault.kind is Kind.REPLICA and early and fault.node not in gone:
+            assert f"replica {fault.replica}" in events, f"I6: nobody was charged for {fault}"
+
+
+def _resumed(run: Run, lines: list[Line]) -> dict[str, list[float]]:
+    """Seconds from a fault to the first commit after it; of rows of a shard that it hit, but for a driver."""
+    acks = [line for line in lines if line.event is Event.ACK]
+    found: dict[str, list[float]] = {Kind.DRIVER: [], Kind.REPLICA: [], Kind.NODE: []}
+    for fault in run.faults:
+        if fault.kind not in found:
+            continue
+        first = next((line for line in acks if line.at > fault.at and _goes_on(line, fault)), None)
+        if first is not None:
+            found[fault.kind].append((first.at - fault.at) / 1e9)
+    return found
+
+
+def _goes_on(line: Line, fault: Fault) -> bool:
+    if fault.kind is Kind.DRIVER:
+        return True
+    return any(
+        line.session > (held.number, held.epoch) and any(held.first <= i < held.last for i in line.indexes)
+        for held in fault.held
+    )

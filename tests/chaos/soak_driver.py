@@ -1,0 +1,262 @@
+"""The driver of the soak: a process that stays warm, and forks one that runs a job for each line on stdin.
+
+::
+
+    python -m tests.chaos.soak_driver
+
+A line is a JSON object with the fields of :class:`Order`. It answers ``{"pid": N}`` when the fork is there,
+and ``{"ended": N, "code": C}`` when it is gone. Only the fork drives, so it alone is killed, and the next one
+starts in a tenth of a second: everything is imported.
+
+What runs is what the flow runs, with the flow's own classes for shards, monitor and notices. Instead of
+Prefect's task engine, threads of this process call the plain function of a shard's task, and call it again
+when it says that the attempt was interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import sys
+import time
+import traceback
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NoReturn, Self
+
+import ray
+
+import tasks.infer
+import tasks.infer_shard
+import tasks.monitor
+import tasks.noticing
+import tasks.replicas
+from dray import history
+from dray.cluster import ClusterInfo, ClusterSettings, ReplicaPool, open_cluster
+from dray.cluster.handed_down import handed_down
+from dray.cluster.pool import SLOTS
+from dray.engine import EngineSpec
+from dray.errors import InterruptedShardError
+from dray.job.finalising import ReplicaAccount, finalise_job
+from dray.job.ingesting import engine_kind, ingest_job, open_shards
+from dray.job.keeping import kept
+from dray.job.ledger import JobLedger
+from dray.job.opening import OpenJob, open_job
+from dray.job.settings import JobSettings
+from dray.job.shard import ShardReceipt
+from dray.job.timeline import Timeline
+from dray.requests import RowDefaults, source_of
+from dray.store import Shard, open_store
+from tasks.cluster import RunningCluster
+from tasks.infer import ShardTasks
+from tasks.infer_shard import ShardWork, infer_shard
+from tasks.monitor import Monitor
+from tasks.noticing import Noticing
+from tasks.replicas import start_replicas
+
+REPLICAS = 3
+_GONE_SECONDS = 10.0  # for Ray to end actors
+
+logger = logging.getLogger("soak")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """One job, and where what is said of it goes: ``log``, and ``report`` when it has ended well.
+
+    ``notices`` says whether to listen for any: a process on each node, for each driver.
+    """
+
+    job: str
+    inputs: str
+    output: str
+    store: str = field(repr=False)
+    history: str
+    log: str
+    report: str
+    address: str
+    token: str = field(repr=False)
+    shard_rows: int
+    engine: dict[str, Any]
+    notices: bool
+
+    def settings(self) -> JobSettings:
+        """The job's."""
+        return JobSettings(
+            source=source_of(self.inputs),
+            defaults=RowDefaults(),
+            model="simulated",
+            output=self.output,
+            store_url=self.store,
+            engine="simulated",
+            engine_arguments=self.engine,
+            replicas=REPLICAS,
+            job_id=self.job,
+            shard_rows=self.shard_rows,
+        )
+
+
+class ThreadShards(ShardTasks):
+    """Shard tasks as threads of this process."""
+
+    def __init__(self, job: OpenJob, shards: list[Shard], lanes: int, cluster: ClusterInfo) -> None:
+        super().__init__(job, shards, lanes, cluster)
+        self._threads = ThreadPoolExecutor(SLOTS * lanes, thread_name_prefix="shard")
+
+    def __enter__(self) -> Self:
+        self._fill()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _fill(self) -> None:
+        while self._waiting and len(self._running) < self._limit:
+            shard = self._waiting.popleft()
+            work = ShardWork(job=self._job.lease, shard=shard, store_url=self._job.settings.store_url)
+            future = self._threads.submit(_run_shard, shard.number, work)
+            self._running[future] = (future, shard)
+
+    def _collect(self) -> None:
+        if not self._running:
+            time.sleep(0.2)
+            return
+        done, _ = wait(self._running, timeout=1.0, return_when=FIRST_COMPLETED)
+        for future in done:
+            self._take(future)
+            self._look_at = time.monotonic()
+
+    def _take(self, reference: Future[Any]) -> None:
+        del self._running[reference]
+        receipt = reference.result()
+        if isinstance(receipt, ShardReceipt) and receipt.last_commit is not None:
+            self._last_commit = max(self._last_commit or 0.0, receipt.last_commit)
+
+
+def _run_shard(number: int, work: ShardWork) -> Any:
+    while True:
+        try:
+            return infer_shard.fn(number, work)
+        except InterruptedShardError as error:
+            logger.info("shard %d: %s", number, error)
+
+
+class QuietMonitor(Monitor):
+    """Without the parts that talk to Prefect's server."""
+
+    def __enter__(self) -> Self:
+        self._last_ui_look = math.inf
+        self._thread.start()
+        return self
+
+
+def run_job(order: Order) -> dict[str, Any]:
+    """The flow, without Prefect; what it came to, and the actors of the job that were left."""
+    timeline = Timeline(time.time())
+    job = open_job(order.settings())
+    where = ClusterSettings(address=order.address, auth_token=order.token, environment=handed_down())
+    cluster = open_cluster(where)
+    cluster.start()
+    accounts: list[ReplicaAccount] = []
+    try:
+        with kept(job):
+            shards = ingest_job(job, replicas=REPLICAS)
+            if open_shards(shards):
+                accounts = _run_shards(job, shards, cluster.wait(), timeline, notices=order.notices)
+        cluster.wait()
+        left = _actors_left(job.job_id)
+    finally:
+        cluster.leave()
+    with kept(job):
+        result = finalise_job(job, timeline, accounts)
+    with open_store(job.settings.store_url, create=False) as store:
+        store.release_job(job.lease)
+    return {"result": result.as_dict(), "actors": left}
+
+
+def _run_shards(
+    job: OpenJob, shards: list[Shard], info: ClusterInfo, timeline: Timeline, *, notices: bool
+) -> list[ReplicaAccount]:
+    with open_store(job.settings.store_url, create=False) as store:
+        kind, model_name = engine_kind(store, job)
+    arguments = dict(job.settings.engine_arguments)
+    spec = EngineSpec(
+        name="simulated", model="simulated", kind=kind, model_name=model_name, arguments=arguments
+    )
+    ledger = JobLedger(job)
+    pool = ReplicaPool(f"{job.job_id}/{job.lease.epoch}", spec, info, REPLICAS, ledger)
+    stable = replace(info, nodes=tuple(replace(node, stable=True) for node in info.nodes))
+    noticing = Noticing(job, pool, info if notices else stable)
+    pool.start()
+    try:
+        with ThreadShards(job, shards, pool.lanes, info) as running:
+            start_replicas.fn(job, pool, noticing, timeline)
+            with QuietMonitor(job, pool, ledger, noticing) as monitor:
+                running.run(monitor)
+    finally:
+        pool.stop()
+    return RunningCluster.accounts(pool.starts(), monitor.statuses())
+
+
+def _actors_left(job_id: str) -> list[str]:
+    deadline = time.monotonic() + _GONE_SECONDS
+    while True:
+        named = ray.util.list_named_actors(all_namespaces=True)
+        left = [one["name"] for one in named if one["name"].startswith(f"{job_id}/")]
+        if not left or time.monotonic() > deadline:
+            return left
+        time.sleep(0.05)
+
+
+def _drive(order: Order) -> NoReturn:
+    """In the fork: run the job, and end with this process."""
+    code = 1
+    try:
+        log = os.open(order.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        logging.basicConfig(format="%(asctime)s %(threadName)s %(message)s", level=logging.WARNING)
+        logger.setLevel(logging.INFO)
+        for module in (tasks.infer, tasks.infer_shard, tasks.monitor, tasks.noticing, tasks.replicas):
+            module.get_run_logger = lambda: logger  # there is no run of Prefect's
+        os.environ[history.FOLDER_VARIABLE] = order.history
+        history._folder = order.history  # read at import, before there was this job
+        logger.info("driver %d: %s", os.getpid(), order)
+        report = run_job(order)
+        logger.info("done")
+        part = Path(f"{order.report}.part")
+        part.write_text(json.dumps(report))
+        part.replace(order.report)
+        code = 0
+    except BaseException:  # noqa: BLE001  the end of a process
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def main() -> None:
+    """Serve until stdin ends."""
+    os.environ["DRAY_NO_WAIT"] = "1"
+
+    def answer(**values: Any) -> None:
+        print(json.dumps(values), flush=True)
+
+    answer(ready=os.getpid())
+    for line in sys.stdin:
+        order = Order(**json.loads(line))
+        pid = os.fork()
+        if not pid:
+            _drive(order)
+        answer(pid=pid)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        answer(ended=pid, code=code)
+
+
+if __name__ == "__main__":
+    main()

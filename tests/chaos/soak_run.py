@@ -1,0 +1,448 @@
+"""One run of the soak: a job, and the faults that befall it."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from dray import store as stores
+from dray.errors import DrayError
+from dray.store import Shard, ShardState
+from tests.chaos.soak_cloud import Cloud, Driver, Store, is_replica
+from tests.chaos.soak_driver import Order
+
+SEQS = 16
+SECONDS_PER_TOKEN = 0.01
+FAULTS_A_RUN = 8
+"""So many and no more, so that a run ends: undisturbed it takes about as long as these."""
+LIMIT_SECONDS = 240.0
+"""A run that takes longer hangs."""
+SAFE_ROWS = 32
+"""A suspect with so few rows left is not killed by us.
+
+The second death of an engine under one row that has it to itself makes that row an error: rightly, for how
+should dray know that it was us?
+"""
+NODES_A_RUN = 3  # that a run may lose: each costs seconds
+DRIVERS_A_RUN = 2
+
+
+class Kind(StrEnum):
+    """What befalls a job."""
+
+    REPLICA = "replica killed"
+    NODE = "node killed"
+    OBEYED = "notice, obeyed"
+    LYING = "notice, lying"
+    STOPPED = "replica stopped"
+    DRIVER = "driver killed"
+    STORE = "store"
+
+
+_ALL = {
+    Kind.REPLICA: 30,
+    Kind.NODE: 8,
+    Kind.OBEYED: 6,
+    Kind.LYING: 6,
+    Kind.STOPPED: 18,
+    Kind.DRIVER: 10,
+    Kind.STORE: 14,
+}
+
+
+def _only(*kinds: Kind) -> dict[Kind, int]:
+    return {kind: _ALL[kind] for kind in kinds}
+
+
+MIXES: dict[str, tuple[float, dict[Kind, int]]] = {
+    "all": (0.4, _ALL),
+    "no notices": (0.35, _only(Kind.REPLICA, Kind.NODE, Kind.STOPPED, Kind.DRIVER, Kind.STORE)),
+    "notices": (0.1, _only(Kind.OBEYED, Kind.LYING, Kind.STOPPED, Kind.STORE)),
+    "kills": (0.08, _only(Kind.REPLICA, Kind.NODE)),
+    "drivers": (0.07, _only(Kind.DRIVER, Kind.STOPPED, Kind.STORE)),
+}
+"""In some runs there are only faults of which it is known what they are charged to.
+
+Where no notice comes, nobody listens for one: that is half of the processes that a driver starts.
+"""
+
+POISON_SHARE = 0.08
+POSTGRES_SHARE = 0.2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """A shard that ran on a replica when that was lost."""
+
+    number: int
+    epoch: int
+    first: int
+    last: int
+
+
+@dataclass(kw_only=True)
+class Fault:
+    """What was done, at ``at`` (monotonic nanoseconds). ``noticed``: its notice was recorded by the end."""
+
+    kind: str
+    at: int
+    node: str | None = None
+    replica: str | None = None
+    held: Sequence[Held] = ()
+    noticed: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a run is to be, all of it drawn from its seed. ``poison`` are rows, ``word`` stands in these."""
+
+    seed: int
+    number: int
+    mix: str
+    shards: int
+    postgres: bool
+    poison: tuple[int, ...]
+    word: str
+
+    @classmethod
+    def draw(cls, seed: int, number: int, groups: Sequence[tuple[int, ...]]) -> Plan:
+        """The plan of the run of this number."""
+        rng = random.Random(f"{seed} {number}")
+        mix = rng.choices(list(MIXES), [share for share, _ in MIXES.values()])[0]
+        group = rng.randrange(len(groups))
+        poisoned = rng.random() < POISON_SHARE and mix in ("all", "no notices")
+        return cls(
+            seed=seed,
+            number=number,
+            mix=mix,
+            shards=24 if poisoned else rng.randint(12, 24),
+            postgres=rng.random() < POSTGRES_SHARE,
+            poison=groups[group] if poisoned else (),
+            word=group_word(group) if poisoned else "",
+        )
+
+    @property
+    def notices(self) -> bool:
+        """Whether a notice may come."""
+        return Kind.LYING in MIXES[self.mix][1]
+
+    def faults(self) -> Iterator[tuple[float, Kind, random.Random]]:
+        """Seconds to wait, what comes then, and the randomness of it; for ever."""
+        rng = random.Random(f"{self.seed} {self.number} faults")
+        kinds = MIXES[self.mix][1]
+        while True:
+            kind = rng.choices(list(kinds), list(kinds.values()))[0]
+            yield rng.uniform(0.2, 2.0), kind, random.Random(rng.random())
+
+
+def group_word(group: int) -> str:
+    """What stands in the prompts of a group of rows, and in no other."""
+    return f"group-{group:04};"
+
+
+@dataclass(kw_only=True)
+class Run:
+    """A job under faults."""
+
+    plan: Plan
+    folder: Path
+    inputs: Path
+    rows: int
+    cloud: Cloud
+    driver: Driver
+    store: Store
+    faulty: bool = True
+    faults: list[Fault] = field(default_factory=list)
+    skipped: int = 0
+    seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.job = f"soak-{self.plan.number}"
+        self.output = self.folder / "out"
+        self.history = self.folder / "history"
+        self.history.mkdir(parents=True)
+        self.log = self.folder / "driver.log"
+        self._report = self.folder / "report.json"
+        self._opened: stores.Store | None = None
+        self._sessions: dict[int, tuple[int, int]] = {}  # of replicas' processes: one that each had
+        self._stopped: set[int] = set()
+        self._threads: list[threading.Thread] = []
+        self._over = threading.Event()
+        self._pid = 0
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """What the last driver said."""
+        found: dict[str, Any] = json.loads(self._report.read_text())
+        return found
+
+    def go(self) -> None:
+        """Run the job to its end."""
+        began = time.monotonic()
+        try:
+            self._go(began)
+            self.seconds = time.monotonic() - began
+        except BaseException:
+            self._kill_driver()
+            raise
+        finally:
+            self._over.set()
+            for thread in self._threads:
+                thread.join()
+            for pid in list(self._stopped):
+                self._continue(pid)
+            self._note_faults()
+            self.cloud.end_condemned()
+
+    def close(self) -> None:
+        """Let go of the store."""
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
+
+    def opened(self) -> stores.Store:
+        """The job's store, seen from here."""
+        if self._opened is None:
+            self._opened = stores.open_store(self.store.url, create=False)
+        return self._opened
+
+    # -- the driver -----------------------------------------------------------------------
+
+    def _go(self, began: float) -> None:
+        self._start()
+        coming = self.plan.faults()
+        delay, kind, rng = next(coming)
+        due = began + delay
+        while True:
+            now = time.monotonic()
+            faulty = self.faulty and len(self.faults) < FAULTS_A_RUN
+            code = self.driver.wait((due if faulty else now + 1.0) - now)
+            if code == 0:
+                return
+            if code is not None:
+                assert code == -signal.SIGKILL, f"the driver ended with {code}:\n{self._tail()}"
+                self._start()
+            elif time.monotonic() - began > LIMIT_SECONDS:
+                raise AssertionError(f"not done after {LIMIT_SECONDS:.0f} s:\n{self._tail()}")
+            elif faulty and time.monotonic() >= due:
+                self._befall(kind, rng)
+                delay, kind, rng = next(coming)
+                due = time.monotonic() + delay
+
+    def _start(self) -> None:
+        engine: dict[str, Any] = {"max_num_seqs": SEQS, "seconds_per_token": SECONDS_PER_TOKEN}
+        if self.plan.word:
+            engine["crash_on"] = self.plan.word
+        settings = self.cloud.raylets.settings
+        assert settings.address is not None
+        assert settings.auth_token is not None
+        order = Order(
+            job=self.job,
+            inputs=str(self.inputs),
+            output=str(self.output),
+            store=self.store.through,
+            history=str(self.history),
+            log=str(self.log),
+            report=str(self._report),
+            address=settings.address,
+            token=settings.auth_token,
+            shard_rows=-(-self.rows // self.plan.shards),
+            engine=engine,
+            notices=self.plan.notices,
+        )
+        self._pid = self.driver.start(order)
+
+    def _kill_driver(self) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGKILL)
+        while self.driver.wait(10) is None:
+            pass
+
+    def _tail(self) -> str:
+        return self.log.read_text()[-4000:] if self.log.exists() else ""
+
+    def _note_faults(self) -> None:
+        lines = [json.dumps(asdict(self.plan))] + [json.dumps(asdict(fault)) for fault in self.faults]
+        (self.folder / "faults.jsonl").write_text("\n".join(lines) + "\n")
+
+    # -- the faults -----------------------------------------------------------------------
+
+    def _befall(self, kind: Kind, rng: random.Random) -> None:
+        acts: dict[Kind, Callable[[random.Random], bool]] = {
+            Kind.REPLICA: self._kill_replica,
+            Kind.NODE: self._kill_node,
+            Kind.OBEYED: lambda rng: self._announce(rng, obeyed=True),
+            Kind.LYING: lambda rng: self._announce(rng, obeyed=False),
+            Kind.STOPPED: self._stop_replica,
+            Kind.DRIVER: self._end_driver,
+            Kind.STORE: self._trouble_store,
+        }
+        try:
+            done = acts[kind](rng)
+        except DrayError:  # there is no store yet, or no job in it
+            done = False
+        self.skipped += not done
+
+    def _kill_replica(self, rng: random.Random) -> bool:
+        found = sorted(self._at_work().items())
+        rng.shuffle(found)
+        for name, pid in found:
+            if pid in self._stopped:
+                continue
+            held = self._held([name])
+            if any(shard.crashes and shard.remaining <= SAFE_ROWS for shard in held):
+                continue
+            at = time.monotonic_ns()
+            os.kill(pid, signal.SIGKILL)
+            node = next((row.node for row in self.opened().replicas(self.job) if row.name == name), None)
+            self.faults.append(Fault(kind=Kind.REPLICA, at=at, replica=name, node=node, held=_held(held)))
+            return True
+        return False
+
+    def _kill_node(self, rng: random.Random) -> bool:
+        number = self._spare_node(rng)
+        if number is None:
+            return False
+        node = self.cloud.node_id(number)
+        held = self._held(self._names_on(node))
+        at = self.cloud.kill(number)
+        self.faults.append(Fault(kind=Kind.NODE, at=at, node=node, held=_held(held)))
+        self.cloud.refill()
+        return True
+
+    def _announce(self, rng: random.Random, *, obeyed: bool) -> bool:
+        number = self._spare_node(rng)
+        if number is None:
+            return False
+        node = self.cloud.node_id(number)
+        fault = Fault(kind=Kind.OBEYED if obeyed else Kind.LYING, at=time.monotonic_ns(), node=node)
+        self.cloud.announce(number, rng.choice((10, 30, 120)))
+        self.faults.append(fault)
+        self.cloud.refill()
+        if obeyed:
+            self._later(lambda: self._take_back(fault, number, rng.uniform(0.0, 4.0)))
+        return True
+
+    def _take_back(self, fault: Fault, number: int, seconds: float) -> None:
+        """End an announced node, some time after somebody has heard of it."""
+        assert fault.node is not None
+        while not self._over.wait(0.1) and not fault.noticed:
+            with suppress(DrayError):
+                fault.noticed = any(one.node == fault.node for one in self.opened().notices(self.job))
+        if fault.noticed and not self._over.wait(seconds):
+            self.cloud.kill(number)
+
+    def _stop_replica(self, rng: random.Random) -> bool:
+        found = [pid for _, pid in sorted(self._at_work().items()) if pid not in self._stopped]
+        if not found:
+            return False
+        pid, seconds = rng.choice(found), rng.uniform(0.5, 5.0)
+        self._stopped.add(pid)
+        os.kill(pid, signal.SIGSTOP)
+        self.faults.append(Fault(kind=Kind.STOPPED, at=time.monotonic_ns()))
+
+        def go_on() -> None:
+            self._over.wait(seconds)
+            self._continue(pid)
+
+        self._later(go_on)
+        return True
+
+    def _continue(self, pid: int) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+        self._stopped.discard(pid)
+
+    def _end_driver(self, rng: random.Random) -> bool:
+        if sum(fault.kind is Kind.DRIVER for fault in self.faults) >= DRIVERS_A_RUN:
+            return False
+        at = time.monotonic_ns()
+        os.kill(self._pid, signal.SIGKILL)
+        code = self.driver.wait(30)
+        assert code is not None, "the driver survives SIGKILL"
+        if code != -signal.SIGKILL:  # it had ended by then
+            self.driver._told.put({"code": code})
+            return False
+        self.faults.append(Fault(kind=Kind.DRIVER, at=at))
+        time.sleep(rng.uniform(0.0, 0.3))
+        self._start()
+        return True
+
+    def _trouble_store(self, rng: random.Random) -> bool:
+        kind = rng.choice(self.store.kinds)
+        act: Callable[[], bool] = getattr(self.store, kind)
+        fault = Fault(kind=f"{Kind.STORE} {kind}", at=time.monotonic_ns())
+
+        def do() -> None:
+            if act():
+                self.faults.append(fault)
+
+        self._later(do)
+        return True
+
+    def _later(self, work: Callable[[], None]) -> None:
+        thread = threading.Thread(target=work, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    # -- who is there ---------------------------------------------------------------------
+
+    def _spare_node(self, rng: random.Random) -> int | None:
+        gone = sum(fault.kind in (Kind.NODE, Kind.OBEYED, Kind.LYING) for fault in self.faults)
+        usable = sorted(self.cloud.usable)
+        return rng.choice(usable) if len(usable) > 1 and gone < NODES_A_RUN else None
+
+    def _names_on(self, node: str) -> list[str]:
+        with suppress(DrayError):
+            return [row.name for row in self.opened().replicas(self.job) if row.node == node]
+        return []
+
+    def _held(self, replicas: Sequence[str]) -> list[Shard]:
+        with suppress(DrayError):
+            shards = self.opened().shards(self.job)
+            return [one for one in shards if one.state is ShardState.LEASED and one.replica in replicas]
+        return []
+
+    def _at_work(self) -> dict[str, int]:
+        """The live replicas that have had rows, by name, with their pids."""
+        for file in self.history.glob("*.history"):
+            pid = int(file.name.partition("-")[0])
+            if pid not in self._sessions:
+                first, newline, _ = file.read_bytes().partition(b"\n")
+                line = json.loads(first) if newline else {}
+                if line.get("event") == "admitted":
+                    self._sessions[pid] = (line["shard"], line["epoch"])
+        living = {pid: session for pid, session in self._sessions.items() if self._is_replica(pid)}
+        if not living:
+            return {}
+        attempts = self.opened().attempts(self.job)
+        names = {(one.shard, one.epoch): one.replica for one in attempts}
+        there = {row.name for row in self.opened().replicas(self.job)}
+        found = {names.get(session): pid for pid, session in living.items()}
+        return {name: pid for name, pid in found.items() if name is not None and name in there}
+
+    def _is_replica(self, pid: int) -> bool:
+        """Whether a process is a replica of our own cluster: nobody else's is touched."""
+        with suppress(psutil.Error):
+            process = psutil.Process(pid)
+            ours = any(parent.pid == self.cloud.raylets._process.pid for parent in process.parents())
+            return ours and is_replica(process)
+        return False
+
+
+def _held(shards: Sequence[Shard]) -> list[Held]:
+    return [
+        Held(number=one.number, epoch=one.epoch, first=one.first_index, last=one.last_index) for one in shards
+    ]
