@@ -53,12 +53,12 @@ def test_the_job_goes_on(tmp_path: Path) -> None:
 
     assert ended.code == 0, ended.stderr
     assert ended.json["counts"] == {"total": ROWS, "done": ROWS, "failed": 0, "skipped": 0}
-    assert ended.json["retries"] == {"NODE_LOSS": 2}
+    assert ended.json["retries"] == {"ENGINE_CRASH": 1, "NODE_LOSS": 1}
     assert (output / "output.jsonl").read_bytes() == expected
     assert "its worker process died; running it again" in ended.stderr
     with open_store(f"sqlite:///{output / 'dray.db'}", create=False) as store:
         assert store.verify_counts(JOB).done == ROWS
-        assert [attempt.cause for attempt in store.attempts(JOB)] == ["NODE_LOSS", "NODE_LOSS", "DONE"]
+        assert [attempt.cause for attempt in store.attempts(JOB)] == ["ENGINE_CRASH", "NODE_LOSS", "DONE"]
     runs = _shard_runs()
     assert len(runs) == 2  # the second after the worker's death
     assert max(run["run_count"] for run in runs) == 2  # the first was retried after the replica's
