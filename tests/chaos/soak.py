@@ -2,7 +2,7 @@
 
 ::
 
-    python -m tests.chaos.soak --runs 300 [--seed S] [--first N] [--rows 2000] [--record]
+    python -m tests.chaos.soak --runs 300 [--lanes 2] [--seed S] [--first N] [--rows 2000] [--record]
 
 Each run is a job of 2,000 requests on three spot nodes beside a stable head, one simulated replica each. At
 random moments, 0.2 to 2 s apart: a replica is killed, or stopped for up to 5 s; a node is killed; AWS takes a
@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import random
 import shutil
 import signal
@@ -30,7 +31,10 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Self
 
@@ -89,6 +93,18 @@ class Totals:
         self.skipped += run.skipped
         self.stores["PostgreSQL" if run.plan.postgres else "SQLite"] += 1
         self.poisoned += bool(run.plan.poison)
+
+    def add(self, other: Totals) -> None:
+        """What another lane's runs came to."""
+        for name in ("runs", "rows", "skipped", "poisoned", "lost", "duplicated", "unsure"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.seconds += other.seconds
+        self.faults += other.faults
+        self.stores += other.stores
+        self.shares += other.shares
+        self.failures += other.failures
+        for kind, seconds in other.resumed.items():
+            self.resumed.setdefault(kind, []).extend(seconds)
 
     def line(self) -> str:
         """How far it is."""
@@ -257,6 +273,26 @@ def soak(folder: Path, *, runs: int, seed: int, first: int = 0, rows: int = 2000
     return soaking.totals
 
 
+def lanes(
+    folder: Path, count: int, *, runs: int, seed: int, first: int = 0, rows: int = 2000, every: int = 10
+) -> Totals:
+    """The same as :func:`soak`, by ``count`` processes with a cluster each: runs mostly wait."""
+    if count == 1:
+        return soak(folder, runs=runs, seed=seed, first=first, rows=rows, every=every)
+    totals = Totals()
+    bounds = [first + runs * lane // count for lane in range(count + 1)]
+    with ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn")) as pool:
+        futures = []
+        for lane, (begin, end) in enumerate(pairwise(bounds)):
+            own = folder / f"lane-{lane}"
+            own.mkdir()
+            told = partial(soak, own, runs=end - begin, seed=seed, first=begin, rows=rows, every=every)
+            futures.append(pool.submit(told))
+        for future in as_completed(futures):
+            totals.add(future.result())
+    return totals
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -265,6 +301,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
     parser.add_argument("--first", type=int, default=0, help="the number of the first run")
     parser.add_argument("--rows", type=int, default=2000, help="of each run")
+    parser.add_argument(
+        "--lanes", type=int, default=1, help="clusters at a time, with a share of the runs each"
+    )
     parser.add_argument("--record", action="store_true", help="write the section of tests/chaos/RESULTS.md")
     parser.add_argument("--every", type=int, default=10, help="runs between two lines of progress")
     given = parser.parse_args()
@@ -273,14 +312,20 @@ def main() -> int:
     command = f"python -m tests.chaos.soak --runs {given.runs} --seed {given.seed} --first {given.first} --rows {given.rows}"  # fmt: skip # noqa: E501
     print(command, flush=True)
     folder = Path(tempfile.mkdtemp(prefix="dray-soak-"))
-    totals = soak(
-        folder, runs=given.runs, seed=given.seed, first=given.first, rows=given.rows, every=given.every
+    totals = lanes(
+        folder,
+        given.lanes,
+        runs=given.runs,
+        seed=given.seed,
+        first=given.first,
+        rows=given.rows,
+        every=given.every,
     )
     text = "\n\n".join(table.markdown() for table in totals.tables())
     print(f"\n{totals.line()}\n\n{text}")
     if given.record:
         RESULTS.touch()
-        head = f"{machine.sentence(facts)}.\n\n`{command}`: {SPOT} spot nodes, seed {given.seed}."
+        head = f"{machine.sentence(facts)}.\n\n`{command}`: {given.lanes} clusters with {SPOT} spot nodes each."
         failed = "".join(f"\n\n- {text.splitlines()[0]}" for text in totals.failures)
         record("soak", f"{head}\n\n{text}{failed}", RESULTS)
     if totals.failures:
