@@ -325,7 +325,8 @@ def main() -> int:
     print(f"\n{totals.line()}\n\n{text}")
     if given.record:
         RESULTS.touch()
-        head = f"{machine.sentence(facts)}.\n\n`{command}`: {given.lanes} clusters with {SPOT} spot nodes each."
+        where = f"{given.lanes} clusters with {SPOT} spot nodes each"
+        head = f"{machine.sentence(facts)}.\n\n`{command}`: {where}."
         failed = "".join(f"\n\n- {text.splitlines()[0]}" for text in totals.failures)
         record("soak", f"{head}\n\n{text}{failed}", RESULTS)
     if totals.failures:
