@@ -11,6 +11,8 @@ import tempfile
 import hypothesis
 import pytest
 
+from tests.support.rounds import MANY_ROUNDS
+
 # Set before anything imports Prefect, Ray or vLLM, and inherited by every process that a test starts.
 os.environ.update(
     {
@@ -37,6 +39,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("dray")
     group.addoption("--seed", type=int, default=None, help="draw the same as the run that printed this seed")
     group.addoption("--chaos-rounds", type=int, default=10, help="how often each chaos test kills something")
+    group.addoption("--record", action="store_true", help="write what chaos tests measure into RESULTS.md")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Long tests run where many rounds are asked for: in ``make chaos``, not in ``make test``."""
+    if config.option.chaos_rounds < MANY_ROUNDS:
+        skip = pytest.mark.skip(reason=f"takes minutes: only with --chaos-rounds {MANY_ROUNDS} or more")
+        for item in items:
+            if item.get_closest_marker("long"):
+                item.add_marker(skip)
 
 
 @pytest.hookimpl(tryfirst=True)

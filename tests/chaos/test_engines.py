@@ -54,7 +54,15 @@ def _with_word(path: Path, rows: int, bad: set[int], word: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("bad", [{250}, {0}, {ROWS - 1}, {300, 301}], ids=["middle", "first", "last", "two"])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        pytest.param({250}, id="middle"),
+        pytest.param({0}, id="first", marks=pytest.mark.long),
+        pytest.param({ROWS - 1}, id="last", marks=pytest.mark.long),
+        pytest.param({300, 301}, id="two", marks=pytest.mark.long),
+    ],
+)
 def test_poison_rows_are_found_and_nothing_else_fails(
     bad: set[int], make_job: Callable[..., Job], tmp_path: Path
 ) -> None:
@@ -72,6 +80,7 @@ def test_poison_rows_are_found_and_nothing_else_fails(
     assert job.causes() <= {"ENGINE_CRASH"}
 
 
+@pytest.mark.long
 def test_an_engine_that_always_dies_ends_the_job_and_accuses_no_row(
     make_job: Callable[..., Job], tmp_path: Path
 ) -> None:
@@ -101,6 +110,7 @@ def test_too_little_memory_shrinks_the_engines(make_job: Callable[..., Job], tmp
     assert "4 requests at a time" in run.stderr()  # 16, halved twice
 
 
+@pytest.mark.long
 def test_memory_that_never_suffices_is_the_configurations_fault(
     make_job: Callable[..., Job], tmp_path: Path
 ) -> None:
@@ -118,6 +128,7 @@ def test_memory_that_never_suffices_is_the_configurations_fault(
     run.assert_nothing_left()
 
 
+@pytest.mark.long
 def test_an_engine_that_stands_still_is_ended(make_job: Callable[..., Job], tmp_path: Path) -> None:
     """One row that never ends: found as poison rows are, at the price of a wait for each try."""
     job = make_job(
@@ -132,6 +143,7 @@ def test_an_engine_that_stands_still_is_ended(make_job: Callable[..., Job], tmp_
     print(figures)
 
 
+@pytest.mark.long
 def test_replicas_with_vllm_are_killed(make_job: Callable[..., Job]) -> None:
     pytest.importorskip("vllm")
     rows = TICKETS.read_bytes().count(b"\n")

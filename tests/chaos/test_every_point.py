@@ -29,6 +29,7 @@ from tests.chaos.lean_driver import JOB, POISON, REFUSED, SHARD_ROWS, settings_o
 from tests.support.command import ROOT, Command, run_arguments, write_requests
 from tests.support.history import check_history
 from tests.support.postgres import PostgresServer
+from tests.support.rounds import MANY_ROUNDS
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
 
@@ -37,7 +38,6 @@ BAD_LINES = {7: "this is no JSON", 93: '{"custom_id": "row-93"}'}
 REFUSED_ROW, POISON_ROW = 60, 130
 FILES = ("output.jsonl", "errors.jsonl")
 STORES = ("sqlite", "postgresql")
-MANY_ROUNDS = 5
 
 ONCE = {
     Point.JOB_CLAIMED,
@@ -381,9 +381,7 @@ REAL_ROWS, REAL_SHARD_ROWS = 60, 12
 
 
 @pytest.fixture(scope="module")
-def real_inputs(tmp_path_factory: pytest.TempPathFactory, chaos_rounds: int) -> Path:
-    if chaos_rounds < MANY_ROUNDS:
-        pytest.skip(f"takes minutes: only with --chaos-rounds {MANY_ROUNDS} or more")
+def real_inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_requests(tmp_path_factory.mktemp("real") / "in.jsonl", REAL_ROWS)
 
 
@@ -446,6 +444,7 @@ class RealJob:
         command.assert_nothing_left()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("point", SURVIVED)
 def test_the_command_survives_a_kill_elsewhere(
     point: Point, real_inputs: Path, real_contents: Callable[[bool], list[bytes]], tmp_path: Path
@@ -459,6 +458,7 @@ def test_the_command_survives_a_kill_elsewhere(
     assert int(job.fired.read_text()) != pid
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("point", COMMAND_KILLED)
 def test_the_command_is_killed_and_run_again(
     point: Point, real_inputs: Path, real_contents: Callable[[bool], list[bytes]], tmp_path: Path

@@ -101,9 +101,8 @@ def test_nothing_is_lost_doubled_or_needlessly_done_again(
     Killing(simulated, store, tmp_path, rng).through(chaos_rounds, undisturbed)
 
 
+@pytest.mark.long
 def test_the_same_with_vllm(tmp_path: Path, rng: random.Random, chaos_rounds: int) -> None:
-    if chaos_rounds < 5:
-        pytest.skip("takes minutes: only with --chaos-rounds 5 or more")
     pytest.importorskip("vllm")
     if not (MODEL / "model.safetensors").is_file():
         pytest.skip("no trained model: examples/tickets/model")

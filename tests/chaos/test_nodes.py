@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from dray.store import ShardState
 from tests.support.chaos import Job, wait_for_release
-from tests.support.metadata_server import MetadataServer
-from tests.support.raylets import Raylets, Shape
+from tests.support.spot_nodes import SpotNodes
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
 
@@ -23,58 +20,21 @@ SPOT = 2
 SEQS = 16
 
 
-@dataclass
-class Cloud:
-    """Spot nodes, each with a metadata service of its own, and a head that stays."""
-
-    raylets: Raylets
-    servers: dict[int, MetadataServer] = field(default_factory=dict)
-
-    def refill(self) -> None:
-        """As many nodes as a test expects, none of them touched."""
-        while len(self.servers) < SPOT:
-            server = MetadataServer("aws")
-            server.__enter__()
-            self.raylets.add({"DRAY_METADATA_AWS": server.url})
-            self.servers[len(self.raylets.nodes) - 1] = server
-
-    def announce(self, node: int, seconds: float = 120.0) -> None:
-        """AWS says that it takes the instance back."""
-        at = (datetime.now(UTC) + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
-        self.servers[node].put("aws", {"spot/instance-action": {"action": "terminate", "time": at}})
-
-    def kill(self, node: int) -> None:
-        """The node is gone at once."""
-        self.raylets.kill(node)
-        self.forget(node)
-
-    def forget(self, node: int) -> None:
-        """The next test gets another in its place."""
-        self.servers.pop(node).__exit__(None, None, None)
-
-    def close(self) -> None:
-        """End all."""
-        for node in list(self.servers):
-            self.forget(node)
-        self.raylets.stop()
-
-
 @pytest.fixture(scope="module")
-def whole_cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
-    shape = Shape(head_cpus=0, cpus=1, impatient=True)
-    found = Cloud(Raylets(tmp_path_factory.mktemp("raylets"), 1, shape=shape))
+def whole_cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SpotNodes]:
+    found = SpotNodes.beside_a_head(tmp_path_factory.mktemp("raylets"), SPOT)
     yield found
     found.close()
 
 
 @pytest.fixture
-def cloud(whole_cloud: Cloud) -> Cloud:
+def cloud(whole_cloud: SpotNodes) -> SpotNodes:
     whole_cloud.refill()
     return whole_cloud
 
 
 @pytest.fixture
-def make_job(cloud: Cloud, tmp_path: Path) -> Callable[..., Job]:
+def make_job(cloud: SpotNodes, tmp_path: Path) -> Callable[..., Job]:
     def make(**changes: object) -> Job:
         values: dict[str, object] = {
             "rows": 1200,
@@ -88,7 +48,7 @@ def make_job(cloud: Cloud, tmp_path: Path) -> Callable[..., Job]:
 
 
 def test_a_node_that_is_killed_without_notice_is_charged_once(
-    cloud: Cloud, make_job: Callable[..., Job]
+    cloud: SpotNodes, make_job: Callable[..., Job]
 ) -> None:
     job = make_job()
     run = job.start()
@@ -101,7 +61,8 @@ def test_a_node_that_is_killed_without_notice_is_charged_once(
     assert 0 < figures.recomputed <= 3 * SEQS  # 1.2 times what the engine runs, and what was on its way back
 
 
-def test_two_nodes_at_once(cloud: Cloud, make_job: Callable[..., Job]) -> None:
+@pytest.mark.long
+def test_two_nodes_at_once(cloud: SpotNodes, make_job: Callable[..., Job]) -> None:
     job = make_job()
     run = job.start()
     job.node_at_work(run)
@@ -114,7 +75,9 @@ def test_two_nodes_at_once(cloud: Cloud, make_job: Callable[..., Job]) -> None:
     assert job.budgets() == {"infra": 2, "node": 2}
 
 
-def test_a_notice_is_obeyed_in_time_and_charged_to_nobody(cloud: Cloud, make_job: Callable[..., Job]) -> None:
+def test_a_notice_is_obeyed_in_time_and_charged_to_nobody(
+    cloud: SpotNodes, make_job: Callable[..., Job]
+) -> None:
     """Requests of up to 30 s are in flight: they cannot end in time, and are the only ones computed again."""
     job = make_job(
         rows=96,
@@ -141,7 +104,8 @@ def test_a_notice_is_obeyed_in_time_and_charged_to_nobody(cloud: Cloud, make_job
     assert (notice.node, notice.source, notice.action) == (name, "aws", "terminate")
 
 
-def test_a_notice_that_lies(cloud: Cloud, make_job: Callable[..., Job]) -> None:
+@pytest.mark.long
+def test_a_notice_that_lies(cloud: SpotNodes, make_job: Callable[..., Job]) -> None:
     """Nobody ends the node. It has been emptied all the same, and nothing was lost by that."""
     job = make_job()
     run = job.start()
@@ -158,7 +122,8 @@ def test_a_notice_that_lies(cloud: Cloud, make_job: Callable[..., Job]) -> None:
     assert job.charges() == []
 
 
-def test_a_kill_before_the_deadline_of_a_notice(cloud: Cloud, make_job: Callable[..., Job]) -> None:
+@pytest.mark.long
+def test_a_kill_before_the_deadline_of_a_notice(cloud: SpotNodes, make_job: Callable[..., Job]) -> None:
     """The drain is under way: whatever breaks off is the notice's doing."""
     job = make_job(max_tokens=100)  # 2 s a request
     run = job.start()
@@ -172,7 +137,8 @@ def test_a_kill_before_the_deadline_of_a_notice(cloud: Cloud, make_job: Callable
     assert job.charges() == []
 
 
-def test_a_notice_while_the_model_loads(cloud: Cloud, make_job: Callable[..., Job]) -> None:
+@pytest.mark.long
+def test_a_notice_while_the_model_loads(cloud: SpotNodes, make_job: Callable[..., Job]) -> None:
     job = make_job(settings=(f"max_num_seqs={SEQS}", "seconds_per_token=0.02", "start_seconds=8"))
     run = job.start()
     run.until(lambda: len(job.replicas_now()) == SPOT, what="replicas that start")
@@ -186,7 +152,8 @@ def test_a_notice_while_the_model_loads(cloud: Cloud, make_job: Callable[..., Jo
     assert job.charges() == []
 
 
-def test_a_node_that_ray_drains(cloud: Cloud, make_job: Callable[..., Job]) -> None:
+@pytest.mark.long
+def test_a_node_that_ray_drains(cloud: SpotNodes, make_job: Callable[..., Job]) -> None:
     """By its autoscaler, or ``ray start`` after a SIGTERM: no cloud says anything."""
     job = make_job()
     run = job.start()
@@ -201,7 +168,8 @@ def test_a_node_that_ray_drains(cloud: Cloud, make_job: Callable[..., Job]) -> N
     assert job.charges() == []
 
 
-def test_a_node_that_hangs_and_comes_back(cloud: Cloud, make_job: Callable[..., Job]) -> None:
+@pytest.mark.long
+def test_a_node_that_hangs_and_comes_back(cloud: SpotNodes, make_job: Callable[..., Job]) -> None:
     """Its rows are run elsewhere; what it says when it wakes is heard by nobody."""
     job = make_job()
     run = job.start()

@@ -58,6 +58,7 @@ def _through(postgres: PostgresServer, proxy: CuttingProxy) -> tuple[str, str]:
     return direct, direct.replace(f":{postgres.port}/", f":{proxy.port}/")
 
 
+@pytest.mark.long
 def test_a_line_that_is_cut_stalled_and_refused(
     make_job: Callable[..., Job], postgres: PostgresServer, proxy: CuttingProxy
 ) -> None:
@@ -96,6 +97,7 @@ def test_a_server_that_crashes_and_comes_back(make_job: Callable[..., Job], post
     assert job.charges() == []
 
 
+@pytest.mark.long
 def test_a_store_away_for_longer_than_the_leases(
     make_job: Callable[..., Job], postgres: PostgresServer, proxy: CuttingProxy
 ) -> None:

@@ -7,10 +7,11 @@ that was committed is not computed again by a later holder.
 
 from __future__ import annotations
 
+import itertools
 import json
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -54,6 +55,12 @@ class Figures:
     """Rows that a fenced holder's replica still took after somebody else had committed them."""
     unfinished: int
     """Rows that entered an engine and have no outcome."""
+    resumed: tuple[float, ...] = ()
+    """Seconds from the last sign of each attempt that broke off to the first commit of rows it left."""
+
+
+observers: list[Callable[[Figures], None]] = []
+"""Called with the figures of each job that was checked."""
 
 
 def read_history(folder: Path, job_id: str) -> list[Line]:
@@ -92,7 +99,7 @@ def check_history(
     admitted = Counter(index for line in _of(history, Event.ADMITTED) for index in line.indexes)
     again, late = _computed_again(history, rows)
     assert not again, f"I5: committed rows were computed again: {_some(again)}"
-    return Figures(
+    figures = Figures(
         rows=len(rows),
         acknowledged=len(acknowledged),
         lost=len(lost),
@@ -101,7 +108,11 @@ def check_history(
         after_ack=len(again),
         late=len(late),
         unfinished=len(admitted.keys() - indexes),
+        resumed=_resumed(history),
     )
+    for observe in observers:
+        observe(figures)
+    return figures
 
 
 def _lines_of(file: Path, job_id: str) -> Iterator[Line]:
@@ -206,6 +217,30 @@ def _computed_again(history: list[Line], rows: list[StoredOutcome]) -> tuple[set
                 elif line.session < session and index in acked:
                     late.add(index)
     return again, late
+
+
+def _resumed(history: list[Line]) -> tuple[float, ...]:
+    """For each attempt whose rows entered an engine again: its last sign, to the next one's first commit.
+
+    Longer than the standstill: a row's own time in the engine is in it.
+    """
+    ended: dict[Session, int] = {}
+    holders: dict[int, list[Session]] = defaultdict(list)
+    commits: dict[Session, list[Line]] = defaultdict(list)
+    for line in history:
+        ended[line.session] = line.at
+        if line.event is Event.ADMITTED:
+            for index in line.indexes:
+                holders[index].append(line.session)
+        elif line.event is Event.ACK:
+            commits[line.session].append(line)
+    pairs = {pair for found in holders.values() for pair in itertools.pairwise(dict.fromkeys(found))}
+    waited: dict[Session, float] = {}
+    for before, after in pairs:
+        if commits[after]:
+            seconds = (commits[after][0].at - ended[before]) / 1e9
+            waited[before] = min(seconds, waited.get(before, seconds))
+    return tuple(seconds for seconds in waited.values() if seconds > 0)
 
 
 def _some(indexes: set[int] | list[int]) -> str:
