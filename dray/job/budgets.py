@@ -8,9 +8,6 @@ from dray.spot.causes import Decision
 from dray.spot.effects import ALLOWANCES, Budget
 from dray.store import Charge, Store
 
-SINCE_ANSWER = frozenset({Budget.MODEL, Budget.REPLICA})
-"""Counted since an engine last answered a row: what is found by trying does not add up."""
-
 _OF_NODE = frozenset({Budget.NODE, Budget.REPLICA})
 
 
@@ -18,7 +15,7 @@ def spent(store: Store, job_id: str, node: str | None, *, event: str) -> dict[Bu
     """What was charged before this event, as :class:`dray.spot.causes.Facts` has it."""
     return {
         budget: store.spent(
-            job_id, budget, scope=_scope(budget, node), since_answer=budget in SINCE_ANSWER, besides=event
+            job_id, budget, scope=_scope(budget, node), within=ALLOWANCES[budget].within, besides=event
         )
         for budget in ALLOWANCES
         if ALLOWANCES[budget].limit is not None and (node or budget not in _OF_NODE)
@@ -40,7 +37,7 @@ def excluded(store: Store, job_id: str) -> set[str]:
     for budget in _OF_NODE:
         limit = ALLOWANCES[budget].limit
         assert limit is not None
-        found.update(store.overspent(job_id, budget, above=limit, since_answer=budget in SINCE_ANSWER))
+        found.update(store.overspent(job_id, budget, above=limit, within=ALLOWANCES[budget].within))
     return found
 
 

@@ -81,18 +81,26 @@ class OnSpent(StrEnum):
 class Allowance:
     """``limit`` charges have no consequence, the next one has. None leaves it to the job's settings.
 
+    ``within`` is the last part of the work, as a share of the job's rows, whose charges are counted: 0 for
+    those since a row was last answered, so that what is found by trying does not add up; None for all.
     ``advice`` is what to do when it is spent.
     """
 
     limit: int | None
     scope: str
     then: OnSpent
+    within: float | None = None
     advice: str = ""
 
 
 ALLOWANCES: Mapping[Budget, Allowance] = {
+    # A job of days on many nodes may lose more than these, as long as it gets on between the losses.
     Budget.INFRA: Allowance(
-        limit=20, scope="the job", then=OnSpent.FAIL, advice="look at the nodes, then resume the job"
+        limit=20,
+        scope="the job, while it got one hundredth further",
+        within=0.01,
+        then=OnSpent.FAIL,
+        advice="look at the nodes, then resume the job",
     ),
     Budget.NODE: Allowance(limit=2, scope="the node, in the job", then=OnSpent.EXCLUDE),
     # More than it takes to find one bad row of a million, log2(n) + 2, or a broken model would never be told
@@ -100,11 +108,12 @@ ALLOWANCES: Mapping[Budget, Allowance] = {
     Budget.MODEL: Allowance(
         limit=25,
         scope="the job, since a row was last answered",
+        within=0.0,
         then=OnSpent.FAIL,
         advice="try the model and its engine arguments with one row",
     ),
     Budget.REPLICA: Allowance(
-        limit=5, scope="the replica, since a row was last answered", then=OnSpent.EXCLUDE
+        limit=5, scope="the node, since it last answered a row", within=0.0, then=OnSpent.EXCLUDE
     ),
     Budget.OOM: Allowance(
         limit=2,

@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, and_, delete, func, select
 
 from dray.store.connection import Tx, insert_ignoring
 from dray.store.records import Charge
-from dray.store.schema import attempts, charges, shards
+from dray.store.schema import attempts, charges, jobs, shards
 
 KNOWS_MORE = "OOM"
 """A cause that replaces others: that memory was short is known only to whom the engine told so."""
@@ -44,11 +44,11 @@ def cause_of(tx: Tx, job_key: int, event: str) -> str | None:
     return tx.execute(known).scalars().first()
 
 
-def spent(tx: Tx, job_key: int, budget: str, scope: str, *, since_answer: bool, besides: str = "") -> int:
+def spent(tx: Tx, job_key: int, budget: str, scope: str, *, within: float | None, besides: str = "") -> int:
     """Charges to a budget, without those of the event ``besides``.
 
-    ``since_answer`` counts only those since the last row was answered (by the node that is the scope, or at
-    all).
+    ``within`` counts only those of the last part of the work, as a share of the job's rows: 0 since the last
+    row was answered (by the node that is the scope, or at all), None all.
     """
     which: ColumnElement[bool] = and_(
         charges.c.job_key == job_key,
@@ -56,18 +56,19 @@ def spent(tx: Tx, job_key: int, budget: str, scope: str, *, since_answer: bool, 
         charges.c.scope == scope,
         charges.c.event != besides,
     )
-    if since_answer:
-        which = and_(which, charges.c.answered == _answered(tx, job_key, scope))
+    if within is not None:
+        total = tx.execute(select(jobs.c.total).where(jobs.c.job_key == job_key)).scalar_one() or 0
+        which = and_(which, charges.c.answered >= _answered(tx, job_key, scope) - int(within * total))
     return int(tx.execute(select(func.count()).select_from(charges).where(which)).scalar_one())
 
 
-def scopes(tx: Tx, job_key: int, budget: str, *, above: int, since_answer: bool) -> list[str]:
+def scopes(tx: Tx, job_key: int, budget: str, *, above: int, within: float | None) -> list[str]:
     """The scopes of a budget that were charged more than ``above`` times."""
     charged = select(charges.c.scope).where(charges.c.job_key == job_key, charges.c.budget == budget)
     return [
         scope
         for scope in tx.execute(charged.distinct()).scalars()
-        if spent(tx, job_key, budget, scope, since_answer=since_answer) > above
+        if spent(tx, job_key, budget, scope, within=within) > above
     ]
 
 

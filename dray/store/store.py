@@ -415,18 +415,20 @@ class Store:
         return self._read(lambda tx: charges.cause_of(tx, key, event))
 
     def spent(
-        self, job_id: str, budget: str, *, scope: str = "", since_answer: bool = False, besides: str = ""
+        self, job_id: str, budget: str, *, scope: str = "", within: float | None = None, besides: str = ""
     ) -> int:
-        """How much was charged to a budget, without the event ``besides``."""
-        key = self._key(job_id)
-        return self._read(
-            lambda tx: charges.spent(tx, key, budget, scope, since_answer=since_answer, besides=besides)
-        )
+        """How much was charged to a budget, without the event ``besides``.
 
-    def overspent(self, job_id: str, budget: str, *, above: int, since_answer: bool = False) -> list[str]:
+        ``within`` is the last part of the work to count, as a share of the job's rows: 0 since the last row
+        was answered, None for all.
+        """
+        key = self._key(job_id)
+        return self._read(lambda tx: charges.spent(tx, key, budget, scope, within=within, besides=besides))
+
+    def overspent(self, job_id: str, budget: str, *, above: int, within: float | None = None) -> list[str]:
         """The scopes (nodes) of a budget that were charged more than ``above`` times."""
         key = self._key(job_id)
-        return self._read(lambda tx: charges.scopes(tx, key, budget, above=above, since_answer=since_answer))
+        return self._read(lambda tx: charges.scopes(tx, key, budget, above=above, within=within))
 
     def charges(self, job_id: str) -> list[Charge]:
         """All that was charged, oldest first."""

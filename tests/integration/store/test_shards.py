@@ -307,12 +307,24 @@ def test_what_is_found_by_trying_does_not_add_up(store: Store) -> None:
     lease = claimed(store, ready_job(store, shards=1, rows=4))
     for number in range(3):
         store.charge("job", [Charge(budget="model", event=f"r{number}", cause="ENGINE_CRASH")])
-    assert store.spent("job", "model", since_answer=True) == 3
+    assert store.spent("job", "model", within=0.0) == 3
     store.commit(lease, [failure(0, "poison")])
-    assert store.spent("job", "model", since_answer=True) == 3
+    assert store.spent("job", "model", within=0.0) == 3
     store.commit(lease, outcomes([1]))
-    assert store.spent("job", "model", since_answer=True) == 0
+    assert store.spent("job", "model", within=0.0) == 0
     assert store.spent("job", "model") == 3
+
+
+def test_losses_are_forgotten_as_the_job_gets_on(store: Store) -> None:
+    lease = claimed(store, ready_job(store, shards=1, rows=10))
+    store.charge("job", [Charge(budget="infra", event="first", cause="NODE_LOSS")])
+    store.commit(lease, outcomes(range(5)))
+    store.charge("job", [Charge(budget="infra", event="second", cause="NODE_LOSS")])
+    assert store.spent("job", "infra", within=0.5) == 2
+    assert store.spent("job", "infra", within=0.4) == 1
+    store.commit(lease, outcomes([5]))
+    assert store.spent("job", "infra", within=0.5) == 1
+    assert store.spent("job", "infra") == 2
 
 
 def _ready(name: str, slots: int = 2, state: ReplicaState = ReplicaState.READY) -> ReplicaRow:

@@ -1,0 +1,64 @@
+"""The tables of docs/interruptions.md are those of the code.
+
+``python -m tests.unit.spot.test_table_in_docs`` writes them anew.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dray.spot.causes import RULES, Rule
+from dray.spot.effects import ALLOWANCES
+from tests.benchmarks.results import Table, record
+
+pytestmark = pytest.mark.unit
+
+PAGE = Path(__file__).parents[3] / "docs/interruptions.md"
+
+
+def causes() -> str:
+    """The table of causes."""
+    header = ("cause", "when", "requests", "shard", "replica", "job", "Prefect task", "charged to", "waits")
+    return _bare(Table(title="", header=header, rows=[_cells(rule) for rule in RULES]))
+
+
+def _cells(rule: Rule) -> list[str]:
+    effect = rule.effect
+    code = f" `{effect.code}`" if effect.code else ""
+    waits = f"up to {effect.wait.base:g} s, doubled to {effect.wait.cap:g} s" if effect.wait.cap else ""
+    return [
+        f"`{rule.cause}`",
+        rule.when,
+        f"{effect.request}{code}",
+        str(effect.shard),
+        str(effect.replica),
+        str(effect.job),
+        str(effect.prefect),
+        ", ".join(effect.charges) or "nobody",
+        waits,
+    ]
+
+
+def budgets() -> str:
+    """The table of budgets."""
+    rows = [
+        [str(budget), "-" if one.limit is None else str(one.limit), one.scope, str(one.then), one.advice]
+        for budget, one in ALLOWANCES.items()
+    ]
+    return _bare(Table(title="", header=("budget", "losses", "counted for", "one more", "advice"), rows=rows))
+
+
+def _bare(table: Table) -> str:
+    return table.markdown().partition("\n\n")[2]
+
+
+@pytest.mark.parametrize("table", [causes, budgets], ids=lambda table: str(table.__name__))
+def test_the_page_has_the_table_of_the_code(table: type[str]) -> None:
+    assert str(table()) in PAGE.read_text(), f"write it anew: python -m {__spec__.name if __spec__ else ''}"
+
+
+if __name__ == "__main__":
+    for make in (causes, budgets):
+        record(make.__name__, make(), PAGE)
