@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import datetime
+import os
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
+import psutil
 import pytest
 
+from dray.history import FOLDER_VARIABLE
 from tests.chaos.matrix import Row, keep
 from tests.support import history
 
@@ -32,6 +37,38 @@ def _measured(request: pytest.FixtureRequest) -> Iterator[None]:
     history.observers.append(row.add)
     yield
     history.observers.remove(row.add)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left(tmp_path: Path) -> Iterator[None]:
+    """No process of a test's jobs outlives it, on any node, and no model stays in memory."""
+    before = _models()
+    yield
+    deadline = time.monotonic() + 20
+    while left := {**_processes(tmp_path), **dict.fromkeys(_models() - before, "model")}:
+        assert time.monotonic() < deadline, f"left behind: {left}"
+        time.sleep(0.2)
+
+
+def _processes(folder: Path) -> dict[str, str]:
+    """Drivers, replicas and tasks of jobs whose history is in ``folder``, by pid; not the test itself."""
+    found = {}
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(FOLDER_VARIABLE, "").startswith(str(folder)):
+                found[str(process.pid)] = " ".join(process.cmdline())[:80]
+        except psutil.Error:  # it ended, or it is somebody else's
+            continue
+    return found
+
+
+def _models() -> set[str]:
+    folder = Path(f"/dev/shm/dray-{os.getuid()}")
+    return (
+        {path.name for path in folder.iterdir() if not path.name.startswith(".")}
+        if folder.is_dir()
+        else set()
+    )
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -3,6 +3,7 @@
 ::
 
     python -m tests.chaos.soak --runs 300 [--lanes 2] [--seed S] [--first N] [--rows 2000] [--record]
+    python -m tests.chaos.soak --runs 300 --seed S --kept FOLDER      goes on where it was broken off
 
 Each run is a job of 2,000 requests on three spot nodes beside a stable head, one simulated replica each. At
 random moments, 0.2 to 2 s apart: a replica is killed, or stopped for up to 5 s; a node is killed; AWS takes a
@@ -22,6 +23,7 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import pickle
 import random
 import shutil
 import signal
@@ -68,7 +70,7 @@ class Totals:
     shares: list[float] = field(default_factory=list)
     resumed: dict[str, list[float]] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
-    began: float = field(default_factory=time.monotonic)
+    spent: float = 0.0
 
     @property
     def differing(self) -> int:
@@ -96,7 +98,7 @@ class Totals:
 
     def add(self, other: Totals) -> None:
         """What another lane's runs came to."""
-        for name in ("runs", "rows", "skipped", "poisoned", "lost", "duplicated", "unsure"):
+        for name in ("runs", "rows", "skipped", "poisoned", "lost", "duplicated", "unsure", "spent"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.seconds += other.seconds
         self.faults += other.faults
@@ -108,10 +110,9 @@ class Totals:
 
     def line(self) -> str:
         """How far it is."""
-        spent = time.monotonic() - self.began
         return (
             f"{self.runs} runs, {len(self.failures)} failed; {self.faults.total()} faults; "
-            f"{number(median(self.seconds))} s a run; {spent:.0f} s in all"
+            f"{number(median(self.seconds))} s a run; {self.spent:.0f} s in all"
         )
 
     def tables(self) -> list[Table]:
@@ -137,7 +138,7 @@ class Totals:
             ("stores", ", ".join(f"{name} {count}" for name, count in sorted(self.stores.items()))),
             ("runs with rows that kill engines", f"{self.poisoned:,}"),
             ("charges for a replica lost nobody knows how", f"{self.unsure:,}"),
-            ("minutes in all", f"{(time.monotonic() - self.began) / 60:.1f}"),
+            ("minutes in all, of each cluster", f"{self.spent / 60:.1f}"),
         ]
         faults = [(kind, f"{count:,}") for kind, count in sorted(self.faults.items())]
         faults.append(("all", f"{self.faults.total():,}"))
@@ -263,22 +264,38 @@ def write_inputs(path: Path, rows: int, groups: Sequence[tuple[int, ...]]) -> Pa
     return path
 
 
-def soak(folder: Path, *, runs: int, seed: int, first: int = 0, rows: int = 2000, every: int = 10) -> Totals:
-    """Do so many runs, and say every ``every`` of them how far it is."""
+def soak(
+    folder: Path,
+    *,
+    runs: int,
+    seed: int,
+    first: int = 0,
+    rows: int = 2000,
+    every: int = 10,
+    kept: Path | None = None,
+) -> Totals:
+    """Do so many runs, and say every ``every`` of them how far it is.
+
+    ``kept`` is a file for what they came to so far: with one of an earlier time it goes on from there.
+    """
     with Soak(folder, rows=rows, seed=seed) as soaking:
-        for number_ in range(first, first + runs):
+        if kept is not None and kept.exists():
+            soaking.totals = pickle.loads(kept.read_bytes())
+        for number_ in range(first + soaking.totals.runs, first + runs):
+            began = time.monotonic()
             soaking.run(number_)
+            soaking.totals.spent += time.monotonic() - began
+            if kept is not None:
+                kept.write_bytes(pickle.dumps(soaking.totals))
             if (number_ - first + 1) % every == 0:
                 print(soaking.totals.line(), flush=True)
     return soaking.totals
 
 
 def lanes(
-    folder: Path, count: int, *, runs: int, seed: int, first: int = 0, rows: int = 2000, every: int = 10
+    folder: Path, count: int, *, runs: int, seed: int, first: int, rows: int, every: int, kept: Path | None
 ) -> Totals:
-    """The same as :func:`soak`, by ``count`` processes with a cluster each: runs mostly wait."""
-    if count == 1:
-        return soak(folder, runs=runs, seed=seed, first=first, rows=rows, every=every)
+    """The same as :func:`soak`, by ``count`` processes with a cluster each."""
     totals = Totals()
     bounds = [first + runs * lane // count for lane in range(count + 1)]
     with ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn")) as pool:
@@ -286,7 +303,10 @@ def lanes(
         for lane, (begin, end) in enumerate(pairwise(bounds)):
             own = folder / f"lane-{lane}"
             own.mkdir()
-            told = partial(soak, own, runs=end - begin, seed=seed, first=begin, rows=rows, every=every)
+            file = kept / f"{seed}-{begin}-{end}.totals" if kept else None
+            told = partial(
+                soak, own, runs=end - begin, seed=seed, first=begin, rows=rows, every=every, kept=file
+            )
             futures.append(pool.submit(told))
         for future in as_completed(futures):
             totals.add(future.result())
@@ -305,12 +325,15 @@ def main() -> int:
         "--lanes", type=int, default=1, help="clusters at a time, with a share of the runs each"
     )
     parser.add_argument("--record", action="store_true", help="write the section of tests/chaos/RESULTS.md")
+    parser.add_argument("--kept", type=Path, default=None, help="a folder: go on with what was done before")
     parser.add_argument("--every", type=int, default=10, help="runs between two lines of progress")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that all that was started ends
     facts = machine.describe()
-    command = f"python -m tests.chaos.soak --runs {given.runs} --seed {given.seed} --first {given.first} --rows {given.rows}"  # fmt: skip # noqa: E501
+    command = f"python -m tests.chaos.soak --runs {given.runs} --seed {given.seed} --first {given.first} --rows {given.rows} --lanes {given.lanes}"  # fmt: skip # noqa: E501
     print(command, flush=True)
+    if given.kept is not None:
+        given.kept.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="dray-soak-"))
     totals = lanes(
         folder,
@@ -320,6 +343,7 @@ def main() -> int:
         first=given.first,
         rows=given.rows,
         every=given.every,
+        kept=given.kept,
     )
     text = "\n\n".join(table.markdown() for table in totals.tables())
     print(f"\n{totals.line()}\n\n{text}")

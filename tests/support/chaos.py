@@ -75,7 +75,17 @@ class Job:
         ended = command.wait(seconds)
         assert ended.code == 0, ended.stderr[-6000:]
         assert ended.json["counts"]["done"] + ended.json["counts"]["failed"] == self.rows
+        command.assert_nothing_left()
+        self.assert_released()
         return self.check()
+
+    def assert_released(self) -> None:
+        """I7 and I8: no lease, no open attempt, no file that somebody was writing."""
+        with open_store(self.store, create=False) as store:
+            assert store.get_job("job").driver is None
+            assert [shard for shard in store.shards("job") if shard.owner is not None] == []
+            assert [attempt for attempt in store.attempts("job") if attempt.cause is None] == []
+        assert [path for path in self.output.rglob("*") if path.suffix in (".part", ".old", ".tmp")] == []
 
     def check(self) -> Figures:
         """I1 to I5."""
