@@ -9,6 +9,11 @@ STAMP := .venv/.stamp
 # More arguments for pytest, as in: make test PYTEST_ARGS="-k store --seed 7"
 PYTEST_ARGS ?=
 
+# How long `make chaos` goes on. PYTEST_ARGS=--record SOAK_ARGS=--record write tests/chaos/RESULTS.md.
+ROUNDS ?= 10
+RUNS ?= 300
+SOAK_ARGS ?=
+
 .DEFAULT_GOAL := help
 .PHONY: help install demo test chaos bench lint format constraints clean
 
@@ -29,8 +34,9 @@ demo: $(STAMP)  ## answer 2,000 support tickets with a small model on this machi
 test: $(STAMP)  ## run all tests that need no GPU, with a short form of the chaos tests
 	$(BIN)/python -m pytest tests -m "not gpu" --chaos-rounds 2 $(PYTEST_ARGS)
 
-chaos: $(STAMP)  ## kill things at random for longer
-	$(BIN)/python -m pytest tests -m chaos --chaos-rounds 10 $(PYTEST_ARGS)
+chaos: $(STAMP)  ## break everything for longer: ROUNDS=10 kills a test (an hour), then RUNS=300 jobs of the soak
+	$(BIN)/python -m pytest tests/chaos --chaos-rounds $(ROUNDS) $(PYTEST_ARGS)
+	$(BIN)/python -m tests.chaos.soak --runs $(RUNS) $(SOAK_ARGS)
 
 bench: $(STAMP)  ## measure dray beside vLLM and Ray Data LLM
 	$(BIN)/python -m tests.benchmarks

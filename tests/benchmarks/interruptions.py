@@ -5,6 +5,7 @@
     python -m tests.benchmarks.interruptions            2,000 rows, 3 nodes, a kill every 20 s: three rounds
     python -m tests.benchmarks.interruptions --quick    600 rows, one round
     python -m tests.benchmarks.interruptions --only dray --kill-every 10 --repeats 1 --no-calm
+    python -m tests.benchmarks.interruptions --goodput  dray alone, 4 nodes, 20 ms a token, a kill every 60 s
 
 Every job has a Ray cluster of its own on this machine: a head that is never killed, and ``--nodes`` more with
 four (logical) CPUs and one (pretended) GPU each. From the moment the first row enters an engine, one of
@@ -53,39 +54,30 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import orjson
 
 from tests.benchmarks import processes, results, workload
-from tests.benchmarks.interruptions_cluster import ADD_AFTER, Kill, Killer, SpotCluster, shares, traced_rows
+from tests.benchmarks.interruptions_cluster import Killer, SpotCluster, shares, traced_rows
 from tests.benchmarks.interruptions_ray_data import Work
+from tests.benchmarks.interruptions_report import (
+    BATCH_SIZE,
+    DRAY,
+    NAMES,
+    TOKENS,
+    Load,
+    Measure,
+    goodput,
+    notes,
+    tables,
+    targets,
+)
 from tests.benchmarks.processes import RunError
-from tests.benchmarks.results import Report, Table, Target, median, say, spread
+from tests.benchmarks.results import Report, say
 
 MAX_RUNS = 20  # of one job
-TOKENS = 64
-BATCH_SIZE = 32  # Ray Data LLM's default
-DRAY = "dray"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Load:
-    """What every contestant gets."""
-
-    input: Path
-    rows: int
-    engines: int
-    max_num_seqs: int
-    seconds_per_token: float
-    start_seconds: float
-
-    @property
-    def ideal(self) -> float:
-        """Seconds that the engines need for all rows, without any start."""
-        waves = self.rows / (self.max_num_seqs * self.engines)
-        return waves * TOKENS * self.seconds_per_token
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,37 +88,6 @@ class Contestant:
     command: Callable[[Load, SpotCluster, Path], list[str | Path]]
     answered: Callable[[Path], list[str]]
     errors: Callable[[Path], int] = lambda _folder: 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Measure:
-    """One job.
-
-    ``seconds`` from its first start to its last end, ``working`` from the first row in an engine to that end.
-    ``again`` are admissions of rows beyond the first, ``shares`` those of each engine's process.
-    """
-
-    name: str
-    disturbed: bool
-    round: int
-    seconds: float
-    working: float
-    finished: bool
-    runs: int
-    hung: int
-    lost: int
-    doubled: int
-    error_rows: int
-    again: int
-    rows_again: int
-    shares: dict[str, int] = field(default_factory=dict)
-    kills: list[Kill] = field(default_factory=list)
-    said: list[str] = field(default_factory=list)  # last words of runs that failed
-
-    @property
-    def hits(self) -> int:
-        """Kills that took an engine with them."""
-        return sum(bool(kill.rows) for kill in self.kills)
 
 
 def contestants() -> list[Contestant]:
@@ -141,14 +102,14 @@ def contestants() -> list[Contestant]:
 def main() -> int:
     """Measure as the arguments say."""
     arguments = _parse()
-    report = Report(name="interruptions")
+    report = Report(name="goodput" if arguments.goodput else "interruptions")
     with workload.workspace(arguments.folder) as folder:
         bench = _Bench(folder, arguments, report)
         measures = bench.rounds()
     report.raw = [asdict(measure) for measure in measures]
-    report.tables = _tables(measures, arguments)
-    report.targets = _targets(measures)
-    report.notes = _notes(arguments, bench.load)
+    report.tables = tables(measures, arguments)
+    report.targets = goodput(measures) if arguments.goodput else targets(measures)
+    report.notes = notes(arguments, bench.load)
     return results.publish(report, arguments)
 
 
@@ -157,6 +118,7 @@ def _parse() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )  # the examples keep their lines
     results.add_options(parser)
+    parser.add_argument("--goodput", action="store_true", help="dray alone: what is left of its rate")
     parser.add_argument("--rows", type=int, default=None, help="rows of the job (2000)")
     parser.add_argument("--nodes", type=int, default=3, help="nodes that may die, one engine each (3)")
     parser.add_argument("--kill-every", type=float, default=20, help="seconds from kill to kill (20)")
@@ -164,16 +126,21 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--max-num-seqs", type=int, default=64, help="rows an engine runs at once (64)")
     parser.add_argument("--seconds-per-token", type=float, default=0.08, help=f"x {TOKENS} = a row (0.08)")
     parser.add_argument("--start-seconds", type=float, default=5, help="of an engine's start (5)")
-    parser.add_argument("--only", nargs="+", choices=[c.name for c in contestants()], default=None)
+    parser.add_argument("--only", nargs="+", choices=NAMES, default=None)
     parser.add_argument("--no-calm", action="store_true", help="leave the undisturbed runs out")
     parser.add_argument("--no-kills", action="store_true", help="leave the disturbed runs out")
     parser.add_argument("--timeout", type=float, default=600, help="seconds a run may take; then it has hung")
     parser.add_argument("--limit", type=float, default=1200, help="seconds a job may take, all runs together")
     parser.add_argument("--keep", type=Path, default=None, help="where logs and traces of the runs are kept")
+    parser.set_defaults(**_GOODPUT) if "--goodput" in sys.argv else None
     arguments = parser.parse_args()
     arguments.repeats = arguments.repeats or (1 if arguments.quick else 3)
     arguments.rows = arguments.rows or (600 if arguments.quick else 2000)
     return arguments
+
+
+_GOODPUT = {"only": [DRAY], "nodes": 4, "kill_every": 60.0, "seconds_per_token": 0.02, "rows": 36_000}
+"""Three minutes of undisturbed work, so three kills or four."""
 
 
 class _Bench:
@@ -371,161 +338,6 @@ def _told(measure: Measure) -> str:
     if measure.error_rows:
         parts.append(f"{measure.error_rows} error rows")
     return ", ".join(parts + measure.said[:1])
-
-
-def _tables(measures: Sequence[Measure], arguments: argparse.Namespace) -> list[Table]:
-    tables = []
-    for disturbed in (False, True):
-        cells = [
-            _cells(found)
-            for name in _names(measures)
-            if (found := [m for m in measures if (m.name, m.disturbed) == (name, disturbed)])
-        ]
-        header = (
-            "",
-            "whole job, s",
-            "from the first row on, s",
-            "lost",
-            "doubled",
-            "error rows",
-            "computed again",
-        )
-        header += ("ended by itself", "runs of the command", "hung", "kills", "of an engine", "jobs")  # type: ignore[assignment]
-        what = f"a node killed every {arguments.kill_every:g} s" if disturbed else "undisturbed"
-        if cells:
-            tables.append(Table(title=f"{arguments.rows:,} rows, {what}", header=header, rows=cells))
-    comparison = _comparison(measures)
-    if comparison:
-        header = ("", *_names(measures), "better")  # type: ignore[assignment]
-        tables.append(Table(title="Side by side", header=header, rows=comparison))
-    return tables
-
-
-def _names(measures: Sequence[Measure]) -> list[str]:
-    present = {measure.name for measure in measures}
-    return [contestant.name for contestant in contestants() if contestant.name in present]
-
-
-def _cells(found: Sequence[Measure]) -> list[str]:
-    alone = sum(m.finished and m.runs == 1 for m in found)
-    return [
-        found[0].name,
-        spread([m.seconds for m in found]),
-        spread([m.working for m in found]),
-        *(_whole([getattr(m, name) for m in found]) for name in ("lost", "doubled", "error_rows", "again")),
-        f"{alone} of {len(found)}",
-        _whole([m.runs for m in found]),
-        str(sum(m.hung for m in found)),
-        _whole([len(m.kills) for m in found]),
-        _whole([m.hits for m in found]),
-        str(len(found)),
-    ]
-
-
-def _whole(values: Sequence[int]) -> str:
-    """Median and min..max of counts."""
-    middle = f"{median([float(value) for value in values]):,.0f}"
-    return middle if min(values) == max(values) else f"{middle} ({min(values):,}..{max(values):,})"
-
-
-_FIGURES: dict[str, tuple[bool, Callable[[Measure], float]]] = {
-    "whole job undisturbed, s": (False, lambda m: m.seconds),
-    "whole job with kills, s": (True, lambda m: m.seconds),
-    "from the first row on undisturbed, s": (False, lambda m: m.working),
-    "from the first row on with kills, s": (True, lambda m: m.working),
-    "rows computed again": (True, lambda m: m.again),
-    "rows computed again a kill of an engine": (True, lambda m: m.again / max(m.hits, 1)),
-    "runs of the command": (True, lambda m: m.runs),
-    "lost rows": (True, lambda m: m.lost),
-    "doubled rows": (True, lambda m: m.doubled),
-    "error rows": (True, lambda m: m.error_rows),
-}  # less is better
-
-
-def _comparison(measures: Sequence[Measure]) -> list[list[str]]:
-    """Every figure of every contestant, and who has the least: only where the ranges are apart."""
-    names = _names(measures)
-    if len(names) < 2:
-        return []
-    rows = []
-    for what, (disturbed, figure) in _FIGURES.items():
-        values = {
-            name: [figure(m) for m in measures if (m.name, m.disturbed) == (name, disturbed)]
-            for name in names
-        }
-        if all(values.values()):
-            texts = [spread(values[name]) if any(values[name]) else "0" for name in names]
-            rows.append([what, *texts, _better(values)])
-    cost = {
-        name: [
-            killed.working - calm.working
-            for killed in measures
-            for calm in measures
-            if killed.disturbed and not calm.disturbed and killed.round == calm.round
-            if killed.name == calm.name == name
-        ]
-        for name in names
-    }
-    if all(cost.values()):
-        rows.append(["seconds that the kills cost", *map(spread, cost.values()), _better(cost)])
-    return rows
-
-
-def _better(values: dict[str, list[float]]) -> str:
-    first, *others = sorted(values, key=lambda name: median(values[name]))
-    if min(map(len, values.values())) < 2:
-        return "one round"
-    if all(max(values[first]) < min(values[name]) for name in others):
-        return first
-    if len({tuple(sorted(set(found))) for found in values.values()}) == 1:
-        return "equal"
-    return "ranges overlap"
-
-
-def _working(measures: Sequence[Measure], name: str, disturbed: bool) -> float | None:
-    found = [m.working for m in measures if (m.name, m.disturbed) == (name, disturbed)]
-    return median(found) if found else None
-
-
-def _targets(measures: Sequence[Measure]) -> list[Target]:
-    found = []
-    mine = [m for m in measures if m.name == DRAY and m.disturbed]
-    if mine:
-        for name in ("lost", "doubled", "error_rows"):
-            value = max(getattr(m, name) for m in mine)
-            label = f"dray with kills: {name.replace('_', ' ')}, the worst job"
-            found.append(Target(name=label, value=value, bound=0, at_least=False))
-        share = sum(m.finished and m.runs == 1 for m in mine) / len(mine)
-        found.append(Target(name="dray with kills: jobs that ended by themselves", value=share, bound=1))
-    peers = [name for name in _names(measures) if name != DRAY]
-    for disturbed in (False, True):
-        seconds = _working(measures, DRAY, disturbed)
-        theirs = min((s for name in peers if (s := _working(measures, name, disturbed))), default=None)
-        if seconds and theirs:
-            how = "with kills" if disturbed else "undisturbed"
-            label = f"from the first row on, {how}: dray / the better Ray Data"
-            found.append(Target(name=label, value=seconds / theirs))
-    return found
-
-
-def _notes(arguments: argparse.Namespace, load: Load) -> list[str]:
-    return [
-        "Medians with min..max of interleaved rounds, each job on a fresh cluster; less is better in all "
-        "figures. `better` names one only where all its rounds are better than all rounds of all others.",
-        f"Work: {load.rows:,} rows of {TOKENS * load.seconds_per_token:.1f} s each, {load.engines} engines "
-        f"that run {load.max_num_seqs} at once and start in {load.start_seconds:g} s: {load.ideal:.0f} s "
-        "from the first row on if all engines worked to the end. The whole job runs from the command's first "
-        "start to its last end, with dray's Prefect server and report in it; the cluster is there before.",
-        f"Kills: seeds {arguments.seed} to {arguments.seed + arguments.repeats - 1}, every "
-        f"{arguments.kill_every:g} s from the first row in an engine on, SIGKILL to the raylet of one of "
-        f"{load.engines} nodes, a new node {ADD_AFTER:g} s later; the head stays. A job that takes longer "
-        "meets more of them. `of an engine`: the node had an engine that had been given rows.",
-        "Computed again: admissions of a row to an engine beyond its first, as the engines' processes wrote "
-        "them down. Lost: in no output (nor, for dray, in its error file). Doubled: beyond an id's first.",
-        "`ray-data` has Ray Data LLM's defaults; `ray-data-tuned` sends an engine at most twice max_num_seqs "
-        f"rows (in batches of {BATCH_SIZE}). Both read files of one batch each, have all engines from the "
-        "start, and a checkpoint on a shared folder. What else differs stands in the module's docstring.",
-    ]
 
 
 if __name__ == "__main__":
