@@ -97,7 +97,7 @@ def batch_inference(
     with cluster_of(job, where, timeline) as running, early_weights(job, where) as early:
         shards = ingest(job, timeline, replicas=settings.replicas or 1)
         accounts = (
-            stoppable(job, lambda: _run_shards(job, shards, running, timeline, early))
+            stoppable(job, lambda: _run_shards(job, shards, running, timeline, early), running.check)
             if open_shards(shards)
             else []
         )

@@ -51,6 +51,14 @@ class RunningCluster:
         refuse_shared_sqlite(self._job.settings.store_url, info)
         return info
 
+    def check(self) -> None:
+        """Look once whether its head lives.
+
+        Raises:
+            JobPausedError: it has been gone for too long.
+        """
+        self._cluster.check()
+
     @staticmethod
     def accounts(starts: Sequence[ReplicaStart], statuses: dict[str, ReplicaStatus]) -> list[ReplicaAccount]:
         """What each replica did, from its start and the last look at it."""

@@ -6,7 +6,7 @@ import contextvars
 import signal
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from typing import TypeVar
@@ -22,11 +22,15 @@ from dray.store import JobState, open_store
 STOP_SECONDS = 15.0
 """For shards to stop and replicas to end; Prefect's worker sends SIGKILL 30 s after its SIGTERM."""
 
+_LOOK_EVERY = 1.0
+
 T = TypeVar("T")
 
 
-def stoppable(job: OpenJob, work: Callable[[], T]) -> T:
+def stoppable(job: OpenJob, work: Callable[[], T], look: Callable[[], None] = lambda: None) -> T:
     """Run ``work`` beside the main thread, and stop it in order when Prefect ends the flow run.
+
+    ``look`` is called once a second meanwhile. What it raises ends the wait: the work may hang in Ray for good.
 
     Prefect ends a run by raising in the main thread. Inside a call of Ray's that turns into a SystemError,
     which reads as a failure of the flow; waiting for a thread, it stays what it is.
@@ -38,6 +42,8 @@ def stoppable(job: OpenJob, work: Callable[[], T]) -> T:
     context = contextvars.copy_context()  # Prefect knows by it which run the thread belongs to
     threading.Thread(target=context.run, args=(_fill, future, work), name="dray-job", daemon=True).start()
     try:
+        while not wait([future], timeout=_LOOK_EVERY).done:
+            look()
         return future.result()
     except TerminationSignal:
         disarm_ray()

@@ -71,6 +71,13 @@ class Cluster(Protocol):
             ConfigError: it must not be used as it is.
         """
 
+    def check(self) -> None:
+        """Look once whether its head lives.
+
+        Raises:
+            JobPausedError: it has been gone for too long.
+        """
+
     def leave(self) -> None:
         """Leave it. Ours ends beside whatever follows; this process waits for that when it ends itself."""
 

@@ -15,6 +15,7 @@ from typing import Any
 from dray.cluster.base import NAMESPACE, STABLE_RESOURCE, Cluster, ClusterInfo, ClusterSettings, Node
 from dray.cluster.guarded import answers_anybody, close_token_file
 from dray.cluster.head import Head
+from dray.cluster.head_watch import HeadWatch
 from dray.cluster.ray_private import enable_token_auth, keep_off_stdout
 from dray.errors import ClusterError, ConfigError
 
@@ -59,6 +60,7 @@ class RayCluster:
         self._info: ClusterInfo | None = None
         self._error: Exception | None = None
         self._head: Head | None = None
+        self._watch: HeadWatch | None = None
         self._thread = threading.Thread(target=self._join, name="dray-cluster", daemon=True)
 
     def launch(self) -> None:
@@ -88,6 +90,15 @@ class RayCluster:
         assert self._info is not None
         return self._info
 
+    def check(self) -> None:
+        """Look once whether its head lives; nothing while it is still being joined.
+
+        Raises:
+            JobPausedError: it has been gone for too long.
+        """
+        if self._watch is not None:
+            self._watch.check()
+
     def leave(self) -> None:
         """Leave the cluster, and ask ours to end; again does nothing."""
         if self._thread.ident is not None:
@@ -95,8 +106,11 @@ class RayCluster:
         if self._info is not None:
             import ray
 
-            ray.shutdown()
-            self._info = None
+            if self._watch is not None and self._watch.lost:
+                atexit.unregister(ray.shutdown)  # it waits for the head, until Ray ends the process
+            else:
+                ray.shutdown()
+            self._info = self._watch = None
         if self._head is not None:
             self._head.ask_to_stop()
 
@@ -111,6 +125,7 @@ class RayCluster:
     def _join(self) -> None:
         try:
             self._info = self._joined()
+            self._watch = HeadWatch(self._info.address)
         except Exception as error:  # noqa: BLE001  thread edge: handed to whoever waits
             self._error = (
                 error if isinstance(error, ClusterError | ConfigError) else _failed(self._settings, error)

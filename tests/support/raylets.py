@@ -7,8 +7,9 @@
 prints one line of JSON with the cluster's ``address``, its ``token`` and the ids of its ``nodes``, and ends
 when its stdin does. Each node has a cache of models of its own, ``FOLDER/cache-N``. A line of JSON on stdin
 is a command, answered by a line: ``{"add": {}}`` starts one more node, with these environment variables;
-``{"kill": N}`` ends one by SIGKILL; ``{"drain": N, "seconds": S}`` has Ray drain one; ``{"signal": "STOP",
-"node": N}`` sends a signal to its raylet and all that it started.
+``{"kill": N}`` ends one by SIGKILL; ``{"kill": "gcs"}`` ends the control store alone, and leaves all raylets;
+``{"drain": N, "seconds": S}`` has Ray drain one; ``{"signal": "STOP", "node": N}`` sends a signal to its
+raylet and all that it started.
 """
 
 from __future__ import annotations
@@ -106,6 +107,10 @@ class Raylets:
         """End a node's raylet, with SIGKILL; what ran there ends with it."""
         self._command({"kill": number})
 
+    def kill_gcs(self) -> None:
+        """End the cluster's control store, with SIGKILL; the raylets, the head's too, live on."""
+        self._command({"kill": "gcs"})
+
     def stop(self) -> None:
         """End the cluster."""
         assert self._process.stdin is not None
@@ -184,6 +189,9 @@ def main() -> None:
             elif "signal" in command:
                 _signal(nodes[command["node"]], command["signal"])
                 answer(signalled=command["node"])
+            elif command["kill"] == "gcs":
+                nodes[0].kill_gcs_server(check_alive=False)
+                answer(killed="gcs")
             else:
                 cluster.remove_node(nodes[command["kill"]], allow_graceful=False)
                 answer(killed=command["kill"])
