@@ -30,7 +30,7 @@ T = TypeVar("T")
 def stoppable(job: OpenJob, work: Callable[[], T], look: Callable[[], None] = lambda: None) -> T:
     """Run ``work`` beside the main thread, and stop it in order when Prefect ends the flow run.
 
-    ``look`` is called once a second meanwhile. What it raises ends the wait: the work may hang in Ray for good.
+    ``look`` is called once a second. What it raises ends the wait: the work may hang in Ray for good.
 
     Prefect ends a run by raising in the main thread. Inside a call of Ray's that turns into a SystemError,
     which reads as a failure of the flow; waiting for a thread, it stays what it is.
