@@ -166,12 +166,18 @@ class EngineStartError(EngineError):
 
 
 class ReplicaLostError(EngineError):
-    """The replica's process or its node went away. ``oom`` and ``preempted`` are Ray's own word for it."""
+    """The replica's process or its node went away. ``oom`` and ``preempted`` are Ray's own word for it.
 
-    def __init__(self, message: str, *, oom: bool = False, preempted: bool = False) -> None:
+    ``unsure``: a call did not get through, and it may live.
+    """
+
+    def __init__(
+        self, message: str, *, oom: bool = False, preempted: bool = False, unsure: bool = False
+    ) -> None:
         super().__init__(message)
         self.oom = oom
         self.preempted = preempted
+        self.unsure = unsure
 
 
 class ReplicaLeftError(ReplicaLostError):

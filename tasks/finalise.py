@@ -28,11 +28,19 @@ def finalise(
     with open_store(job.settings.store_url, create=False) as store:
         data = ReportData.from_json(store.get_job(job.job_id).summary["report"])
         store.release_job(job.lease)
-    create_markdown_artifact(render_markdown(data), key="batch-report", description=f"Job {job.job_id}")
-    link = _link(result.report)  # a browser opens a local file only when its address is typed
-    create_link_artifact(link, key="batch-report-html", link_text=link, description="The HTML report")
+    _show(job, render_markdown(data), _link(result.report))
     get_run_logger().info("job %s is %s: report at %s", result.job_id, result.state, result.report)
     return result
+
+
+def _show(job: OpenJob, report: str, link: str) -> None:
+    """The report in the UI is for people: its API being away must not fail a job that is done."""
+    try:
+        create_markdown_artifact(report, key="batch-report", description=f"Job {job.job_id}")
+        # A browser opens a local file only when its address is typed.
+        create_link_artifact(link, key="batch-report-html", link_text=link, description="The HTML report")
+    except Exception as error:  # noqa: BLE001  see above
+        get_run_logger().warning("the report is not in Prefect's UI: %s", type(error).__name__)
 
 
 def _link(uri: str) -> str:

@@ -101,6 +101,14 @@ def _run_flow(parameters: dict[str, Any], server: PrefectServer | None) -> dict[
         server.wait()
     try:
         state = batch_inference(**parameters, return_state=True)
+    except Exception as error:
+        # Raised by Prefect, not by the flow, whose own errors are in its state.
+        if not _is_completed():
+            raise DrayError(
+                f"Prefect failed: {type(error).__name__}: {str(error)[:300]}; `dray resume` goes on"
+            ) from error
+        output.say(f"dray: the job is done; Prefect was not told so ({type(error).__name__})")
+        return _stored_result()
     finally:
         flush_prefect()
     if state.is_completed() or state.is_cancelled():
@@ -111,6 +119,16 @@ def _run_flow(parameters: dict[str, Any], server: PrefectServer | None) -> dict[
     if isinstance(failure, BaseException):
         raise DrayError(f"the flow failed: {type(failure).__name__}: {str(failure)[:300]}") from failure
     raise DrayError(f"the flow ended as {state.name}")
+
+
+def _is_completed() -> bool:
+    from dray.store import JobState, open_store
+
+    job = driven.latest()
+    if job is None:
+        return False
+    with open_store(job.settings.store_url, create=False) as store:
+        return store.get_job(job.job_id).state is JobState.COMPLETED
 
 
 def _stored_result() -> dict[str, Any]:

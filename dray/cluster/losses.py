@@ -31,6 +31,12 @@ class NodeFacts:
     oom: bool
 
 
+def is_gone(actor_id: str, node_id: str | None) -> bool:
+    """Whether Ray knows by now that a replica is dead, or nobody listens at its node."""
+    death = death_of(actor_id)
+    return death is not None or _alive(death, node_id, _find(node_id)) is False
+
+
 def settle(actor_id: str, node_id: str | None, *, seconds: float = SETTLE_SECONDS) -> NodeFacts:
     """Find out, for at most ``seconds``, whether a replica died alone or with its node."""
     deadline = time.monotonic() + seconds

@@ -45,7 +45,8 @@ class ReplicaStart:
 class Member:
     """A replica's actor and what the pool knows of it. ``lane`` is its place in the pool, kept by successors.
 
-    ``node`` and ``host`` are known once it is ready; ``leave_by`` and ``heard`` are monotonic seconds.
+    ``node`` and ``host`` are known once it is ready; ``leave_by``, ``heard`` and ``unsure`` (the first of the
+    calls in a row that did not get through) are monotonic seconds.
     """
 
     lane: int
@@ -58,6 +59,7 @@ class Member:
     start: ReplicaStart | None = None
     leave_by: float = 0.0
     heard: float = field(default_factory=time.monotonic)
+    unsure: float | None = None
     _ready: Any = None
 
     @property
@@ -93,6 +95,10 @@ class Member:
         self.state = MemberState.READY
         self.heard = time.monotonic()
         return True
+
+    def ask_again(self) -> None:
+        """Forget a question whose answer did not come through."""
+        self._ready = None
 
     def kill(self) -> None:
         """End its process, if it lives."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dray.cluster.base import ClusterInfo, Node
-from dray.cluster.losses import NodeFacts, settle
+from dray.cluster.losses import NodeFacts, is_gone, settle
 from dray.cluster.member import Member, MemberState, ReplicaStart, begin, statuses
 from dray.cluster.placing import actor_options, shrunk
 from dray.cluster.ray_private import drain, node_of
@@ -195,7 +195,10 @@ class ReplicaPool:
             try:
                 ready = member.poll()
             except ReplicaLostError as error:
-                self._lose(member, error)
+                if self._may_live(member, error):
+                    member.ask_again()
+                else:
+                    self._lose(member, error)
             except EngineStartError as error:
                 if not self._starts:
                     raise
@@ -220,17 +223,27 @@ class ReplicaPool:
         answers = statuses(self._in(MemberState.READY, MemberState.LEAVING), _STATUS_SECONDS)
         for member, answer in answers.items():
             if isinstance(answer, ReplicaStatus):
-                member.heard = time.monotonic()
+                member.heard, member.unsure = time.monotonic(), None
                 found.append(answer)
                 if member.state is MemberState.LEAVING and not answer.sessions:
                     self._end(member)
-            elif answer is not None:
+            elif answer is not None and not self._may_live(member, answer):
                 self._lose(member, answer)
             elif time.monotonic() - member.heard > min(SILENT_SECONDS, self._spec.stall_seconds):
                 self._lose(member, EngineDeadError("the replica says nothing", stuck=True))
             if member.state is MemberState.LEAVING and time.monotonic() > member.leave_by:
                 self._end(member)
         return found
+
+    def _may_live(self, member: Member, error: Exception) -> bool:
+        """Whether only a call was lost, as far as anybody knows, and not yet for too long."""
+        if not (isinstance(error, ReplicaLostError) and error.unsure):
+            return False
+        member.unsure = member.unsure or time.monotonic()
+        if time.monotonic() - member.unsure > SILENT_SECONDS:
+            return False
+        node = member.node or node_of(member.replica.actor_id)
+        return not is_gone(member.replica.actor_id, node)
 
     def _drain(self, member: Member, seconds: float) -> None:
         member.state = MemberState.LEAVING

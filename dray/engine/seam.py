@@ -37,7 +37,10 @@ def _translated(error: Exception, replica: str) -> DrayError:
     if sign in (Sign.LOST, Sign.OOM):
         told = facts_of(error)
         return ReplicaLostError(
-            f"replica {replica} was lost ({name})", oom=sign is Sign.OOM, preempted=told.preempted
+            f"replica {replica} was lost ({name})",
+            oom=sign is Sign.OOM,
+            preempted=told.preempted,
+            unsure=isinstance(error, _unsure()),
         )
     if sign is Sign.CANCELLED:
         return CancelledError(f"the call to replica {replica} was cancelled")
@@ -46,3 +49,10 @@ def _translated(error: Exception, replica: str) -> DrayError:
             f"Ray refuses the call to replica {replica} ({name}): is the cluster's token right?"
         )
     return EngineError(f"replica {replica}: {name}")
+
+
+def _unsure() -> tuple[type[Exception], ...]:
+    """Errors of a call, not of the actor: Ray raises others once it knows that the actor is dead."""
+    from ray.exceptions import ActorUnavailableError, GetTimeoutError, RpcError
+
+    return ActorUnavailableError, GetTimeoutError, RpcError

@@ -41,3 +41,5 @@ def test_rays_errors_become_drays() -> None:
             raise foreign
         assert "prompt" not in str(caught.value)
         assert "r7" in str(caught.value) or ours is ConfigError
+        unsure = isinstance(caught.value, ReplicaLostError) and caught.value.unsure
+        assert unsure is isinstance(foreign, ray.ActorUnavailableError)  # it may live
