@@ -8,5 +8,6 @@ import sys
 def main() -> None:
     """Entry point of the ``dray`` command."""
     from dray.cli.app import run_app
+    from dray.processes import end
 
-    sys.exit(run_app(sys.argv[1:]))
+    end(run_app(sys.argv[1:]))

@@ -15,6 +15,7 @@ from dray import __version__
 from dray.cli import output
 from dray.cli.models import models
 from dray.errors import ConfigError, DrayError
+from dray.processes import end
 from dray.requests.files import absolute
 
 app = App(
@@ -244,4 +245,4 @@ def _absolute_store(store: str | None) -> str | None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_app(sys.argv[1:]))
+    end(run_app(sys.argv[1:]))

@@ -18,6 +18,7 @@ from dray.cluster.head import Head
 from dray.cluster.head_watch import HeadWatch
 from dray.cluster.ray_private import enable_token_auth, keep_off_stdout
 from dray.errors import ClusterError, ConfigError
+from dray.processes import end_without_teardown
 
 _early: RayCluster | None = None  # a local cluster that was started before its job asked for it
 
@@ -107,7 +108,9 @@ class RayCluster:
             import ray
 
             if self._watch is not None and self._watch.lost:
-                atexit.unregister(ray.shutdown)  # it waits for the head, until Ray ends the process
+                # At the end Ray would wait for the head until it ends the process itself, or crash.
+                atexit.unregister(ray.shutdown)
+                end_without_teardown()
             else:
                 ray.shutdown()
             self._info = self._watch = None

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, Protocol
 
 from dray.engine.replica import FLUSH_SECONDS
 from dray.engine.seam import ray_errors
+from dray.errors import EngineError
 from dray.requests.model import Outcome
 
 _CHECK_SECONDS = 10.0
+_WAIT_SECONDS = 1.0  # between looks at whether all that was fed has come through
+_ABORT_TRIES = 3
 
 
 class ReplicaClient(Protocol):
@@ -50,6 +55,7 @@ class RayReplica:
         self.name = name
         self.actor = actor
         self._fed: Counter[str] = Counter()  # calls of `feed` by session
+        self._feeding: dict[str, list[Any]] = {}  # those of which nobody knows yet whether they came through
 
     @classmethod
     def find(cls, name: str, namespace: str) -> RayReplica | None:
@@ -77,7 +83,8 @@ class RayReplica:
     def feed(self, session: str, lines: list[bytes], last: bool = False) -> None:
         """Queue spool lines; a failure shows up in ``results``."""
         # Numbered, because the actor has many threads, and a later call may overtake an earlier one.
-        self.actor.feed.remote(session, lines, last, self._fed[session])
+        call = self.actor.feed.remote(session, lines, last, self._fed[session])
+        self._feeding.setdefault(session, []).append(call)
         self._fed[session] += 1
         if last:
             del self._fed[session]
@@ -90,9 +97,36 @@ class RayReplica:
             call = self.actor.results.options(
                 num_returns="streaming", _generator_backpressure_num_objects=self._BACKPRESSURE
             )
-            for reference in call.remote(session, rows, seconds):
-                yield ray.get(reference)
+            stream = call.remote(session, rows, seconds)
+            looked = time.monotonic()
+            while True:
+                ready, _ = ray.wait([stream], timeout=_WAIT_SECONDS)
+                if not ready or time.monotonic() - looked > _WAIT_SECONDS:
+                    self._check_fed(session)  # the replica would wait for ever for rows that never came
+                    looked = time.monotonic()
+                if ready:
+                    try:
+                        reference = next(stream)
+                    except StopIteration:
+                        break
+                    yield ray.get(reference)
+        self._feeding.pop(session, None)
+
+    def _check_fed(self, session: str) -> None:
+        import ray
+
+        calls = self._feeding.get(session, [])
+        done, pending = ray.wait(calls, num_returns=len(calls), timeout=0) if calls else ([], [])
+        self._feeding[session] = pending
+        ray.get(done)
 
     def abort(self, session: str) -> None:
-        """Drop what is unfinished."""
-        self.actor.abort.remote(session)
+        """Drop what is unfinished; again when the call does not get through. Waits a little for that."""
+        import ray
+
+        self._feeding.pop(session, None)
+        for _ in range(_ABORT_TRIES):
+            with suppress(EngineError):
+                with ray_errors(self.name):
+                    ray.get(self.actor.abort.remote(session), timeout=_WAIT_SECONDS)
+                return
