@@ -93,6 +93,7 @@ class ReplicaPool:
         self._starts: dict[int, ReplicaStart] = {}
         self._seqs = 0
         self._published = time.monotonic()
+        self._unread: list[ReplicaStatus] = []
         self.lanes = replicas
         self.restarts = 0
 
@@ -121,7 +122,7 @@ class ReplicaPool:
                 every()
                 asked = time.monotonic()
             with suppress(StoreTransientError):  # what is to be published stays so
-                self.look()
+                self._unread = self.look()  # with what they logged: it is told once
             if time.monotonic() > deadline:
                 late = self.lanes - len(self._starts)
                 raise EngineStartError(f"{late} of {self.lanes} replicas are not ready after {timeout:.0f} s")
@@ -140,7 +141,7 @@ class ReplicaPool:
         """
         self._begin_due()
         self._poll_starting()
-        found = self._ask()
+        found, self._unread = self._unread + self._ask(), []
         self._publish()
         return found
 

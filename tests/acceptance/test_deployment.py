@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -149,8 +148,8 @@ def test_a_run_started_as_the_ui_does(server: PrefectServer, tmp_path: Path) -> 
     messages = [line["message"] for line in of_run(server, "logs", run_id)]
     assert any("50 of 50 rows" in message for message in messages)
     assert any(message.startswith("shard 0: 50 rows") for message in messages)  # from Ray's worker process
-    said = re.compile(r"\[.+/replica-0\] dray\.engine")
-    assert any(said.match(message) for message in messages)  # from the replica's actor
+    said = "[replica-0] dray.engine"
+    assert any(message.startswith(said) for message in messages)  # from the replica's actor
 
     blocks = server.post("/block_documents/filter")
     seen = [run, tasks, artifacts, messages, events(server), blocks, server.log("worker")]
