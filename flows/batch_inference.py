@@ -23,6 +23,7 @@ from dray.store import JobState, Shard, open_store
 from dray.weights import LocalModel
 from flows.parameters import EngineOptions, RowOptions, SamplingOptions
 from flows.resolving import cluster_settings, job_settings
+from tasks.bulletin import Bulletin
 from tasks.cluster import RunningCluster, cluster_of
 from tasks.finalise import finalise
 from tasks.flushing import flush_prefect
@@ -137,7 +138,10 @@ def _run_shards(
             starts = start_replicas(job, pool, noticing, timeline)
             if not starts:
                 return []
-            with Monitor(job, pool, ledger, noticing) as monitor:
+            with (
+                Bulletin(job.job_id) as bulletin,
+                Monitor(job, pool, ledger, noticing, bulletin) as monitor,
+            ):
                 last_commit = tasks.run(monitor)
     finally:
         pool.stop()

@@ -6,12 +6,8 @@ import logging
 import threading
 import time
 from contextlib import suppress
-from typing import Any
-from uuid import UUID
 
-from prefect import get_run_logger, runtime
-from prefect.artifacts import create_progress_artifact, update_progress_artifact
-from prefect.client.orchestration import get_client
+from prefect import get_run_logger
 
 from dray.cluster import ReplicaPool
 from dray.cluster.pool import lane_of
@@ -29,40 +25,41 @@ from dray.job.opening import OpenJob
 from dray.report import progress_line
 from dray.spot.causes import STORE_PATIENCE
 from dray.store import Progress, Store, open_store
+from tasks.bulletin import Bulletin
 from tasks.noticing import Noticing
 
 LOOK_EVERY = 1.0  # seconds
 LINE_EVERY = 5.0
-UI_LOOK_EVERY = 5.0  # a run without a Prefect worker is told by nobody that it was cancelled in the UI
-ARTIFACT_EVERY = 3.0  # Prefect's server on SQLite serialises writes
 
 
 class Monitor:
     """One thread beside the shard tasks. ``check`` raises in the flow what went wrong in it."""
 
-    def __init__(self, job: OpenJob, pool: ReplicaPool, ledger: JobLedger, noticing: Noticing) -> None:
+    def __init__(
+        self,
+        job: OpenJob,
+        pool: ReplicaPool,
+        ledger: JobLedger,
+        noticing: Noticing,
+        bulletin: Bulletin | None = None,
+    ) -> None:
         self._job = job
         self._pool = pool
         self._ledger = ledger
         self._noticing = noticing
+        self._bulletin = bulletin
         self._logger = get_run_logger()
         self._over = threading.Event()
         self._error: DrayError | None = None
         self._away_since: float | None = None
         self._statuses: dict[str, ReplicaStatus] = {}
-        self._artifact: UUID | None = None
-        self._flow_run = runtime.flow_run.id
-        self._last_ui_look = time.monotonic()
         self._began = time.monotonic()
         self._first: Progress | None = None
-        self._last_line = self._last_artifact = self._last_renewal = time.monotonic()
+        self._last_line = self._last_renewal = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="dray-monitor", daemon=True)
         self.stopping = False
 
     def __enter__(self) -> Monitor:
-        self._artifact = create_progress_artifact(
-            progress=0.0, key="batch-progress", description=f"Rows finished of job {self._job.job_id}"
-        )  # type: ignore[assignment]  # the synchronous form returns the id
         self._thread.start()
         return self
 
@@ -122,10 +119,8 @@ class Monitor:
         if now - self._last_renewal > lease.ttl / 4:
             store.renew_job(lease)
             self._last_renewal = now
-        if now - self._last_ui_look > UI_LOOK_EVERY:
-            self._last_ui_look = now
-            if _cancelled_in_ui(self._flow_run):
-                store.request_cancel(self._job.job_id)
+        if self._bulletin is not None and self._bulletin.cancelled and not self.stopping:
+            store.request_cancel(self._job.job_id)
         orders = store.orders(self._job.job_id)
         if not self.stopping and orders.stop:
             self._logger.info(
@@ -164,29 +159,9 @@ class Monitor:
                 tokens_per_second=(_tokens(progress) - _tokens(self._first)) / seconds,
             )
             self._logger.info(line)
-        if self._artifact is not None and (now or clock - self._last_artifact > ARTIFACT_EVERY):
-            self._last_artifact = clock
-            share = 100.0 * finished / counts.total if counts.total else 100.0
-            _update(self._artifact, share, self._logger)
+        if self._bulletin is not None:
+            self._bulletin.show(100.0 * finished / counts.total if counts.total else 100.0)
 
 
 def _tokens(progress: Progress) -> int:
     return progress.prompt_tokens + progress.completion_tokens
-
-
-def _update(artifact: UUID, share: float, logger: Any) -> None:
-    """Progress in the UI is for people: its API being away must not stop the job."""
-    try:
-        update_progress_artifact(artifact, progress=round(share, 1))
-    except Exception as error:  # noqa: BLE001  see above
-        logger.debug("progress artifact not updated: %s", type(error).__name__)
-
-
-def _cancelled_in_ui(flow_run: str | None) -> bool:
-    """Whether somebody cancelled the flow run; not knowing is no."""
-    try:
-        with get_client(sync_client=True) as client:
-            state = client.read_flow_run(UUID(str(flow_run))).state
-    except Exception:  # noqa: BLE001  Prefect's API being away must not stop the job
-        return False
-    return state is not None and (state.is_cancelling() or state.is_cancelled())

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import os
 import sys
 import time
@@ -144,15 +143,6 @@ def _run_shard(number: int, work: ShardWork) -> Any:
             logger.info("shard %d: %s", number, error)
 
 
-class QuietMonitor(Monitor):
-    """Without the parts that talk to Prefect's server."""
-
-    def __enter__(self) -> Self:
-        self._last_ui_look = math.inf
-        self._thread.start()
-        return self
-
-
 def run_job(order: Order) -> dict[str, Any]:
     """The flow, without Prefect; what it came to, and the actors of the job that were left."""
     timeline = Timeline(time.time())
@@ -194,7 +184,7 @@ def _run_shards(
     try:
         with ThreadShards(job, shards, pool.lanes, info) as running:
             start_replicas.fn(job, pool, noticing, timeline)
-            with QuietMonitor(job, pool, ledger, noticing) as monitor:
+            with Monitor(job, pool, ledger, noticing) as monitor:
                 running.run(monitor)
     finally:
         pool.stop()

@@ -16,7 +16,7 @@ ROWS = 1000
 
 def test_jobs_under_random_faults(tmp_path: Path, seed: int, chaos_rounds: int) -> None:
     with Soak(tmp_path, rows=ROWS, seed=seed) as soaking:
-        for number in range(2 * chaos_rounds):
+        for number in range(chaos_rounds):
             soaking.run(number)
     print("\n" + "\n\n".join(table.markdown() for table in soaking.totals.tables()))
     assert soaking.totals.failures == []
