@@ -47,6 +47,7 @@ def make_job(cloud: SpotNodes, tmp_path: Path) -> Callable[..., Job]:
     return make
 
 
+@pytest.mark.long
 def test_a_node_that_is_killed_without_notice_is_charged_once(
     cloud: SpotNodes, make_job: Callable[..., Job]
 ) -> None:

@@ -85,6 +85,7 @@ def test_a_line_that_is_cut_stalled_and_refused(
     assert job.charges() == []
 
 
+@pytest.mark.long
 def test_a_server_that_crashes_and_comes_back(make_job: Callable[..., Job], postgres: PostgresServer) -> None:
     job = make_job(store=postgres.url(postgres.create_database()))
     run = job.start()
