@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from dray.cluster.base import ClusterInfo, Node
@@ -93,7 +93,7 @@ class ReplicaPool:
         self._starts: dict[int, ReplicaStart] = {}
         self._seqs = 0
         self._published = time.monotonic()
-        self._unread: list[ReplicaStatus] = []
+        self._unread: dict[str, ReplicaStatus] = {}
         self.lanes = replicas
         self.restarts = 0
 
@@ -122,7 +122,7 @@ class ReplicaPool:
                 every()
                 asked = time.monotonic()
             with suppress(StoreTransientError):  # what is to be published stays so
-                self._unread = self.look()  # with what they logged: it is told once
+                self._go_on()
             if time.monotonic() > deadline:
                 late = self.lanes - len(self._starts)
                 raise EngineStartError(f"{late} of {self.lanes} replicas are not ready after {timeout:.0f} s")
@@ -134,16 +134,14 @@ class ReplicaPool:
         return [member.start for member in self._members if member.start is not None]
 
     def look(self) -> list[ReplicaStatus]:
-        """Go on: start what is due, see who is ready, who leaves and who died; what the live ones say.
+        """Start what is due, see who is ready, leaves or died; what the live ones say, one status each.
 
         Raises:
             EngineStartError, ConfigError: no engine of the job has ever started, and none will.
         """
-        self._begin_due()
-        self._poll_starting()
-        found, self._unread = self._unread + self._ask(), []
-        self._publish()
-        return found
+        self._go_on()
+        found, self._unread = self._unread, {}
+        return list(found.values())
 
     def leave(self, node: Node, deadline: float | None) -> None:
         """A node is taken back at ``deadline`` (seconds since 1970): its replicas finish, others begin."""
@@ -165,6 +163,19 @@ class ReplicaPool:
             for member in self._members:
                 if member.state is not MemberState.GONE:
                     member.kill()
+
+    def _go_on(self) -> None:
+        self._begin_due()
+        self._poll_starting()
+        for status in self._ask():
+            self._keep(status)
+        self._publish()
+
+    def _keep(self, status: ReplicaStatus) -> None:
+        """Until somebody looks; a replica tells what it logged only once."""
+        earlier = self._unread.get(status.name)
+        log = [*earlier.log, *status.log] if earlier else status.log
+        self._unread[status.name] = replace(status, log=log)
 
     # -- starting -------------------------------------------------------------------------
 

@@ -226,6 +226,10 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
+ONCE = pytest.approx(1.0, abs=0.1)
+"""In models: each engine that read for itself would add 1; a request that trickles is sent again at times."""
+
+
 def _models_served(server: EmulatorProcess, manifest: Manifest) -> float:
     return round(sum(server.served().values()) / manifest.size, 2)
 
@@ -286,7 +290,7 @@ def test_ranks_load_while_the_origin_sends_and_it_sends_everything_once(
     assert runs.early < 0.9 * manifest.size
     assert len(runs.ranks["waited"]) == RANKS
     assert all(seconds > 0 for seconds in runs.ranks["waited"])
-    assert runs.models_served == 1.00
+    assert runs.models_served == ONCE
 
 
 def test_no_rank_is_left_when_the_engine_is_closed(runs: Runs) -> None:
@@ -363,4 +367,4 @@ def test_an_engine_core_of_its_own_loads_what_another_process_fetches(
     assert found["texts"] == runs.alone["texts"]
     assert any("VLLM::EngineCore" in name for name in found["processes"].values())
     assert set(loading) < {int(pid) for pid in found["processes"]}
-    assert _models_served(server, manifest) == 1.00
+    assert _models_served(server, manifest) == ONCE
