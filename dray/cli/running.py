@@ -101,14 +101,8 @@ def _run_flow(parameters: dict[str, Any], server: PrefectServer | None) -> dict[
         server.wait()
     try:
         state = batch_inference(**parameters, return_state=True)
-    except Exception as error:
-        # Raised by Prefect, not by the flow, whose own errors are in its state.
-        if not _is_completed():
-            raise DrayError(
-                f"Prefect failed: {type(error).__name__}: {str(error)[:300]}; `dray resume` goes on"
-            ) from error
-        output.say(f"dray: the job is done; Prefect was not told so ({type(error).__name__})")
-        return _stored_result()
+    except Exception as error:  # noqa: BLE001  Prefect's own: the flow's errors are in its state
+        return _despite(error)
     finally:
         flush_prefect()
     if state.is_completed() or state.is_cancelled():
@@ -121,14 +115,24 @@ def _run_flow(parameters: dict[str, Any], server: PrefectServer | None) -> dict[
     raise DrayError(f"the flow ended as {state.name}")
 
 
-def _is_completed() -> bool:
+def _despite(error: Exception) -> dict[str, Any]:
+    """The result of a job that was done when Prefect failed.
+
+    Raises:
+        DrayError: it was not done; says whether there is anything to go on with.
+    """
     from dray.store import JobState, open_store
 
+    failure = f"Prefect failed: {type(error).__name__}: {str(error)[:300]}"
     job = driven.latest()
     if job is None:
-        return False
+        raise DrayError(failure) from error
     with open_store(job.settings.store_url, create=False) as store:
-        return store.get_job(job.job_id).state is JobState.COMPLETED
+        done = store.get_job(job.job_id).state is JobState.COMPLETED
+    if not done:
+        raise DrayError(f"{failure}; `dray resume {job.job_id}` goes on") from error
+    output.say(f"dray: the job is done; Prefect was not told so ({type(error).__name__})")
+    return _stored_result()
 
 
 def _stored_result() -> dict[str, Any]:

@@ -128,13 +128,6 @@ def test_calls_that_fail(tmp_path: Path) -> None:
         raylets.stop()
 
 
-def leased_on(job: Job, node: str) -> list[int]:
-    """Shards that a replica of this node holds."""
-    with open_store(job.store, create=False) as store:
-        names = {row.name for row in store.replicas("job") if row.node == node}
-        return [shard.number for shard in store.shards("job") if shard.replica in names]
-
-
 def test_a_node_that_hibernates_at_once(spot_nodes: SpotNodes, tmp_path: Path) -> None:
     """AWS begins at once when it says so: the notice and the end of all life there are one."""
     job = Job(
@@ -154,7 +147,7 @@ def test_a_node_that_hibernates_at_once(spot_nodes: SpotNodes, tmp_path: Path) -
     frozen = time.monotonic()
     spot_nodes.forget(node)
     spot_nodes.refill()
-    run.until(lambda: not leased_on(job, spot_nodes.raylets.nodes[node]), what="the shards given back")
+    run.until(lambda: not job.leased_on(spot_nodes.raylets.nodes[node]), what="the shards given back")
     released = time.monotonic() - frozen
     figures = job.finished(run)
     print(f"hibernated: its shards were given back after {released:.1f} s; {figures}")

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from dray.store import ShardState
 from tests.support.chaos import Job, wait_for_release
 from tests.support.spot_nodes import SpotNodes
 
@@ -178,22 +177,10 @@ def test_a_node_that_hangs_and_comes_back(cloud: SpotNodes, make_job: Callable[.
     cloud.raylets.signal(node, "STOP")
     cloud.forget(node)
     cloud.refill()
-    lost = _shards_on(job, cloud.raylets.nodes[node])
-    run.until(lambda: not _shards_on(job, cloud.raylets.nodes[node]), what="the shards given back")
+    lost = job.leased_on(cloud.raylets.nodes[node])
+    run.until(lambda: not job.leased_on(cloud.raylets.nodes[node]), what="the shards given back")
     cloud.raylets.signal(node, "CONT")
     figures = job.finished(run)
     print(lost, figures)
     assert job.causes() == {"NODE_LOSS"}
     assert job.budgets() == {"infra": 1, "node": 1}
-
-
-def _shards_on(job: Job, node: str) -> list[int]:
-    from dray.store import open_store
-
-    with open_store(job.store, create=False) as store:
-        names = {row.name for row in store.replicas("job") if row.node == node}
-        return [
-            shard.number
-            for shard in store.shards("job")
-            if shard.state is ShardState.LEASED and shard.replica in names
-        ]

@@ -129,6 +129,12 @@ class Job:
         except DrayError:
             return []
 
+    def leased_on(self, node: str) -> list[int]:
+        """Shards that a replica of this node holds."""
+        with open_store(self.store, create=False) as store:
+            names = {row.name for row in store.replicas("job") if row.node == node}
+            return [shard.number for shard in store.shards("job") if shard.replica in names]
+
     def node_at_work(self, command: Command) -> int:
         """The number of a node, not the head, whose replica has shards half done."""
         found: list[int] = []
@@ -147,14 +153,10 @@ class Job:
 def wait_for_release(job: Job, node: str, seconds: float) -> float:
     """Until no shard is leased on ``node``; how long that took."""
     began = time.monotonic()
-    while True:
-        with open_store(job.store, create=False) as store:
-            names = {row.name for row in store.replicas("job") if row.node == node}
-            held = [shard for shard in store.shards("job") if shard.replica in names]
-        if not held:
-            return time.monotonic() - began
+    while held := job.leased_on(node):
         assert time.monotonic() - began < seconds, held
         time.sleep(0.1)
+    return time.monotonic() - began
 
 
 def told(ended: Ended) -> str:

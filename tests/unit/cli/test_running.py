@@ -1,13 +1,20 @@
-"""What of a command reaches Prefect, which keeps the parameters of every run."""
+"""What of a command reaches Prefect, which keeps the parameters of every run; and what if Prefect fails."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dray.cli.running import _hide_secrets
+from dray.cli.running import _despite, _hide_secrets
+from dray.errors import DrayError
+from dray.job import driven
+from dray.job.opening import OpenJob, open_job
+from dray.job.settings import JobSettings
+from dray.requests.sources import RowDefaults, source_of
+from dray.store import JobState, open_store
 
 pytestmark = pytest.mark.unit
 
@@ -33,3 +40,43 @@ def test_anything_else_stays() -> None:
     parameters = {"store": "sqlite:////data/dray.db", "input": ["s3://bucket/in.jsonl"]}
     _hide_secrets(parameters)
     assert parameters == {"store": "sqlite:////data/dray.db", "input": ["s3://bucket/in.jsonl"]}
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OpenJob:
+    """One that this process drives."""
+    monkeypatch.setattr(driven, "_driven", [])
+    inputs = tmp_path / "in.jsonl"
+    inputs.write_text('{"custom_id": "1", "body": {"messages": [{"role": "user", "content": "x"}]}}\n')
+    settings = JobSettings(
+        source=source_of(str(inputs)),
+        defaults=RowDefaults(),
+        model="simulated",
+        engine="simulated",
+        output=str(tmp_path / "out"),
+        store_url=f"sqlite:///{tmp_path / 'jobs.db'}",
+    )
+    return open_job(settings)
+
+
+def test_a_job_that_is_done_is_so_though_prefect_fails(
+    job: OpenJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open_store(job.settings.store_url, create=False) as store:
+        store.set_job_summary(job.lease, {"result": {"job_id": job.job_id, "state": "completed"}})
+        store.set_job_state(job.lease, JobState.COMPLETED)
+    assert _despite(OSError("away")) == {"job_id": job.job_id, "state": "completed"}
+    assert "the job is done; Prefect was not told so (OSError)" in capsys.readouterr().err
+
+
+def test_a_job_that_is_not_done_says_how_to_go_on(job: OpenJob) -> None:
+    with pytest.raises(
+        DrayError, match=rf"Prefect failed: OSError: away; `dray resume {job.job_id}` goes on"
+    ):
+        _despite(OSError("away"))
+
+
+def test_without_a_job_there_is_nothing_to_go_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driven, "_driven", [])
+    with pytest.raises(DrayError, match=r"Prefect failed: OSError: away$"):
+        _despite(OSError("away"))
