@@ -16,23 +16,14 @@ from dray.cluster import Cluster, ClusterInfo, ClusterSettings, open_cluster
 from dray.cluster.handed_down import handed_down
 from dray.cluster.member import ReplicaStart
 from dray.engine import ReplicaStatus
-from dray.errors import (
-    CancelledError,
-    ConfigError,
-    DrayError,
-    JobFailedError,
-    JobPausedError,
-    RefusedError,
-    StoreError,
-    StoreFatalError,
-)
+from dray.errors import ConfigError
 from dray.job.finalising import ReplicaAccount
 from dray.job.keeping import kept
 from dray.job.opening import OpenJob
 from dray.job.timeline import Timeline
 from dray.report import Moments
-from dray.store import JobState, open_store
 from dray.store.urls import parse_url
+from tasks.failing import note_failure
 from tasks.stopping import disarm_ray
 
 
@@ -135,7 +126,7 @@ def cluster_of(job: OpenJob, settings: ClusterSettings, timeline: Timeline) -> I
                 yield RunningCluster(job, cluster, timeline)
         except BaseException as error:
             disarm_ray()
-            _note_failure(job, error)
+            note_failure(job, error, release=True)
             raise
         finally:
             cluster.leave()
@@ -156,24 +147,3 @@ def _api_for_workers(settings: ClusterSettings) -> Iterator[dict[str, str]]:
     finally:
         if before is None:
             del os.environ["PREFECT_API_URL"]
-
-
-def _note_failure(job: OpenJob, error: BaseException) -> None:
-    """Tell the store why the job stopped; a lost lease or store leaves that to the next driver."""
-    state = JobState.FAILED
-    if isinstance(error, CancelledError):
-        state = JobState.CANCELLED
-    elif isinstance(error, StoreFatalError | JobPausedError):
-        state = JobState.PAUSED
-    elif isinstance(error, RefusedError):
-        state = JobState.FAILED
-    elif not isinstance(error, DrayError | Exception):
-        return  # a signal: the job is resumed by whoever comes next
-    try:
-        with open_store(job.settings.store_url, create=False) as store:
-            # What the table of causes says is for people, and quotes nothing.
-            decided = isinstance(error, JobFailedError)
-            store.set_job_state(job.lease, state, reason=str(error) if decided else type(error).__name__)
-            store.release_job(job.lease)
-    except StoreError:
-        pass

@@ -6,6 +6,7 @@ import math
 import time
 from collections import Counter, deque
 from contextlib import suppress
+from types import TracebackType
 from typing import Any
 
 import ray
@@ -20,6 +21,7 @@ from dray.job.ingesting import open_shards
 from dray.job.opening import OpenJob
 from dray.job.shard import ShardReceipt
 from dray.store import Shard, ShardLease, ShardState, Store, open_store
+from tasks.failing import note_failure
 from tasks.infer_shard import ShardWork, infer_shard
 from tasks.monitor import Monitor
 from tasks.ray_runner import HeardRayTaskRunner
@@ -54,11 +56,15 @@ class ShardTasks:
             self._fill()
         return self
 
-    def __exit__(self, *exception: Any) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            note_failure(self._job, error)  # those that run, or wait for a place, end by themselves
         try:
             self._end()
         finally:
-            self._runner.__exit__(*exception)
+            self._runner.__exit__(kind, error, trace)
 
     def run(self, monitor: Monitor) -> float | None:
         """Run all open shards; returns when each is done, or the job was cancelled.

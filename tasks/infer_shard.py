@@ -108,7 +108,7 @@ def _as_state(number: int, ended: Ended, backoff: Backoff) -> ShardReceipt | Sta
         logger.info("shard %d is finished, or held by another attempt", number)
         return None
     if ended.how is How.STOPPED:
-        return Completed(name="Stopped", message=f"shard {number}: the job is cancelled, or its time is over")
+        return Completed(name="Stopped", message=f"shard {number}: the job goes no further")
     assert ended.decision is not None
     backoff.note(ended.decision)
     return _after(ended.decision, f"{ended.decision.reason}; {ended.note}")

@@ -67,6 +67,7 @@ def finalise_job(
     """Write outputs and report, and move the job to ``state``. Doing it twice gives the same output bytes.
 
     Raises:
+        FencedError: another driver has the job; nothing more is published.
         StoreFatalError: rows and counters do not add up; nothing is published.
     """
     settings = job.settings
@@ -82,10 +83,11 @@ def finalise_job(
                 directory=settings.output,
                 format=settings.format,
                 observe=tally.observe,
+                confirm=lambda: store.renew_job(job.lease),
                 options=settings.objects,
             )
         data = _report_data(store, job, tally, timeline, replicas, written, state)
-        uri = _publish_report(job, data)
+        uri = _publish_report(store, job, data)
         result = _result(data, written, uri)
         store.set_job_summary(job.lease, {"result": result.as_dict(), "report": data.to_json()})
         store.set_job_state(job.lease, state)
@@ -189,10 +191,11 @@ def _cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _publish_report(job: OpenJob, data: ReportData) -> str:
+def _publish_report(store: Store, job: OpenJob, data: ReportData) -> str:
     uri = join(job.settings.output, "report.html")
     with write_atomic(uri, options=job.settings.objects) as file:
         file.write(render_html(data).encode())
+        store.renew_job(job.lease)  # who was frozen until another had the job publishes nothing
     return uri
 
 

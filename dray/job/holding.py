@@ -54,11 +54,13 @@ class Holder:
         self._renewed_at = time.monotonic()
 
     def obey(self, orders: Orders) -> None:
-        """Stop if the job is cancelled, or its time over."""
+        """Stop if the job is cancelled, its time over, or it was put to rest for another reason."""
         if orders.cancelled:
             self._stop(CancelledError(f"job {self.lease.job_id} was cancelled"))
         elif orders.expired:
             self._stop(ExpiredError(f"the time of job {self.lease.job_id} is over"))
+        elif orders.at_rest:
+            self._stop(CancelledError(f"job {self.lease.job_id} goes no further"))
 
     def check(self) -> None:
         """Raise the reason for which the run was stopped, if it was."""

@@ -54,12 +54,14 @@ def write_outputs(
     directory: str,
     format: OutputFormat = "jsonl",  # noqa: A002  the user's word for it
     observe: Callable[[PageT], None] | None = None,
+    confirm: Callable[[], object] = lambda: None,
     options: ObjectStoreOptions | None = None,
 ) -> Written:
     """Write answers and error rows of a job into ``directory``, both files whole or not at all.
 
     ``pages`` hold tuples whose first fields are those of Outcome, in index order. ``observe`` sees each page
-    as it passes. Raises JobFailedError where the place takes no more.
+    as it passes. ``confirm`` is called when all is written and neither has its name: what it raises leaves
+    things as they were. Raises JobFailedError where the place takes no more.
     """
     with ExitStack() as stack:
         names = [f"{name}.{format}" for name in ("output", "errors")]
@@ -74,6 +76,7 @@ def write_outputs(
         for file in (output, errors):
             file.sync()  # a full disk says so now, while neither has its name
         reach(Point.FINALISE_WRITTEN)
+        confirm()
         infos = [file.info() for file in (output, errors)]
     return Written(files=dict(zip(names, infos, strict=True)))
 

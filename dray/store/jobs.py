@@ -204,8 +204,9 @@ def request_cancel(tx: Tx, job_id: str) -> bool:
 def orders(tx: Tx, job_key: int) -> Orders:
     """What is to become of the job, by the database's clock."""
     over = func.coalesce(jobs.c.expires_at <= tx.now, false())
-    found = tx.execute(select(jobs.c.cancel_requested, over).where(jobs.c.job_key == job_key)).one()
-    return Orders(cancelled=bool(found[0]), expired=bool(found[1]))
+    wanted = select(jobs.c.cancel_requested, over, jobs.c.state).where(jobs.c.job_key == job_key)
+    cancelled, expired, state = tx.execute(wanted).one()
+    return Orders(cancelled=bool(cancelled), expired=bool(expired), at_rest=JobState(state).at_rest)
 
 
 def set_expiry(tx: Tx, lease: JobLease, seconds: float | None) -> None:

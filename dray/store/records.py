@@ -143,15 +143,16 @@ class Shard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Orders:
-    """What is to become of a job: somebody asked to cancel it, or its time is over."""
+    """What is to become of a job: somebody asked to cancel it, its time is over, or its driver gave it up."""
 
     cancelled: bool
     expired: bool
+    at_rest: bool = False
 
     @property
     def stop(self) -> bool:
         """Whether nobody is to work on it any more."""
-        return self.cancelled or self.expired
+        return self.cancelled or self.expired or self.at_rest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

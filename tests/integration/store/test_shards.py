@@ -11,6 +11,7 @@ from dray.requests.model import Outcome
 from dray.store import (
     Charge,
     Claim,
+    JobState,
     Notice,
     Orders,
     ReplicaRow,
@@ -383,4 +384,13 @@ def test_a_jobs_time_runs_from_its_creation_by_the_databases_clock(store: Store,
     clock.pass_seconds(100)
     assert store.orders("job") == Orders(cancelled=False, expired=True)
     store.set_expiry(job, None)
+    assert not store.orders("job").stop
+
+
+def test_a_job_that_its_driver_gave_up_stops_until_it_is_resumed(store: Store) -> None:
+    job = ready_job(store)
+    store.set_job_state(job, JobState.PAUSED, reason="the disk is full")
+    assert store.orders("job") == Orders(cancelled=False, expired=False, at_rest=True)
+    store.release_job(job)
+    store.claim_job("job", "another")
     assert not store.orders("job").stop
