@@ -131,7 +131,9 @@ class _Trigger:
         if self.action == "sleep":
             time.sleep(self.seconds)
             return
-        os.kill(os.getpid(), signal.SIGSTOP if self.action == "stop" else signal.SIGKILL)
+        number = signal.SIGSTOP if self.action == "stop" else signal.SIGKILL
+        # To this thread: sent to the process, it may stop another first, and this one goes on for a while.
+        signal.pthread_kill(threading.get_ident(), number)
 
 
 def parse(environment: Mapping[str, str]) -> dict[str, _Trigger] | None:

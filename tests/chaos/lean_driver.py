@@ -12,6 +12,7 @@ import json
 import sys
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import nullcontext
 from pathlib import Path
 
 from dray.cluster.losses import NodeFacts
@@ -205,7 +206,8 @@ def main() -> None:
     opening.DRIVER_TTL = given.get("driver_ttl", opening.DRIVER_TTL)
     lanes = given.get("lanes", LANES)
     job = open_job(settings_of(path))
-    with kept(job):
+    # Whose lease is to lapse must not renew it either: a thread stopped in a commit keeps SQLite's only lock.
+    with nullcontext() if "driver_ttl" in given else kept(job):
         ingest_job(job, replicas=lanes)
         with open_store(job.settings.store_url, create=False) as store:
             run_shards(store, job, lanes)

@@ -227,10 +227,15 @@ class LeanJob:
         """What lies in the output folder."""
         return sorted(str(path.relative_to(self.output)) for path in self.output.rglob("*") if path.is_file())
 
-    def committed(self) -> list[int]:
-        """The rows that have an outcome."""
+    def written(self) -> list[object]:
+        """All that a driver or a worker writes: rows, shards, attempts, charges, and files by name."""
         with open_store(self.store_url, create=False) as store:
-            return store.done_indexes(JOB, 0, ROWS)
+            rows = store.done_indexes(JOB, 0, ROWS)
+            return [rows, store.shards(JOB), store.attempts(JOB), store.charges(JOB), self.published()]
+
+    def published(self) -> list[str]:
+        """The files of the output that have their names."""
+        return [name for name in (*FILES, "report.html") if (self.output / name).exists()]
 
     def after_kill(self, expected: Undisturbed) -> None:
         """What holds before anything mends it: nothing acknowledged is gone, and files are whole."""
@@ -335,11 +340,11 @@ def test_who_stood_still_while_another_took_the_job_changes_nothing(
         time.sleep(1.2)  # its lease lapses
         processes.append(job.start(f"{point}=stop", folders[1]))
         _wait_until_stopped(processes[1], folders[1] / f"{point}.fired")
-        before = job.committed()
+        before = job.written()
         processes[0].send_signal(signal.SIGCONT)
         assert processes[0].wait(60) > 0, "it believes that it has done the job"
         assert "FencedError" in job.said()
-        assert job.committed() == before, "I3: it has written"
+        assert job.written() == before, "I3: it has written"
         job.after_kill(undisturbed)
         processes[1].send_signal(signal.SIGCONT)
         assert processes[1].wait(60) == 0, job.said()
