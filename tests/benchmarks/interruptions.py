@@ -53,14 +53,20 @@ import shutil
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import orjson
 
 from tests.benchmarks import processes, results, workload
-from tests.benchmarks.interruptions_cluster import Killer, SpotCluster, shares, traced_rows
+from tests.benchmarks.interruptions_cluster import (
+    Killer,
+    SpotCluster,
+    last_admission,
+    shares,
+    traced_rows,
+)
 from tests.benchmarks.interruptions_ray_data import Work
 from tests.benchmarks.interruptions_report import (
     BATCH_SIZE,
@@ -82,20 +88,22 @@ MAX_RUNS = 20  # of one job
 
 @dataclass(frozen=True, kw_only=True)
 class Contestant:
-    """Somebody to run: the command line of a job in a folder, and the ids that stand in its output."""
+    """Somebody to run: the command line of a job in a folder, and the ids of its answers and error rows."""
 
     name: str
     command: Callable[[Load, SpotCluster, Path], list[str | Path]]
     answered: Callable[[Path], list[str]]
-    errors: Callable[[Path], int] = lambda _folder: 0
+    errors: Callable[[Path], list[str]]
 
 
 def contestants() -> list[Contestant]:
     """Everybody, in the order of a round."""
     return [
-        Contestant(name="ray-data", command=_ray_data, answered=_parquet_ids),
-        Contestant(name="ray-data-tuned", command=_ray_data_tuned, answered=_parquet_ids),
-        Contestant(name=DRAY, command=_dray, answered=_jsonl_ids, errors=_error_rows),
+        Contestant(name="ray-data", command=_ray_data, answered=_parquet_ids, errors=_parquet_errors),
+        Contestant(
+            name="ray-data-tuned", command=_ray_data_tuned, answered=_parquet_ids, errors=_parquet_errors
+        ),
+        Contestant(name=DRAY, command=_dray, answered=_jsonl_ids, errors=_jsonl_errors),
     ]
 
 
@@ -165,8 +173,7 @@ class _Bench:
     def rounds(self) -> list[Measure]:
         """All jobs; one that the harness could not run is noted, and the others go on."""
         arguments = self._arguments
-        if any(contestant.name == DRAY for contestant in self._chosen):
-            self._first_run()
+        self._first_runs()
         kinds = [kind for kind, out in ((False, arguments.no_calm), (True, arguments.no_kills)) if not out]
         measures = []
         for number in range(arguments.repeats):
@@ -176,7 +183,7 @@ class _Bench:
                         f"round {number + 1}: {contestant.name}, {'kills' if disturbed else 'undisturbed'}"
                     )
                     try:
-                        measure = self._measure(contestant, number, disturbed)
+                        measure = self._measure(contestant, self.load, number, disturbed)
                     except (OSError, RuntimeError, ValueError) as error:
                         self._report.failures.append(f"{label}: {type(error).__name__}: {error}")
                         say(f"{label}: FAILED")
@@ -187,16 +194,14 @@ class _Bench:
                     say(f"{label}: {_told(measure)}")
         return measures
 
-    def _first_run(self) -> None:
-        """Not measured: it makes Prefect's database, and brings files into memory."""
-        say("one unmeasured run, after which Prefect's database is there and files are in memory")
-        small = workload.write_batch(self._folder / "small.jsonl", "chat", 4, 4)
-        command = workload.dray_run(small, "--model", "simulated", "--output", self._folder / "small")
-        processes.run(
-            [*command, "--engine", "simulated"], timeout=300, environment=self._environment
-        ).result()
+    def _first_runs(self) -> None:
+        """Not measured: Prefect's database is there afterwards, and everybody's files are in memory."""
+        say("an unmeasured small job of each")
+        small = workload.write_batch(self._folder / "small.jsonl", "chat", 64, 4)
+        for contestant in self._chosen:
+            self._measure(contestant, replace(self.load, input=small, rows=64), -1, disturbed=False)
 
-    def _measure(self, contestant: Contestant, number: int, disturbed: bool) -> Measure:
+    def _measure(self, contestant: Contestant, load: Load, number: int, disturbed: bool) -> Measure:
         folder = self._folder / f"{number}-{contestant.name}-{'kills' if disturbed else 'calm'}"
         (folder / "trace").mkdir(parents=True)
         seed = self._arguments.seed + number
@@ -205,12 +210,11 @@ class _Bench:
         every = self._arguments.kill_every if disturbed else None
         killer = Killer(cluster, folder / "trace", every=every, seed=seed)
         try:
-            command = contestant.command(self.load, cluster, folder)
+            command = contestant.command(load, cluster, folder)
             environment = {**self._environment, **cluster.environment, **trace}
             killer.start()
             began = time.monotonic()
-            said, hung, finished = self._until_done(command, environment, began, folder)
-            ended = time.monotonic()
+            said, hung, ended = self._until_done(command, environment, began, folder)
             killer.end()
         finally:
             killer.stop()
@@ -218,21 +222,28 @@ class _Bench:
             if self._arguments.keep is not None:
                 shutil.copytree(folder / "trace", self._arguments.keep / folder.name, dirs_exist_ok=True)
                 shutil.copy(folder / "cluster.log", self._arguments.keep / folder.name)
-        answered = Counter(contestant.answered(folder))
         admitted = Counter(traced_rows(folder / "trace"))
         errors = contestant.errors(folder)
+        told = Counter([*contestant.answered(folder), *errors])
+        wanted = {f"r{row}" for row in range(load.rows)}
+        if strange := told.keys() - wanted:
+            raise RunError(f"the output has ids that the input has not: {sorted(strange)[:5]}")
+        finished = ended is not None
+        until = ended or time.monotonic()
+        computed = last_admission(folder / "trace") + TOKENS * load.seconds_per_token
         return Measure(
             name=contestant.name,
             disturbed=disturbed,
             round=number,
-            seconds=ended - began,
-            working=ended - (killer.first or ended),
+            seconds=until - began,
+            working=until - (killer.first or until),
+            computing=computed - (killer.first or computed),
             finished=finished,
             runs=len(said) + finished,
             hung=hung,
-            lost=self.load.rows - len(answered) - errors,
-            doubled=sum(answered.values()) - len(answered),
-            error_rows=errors,
+            lost=len(wanted - told.keys()),
+            doubled=told.total() - len(told),
+            error_rows=len(errors),
             again=sum(admitted.values()) - len(admitted),
             rows_again=sum(times > 1 for times in admitted.values()),
             shares=shares(folder / "trace"),
@@ -242,12 +253,13 @@ class _Bench:
 
     def _until_done(
         self, command: Sequence[str | Path], environment: dict[str, str], began: float, folder: Path
-    ) -> tuple[list[str], int, bool]:
-        """Run it, and again while it fails: what failed runs said, how many hung, whether it was done."""
+    ) -> tuple[list[str], int, float | None]:
+        """Run it, and again while it fails: what failed runs said, how many hung, when the job was done."""
         said: list[str] = []
         hung = 0
         while len(said) < MAX_RUNS and (left := began + self._arguments.limit - time.monotonic()) > 0:
             timeout = min(self._arguments.timeout, left)
+            started = time.monotonic()
             try:
                 run = processes.run(command, timeout=timeout, environment=environment)
             except RunError as error:
@@ -256,10 +268,10 @@ class _Bench:
                 continue
             self._keep(folder, len(said), run)
             if run.code == 0:
-                return said, hung, True
+                return said, hung, started + run.seconds
             last = [line.text for line in run.err if line.text.strip()][-1:]
             said.append(f"exit code {run.code} after {run.seconds:.0f} s: {' '.join(last)[:300]}")
-        return said, hung, False
+        return said, hung, None
 
     def _keep(self, folder: Path, number: int, run: processes.Finished) -> None:
         if self._arguments.keep is not None:
@@ -310,19 +322,29 @@ def _dray(load: Load, cluster: SpotCluster, folder: Path) -> list[str | Path]:
 
 
 def _parquet_ids(folder: Path) -> list[str]:
+    return [row["custom_id"] for row in _parquet_rows(folder) if not row.get("__inference_error__")]
+
+
+def _parquet_errors(folder: Path) -> list[str]:
+    return [row["custom_id"] for row in _parquet_rows(folder) if row.get("__inference_error__")]
+
+
+def _parquet_rows(folder: Path) -> Iterator[dict[str, str]]:
+    """Ids and errors: a row that failed keeps its column for that, others lose it in the last step."""
     from pyarrow.parquet import ParquetFile
 
-    files = sorted((folder / "out").rglob("*.parquet"))
-    columns = [ParquetFile(file).read(["custom_id"])[0].to_pylist() for file in files]
-    return [str(name) for column in columns for name in column]
+    for path in sorted((folder / "out").rglob("*.parquet")):
+        file = ParquetFile(path)
+        columns = [n for n in ("custom_id", "__inference_error__") if n in file.schema_arrow.names]
+        yield from file.read(columns).to_pylist()
 
 
 def _jsonl_ids(folder: Path) -> list[str]:
     return _ids(folder / "out/output.jsonl")
 
 
-def _error_rows(folder: Path) -> int:
-    return len(_ids(folder / "out/errors.jsonl"))
+def _jsonl_errors(folder: Path) -> list[str]:
+    return _ids(folder / "out/errors.jsonl")
 
 
 def _ids(path: Path) -> list[str]:

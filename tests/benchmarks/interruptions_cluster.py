@@ -181,6 +181,12 @@ def traced_rows(trace: Path) -> list[int]:
     return [row for file in trace.rglob("*.trace") for row in _lines(file)]
 
 
+def last_admission(trace: Path) -> float:
+    """When a row last entered an engine, as ``time.monotonic()`` counts; now, when none did."""
+    since = [time.time() - file.stat().st_mtime for file in trace.rglob("*.trace")]
+    return time.monotonic() - min(since, default=0.0)
+
+
 def shares(trace: Path) -> dict[str, int]:
     """How many rows each process admitted."""
     return {file.stem: len(_lines(file)) for file in sorted(trace.rglob("*.trace"))}

@@ -39,7 +39,8 @@ class Load:
 class Measure:
     """One job.
 
-    ``seconds`` from its first start to its last end, ``working`` from the first row in an engine to that end.
+    ``seconds`` from its first start to its last end, ``working`` from the first row in an engine to that end,
+    ``computing`` from there until the row that entered one last was done.
     ``again`` are admissions of rows beyond the first, ``shares`` those of each engine's process.
     """
 
@@ -48,6 +49,7 @@ class Measure:
     round: int
     seconds: float
     working: float
+    computing: float
     finished: bool
     runs: int
     hung: int
@@ -78,6 +80,7 @@ def tables(measures: Sequence[Measure], arguments: argparse.Namespace) -> list[T
             "",
             "whole job, s",
             "from the first row on, s",
+            "rows in engines, s",
             "lost",
             "doubled",
             "error rows",
@@ -105,6 +108,7 @@ def _cells(found: Sequence[Measure]) -> list[str]:
         found[0].name,
         spread([m.seconds for m in found]),
         spread([m.working for m in found]),
+        spread([m.computing for m in found]),
         *(_whole([getattr(m, name) for m in found]) for name in ("lost", "doubled", "error_rows", "again")),
         f"{alone} of {len(found)}",
         _whole([m.runs for m in found]),
@@ -140,6 +144,7 @@ def _comparison(measures: Sequence[Measure]) -> list[list[str]]:
     names = _names(measures)
     if len(names) < 2:
         return []
+    measures = [m for m in measures if m.finished]  # one that was given up took as long as it was let
     rows = []
     for what, (disturbed, figure) in _FIGURES.items():
         values = {
@@ -176,7 +181,7 @@ def _better(values: dict[str, list[float]]) -> str:
 
 
 def _working(measures: Sequence[Measure], name: str, disturbed: bool) -> float | None:
-    found = [m.working for m in measures if (m.name, m.disturbed) == (name, disturbed)]
+    found = [m.working for m in measures if (m.name, m.disturbed) == (name, disturbed) and m.finished]
     return median(found) if found else None
 
 
@@ -202,9 +207,10 @@ def targets(measures: Sequence[Measure]) -> list[Target]:
 
 
 def goodput(measures: Sequence[Measure]) -> list[Target]:
-    """Of each round: the undisturbed seconds from the first row on, by those with kills; the same rows."""
-    calm = {m.round: m.working for m in measures if not m.disturbed}
-    ratios = [calm[m.round] / m.working for m in measures if m.disturbed and m.round in calm]
+    """Of each round: the undisturbed seconds of computing by those with kills; the same rows."""
+    finished = [m for m in measures if m.finished]
+    calm = {m.round: m.computing for m in finished if not m.disturbed}
+    ratios = [calm[m.round] / m.computing for m in finished if m.disturbed and m.round in calm]
     if not ratios:
         return []
     return [
@@ -225,9 +231,11 @@ def notes(arguments: argparse.Namespace, load: Load) -> list[str]:
         f"Kills: seeds {arguments.seed} to {arguments.seed + arguments.repeats - 1}, every "
         f"{arguments.kill_every:g} s from the first row in an engine on, SIGKILL to the raylet of one of "
         f"{load.engines} nodes, a new node {ADD_AFTER:g} s later; the head stays. A job that takes longer "
-        "meets more of them. `of an engine`: the node had an engine that had been given rows.",
+        "meets more of them. `of an engine`: the node had an engine that had been given rows. `rows in "
+        "engines`: from the first row's start to the last one's end, without what comes after it.",
         "Computed again: admissions of a row to an engine beyond its first, as the engines' processes wrote "
-        "them down. Lost: in no output (nor, for dray, in its error file). Doubled: beyond an id's first.",
+        "them down. Lost: neither among the answers nor among the error rows; of a job that was given up, "
+        "what it had not done. Doubled: beyond an id's first.",
         *_PEER_NOTES[: not arguments.goodput],
     ]
 

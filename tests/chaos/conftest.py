@@ -83,7 +83,11 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Write the matrix, where that was asked for."""
     if session.config.option.record:
-        keep([row for test, row in _ROWS.items() if test in _PASSED - _FAILED])
+        passed = _PASSED - _FAILED
+        keep(
+            [row for test, row in _ROWS.items() if test in passed],
+            [row for test, row in _ROWS.items() if test in _FAILED],
+        )
 
 
 def _test_of(nodeid: str) -> str:

@@ -52,9 +52,11 @@ class Row:
         return [self.fault, self.file, *counts, share, times, self.date]
 
 
-def keep(rows: Sequence[Row]) -> None:
-    """Put ``rows`` in the place of older ones of the same tests, and make the table again."""
+def keep(rows: Sequence[Row], failed: Sequence[Row]) -> None:
+    """Put ``rows`` in the place of older ones of the same tests, drop ``failed``, make the table again."""
     known = {(row.file, row.fault): row for row in _kept()}
+    for row in failed:
+        known.pop((row.file, row.fault), None)
     known.update({(row.file, row.fault): row for row in rows})
     ordered = sorted(known.values(), key=lambda row: (row.file, row.fault))
     KEPT.write_text(json.dumps([asdict(row) for row in ordered], indent=1) + "\n")

@@ -93,15 +93,19 @@ def _check_nothing_left(run: Run) -> None:
     more = beside - {"out", "history", "driver.log", "report.json", "faults.jsonl", "jobs.db"}
     # The soak itself has the store open.
     assert more <= {"jobs.db-journal", "jobs.db-turn"}, f"I7: files beside the store: {more}"
+    token = run.cloud.raylets.settings.auth_token
     for path in (run.log, run.output / "report.html"):
-        assert CANARY not in path.read_text(), f"I9: a prompt stands in {path.name}"
+        text = path.read_text()
+        assert CANARY not in text, f"I9: a prompt stands in {path.name}"
+        assert token is not None and token not in text, f"I9: the cluster's token stands in {path.name}"
     _wait_for_processes(run)
 
 
 def _wait_for_processes(run: Run) -> None:
     deadline = time.monotonic() + _GONE_SECONDS
-    while left := run.cloud.replica_processes():
-        assert time.monotonic() < deadline, f"I7: processes of replicas are left: {left}"
+    replicas = {line.pid for line in read_history(run.history, run.job) if line.event is Event.ADMITTED}
+    while left := run.cloud.actor_processes(replicas):
+        assert time.monotonic() < deadline, f"I7: processes of actors are left: {left}"
         time.sleep(0.1)
 
 
@@ -116,15 +120,15 @@ def _check_charges(run: Run) -> int:
     assert not other, f"I6: charged to {other}"
     # A replica of which Ray said in time neither how it died nor that its node lives.
     unsure = {event for event in at_nodes if event.startswith("replica ")}
-    assert not unsure or killed or lost, f"I6: lost without a kill: {unsure}"
+    on_nodes = {f"replica {name}" for fault in faults if fault.kind is Kind.NODE for name in fault.replicas}
+    assert unsure <= killed | on_nodes, f"I6: lost without a kill: {unsure - killed - on_nodes}"
     strange = at_nodes - lost - unsure
     assert not strange, f"I6: charged as lost nodes, which nobody killed: {strange}"
     deaths = at_engines - killed
     allowed = len(run.plan.poison) * (math.log2(run.rows) + 2)
     assert len(deaths) <= allowed, f"I6: {len(deaths)} deaths of engines, {allowed:.0f} by poison: {deaths}"
     _check_causes(run)
-    if not any(fault.kind is Kind.DRIVER for fault in faults):
-        _check_charged(run, at_engines | at_nodes)
+    _check_charged(run, at_engines | at_nodes)
     return len(unsure)
 
 
@@ -143,13 +147,20 @@ def _check_causes(run: Run) -> None:
 
 
 def _check_charged(run: Run, events: set[str]) -> None:
-    """A replica that was killed alone, in time before the end, is charged."""
-    gone = {fault.node for fault in run.faults if fault.kind is not Kind.REPLICA}
+    """What was killed, in time before the end and before its driver's, is charged."""
+    announced = {fault.node for fault in run.faults if fault.kind in (Kind.OBEYED, Kind.LYING)}
+    killed = {fault.node for fault in run.faults if fault.kind is Kind.NODE}
     last = max(line.at for line in read_history(run.history, run.job))
+    ends = [last, *(fault.at for fault in run.faults if fault.kind is Kind.DRIVER)]
     for fault in run.faults:
-        early = fault.at < last - _NOTICE_SECONDS * 1e9
-        if fault.kind is Kind.REPLICA and early and fault.node not in gone:
-            assert f"replica {fault.replica}" in events, f"I6: nobody was charged for {fault}"
+        if fault.node in announced or any(0 <= end - fault.at < _NOTICE_SECONDS * 1e9 for end in ends):
+            continue
+        expected: set[str] = set()
+        if fault.kind is Kind.REPLICA and fault.node not in killed:
+            expected = {f"replica {fault.replica}"}
+        elif fault.kind is Kind.NODE and fault.held:
+            expected = {f"node {fault.node}", *(f"replica {name}" for name in fault.replicas)}
+        assert not expected or expected & events, f"I6: nobody was charged for {fault}"
 
 
 def _resumed(run: Run, lines: list[Line]) -> dict[str, list[float]]:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
@@ -29,12 +29,14 @@ SPOT = 3
 """Nodes beside the head, one replica each; the head has none, and stays."""
 
 _NOTICE = "spot/instance-action"
+_AT_REST = ("ray::IDLE", "ray::DashboardAgent", "ray::RuntimeEnvAgent")
 
 
 class Driver:
-    """The process of ``soak_driver``, and its fork that drives a job."""
+    """The process of ``soak_driver``, and its fork that drives a job: ``running`` until its end is heard."""
 
     def __init__(self) -> None:
+        self.running = False
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.chaos.soak_driver"],
             stdin=subprocess.PIPE,
@@ -51,13 +53,23 @@ class Driver:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(asdict(order)) + "\n")
         self._process.stdin.flush()
-        return int(self._told.get(timeout=60)["pid"])
+        pid = int(self._told.get(timeout=60)["pid"])
+        self.running = True
+        return pid
 
     def wait(self, seconds: float) -> int | None:
         """The exit code of the process that drives, below 0 for a signal; None when it goes on."""
         with suppress(queue.Empty):
-            return int(self._told.get(timeout=max(seconds, 0.001))["code"])
+            code = int(self._told.get(timeout=max(seconds, 0.001))["code"])
+            self.running = False
+            return code
+        assert self._process.poll() is None, "the process of the drivers has ended"
         return None
+
+    def tell_again(self, code: int) -> None:
+        """Its end has been heard by somebody who does not act on it."""
+        self._told.put({"code": code})
+        self.running = True
 
     def close(self) -> None:
         """End it."""
@@ -151,14 +163,21 @@ class Cloud:
             server.__exit__(None, None, None)
         self._free.clear()
 
-    def replica_processes(self) -> dict[int, str]:
-        """The replicas' processes by pid, with their titles."""
+    def actor_processes(self, replicas: Collection[int]) -> dict[int, str]:
+        """Processes of actors by pid, with their titles: below the cluster, and of these former ``replicas``.
+
+        What a killed raylet leaves behind is below nobody.
+        """
         found = {}
-        with suppress(psutil.Error):
-            for process in psutil.Process(self.raylets._process.pid).children(recursive=True):
-                with suppress(psutil.Error):
-                    if is_replica(process):
-                        found[process.pid] = " ".join(process.cmdline())
+        below = {child.pid for child in psutil.Process(self.raylets._process.pid).children(recursive=True)}
+        for process in psutil.process_iter():
+            with suppress(psutil.NoSuchProcess):
+                if (
+                    is_actor(process)
+                    if process.pid in below
+                    else process.pid in replicas and is_replica(process)
+                ):
+                    found[process.pid] = " ".join(process.cmdline())
         return found
 
     def _add_missing(self) -> None:
@@ -187,8 +206,14 @@ class Cloud:
 
 def is_replica(process: psutil.Process) -> bool:
     """Whether a process is a replica's, by its title: ``ray::Replica`` or ``ray::NAME:Replica.__init__``."""
+    return is_actor(process) and "Replica" in " ".join(process.cmdline())
+
+
+def is_actor(process: psutil.Process) -> bool:
+    """Whether a process is one of Ray's that is at work, and none of its own agents, by its title."""
     title = " ".join(process.cmdline())
-    return title.startswith("ray::") and "Replica" in title and process.status() != psutil.STATUS_ZOMBIE
+    busy = title.startswith("ray::") and not title.startswith(_AT_REST)
+    return busy and process.status() != psutil.STATUS_ZOMBIE
 
 
 class SqliteStore:

@@ -100,6 +100,7 @@ class Fault:
     at: int
     node: str | None = None
     replica: str | None = None
+    replicas: Sequence[str] = ()
     held: Sequence[Held] = ()
     noticed: bool = False
 
@@ -193,11 +194,11 @@ class Run:
         began = time.monotonic()
         try:
             self._go(began)
-            self.seconds = time.monotonic() - began
         except BaseException:
             self._kill_driver()
             raise
         finally:
+            self.seconds = time.monotonic() - began
             self._over.set()
             for thread in self._threads:
                 thread.join()
@@ -265,10 +266,11 @@ class Run:
         self._pid = self.driver.start(order)
 
     def _kill_driver(self) -> None:
-        with suppress(ProcessLookupError):
-            os.kill(self._pid, signal.SIGKILL)
-        while self.driver.wait(10) is None:
-            pass
+        if self.driver.running:
+            with suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
+        while self.driver.running:
+            self.driver.wait(10)
 
     def _tail(self) -> str:
         return self.log.read_text()[-4000:] if self.log.exists() else ""
@@ -291,7 +293,10 @@ class Run:
         }
         try:
             done = acts[kind](rng)
-        except DrayError:  # there is no store yet, or no job in it
+        except (
+            DrayError,
+            ProcessLookupError,
+        ):  # there is no store yet, or no job in it; or it has just ended
             done = False
         self.skipped += not done
 
@@ -304,9 +309,9 @@ class Run:
             held = self._held([name])
             if any(shard.crashes and shard.remaining <= SAFE_ROWS for shard in held):
                 continue
+            node = next((row.node for row in self.opened().replicas(self.job) if row.name == name), None)
             at = time.monotonic_ns()
             os.kill(pid, signal.SIGKILL)
-            node = next((row.node for row in self.opened().replicas(self.job) if row.name == name), None)
             self.faults.append(Fault(kind=Kind.REPLICA, at=at, replica=name, node=node, held=_held(held)))
             return True
         return False
@@ -316,9 +321,10 @@ class Run:
         if number is None:
             return False
         node = self.cloud.node_id(number)
-        held = self._held(self._names_on(node))
+        names = self._names_on(node)
+        held = self._held(names)
         at = self.cloud.kill(number)
-        self.faults.append(Fault(kind=Kind.NODE, at=at, node=node, held=_held(held)))
+        self.faults.append(Fault(kind=Kind.NODE, at=at, node=node, replicas=names, held=_held(held)))
         self.cloud.refill()
         return True
 
@@ -349,8 +355,8 @@ class Run:
         if not found:
             return False
         pid, seconds = rng.choice(found), rng.uniform(0.5, 5.0)
-        self._stopped.add(pid)
         os.kill(pid, signal.SIGSTOP)
+        self._stopped.add(pid)
         self.faults.append(Fault(kind=Kind.STOPPED, at=time.monotonic_ns()))
 
         def go_on() -> None:
@@ -373,7 +379,7 @@ class Run:
         code = self.driver.wait(30)
         assert code is not None, "the driver survives SIGKILL"
         if code != -signal.SIGKILL:  # it had ended by then
-            self.driver._told.put({"code": code})
+            self.driver.tell_again(code)
             return False
         self.faults.append(Fault(kind=Kind.DRIVER, at=at))
         time.sleep(rng.uniform(0.0, 0.3))

@@ -97,6 +97,7 @@ def test_an_engine_that_always_dies_ends_the_job_and_accuses_no_row(
     run.assert_nothing_left()
 
 
+@pytest.mark.long
 def test_too_little_memory_shrinks_the_engines(make_job: Callable[..., Job], tmp_path: Path) -> None:
     job = make_job(
         inputs=_with_word(tmp_path / "in.jsonl", ROWS, {100}, "HUNGRY"),
@@ -169,11 +170,13 @@ def test_replicas_with_vllm_are_killed(make_job: Callable[..., Job]) -> None:
     assert job.budgets()["model"] == 2
 
 
+@pytest.mark.long
 def test_a_job_whose_time_is_over(make_job: Callable[..., Job]) -> None:
-    job = make_job(settings=("max_num_seqs=4", "seconds_per_token=0.1"), more=("--completion-window", "35s"))
+    job = make_job(settings=("max_num_seqs=4", "seconds_per_token=0.2"), more=("--completion-window", "60s"))
     run = job.start()
-    ended = run.wait(120)
-    assert ended.code in (0, 1), ended.stderr
+    ended = run.wait(180)
+    assert ended.code == 1, ended.stderr  # it is not all done
+    job.assert_released()
     figures = job.check()
     print(ended.json["state"], figures)
     with open_store(job.store, create=False) as store:

@@ -75,6 +75,7 @@ def test_two_nodes_at_once(cloud: SpotNodes, make_job: Callable[..., Job]) -> No
     assert job.budgets() == {"infra": 2, "node": 2}
 
 
+@pytest.mark.long
 def test_a_notice_is_obeyed_in_time_and_charged_to_nobody(
     cloud: SpotNodes, make_job: Callable[..., Job]
 ) -> None:
@@ -104,7 +105,6 @@ def test_a_notice_is_obeyed_in_time_and_charged_to_nobody(
     assert (notice.node, notice.source, notice.action) == (name, "aws", "terminate")
 
 
-@pytest.mark.long
 def test_a_notice_that_lies(cloud: SpotNodes, make_job: Callable[..., Job]) -> None:
     """Nobody ends the node. It has been emptied all the same, and nothing was lost by that."""
     job = make_job()

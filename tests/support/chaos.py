@@ -10,7 +10,7 @@ from pathlib import Path
 from dray.errors import DrayError
 from dray.history import Event
 from dray.store import Attempt, Charge, Notice, ReplicaRow, open_store
-from tests.support.command import Command, Ended, committed, run_arguments, write_requests
+from tests.support.command import CANARY, Command, Ended, committed, run_arguments, write_requests
 from tests.support.history import Figures, Line, check_history, read_history
 from tests.support.raylets import Raylets
 
@@ -71,16 +71,18 @@ class Job:
         command.until(lambda: self.committed() >= rows, what=f"{rows} committed rows")
 
     def finished(self, command: Command, seconds: float = 300) -> Figures:
-        """Wait for the end, which must be good, and hold history, store and files together."""
+        """Wait for the end, which must be good, and hold all that is left together (I1 to I5, I7, I9)."""
         ended = command.wait(seconds)
         assert ended.code == 0, ended.stderr[-6000:]
         assert ended.json["counts"]["done"] + ended.json["counts"]["failed"] == self.rows
         command.assert_nothing_left()
         self.assert_released()
+        for text in (ended.stdout, ended.stderr, (self.output / "report.html").read_text()):
+            assert CANARY not in text, "I9: a prompt is told"
         return self.check()
 
     def assert_released(self) -> None:
-        """I7 and I8: no lease, no open attempt, no file that somebody was writing."""
+        """I7: no lease, no open attempt, no file that somebody was writing."""
         with open_store(self.store, create=False) as store:
             assert store.get_job("job").driver is None
             assert [shard for shard in store.shards("job") if shard.owner is not None] == []

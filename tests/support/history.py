@@ -91,6 +91,7 @@ def check_history(
         strange = indexes - set(range(job.total or 0))
         assert not strange, f"I2: the store has rows that the input has not: {_some(strange)}"
         _check_epochs(history, rows, attempts, {shard.number: shard.epoch for shard in store.shards(job_id)})
+        _check_noted(history, rows, attempts)
         assert len(rows) == counts.done + counts.failed, "I4: rows and counts differ"
         if finished:
             assert not counts.pending, f"I4: {counts.pending} rows have no outcome"
@@ -156,6 +157,18 @@ def _check_epochs(
         assert attempt is not None, f"I3: {where}: the store knows of no such attempt"
         over = attempt.ended_at
         assert over is None or row.committed_at <= over, f"I3: {where}: committed after its epoch was over"
+
+
+def _check_noted(history: list[Line], rows: list[StoredOutcome], attempts: list[Attempt]) -> None:
+    """That there is a history to hold against the store: what is empty breaks no invariant."""
+    admitted = {index for line in _of(history, Event.ADMITTED) for index in line.indexes}
+    silent = {row.index for row in rows if row.response is not None} - admitted
+    assert not silent, f"I5: answered rows that no engine noted: {_some(silent)}"
+    acknowledged = {(line.session, index) for line in _of(history, Event.ACK) for index in line.indexes}
+    done = {(attempt.shard, attempt.epoch) for attempt in attempts if attempt.cause == "DONE"}
+    sessions = [((row.shard, row.epoch), row.index) for row in rows]
+    mute = [key[1] for key in sessions if key[0] in done and key not in acknowledged]
+    assert not mute, f"I1: rows of finished attempts whose commits nobody noted: {_some(mute)}"
 
 
 def _check_files(
