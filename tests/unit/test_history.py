@@ -124,6 +124,25 @@ def test_i1_an_acknowledged_row_that_is_not_there(job: Job) -> None:
         job.check()
 
 
+def test_i1_a_finished_attempt_whose_commit_nobody_noted(job: Job) -> None:
+    """An empty history breaks nothing else."""
+    lease = job.claim(0)
+    job.admit(lease, range(4))
+    job.commit(lease, range(4), acknowledged=False)
+    job.check(finished=False)  # it may have been killed before it could
+    job.store.finish_shard(lease)
+    with pytest.raises(AssertionError, match=r"I1: rows of finished attempts .* noted: 0, 1, 2, 3 \(4\)"):
+        job.check(finished=False)
+
+
+def test_i5_answers_that_no_engine_noted(job: Job) -> None:
+    lease = job.claim(0)
+    job.admit(lease, range(2))
+    job.commit(lease, range(4))
+    with pytest.raises(AssertionError, match=r"I5: answered rows that no engine noted: 2 \(1\)"):
+        job.check(finished=False)
+
+
 def test_i2_a_row_that_the_input_has_not(job: Job) -> None:
     job.whole()
     job.sql("UPDATE results SET idx = 9 WHERE idx = 5")
@@ -220,6 +239,7 @@ def test_i3_an_attempt_that_the_store_forgot(job: Job) -> None:
 def test_i4_rows_that_the_counts_know_of_and_nobody_reads(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """As paging that leaves one out would give them."""
     lease = job.claim(0)
+    job.admit(lease, range(4))
     job.commit(lease, range(4), acknowledged=False)
     real = Store.outcomes
     monkeypatch.setattr(Store, "outcomes", lambda *given: [page[1:] for page in real(*given)])
