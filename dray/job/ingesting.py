@@ -13,7 +13,9 @@ from dray.store import Shard, ShardSpec, ShardState, Store, open_store
 from dray.triggers import Point, reach
 
 _MAX_SHARDS = 512
-_SHARDS_PER_REPLICA = 2  # so that the tail of one overlaps the head of the next
+# A replica that comes back finds work only while shards are left that nobody has: with 2 for each replica and
+# a node lost every minute, a quarter of the rate was lost (goodput in tests/benchmarks/RESULTS.md).
+_SHARDS_PER_REPLICA = 16
 _ROWS_WORTH_A_SHARD = 512  # splitting less than this costs more in tasks than it gives
 
 
