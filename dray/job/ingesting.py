@@ -16,7 +16,7 @@ _MAX_SHARDS = 512
 # A replica that comes back finds work only while shards are left that nobody has: with 2 for each replica and
 # a node lost every minute, a quarter of the rate was lost (goodput in tests/benchmarks/RESULTS.md).
 _SHARDS_PER_REPLICA = 16
-_ROWS_WORTH_A_SHARD = 512  # splitting less than this costs more in tasks than it gives
+_ROWS_WORTH_A_SHARD = 128  # splitting less than this costs more in tasks than it gives
 
 
 def ingest_job(job: OpenJob, *, replicas: int, progress: Callable[[int], None] | None = None) -> list[Shard]:

@@ -1,7 +1,9 @@
 """Which replica a shard runs on: chosen by the store as the shard is claimed, so that two never collide.
 
-The driver keeps the table of replicas; a shard goes to the ready one with the fewest shards. A shard under
-which engines died gets one to itself: it reserves the emptiest, and has it when the others are done.
+The driver keeps the table of replicas; a shard goes to the ready one with the fewest shards. The last ones
+wait for replicas that are being started rather than queue behind others on a busy one: who comes then would
+have nothing to do. A shard under which engines died gets one to itself: it reserves the emptiest, and has it
+when the others are done.
 """
 
 from __future__ import annotations
@@ -65,12 +67,28 @@ def choose(tx: Tx, job_key: int, number: int) -> str | None:
         select(shards.c.crashes).where(shards.c.job_key == job_key, shards.c.number == number)
     ).scalar()
     places = _places(tx, job_key)
-    return _alone(tx, job_key, number, places) if suspect else _shared(number, places)
+    return _alone(tx, job_key, number, places) if suspect else _shared(tx, job_key, number, places)
 
 
-def _shared(number: int, places: list[_Place]) -> str | None:
+def _shared(tx: Tx, job_key: int, number: int, places: list[_Place]) -> str | None:
     free = [place for place in places if place.load < place.slots and place.reserved in (None, number)]
-    return min(free, key=lambda place: (place.load, place.name)).name if free else None
+    if not free:
+        return None
+    best = min(free, key=lambda place: (place.load, place.name))
+    return None if best.load and _waiting(tx, job_key) <= _coming(tx, job_key) else best.name
+
+
+def _waiting(tx: Tx, job_key: int) -> int:
+    """Shards that nobody has."""
+    nobodys = and_(shards.c.job_key == job_key, shards.c.state == ShardState.PENDING.value)
+    return int(tx.execute(select(func.count()).select_from(shards).where(nobodys)).scalar_one())
+
+
+def _coming(tx: Tx, job_key: int) -> int:
+    """Lanes whose replica is not ready: it starts, or its successor is about to."""
+    lanes = select(func.count(replicas.c.lane.distinct())).where(replicas.c.job_key == job_key)
+    ready = lanes.where(replicas.c.state == ReplicaState.READY.value)
+    return int(tx.execute(lanes).scalar_one()) - int(tx.execute(ready).scalar_one())
 
 
 def _alone(tx: Tx, job_key: int, number: int, places: list[_Place]) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -348,6 +349,28 @@ def test_shards_go_to_the_replica_with_the_most_room(store: Store) -> None:
     assert again.replica == "b"
     store.claim_job("job", "driver")  # a new driver starts replicas of its own
     assert store.replicas("job") == []
+
+
+def test_the_last_shards_wait_for_replicas_that_start(store: Store) -> None:
+    job = ready_job(store, shards=5)
+    coming = replace(_ready("b", state=ReplicaState.STARTING), lane=1)
+    store.put_replicas(job, [_ready("a", slots=3), coming])
+    for number in range(3):  # as long as more wait than are coming
+        assert store.place_shard(job, number, owner=f"w{number}").lease is not None
+    store.put_replicas(job, [_ready("a", slots=9)])
+    assert store.place_shard(job, 3, owner="w3").lease is not None
+    assert store.place_shard(job, 4, owner="w4").waiting  # the last one
+    store.put_replicas(job, [replace(coming, state=ReplicaState.READY)])
+    last = store.place_shard(job, 4, owner="w4").lease
+    assert last is not None
+    assert last.replica == "b"
+
+
+def test_a_shard_does_not_wait_for_others_where_a_replica_is_idle(store: Store) -> None:
+    job = ready_job(store, shards=1)
+    gone = replace(_ready("b", state=ReplicaState.GONE), lane=1)
+    store.put_replicas(job, [_ready("a"), gone])
+    assert store.place_shard(job, 0, owner="w").lease is not None
 
 
 def test_a_suspect_waits_for_a_replica_to_itself_and_nobody_joins_it(store: Store) -> None:
