@@ -14,8 +14,8 @@ import pytest
 
 from dray.job.opening import DRIVER_TTL
 from dray.store import JobState, open_store
-from tests.support.command import Command, Ended, committed, run_arguments, write_requests
-from tests.support.history import Figures, check_history
+from tests.support.chaos import Job
+from tests.support.command import Command
 from tests.support.prefect_server import PrefectServer, prefect_server
 
 pytestmark = [pytest.mark.chaos, pytest.mark.long, pytest.mark.timeout(600)]
@@ -25,46 +25,14 @@ SETTINGS = ("max_num_seqs=8", "seconds_per_token=0.05")
 """20 rows/s on one replica."""
 
 
-class Job:
-    """One job on a cluster of the command's own."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._inputs = write_requests(folder / "in.jsonl", ROWS)
-        self._runs = 0
-        self.output = folder / "out"
-        self.store = f"sqlite:///{folder / 'jobs.db'}"
-
-    def start(self, **environment: str) -> Command:
-        """The same command each time."""
-        self._runs += 1
-        arguments = run_arguments(
-            self._inputs, self.output, "--shard-rows", "100", settings=SETTINGS, store=self.store
-        )
-        return Command(
-            arguments=arguments,
-            folder=self._folder / f"run-{self._runs}",
-            environment={"DRAY_HISTORY_DIR": str(self._folder / "history"), **environment},
-        )
-
-    def until_committed(self, run: Command, rows: int) -> None:
-        """Wait until so many rows have an outcome."""
-        run.until(lambda: committed(self.output, store=self.store) >= rows, what=f"{rows} committed rows")
-
-    def finished(self, ended: Ended) -> Figures:
-        """A good end: history, store and files agree."""
-        assert ended.code == 0, ended.stderr[-6000:]
-        assert ended.json["counts"]["done"] == ROWS
-        return check_history(self._folder / "history", self.store, "job", self.output)
-
-    def files(self) -> dict[str, bytes]:
-        """Everything that is in the output folder."""
-        return {file.name: file.read_bytes() for file in sorted(self.output.iterdir()) if file.is_file()}
-
-
 @pytest.fixture
 def job(tmp_path: Path) -> Job:
-    return Job(tmp_path)
+    return Job(folder=tmp_path, rows=ROWS, settings=SETTINGS, more=("--shard-rows", "100"))
+
+
+def files(job: Job) -> dict[str, bytes]:
+    """Everything that is in the output folder."""
+    return {file.name: file.read_bytes() for file in sorted(job.output.iterdir()) if file.is_file()}
 
 
 def test_a_driver_that_froze_past_its_lease(job: Job) -> None:
@@ -75,9 +43,9 @@ def test_a_driver_that_froze_past_its_lease(job: Job) -> None:
     signal_all(frozen, signal.SIGSTOP)
     began = time.monotonic()
     time.sleep(DRIVER_TTL + 2)
-    figures = job.finished(job.start().wait(240))
+    figures = job.finished(job.start(), 240)
     took = time.monotonic() - began
-    before, counts = job.files(), committed(job.output, store=job.store)
+    before, counts = files(job), job.committed()
     signal_all(frozen, signal.SIGCONT)
     woken = time.monotonic()
     ended = first.wait(120)
@@ -87,8 +55,8 @@ def test_a_driver_that_froze_past_its_lease(job: Job) -> None:
     assert ended.code == 1, ended.stderr
     assert "another driver took over" in ended.stderr
     assert "Traceback" not in ended.stderr
-    assert job.files() == before
-    assert committed(job.output, store=job.store) == counts
+    assert files(job) == before
+    assert job.committed() == counts
     with open_store(job.store, create=False) as store:
         assert store.get_job("job").state is JobState.COMPLETED
 
@@ -102,7 +70,7 @@ def test_two_drivers_at_once(job: Job) -> None:
     assert loser.code == 2, loser.stderr
     assert loser.json["error"]["type"] == "JobBusyError"
     assert "is being run by" in loser.json["error"]["message"]
-    figures = job.finished(winner)
+    figures = job.ended_well(winner)
     print(f"two at once: one refused after {loser.seconds:.1f} s, all done after "
           f"{time.monotonic() - began:.1f} s; {figures}")  # fmt: skip
     assert figures.recomputed == 0
@@ -125,9 +93,10 @@ def test_prefect_goes_away(seconds: int | None, job: Job, prefect: PrefectServer
     if seconds is not None:
         time.sleep(seconds)
         prefect.__enter__()
-    figures = job.finished(run.wait(300))
+    ended = run.wait(300)
     took = time.monotonic() - away
     run.assert_nothing_left(30)
+    figures = job.ended_well(ended)
     print(f"Prefect away for {seconds or 'the rest'}: done {took:.1f} s after it went; {figures}")
     assert figures.recomputed == 0
 

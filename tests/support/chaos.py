@@ -17,12 +17,12 @@ from tests.support.raylets import Raylets
 
 @dataclass(kw_only=True)
 class Job:
-    """One job on a cluster of several nodes, its history kept outside of the store."""
+    """One job, on ``raylets`` or a cluster of its own, its history kept outside of the store."""
 
-    raylets: Raylets
+    raylets: Raylets | None = None
     folder: Path
     rows: int
-    replicas: int
+    replicas: int = 1
     settings: Iterable[str] = ()
     store: str = ""
     engine: str = "simulated"
@@ -43,24 +43,24 @@ class Job:
 
     def start(self, *, through: str = "", **environment: str) -> Command:
         """The job as a user starts it, and starts it again; ``through`` is another way to the store."""
-        assert self.raylets.settings.address is not None
         assert self.inputs is not None
         self._runs += 1
+        cluster: tuple[str, ...] = ()
+        variables = {"DRAY_HISTORY_DIR": str(self.history), **self.environment, **environment}
+        if self.raylets is not None:
+            assert self.raylets.settings.address is not None
+            cluster = ("--cluster", self.raylets.settings.address)
+            variables = {**self.raylets.environment, **variables}
         arguments = run_arguments(
             self.inputs,
             self.output,
-            *("--cluster", self.raylets.settings.address, "--replicas", str(self.replicas), *self.more),
+            *(*cluster, "--replicas", str(self.replicas), *self.more),
             engine=self.engine,
             model=self.model,
             settings=self.settings,
             store=through or self.store,
         )
-        variables = {"DRAY_HISTORY_DIR": str(self.history), **self.raylets.environment, **self.environment}
-        return Command(
-            arguments=arguments,
-            folder=self.folder / f"run-{self._runs}",
-            environment={**variables, **environment},
-        )
+        return Command(arguments=arguments, folder=self.folder / f"run-{self._runs}", environment=variables)
 
     def committed(self) -> int:
         """Rows with an outcome so far."""
@@ -72,10 +72,14 @@ class Job:
 
     def finished(self, command: Command, seconds: float = 300) -> Figures:
         """Wait for the end, which must be good, and hold all that is left together (I1 to I5, I7, I9)."""
-        ended = command.wait(seconds)
+        figures = self.ended_well(command.wait(seconds))
+        command.assert_nothing_left()
+        return figures
+
+    def ended_well(self, ended: Ended) -> Figures:
+        """The same, of a run that has ended."""
         assert ended.code == 0, ended.stderr[-6000:]
         assert ended.json["counts"]["done"] + ended.json["counts"]["failed"] == self.rows
-        command.assert_nothing_left()
         self.assert_released()
         for text in (ended.stdout, ended.stderr, (self.output / "report.html").read_text()):
             assert CANARY not in text, "I9: a prompt is told"
@@ -142,6 +146,7 @@ class Job:
         found: list[int] = []
 
         def look() -> bool:
+            assert self.raylets is not None
             if self.committed() == 0:
                 return False
             busy = {one.node for one in self.attempts() if one.cause is None and one.done}
