@@ -10,8 +10,6 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from dray.job.settings import DEFAULT_SHARD_ROWS
-
 
 class _Form(BaseModel):
     model_config = ConfigDict(extra="forbid", field_title_generator=lambda name, _: name)
@@ -124,10 +122,11 @@ class EngineOptions(_Form):
         description="Seconds after which an engine that gets no further with its requests is ended.",
         json_schema_extra={"position": 3},
     )
-    shard_rows: int = Field(
-        default=DEFAULT_SHARD_ROWS,
+    shard_rows: int | None = Field(
+        default=None,
         ge=1,
-        description="Rows of a shard: what one task runs, and what a lost worker gives back.",
+        description="Rows of a shard: what one task runs, and what a lost worker gives back. Left out: at "
+        "most 8192, and 16 shards or more for each of several replicas.",
         json_schema_extra={"position": 4},
     )
 

@@ -98,7 +98,7 @@ def run(
     stall_seconds: Annotated[
         float | None, Parameter(help="End an engine that gets no further for so long; 600 when left out.")
     ] = None,
-    shard_rows: Annotated[int | None, Parameter(help="Rows of a shard; 8192 when left out.")] = None,
+    shard_rows: Annotated[int | None, Parameter(help="Rows of a shard; at most 8192 when left out.")] = None,
     completion_window: Annotated[
         str | None, Parameter(help="24h, 90m: what is unfinished by then becomes error rows.")
     ] = None,

@@ -13,8 +13,9 @@ from dray.store import Shard, ShardSpec, ShardState, Store, open_store
 from dray.triggers import Point, reach
 
 _MAX_SHARDS = 512
-# A replica that comes back finds work only while shards are left that nobody has: with 2 for each replica and
-# a node lost every minute, a quarter of the rate was lost (goodput in tests/benchmarks/RESULTS.md).
+_MOST_ROWS = 8192  # some minutes of work on one GPU, and few enough Prefect tasks for 10^7 rows
+# A replica that comes back finds work only while shards are left that nobody has: with 2 for each replica,
+# `python -m tests.benchmarks.interruptions --goodput` came to 0.75, with 16 to 0.94.
 _SHARDS_PER_REPLICA = 16
 _ROWS_WORTH_A_SHARD = 128  # splitting less than this costs more in tasks than it gives
 
@@ -57,12 +58,11 @@ def _publish(store: Store, job: OpenJob, ingested: Ingested, replicas: int) -> N
             "files": list(ingested.files)[:20],
         },
     )
-    worth = max(1, ingested.requests // _ROWS_WORTH_A_SHARD)
     ranges = cut(
         ingested,
-        target_rows=job.settings.shard_rows,
+        target_rows=job.settings.shard_rows or _MOST_ROWS,
         max_shards=_MAX_SHARDS,
-        min_shards=min(replicas * _SHARDS_PER_REPLICA, worth) if replicas > 1 else 1,
+        min_shards=1 if job.settings.shard_rows else _enough_shards(ingested.requests, replicas),
     )
     shards = [
         ShardSpec(
@@ -77,6 +77,11 @@ def _publish(store: Store, job: OpenJob, ingested: Ingested, replicas: int) -> N
         for part in ranges
     ]
     store.add_shards(job.lease, shards, total_rows=ingested.rows, rejects=ingested.rejects())
+
+
+def _enough_shards(requests: int, replicas: int) -> int:
+    worth = max(1, requests // _ROWS_WORTH_A_SHARD)
+    return min(replicas * _SHARDS_PER_REPLICA, worth) if replicas > 1 else 1
 
 
 def engine_kind(store: Store, job: OpenJob) -> tuple[Kind, str | None]:

@@ -17,9 +17,6 @@ from dray.requests.sources import RowDefaults, Source
 
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
-DEFAULT_SHARD_ROWS = 8192
-"""Rows a shard aims at: some minutes of work on one GPU, and few enough Prefect tasks for 10^7 rows."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class JobSettings:
@@ -31,7 +28,8 @@ class JobSettings:
     out of the repr. ``model_objects`` reach the model, where that takes others than ``objects``. ``bundles``
     is where what engines compile is kept for the next ones: a folder or URI, nowhere when None. An engine
     that gets no further with its requests for ``stall_seconds`` is ended. What is unfinished
-    ``completion_window`` seconds after the job was created becomes error rows; None for never. ``recipe`` is
+    ``completion_window`` seconds after the job was created becomes error rows; None for never. ``shard_rows``
+    None leaves to the planner how many rows a shard has. ``recipe`` is
     what a caller needs to start the same job again, in its own terms and without secrets; the store keeps it.
     """
 
@@ -47,7 +45,7 @@ class JobSettings:
     skip_invalid: bool = False
     format: OutputFormat = "jsonl"
     limits: Limits = field(default_factory=Limits)
-    shard_rows: int = DEFAULT_SHARD_ROWS
+    shard_rows: int | None = None
     objects: ObjectStoreOptions | None = field(default=None, repr=False)
     model_objects: ObjectStoreOptions | None = field(default=None, repr=False)
     bundles: str | None = None
@@ -70,7 +68,7 @@ class JobSettings:
             raise ConfigError("completion_window must be more than 0 seconds")
         if self.stall_seconds <= 0:
             raise ConfigError("stall_seconds must be more than 0")
-        if self.shard_rows < 1:
+        if self.shard_rows is not None and self.shard_rows < 1:
             raise ConfigError("shard_rows must be at least 1")
 
     @property

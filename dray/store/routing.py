@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from sqlalchemy import and_, delete, func, select, update
+from sqlalchemy import and_, case, delete, func, select, update
 
 from dray.store.connection import Tx
 from dray.store.records import ReplicaRow, ReplicaState, ShardState
@@ -86,9 +86,10 @@ def _waiting(tx: Tx, job_key: int) -> int:
 
 def _coming(tx: Tx, job_key: int) -> int:
     """Lanes whose replica is not ready: it starts, or its successor is about to."""
-    lanes = select(func.count(replicas.c.lane.distinct())).where(replicas.c.job_key == job_key)
-    ready = lanes.where(replicas.c.state == ReplicaState.READY.value)
-    return int(tx.execute(lanes).scalar_one()) - int(tx.execute(ready).scalar_one())
+    ready = case((replicas.c.state == ReplicaState.READY.value, replicas.c.lane))
+    counts = select(func.count(replicas.c.lane.distinct()), func.count(ready.distinct()))
+    lanes, with_one = tx.execute(counts.where(replicas.c.job_key == job_key)).one()
+    return int(lanes - with_one)
 
 
 def _alone(tx: Tx, job_key: int, number: int, places: list[_Place]) -> str | None:

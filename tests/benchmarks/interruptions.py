@@ -184,7 +184,7 @@ class _Bench:
                     )
                     try:
                         measure = self._measure(contestant, self.load, number, disturbed)
-                    except (OSError, RuntimeError, ValueError) as error:
+                    except (OSError, RuntimeError, ValueError, RunError) as error:
                         self._report.failures.append(f"{label}: {type(error).__name__}: {error}")
                         say(f"{label}: FAILED")
                         continue

@@ -171,12 +171,9 @@ class Cloud:
         found = {}
         below = {child.pid for child in psutil.Process(self.raylets._process.pid).children(recursive=True)}
         for process in psutil.process_iter():
+            known = is_actor if process.pid in below else is_replica if process.pid in replicas else None
             with suppress(psutil.NoSuchProcess):
-                if (
-                    is_actor(process)
-                    if process.pid in below
-                    else process.pid in replicas and is_replica(process)
-                ):
+                if known is not None and known(process):
                     found[process.pid] = " ".join(process.cmdline())
         return found
 
