@@ -81,8 +81,7 @@ class Totals:
 
     def unseen(self) -> list[str]:
         """Kinds of faults that never came about: with many runs the soak is not what it says."""
-        seen = [*self.faults]
-        return [str(kind) for kind in Kind if not any(name.startswith(str(kind)) for name in seen)]
+        return [str(kind) for kind in Kind if not any(name.startswith(str(kind)) for name in self.faults)]
 
     def take(self, run: Run, cost: Cost) -> None:
         """A run that passed."""

@@ -293,10 +293,7 @@ class Run:
         }
         try:
             done = acts[kind](rng)
-        except (
-            DrayError,
-            ProcessLookupError,
-        ):  # there is no store yet, or no job in it; or it has just ended
+        except (DrayError, ProcessLookupError):  # no store yet, or no job in it; or the victim has just ended
             done = False
         self.skipped += not done
 

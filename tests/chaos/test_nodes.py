@@ -87,7 +87,7 @@ def test_a_notice_is_obeyed_in_time_and_charged_to_nobody(
         more=("--shard-rows", "16"),
     )
     run = job.start()
-    run.until(lambda: len(job.admitted()) >= SPOT, what="rows in all engines")
+    run.until(lambda: len({line.pid for line in job.admitted()}) == SPOT, what="rows in all engines")
     node = next(number for number in cloud.servers if job.leased_on(cloud.raylets.nodes[number]))
     name = cloud.raylets.nodes[node]
     time.sleep(12)  # in the middle of a batch
