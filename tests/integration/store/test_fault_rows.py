@@ -312,27 +312,30 @@ def test_duplicate_delivery_of_a_shard(store_url: str) -> None:
     with open_store(store_url) as store:
         job = ready_job(store, shards=1, rows=40)
         fenced = []
-        start = threading.Barrier(2)
+        held = {"one": threading.Event(), "two": threading.Event()}
+        until = time.monotonic() + 60
 
-        def work(owner: str) -> None:
+        def work(owner: str, other: str) -> None:
             with open_store(store_url) as mine:
-                start.wait(30)
-                for _ in range(50):
+                while time.monotonic() < until:
                     lease = mine.claim_shard(job, 0, owner=owner, ttl=0.005)
                     if lease is None:
                         if mine.shards("job")[0].state is ShardState.DONE:
                             return
                         continue
+                    held[owner].set()
                     try:
                         done = set(mine.done_indexes("job", 0, 40))
                         for index in range(40):
                             if index not in done:
                                 mine.commit(lease, [outcome(index, f"{owner} {lease.epoch}")])
+                                # SQLite's lock is not fair: without this, one may do it all in one breath.
+                                held[other].wait(30)
                         mine.finish_shard(lease)
                     except FencedError:
                         fenced.append((owner, lease.epoch))
 
-        threads = [threading.Thread(target=work, args=(owner,)) for owner in ("one", "two")]
+        threads = [threading.Thread(target=work, args=turns) for turns in (("one", "two"), ("two", "one"))]
         for thread in threads:
             thread.start()
         for thread in threads:
