@@ -108,6 +108,8 @@ def main() -> None:
 def _started(settings: dict[str, Any], temporary: TemporaryFolder) -> dict[str, str]:
     import ray
 
+    # Sockets between vLLM's ranks: those of a replica that is killed go with the folder, and not into /tmp.
+    os.environ.setdefault("VLLM_RPC_BASE_PATH", str(temporary.path))
     try:
         ray.init(
             address="local",

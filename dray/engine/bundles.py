@@ -20,7 +20,14 @@ from dray.weights.bundle import (
     versions_and_hardware,
 )
 
-_NOT_COMPILED = ("VLLM_CACHE_ROOT", "VLLM_HOST", "VLLM_PORT", "VLLM_LOG", "VLLM_CONFIGURE_LOGGING")
+_NOT_COMPILED = (
+    "VLLM_CACHE_ROOT",
+    "VLLM_HOST",
+    "VLLM_PORT",
+    "VLLM_RPC_BASE_PATH",
+    "VLLM_LOG",
+    "VLLM_CONFIGURE_LOGGING",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

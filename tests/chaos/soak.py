@@ -21,7 +21,6 @@ seconds. ``test_nodes.py`` and ``test_kill9.py`` run the whole command.
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import pickle
 import random
@@ -45,7 +44,7 @@ from tests.benchmarks.results import Table, median, number, record
 from tests.chaos.soak_checks import Cost, Wanted, check_run
 from tests.chaos.soak_cloud import SPOT, Cloud, Driver, Stores
 from tests.chaos.soak_run import Kind, Plan, Run, group_word
-from tests.support.command import CANARY
+from tests.support.command import write_requests
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
 MAX_TOKENS = 8
@@ -172,7 +171,9 @@ class Soak:
         self._rows = rows
         self._seed = seed
         self._groups = groups_of(rows)
-        self._inputs = write_inputs(folder / "in.jsonl", rows, self._groups)
+        # Prompts name their row's group: so one word makes a few rows kill engines.
+        words = {row: group_word(number) for number, group in enumerate(self._groups) for row in group}
+        self._inputs = write_requests(folder / "in.jsonl", rows, max_tokens=MAX_TOKENS, words=words)
         self._wanted: Wanted | None = None
         self._on_cluster = 0
         self.totals = Totals()
@@ -252,22 +253,6 @@ def groups_of(rows: int) -> list[tuple[int, ...]]:
         groups.append(tuple(left[:size]))
         del left[:size]
     return groups
-
-
-def write_inputs(path: Path, rows: int, groups: Sequence[tuple[int, ...]]) -> Path:
-    """Chat requests whose prompts name their row's group: so one word makes a few rows kill engines."""
-    words = {row: group_word(number) for number, group in enumerate(groups) for row in group}
-    with path.open("w") as file:
-        for row in range(rows):
-            content = f"{CANARY} number {row} of {words[row]}"
-            body = {
-                "model": "m",
-                "messages": [{"role": "user", "content": content}],
-                "max_tokens": MAX_TOKENS,
-            }
-            line = {"custom_id": f"row-{row}", "method": "POST", "url": "/v1/chat/completions", "body": body}
-            file.write(json.dumps(line) + "\n")
-    return path
 
 
 def soak(

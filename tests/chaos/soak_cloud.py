@@ -12,7 +12,6 @@ import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,6 @@ from tests.support.raylets import Raylets, Shape
 SPOT = 3
 """Nodes beside the head, one replica each; the head has none, and stays."""
 
-_NOTICE = "spot/instance-action"
 _AT_REST = ("ray::IDLE", "ray::DashboardAgent", "ray::RuntimeEnvAgent")
 
 
@@ -125,8 +123,7 @@ class Cloud:
 
     def announce(self, number: int, seconds: float) -> None:
         """AWS says that it takes the node back."""
-        at = (datetime.now(UTC) + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
-        self._servers[number].put("aws", {_NOTICE: {"action": "terminate", "time": at}})
+        self._servers[number].interrupt(seconds=seconds)
         self.usable.discard(number)
         self._condemned.add(number)
 
@@ -138,7 +135,7 @@ class Cloud:
             at = time.monotonic_ns()
             self.raylets.kill(number)
             server = self._servers.pop(number)
-            server.put("aws", {_NOTICE: None})
+            server.spare()
             self._free.append(server)
             return at
 
@@ -196,7 +193,7 @@ class Cloud:
             self.usable.clear()
             self._condemned.clear()
             for server in self._servers.values():
-                server.put("aws", {_NOTICE: None})
+                server.spare()
             self._free += self._servers.values()
             self._servers.clear()
 

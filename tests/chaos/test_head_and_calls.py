@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -140,8 +139,7 @@ def test_a_node_that_hibernates_at_once(spot_nodes: SpotNodes, tmp_path: Path) -
     )
     run = job.start()
     node = job.node_at_work(run)
-    at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    spot_nodes.servers[node].put("aws", {"spot/instance-action": {"action": "hibernate", "time": at}})
+    spot_nodes.servers[node].interrupt("hibernate", seconds=0)
     run.until(lambda: bool(job.notices()), what="the notice")
     spot_nodes.raylets.signal(node, "STOP")
     frozen = time.monotonic()

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -173,13 +173,20 @@ def run_arguments(
     return [*arguments, *more]
 
 
-def write_requests(path: Path, rows: int, *, max_tokens: int = 8) -> Path:
-    """``rows`` chat requests in the OpenAI batch format, with the canary in each prompt."""
+def write_requests(
+    path: Path, rows: int, *, max_tokens: int = 8, words: Mapping[int, str] | None = None
+) -> Path:
+    """``rows`` chat requests in the OpenAI batch format, with the canary in each prompt.
+
+    ``words``: what else stands in the prompts of rows.
+    """
+    known = words or {}
     with path.open("w") as file:
         for number in range(rows):
+            content = f"{CANARY} number {number} {known.get(number, '')}".rstrip()
             body = {
                 "model": "m",
-                "messages": [{"role": "user", "content": f"{CANARY} number {number}"}],
+                "messages": [{"role": "user", "content": content}],
                 "max_tokens": max_tokens,
             }
             line = {

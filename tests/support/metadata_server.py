@@ -36,6 +36,8 @@ from urllib.parse import parse_qsl, urlsplit
 from tests.support.certificate import make_certificate
 from tests.support.metadata_faces import FACES, Azure, Face, Gcp, Reply, Request
 
+_INTERRUPTION = "spot/instance-action"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Behaviour:
@@ -186,6 +188,15 @@ class MetadataServer:
     def put(self, face: str, values: Mapping[str, Any]) -> None:
         """Set values of a face, by their names in :mod:`tests.support.metadata_faces`."""
         self._ask("PUT", face, dict(values))
+
+    def interrupt(self, action: str = "terminate", *, seconds: float = 120.0) -> None:
+        """AWS says that it takes the spot instance back in so many seconds."""
+        at = (datetime.now(UTC) + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
+        self.put("aws", {_INTERRUPTION: {"action": action, "time": at}})
+
+    def spare(self) -> None:
+        """AWS says nothing of the kind any more."""
+        self.put("aws", {_INTERRUPTION: None})
 
     def expire_tokens(self) -> None:
         """No token that was given out is good any more."""

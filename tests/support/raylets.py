@@ -22,7 +22,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -36,11 +36,20 @@ from dray.processes import no_survivors
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """What nodes are like. ``impatient``: Ray calls a node dead that is silent for 2 s, not for a minute."""
+    """What nodes are like, all numbers of a node; the head has no ``gpus``, which are pretended.
+
+    ``impatient``: Ray calls a node dead that is silent for 2 s, not for a minute.
+    """
 
     head_cpus: int = 2
     cpus: int = 2
+    gpus: int = 0
     impatient: bool = False
+
+    @property
+    def node(self) -> dict[str, Any]:
+        """What ``Cluster.add_node`` is given for a node that is not the head."""
+        return {"num_cpus": self.cpus, **({"num_gpus": self.gpus} if self.gpus else {})}
 
 
 IMPATIENT = {
@@ -52,7 +61,11 @@ IMPATIENT = {
 
 
 class Raylets:
-    """The cluster, seen from a test."""
+    """The cluster, seen from a test. ``log`` is for what its process says, which is else said here.
+
+    Raises:
+        RuntimeError: its process ended; the message has what it said last.
+    """
 
     def __init__(
         self,
@@ -60,22 +73,21 @@ class Raylets:
         nodes: int,
         environment: Mapping[str, str] | None = None,
         shape: Shape = Shape(),
+        log: Path | None = None,
     ) -> None:
         self.folder = folder
-        self._process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "tests.support.raylets",
-                str(folder),
-                str(nodes),
-                json.dumps(asdict(shape)),
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, **(environment or {})},
-        )
+        self._log = log
+        command = [sys.executable, "-m", "tests.support.raylets", str(folder), str(nodes)]
+        with log.open("wb") if log is not None else nullcontext() as said:
+            self._process = subprocess.Popen(
+                [*command, json.dumps(asdict(shape))],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=said,
+                text=True,
+                env={**os.environ, **(environment or {})},
+                start_new_session=True,  # a Ctrl-C is for the test, which then ends the cluster in order
+            )
         started = self._answer()
         self.settings = ClusterSettings(address=started["address"], auth_token=started["token"])
         self.nodes: list[str] = started["nodes"]
@@ -125,7 +137,13 @@ class Raylets:
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
-        found: dict[str, Any] = json.loads(self._process.stdout.readline())
+        line = self._process.stdout.readline()
+        if not line:
+            said = self._log.read_text().strip().splitlines()[-1:] if self._log is not None else "see above"
+            raise RuntimeError(
+                f"the cluster's process ended ({self._process.wait(10)}); it said last: {said}"
+            )
+        found: dict[str, Any] = json.loads(line)
         return found
 
 
@@ -134,7 +152,7 @@ def _add(cluster: Any, folder: Path, number: int, **settings: Any) -> Any:
     return cluster.add_node(
         include_dashboard=False,
         env_vars={"DRAY_MODEL_CACHE": str(folder / f"cache-{number}"), **more},
-        **{"num_cpus": 2, **settings},
+        **settings,
     )
 
 
@@ -169,7 +187,7 @@ def main() -> None:
     if shape.impatient:
         head["_system_config"] = IMPATIENT
     nodes = [_add(cluster, folder, 0, **head)]
-    nodes += [_add(cluster, folder, number, num_cpus=shape.cpus) for number in range(1, count)]
+    nodes += [_add(cluster, folder, number, **shape.node) for number in range(1, count)]
     cluster.wait_for_nodes()
 
     def answer(**values: Any) -> None:
@@ -180,9 +198,7 @@ def main() -> None:
         for line in sys.stdin:
             command = json.loads(line)
             if "add" in command:
-                nodes.append(
-                    _add(cluster, folder, len(nodes), num_cpus=shape.cpus, environment=command["add"])
-                )
+                nodes.append(_add(cluster, folder, len(nodes), **shape.node, environment=command["add"]))
                 answer(node=nodes[-1].node_id)
             elif "drain" in command:
                 answer(accepted=_drain(cluster.address, nodes[command["drain"]].node_id, command["seconds"]))

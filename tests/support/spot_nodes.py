@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from tests.support.metadata_server import MetadataServer
@@ -28,8 +27,7 @@ class SpotNodes:
 
     def announce(self, node: int, seconds: float = 120.0) -> None:
         """AWS says that it takes the instance back."""
-        at = (datetime.now(UTC) + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
-        self.servers[node].put("aws", {"spot/instance-action": {"action": "terminate", "time": at}})
+        self.servers[node].interrupt(seconds=seconds)
 
     def kill(self, node: int) -> None:
         """The node is gone at once."""
