@@ -21,7 +21,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -173,6 +173,13 @@ def _drain(address: str, node_id: str, seconds: float) -> bool:
     return bool(GcsClient(address=address).drain_node(node_id, reason, "test", deadline)[0])
 
 
+def _reap(nodes: Sequence[Any]) -> None:
+    """Hear of raylets that have ended by themselves: workers take a zombie for one that lives, and stay."""
+    for node in nodes:
+        for raylet in node.all_processes.get("raylet", ()):
+            raylet.process.poll()
+
+
 def main() -> None:
     """Serve until stdin ends."""
     from ray.cluster_utils import Cluster
@@ -189,12 +196,13 @@ def main() -> None:
     nodes = [_add(cluster, folder, 0, **head)]
     nodes += [_add(cluster, folder, number, **shape.node) for number in range(1, count)]
     cluster.wait_for_nodes()
+    signal.signal(signal.SIGCHLD, lambda *_: _reap(nodes))
 
     def answer(**values: Any) -> None:
         print(json.dumps(values), file=answers, flush=True)
 
     answer(address=cluster.address, token=token, nodes=[node.node_id for node in nodes])
-    with no_survivors():
+    try:
         for line in sys.stdin:
             command = json.loads(line)
             if "add" in command:
@@ -211,7 +219,9 @@ def main() -> None:
             else:
                 cluster.remove_node(nodes[command["kill"]], allow_graceful=False)
                 answer(killed=command["kill"])
-        cluster.shutdown()
+    finally:
+        with no_survivors():  # nodes that are stopped, too
+            cluster.shutdown()
 
 
 if __name__ == "__main__":
