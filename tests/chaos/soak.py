@@ -69,6 +69,7 @@ class Totals:
     stores: Counter[str] = field(default_factory=Counter)
     poisoned: int = 0
     unsure: int = 0
+    again: int = 0
     shares: list[float] = field(default_factory=list)
     resumed: dict[str, list[float]] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
@@ -101,7 +102,7 @@ class Totals:
 
     def add(self, other: Totals) -> None:
         """What another lane's runs came to."""
-        for name in ("runs", "rows", "skipped", "poisoned", "unsure", "spent"):
+        for name in ("runs", "rows", "skipped", "poisoned", "unsure", "again", "spent"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.seconds += other.seconds
         self.faults += other.faults
@@ -142,6 +143,7 @@ class Totals:
             ("stores", ", ".join(f"{name} {count}" for name, count in sorted(self.stores.items()))),
             ("runs with rows that kill engines", f"{self.poisoned:,}"),
             ("charges for a replica lost nobody knows how", f"{self.unsure:,}"),
+            ("runs begun again: a node of the test's cluster did not start", f"{self.again:,}"),
             ("minutes in all, of each cluster", f"{self.spent / 60:.1f}"),
         ]
         faults = [(kind, f"{count:,}") for kind, count in sorted(self.faults.items())]
@@ -193,26 +195,43 @@ class Soak:
         """One run, checked; whether all is well. What failed keeps its folder."""
         if self._wanted is None:
             self._wanted = self._undisturbed()
-        if self._on_cluster >= RUNS_A_CLUSTER:
-            self._cloud.renew()
-            self._on_cluster = 0
-        self._on_cluster += 1
+        self._have_nodes()
         plan = Plan.draw(self._seed, number, self._groups)
         folder = self._folder / f"run-{number}"
-        self._cloud.fill()
         with self._stores.made(folder, postgres=plan.postgres) as store:
             run = self._made(plan, folder, store)
             try:
                 run.go()
                 self.totals.take(run, check_run(run, self._wanted))
             except Exception as error:  # noqa: BLE001  the next runs may say more
-                self._failed(run, error)
-                return False
+                if self._cloud.raylets.up:
+                    self._failed(run, error)
+                    self.totals.count(run)
+                    return False
+                print(f"run {number}: the cluster's own process ended; once more, with another", flush=True)
+                self.totals.again += 1
+                again = True
+            else:
+                self.totals.count(run)
+                again = False
             finally:
                 run.close()
-                self.totals.count(run)
         shutil.rmtree(folder)
-        return True
+        return self.run(number) if again else True
+
+    def _have_nodes(self) -> None:
+        """All nodes; on another cluster now and then, and where one of Ray's nodes did not come up."""
+        if self._on_cluster >= RUNS_A_CLUSTER or not self._cloud.raylets.up:
+            self._cloud.renew()
+            self._on_cluster = 0
+        self._on_cluster += 1
+        try:
+            self._cloud.fill()
+        except RuntimeError:
+            if self._cloud.raylets.up:
+                raise
+            self._cloud.renew()
+            self._cloud.fill()
 
     def _made(self, plan: Plan, folder: Path, store: object, **more: bool) -> Run:
         return Run(

@@ -20,6 +20,7 @@ import secrets
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
@@ -92,6 +93,11 @@ class Raylets:
         self.settings = ClusterSettings(address=started["address"], auth_token=started["token"])
         self.nodes: list[str] = started["nodes"]
 
+    @property
+    def up(self) -> bool:
+        """Whether its process lives."""
+        return self._process.poll() is None
+
     def cache(self, number: int) -> Path:
         """Where a node keeps its models."""
         return self.folder / f"cache-{number}"
@@ -126,7 +132,8 @@ class Raylets:
     def stop(self) -> None:
         """End the cluster."""
         assert self._process.stdin is not None
-        self._process.stdin.close()
+        with suppress(BrokenPipeError):  # it has ended by itself
+            self._process.stdin.close()
         self._process.wait(60)
 
     def _command(self, command: dict[str, Any]) -> dict[str, Any]:
@@ -174,10 +181,15 @@ def _drain(address: str, node_id: str, seconds: float) -> bool:
 
 
 def _reap(nodes: Sequence[Any]) -> None:
-    """Hear of raylets that have ended by themselves: workers take a zombie for one that lives, and stay."""
-    for node in nodes:
-        for raylet in node.all_processes.get("raylet", ()):
-            raylet.process.poll()
+    """Hear of raylets that have ended by themselves: workers take a zombie for one that lives, and stay.
+
+    In a thread: a handler of SIGCHLD would interrupt Ray's own calls.
+    """
+    while True:
+        time.sleep(0.5)
+        for node in list(nodes):
+            for raylet in node.all_processes.get("raylet", ()):
+                raylet.process.poll()
 
 
 def main() -> None:
@@ -196,7 +208,7 @@ def main() -> None:
     nodes = [_add(cluster, folder, 0, **head)]
     nodes += [_add(cluster, folder, number, **shape.node) for number in range(1, count)]
     cluster.wait_for_nodes()
-    signal.signal(signal.SIGCHLD, lambda *_: _reap(nodes))
+    threading.Thread(target=_reap, args=(nodes,), daemon=True).start()
 
     def answer(**values: Any) -> None:
         print(json.dumps(values), file=answers, flush=True)
