@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from sqlalchemy import and_, case, delete, func, select, update
+from sqlalchemy import and_, case, delete, func, or_, select, update
 
 from dray.store.connection import Tx
 from dray.store.records import ReplicaRow, ReplicaState, ShardState
@@ -75,13 +75,15 @@ def _shared(tx: Tx, job_key: int, number: int, places: list[_Place]) -> str | No
     if not free:
         return None
     best = min(free, key=lambda place: (place.load, place.name))
-    return None if best.load and _waiting(tx, job_key) <= _coming(tx, job_key) else best.name
+    return None if best.load and 0 < _waiting(tx, job_key) <= _coming(tx, job_key) else best.name
 
 
 def _waiting(tx: Tx, job_key: int) -> int:
-    """Shards that nobody has."""
-    nobodys = and_(shards.c.job_key == job_key, shards.c.state == ShardState.PENDING.value)
-    return int(tx.execute(select(func.count()).select_from(shards).where(nobodys)).scalar_one())
+    """Shards that nobody has: those whose lease lapsed are not pending, and to be had all the same."""
+    lapsed = and_(shards.c.state == ShardState.LEASED.value, shards.c.lease_until <= tx.now)
+    nobodys = or_(shards.c.state == ShardState.PENDING.value, lapsed)
+    counted = select(func.count()).select_from(shards).where(shards.c.job_key == job_key, nobodys)
+    return int(tx.execute(counted).scalar_one())
 
 
 def _coming(tx: Tx, job_key: int) -> int:

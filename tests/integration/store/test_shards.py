@@ -373,6 +373,21 @@ def test_a_shard_does_not_wait_for_others_where_a_replica_is_idle(store: Store) 
     assert store.place_shard(job, 0, owner="w").lease is not None
 
 
+def test_shards_whose_leases_lapsed_are_had_like_those_that_wait(store: Store, clock: FakeClock) -> None:
+    """As after the death of a driver: nobody has them, though none is pending."""
+    job = ready_job(store, shards=3)
+    for number in range(3):
+        assert store.claim_shard(job, number, owner="dead", ttl=10) is not None
+    clock.pass_seconds(10)
+    coming = replace(_ready("b", state=ReplicaState.STARTING), lane=1)
+    store.put_replicas(job, [_ready("a", slots=3), coming])
+    for number in range(2):
+        assert store.place_shard(job, number, owner=f"w{number}").lease is not None
+    assert store.place_shard(job, 2, owner="w2").waiting  # for the replica that starts
+    store.put_replicas(job, [replace(coming, lane=0)])
+    assert store.place_shard(job, 2, owner="w2").lease is not None  # every lane has one
+
+
 def test_a_suspect_waits_for_a_replica_to_itself_and_nobody_joins_it(store: Store) -> None:
     job = ready_job(store, shards=4)
     store.put_replicas(job, [_ready("a")])
