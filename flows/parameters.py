@@ -126,7 +126,7 @@ class EngineOptions(_Form):
         default=None,
         ge=1,
         description="Rows of a shard: what one task runs, and what a lost worker gives back. Left out: at "
-        "most 8192, and 16 shards or more for each of several replicas.",
+        "most 8192, and 16 shards or more for each of several replicas. No job has more than 512 shards.",
         json_schema_extra={"position": 4},
     )
 

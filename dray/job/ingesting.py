@@ -12,8 +12,8 @@ from dray.requests.model import Kind
 from dray.store import Shard, ShardSpec, ShardState, Store, open_store
 from dray.triggers import Point, reach
 
-_MAX_SHARDS = 512
-_MOST_ROWS = 8192  # some minutes of work on one GPU, and few enough Prefect tasks for 10^7 rows
+_MAX_SHARDS = 512  # each is a task that Prefect keeps; a bigger job has larger shards
+_MOST_ROWS = 8192  # some minutes of work on one GPU
 # A replica that comes back finds work only while shards are left that nobody has: with 2 for each replica,
 # `python -m tests.benchmarks.interruptions --goodput` came to 0.75, with 16 to 0.94.
 _SHARDS_PER_REPLICA = 16

@@ -29,8 +29,9 @@ class JobSettings:
     is where what engines compile is kept for the next ones: a folder or URI, nowhere when None. An engine
     that gets no further with its requests for ``stall_seconds`` is ended. What is unfinished
     ``completion_window`` seconds after the job was created becomes error rows; None for never. ``shard_rows``
-    None leaves to the planner how many rows a shard has. ``recipe`` is what a caller needs to start the same
-    job again, in its own terms and without secrets; the store keeps it.
+    None leaves to the planner how many rows a shard has; there are at most 512 shards either way. ``recipe``
+    is what a caller needs to start the same job again, in its own terms and without secrets; the store keeps
+    it.
     """
 
     source: Source
