@@ -70,6 +70,7 @@ class Totals:
     poisoned: int = 0
     unsure: int = 0
     again: int = 0
+    given_up: int = 0
     shares: list[float] = field(default_factory=list)
     resumed: dict[str, list[float]] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
@@ -97,12 +98,13 @@ class Totals:
         self.seconds.append(run.seconds)
         self.faults.update(str(fault.kind) for fault in run.faults)
         self.skipped += run.skipped
+        self.given_up += len(run.given_up)
         self.stores["PostgreSQL" if run.plan.postgres else "SQLite"] += 1
         self.poisoned += bool(run.plan.poison)
 
     def add(self, other: Totals) -> None:
         """What another lane's runs came to."""
-        for name in ("runs", "rows", "skipped", "poisoned", "unsure", "again", "spent"):
+        for name in ("runs", "rows", "skipped", "poisoned", "unsure", "again", "given_up", "spent"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.seconds += other.seconds
         self.faults += other.faults
@@ -143,6 +145,7 @@ class Totals:
             ("stores", ", ".join(f"{name} {count}" for name, count in sorted(self.stores.items()))),
             ("runs with rows that kill engines", f"{self.poisoned:,}"),
             ("charges for a replica lost nobody knows how", f"{self.unsure:,}"),
+            ("nodes nobody killed that Ray gave up, silent for 2 s", f"{self.given_up:,}"),
             ("runs begun again: a node of the test's cluster did not start", f"{self.again:,}"),
             ("minutes in all, of each cluster", f"{self.spent / 60:.1f}"),
         ]

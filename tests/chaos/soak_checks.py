@@ -114,6 +114,7 @@ def _check_charges(run: Run) -> int:
     faults, charges = run.faults, run.opened().charges(run.job)
     killed = {f"replica {fault.replica}" for fault in faults if fault.kind is Kind.REPLICA}
     lost = {f"node {fault.node}" for fault in faults if fault.kind is Kind.NODE}
+    given_up = {f"node {node}" for node in run.given_up}
     at_engines = {one.event for one in charges if one.budget in ("model", "replica")}
     at_nodes = {one.event for one in charges if one.budget in ("infra", "node")}
     other = {one.budget for one in charges} - {"model", "replica", "infra", "node"}
@@ -121,9 +122,14 @@ def _check_charges(run: Run) -> int:
     # A replica of which Ray said in time neither how it died nor that its node lives.
     unsure = {event for event in at_nodes if event.startswith("replica ")}
     on_nodes = {f"replica {name}" for fault in faults if fault.kind is Kind.NODE for name in fault.replicas}
+    on_nodes |= {f"replica {row.name}" for row in run.opened().replicas(run.job) if row.node in run.given_up}
     assert unsure <= killed | on_nodes, f"I6: lost without a kill: {unsure - killed - on_nodes}"
-    strange = at_nodes - lost - unsure
-    assert not strange, f"I6: charged as lost nodes, which nobody killed: {strange}"
+    strange = at_nodes - lost - unsure - given_up
+    announced = {fault.node: fault.kind for fault in faults if fault.kind in (Kind.OBEYED, Kind.LYING)}
+    assert not strange, (
+        f"I6: charged as lost nodes, which nobody killed: {strange}; announced were {announced}; "
+        f"Ray says: {run.cloud.raylets.dead()}"
+    )
     deaths = at_engines - killed
     allowed = len(run.plan.poison) * (math.log2(run.rows) + 2)
     assert len(deaths) <= allowed, f"I6: {len(deaths)} deaths of engines, {allowed:.0f} by poison: {deaths}"
@@ -137,7 +143,7 @@ def _check_causes(run: Run) -> None:
     causes = {one.cause for one in run.opened().attempts(run.job)} - _TOLERATED
     explained: dict[str, bool] = {
         "SPOT": bool(kinds & {Kind.OBEYED, Kind.LYING}),
-        "NODE_LOSS": bool(kinds & {Kind.NODE, Kind.REPLICA}),
+        "NODE_LOSS": bool(kinds & {Kind.NODE, Kind.REPLICA} or run.given_up),
         "ENGINE_CRASH": Kind.REPLICA in kinds or bool(run.plan.poison),
         "POISON": bool(run.plan.poison),
         "DRIVER_LOST": Kind.DRIVER in kinds,
@@ -149,7 +155,7 @@ def _check_causes(run: Run) -> None:
 def _check_charged(run: Run, events: set[str]) -> None:
     """What was killed, in time before the end and before its driver's, is charged."""
     announced = {fault.node for fault in run.faults if fault.kind in (Kind.OBEYED, Kind.LYING)}
-    killed = {fault.node for fault in run.faults if fault.kind is Kind.NODE}
+    killed = {fault.node for fault in run.faults if fault.kind is Kind.NODE} | set(run.given_up)
     last = max(line.at for line in read_history(run.history, run.job))
     ends = [last, *(fault.at for fault in run.faults if fault.kind is Kind.DRIVER)]
     for fault in run.faults:

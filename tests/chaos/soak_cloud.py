@@ -27,6 +27,8 @@ from tests.support.raylets import Raylets, Shape
 SPOT = 3
 """Nodes beside the head, one replica each; the head has none, and stays."""
 
+_SILENT = "health check failed"
+"""In Ray's words for a node that it has found dead because that did not answer."""
 _AT_REST = ("ray::IDLE", "ray::DashboardAgent", "ray::RuntimeEnvAgent")
 
 
@@ -139,9 +141,20 @@ class Cloud:
             self._free.append(server)
             return at
 
-    def lives(self, number: int) -> bool:
-        """Whether nobody has killed the node."""
-        return number in self._servers
+    def given_up(self) -> dict[str, str]:
+        """Nodes nobody killed that Ray has found dead, by Ray's names, with its words; they are ended.
+
+        Ray waits for 2 s here: on a busy machine a node may not answer for as long.
+        """
+        found = {}
+        with self._guard:
+            dead = self.raylets.dead()
+            for number in sorted(self._servers):
+                name = self.node_id(number)
+                if _SILENT in dead.get(name, ""):
+                    found[name] = dead[name]
+                    self.kill(number)
+        return found
 
     def end_condemned(self) -> None:
         """Nodes that had a notice are of no more use: Ray drains them."""

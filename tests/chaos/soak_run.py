@@ -155,7 +155,7 @@ def group_word(group: int) -> str:
 
 @dataclass(kw_only=True)
 class Run:
-    """A job under faults."""
+    """A job under faults. ``given_up`` are the nodes nobody killed that Ray found dead, by its names."""
 
     plan: Plan
     folder: Path
@@ -166,6 +166,7 @@ class Run:
     store: Store
     faulty: bool = True
     faults: list[Fault] = field(default_factory=list)
+    given_up: dict[str, str] = field(default_factory=dict)
     skipped: int = 0
     seconds: float = 0.0
 
@@ -204,6 +205,7 @@ class Run:
                 thread.join()
             for pid in list(self._stopped):
                 self._continue(pid)
+            self.given_up = self.cloud.given_up()
             self._note_faults()
             self.cloud.end_condemned()
 
@@ -277,6 +279,7 @@ class Run:
 
     def _note_faults(self) -> None:
         lines = [json.dumps(asdict(self.plan))] + [json.dumps(asdict(fault)) for fault in self.faults]
+        lines += [json.dumps({"given up": self.given_up})]
         (self.folder / "faults.jsonl").write_text("\n".join(lines) + "\n")
 
     # -- the faults -----------------------------------------------------------------------

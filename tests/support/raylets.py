@@ -9,7 +9,7 @@ when its stdin does. Each node has a cache of models of its own, ``FOLDER/cache-
 is a command, answered by a line: ``{"add": {}}`` starts one more node, with these environment variables;
 ``{"kill": N}`` ends one by SIGKILL; ``{"kill": "gcs"}`` ends the control store alone, and leaves all raylets;
 ``{"drain": N, "seconds": S}`` has Ray drain one; ``{"signal": "STOP", "node": N}`` sends a signal to its
-raylet and all that it started.
+raylet and all that it started; ``{"dead": true}`` has Ray say which nodes it has found dead, and why.
 """
 
 from __future__ import annotations
@@ -129,6 +129,11 @@ class Raylets:
         """End the cluster's control store, with SIGKILL; the raylets, the head's too, live on."""
         self._command({"kill": "gcs"})
 
+    def dead(self) -> dict[str, str]:
+        """The nodes that Ray has found dead, by id, with what it says of why."""
+        found: dict[str, str] = self._command({"dead": True})["dead"]
+        return found
+
     def stop(self) -> None:
         """End the cluster."""
         assert self._process.stdin is not None
@@ -180,6 +185,10 @@ def _drain(address: str, node_id: str, seconds: float) -> bool:
     return bool(GcsClient(address=address).drain_node(node_id, reason, "test", deadline)[0])
 
 
+def _dead(nodes: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    return {node["NodeID"]: node["DeathReasonMessage"] for node in nodes if not node["Alive"]}
+
+
 def _reap(nodes: Sequence[Any]) -> None:
     """Hear of raylets that have ended by themselves: workers take a zombie for one that lives, and stay.
 
@@ -222,6 +231,8 @@ def main() -> None:
                 answer(node=nodes[-1].node_id)
             elif "drain" in command:
                 answer(accepted=_drain(cluster.address, nodes[command["drain"]].node_id, command["seconds"]))
+            elif "dead" in command:
+                answer(dead=_dead(cluster.global_state.node_table()))
             elif "signal" in command:
                 _signal(nodes[command["node"]], command["signal"])
                 answer(signalled=command["node"])
