@@ -125,11 +125,10 @@ def _check_charges(run: Run) -> int:
     on_nodes |= {f"replica {row.name}" for row in run.opened().replicas(run.job) if row.node in run.given_up}
     assert unsure <= killed | on_nodes, f"I6: lost without a kill: {unsure - killed - on_nodes}"
     strange = at_nodes - lost - unsure - given_up
-    announced = {fault.node: fault.kind for fault in faults if fault.kind in (Kind.OBEYED, Kind.LYING)}
-    assert not strange, (
-        f"I6: charged as lost nodes, which nobody killed: {strange}; announced were {announced}; "
-        f"Ray says: {run.cloud.raylets.dead()}"
-    )
+    announced = {fault.node: str(fault.kind) for fault in faults if fault.kind in (Kind.OBEYED, Kind.LYING)}
+    dead = {f"node {name}": why for name, why in run.cloud.raylets.dead().items()}
+    said = {event: dead.get(event) for event in strange}
+    assert not strange, f"I6: nodes nobody killed, what Ray says: {said}; announced: {announced}"
     deaths = at_engines - killed
     allowed = len(run.plan.poison) * (math.log2(run.rows) + 2)
     assert len(deaths) <= allowed, f"I6: {len(deaths)} deaths of engines, {allowed:.0f} by poison: {deaths}"

@@ -96,6 +96,7 @@ class Cloud:
         self._free: list[MetadataServer] = []
         self._servers: dict[int, MetadataServer] = {}
         self._condemned: set[int] = set()
+        self._ended: set[int] = set()
         self._refill: threading.Thread | None = None
         self._wanted = 0
         self.usable: set[int] = set()
@@ -136,6 +137,7 @@ class Cloud:
             self._condemned.discard(number)
             at = time.monotonic_ns()
             self.raylets.kill(number)
+            self._ended.add(number)
             server = self._servers.pop(number)
             server.spare()
             self._free.append(server)
@@ -160,6 +162,14 @@ class Cloud:
         """Nodes that had a notice are of no more use: Ray drains them."""
         for number in sorted(self._condemned):
             self.kill(number)
+
+    def settle(self) -> None:
+        """Until Ray has found dead what was killed: else the next job begins on it, and loses it."""
+        deadline = time.monotonic() + 30.0
+        ended = {self.node_id(number) for number in self._ended}
+        while left := ended - self.raylets.dead().keys():
+            assert time.monotonic() < deadline, f"Ray does not find that these nodes are dead: {left}"
+            time.sleep(0.2)
 
     def renew(self) -> None:
         """Another cluster: Ray keeps what it knows of dead nodes and actors."""
@@ -205,6 +215,7 @@ class Cloud:
             self.raylets.stop()
             self.usable.clear()
             self._condemned.clear()
+            self._ended.clear()
             for server in self._servers.values():
                 server.spare()
             self._free += self._servers.values()

@@ -208,6 +208,7 @@ class Run:
             self.given_up = self.cloud.given_up()
             self._note_faults()
             self.cloud.end_condemned()
+            self.cloud.settle()
 
     def close(self) -> None:
         """Let go of the store."""
