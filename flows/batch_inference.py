@@ -32,7 +32,7 @@ from tasks.ingest import ingest
 from tasks.monitor import Monitor
 from tasks.noticing import Noticing
 from tasks.opening import open_job
-from tasks.replicas import start_replicas
+from tasks.replicas import note_starts, start_replicas
 from tasks.stopping import stoppable
 from tasks.weights import AGENT_SECONDS, early_weights, weights_on
 
@@ -131,12 +131,11 @@ def _run_shards(
     ledger = JobLedger(job)
     prefix = f"{job.job_id}/{job.lease.epoch}"
     pool = ReplicaPool(prefix, spec, info, settings.replicas or default_replicas(spec, info), ledger)
-    noticing = Noticing(job, pool, info)
+    noticing = Noticing(job, pool)
     pool.start()
     try:
         with weights_on(job, early), ShardTasks(job, shards, pool.lanes, info) as tasks:
-            starts = start_replicas(job, pool, noticing, timeline)
-            if not starts:
+            if not start_replicas(job, pool, ledger, noticing, timeline):
                 return []
             with (
                 Bulletin(job.job_id) as bulletin,
@@ -145,8 +144,10 @@ def _run_shards(
                 last_commit = tasks.run(monitor)
     finally:
         pool.stop()
+    starts = pool.starts()
+    note_starts(starts, timeline)
     timeline.add("inference", min(start.ready for start in starts), last_commit or time.time())
-    return running.accounts(pool.starts(), monitor.statuses())
+    return running.accounts(starts, monitor.statuses())
 
 
 def _end_state(job: OpenJob) -> JobState:

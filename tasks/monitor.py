@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 from prefect import get_run_logger
 
 from dray.cluster import ReplicaPool
-from dray.cluster.pool import lane_of
 from dray.engine import ReplicaStatus
 from dray.errors import (
     DrayError,
@@ -18,15 +16,15 @@ from dray.errors import (
     JobFailedError,
     JobPausedError,
     StoreError,
-    StoreFatalError,
 )
 from dray.job.ledger import JobLedger
-from dray.job.opening import OpenJob
+from dray.job.opening import OpenJob, reopen
 from dray.report import progress_line
-from dray.spot.causes import STORE_PATIENCE
-from dray.store import Progress, Store, open_store
+from dray.store import Progress, Store
 from tasks.bulletin import Bulletin
 from tasks.noticing import Noticing
+from tasks.patience import SHORT_PATIENCE, StorePatience
+from tasks.replicas import follow
 
 LOOK_EVERY = 1.0  # seconds
 LINE_EVERY = 5.0
@@ -51,7 +49,6 @@ class Monitor:
         self._logger = get_run_logger()
         self._over = threading.Event()
         self._error: DrayError | None = None
-        self._away_since: float | None = None
         self._statuses: dict[str, ReplicaStatus] = {}
         self._began = time.monotonic()
         self._first: Progress | None = None
@@ -77,44 +74,54 @@ class Monitor:
         return dict(self._statuses)
 
     def _run(self) -> None:
-        with open_store(self._job.settings.store_url, create=False) as store:
+        patience = StorePatience(self._logger)
+        with ExitStack() as held:
+            store: Store | None = None
             while not self._over.wait(LOOK_EVERY):
                 try:
+                    self._look_around()
+                    store = store or held.enter_context(reopen(self._job, patience=SHORT_PATIENCE))
                     self._look(store)
+                    patience.back()
                 except FencedError as error:
                     self._fail(error)
                     return
-                except StoreFatalError as error:
-                    self._fail(JobPausedError(f"{error}; when that is mended, `dray resume` goes on"))
-                    return
                 except StoreError as error:
-                    self._bear(error)
+                    if not self._bears(patience, error):
+                        return
                 except DrayError as error:
                     self._fail(error)
                     return
                 except Exception as error:  # noqa: BLE001  thread edge: a job nobody watches must not go on
                     self._fail(JobFailedError(f"watching the job failed: {type(error).__name__}"))
                     return
-            with suppress(DrayError):  # last words; whoever needs the store next says so
-                self._follow_replicas()
-                self._say(store.progress(self._job.job_id), now=True)
+            if store is not None:
+                with suppress(DrayError):  # last words; whoever needs the store next says so
+                    self._look_around()
+                    self._say(store.progress(self._job.job_id), now=True)
 
-    def _bear(self, error: StoreError) -> None:
-        """The store is away: replicas are watched on, and the job pauses when it stays so for too long."""
-        now = time.monotonic()
-        self._away_since = self._away_since or now
-        self._logger.warning("the store does not answer: %s", type(error).__name__)
-        if now - self._away_since > STORE_PATIENCE:
-            self._fail(JobPausedError("the store stays away; when it is back, `dray resume` goes on"))
+    def _bears(self, patience: StorePatience, error: StoreError) -> bool:
+        """Whether to wait on for a store that is away: nodes and replicas are looked after meanwhile."""
+        try:
+            patience.bear(error)
+        except JobPausedError as paused:
+            self._fail(paused)
+            return False
+        return True
 
     def _fail(self, error: DrayError) -> None:
         self._error = error
         self.stopping = True
 
+    def _look_around(self) -> None:
+        """All that needs no store: notices are obeyed in time whatever becomes of it."""
+        self._noticing.look()
+        for status in follow(self._logger, self._pool, self._ledger):
+            self._statuses[status.name] = status
+
     def _look(self, store: Store) -> None:
         now = time.monotonic()
         store.now()  # the first word to a store that was away, before anything is counted on
-        self._away_since = None
         lease = self._job.lease
         if now - self._last_renewal > lease.ttl / 4:
             store.renew_job(lease)
@@ -127,20 +134,9 @@ class Monitor:
                 "%s: keeping what is committed", "cancel requested" if orders.cancelled else "expired"
             )
             self.stopping = True
-        self._noticing.look()
-        self._follow_replicas()
-        for told in self._ledger.take_told():
-            self._logger.warning("%s", told)
-        if self._ledger.failure is not None:
-            raise self._ledger.failure
+        self._noticing.record()
+        self._pool.settle()
         self._say(store.progress(self._job.job_id))
-
-    def _follow_replicas(self) -> None:
-        for status in self._pool.look():
-            self._statuses[status.name] = status
-            for level, name, message in status.log:
-                if level >= logging.INFO:
-                    self._logger.log(level, "[%s] %s: %s", lane_of(status.name), name, message)
 
     def _say(self, progress: Progress, *, now: bool = False) -> None:
         counts = progress.counts

@@ -2,43 +2,106 @@
 
 from __future__ import annotations
 
+import logging
+import time
+from collections.abc import Sequence
+
 from prefect import get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 
 from dray.cluster import ReplicaPool
 from dray.cluster.member import ReplicaStart
-from dray.cluster.pool import lane_of
-from dray.errors import CancelledError
-from dray.job.opening import OpenJob
+from dray.cluster.pool import START_SECONDS, lane_of
+from dray.engine import ReplicaStatus
+from dray.errors import EngineStartError, FencedError, StoreError
+from dray.job.ledger import JobLedger
+from dray.job.opening import OpenJob, reopen
 from dray.job.timeline import Timeline
-from dray.store import open_store
 from tasks.noticing import Noticing
+from tasks.patience import SHORT_PATIENCE, Logger, StorePatience
 
-START_TIMEOUT = 1800.0  # seconds; a large model from a slow disk
+_LOOK_EVERY = 0.1  # seconds
+_ASK_EVERY = 1.0
 _OF_WEIGHTS = frozenset(("wait", "load"))  # parts that say something where weights had to be fetched
 
 
 @task(name="start-replicas", task_run_name="start replicas", persist_result=False, cache_policy=NO_CACHE)
 def start_replicas(
-    job: OpenJob, pool: ReplicaPool, noticing: Noticing, timeline: Timeline
-) -> list[ReplicaStart]:
-    """Wait until every replica can take work, and say what its start took.
+    job: OpenJob,
+    pool: ReplicaPool,
+    ledger: JobLedger,
+    noticing: Noticing,
+    timeline: Timeline,
+    seconds: float = START_SECONDS,
+) -> bool:
+    """Wait until a replica can take work: others may come later. False when the job was cancelled meanwhile.
 
-    Returns:
-        One entry for each replica; none when the job was cancelled meanwhile.
+    Raises:
+        EngineStartError, ConfigError: none can be started, or not in ``seconds``.
+        JobFailedError: a budget is spent.
+        JobPausedError: the store stays away.
     """
     logger = get_run_logger()
-    with timeline.phase("engine_start"), open_store(job.settings.store_url, create=False) as store:
-        try:
-            starts = pool.wait_ready(START_TIMEOUT, lambda: store.orders(job.job_id).stop, noticing.look)
-        except CancelledError:
-            logger.info("cancel requested: the replicas are not waited for")
-            return []
+    patience, asked = StorePatience(logger), 0.0
+    deadline = time.monotonic() + seconds
+    with timeline.phase("engine_start"):
+        while True:
+            follow(logger, pool, ledger)
+            due = time.monotonic() > asked + _ASK_EVERY
+            if due:
+                noticing.look()
+                asked = time.monotonic()
+            try:
+                pool.settle()
+                if pool.starts():
+                    return True
+                if due and _is_stopped(job, noticing):
+                    logger.info("cancel requested: the replicas are not waited for")
+                    return False
+                patience.back()
+            except FencedError:
+                raise
+            except StoreError as error:
+                patience.bear(error)
+            if time.monotonic() > deadline:
+                raise EngineStartError(f"none of {pool.lanes} replicas is ready after {seconds:.0f} s")
+            time.sleep(_LOOK_EVERY)
+
+
+def _is_stopped(job: OpenJob, noticing: Noticing) -> bool:
+    """Whether nobody wants the replicas any more; what was noticed is recorded."""
+    noticing.record()
+    with reopen(job, patience=SHORT_PATIENCE) as store:
+        return store.orders(job.job_id).stop
+
+
+def follow(logger: Logger, pool: ReplicaPool, ledger: JobLedger) -> list[ReplicaStatus]:
+    """Look at the replicas, and say what is new: who is ready, what they logged, who was lost.
+
+    Raises:
+        EngineStartError, ConfigError: none has started, and none will.
+        JobFailedError: a budget is spent.
+    """
+    statuses = pool.look()
+    for start in pool.take_ready():
+        logger.info("%s", ready_line(start))
+    for status in statuses:
+        for level, name, message in status.log:
+            if level >= logging.INFO:
+                logger.log(level, "[%s] %s: %s", lane_of(status.name), name, message)
+    for told in ledger.take_told():
+        logger.warning("%s", told)
+    if ledger.failure is not None:
+        raise ledger.failure
+    return statuses
+
+
+def note_starts(starts: Sequence[ReplicaStart], timeline: Timeline) -> None:
+    """What the starts took, when all is over."""
     for start in starts:
         timeline.add("engine_start", start.began, start.ready, lane=_lane(start))
-        logger.info("%s", ready_line(start))
-    _note_weights(starts, timeline)
-    return starts
+    firsts = {_lane(start): start for start in reversed(starts)}
+    _note_weights(list(firsts.values()), timeline)
 
 
 def ready_line(start: ReplicaStart) -> str:
@@ -56,7 +119,7 @@ def _lane(start: ReplicaStart) -> str:
     return lane_of(start.name)
 
 
-def _note_weights(starts: list[ReplicaStart], timeline: Timeline) -> None:
+def _note_weights(starts: Sequence[ReplicaStart], timeline: Timeline) -> None:
     """The time in which weights were fetched: for each replica as far as it ran by then, and for the job."""
     spans = [(start, start.info.weights) for start in starts if start.info.weights is not None]
     for start, (began, ended) in spans:

@@ -8,12 +8,15 @@ from enum import StrEnum
 from typing import Any
 
 from dray.cluster.base import NAMESPACE
+from dray.cluster.ray_private import node_of
 from dray.engine.client import RayReplica
 from dray.engine.protocol import EngineInfo, EngineSpec
 from dray.engine.replica import ReplicaStatus, actor_class
 from dray.engine.seam import ray_errors
 from dray.errors import EngineStartError
 
+_QUIET_SECONDS = 5.0  # without an answer or an error, after which a question got through
+_PLACE_SECONDS = 10.0  # between two looks whether one that starts has a place
 _NAME_SECONDS = 60.0  # until Ray has noticed the death of an actor, or of the driver that owned it
 
 
@@ -45,8 +48,9 @@ class ReplicaStart:
 class Member:
     """A replica's actor and what the pool knows of it. ``lane`` is its place in the pool, kept by successors.
 
-    ``node`` and ``host`` are known once it is ready; ``leave_by``, ``heard`` and ``unsure`` (the first of the
-    calls in a row that did not get through) are monotonic seconds.
+    ``node`` and ``host`` are known once it is ready; ``leave_by``, ``heard``, ``unsure`` (the first of the
+    calls in a row that did not get through) and ``placed`` (when it was first seen to have a node, while it
+    starts) are monotonic seconds.
     """
 
     lane: int
@@ -60,7 +64,10 @@ class Member:
     leave_by: float = 0.0
     heard: float = field(default_factory=time.monotonic)
     unsure: float | None = None
+    placed: float | None = None
     _ready: Any = None
+    _asked: float = 0.0
+    _look_at: float = 0.0
 
     @property
     def name(self) -> str:
@@ -83,8 +90,11 @@ class Member:
 
         if self._ready is None:
             self._ready = self.replica.actor.ready.remote(), self.replica.actor.whereabouts.remote()
+            self._asked = time.monotonic()
         with ray_errors(self.name):
             if not ray.wait([self._ready[0]], timeout=0)[0]:
+                if time.monotonic() - self._asked > _QUIET_SECONDS:
+                    self.unsure = None
                 return False
             info, where = ray.get(list(self._ready))
         ready = min(max(where.ready, self.began), time.time())  # its node's clock may be another one
@@ -95,6 +105,14 @@ class Member:
         self.state = MemberState.READY
         self.heard = time.monotonic()
         return True
+
+    def is_overdue(self, seconds: float) -> bool:
+        """Whether it has had a node for longer than ``seconds``; waiting for one does not count."""
+        now = time.monotonic()
+        if self.placed is None and now >= self._look_at:
+            self._look_at = now + _PLACE_SECONDS
+            self.placed = now if node_of(self.replica.actor_id) is not None else None
+        return self.placed is not None and now - self.placed > seconds
 
     def ask_again(self) -> None:
         """Forget a question whose answer did not come through."""

@@ -9,6 +9,8 @@ from typing import Any
 from dray.cluster.base import ClusterInfo
 from dray.cluster.handed_down import handed_down
 from dray.engine.protocol import EngineSpec
+from dray.errors import ConfigError
+from dray.requests.model import Kind
 
 _NODE_LABEL = "ray.io/node-id"
 _USUAL_SEQS = 256  # vLLM's own on small devices, where nobody says
@@ -21,6 +23,9 @@ def actor_options(
     """Resources, environment and place of one replica's process.
 
     It comes to none of the nodes to ``avoid``, unless no other can have it.
+
+    Raises:
+        ConfigError: no node has as many GPUs as a replica needs.
     """
     variables = handed_down()
     options: dict[str, Any] = {"runtime_env": {"env_vars": variables}} if variables else {}
@@ -34,6 +39,12 @@ def _resources(spec: EngineSpec, cluster: ClusterInfo, replicas: int) -> dict[st
     if spec.name == "simulated" and len(cluster.nodes) == 1:
         return {"num_cpus": 0}
     if spec.name != "simulated" and any(node.gpus for node in cluster.nodes):
+        most = int(max(node.gpus for node in cluster.nodes))
+        if gpus_of(spec) > most:
+            raise ConfigError(
+                f"a replica needs {gpus_of(spec)} GPUs of one node (tensor_parallel_size times "
+                f"pipeline_parallel_size), and the cluster's largest has {most}"
+            )
         return {"num_gpus": gpus_of(spec), "num_cpus": 1}
     hosts = [node.cpus for node in cluster.nodes if node.cpus]
     cpus = max(hosts, default=1.0)
@@ -64,7 +75,7 @@ def shrunk(spec: EngineSpec, steps: int, max_num_seqs: int) -> EngineSpec:
     given = dict(spec.arguments)
     seqs = int(given.get("max_num_seqs") or max_num_seqs or _USUAL_SEQS)
     given["max_num_seqs"] = max(1, seqs >> steps)
-    if spec.name == "vllm":
+    if spec.name == "vllm" and spec.kind is not Kind.EMBEDDING:  # many of these take no part of a prompt
         tokens = int(given.get("max_num_batched_tokens") or _USUAL_TOKENS)
         given["max_num_batched_tokens"] = max(given["max_num_seqs"], tokens >> steps)
     return replace(spec, arguments=given)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from dray.cluster.base import ClusterInfo, Node
@@ -18,11 +18,12 @@ from dray.cluster.ray_private import drain, node_of
 from dray.engine.protocol import EngineSpec
 from dray.engine.replica import ReplicaStatus
 from dray.errors import (
-    CancelledError,
+    ConfigError,
     EngineDeadError,
+    EngineError,
     EngineStartError,
     ReplicaLostError,
-    StoreTransientError,
+    StoreError,
 )
 
 SLOTS = 2
@@ -37,8 +38,10 @@ DRAIN_SECONDS = 10.0
 SOON = 30.0
 """Seconds to a node's end where a notice names none."""
 
+START_SECONDS = 1800.0
+"""For a replica that has its place to build the engine: a large model, from a slow disk."""
+
 _STATUS_SECONDS = 2.0
-_POLL_SECONDS = 0.1
 _PUBLISH_SECONDS = 5.0
 _LONGEST_PAUSE = 30.0
 
@@ -91,57 +94,44 @@ class ReplicaPool:
         self._generation: Counter[int] = Counter()
         self._leaving_nodes: dict[str, float] = {}
         self._starts: dict[int, ReplicaStart] = {}
+        self._ready: list[ReplicaStart] = []
         self._seqs = 0
         self._published = time.monotonic()
-        self._unread: dict[str, ReplicaStatus] = {}
+        self._unsettled: dict[int, threading.Thread] = {}  # lanes that lacked memory, until that is charged
         self.lanes = replicas
         self.restarts = 0
 
     def start(self) -> None:
-        """Ask Ray for all replicas; returns at once."""
-        self._begin_due()
-
-    def wait_ready(
-        self,
-        timeout: float,
-        stopped: Callable[[], bool] = lambda: False,
-        every: Callable[[], object] = lambda: None,
-    ) -> list[ReplicaStart]:
-        """Wait until every lane has had a replica that could take work; calls ``every`` once a second.
-
-        Raises:
-            EngineStartError, ConfigError: none can be started, or not in time.
-            CancelledError: ``stopped`` says that nobody wants them any more.
-        """
-        deadline = time.monotonic() + timeout
-        asked = 0.0
-        while len(self._starts) < self.lanes:
-            if time.monotonic() > asked + 1.0:
-                if stopped():
-                    raise CancelledError("stopped waiting for replicas")
-                every()
-                asked = time.monotonic()
-            with suppress(StoreTransientError):  # what is to be published stays so
-                self._go_on()
-            if time.monotonic() > deadline:
-                late = self.lanes - len(self._starts)
-                raise EngineStartError(f"{late} of {self.lanes} replicas are not ready after {timeout:.0f} s")
-            time.sleep(_POLL_SECONDS)
-        return [self._starts[lane] for lane in sorted(self._starts)]
+        """Ask Ray for all replicas; returns at once. What the store is missed for, ``settle`` does."""
+        with suppress(StoreError):
+            self._begin_due()
 
     def starts(self) -> list[ReplicaStart]:
         """How the starts went of all replicas that could take work so far."""
         return [member.start for member in self._members if member.start is not None]
 
+    def take_ready(self) -> list[ReplicaStart]:
+        """The starts that came to their end since the last call."""
+        found, self._ready = self._ready, []
+        return found
+
     def look(self) -> list[ReplicaStatus]:
-        """Start what is due, see who is ready, leaves or died; what the live ones say, one status each.
+        """See who is ready, leaves or died, without the store; what the live ones say, one status each.
 
         Raises:
             EngineStartError, ConfigError: no engine of the job has ever started, and none will.
         """
-        self._go_on()
-        found, self._unread = self._unread, {}
-        return list(found.values())
+        self._poll_starting()
+        return self._ask()
+
+    def settle(self) -> None:
+        """Start what is due, and tell the ledger of what changed.
+
+        Raises:
+            StoreError: the ledger's; the next call does what is left.
+        """
+        self._begin_due()
+        self._publish()
 
     def leave(self, node: Node, deadline: float | None) -> None:
         """A node is taken back at ``deadline`` (seconds since 1970): its replicas finish, others begin."""
@@ -164,24 +154,11 @@ class ReplicaPool:
                 if member.state is not MemberState.GONE:
                     member.kill()
 
-    def _go_on(self) -> None:
-        self._begin_due()
-        self._poll_starting()
-        for status in self._ask():
-            self._keep(status)
-        self._publish()
-
-    def _keep(self, status: ReplicaStatus) -> None:
-        """Until somebody looks; a replica tells what it logged only once."""
-        earlier = self._unread.get(status.name)
-        log = [*earlier.log, *status.log] if earlier else status.log
-        self._unread[status.name] = replace(status, log=log)
-
     # -- starting -------------------------------------------------------------------------
 
     def _begin_due(self) -> None:
         now = time.monotonic()
-        for lane in [lane for lane, at in self._due.items() if at <= now]:
+        for lane in [lane for lane, at in self._due.items() if at <= now and self._may_begin(lane)]:
             with self._guard:
                 if self._stopped:
                     return
@@ -202,6 +179,11 @@ class ReplicaPool:
         self._members.append(member)
         self._changed.add(member)
 
+    def _may_begin(self, lane: int) -> bool:
+        """Not before a lack of memory is charged: its successor is to be smaller."""
+        thread = self._unsettled.get(lane)
+        return thread is None or not thread.is_alive()
+
     def _poll_starting(self) -> None:
         for member in self._in(MemberState.STARTING):
             try:
@@ -211,17 +193,33 @@ class ReplicaPool:
                     member.ask_again()
                 else:
                     self._lose(member, error)
-            except EngineStartError as error:
-                if not self._starts:
-                    raise
-                self._lose(member, error)
+            except (EngineError, ConfigError) as error:
+                self._lose(member, self._judged(member, error))
             else:
                 if ready:
                     self._note_ready(member)
+                elif member.is_overdue(START_SECONDS):
+                    self._lose(member, EngineStartError(f"not ready after {START_SECONDS:.0f} s"))
+
+    def _judged(self, member: Member, error: EngineError | ConfigError) -> EngineStartError:
+        """What a failed start is charged as. Once an engine has started, no start refuses the job.
+
+        Raises:
+            EngineStartError, ConfigError: no engine has, and none will.
+        """
+        oom = bool(getattr(error, "oom", False))
+        untried = any(
+            one is not member and not self._failures[one.lane] for one in self._in(MemberState.STARTING)
+        )
+        hopeful = oom or (untried and not isinstance(error, ConfigError))
+        if not (self._starts or hopeful):
+            raise error
+        return error if isinstance(error, EngineStartError) else EngineStartError(str(error), oom=oom)
 
     def _note_ready(self, member: Member) -> None:
         assert member.start is not None
         self._starts.setdefault(member.lane, member.start)
+        self._ready.append(member.start)
         self._seqs = self._seqs or member.max_num_seqs
         self._failures[member.lane] = 0
         self._changed.add(member)
@@ -273,9 +271,12 @@ class ReplicaPool:
         member.node = member.node or node_of(member.replica.actor_id)
         self._end(member)
         if self._ledger is not None:
-            threading.Thread(
+            thread = threading.Thread(
                 target=self._account, args=(member, error), name="dray-loss", daemon=True
-            ).start()
+            )
+            if getattr(error, "oom", False):
+                self._unsettled[member.lane] = thread
+            thread.start()
         if leaving:
             return
         self.restarts += 1

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
+from collections import deque
+from dataclasses import dataclass
 from typing import Any
 
 from dray.cluster.base import NAMESPACE, Node
 from dray.cluster.connect import live_nodes
 from dray.cluster.handed_down import handed_down
 from dray.cluster.ray_private import draining
-from dray.spot.detecting import BaseUrls, detect
+from dray.spot.detecting import BaseUrls, detect_cloud, pod_sources
 from dray.spot.notices import Kind, Notice
 from dray.spot.watcher import Watcher
 
 _ASK_SECONDS = 1.0
+_TRIES = 10  # to find the cloud: its service may be slow, or busy, while engines start beside us
+_TRY_SECONDS = 5.0
+_PAUSES = (5.0, 60.0)  # seconds after the first try, and at most
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What a node's watcher has: all notices so far, and what went wrong since it was last asked."""
+
+    notices: list[Notice]
+    told: list[str]
 
 
 class NodeWatch:
@@ -22,22 +37,45 @@ class NodeWatch:
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._found: list[Notice] = []
-        self._cloud: str | None = None
+        self._told = _Warnings()
+        logging.getLogger("dray.spot").addHandler(self._told)
         threading.Thread(target=self._start, name="dray-notices", daemon=True).start()
 
-    def notices(self) -> list[Notice]:
+    def heard(self) -> Heard:
         """All that came so far."""
         with self._guard:
-            return list(self._found)
+            return Heard(list(self._found), self._told.take())
 
     def _start(self) -> None:
-        host = detect(BaseUrls.from_env())
-        self._cloud = host.cloud
+        Watcher(pod_sources(), self._take).start()
+        pause, longest = _PAUSES
+        host = detect_cloud(BaseUrls.from_env())
+        for _ in range(_TRIES):
+            if host.cloud is not None:
+                break
+            time.sleep(pause)
+            pause = min(2 * pause, longest)
+            host = detect_cloud(BaseUrls.from_env(), _TRY_SECONDS)
         Watcher(host.sources, self._take).start()
 
     def _take(self, notice: Notice) -> None:
         with self._guard:
             self._found.append(notice)
+
+
+class _Warnings(logging.Handler):
+    """Keeps messages for whoever asks next: they name what was asked, and nothing that was answered."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._kept: deque[str] = deque(maxlen=100)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._kept.append(record.getMessage())
+
+    def take(self) -> list[str]:
+        """What came since the last time."""
+        return [self._kept.popleft() for _ in range(len(self._kept))]
 
 
 class NodeWatchers:
@@ -49,6 +87,8 @@ class NodeWatchers:
     def __init__(self) -> None:
         self._actors: dict[str, Any] = {}
         self._known: set[tuple[str, str]] = set()
+        self._ours: set[str] = set()  # nodes that we drain
+        self._told: list[str] = []
 
     def look(self) -> list[tuple[Node, Notice]]:
         """Notices that are new since the last look, of the nodes themselves and of Ray."""
@@ -57,21 +97,33 @@ class NodeWatchers:
             node_id: self._actors[node_id] if node_id in self._actors else _watch_on(node_id)
             for node_id in nodes
         }
-        found = [(node_id, notice) for node_id, told in self._ask().items() for notice in told]
-        announced = {node_id for node_id, _ in self._known} | {node_id for node_id, _ in found}
-        found += [  # of the others, it is we who drain
+        heard = self._ask()
+        found = [(node_id, notice) for node_id, one in heard.items() for notice in one.notices]
+        found += [
             (node_id, _of_ray(node_id, deadline))
             for node_id, deadline in draining().items()
-            if node_id not in announced
+            if node_id not in self._ours
+        ]
+        self._told += [
+            f"node {nodes[node_id].host}: {text}" for node_id in heard for text in heard[node_id].told
         ]
         fresh = [one for one in found if one[0] in nodes and (one[0], one[1].id) not in self._known]
         self._known |= {(node_id, notice.id) for node_id, notice in fresh}
         return [(nodes[node_id], notice) for node_id, notice in fresh]
 
-    def _ask(self) -> dict[str, list[Notice]]:
+    def drained(self, node: Node) -> None:
+        """It is we who drain this node in Ray: that is no news."""
+        self._ours.add(node.node_id)
+
+    def take_told(self) -> list[str]:
+        """What went wrong on the nodes since the last time."""
+        found, self._told = self._told, []
+        return found
+
+    def _ask(self) -> dict[str, Heard]:
         import ray
 
-        calls = {actor.notices.remote(): node_id for node_id, actor in self._actors.items()}
+        calls = {actor.heard.remote(): node_id for node_id, actor in self._actors.items()}
         if not calls:
             return {}
         ready, _ = ray.wait(list(calls), num_returns=len(calls), timeout=_ASK_SECONDS)

@@ -170,7 +170,7 @@ class VllmEngine:
             RequestRefused: the request cannot be honoured.
         """
         from dray.engine.vllm_client import Ticket
-        from dray.engine.vllm_errors import refusal_of
+        from dray.engine.vllm_errors import is_the_engines, refusal_of
 
         try:
             awaited = flight.coroutine.send(None)
@@ -178,7 +178,9 @@ class VllmEngine:
             self._forget(flight)
             self._finished.append((flight.key, self._outcome(flight, stop.value)))
             return
-        except Exception as error:  # noqa: BLE001  the seam: everything a body can provoke is a verdict on its row
+        except Exception as error:  # the seam: everything a body can provoke is a verdict on its row
+            if is_the_engines(error):
+                raise
             raise self._named(refusal_of(error, flight.request.body)) from None
         if not isinstance(awaited, Ticket):
             flight.coroutine.close()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from typing import Any
 
 from pydantic import ValidationError
 from vllm.exceptions import GenerationError, VLLMClientError
+from vllm.v1.engine.exceptions import EngineDeadError
 
 from dray.engine.quotations import without_quotes
 from dray.errors import RequestRefused
@@ -20,6 +22,7 @@ _CODES = {
     "response_format": "invalid_json_schema",
     "structured_outputs": "invalid_json_schema",
 }
+_AT_ITS_END = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 _ANSWER_FIELDS = ("max_completion_tokens", "max_tokens")
 # xgrammar's messages carry the time of day, and error rows are the same bytes in every run.
 _SOURCE_LINE = re.compile(r"\[\d\d:\d\d:\d\d\] \S+:\d+: ")
@@ -44,6 +47,14 @@ def refusal_of(error: BaseException, body: dict[str, Any]) -> RequestRefused:
         "invalid_request",
         f"vLLM cannot read this body ({type(error).__name__}): a field is of the wrong type or shape",
     )
+
+
+def is_the_engines(error: BaseException) -> bool:
+    """Whether the engine, or its machine, is at its end: no body is to blame for that."""
+    if isinstance(error, OSError):
+        return error.errno in _AT_ITS_END
+    no_thread = isinstance(error, RuntimeError) and str(error) == "can't start new thread"
+    return no_thread or isinstance(error, MemoryError | EngineDeadError)
 
 
 def refusal_of_response(response: Any, body: dict[str, Any]) -> RequestRefused:

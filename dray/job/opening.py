@@ -13,6 +13,7 @@ from dray.job.model_files import checked_weights
 from dray.job.settings import JobSettings
 from dray.requests.files import check_writable
 from dray.store import JobLease, Store, open_store
+from dray.store.store import PATIENCE
 from dray.triggers import Point, reach
 from dray.weights import Manifest
 
@@ -97,6 +98,6 @@ def describe(settings: JobSettings) -> dict[str, object]:
     }
 
 
-def reopen(job: OpenJob) -> Store:
-    """The job's store, in a process that needs its own connection."""
-    return open_store(job.settings.store_url, create=False)
+def reopen(job: OpenJob, *, patience: float = PATIENCE) -> Store:
+    """The job's store, in a process that needs its own connection; ``patience`` as in :func:`open_store`."""
+    return open_store(job.settings.store_url, create=False, patience=patience)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import queue
 import threading
@@ -17,6 +18,8 @@ from dray.spot.azure_events import COMPUTE, HEADERS, AzureSource
 from dray.spot.gcp import GcpSource
 from dray.spot.kube import ACCOUNT, sources_in_pod
 from dray.spot.notices import Source, SourceError, plain
+
+logger = logging.getLogger(__name__)
 
 SECONDS = 1.5
 """The longest that detection takes."""
@@ -65,14 +68,23 @@ def detect(
 
     In a Kubernetes pod its API server is a source too, beside the cloud's or alone.
     """
-    urls = base_urls or BaseUrls()
+    host = detect_cloud(base_urls or BaseUrls(), seconds)
+    return replace(host, sources=(*host.sources, *pod_sources(environ, account)))
+
+
+def detect_cloud(urls: BaseUrls, seconds: float = SECONDS) -> Host:
+    """The clouds alone."""
     probes: dict[Callable[[str], Host | None], str] = {_aws: urls.aws, _gcp: urls.gcp, _azure: urls.azure}
-    host = _first(probes, seconds) or Host()
+    return _first(probes, seconds) or Host()
+
+
+def pod_sources(environ: Mapping[str, str] = os.environ, account: Path = ACCOUNT) -> tuple[Source, ...]:
+    """Kubernetes alone; none outside a pod."""
     try:
-        in_pod = sources_in_pod(environ, account) or ()
-    except (OSError, ValueError):  # a service account that cannot be read, a certificate that is none
-        in_pod = ()
-    return replace(host, sources=(*host.sources, *in_pod))
+        return sources_in_pod(environ, account) or ()
+    except (OSError, ValueError) as error:  # an account that cannot be read, a certificate that is none
+        logger.warning("kubernetes notices: the service account cannot be used (%s)", type(error).__name__)
+        return ()
 
 
 def _first(probes: Mapping[Callable[[str], Host | None], str], seconds: float) -> Host | None:

@@ -2,6 +2,7 @@
 
 https://cloud.google.com/compute/docs/metadata/querying-metadata
 https://cloud.google.com/compute/docs/metadata/getting-live-migration-notice
+https://cloud.google.com/compute/docs/gpus/gpu-host-maintenance
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from pathlib import Path
 from urllib.parse import quote
 
 from dray.spot.asking import LINK_LOCAL, TIMEOUT, Answer, ask
@@ -19,6 +21,12 @@ MAINTENANCE = "maintenance-event"
 ROOT = "/computeMetadata/v1/instance/"
 HEADERS = {"Metadata-Flavor": "Google"}
 
+MINUTE = 60.0
+"""Seconds between the word of maintenance and its begin."""
+HOUR = 3600.0
+"""The same where there are GPUs: these machines are not moved, but ended."""
+
+_GPU = Path("/dev/nvidiactl")
 _NEVER_SEEN = "0"  # no value has this ETag: the answer comes at once
 # What a value says when there is something to say; else it is FALSE, or NONE.
 _SAYS = {PREEMPTED: re.compile("TRUE"), MAINTENANCE: re.compile("[A-Z_]+_ON_HOST_MAINTENANCE")}
@@ -41,6 +49,7 @@ class GcpSource:
         wait: int = 10,
         timeout: float = TIMEOUT,
         clock: Callable[[], float] = time.time,
+        gpu: Path = _GPU,
     ) -> None:
         self.key = key
         self._base_url = base_url
@@ -48,6 +57,8 @@ class GcpSource:
         self._timeout = timeout
         self._clock = clock
         self._etag = _NEVER_SEEN
+        self._ahead = HOUR if gpu.exists() else MINUTE
+        self._was_calm = False
 
     def poll(self) -> list[Notice]:
         """The notice in force, if there is one; returns when the value changes or ``wait`` seconds passed."""
@@ -59,7 +70,9 @@ class GcpSource:
         )
         value = value_of(answer, self.key)
         self._etag = answer.headers.get("etag") or _NEVER_SEEN
-        return noticed(self.key, value, self._clock())
+        found = noticed(self.key, value, self._clock(), ahead=self._ahead if self._was_calm else None)
+        self._was_calm = self._was_calm or not found
+        return found
 
 
 def value_of(answer: Answer, key: str) -> str:
@@ -73,16 +86,21 @@ def value_of(answer: Answer, key: str) -> str:
     return plain(answer.text)
 
 
-def noticed(key: str, value: str, now: float) -> list[Notice]:
-    """The notice that a value means. GCP names no time: a preempted machine has 30 s from the notice."""
+def noticed(key: str, value: str, now: float, *, ahead: float | None = None) -> list[Notice]:
+    """The notice that a value means. GCP names no time: a preempted machine has 30 s from the notice.
+
+    ``ahead`` is how long before maintenance the value changes, in seconds; None where it was there already
+    when it was first read.
+    """
     if not _SAYS[key].fullmatch(value):
         return []
     preempted = key == PREEMPTED
+    left = SOON if preempted else ahead
     notice = Notice(
         source=GcpSource.name,
         kind=Kind.INTERRUPTION if preempted else Kind.MAINTENANCE,
         action=PREEMPTED if preempted else value,
-        deadline=now + SOON if preempted else None,
+        deadline=None if left is None else now + left,
         seen_at=now,
         id=f"gcp/{key}/{value}",
     )

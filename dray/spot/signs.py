@@ -82,10 +82,19 @@ def out_of_memory(error: BaseException) -> bool:
     """Whether memory was what ``error``, or what it was raised from, lacked."""
     seen: BaseException | None = error
     while seen is not None:
-        if facts_of(seen).oom or _sign(seen) is Sign.OOM:
+        if facts_of(seen).oom or _sign(seen) is Sign.OOM or _lacked_by_a_rank(seen):
             return True
         seen = seen.__cause__
     return False
+
+
+def _lacked_by_a_rank(error: BaseException) -> bool:
+    """vLLM's ranks beside the first tell their errors as text alone (v1/executor/multiproc_executor.py)."""
+    return (
+        isinstance(error, RuntimeError)
+        and str(error).startswith("Worker failed with error")
+        and "out of memory" in str(error)
+    )
 
 
 def _sign(error: BaseException) -> Sign:

@@ -22,7 +22,7 @@ import sys
 import time
 import traceback
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
@@ -96,6 +96,13 @@ class Order:
             job_id=self.job,
             shard_rows=self.shard_rows,
         )
+
+
+class Deaf(Noticing):
+    """Has no watchers on the nodes."""
+
+    def look(self) -> None:
+        """Nobody says anything."""
 
 
 class ThreadShards(ShardTasks):
@@ -178,12 +185,11 @@ def _run_shards(
     )
     ledger = JobLedger(job)
     pool = ReplicaPool(f"{job.job_id}/{job.lease.epoch}", spec, info, REPLICAS, ledger)
-    stable = replace(info, nodes=tuple(replace(node, stable=True) for node in info.nodes))
-    noticing = Noticing(job, pool, info if notices else stable)
+    noticing = Noticing(job, pool) if notices else Deaf(job, pool)
     pool.start()
     try:
         with ThreadShards(job, shards, pool.lanes, info) as running:
-            start_replicas.fn(job, pool, noticing, timeline)
+            start_replicas.fn(job, pool, ledger, noticing, timeline)
             with Monitor(job, pool, ledger, noticing) as monitor:
                 running.run(monitor)
     finally:

@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from dray.errors import WeightsError
+from dray.errors import EngineStartError, WeightsError
+from dray.spot.signs import out_of_memory
 
 _VARIABLE = "DRAY_LOAD_FAILURES"
+_NO_MEMORY = "memory did not suffice for the weights"
 
 
 @contextmanager
@@ -22,6 +24,7 @@ def ranks_heard() -> Iterator[None]:
 
     Raises:
         WeightsError: as one of the ranks said it.
+        EngineStartError: one of them lacked memory.
     """
     with tempfile.TemporaryDirectory(prefix="dray-load-") as folder:
         os.environ[_VARIABLE] = folder
@@ -31,6 +34,8 @@ def ranks_heard() -> Iterator[None]:
             said = [text for file in Path(folder).iterdir() if (text := file.read_text())]
             if isinstance(error, WeightsError) or not said:
                 raise
+            if _NO_MEMORY in said:
+                raise EngineStartError(_NO_MEMORY, oom=True) from error
             raise WeightsError(said[0]) from error
         finally:
             os.environ.pop(_VARIABLE, None)
@@ -42,7 +47,15 @@ def told() -> Iterator[None]:
     try:
         yield
     except WeightsError as error:
-        if folder := os.environ.get(_VARIABLE):
-            with suppress(OSError):
-                (Path(folder) / str(os.getpid())).write_text(str(error))
+        _tell(str(error))
         raise
+    except Exception as error:
+        if out_of_memory(error):
+            _tell(_NO_MEMORY)
+        raise
+
+
+def _tell(text: str) -> None:
+    if folder := os.environ.get(_VARIABLE):
+        with suppress(OSError):
+            (Path(folder) / str(os.getpid())).write_text(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import socket
@@ -338,6 +339,18 @@ def test_a_grammar_that_fails_inside_the_engine_costs_its_row_only(
         None,
         "invalid_json_schema",
     ]
+
+
+def test_no_row_is_blamed_for_the_engines_end() -> None:
+    from vllm.v1.engine.exceptions import EngineDeadError
+
+    from dray.engine.vllm_errors import is_the_engines
+
+    full, broken = OSError(errno.EMFILE, "files"), OSError(errno.ENOENT, "none")
+    for error in (EngineDeadError(), MemoryError(), full, RuntimeError("can't start new thread")):
+        assert is_the_engines(error)
+    for error in (broken, RuntimeError("shape"), ValueError("top_p"), TypeError(), KeyError("a")):
+        assert not is_the_engines(error)
 
 
 def test_other_errors_of_generation_have_their_own_code() -> None:

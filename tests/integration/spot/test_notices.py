@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from dray.cluster import watching
 from dray.spot import BaseUrls, Host, Kind, Notice, Source, SourceError, Watcher, detect
 from dray.spot.asking import ask
 from dray.spot.aws import INTERRUPTION, REBALANCE, AwsSource, Imds
@@ -158,6 +159,19 @@ def test_gcp_maintenance(server: MetadataServer, value: str, ends: bool) -> None
     server.put("gcp", {"maintenance-event": value})
     (notice,) = GcpSource(MAINTENANCE, server.url).poll()
     assert (notice.kind, notice.action, notice.ends_node) == (Kind.MAINTENANCE, value, ends)
+
+
+def test_gcp_says_it_an_hour_before_where_there_are_gpus(server: MetadataServer, tmp_path: Path) -> None:
+    ended = "TERMINATE_ON_HOST_MAINTENANCE"
+    for gpu, ahead in (tmp_path, 3600), (tmp_path / "none", 60):
+        server.put("gcp", {"maintenance-event": "NONE"})
+        source = GcpSource(MAINTENANCE, server.url, wait=1, gpu=gpu)
+        assert source.poll() == []
+        server.put("gcp", {"maintenance-event": ended})
+        (notice,) = source.poll()
+        assert notice.deadline == pytest.approx(time.time() + ahead, abs=5)
+        (late,) = GcpSource(MAINTENANCE, server.url, wait=1, gpu=gpu).poll()
+        assert late.deadline is None  # it was there before we were
 
 
 def test_gcp_answers_the_moment_a_value_changes(server: MetadataServer) -> None:
@@ -450,6 +464,24 @@ def test_each_cloud_is_known_by_its_own_answers(server: MetadataServer) -> None:
     assert (found.cloud, found.name, found.spot) == ("azure", VM, True)
     assert [source.name for source in found.sources] == ["azure"]
     assert detected(server) == Host()
+
+
+def test_a_cloud_that_is_slow_to_answer_is_found_later(
+    server: MetadataServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "_PAUSES", (0.2, 0.2))
+    for cloud in ("AWS", "GCP", "AZURE"):
+        monkeypatch.setenv(f"DRAY_METADATA_{cloud}", server.url)
+    interrupt(server)
+    server.behave(faces=("none",))
+    watch = watching.NodeWatch()
+    time.sleep(1.0)
+    assert watch.heard().notices == []
+    server.behave(faces=("aws",))
+    deadline = time.monotonic() + 10
+    while not watch.heard().notices:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_an_on_demand_instance_is_not_watched(server: MetadataServer) -> None:

@@ -8,6 +8,7 @@ from dray.cluster.base import ClusterInfo, Node
 from dray.cluster.placing import actor_options, default_replicas, shrunk
 from dray.cluster.pool import lane_of, replica_name
 from dray.engine.protocol import EngineSpec
+from dray.errors import ConfigError
 from dray.requests import Kind
 
 pytestmark = pytest.mark.unit
@@ -94,3 +95,13 @@ def test_names_belong_to_the_job() -> None:
     assert replica_name("job/1", 3) == "job/1/replica-3"
     assert replica_name("job/1", 3, 2) == "job/1/replica-3~2"
     assert lane_of("job/1/replica-3~2") == lane_of("job/1/replica-3") == "replica-3"
+
+
+def test_a_replica_larger_than_any_node_is_refused_at_once() -> None:
+    with pytest.raises(ConfigError, match=r"needs 2 GPUs of one node .* largest has 1"):
+        actor_options(TWO_RANKS, _cluster((8, 0), (8, 1)), 1)
+
+
+def test_embeddings_shrink_in_rows_alone() -> None:
+    spec = EngineSpec(name="vllm", model="m", kind=Kind.EMBEDDING)  # vLLM: a whole prompt must fit the tokens
+    assert shrunk(spec, 1, 64).arguments == {"max_num_seqs": 32}

@@ -18,6 +18,7 @@ from dray.engine.vllm_arguments import ENVIRONMENT, _cache_bytes, prepare_enviro
 from dray.engine.vllm_engine import VllmEngine
 from dray.errors import ConfigError, EngineDeadError
 from dray.requests.model import Kind
+from dray.spot.signs import out_of_memory
 
 pytestmark = pytest.mark.unit
 
@@ -51,6 +52,14 @@ def test_a_failing_step_means_a_dead_engine() -> None:
     engine._engine = SimpleNamespace(step=broken)  # type: ignore[assignment]
     with pytest.raises(EngineDeadError, match="RuntimeError"):
         engine.step()
+
+
+def test_a_rank_says_in_words_alone_that_it_lacks_memory() -> None:
+    said = "Worker failed with error 'CUDA out of memory. Tried to allocate 2.00 GiB', please check the stack"
+    for text, lacks in (said, True), ("Worker failed with error 'shape'", False), ("out of memory", False):
+        error = EngineDeadError("RuntimeError in the engine's step")
+        error.__cause__ = RuntimeError(text)
+        assert out_of_memory(error) is lacks
 
 
 def test_the_environment_of_the_user_stays(

@@ -70,6 +70,8 @@ def test_gcp_values_that_say_nothing(value: str) -> None:
 def test_gcp_maintenance_values(value: str) -> None:
     (notice,) = noticed(MAINTENANCE, value, NOW)
     assert (notice.action, notice.deadline) == (value, None)
+    (notice,) = noticed(MAINTENANCE, value, NOW, ahead=3600.0)
+    assert notice.deadline == NOW + 3600.0
 
 
 def test_an_answer_without_googles_header_is_not_googles() -> None:

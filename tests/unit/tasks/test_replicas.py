@@ -1,11 +1,19 @@
-"""The line of a replica's start says what took time."""
+"""Waiting for the first replica; the line of a start says what took time."""
 
 from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 
 from dray.cluster.member import ReplicaStart
-from dray.engine import EngineInfo
+from dray.engine import EngineInfo, ReplicaStatus
+from dray.errors import EngineStartError, JobPausedError, StoreUnreachableError
+from dray.job.timeline import Timeline
+from tasks import patience, replicas
 from tasks.replicas import ready_line
 
 pytestmark = pytest.mark.unit
@@ -43,3 +51,73 @@ def test_parts_that_took_time_are_told(
     )
     start = ReplicaStart(name="job/replica-0", began=100.0, process=100.5, ready=106.24, info=info)
     assert ready_line(start) == f"replica-0 ready after 6.2 s{told}"
+
+
+class _Pool:
+    """Has a replica after some looks; its store is away for some of its turns."""
+
+    lanes = 1
+
+    def __init__(self, *, ready_after: int, away: int = 0) -> None:
+        self.looks = 0
+        self._ready_after, self._away = ready_after, away
+
+    def look(self) -> list[ReplicaStatus]:
+        self.looks += 1
+        return []
+
+    def take_ready(self) -> list[ReplicaStart]:
+        return []
+
+    def starts(self) -> list[object]:
+        return [object()] if self.looks >= self._ready_after else []
+
+    def settle(self) -> None:
+        if self._away:
+            self._away -= 1
+            raise StoreUnreachableError("away")
+
+
+class _Noticing:
+    def look(self) -> None:
+        pass
+
+    def record(self) -> None:
+        pass
+
+
+def _started(
+    monkeypatch: pytest.MonkeyPatch, pool: _Pool, *, stop: bool = False, seconds: float = 60
+) -> bool:
+    @contextmanager
+    def reopened(job: object, *, patience: float) -> Iterator[object]:
+        yield SimpleNamespace(orders=lambda job_id: SimpleNamespace(stop=stop))
+
+    monkeypatch.setattr(replicas, "reopen", reopened)
+    monkeypatch.setattr(replicas, "get_run_logger", lambda: logging.getLogger("test"))
+    ledger = SimpleNamespace(take_told=list, failure=None)
+    job = SimpleNamespace(job_id="j")
+    return bool(
+        replicas.start_replicas.fn(job, pool, ledger, _Noticing(), Timeline(), seconds)  # type: ignore[arg-type]
+    )
+
+
+def test_the_first_replica_is_enough() -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        assert _started(patched, _Pool(ready_after=3))
+
+
+def test_a_store_that_is_away_while_engines_start_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert _started(monkeypatch, _Pool(ready_after=1, away=4))
+    assert "the store does not answer: StoreUnreachableError" in caplog.text
+    monkeypatch.setattr(patience, "STORE_PATIENCE", 0.2)
+    with pytest.raises(JobPausedError, match="`dray resume` goes on"):
+        _started(monkeypatch, _Pool(ready_after=1, away=100))
+
+
+def test_nobody_waits_for_the_replicas_of_a_cancelled_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not _started(monkeypatch, _Pool(ready_after=10**6), stop=True)
+    with pytest.raises(EngineStartError, match="none of 1 replicas is ready after 0 s"):
+        _started(monkeypatch, _Pool(ready_after=10**6), seconds=0.2)
