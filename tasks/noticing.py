@@ -10,7 +10,7 @@ from prefect import get_run_logger
 from dray.cluster import Node, ReplicaPool
 from dray.cluster.watching import NodeWatchers
 from dray.job.opening import OpenJob, reopen
-from dray.spot import Notice
+from dray.spot import Kind, Notice
 from dray.store import Notice as KeptNotice
 
 LEAD_SECONDS = 150.0
@@ -34,7 +34,9 @@ class Noticing:
     def look(self) -> None:
         """Drain the nodes that are to go; without the store."""
         for node, notice in self._watchers.look():
-            if notice.ends_node:
+            if notice.kind is Kind.REBALANCE:
+                self._pool.shun(node)
+            elif notice.ends_node:
                 self._obey(node, notice.deadline)
             self._logger.warning(
                 "node %s: %s notice of %s: %s", node.host, notice.kind, notice.source, notice.action
@@ -51,6 +53,7 @@ class Noticing:
             self._watchers.drained(node)
             self._pool.leave(node, deadline)
         else:
+            self._pool.shun(node)
             self._later.append((node, deadline))
 
     def record(self) -> None:

@@ -93,6 +93,7 @@ class ReplicaPool:
         self._failures: Counter[int] = Counter()  # of a lane, since one of it was ready
         self._generation: Counter[int] = Counter()
         self._leaving_nodes: dict[str, float] = {}
+        self._shunned: set[str] = set()
         self._starts: dict[int, ReplicaStart] = {}
         self._ready: list[ReplicaStart] = []
         self._seqs = 0
@@ -146,6 +147,10 @@ class ReplicaPool:
                 self._end(member)
                 self._due[member.lane] = 0.0
 
+    def shun(self, node: Node) -> None:
+        """A node may be taken back: it gets no new replicas while another can have them."""
+        self._shunned.add(node.node_id)
+
     def stop(self) -> None:
         """End all replicas."""
         with self._guard:
@@ -168,6 +173,7 @@ class ReplicaPool:
     def _begin(self, lane: int) -> None:
         steps = self._ledger.shrink_steps() if self._ledger else 0
         avoid = set(self._ledger.excluded()) if self._ledger else set()
+        avoid |= self._shunned
         avoid |= {
             node for node, end in self._leaving_nodes.items() if end > time.monotonic() - SILENT_SECONDS
         }

@@ -85,7 +85,8 @@ class Started:
         self.members: list[FakeMember] = []
         left = list(scripts)
 
-        def begin(name: str, lane: int, spec: EngineSpec, options: object, *, slots: int) -> FakeMember:
+        def begin(name: str, lane: int, spec: EngineSpec, options: Any, *, slots: int) -> FakeMember:
+            self.options = options
             self.members.append(FakeMember(name, lane, spec, left.pop(0) if left else []))
             return self.members[-1]
 
@@ -184,3 +185,10 @@ def test_what_the_store_is_missed_for_is_done_when_it_is_back(monkeypatch: pytes
         with pytest.raises(StoreUnreachableError):
             started.pool.settle()
     started.go_on(1)
+
+
+def test_a_node_at_risk_gets_no_new_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = Started(monkeypatch, 2, [True], [False, EngineStartError("its node")])
+    started.pool.shun(Node(node_id="risky", host="r", cpus=8, gpus=0, stable=False))
+    started.go_on(3)
+    assert started.options["label_selector"] == {"ray.io/node-id": "!in(risky)"}

@@ -61,7 +61,10 @@ class _Heard:
         monkeypatch.setattr(noticing, "reopen", reopened)
         monkeypatch.setattr(noticing, "NodeWatchers", lambda: self.watchers)
         monkeypatch.setattr(noticing, "get_run_logger", lambda: logging.getLogger("test"))
-        pool = SimpleNamespace(leave=lambda node, deadline: self.left.append((node, deadline)))
+        self.shunned: list[Node] = []
+        pool = SimpleNamespace(
+            leave=lambda node, deadline: self.left.append((node, deadline)), shun=self.shunned.append
+        )
         self.noticing = Noticing(SimpleNamespace(job_id="j"), pool)  # type: ignore[arg-type]
 
     def say(self, notice: Notice) -> None:
@@ -84,6 +87,7 @@ def test_maintenance_in_an_hour_is_obeyed_when_it_is_near(monkeypatch: pytest.Mo
     notice = _notice(3600, Kind.MAINTENANCE)
     heard.say(notice)
     assert heard.left == heard.watchers.ours == []  # Ray's own word of the node is still news
+    assert heard.shunned == [NODE]
     with monkeypatch.context() as later:
         later.setattr(noticing.time, "time", lambda: (notice.deadline or 0.0) - LEAD_SECONDS)
         heard.noticing.look()
@@ -95,6 +99,7 @@ def test_a_risk_is_recorded_and_ends_nothing(monkeypatch: pytest.MonkeyPatch) ->
     heard.say(_notice(None, Kind.REBALANCE))
     heard.noticing.record()
     assert heard.left == []
+    assert heard.shunned == [NODE]
     assert len(heard.recorded) == 1
 
 
