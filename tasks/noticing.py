@@ -33,6 +33,9 @@ class Noticing:
 
     def look(self) -> None:
         """Drain the nodes that are to go; without the store."""
+        due, self._later = self._later, []
+        for node, deadline in due:
+            self._obey(node, deadline)
         for node, notice in self._watchers.look():
             if notice.kind is Kind.REBALANCE:
                 self._pool.shun(node)
@@ -42,9 +45,6 @@ class Noticing:
                 "node %s: %s notice of %s: %s", node.host, notice.kind, notice.source, notice.action
             )
             self._unrecorded.append(_kept(node, notice))
-        due, self._later = self._later, []
-        for node, deadline in due:
-            self._obey(node, deadline)
         for told in self._watchers.take_told():
             self._logger.warning("%s", told)
 

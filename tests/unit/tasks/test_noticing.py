@@ -87,7 +87,7 @@ def test_maintenance_in_an_hour_is_obeyed_when_it_is_near(monkeypatch: pytest.Mo
     notice = _notice(3600, Kind.MAINTENANCE)
     heard.say(notice)
     assert heard.left == heard.watchers.ours == []  # Ray's own word of the node is still news
-    assert heard.shunned == [NODE]
+    assert heard.shunned == [NODE]  # the node works on, and gets nothing new
     with monkeypatch.context() as later:
         later.setattr(noticing.time, "time", lambda: (notice.deadline or 0.0) - LEAD_SECONDS)
         heard.noticing.look()
