@@ -79,7 +79,8 @@ class Monitor:
             store: Store | None = None
             while not self._over.wait(LOOK_EVERY):
                 try:
-                    self._look_around()
+                    self._noticing.look()  # notices are obeyed in time, and replicas watched, store or no store
+                    self._follow()
                     store = store or held.enter_context(reopen(self._job, patience=SHORT_PATIENCE))
                     self._look(store)
                     patience.back()
@@ -95,10 +96,10 @@ class Monitor:
                 except Exception as error:  # noqa: BLE001  thread edge: a job nobody watches must not go on
                     self._fail(JobFailedError(f"watching the job failed: {type(error).__name__}"))
                     return
-            if store is not None:
-                with suppress(DrayError):  # last words; whoever needs the store next says so
-                    self._look_around()
-                    self._say(store.progress(self._job.job_id), now=True)
+            with suppress(DrayError):  # last words; whoever needs the store next says so
+                self._follow()
+                store = store or held.enter_context(reopen(self._job, patience=SHORT_PATIENCE))
+                self._say(store.progress(self._job.job_id), now=True)
 
     def _bears(self, patience: StorePatience, error: StoreError) -> bool:
         """Whether to wait on for a store that is away: nodes and replicas are looked after meanwhile."""
@@ -113,9 +114,7 @@ class Monitor:
         self._error = error
         self.stopping = True
 
-    def _look_around(self) -> None:
-        """All that needs no store: notices are obeyed in time whatever becomes of it."""
-        self._noticing.look()
+    def _follow(self) -> None:
         for status in follow(self._logger, self._pool, self._ledger):
             self._statuses[status.name] = status
 
