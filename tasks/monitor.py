@@ -79,7 +79,7 @@ class Monitor:
             store: Store | None = None
             while not self._over.wait(LOOK_EVERY):
                 try:
-                    self._noticing.look()  # notices are obeyed in time, and replicas watched, store or no store
+                    self._noticing.look()  # obeyed in time, store or no store
                     self._follow()
                     store = store or held.enter_context(reopen(self._job, patience=SHORT_PATIENCE))
                     self._look(store)
