@@ -35,8 +35,10 @@ def file_rows(
 
 
 def query_name(source: SqlQuery) -> str:
-    """The database of a query, without its password."""
-    return _database_url(source).render_as_string(hide_password=True)
+    """The database of a query, without its password, wherever in the URL that stands."""
+    url = _database_url(source)
+    secret = [name for name in url.query if "passw" in name.lower()]
+    return url.update_query_dict(dict.fromkeys(secret, "***")).render_as_string(hide_password=True)
 
 
 def query_rows(source: SqlQuery) -> Iterator[TableRow]:

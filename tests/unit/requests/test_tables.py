@@ -27,6 +27,8 @@ from dray.requests import (
     source_digest,
     source_of,
 )
+from dray.requests.sources import RowShape, SqlQuery
+from dray.requests.tables import query_name
 
 pytestmark = pytest.mark.unit
 
@@ -186,3 +188,14 @@ def test_no_password_in_the_message(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         take(tmp_path, source_of("joe:s3cret@nowhere", query="select 1", prompt_column="a"))
     assert "s3cret" not in str(caught.value)
+
+
+def test_a_password_in_the_query_of_a_url_is_neither_shown_nor_part_of_the_digest() -> None:
+    def asked_as(password: str) -> SqlQuery:
+        url = f"postgresql://joe@h/db?password={password}&sslmode=require&sslpassword={password}"
+        return SqlQuery(url=url, query="select 1 as a", shape=RowShape(prompt_column="a"))
+
+    name = query_name(asked_as("hunter2"))
+    assert "hunter2" not in name
+    assert "sslmode=require" in name
+    assert source_digest(asked_as("hunter2")) == source_digest(asked_as("changed"))
