@@ -14,6 +14,9 @@ from dray.requests.template import columns_of, missing_column
 from dray.requests.validate import BadRow, parse_object, too_long
 
 if TYPE_CHECKING:
+    from _csv import Reader
+
+    import pyarrow
     from sqlalchemy import URL
     from sqlalchemy.exc import SQLAlchemyError
 
@@ -21,6 +24,7 @@ TableRow = tuple[int, "dict[str, Any] | BadRow"]
 """(line number from 1, the row or what is wrong with it); Parquet and SQL count rows instead of lines."""
 
 _BATCH_ROWS = 1024
+_TOO_LONG = "\0"  # stands for a line over the limit
 
 
 def file_rows(
@@ -109,29 +113,51 @@ def _csv_rows(
     csv.field_size_limit(max(csv.field_size_limit(), limit))  # the one setting is the process's
     # Bytes that are not UTF-8 become lone surrogates here, and are found where a prompt is built.
     texts = (
-        (line if line is not None else b"\0").decode("utf-8", "surrogateescape") + "\n"
+        (line if line is not None else _TOO_LONG.encode()).decode("utf-8", "surrogateescape") + "\n"
         for _, line in open_lines(uri, limit=limit, options=options)
     )
-    reader = csv.reader(texts, delimiter=delimiter)
-    header = next(reader, None)
+    records = _csv_records(uri, csv.reader(texts, delimiter=delimiter, strict=True))
+    number, header = next(records, (0, None))
     if header is None:
         return
+    if header == [_TOO_LONG]:
+        raise InputError([Problem("line_too_long", too_long(limit).message, uri, number)])
     _check_columns(shape, tuple(header), uri)
+    for number, values in records:
+        if values:  # a blank line is no row
+            yield number, _csv_row(header, values, limit)
+
+
+def _csv_records(uri: str, reader: Reader) -> Iterator[tuple[int, list[str]]]:
+    """(line on which it begins, values) of each record.
+
+    An error ends the file: past a quote that is not closed, or closed too soon, nobody can tell where the
+    next record begins, and what looks like one may be the inside of a text.
+    """
     while True:
         number = reader.line_num + 1
         try:
             values = next(reader, None)
         except csv.Error as error:
-            yield number, BadRow("invalid_csv", f"not CSV: {error}")
-            continue
+            raise InputError([Problem("invalid_csv", _csv_advice(error), uri, number)]) from None
         if values is None:
             return
-        if values:  # a blank line is no row
-            yield number, _csv_row(header, values, limit)
+        yield number, values
+
+
+def _csv_advice(error: csv.Error) -> str:
+    if "new-line character" in str(error):
+        return (
+            "a CR stands where no line ends; let lines end in LF or CRLF, and put texts with a CR in quotes"
+        )
+    return (
+        f"the row that begins here is not CSV ({error}), and no row after it can be told; "
+        'end what a quote begins, and write "" for a quote inside of a text'
+    )
 
 
 def _csv_row(header: list[str], values: list[str], limit: int) -> dict[str, Any] | BadRow:
-    if values[0] == "\0" and len(values) == 1:
+    if values == [_TOO_LONG]:
         return too_long(limit)
     if len(values) != len(header):
         return BadRow("invalid_csv", f"the row has {len(values)} values, the header {len(header)}")

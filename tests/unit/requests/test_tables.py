@@ -96,6 +96,47 @@ def test_csv_problems_name_the_line(tmp_path: Path) -> None:
     ]
 
 
+STRAY_QUOTES = [
+    (b'1,a\n2,"b\n3,c\n4,d\n', 3),  # never closed
+    (b'1,a\n2,b\n3,"say "hi\n4,d" x\n', 4),  # what follows is the inside of a text, with two values
+    (b'1,a\n2,"b\n3,"c"\n4,d\n', 3),  # closed by the quote of another row
+    (b'1,a\n2,b "c" d\n3,"d"\n4,"', 5),
+]
+
+
+@pytest.mark.parametrize(("rows", "line"), STRAY_QUOTES)
+@pytest.mark.parametrize("name", ["in.csv", "in.tsv"])
+@pytest.mark.parametrize("skip_invalid", [False, True])
+def test_a_stray_quote_ends_the_file_with_the_line_of_its_row(
+    tmp_path: Path, name: str, rows: bytes, line: int, skip_invalid: bool
+) -> None:
+    content = b"id,text\n" + rows
+    path = put(tmp_path, name, content.replace(b",", b"\t") if name == "in.tsv" else content)
+    source = source_of(path, kind=Kind.COMPLETION, prompt_column="text")
+    with pytest.raises(InputError) as caught:
+        take(tmp_path, source, skip_invalid=skip_invalid)
+    [problem] = caught.value.problems
+    assert (problem.code, problem.file, problem.line) == ("invalid_csv", path, line)
+    assert "no row after it" in problem.message
+
+
+@pytest.mark.parametrize(
+    ("content", "code", "told"),
+    [
+        (b"id,text\r1,a\r2,b\r", "invalid_csv", "CRLF"),
+        (b'id,"text\n1,a\n', "invalid_csv", "no row after it"),
+        (b"id," + b"x" * 300 + b"\n1,a\n", "line_too_long", "longer than 200 bytes"),
+    ],
+)
+def test_a_csv_header_that_cannot_be_read_is_a_problem_of_the_file(
+    tmp_path: Path, content: bytes, code: str, told: str
+) -> None:
+    path = put(tmp_path, "in.csv", content)
+    [problem] = problems(tmp_path, path, prompt_column="text", limits=Limits(line_bytes=200))
+    assert (problem.code, problem.file, problem.line) == (code, path, 1)
+    assert told in problem.message
+
+
 @pytest.mark.parametrize("name", ["in.csv", "in.parquet"])
 @pytest.mark.parametrize(
     ("options", "code", "field"),
