@@ -174,14 +174,35 @@ def _parquet_rows(uri: str, shape: RowShape, options: ObjectStoreOptions | None)
             _check_columns(shape, tuple(table.schema_arrow.names), uri)
             number = 0
             for batch in table.iter_batches(_BATCH_ROWS, columns=list(columns_of(shape))):
-                for row in batch.to_pylist():
+                columns = [_parquet_values(column) for column in batch.columns]
+                for row in zip(*columns, strict=True):
                     number += 1
-                    yield number, row
-        except pyarrow.ArrowException as error:
+                    yield number, dict(zip(batch.schema.names, row, strict=True))
+        except (pyarrow.ArrowException, UnicodeDecodeError) as error:
             reason = str(error).strip().splitlines()[0][:200]
             raise InputError(
                 [Problem("invalid_parquet", f"not readable as Parquet: {reason}", uri)]
             ) from error
+
+
+def _parquet_values(column: pyarrow.Array[Any]) -> list[Any]:
+    try:
+        found: list[Any] = column.to_pylist()
+    except UnicodeDecodeError:  # Parquet's texts are bytes that nobody has looked at
+        found = [_parquet_value(value) for value in column]
+    return found
+
+
+def _parquet_value(value: pyarrow.Scalar[Any]) -> Any:
+    """As in CSV: bytes that are not UTF-8 become lone surrogates, and are found where a prompt is built."""
+    import pyarrow
+
+    try:
+        return value.as_py()
+    except UnicodeDecodeError:
+        if not isinstance(value, pyarrow.StringScalar):
+            return []  # nested, which is refused as no text whatever it holds
+        return value.as_buffer().to_pybytes().decode("utf-8", "surrogateescape")
 
 
 def _check_columns(shape: RowShape, columns: tuple[str, ...], name: str) -> None:

@@ -189,6 +189,29 @@ def test_a_file_that_is_no_parquet(tmp_path: Path) -> None:
     assert problem.code == "invalid_parquet"
 
 
+@pytest.mark.parametrize("kind", ["string", "large_string"])
+def test_parquet_texts_that_are_not_utf8_are_problems_of_their_rows(tmp_path: Path, kind: str) -> None:
+    texts = pyarrow.array([b"a", b"b \xff", None, b"d"], pyarrow.binary()).view(pyarrow.string())
+    if kind == "large_string":
+        texts = texts.cast(pyarrow.large_string())
+    path = str(tmp_path / "in.parquet")
+    parquet.write_table(pyarrow.table({"id": ["p", "q", "r", "s"], "text": texts}), path)
+    shape = {"kind": Kind.COMPLETION, "prompt_column": "text", "id_column": "id"}
+    ingested = take(tmp_path, source_of(path, **shape), skip_invalid=True)  # type: ignore[arg-type]
+    assert asked(ingested) == [("p", "a"), ("s", "d")]
+    [errors] = list(ingested.rejects())
+    assert [(e.custom_id, e.error_code) for e in errors] == [("q", "invalid_text"), ("r", "missing_value")]
+
+
+def test_a_nested_parquet_value_that_is_not_utf8_is_no_text(tmp_path: Path) -> None:
+    texts = pyarrow.array([b"a", b"\xff"], pyarrow.binary()).view(pyarrow.string())
+    lists = pyarrow.ListArray.from_arrays([0, 1, 2], texts)
+    path = str(tmp_path / "in.parquet")
+    parquet.write_table(pyarrow.table({"text": lists}), path)
+    found = problems(tmp_path, path, prompt_column="text")
+    assert [(p.code, p.line) for p in found] == [("invalid_value", 1), ("invalid_value", 2)]
+
+
 def test_frames_give_the_same_bytes_each_time(tmp_path: Path) -> None:
     frame = pandas.DataFrame({"text": ["a", "b"], "id": ["x", "y"]}, index=[5, 9])
     sources = [
