@@ -1,6 +1,7 @@
 """The commands, their options, and their exit codes.
 
-0 done (error rows included: they are data), 1 job failed or paused, 2 refused input or usage, 130 cancelled.
+0 done (error rows included: they are data), 1 job failed, paused or expired, 2 refused input or usage,
+130 cancelled.
 """
 
 from __future__ import annotations
