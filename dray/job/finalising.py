@@ -76,7 +76,7 @@ def finalise_job(
             _check(store, job.job_id)
             store.set_job_state(job.lease, JobState.FINALIZING)
         reach(Point.FINALISE_BEFORE)
-        tally = Tally(since=job.started)
+        tally = Tally(since=job.opened)
         with timeline.phase("finalise"):
             written = write_outputs(
                 store.outcomes(job.job_id),
