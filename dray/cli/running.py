@@ -105,13 +105,15 @@ def _run_flow(parameters: dict[str, Any], server: PrefectServer | None) -> dict[
         return _despite(error)
     finally:
         flush_prefect()
-    if state.is_completed() or state.is_cancelled():
+    if state.is_cancelled():
         return _stored_result()
-    failure: Any = state.result(raise_on_failure=False)
-    if isinstance(failure, DrayError):
-        raise failure
-    if isinstance(failure, BaseException):
-        raise DrayError(f"the flow failed: {type(failure).__name__}: {str(failure)[:300]}") from failure
+    outcome: Any = state.result(raise_on_failure=False)
+    if state.is_completed():
+        return dict(outcome.as_dict())  # of this run; the store keeps that of the run that did the work
+    if isinstance(outcome, DrayError):
+        raise outcome
+    if isinstance(outcome, BaseException):
+        raise DrayError(f"the flow failed: {type(outcome).__name__}: {str(outcome)[:300]}") from outcome
     raise DrayError(f"the flow ended as {state.name}")
 
 

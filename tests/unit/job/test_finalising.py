@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +16,7 @@ from dray.job.timeline import Timeline
 from dray.report import ReportData
 from dray.requests import decode, read_shard
 from dray.requests.model import Outcome
-from dray.store import Job, open_store
+from dray.store import Job, JobState, open_store
 
 pytestmark = pytest.mark.unit
 
@@ -42,6 +43,41 @@ def ended(job: OpenJob, timeline: Timeline | None = None) -> tuple[JobResult, Jo
     with open_store(job.settings.store_url, create=False) as store:
         store.release_job(job.lease)
         return result, store.get_job(job.job_id)
+
+
+def test_a_job_that_is_done_keeps_its_report_and_result_when_repeated(make_settings: MakeSettings) -> None:
+    job = open_job(make_settings())
+    answered(job)
+    timeline = Timeline()
+    timeline.add("inference", time.time() - 5, time.time())
+    _, first = ended(job, timeline)
+    out = Path(job.settings.output)
+    files = {name: (out / name).read_bytes() for name in ("output.jsonl", "errors.jsonl", "report.html")}
+    for name in files:
+        (out / name).unlink()
+
+    again = open_job(make_settings())
+    answered(again)
+    result, second = ended(again)
+
+    assert {name: (out / name).read_bytes() for name in files} == files
+    assert second.summary == first.summary
+    assert second.state is JobState.COMPLETED
+    assert result.counts == {"total": 50, "done": 50, "failed": 0, "skipped": 50}  # its own
+    assert ReportData.from_json(second.summary["report"]).seconds["inference"] == pytest.approx(5, abs=0.1)
+
+
+def test_a_run_that_finished_rows_tells_its_own_story(make_settings: MakeSettings) -> None:
+    job = open_job(make_settings())
+    ingest_job(job, replicas=1)
+    result = finalise_job(job, Timeline(), state=JobState.CANCELLED)
+    assert result.counts["done"] == 0
+    with open_store(job.settings.store_url, create=False) as store:
+        store.release_job(job.lease)
+    again = open_job(make_settings())
+    answered(again)
+    _, done = ended(again)
+    assert (done.summary["result"]["state"], done.summary["result"]["counts"]["done"]) == ("completed", 50)
 
 
 @pytest.mark.parametrize("ahead", [3600.0, -3600.0])
