@@ -113,6 +113,8 @@ def run(
     """Run a batch of requests, or go on with it where it stopped."""
     from dray.cli.running import run_job
 
+    if query is not None and len(inputs) != 1:
+        raise ConfigError(f"--query reads one database: name one database URL, and not {len(inputs)}")
     sampling = {"max_tokens": max_tokens, "temperature": temperature, "top_p": top_p, "seed": seed}
     parameters: dict[str, Any] = {
         "input": [absolute(item) for item in inputs] if query is None else inputs[0],
