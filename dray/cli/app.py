@@ -44,16 +44,20 @@ def run_app(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code."""
     try:
         code = app(list(arguments), exit_on_error=False, print_error=True)
-    except CycloptsError:
-        return 2
+    except CycloptsError as error:
+        return _refused(error, arguments, 2)  # it has explained itself
     except DrayError as error:
         output.explain(error)
-        if "--json" in arguments:
-            output.print_json({"error": {"type": type(error).__name__, "message": str(error)}})
-        return error.exit_code
+        return _refused(error, arguments, error.exit_code)
     except KeyboardInterrupt:
         return 130
     return code if isinstance(code, int) else 0
+
+
+def _refused(error: Exception, arguments: Sequence[str], code: int) -> int:
+    if "--json" in arguments:
+        output.print_json({"error": {"type": type(error).__name__, "message": str(error)}})
+    return code
 
 
 @app.command

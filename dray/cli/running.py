@@ -86,7 +86,7 @@ def _early_cluster(parameters: dict[str, Any]) -> Iterator[None]:
 
 
 def _run_flow(parameters: dict[str, Any], server: PrefectServer | None) -> dict[str, Any]:
-    """The one place of dray that knows a flow: the command line is a caller of it like any other."""
+    """The one place of dray that runs a flow: the command line is a caller of it like any other."""
     try:
         with lasting_imports():
             from flows.batch_inference import batch_inference, flush_prefect  # noqa: TID251  see above
