@@ -151,10 +151,11 @@ def _stored_result() -> dict[str, Any]:
 
 @contextmanager
 def _signals() -> Iterator[None]:
-    """Ctrl-C once asks the job to stop and lets it write what it has; twice ends everything at once."""
+    """Ctrl-C or SIGTERM asks the job to stop and lets it write what it has; a second one ends all at once."""
     asked = threading.Event()
 
     def on_interrupt(_signal: int, _frame: FrameType | None) -> None:
+        signal.alarm(0)  # Ray's core takes a SIGTERM for a failure, and wants to abort 3 s later
         if asked.is_set() or driven.latest() is None:
             output.say("dray: stopped at once; run the same command again to go on")
             kill_descendants()
@@ -163,11 +164,18 @@ def _signals() -> Iterator[None]:
         output.say("dray: stopping; finished rows are kept (Ctrl-C again stops at once)")
         threading.Thread(target=_cancel, daemon=True).start()
 
-    before = signal.signal(signal.SIGINT, on_interrupt)
+    def take_over() -> None:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, on_interrupt)
+
+    before = {number: signal.signal(number, on_interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield
+        # When the flow begins, Prefect puts its own handler for SIGTERM, which makes a crash of it.
+        with driven.calling(take_over):
+            yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _cancel() -> None:
