@@ -152,6 +152,8 @@ def _run_shards(
 
 def _end_state(job: OpenJob) -> JobState:
     with open_store(job.settings.store_url, create=False) as store:
+        if store.get_job(job.job_id).state is JobState.EXPIRED:
+            return JobState.EXPIRED  # in an earlier run, and every row has its outcome since
         unfinished = store.counts(job.job_id).pending > 0
         if unfinished and store.orders(job.job_id).cancelled:
             get_run_logger().info("job %s: cancelled; run it again to go on", job.job_id)

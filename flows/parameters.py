@@ -6,9 +6,14 @@ PostgreSQL gives the fields of a schema back in another order.
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from dray.errors import ConfigError
+
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 class _Form(BaseModel):
@@ -131,4 +136,18 @@ class EngineOptions(_Form):
     )
 
 
-__all__ = ["EngineOptions", "RowOptions", "SamplingOptions"]
+def seconds_of(window: str | None) -> float | None:
+    """``90m``, ``24h``, ``7d`` or ``45s`` in seconds.
+
+    Raises:
+        ConfigError: it is not written so, or no time at all.
+    """
+    if window is None:
+        return None
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", window.strip())
+    if found is None or float(found[1]) == 0:
+        raise ConfigError(f"completion_window: {window!r} is not a time such as 90m, 24h or 7d")
+    return float(found[1]) * _UNITS[found[2]]
+
+
+__all__ = ["EngineOptions", "RowOptions", "SamplingOptions", "seconds_of"]

@@ -16,7 +16,7 @@ from dray.job.settings import JobSettings
 from dray.requests import Kind, ObjectStoreOptions, OutputFormat, RowDefaults, source_of
 from dray.requests.files import absolute, join
 from dray.requests.objects import is_object
-from flows.parameters import EngineOptions, RowOptions, SamplingOptions
+from flows.parameters import EngineOptions, RowOptions, SamplingOptions, seconds_of
 
 _VARIABLE = "env:"
 _BLOCK = "block:"
@@ -92,17 +92,6 @@ def job_settings(
 
 
 _PASSWORD = re.compile(r"://[^/@]*:[^/@]+@|password=", re.IGNORECASE)
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-
-
-def seconds_of(window: str | None) -> float | None:
-    """``90m``, ``24h``, ``7d`` or ``45s`` in seconds."""
-    if window is None:
-        return None
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", window.strip())
-    if found is None:
-        raise ConfigError(f"completion_window: {window!r} is not a time such as 90m, 24h or 7d")
-    return float(found[1]) * _UNITS[found[2]]
 
 
 def store_url(store: str | None, output: str) -> str:

@@ -1,6 +1,7 @@
 """The commands, their options, and their exit codes.
 
-0 done (error rows included: they are data), 1 job failed or paused, 2 refused input or usage, 130 cancelled.
+0 done (error rows included: they are data), 1 job failed, paused or expired, 2 refused input or usage,
+130 cancelled.
 """
 
 from __future__ import annotations
@@ -43,16 +44,20 @@ def run_app(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code."""
     try:
         code = app(list(arguments), exit_on_error=False, print_error=True)
-    except CycloptsError:
-        return 2
+    except CycloptsError as error:
+        return _refused(error, arguments, 2)  # it has explained itself
     except DrayError as error:
         output.explain(error)
-        if "--json" in arguments:
-            output.print_json({"error": {"type": type(error).__name__, "message": str(error)}})
-        return error.exit_code
+        return _refused(error, arguments, error.exit_code)
     except KeyboardInterrupt:
         return 130
     return code if isinstance(code, int) else 0
+
+
+def _refused(error: Exception, arguments: Sequence[str], code: int) -> int:
+    if "--json" in arguments:
+        output.print_json({"error": {"type": type(error).__name__, "message": str(error)}})
+    return code
 
 
 @app.command
@@ -112,6 +117,8 @@ def run(
     """Run a batch of requests, or go on with it where it stopped."""
     from dray.cli.running import run_job
 
+    if query is not None and len(inputs) != 1:
+        raise ConfigError(f"--query reads one database: name one database URL, and not {len(inputs)}")
     sampling = {"max_tokens": max_tokens, "temperature": temperature, "top_p": top_p, "seed": seed}
     parameters: dict[str, Any] = {
         "input": [absolute(item) for item in inputs] if query is None else inputs[0],

@@ -7,11 +7,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from dray.cli.output import printable
 from dray.errors import ConfigError
+from dray.imports import lasting_imports
 from dray.requests.addresses import refuse_secret
 from dray.requests.objects import is_object
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+
+    from dray.requests import Source
 
 _PATIENCE = 3.0  # seconds for a store that does not answer: the job itself is more patient
 
@@ -22,12 +29,75 @@ def refuse_early(parameters: Mapping[str, Any]) -> None:
     Raises:
         ConfigError, InputError, StoreUnreachableError: it cannot be used.
     """
+    _check_texts(parameters)
     for name in ("model", "output"):
         refuse_secret(parameters[name])
+    _check_forms(parameters)
     _check_engine(parameters["engine"], parameters["model"], objects_known=parameters["objects"] is None)
-    _check_input(parameters)
+    _check_settings(parameters, _check_input(parameters))
     _check_output(parameters)
     _check_store(parameters)
+
+
+def _check_texts(parameters: Mapping[str, Any]) -> None:
+    """Neither Prefect nor a store keeps a text that is not UTF-8."""
+    for name, value in parameters.items():
+        for text in value if isinstance(value, list) else [value]:
+            if printable(text) != text:
+                which = f" ({printable(text)})" if isinstance(text, str) else ""
+                raise ConfigError(f"{name}{which} is not valid UTF-8; give a file a name that is")
+
+
+def _check_forms(parameters: Mapping[str, Any]) -> None:
+    """What the flow's forms refuse; Prefect would say so when it and Ray have started."""
+    try:
+        with lasting_imports():
+            from pydantic import ValidationError
+
+            from flows.parameters import (  # noqa: TID251  the command line is a caller of the flow
+                EngineOptions,
+                RowOptions,
+                SamplingOptions,
+                seconds_of,
+            )
+    except ModuleNotFoundError:
+        return  # whoever runs the flow says that it is not there
+    try:
+        RowOptions(**parameters["rows"])
+        SamplingOptions(**parameters["sampling"])
+        EngineOptions(**parameters["engine"])
+    except ValidationError as error:
+        raise ConfigError(_told(error)) from None
+    seconds_of(parameters.get("completion_window"))
+
+
+_OPTIONS = {"extra": "param", "name": "engine", "arguments": "engine-arg"}  # where the form says otherwise
+
+
+def _told(error: ValidationError) -> str:
+    found = []
+    for problem in error.errors(include_url=False):
+        field = str(problem["loc"][0])
+        given = f" {problem['input']}" if isinstance(problem["input"], int | float) else ""
+        found.append(f"--{_OPTIONS.get(field, field.replace('_', '-'))}{given}: {problem['msg']}")
+    return "; ".join(found)
+
+
+def _check_settings(parameters: Mapping[str, Any], source: Source) -> None:
+    from dray.job.settings import JobSettings
+    from dray.requests import RowDefaults
+
+    engine = parameters["engine"]
+    JobSettings(
+        source=source,
+        defaults=RowDefaults(),
+        model=parameters["model"],
+        output=parameters["output"],
+        store_url="",
+        engine=engine["name"],
+        replicas=engine["replicas"],
+        job_id=parameters["job_id"],
+    )
 
 
 def _check_engine(engine: Mapping[str, Any], model: str, *, objects_known: bool) -> None:
@@ -45,17 +115,18 @@ def _check_engine(engine: Mapping[str, Any], model: str, *, objects_known: bool)
         checked_weights(model, None, dummy_weights=arguments.get("load_format") == "dummy")
 
 
-def _check_input(parameters: Mapping[str, Any]) -> None:
+def _check_input(parameters: Mapping[str, Any]) -> Source:
     from dray.requests import Kind, expand, source_of
 
     given = parameters["input"]
     inputs = [given] if isinstance(given, str) else list(given)
     rows = parameters["rows"]
     names = ("prompt_column", "template", "system_prompt", "id_column", "query")
-    source_of(inputs, kind=Kind(rows["kind"]), **{name: rows[name] for name in names})
+    source = source_of(inputs, kind=Kind(rows["kind"]), **{name: rows[name] for name in names})
     local = [item for item in inputs if parameters["objects"] is None or not is_object(item)]
     if rows["query"] is None and local:
         expand(local)
+    return source
 
 
 def _check_output(parameters: Mapping[str, Any]) -> None:

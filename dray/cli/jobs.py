@@ -11,6 +11,9 @@ from dray.cli import output
 from dray.errors import ConfigError, UnknownJobError
 from dray.store import Job, Store, open_store
 
+HIDDEN_INPUT = "DRAY_INPUT_URL"
+"""The variable by which ``dray run`` hands on the URL of a database with a password in it."""
+
 
 def store_at(reference: str | None) -> Store:
     """The store that ``--store`` names: a URL, env:NAME, or a folder with ``dray.db`` in it."""
@@ -35,12 +38,17 @@ def recipe_of(job_id: str, reference: str | None) -> dict[str, Any]:
         recipe = store.get_job(job_id).settings.get("recipe")
     if not recipe:
         raise ConfigError(f"job {job_id} was not started by the flow; run its own program again")
-    if recipe["input"] is None:
+    if recipe["input"] is None or _is_gone(recipe["input"]):
         raise ConfigError(f"job {job_id} reads a database whose URL is not kept; run its own command again")
     given = reference or os.environ.get("DRAY_STORE")
     if given and ("://" in given or given.startswith("env:")):
         recipe = {**recipe, "store": given}
     return {**recipe, "job_id": job_id}
+
+
+def _is_gone(source: Any) -> bool:
+    """Whether it is a database whose URL ``dray run`` hid in its own environment."""
+    return source == f"env:{HIDDEN_INPUT}" and not os.environ.get(HIDDEN_INPUT)
 
 
 def show_status(job_id: str | None, reference: str | None, *, json: bool) -> int:

@@ -16,8 +16,17 @@ from dray.errors import DrayError, InputError
 
 def print_json(value: Any) -> None:
     """One JSON object on a line of its own, the last of stdout."""
-    sys.stdout.write(orjson.dumps(value).decode() + "\n")
+    sys.stdout.write(orjson.dumps(printable(value)).decode() + "\n")
     sys.stdout.flush()
+
+
+def printable(value: Any) -> Any:
+    """``value`` with what is not UTF-8 in its texts, as names of files may have it, written as escapes."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, Mapping):
+        return {printable(key): printable(part) for key, part in value.items()}
+    return [printable(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 def say(text: str) -> None:

@@ -86,7 +86,7 @@ def _early_cluster(parameters: dict[str, Any]) -> Iterator[None]:
 
 
 def _run_flow(parameters: dict[str, Any], server: PrefectServer | None) -> dict[str, Any]:
-    """The one place of dray that knows a flow: the command line is a caller of it like any other."""
+    """The one place of dray that runs a flow: the command line is a caller of it like any other."""
     try:
         with lasting_imports():
             from flows.batch_inference import batch_inference, flush_prefect  # noqa: TID251  see above
@@ -105,13 +105,15 @@ def _run_flow(parameters: dict[str, Any], server: PrefectServer | None) -> dict[
         return _despite(error)
     finally:
         flush_prefect()
-    if state.is_completed() or state.is_cancelled():
+    if state.is_cancelled():
         return _stored_result()
-    failure: Any = state.result(raise_on_failure=False)
-    if isinstance(failure, DrayError):
-        raise failure
-    if isinstance(failure, BaseException):
-        raise DrayError(f"the flow failed: {type(failure).__name__}: {str(failure)[:300]}") from failure
+    outcome: Any = state.result(raise_on_failure=False)
+    if state.is_completed():
+        return dict(outcome.as_dict())  # of this run; the store keeps that of the run that did the work
+    if isinstance(outcome, DrayError):
+        raise outcome
+    if isinstance(outcome, BaseException):
+        raise DrayError(f"the flow failed: {type(outcome).__name__}: {str(outcome)[:300]}") from outcome
     raise DrayError(f"the flow ended as {state.name}")
 
 
@@ -149,10 +151,11 @@ def _stored_result() -> dict[str, Any]:
 
 @contextmanager
 def _signals() -> Iterator[None]:
-    """Ctrl-C once asks the job to stop and lets it write what it has; twice ends everything at once."""
+    """Ctrl-C or SIGTERM asks the job to stop and lets it write what it has; a second one ends all at once."""
     asked = threading.Event()
 
     def on_interrupt(_signal: int, _frame: FrameType | None) -> None:
+        signal.alarm(0)  # Ray's core takes a SIGTERM for a failure, and wants to abort 3 s later
         if asked.is_set() or driven.latest() is None:
             output.say("dray: stopped at once; run the same command again to go on")
             kill_descendants()
@@ -161,11 +164,18 @@ def _signals() -> Iterator[None]:
         output.say("dray: stopping; finished rows are kept (Ctrl-C again stops at once)")
         threading.Thread(target=_cancel, daemon=True).start()
 
-    before = signal.signal(signal.SIGINT, on_interrupt)
+    def take_over() -> None:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, on_interrupt)
+
+    before = {number: signal.signal(number, on_interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield
+        # When the flow begins, Prefect puts its own handler for SIGTERM, which makes a crash of it.
+        with driven.calling(take_over):
+            yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _cancel() -> None:

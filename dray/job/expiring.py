@@ -10,13 +10,15 @@ from dray.job.ingesting import open_shards
 from dray.job.opening import OpenJob
 from dray.job.shard import publish
 from dray.requests.spool import index_of, read_shard
-from dray.store import Shard, Store
+from dray.store import JobState, Shard, Store
 
 MESSAGE = "the job's completion window was over before this request was answered"
 
 
 def expire(store: Store, job: OpenJob) -> None:
     """Give every row without an outcome the error ``expired``. May be run again after a crash."""
+    # First, so that whoever goes on after a crash knows what the rows came to.
+    store.set_job_state(job.lease, JobState.EXPIRED)
     owner = driver_name()
     for shard in open_shards(store.shards(job.job_id)):
         lease = store.claim_shard(job.lease, shard.number, owner=owner)

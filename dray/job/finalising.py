@@ -7,7 +7,7 @@ import platform
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dray import __version__
@@ -66,6 +66,8 @@ def finalise_job(
 ) -> JobResult:
     """Write outputs and report, and move the job to ``state``. Doing it twice gives the same output bytes.
 
+    A run that found every row finished leaves the job's result and report in the store as they are.
+
     Raises:
         FencedError: another driver has the job; nothing more is published.
         StoreFatalError: rows and counters do not add up; nothing is published.
@@ -76,7 +78,7 @@ def finalise_job(
             _check(store, job.job_id)
             store.set_job_state(job.lease, JobState.FINALIZING)
         reach(Point.FINALISE_BEFORE)
-        tally = Tally(since=job.started)
+        tally = Tally(since=job.opened)
         with timeline.phase("finalise"):
             written = write_outputs(
                 store.outcomes(job.job_id),
@@ -87,12 +89,23 @@ def finalise_job(
                 options=settings.objects,
             )
         data = _report_data(store, job, tally, timeline, replicas, written, state)
-        uri = _publish_report(store, job, data)
+        told = _told(store, job, state)
+        uri = _publish_report(store, job, data if told is None else replace(told, files=data.files))
         result = _result(data, written, uri)
-        store.set_job_summary(job.lease, {"result": result.as_dict(), "report": data.to_json()})
+        if told is None:
+            store.set_job_summary(job.lease, {"result": result.as_dict(), "report": data.to_json()})
         store.set_job_state(job.lease, state)
         reach(Point.FINALISE_AFTER)
     return result
+
+
+def _told(store: Store, job: OpenJob, state: JobState) -> ReportData | None:
+    """The report of the run that ended the job, where this one had no row to run and nothing to tell."""
+    found = store.get_job(job.job_id).summary.get("report")
+    if found is None or job.skipped < store.counts(job.job_id).total:
+        return None
+    told = ReportData.from_json(found)
+    return told if told.state == state else None
 
 
 def _report_data(

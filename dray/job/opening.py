@@ -24,8 +24,9 @@ DRIVER_TTL = 60.0  # seconds; renewed every quarter of it
 class OpenJob:
     """A job that this process drives.
 
-    ``skipped`` rows were terminal when it was opened; ``started`` is seconds since 1970; ``weights`` is the
-    state of a model in an object store.
+    ``skipped`` rows were terminal when it was opened. ``started`` and ``opened`` are seconds since 1970: when
+    the run began by this machine's clock, and when the job was opened by the store's, which says when rows
+    were committed. ``weights`` is the state of a model in an object store.
     """
 
     job_id: str
@@ -34,6 +35,7 @@ class OpenJob:
     resumed: bool
     skipped: int
     started: float
+    opened: float
     weights: Manifest | None = None
 
 
@@ -58,6 +60,7 @@ def open_job(settings: JobSettings, *, started: float | None = None) -> OpenJob:
         reach(Point.JOB_CLAIMED)
         store.set_expiry(lease, settings.completion_window)
         counts = store.counts(job_id)
+        now = store.now()
         job = OpenJob(
             job_id=job_id,
             settings=settings,
@@ -65,6 +68,7 @@ def open_job(settings: JobSettings, *, started: float | None = None) -> OpenJob:
             resumed=known is not None and known.total is not None,
             skipped=counts.done + counts.failed,
             started=started or time.time(),
+            opened=now,
             weights=weights,
         )
     driven.note(job)

@@ -20,6 +20,7 @@ _MOST_BUCKETS = 240
 _MOST_CODES = 100
 _EXAMPLES = 5
 _OTHER = "other"
+_EXPIRED = "expired"  # the code of rows that no engine got before the job's time was over
 _LATENCY_UNIT = 1e-4  # seconds
 
 Ints = npt.NDArray[np.int64]
@@ -55,8 +56,8 @@ class Tally:
     """Adds up finished rows.
 
     ``since`` is when this run began, in epoch seconds by the store's clock: rows committed from
-    then on are this run's. None: all of them are. Rows that never reached a replica (``shard`` is
-    None or negative: refused while reading the input) count, but not as throughput.
+    then on are this run's. None: all of them are. Rows that no replica answered count, but not as
+    throughput: those refused while reading the input (``shard`` is None or negative) and expired ones.
     """
 
     def __init__(self, *, since: float | None = None) -> None:
@@ -90,7 +91,7 @@ class Tally:
         self._measure_answers(page, tokens, ~failed)
         served = np.ones(len(page), dtype=np.bool_)
         if failed.any():
-            served = np.array([row.shard is not None and row.shard >= 0 for row in page]) | ~failed
+            served = np.array([_served(row) for row in page])
             self._errors.add([page[place] for place in np.flatnonzero(failed)])
         self._measure_run(np.array([row.committed_at for row in page]), tokens, failed, served)
 
@@ -128,6 +129,13 @@ class Tally:
         self._run_tokens += tokens[:, ours].sum(axis=1)
         amounts = np.stack([np.ones(len(committed)), failed, tokens[0], tokens[2]])
         self._curve.add(committed[served], amounts[:, served])
+
+
+def _served(row: FinishedRow) -> bool:
+    """Whether a replica finished the row."""
+    if row.error_code is None:
+        return True
+    return row.error_code != _EXPIRED and row.shard is not None and row.shard >= 0
 
 
 class _Curve:

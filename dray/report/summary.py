@@ -64,10 +64,19 @@ def _ending(data: ReportData) -> str:
             f"{wording.count(counts.done)} with an answer, "
             f"{wording.count(counts.failed)} with an error.{because}"
         )
+    if data.state == "expired" and not counts.pending:
+        return (
+            f"The job expired{because}: its time was over for {wording.count(_expired(data))} of "
+            f"{wording.plural(counts.total, 'row')}, each with the error code expired."
+        )
     ended = _ENDINGS.get(data.state, f"is still {wording.plain(data.state)}")
     left = f" with {wording.count(counts.pending)} of {wording.plural(counts.total, 'row')} not finished"
     kept = "; what is finished is kept, and the same command resumes it"
     return f"The job {ended}{because}{left if counts.total else ''}{kept if counts.finished else ''}."
+
+
+def _expired(data: ReportData) -> int:
+    return sum(error.count for error in data.measures.errors if error.code == "expired")
 
 
 def _rows(data: ReportData) -> Figure:

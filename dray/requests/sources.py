@@ -166,7 +166,8 @@ def _common_format(names: Sequence[str]) -> Format:
     problems = [
         Problem(
             "unknown_format",
-            f"cannot tell the format from the name; set --format, or use {', '.join(_FORMATS)}",
+            "cannot tell the format from the name; give the file, or a link to it, one that ends in "
+            f"{', '.join(_FORMATS)} (and .gz or .zst)",
             name,
         )
         for name, found in formats.items()

@@ -14,6 +14,9 @@ from dray.requests.template import columns_of, missing_column
 from dray.requests.validate import BadRow, parse_object, too_long
 
 if TYPE_CHECKING:
+    from _csv import Reader
+
+    import pyarrow
     from sqlalchemy import URL
     from sqlalchemy.exc import SQLAlchemyError
 
@@ -21,6 +24,7 @@ TableRow = tuple[int, "dict[str, Any] | BadRow"]
 """(line number from 1, the row or what is wrong with it); Parquet and SQL count rows instead of lines."""
 
 _BATCH_ROWS = 1024
+_TOO_LONG = "\0"  # stands for a line over the limit
 
 
 def file_rows(
@@ -35,8 +39,10 @@ def file_rows(
 
 
 def query_name(source: SqlQuery) -> str:
-    """The database of a query, without its password."""
-    return _database_url(source).render_as_string(hide_password=True)
+    """The database of a query, without its password, wherever in the URL that stands."""
+    url = _database_url(source)
+    secret = [name for name in url.query if "passw" in name.lower()]
+    return url.update_query_dict(dict.fromkeys(secret, "***")).render_as_string(hide_password=True)
 
 
 def query_rows(source: SqlQuery) -> Iterator[TableRow]:
@@ -107,29 +113,51 @@ def _csv_rows(
     csv.field_size_limit(max(csv.field_size_limit(), limit))  # the one setting is the process's
     # Bytes that are not UTF-8 become lone surrogates here, and are found where a prompt is built.
     texts = (
-        (line if line is not None else b"\0").decode("utf-8", "surrogateescape") + "\n"
+        (line if line is not None else _TOO_LONG.encode()).decode("utf-8", "surrogateescape") + "\n"
         for _, line in open_lines(uri, limit=limit, options=options)
     )
-    reader = csv.reader(texts, delimiter=delimiter)
-    header = next(reader, None)
+    records = _csv_records(uri, csv.reader(texts, delimiter=delimiter, strict=True))
+    number, header = next(records, (0, None))
     if header is None:
         return
+    if header == [_TOO_LONG]:
+        raise InputError([Problem("line_too_long", too_long(limit).message, uri, number)])
     _check_columns(shape, tuple(header), uri)
+    for number, values in records:
+        if values:  # a blank line is no row
+            yield number, _csv_row(header, values, limit)
+
+
+def _csv_records(uri: str, reader: Reader) -> Iterator[tuple[int, list[str]]]:
+    """(line on which it begins, values) of each record.
+
+    An error ends the file: past a quote that is not closed, or closed too soon, nobody can tell where the
+    next record begins, and what looks like one may be the inside of a text.
+    """
     while True:
         number = reader.line_num + 1
         try:
             values = next(reader, None)
         except csv.Error as error:
-            yield number, BadRow("invalid_csv", f"not CSV: {error}")
-            continue
+            raise InputError([Problem("invalid_csv", _csv_advice(error), uri, number)]) from None
         if values is None:
             return
-        if values:  # a blank line is no row
-            yield number, _csv_row(header, values, limit)
+        yield number, values
+
+
+def _csv_advice(error: csv.Error) -> str:
+    if "new-line character" in str(error):
+        return (
+            "a CR stands where no line ends; let lines end in LF or CRLF, and put texts with a CR in quotes"
+        )
+    return (
+        f"the row that begins here is not CSV ({error}), and no row after it can be told; "
+        'end what a quote begins, and write "" for a quote inside of a text'
+    )
 
 
 def _csv_row(header: list[str], values: list[str], limit: int) -> dict[str, Any] | BadRow:
-    if values[0] == "\0" and len(values) == 1:
+    if values == [_TOO_LONG]:
         return too_long(limit)
     if len(values) != len(header):
         return BadRow("invalid_csv", f"the row has {len(values)} values, the header {len(header)}")
@@ -146,14 +174,35 @@ def _parquet_rows(uri: str, shape: RowShape, options: ObjectStoreOptions | None)
             _check_columns(shape, tuple(table.schema_arrow.names), uri)
             number = 0
             for batch in table.iter_batches(_BATCH_ROWS, columns=list(columns_of(shape))):
-                for row in batch.to_pylist():
+                columns = [_parquet_values(column) for column in batch.columns]
+                for row in zip(*columns, strict=True):
                     number += 1
-                    yield number, row
-        except pyarrow.ArrowException as error:
+                    yield number, dict(zip(batch.schema.names, row, strict=True))
+        except (pyarrow.ArrowException, UnicodeDecodeError) as error:
             reason = str(error).strip().splitlines()[0][:200]
             raise InputError(
                 [Problem("invalid_parquet", f"not readable as Parquet: {reason}", uri)]
             ) from error
+
+
+def _parquet_values(column: pyarrow.Array[Any]) -> list[Any]:
+    try:
+        found: list[Any] = column.to_pylist()
+    except UnicodeDecodeError:  # Parquet's texts are bytes that nobody has looked at
+        found = [_parquet_value(value) for value in column]
+    return found
+
+
+def _parquet_value(value: pyarrow.Scalar[Any]) -> Any:
+    """As in CSV: bytes that are not UTF-8 become lone surrogates, and are found where a prompt is built."""
+    import pyarrow
+
+    try:
+        return value.as_py()
+    except UnicodeDecodeError:
+        if not isinstance(value, pyarrow.StringScalar):
+            return []  # nested, which is refused as no text whatever it holds
+        return value.as_buffer().to_pybytes().decode("utf-8", "surrogateescape")
 
 
 def _check_columns(shape: RowShape, columns: tuple[str, ...], name: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, and_, case, false, func, or_, select, true, update
+from sqlalchemy import ColumnElement, Row, and_, case, exists, false, func, or_, select, true, update
 from sqlalchemy import insert as plain_insert
 from sqlalchemy.exc import IntegrityError
 
@@ -107,8 +107,8 @@ def claim(tx: Tx, seen: Job, owner: str, *, ttl: float, seize: bool) -> JobLease
             driver_owner=owner,
             driver_until=tx.now + ttl,
             cancel_requested=False,
-            state=_resumed_state(),
-            reason=case((jobs.c.state == JobState.COMPLETED.value, jobs.c.reason), else_=None),
+            state=case((_over(), jobs.c.state), else_=_resumed_state()),
+            reason=case((_over(), jobs.c.reason), else_=None),
             updated_at=tx.now,
         )
         .returning(jobs.c.epoch, jobs.c.driver_until)
@@ -123,12 +123,20 @@ def claim(tx: Tx, seen: Job, owner: str, *, ttl: float, seize: bool) -> JobLease
     )
 
 
-def _resumed_state() -> ColumnElement[str]:
-    return case(
-        (jobs.c.state == JobState.COMPLETED.value, jobs.c.state),
-        (jobs.c.total.is_(None), JobState.VALIDATING.value),
-        else_=JobState.IN_PROGRESS.value,
+def _over() -> ColumnElement[bool]:
+    """Completed, or expired with an outcome for every row: nothing is left to go on with."""
+    left = exists().where(
+        shards.c.job_key == jobs.c.job_key,
+        shards.c.state.in_([ShardState.PENDING.value, ShardState.LEASED.value]),
     )
+    return or_(
+        jobs.c.state == JobState.COMPLETED.value,
+        and_(jobs.c.state == JobState.EXPIRED.value, jobs.c.total.is_not(None), ~left),
+    )
+
+
+def _resumed_state() -> ColumnElement[str]:
+    return case((jobs.c.total.is_(None), JobState.VALIDATING.value), else_=JobState.IN_PROGRESS.value)
 
 
 def _refuse_if_busy(tx: Tx, seen: Job, free: ColumnElement[bool]) -> None:

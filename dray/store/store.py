@@ -163,7 +163,8 @@ class Store:
 
         All leased shards go back to pending, with their epoch raised and their attempts ended by
         DRIVER_LOST. A request to cancel is cleared. A job at rest is in progress again (or
-        validating, when its ingest had not finished); a completed job stays completed.
+        validating, when its ingest had not finished); a completed job stays completed, and an
+        expired one whose rows all have an outcome stays expired.
 
         Args:
             takeover: asked about the last owner; true takes the job though its lease is live.

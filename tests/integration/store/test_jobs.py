@@ -140,6 +140,19 @@ def test_a_completed_job_stays_completed(store: Store) -> None:
     assert store.get_job("job").state is JobState.COMPLETED
 
 
+def test_an_expired_job_without_open_shards_stays_expired(store: Store) -> None:
+    lease = ready_job(store)
+    for number in range(2):
+        shard = claimed(store, lease, number)
+        store.commit(shard, [failure(index, "expired") for index in range(4 * number, 4 * number + 4)])
+        store.finish_shard(shard)
+    store.set_job_state(lease, JobState.EXPIRED, reason="late")
+    store.release_job(lease)
+    store.claim_job("job", "two")
+    job = store.get_job("job")
+    assert (job.state, job.reason) == (JobState.EXPIRED, "late")
+
+
 def test_summary_is_replaced_and_info_merged(store: Store) -> None:
     lease = ready_job(store)
     store.set_job_summary(lease, {"a": 1})

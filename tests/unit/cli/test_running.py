@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dray.cli.running import _despite, _hide_secrets
+from dray.cli import running
+from dray.cli.running import _despite, _hide_secrets, _signals
 from dray.errors import DrayError
 from dray.job import driven
 from dray.job.opening import OpenJob, open_job
@@ -80,3 +83,60 @@ def test_without_a_job_there_is_nothing_to_go_on_with(monkeypatch: pytest.Monkey
     monkeypatch.setattr(driven, "_driven", [])
     with pytest.raises(DrayError, match=r"Prefect failed: OSError: away$"):
         _despite(OSError("away"))
+
+
+class Over(Exception):  # noqa: N818  the end of the process, which a test outlives
+    pass
+
+
+@pytest.fixture
+def killed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The exit codes with which the process would have ended at once."""
+    codes: list[int] = []
+
+    def leave(code: int) -> None:
+        codes.append(code)
+        raise Over
+
+    monkeypatch.setattr(running, "kill_descendants", lambda: None)
+    monkeypatch.setattr(running.os, "_exit", leave)
+    return codes
+
+
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_cancels_the_job_and_a_second_one_ends_all(
+    first: signal.Signals, second: signal.Signals, job: OpenJob, killed: list[int]
+) -> None:
+    with _signals():
+        signal.signal(signal.SIGTERM, lambda *_: pytest.fail("Prefect had it"))  # as the flow begins
+        driven.note(job)
+        signal.raise_signal(first)
+        with open_store(job.settings.store_url, create=False) as store:
+            deadline = time.monotonic() + 10
+            while not store.cancel_requested(job.job_id):
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+        assert killed == []
+        with pytest.raises(Over):
+            signal.raise_signal(second)
+        assert killed == [130]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_without_a_job_a_signal_ends_all(
+    number: signal.Signals, killed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driven, "_driven", [])
+    before = signal.getsignal(number)
+    with _signals(), pytest.raises(Over):
+        signal.raise_signal(number)
+    assert killed == [130]
+    assert signal.getsignal(number) is before
+
+
+def test_rays_alarm_after_a_sigterm_is_called_off(job: OpenJob, killed: list[int]) -> None:
+    with _signals():
+        signal.alarm(100)
+        signal.raise_signal(signal.SIGTERM)
+        assert signal.alarm(0) == 0

@@ -28,7 +28,7 @@ rows = st.lists(
     st.builds(
         row,
         st.integers(0, 10**6),
-        error_code=st.sampled_from([None, None, "poison", "unknown_field"]),
+        error_code=st.sampled_from([None, None, "poison", "expired"]),
         prompt_tokens=st.integers(0, 5000),
         completion_tokens=st.integers(0, 5000),
         committed_at=st.floats(START, START + 10_000_000),
@@ -56,7 +56,7 @@ def test_sums_do_not_depend_on_pages_or_order(found: list[Row], page: int, rando
     assert first.latency == second.latency
     assert first.prompt_length == second.prompt_length
     assert {e.code: e.count for e in first.errors} == {e.code: e.count for e in second.errors}
-    served = [r for r in found if r.shard >= 0 or r.error_code is None]
+    served = [r for r in found if r.error_code is None or (r.shard >= 0 and r.error_code != "expired")]
     for measures in (first, second):
         assert sum(b.rows for b in measures.buckets) == len(served) == measures.run_rows
         assert sum(b.completion for b in measures.buckets) == sum(r.completion_tokens for r in served)
@@ -96,6 +96,20 @@ def test_errors_are_named_by_their_first_rows_and_nothing_else() -> None:
     ]
     assert "canary" not in repr(measures)
     assert measures.latency.count == 0
+
+
+def test_expired_rows_are_no_throughput() -> None:
+    """They are written all at once when the time is over: the curve would end in a peak."""
+    tally = Tally(since=START)
+    tally.observe([row(n, committed_at=START + n) for n in range(4)])
+    tally.observe(
+        [row(n, error_code="expired", prompt_tokens=0, committed_at=START + 9) for n in range(4, 500)]
+    )
+    measures = tally.snapshot()
+    assert (measures.rows, measures.failed, measures.run_rows) == (500, 496, 4)
+    assert sum(bucket.rows for bucket in measures.buckets) == 4
+    assert sum(bucket.failed for bucket in measures.buckets) == 0
+    assert measures.errors[0].count == 496
 
 
 def test_endless_codes_are_gathered() -> None:

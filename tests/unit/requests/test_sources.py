@@ -65,6 +65,7 @@ def test_inputs_of_no_one_format(inputs: list[str], code: str) -> None:
     with pytest.raises(InputError) as caught:
         source_of(inputs, prompt_column="p")
     assert [problem.code for problem in caught.value.problems] == [code]
+    assert "--format" not in str(caught.value)  # that is the outputs' one
 
 
 def test_a_template_is_part_of_the_fingerprint() -> None:

@@ -27,6 +27,8 @@ from dray.requests import (
     source_digest,
     source_of,
 )
+from dray.requests.sources import RowShape, SqlQuery
+from dray.requests.tables import query_name
 
 pytestmark = pytest.mark.unit
 
@@ -94,6 +96,47 @@ def test_csv_problems_name_the_line(tmp_path: Path) -> None:
     ]
 
 
+STRAY_QUOTES = [
+    (b'1,a\n2,"b\n3,c\n4,d\n', 3),  # never closed
+    (b'1,a\n2,b\n3,"say "hi\n4,d" x\n', 4),  # what follows is the inside of a text, with two values
+    (b'1,a\n2,"b\n3,"c"\n4,d\n', 3),  # closed by the quote of another row
+    (b'1,a\n2,b "c" d\n3,"d"\n4,"', 5),
+]
+
+
+@pytest.mark.parametrize(("rows", "line"), STRAY_QUOTES)
+@pytest.mark.parametrize("name", ["in.csv", "in.tsv"])
+@pytest.mark.parametrize("skip_invalid", [False, True])
+def test_a_stray_quote_ends_the_file_with_the_line_of_its_row(
+    tmp_path: Path, name: str, rows: bytes, line: int, skip_invalid: bool
+) -> None:
+    content = b"id,text\n" + rows
+    path = put(tmp_path, name, content.replace(b",", b"\t") if name == "in.tsv" else content)
+    source = source_of(path, kind=Kind.COMPLETION, prompt_column="text")
+    with pytest.raises(InputError) as caught:
+        take(tmp_path, source, skip_invalid=skip_invalid)
+    [problem] = caught.value.problems
+    assert (problem.code, problem.file, problem.line) == ("invalid_csv", path, line)
+    assert "no row after it" in problem.message
+
+
+@pytest.mark.parametrize(
+    ("content", "code", "told"),
+    [
+        (b"id,text\r1,a\r2,b\r", "invalid_csv", "CRLF"),
+        (b'id,"text\n1,a\n', "invalid_csv", "no row after it"),
+        (b"id," + b"x" * 300 + b"\n1,a\n", "line_too_long", "longer than 200 bytes"),
+    ],
+)
+def test_a_csv_header_that_cannot_be_read_is_a_problem_of_the_file(
+    tmp_path: Path, content: bytes, code: str, told: str
+) -> None:
+    path = put(tmp_path, "in.csv", content)
+    [problem] = problems(tmp_path, path, prompt_column="text", limits=Limits(line_bytes=200))
+    assert (problem.code, problem.file, problem.line) == (code, path, 1)
+    assert told in problem.message
+
+
 @pytest.mark.parametrize("name", ["in.csv", "in.parquet"])
 @pytest.mark.parametrize(
     ("options", "code", "field"),
@@ -146,6 +189,29 @@ def test_a_file_that_is_no_parquet(tmp_path: Path) -> None:
     assert problem.code == "invalid_parquet"
 
 
+@pytest.mark.parametrize("kind", ["string", "large_string"])
+def test_parquet_texts_that_are_not_utf8_are_problems_of_their_rows(tmp_path: Path, kind: str) -> None:
+    texts = pyarrow.array([b"a", b"b \xff", None, b"d"], pyarrow.binary()).view(pyarrow.string())
+    if kind == "large_string":
+        texts = texts.cast(pyarrow.large_string())
+    path = str(tmp_path / "in.parquet")
+    parquet.write_table(pyarrow.table({"id": ["p", "q", "r", "s"], "text": texts}), path)
+    shape = {"kind": Kind.COMPLETION, "prompt_column": "text", "id_column": "id"}
+    ingested = take(tmp_path, source_of(path, **shape), skip_invalid=True)  # type: ignore[arg-type]
+    assert asked(ingested) == [("p", "a"), ("s", "d")]
+    [errors] = list(ingested.rejects())
+    assert [(e.custom_id, e.error_code) for e in errors] == [("q", "invalid_text"), ("r", "missing_value")]
+
+
+def test_a_nested_parquet_value_that_is_not_utf8_is_no_text(tmp_path: Path) -> None:
+    texts = pyarrow.array([b"a", b"\xff"], pyarrow.binary()).view(pyarrow.string())
+    lists = pyarrow.ListArray.from_arrays([0, 1, 2], texts)
+    path = str(tmp_path / "in.parquet")
+    parquet.write_table(pyarrow.table({"text": lists}), path)
+    found = problems(tmp_path, path, prompt_column="text")
+    assert [(p.code, p.line) for p in found] == [("invalid_value", 1), ("invalid_value", 2)]
+
+
 def test_frames_give_the_same_bytes_each_time(tmp_path: Path) -> None:
     frame = pandas.DataFrame({"text": ["a", "b"], "id": ["x", "y"]}, index=[5, 9])
     sources = [
@@ -186,3 +252,14 @@ def test_no_password_in_the_message(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         take(tmp_path, source_of("joe:s3cret@nowhere", query="select 1", prompt_column="a"))
     assert "s3cret" not in str(caught.value)
+
+
+def test_a_password_in_the_query_of_a_url_is_neither_shown_nor_part_of_the_digest() -> None:
+    def asked_as(password: str) -> SqlQuery:
+        url = f"postgresql://joe@h/db?password={password}&sslmode=require&sslpassword={password}"
+        return SqlQuery(url=url, query="select 1 as a", shape=RowShape(prompt_column="a"))
+
+    name = query_name(asked_as("hunter2"))
+    assert "hunter2" not in name
+    assert "sslmode=require" in name
+    assert source_digest(asked_as("hunter2")) == source_digest(asked_as("changed"))

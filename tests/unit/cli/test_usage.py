@@ -1,0 +1,98 @@
+"""What is wrong with a command is said before anything starts: exit code 2, and an object with ``--json``."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dray.cli import output, running
+from dray.cli.app import run_app
+
+pytestmark = pytest.mark.unit
+
+Refused = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Refused:
+    """Runs a command, which must be refused before Prefect's server or Ray start; returns the error."""
+
+    def started(*_: object) -> None:
+        pytest.fail("something was started")
+
+    monkeypatch.setattr(running.PrefectServer, "start", started)
+    monkeypatch.setattr("dray.cluster.start_early", started)
+
+    def run(*arguments: str) -> dict[str, Any]:
+        assert run_app([*arguments, "--json"]) == 2
+        captured = capsys.readouterr()
+        assert captured.err
+        found: dict[str, Any] = json.loads(captured.out.splitlines()[-1])["error"]
+        return found
+
+    return run
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> list[str]:
+    body = {"messages": [{"role": "user", "content": "x"}]}
+    line = {"custom_id": "1", "method": "POST", "url": "/v1/chat/completions", "body": body}
+    (tmp_path / "in.jsonl").write_text(json.dumps(line) + "\n")
+    return [
+        "run", str(tmp_path / "in.jsonl"), "--engine", "simulated", "--model", "simulated",
+        "--output", str(tmp_path / "out"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "told"),
+    [
+        ("--max-tokens", "0", "--max-tokens 0: "),
+        ("--temperature", "-1", "--temperature -1.0: "),
+        ("--top-p", "2", "--top-p 2.0: "),
+        ("--replicas", "0", "--replicas 0: "),
+        ("--shard-rows", "0", "--shard-rows 0: "),
+        ("--stall-seconds", "0", "--stall-seconds 0"),
+        ("--completion-window", "soon", "completion_window: 'soon'"),
+        ("--completion-window", "0h", "completion_window: '0h'"),
+        ("--job-id", "a/b", "job_id must be"),
+    ],
+)
+def test_a_value_that_cannot_be(
+    refused: Refused, command: list[str], option: str, value: str, told: str
+) -> None:
+    error = refused(*command, option, value)
+    assert error["type"] == "ConfigError"
+    assert error["message"].startswith(told)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["run", "in.jsonl", "--no-such-option"], "--no-such-option"),
+        (["run", "in.jsonl", "--model", "m"], "--output"),
+        (["status", "--bogus"], "--bogus"),
+        (["run", "in.jsonl", "--model", "m", "--output", "o", "--max-tokens", "many"], "--max-tokens"),
+    ],
+)
+def test_usage_is_explained_in_json_too(refused: Refused, arguments: list[str], told: str) -> None:
+    assert told in refused(*arguments)["message"]
+
+
+def test_a_path_that_is_not_utf8(refused: Refused, command: list[str], tmp_path: Path) -> None:
+    path = os.fsdecode(os.fsencode(tmp_path) + b"/in-\xff.jsonl")
+    Path(path).write_bytes((tmp_path / "in.jsonl").read_bytes())
+    error = refused("run", path, *command[2:])
+    assert error["type"] == "ConfigError"
+    assert "in-\\udcff.jsonl" in error["message"]
+    assert "\\udcff" in refused("status", "--store", os.fsdecode(b"/none-\xff"))["message"]
+
+
+def test_json_escapes_what_is_not_utf8_anywhere(capsys: pytest.CaptureFixture[str]) -> None:
+    output.print_json({"a": ["b\udcff", {"c\udcfe": ("ü", 1, None)}]})
+    assert json.loads(capsys.readouterr().out) == {"a": ["b\\udcff", {"c\\udcfe": ["ü", 1, None]}]}

@@ -1,0 +1,40 @@
+"""What the documents say in figures and commands is what the code does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from dray.cli.app import app
+from dray.job.holding import RENEW_EVERY
+from dray.store.store import SHARD_TTL
+from flows.parameters import EngineOptions
+
+pytestmark = pytest.mark.unit
+
+ROOT = Path(__file__).parents[3]
+INTERRUPTIONS = " ".join((ROOT / "docs" / "interruptions.md").read_text().split())
+README = (ROOT / "README.md").read_text()
+
+
+def test_seconds() -> None:
+    assert f"`--stall-seconds`, {EngineOptions().stall_seconds:.0f} by default" in INTERRUPTIONS
+    assert f"**shard lease** ({SHARD_TTL:.0f} s, renewed every {RENEW_EVERY:.0f} s)" in INTERRUPTIONS
+
+
+@pytest.mark.parametrize("name", ["README.md", "SECURITY.md", "docs/interruptions.md", "docs/weights.md"])
+def test_options_of_run_that_are_named_exist(name: str) -> None:
+    known = {option for command in ("run", "status", "export", "resume") for option in _options(command)}
+    named = set(re.findall(r"`(--[a-z][a-z-]*)[ `]", (ROOT / name).read_text()))
+    assert named - known == set()
+
+
+def test_a_template_with_a_line_end_is_quoted_so_that_it_has_one() -> None:
+    assert not re.search(r"--template '[^']*\\n", README)
+
+
+def _options(command: str) -> list[str]:
+    arguments = app[command].assemble_argument_collection()
+    return [name for argument in arguments for name in argument.names if name.startswith("--")]

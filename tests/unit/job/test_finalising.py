@@ -1,0 +1,89 @@
+"""What a job's last step writes, and what it leaves as it is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dray.job.finalising import JobResult, finalise_job
+from dray.job.ingesting import ingest_job
+from dray.job.opening import OpenJob, open_job
+from dray.job.settings import JobSettings
+from dray.job.timeline import Timeline
+from dray.report import ReportData
+from dray.requests import decode, read_shard
+from dray.requests.model import Outcome
+from dray.store import Job, JobState, open_store
+
+pytestmark = pytest.mark.unit
+
+MakeSettings = Callable[..., JobSettings]
+
+
+def answered(job: OpenJob) -> None:
+    """Every row that is left has an answer."""
+    with open_store(job.settings.store_url, create=False) as store:
+        for shard in ingest_job(job, replicas=1):
+            lease = store.claim_shard(job.lease, shard.number, owner="test")
+            if lease is None:
+                continue
+            for chunk in read_shard(shard.uri, shard.offset, shard.length):
+                requests = [decode(line) for line in chunk]
+                store.commit(
+                    lease, [Outcome(r.index, r.custom_id, b"{}", completion_tokens=1) for r in requests]
+                )
+            store.finish_shard(lease)
+
+
+def ended(job: OpenJob, timeline: Timeline | None = None) -> tuple[JobResult, Job]:
+    result = finalise_job(job, timeline or Timeline())
+    with open_store(job.settings.store_url, create=False) as store:
+        store.release_job(job.lease)
+        return result, store.get_job(job.job_id)
+
+
+def test_a_job_that_is_done_keeps_its_report_and_result_when_repeated(make_settings: MakeSettings) -> None:
+    job = open_job(make_settings())
+    answered(job)
+    timeline = Timeline()
+    timeline.add("inference", time.time() - 5, time.time())
+    _, first = ended(job, timeline)
+    out = Path(job.settings.output)
+    files = {name: (out / name).read_bytes() for name in ("output.jsonl", "errors.jsonl", "report.html")}
+    for name in files:
+        (out / name).unlink()
+
+    again = open_job(make_settings())
+    answered(again)
+    result, second = ended(again)
+
+    assert {name: (out / name).read_bytes() for name in files} == files
+    assert second.summary == first.summary
+    assert second.state is JobState.COMPLETED
+    assert result.counts == {"total": 50, "done": 50, "failed": 0, "skipped": 50}  # its own
+    assert ReportData.from_json(second.summary["report"]).seconds["inference"] == pytest.approx(5, abs=0.1)
+
+
+def test_a_run_that_finished_rows_tells_its_own_story(make_settings: MakeSettings) -> None:
+    job = open_job(make_settings())
+    ingest_job(job, replicas=1)
+    result = finalise_job(job, Timeline(), state=JobState.CANCELLED)
+    assert result.counts["done"] == 0
+    with open_store(job.settings.store_url, create=False) as store:
+        store.release_job(job.lease)
+    again = open_job(make_settings())
+    answered(again)
+    _, done = ended(again)
+    assert (done.summary["result"]["state"], done.summary["result"]["counts"]["done"]) == ("completed", 50)
+
+
+@pytest.mark.parametrize("ahead", [3600.0, -3600.0])
+def test_rows_of_a_run_are_told_by_the_stores_clock(make_settings: MakeSettings, ahead: float) -> None:
+    """The driver's clock may be another one than the database's."""
+    job = open_job(make_settings(), started=time.time() + ahead)
+    answered(job)
+    _, done = ended(job)
+    assert ReportData.from_json(done.summary["report"]).measures.run_rows == 50
