@@ -34,13 +34,19 @@ def lay_out(folder: Path, manifest: Manifest) -> None:
     (folder / DESCRIPTION).write_text(describe(manifest))
 
 
-def distrust(ready: ReadyMap, plan: ChunkPlan, folder: Path) -> None:
-    """After a restart of the machine, believe only the chunks whose bytes are what the map says."""
+def distrust(ready: ReadyMap, plan: ChunkPlan, shelf: Shelf) -> None:
+    """After a restart of the machine, keep only the marks of chunks whose bytes are what the map says.
+
+    The engine's folder is made anew: nothing says what of it reached the disk.
+    """
     if ready.boot == boot_id():
         return
-    for number, mark in enumerate(ready.marks):
+    if shelf.engine.is_dir():
+        shutil.rmtree(shelf.engine)
+    for number, mark in enumerate(ready.noted):
         chunk = plan.chunks[number]
-        if mark and _digest(folder / plan.manifest.files[chunk.file].name, chunk) != ready.digest(number):
+        path = shelf.partial / plan.manifest.files[chunk.file].name
+        if mark and _digest(path, chunk) != ready.digest(number):
             ready.unmark(number)
 
 
@@ -109,12 +115,10 @@ def publish(shelf: Shelf, plan: ChunkPlan, ready: ReadyMap) -> None:
                 raise WeightsError(
                     f"{plan.manifest.uri}/{file.name}: its SHA-256 is not the one that the hub says"
                 )
-    for path in shelf.partial.iterdir():
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    for folder in (shelf.engine, shelf.partial):  # the engine's too: it is not made again for what is whole
+        for path in folder.iterdir():
+            _sync(path)
+        sync_folder(folder)
     shelf.partial.rename(shelf.whole)
     sync_folder(shelf.place.root)
 
@@ -129,6 +133,14 @@ def _doubted(plan: ChunkPlan, ready: ReadyMap) -> Iterator[None]:
             if not plan.manifest.files[chunk.file].digests:
                 ready.unmark(chunk.number)
         raise
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _sha256(path: Path) -> str:

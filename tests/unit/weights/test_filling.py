@@ -1,0 +1,210 @@
+"""A model while it is filled, on disk: what readers may believe, after a restart of the machine too."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from blake3 import blake3
+
+from dray.errors import WeightsError
+from dray.weights import filling
+from dray.weights import ready as ready_module
+from dray.weights.cache import READY, Shelf, attached
+from dray.weights.chunks import ChunkPlan
+from dray.weights.filling import EngineFolder, distrust, lay_out, publish
+from dray.weights.loading.streamed import StreamedWeights
+from dray.weights.local import LocalModel
+from dray.weights.manifest import Manifest, ModelFile
+from dray.weights.places import CACHE_VARIABLE
+from dray.weights.ready import ReadyMap
+
+pytestmark = pytest.mark.unit
+
+CHUNK = 1000
+NAME = "model.safetensors"
+
+
+class Filler:
+    """The process that fills a model, step by step; it holds the model's lock."""
+
+    def __init__(self, shelf: Shelf, manifest: Manifest, contents: dict[str, bytes]) -> None:
+        self.shelf = shelf
+        self.plan = ChunkPlan(manifest)
+        self._contents = contents
+        self.lock = shelf.fill_lock.open("w")
+        fcntl.flock(self.lock, fcntl.LOCK_EX)
+        lay_out(shelf.partial, manifest)
+        self.ready = ReadyMap.made(shelf.partial / READY, len(self.plan.chunks))
+
+    @property
+    def engine(self) -> EngineFolder:
+        return EngineFolder(self.shelf, self.plan, self.ready)
+
+    def bring(self, *numbers: int) -> None:
+        """These chunks, or all."""
+        for number in numbers or range(len(self.plan.chunks)):
+            chunk = self.plan.chunks[number]
+            name = self.plan.manifest.files[chunk.file].name
+            data = self._contents[name][chunk.start : chunk.end]
+            with (self.shelf.partial / name).open("r+b") as file:
+                file.seek(chunk.start)
+                file.write(data)
+            self.ready.mark(number, blake3(data).digest())
+
+    def lose(self, number: int) -> None:
+        """As after a power cut: the mark reached the disk, and its bytes did not."""
+        chunk = self.plan.chunks[number]
+        with (self.shelf.partial / self.plan.manifest.files[chunk.file].name).open("r+b") as file:
+            file.seek(chunk.start)
+            file.write(bytes(chunk.size))
+
+
+@pytest.fixture
+def contents(rng: random.Random) -> dict[str, bytes]:
+    data = rng.randbytes(4000)
+    header = json.dumps({"w": {"dtype": "U8", "shape": [4000], "data_offsets": [0, 4000]}}).encode()
+    return {"config.json": b"{}", NAME: len(header).to_bytes(8, "little") + header + data}
+
+
+@pytest.fixture
+def manifest(contents: dict[str, bytes]) -> Manifest:
+    files = tuple(ModelFile(name=name, size=len(data), etag="e") for name, data in contents.items())
+    return Manifest(uri="s3://b/m", files=files, chunk_bytes=CHUNK)
+
+
+@pytest.fixture
+def filler(
+    manifest: Manifest, contents: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Filler]:
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
+    with attached(manifest) as shelf:
+        made = Filler(shelf, manifest, contents)
+        yield made
+        made.ready.close()
+        made.lock.close()
+
+
+@pytest.fixture
+def restart(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """The machine is another boot's from now on."""
+
+    def another() -> None:
+        for module in (filling, ready_module):
+            monkeypatch.setattr(module, "boot_id", lambda: "another")
+
+    return another
+
+
+class _LookedOftenError(Exception):
+    pass
+
+
+def _for_a_while(looks: int = 20) -> Callable[[], None]:
+    left = iter(range(looks))
+
+    def alive() -> None:
+        if next(left, None) is None:
+            raise _LookedOftenError
+
+    return alive
+
+
+def _begun(filler: Filler) -> None:
+    filler.ready.begin()
+    filler.bring()
+    filler.engine.look()
+    assert filler.shelf.engine.is_dir()
+
+
+def test_a_restart_makes_readers_wait_until_the_bytes_were_looked_at(
+    filler: Filler, manifest: Manifest, contents: dict[str, bytes], restart: Callable[[], None]
+) -> None:
+    _begun(filler)
+    filler.lose(3)
+    restart()
+    with LocalModel(manifest) as model:
+        with pytest.raises(_LookedOftenError):
+            model.wait_engine(_for_a_while())
+        assert model.marks() == bytes(len(model.plan.chunks))
+        weights = StreamedWeights.of(filler.shelf.engine)
+        assert weights.ready is not None
+        with pytest.raises(WeightsError, match="nothing arrived"):
+            weights.ready.wait(range(1, 2), what="w", stall=0.05)
+
+        distrust(filler.ready, filler.plan, filler.shelf)
+        assert not filler.shelf.engine.is_dir()
+        with pytest.raises(_LookedOftenError):
+            model.wait_engine(_for_a_while())
+        filler.ready.begin()
+        with pytest.raises(_LookedOftenError):
+            model.wait_engine(_for_a_while())
+        filler.engine.look()
+        assert model.wait_engine(_for_a_while()) == filler.shelf.engine
+        assert [number for number, mark in enumerate(model.marks()) if not mark] == [3]
+        with pytest.raises(WeightsError, match="nothing arrived"):
+            weights.ready.wait(range(3, 4), what="w", stall=0.05)
+        filler.bring(3)
+        assert bytes(dict(weights.tensors())["w"].numpy()) == contents[NAME][-4000:]
+
+
+def test_in_the_same_boot_what_is_marked_stays(filler: Filler) -> None:
+    _begun(filler)
+    distrust(filler.ready, filler.plan, filler.shelf)
+    assert filler.shelf.engine.is_dir()
+    assert 0 not in filler.ready.marks
+
+
+def test_a_new_map_beside_an_old_engine_folder_makes_it_anew(filler: Filler) -> None:
+    """The map itself may not have reached the disk."""
+    filler.shelf.engine.mkdir()
+    distrust(filler.ready, filler.plan, filler.shelf)
+    assert not filler.shelf.engine.exists()
+
+
+def test_what_was_published_is_believed_after_a_restart(
+    filler: Filler, manifest: Manifest, contents: dict[str, bytes], restart: Callable[[], None]
+) -> None:
+    _begun(filler)
+    publish(filler.shelf, filler.plan, filler.ready)
+    restart()
+    with LocalModel(manifest) as model:
+        assert model.wait_engine(_for_a_while()) == filler.shelf.engine
+        assert 0 not in model.marks()
+        weights = StreamedWeights.of(filler.shelf.engine)
+        assert bytes(dict(weights.tensors())["w"].numpy()) == contents[NAME][-4000:]
+
+
+def test_a_failure_before_the_bytes_were_looked_at_is_told(
+    filler: Filler, manifest: Manifest, restart: Callable[[], None]
+) -> None:
+    _begun(filler)
+    restart()
+    filler.ready.forget()
+    filler.ready.fail("the disk is broken")
+    with LocalModel(manifest) as model, pytest.raises(WeightsError, match="the disk is broken"):
+        model.wait_engine(_for_a_while(1000))
+
+
+def test_all_is_on_disk_before_the_model_has_its_final_name(
+    filler: Filler, contents: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _begun(filler)
+    synced = []
+
+    def fsync(descriptor: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{descriptor}").readlink())
+        assert filler.shelf.partial.is_dir() or synced[-1] == filler.shelf.place.root
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fsync)
+        publish(filler.shelf, filler.plan, filler.ready)
+    for folder in (filler.shelf.engine, filler.shelf.partial):
+        assert {folder, *(folder / name for name in contents)} <= set(synced)
+    assert synced[-1] == filler.shelf.place.root
+    assert filler.shelf.whole.is_dir()
