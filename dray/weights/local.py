@@ -68,6 +68,7 @@ class LocalModel:
         self._stack = ExitStack()
         self.shelf: Shelf = self._stack.enter_context(attached(manifest))
         self._map: ReadyMap | None = None
+        self._generation: int | None = None  # of the map, when what the engine loads was given to it
         self._transfer: Transfer | None = None
         self._closed = threading.Event()
         self._settled = threading.Event()  # who fills it now is known: a failure in the map is no older one
@@ -166,16 +167,25 @@ class LocalModel:
         """The folder of the complete model, once it is complete and sound.
 
         Raises:
-            WeightsError: the model cannot be had, or is damaged.
+            WeightsError: the model cannot be had, or is damaged; or parts of it were, which may have been
+                loaded since :meth:`wait_engine` returned, and were fetched anew.
         """
         self._wait(self.shelf.whole.is_dir, alive)
+        if self._generation is not None and self._generation != self.ready.generation:
+            raise WeightsError(
+                f"model {self.manifest.uri}: what was loaded of it was damaged, and fetched anew since"
+            )
         return self.shelf.whole
 
     def _engine_made(self) -> bool:
         """Whether its folder is there, and none that is left of an earlier boot: what fills removes that."""
         ready = self._opened_map()
-        believed = self.shelf.whole.is_dir() or (ready is not None and ready.believed)
-        return believed and self.shelf.engine.is_dir()  # in this order: removed first, then believed
+        if not (self.shelf.whole.is_dir() or (ready is not None and ready.believed)):
+            return False
+        if ready is not None:
+            self._generation = ready.generation
+        # Last: it is removed before its map is believed, and before chunks are unmarked.
+        return self.shelf.engine.is_dir()
 
     def _wait(self, done: Callable[[], bool], alive: Callable[[], None]) -> None:
         moved, count = time.monotonic(), -1

@@ -29,6 +29,8 @@ _STATE_AT = 12
 _BOOT_AT, _BOOT_BYTES = 24, 36
 _SPAN = struct.Struct("<dd")  # when the fetch began, and when the last chunk came
 _SPAN_AT = 128
+_COUNT = struct.Struct("<Q")
+_GENERATION_AT = 144
 _TEXT_AT, _TEXT_BYTES = 1024, 2048
 _PAGE = 4096
 _FILLING, _WHOLE, _FAILED = 0, 1, 2
@@ -94,6 +96,7 @@ class ReadyMap:
     def unmark(self, number: int) -> None:
         """A chunk's bytes cannot be relied on."""
         self._map[_PAGE + number] = 0
+        self._count(_GENERATION_AT)  # last: who saw the mark sees this change
 
     def finish(self) -> None:
         """All chunks are in place, and the model is sound."""
@@ -104,6 +107,9 @@ class ReadyMap:
         text = reason.encode()[: _TEXT_BYTES - 1].decode(errors="ignore").encode()
         self._map[_TEXT_AT : _TEXT_AT + _TEXT_BYTES] = text.ljust(_TEXT_BYTES, b"\0")
         self._set_state(_FAILED)
+
+    def _count(self, at: int) -> None:
+        _COUNT.pack_into(self._map, at, _COUNT.unpack_from(self._map, at)[0] + 1)
 
     def _set_state(self, state: int) -> None:
         self._map[_STATE_AT : _STATE_AT + 4] = struct.pack("<I", state)
@@ -127,6 +133,12 @@ class ReadyMap:
         """When the latest fetch began, and when its latest chunk came, in seconds since 1970."""
         began, ended = _SPAN.unpack_from(self._map, _SPAN_AT)
         return began, ended
+
+    @property
+    def generation(self) -> int:
+        """Another one whenever chunks that were ready are so no longer."""
+        found: int = _COUNT.unpack_from(self._map, _GENERATION_AT)[0]
+        return found
 
     @property
     def boot(self) -> str:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from blake3 import blake3
 
+from dray.engine.model_folder import EngineModel
+from dray.engine.protocol import EngineSpec
 from dray.errors import WeightsError
 from dray.weights import filling
 from dray.weights import ready as ready_module
@@ -189,6 +195,49 @@ def test_a_failure_before_the_bytes_were_looked_at_is_told(
     filler.ready.fail("the disk is broken")
     with LocalModel(manifest) as model, pytest.raises(WeightsError, match="the disk is broken"):
         model.wait_engine(_for_a_while(1000))
+
+
+def test_who_loaded_what_failed_its_checksum_takes_no_work_though_it_was_fetched_anew(
+    filler: Filler, manifest: Manifest, contents: dict[str, bytes]
+) -> None:
+    """The one who fills tries again by itself, and the failure is gone before the load ends."""
+    verified = replace(manifest.files[1], sha256=hashlib.sha256(contents[NAME]).hexdigest())
+    filler.plan = ChunkPlan(replace(manifest, files=(manifest.files[0], verified)))
+    with (
+        pytest.raises(WeightsError, match="what was loaded of it was damaged"),
+        _engine_model(filler) as model,
+    ):
+        contents[NAME] = contents[NAME][:-1] + bytes([contents[NAME][-1] ^ 1])
+        _begun(filler)
+        loaded = dict(StreamedWeights.of(Path(model.arguments()["model"])).tensors())
+        with pytest.raises(WeightsError, match="its SHA-256 is not the one that the hub says"):
+            publish(filler.shelf, filler.plan, filler.ready)
+        contents[NAME] = contents[NAME][:-1] + bytes([contents[NAME][-1] ^ 1])
+        _begun(filler)
+        publish(filler.shelf, filler.plan, filler.ready)
+        assert len(loaded) == 1
+    with _engine_model(filler) as model:  # and the next one does
+        assert model.arguments()["model"] == str(filler.shelf.engine)
+
+
+def _engine_model(filler: Filler) -> EngineModel:
+    spec = SimpleNamespace(
+        model="m", weights=filler.plan.manifest, arguments={}, objects=None, weights_patience=60.0
+    )
+    return EngineModel(cast("EngineSpec", spec))
+
+
+def test_a_fetch_that_only_ended_takes_nothing_back(filler: Filler, manifest: Manifest) -> None:
+    filler.ready.begin()
+    filler.bring(0, 1)
+    filler.engine.look()
+    with LocalModel(manifest, patience=60) as model:
+        model.wait_engine(_for_a_while())
+        filler.ready.fail("the store was away")
+        filler.ready.begin()
+        filler.bring()
+        publish(filler.shelf, filler.plan, filler.ready)
+        assert model.wait_whole(_for_a_while()) == filler.shelf.whole
 
 
 def test_all_is_on_disk_before_the_model_has_its_final_name(
