@@ -188,7 +188,7 @@ class LocalModel:
         return self.shelf.engine.is_dir()
 
     def _wait(self, done: Callable[[], bool], alive: Callable[[], None]) -> None:
-        moved, count = time.monotonic(), -1
+        moved, signs = time.monotonic(), (-1, 0)
         while not done():
             alive()
             if not self._settled.wait(0.005):
@@ -198,8 +198,8 @@ class LocalModel:
             ready = self.ready
             if ready.failure is not None:
                 raise WeightsError(ready.failure)
-            if (found := ready.marks.count(1)) != count:
-                moved, count = time.monotonic(), found
+            if (found := ready.signs) != signs:
+                moved, signs = time.monotonic(), found
             if time.monotonic() - moved > STALL_SECONDS:
                 raise WeightsError(f"model {self.manifest.uri}: nothing arrived for {STALL_SECONDS:.0f} s")
             time.sleep(0.005)

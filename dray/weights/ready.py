@@ -30,7 +30,7 @@ _BOOT_AT, _BOOT_BYTES = 24, 36
 _SPAN = struct.Struct("<dd")  # when the fetch began, and when the last chunk came
 _SPAN_AT = 128
 _COUNT = struct.Struct("<Q")
-_GENERATION_AT = 144
+_GENERATION_AT, _BEATS_AT = 144, 152
 _TEXT_AT, _TEXT_BYTES = 1024, 2048
 _PAGE = 4096
 _FILLING, _WHOLE, _FAILED = 0, 1, 2
@@ -98,6 +98,10 @@ class ReadyMap:
         self._map[_PAGE + number] = 0
         self._count(_GENERATION_AT)  # last: who saw the mark sees this change
 
+    def beat(self) -> None:
+        """Whoever fills it goes on, though no chunk is marked: it verifies, or waits for the disk."""
+        self._count(_BEATS_AT)
+
     def finish(self) -> None:
         """All chunks are in place, and the model is sound."""
         self._set_state(_WHOLE)
@@ -133,6 +137,11 @@ class ReadyMap:
         """When the latest fetch began, and when its latest chunk came, in seconds since 1970."""
         began, ended = _SPAN.unpack_from(self._map, _SPAN_AT)
         return began, ended
+
+    @property
+    def signs(self) -> tuple[int, int]:
+        """Another pair whenever whoever fills it got on: chunks that are ready, and beats."""
+        return self.marks.count(1), _COUNT.unpack_from(self._map, _BEATS_AT)[0]
 
     @property
     def generation(self) -> int:
@@ -181,21 +190,22 @@ class ReadyMap:
         """Wait until these chunks are ready; returns the seconds waited.
 
         Raises:
-            WeightsError: they never will be, or nothing at all arrived for ``stall`` seconds.
+            WeightsError: they never will be, or there was no sign of progress for ``stall`` seconds.
         """
         if self.ready(numbers):
             return 0.0
         began = moved = time.monotonic()
-        count = -1
+        signs = (-1, 0)
         while not self.ready(numbers):
             if (failure := self.failure) is not None:
                 raise WeightsError(failure)
             now = time.monotonic()
-            if (found := self.marks.count(1)) != count:
-                count, moved = found, now
+            if (found := self.signs) != signs:
+                signs, moved = found, now
             elif now - moved > stall:
                 raise WeightsError(
-                    f"{what}: nothing arrived for {stall:.0f} s ({count} of {self.chunks} chunks are there); "
+                    f"{what}: nothing arrived for {stall:.0f} s "
+                    f"({signs[0]} of {self.chunks} chunks are there); "
                     "is the node's agent stopped, or the store unreachable?"
                 )
             alive()

@@ -7,7 +7,9 @@ import hashlib
 import json
 import os
 import random
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +21,7 @@ from blake3 import blake3
 from dray.engine.model_folder import EngineModel
 from dray.engine.protocol import EngineSpec
 from dray.errors import WeightsError
-from dray.weights import filling
+from dray.weights import filling, local
 from dray.weights import ready as ready_module
 from dray.weights.cache import READY, Shelf, attached
 from dray.weights.chunks import ChunkPlan
@@ -238,6 +240,49 @@ def test_a_fetch_that_only_ended_takes_nothing_back(filler: Filler, manifest: Ma
         filler.bring()
         publish(filler.shelf, filler.plan, filler.ready)
         assert model.wait_whole(_for_a_while()) == filler.shelf.whole
+
+
+def test_publishing_may_take_longer_than_a_stall(
+    filler: Filler, manifest: Manifest, contents: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each read and each sync takes a while, and all of them longer than readers wait for nothing."""
+    files = [replace(f, sha256=hashlib.sha256(contents[f.name]).hexdigest()) for f in manifest.files]
+    filler.plan = ChunkPlan(replace(manifest, files=tuple(files)))
+    _begun(filler)
+    beat, beats = filler.ready.beat, []
+
+    def slow() -> None:
+        time.sleep(0.02)
+        beat()
+        beats.append(time.monotonic())
+
+    monkeypatch.setattr(filling, "_PIECE", 100)
+    monkeypatch.setattr(local, "STALL_SECONDS", 0.4)
+    monkeypatch.setattr(filler.ready, "beat", slow)
+    with LocalModel(manifest, patience=60) as model, ThreadPoolExecutor(1) as pool:
+        published = pool.submit(publish, filler.shelf, filler.plan, filler.ready)
+        assert model.wait_whole() == filler.shelf.whole
+        published.result()
+    assert beats[-1] - beats[0] > 2 * local.STALL_SECONDS
+
+
+def test_a_publisher_of_which_nothing_is_heard_is_given_up(
+    filler: Filler, manifest: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _begun(filler)
+    monkeypatch.setattr(local, "STALL_SECONDS", 0.1)
+    with LocalModel(manifest, patience=60) as model, pytest.raises(WeightsError, match="nothing arrived"):
+        model.wait_whole()
+
+
+def test_looking_at_the_bytes_after_a_restart_is_progress(
+    filler: Filler, restart: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _begun(filler)
+    before = filler.ready.signs
+    restart()
+    distrust(filler.ready, filler.plan, filler.shelf)
+    assert filler.ready.signs[1] == before[1] + len(filler.plan.chunks)
 
 
 def test_all_is_on_disk_before_the_model_has_its_final_name(
