@@ -152,7 +152,7 @@ class ReadyMap:
     @property
     def boot(self) -> str:
         """The boot of the machine in which its marks are known to be true, as it says now."""
-        return self._map[_BOOT_AT : _BOOT_AT + _BOOT_BYTES].rstrip(b"\0").decode()
+        return self._map[_BOOT_AT : _BOOT_AT + _BOOT_BYTES].rstrip(b"\0").decode(errors="replace")
 
     @property
     def believed(self) -> bool:

@@ -87,6 +87,16 @@ def test_marks_of_another_boot_are_believed_once_somebody_has_begun_in_this_one(
         one.close()
 
 
+def test_a_boot_that_cannot_be_read_is_another_one(filler: ReadyMap, path: Path) -> None:
+    filler.mark(3, digest(3))
+    with path.open("r+b") as file:
+        file.seek(24)
+        file.write(b"\xff" * 36)
+    reader = ReadyMap(path, writable=False)
+    assert not reader.ready([3])
+    reader.close()
+
+
 def test_a_new_map_is_believed_once_it_is_begun(path: Path) -> None:
     made = ReadyMap.made(path, CHUNKS)
     made.mark(3, digest(3))
