@@ -90,3 +90,18 @@ def test_a_projection_that_is_missing_is_named_beside_padding_too(
     name = "w2_weight" if shard == "w2" else "w13_weight"
     with pytest.raises(WeightsError, match=f"lacks weights, or parts of them, for experts.{name};"):
         completeness.refuse_missing(None, "m")
+
+
+@pytest.mark.parametrize("missing", [0, 5, 15])
+def test_a_part_of_a_fused_parameter_that_is_missing_is_named(missing: int) -> None:
+    """Of a layer that nobody pads: every row counts."""
+    model = torch.nn.Module()
+    model.qkv = torch.nn.Linear(32, 16, bias=False, dtype=torch.bfloat16)
+    model.qkv.quant_method = type("UnquantizedLinearMethod", (), {})()
+    completeness = Completeness(model)
+    rows = [row for row in range(16) if row != missing]
+    model.qkv.weight.data[rows] = 1.0
+    with pytest.raises(WeightsError, match=r"for qkv\.weight;"):
+        completeness.refuse_missing(None, "m")
+    model.qkv.weight.data[missing] = 1.0
+    completeness.refuse_missing(None, "m")
