@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
@@ -91,7 +91,8 @@ def list_under(prefix_uri: str, options: ObjectStoreOptions | None = None) -> It
     with translated(prefix_uri):
         for page in store.list(prefix or None):
             for meta in page:
-                yield _info(root + meta["path"], meta)
+                info = _info(root + meta["path"], meta)
+                yield replace(info, etag=_quoted(info.etag))
 
 
 def stream(uri: str, options: ObjectStoreOptions | None = None) -> Iterator[bytes]:
@@ -262,6 +263,11 @@ def _not_allowed(uri: str) -> PermissionError:
 def _info(uri: str, meta: ObjectMeta) -> ObjectInfo:
     etag = meta.get("e_tag")
     return ObjectInfo(uri=uri, size=meta["size"], version=meta.get("version") or etag, etag=etag)
+
+
+def _quoted(etag: str | None) -> str | None:
+    """An ETag as headers write it (RFC 9110, 8.8.3): Azure's listings leave its quotes out."""
+    return etag if not etag or etag.startswith(('"', "W/")) else f'"{etag}"'
 
 
 def _open(uri: str, options: ObjectStoreOptions | None) -> tuple[ObjectStore, str]:

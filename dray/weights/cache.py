@@ -8,6 +8,7 @@
     ROOT/KEY.partial/    the files while they are filled, with .dray-ready, the map of what is there
     ROOT/KEY/            the same folder once it is complete and sound
     ROOT/KEY.engine/     what an engine is given: configuration, tokenizer, the weights' true headers
+    ROOT/KEY.gone-*/     one of these folders while it is removed; the next who looks goes on with that
 
 All locks are the kernel's: whoever dies lets go of them.
 """
@@ -17,6 +18,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import secrets
 import shutil
 import time
 from collections.abc import Iterator
@@ -26,6 +28,7 @@ from pathlib import Path
 from typing import IO
 
 from dray.errors import WeightsError
+from dray.requests.files import sync_folder
 from dray.weights.description import describe, read_description
 from dray.weights.manifest import Manifest
 from dray.weights.places import Place, places, prepare, room, withdraw
@@ -34,6 +37,7 @@ READY = ".dray-ready"
 DESCRIPTION = ".dray-model.json"
 _LOCK = ".lock"
 _KEY = re.compile("[0-9a-f]{64}")
+_GONE = re.compile(r"[0-9a-f]{64}\.gone-[0-9a-f]+")
 _FOLDERS = ("", ".partial", ".engine", ".engine-new")
 
 
@@ -214,7 +218,9 @@ def _size(shelf: Shelf) -> int:
 
 
 def _models(place: Place) -> list[Kept]:
-    keys = {key for path in place.root.iterdir() if _KEY.fullmatch(key := path.name.split(".")[0])}
+    _sweep(place.root)
+    names = [path.name for path in place.root.iterdir() if not _GONE.fullmatch(path.name)]
+    keys = {key for name in names if _KEY.fullmatch(key := name.split(".")[0])}
     return [_kept(Shelf(place=place, key=key)) for key in keys]
 
 
@@ -265,10 +271,22 @@ def _remove(shelf: Shelf) -> bool:
 
 
 def _remove_locked(shelf: Shelf) -> None:
+    """Under another name first: who is killed meanwhile leaves no part of it that looks like the whole."""
+    root = shelf.place.root
     for suffix in _FOLDERS:
-        shutil.rmtree(shelf.place.root / f"{shelf.key}{suffix}", ignore_errors=True)
+        with suppress(FileNotFoundError):
+            (root / f"{shelf.key}{suffix}").rename(root / f"{shelf.key}.gone-{secrets.token_hex(8)}")
+    sync_folder(root)
+    _sweep(root)
     for file in (shelf.fill_lock, shelf.use_lock):
         file.unlink(missing_ok=True)
+
+
+def _sweep(root: Path) -> None:
+    """Go on with removals that were begun, here or by somebody who was killed."""
+    for path in root.iterdir():
+        if _GONE.fullmatch(path.name):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,6 +21,8 @@ from dray.weights.header import HEADER_LIMIT
 from dray.weights.manifest import Manifest
 from dray.weights.ready import ReadyMap, boot_id
 
+_PIECE = 8 << 20  # bytes that are hashed at once
+
 
 def lay_out(folder: Path, manifest: Manifest) -> None:
     """All files in their sizes, as holes, and what the model is."""
@@ -34,14 +36,21 @@ def lay_out(folder: Path, manifest: Manifest) -> None:
     (folder / DESCRIPTION).write_text(describe(manifest))
 
 
-def distrust(ready: ReadyMap, plan: ChunkPlan, folder: Path) -> None:
-    """After a restart of the machine, believe only the chunks whose bytes are what the map says."""
+def distrust(ready: ReadyMap, plan: ChunkPlan, shelf: Shelf) -> None:
+    """After a restart of the machine, keep only the marks of chunks whose bytes are what the map says.
+
+    The engine's folder is made anew: nothing says what of it reached the disk.
+    """
     if ready.boot == boot_id():
         return
-    for number, mark in enumerate(ready.marks):
+    if shelf.engine.is_dir():
+        shutil.rmtree(shelf.engine)
+    for number, mark in enumerate(ready.noted):
         chunk = plan.chunks[number]
-        if mark and _digest(folder / plan.manifest.files[chunk.file].name, chunk) != ready.digest(number):
+        path = shelf.partial / plan.manifest.files[chunk.file].name
+        if mark and _digest(path, chunk) != ready.digest(number):
             ready.unmark(number)
+        ready.beat()
 
 
 def _digest(path: Path, chunk: Chunk) -> bytes:
@@ -104,17 +113,18 @@ def publish(shelf: Shelf, plan: ChunkPlan, ready: ReadyMap) -> None:
     with _doubted(plan, ready):
         check_checkpoint(shelf.partial)
         for file in plan.manifest.files:
-            if file.sha256 and not file.digests and _sha256(shelf.partial / file.name) != file.sha256:
+            if not file.sha256 or file.digests:
+                continue
+            if _sha256(shelf.partial / file.name, ready.beat) != file.sha256:
                 shutil.rmtree(shelf.engine, ignore_errors=True)
                 raise WeightsError(
                     f"{plan.manifest.uri}/{file.name}: its SHA-256 is not the one that the hub says"
                 )
-    for path in shelf.partial.iterdir():
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    for folder in (shelf.engine, shelf.partial):  # the engine's too: it is not made again for what is whole
+        for path in folder.iterdir():
+            _sync(path)
+            ready.beat()
+        sync_folder(folder)
     shelf.partial.rename(shelf.whole)
     sync_folder(shelf.place.root)
 
@@ -131,6 +141,19 @@ def _doubted(plan: ChunkPlan, ready: ReadyMap) -> Iterator[None]:
         raise
 
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sha256(path: Path, beat: Callable[[], None]) -> str:
+    """The SHA-256 of a file in hexadecimal; ``beat`` is called for each piece."""
+    digest, piece = hashlib.sha256(), memoryview(bytearray(_PIECE))
+    with path.open("rb", buffering=0) as stream:
+        while count := stream.readinto(piece):
+            digest.update(piece[:count])
+            beat()
+    return digest.hexdigest()

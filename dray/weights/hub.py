@@ -1,19 +1,21 @@
 """Model repositories laid out as on the Hugging Face hub: ``hf://ORG/NAME[@REVISION]``.
 
-The revision becomes a commit when the model is looked at, so what is read later is that commit. Large files
-answer with a redirect to a signed address elsewhere, which is asked for anew when it is old; the token goes
-to the hub alone. ``HF_ENDPOINT`` names another hub, ``HF_TOKEN`` (or the file that ``hf auth login`` writes)
-who asks. https://huggingface.co/docs/hub/api
+The revision becomes a commit when the model is looked at, so what is read later is that commit. A repository
+that was renamed answers with a redirect to its new name, large files with one to a signed address elsewhere,
+which is asked for anew when it is old; the token goes to the hub alone. ``HF_ENDPOINT`` names another hub,
+``HF_TOKEN`` (or the file that ``hf auth login`` writes) who asks. https://huggingface.co/docs/hub/api
 """
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import re
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from email.message import Message
 from pathlib import Path
@@ -21,11 +23,18 @@ from typing import IO, Any
 from urllib.parse import quote, urljoin, urlsplit
 
 from dray.errors import ConfigError
+from dray.requests.addresses import refuse_metadata
 from dray.weights.manifest import Manifest, ModelFile
 
 SCHEME = "hf://"
 _NAME = re.compile(r"hf://([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
 _TIMEOUT = 30.0
+_REDIRECTS = (301, 302, 303, 307, 308)
+_MOST_REDIRECTS = 5
+
+
+class BusyError(OSError):
+    """The hub wants to be asked later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,10 +67,19 @@ def look(uri: str) -> Repository:
         raise ConfigError(f"model {uri}: write it as hf://ORG/NAME or hf://ORG/NAME@REVISION")
     name, revision = match[1], match[2] or "main"
     page = f"{_endpoint()}/api/models/{name}/revision/{quote(revision, safe='')}?blobs=true"
-    found = json.loads(_opened(page, uri).read())
-    commit = found["sha"]
-    entries = [entry for entry in found["siblings"] if "/" not in entry["rfilename"]]
-    files = {entry["rfilename"]: _file(name, commit, entry) for entry in entries}
+    try:
+        found = json.loads(_page(page, uri))
+        commit = str(found["sha"])
+        entries = [entry for entry in found["siblings"] if "/" not in entry["rfilename"]]
+        files = {entry["rfilename"]: _file(name, commit, entry) for entry in entries}
+    except (FileNotFoundError, PermissionError) as error:
+        raise ConfigError(
+            f"model {uri}: no such repository or revision, or not for us to read ({error})"
+        ) from None
+    except OSError as error:
+        raise ConfigError(f"model {uri}: the hub at {_endpoint()} does not answer: {error}") from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise ConfigError(f"model {uri}: what answers at {_endpoint()} is no hub") from None
     return Repository(name=name, commit=commit, files=files)
 
 
@@ -72,8 +90,9 @@ def read(file: ModelFile, start: int, end: int) -> bytes:
         OSError: they cannot be read.
     """
     place, headers = address(file)
-    request = urllib.request.Request(place, headers={**headers, "Range": f"bytes={start}-{end - 1}"})  # noqa: S310
-    with _open(request, file.name) as answer:
+    with _answer(place, {**headers, "Range": f"bytes={start}-{end - 1}"}, file.name) as answer:
+        if answer.status in _REDIRECTS:
+            raise OSError(f"{file.name}: it is elsewhere by now")
         body = bytes(answer.read(end - start + 1))
     if len(body) < end - start:
         raise OSError(f"{len(body):,} bytes came for {end - start:,}")
@@ -84,18 +103,22 @@ def address(file: ModelFile) -> tuple[str, dict[str, str]]:
     """Where a file's bytes are now, and the headers to ask with. The address may be signed: a secret.
 
     Raises:
+        PermissionError: it is not for us to read.
+        FileNotFoundError: there is none.
+        BusyError: the hub wants to be asked later.
         OSError: the hub does not say.
     """
     assert file.url is not None
-    request = urllib.request.Request(file.url, headers=_authorization(), method="HEAD")  # noqa: S310
-    answer = _open(request, file.name)
-    answer.close()
-    location = answer.headers.get("Location")
-    if location is None:
-        return file.url, _authorization()
-    target = urljoin(file.url, location)
-    same_host = urlsplit(target).netloc == urlsplit(file.url).netloc
-    return target, _authorization() if same_host and "Signature=" not in target else {}
+    url = file.url
+    for _ in range(_MOST_REDIRECTS):
+        with _answer(url, _authorization(), file.name, method="HEAD") as answer:
+            target = _target(answer, url)
+        if target is None:
+            return url, _authorization()
+        if _server(target) != _server(file.url) or "Signature=" in target:
+            return target, {}
+        url = target
+    raise OSError(f"{file.name}: redirected again and again")
 
 
 def with_files(repository: Repository, names: list[str]) -> Manifest:
@@ -129,36 +152,65 @@ def _authorization() -> dict[str, str]:
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     """A redirect is an answer: urllib would send the token along."""
 
-    def redirect_request(
-        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Message, newurl: str
-    ) -> None:
-        """None."""
+    def http_error_302(
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Message
+    ) -> Any:
+        """The answer itself."""
+        return fp
+
+    http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
 
 
 _opener = urllib.request.build_opener(_NoRedirect)
 
 
-def _open(request: urllib.request.Request, name: str) -> Any:
+@contextmanager
+def _answer(url: str, headers: Mapping[str, str], name: str, *, method: str = "GET") -> Iterator[Any]:
+    """The answer of a server, a redirect too; every error is an OSError that calls it ``name``."""
+    request = urllib.request.Request(url, headers=dict(headers), method=method)  # noqa: S310
     try:
-        return _opener.open(request, timeout=_TIMEOUT)
+        with _opener.open(request, timeout=_TIMEOUT) as answer:
+            yield answer
     except urllib.error.HTTPError as error:
-        if error.code in (301, 302, 303, 307, 308):
-            return error
-        if error.code in (401, 403):
-            raise PermissionError(f"not allowed: {name} (HTTP {error.code}); is HF_TOKEN set?") from None
-        if error.code == 404:
-            raise FileNotFoundError(f"no such file: {name}") from None
-        raise OSError(f"{name}: HTTP {error.code}") from None
+        raise _refusal(error.code, name) from None
     except urllib.error.URLError as error:
         raise OSError(f"{name}: {error.reason}") from None
+    except http.client.HTTPException as error:
+        raise OSError(f"{name}: {type(error).__name__}") from None
 
 
-def _opened(page: str, uri: str) -> Any:
-    try:
-        return _open(urllib.request.Request(page, headers=_authorization()), uri)  # noqa: S310
-    except (FileNotFoundError, PermissionError) as error:
-        raise ConfigError(
-            f"model {uri}: no such repository or revision, or not for us to read ({error})"
-        ) from None
-    except OSError as error:
-        raise ConfigError(f"model {uri}: the hub at {_endpoint()} does not answer: {error}") from None
+def _refusal(status: int, name: str) -> OSError:
+    if status in (401, 403):
+        return PermissionError(f"not allowed: {name} (HTTP {status}); is HF_TOKEN set?")
+    if status == 404:
+        return FileNotFoundError(f"no such file: {name}")
+    if status == 429 or status >= 500:
+        return BusyError(f"{name}: HTTP {status}")
+    return OSError(f"{name}: HTTP {status}")
+
+
+def _target(answer: Any, url: str) -> str | None:
+    """Where an answer from ``url`` sends who asked; None where it is no redirect."""
+    location = answer.headers.get("Location") if answer.status in _REDIRECTS else None
+    return None if location is None else urljoin(url, location)
+
+
+def _server(url: str) -> tuple[str, str]:
+    """Who gets what is sent there."""
+    parts = urlsplit(url)
+    return parts.scheme, parts.netloc
+
+
+def _page(url: str, name: str) -> bytes:
+    """What is at an address of the hub, or where it redirects to; the token stays at the hub."""
+    first = _server(url)
+    for _ in range(_MOST_REDIRECTS):
+        with _answer(url, _authorization() if _server(url) == first else {}, name) as answer:
+            target = _target(answer, url)
+            if target is None:
+                return bytes(answer.read())
+        if not target.startswith(("https://", "http://")):  # urllib would open files, too
+            raise OSError(f"{name}: redirected to {urlsplit(target).scheme}:")
+        refuse_metadata(target)
+        url = target
+    raise OSError(f"{name}: redirected again and again")

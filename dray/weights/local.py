@@ -68,6 +68,7 @@ class LocalModel:
         self._stack = ExitStack()
         self.shelf: Shelf = self._stack.enter_context(attached(manifest))
         self._map: ReadyMap | None = None
+        self._generation: int | None = None  # of the map, when what the engine loads was given to it
         self._transfer: Transfer | None = None
         self._closed = threading.Event()
         self._settled = threading.Event()  # who fills it now is known: a failure in the map is no older one
@@ -95,22 +96,27 @@ class LocalModel:
     def ready(self) -> ReadyMap:
         """What of it is there; waits until the one who fills has made the map."""
         deadline = time.monotonic() + STALL_SECONDS
-        while self._map is None:
-            with suppress(FileNotFoundError):
-                self._map = ReadyMap(self.shelf.file(READY), writable=False)
-                break
+        while (found := self._opened_map()) is None:
             if self._error is not None:
                 raise self._error
             if time.monotonic() > deadline:
                 raise WeightsError(f"model {self.manifest.uri}: nobody fills {self.shelf.partial}")
             time.sleep(0.002)
+        return found
+
+    def _opened_map(self) -> ReadyMap | None:
+        """The map, once there is one."""
+        if self._map is None:
+            whole = self.shelf.whole.is_dir()
+            folder = self.shelf.whole if whole else self.shelf.partial
+            with suppress(FileNotFoundError):
+                self._map = ReadyMap(folder / READY, writable=False, published=whole)
         return self._map
 
     def marks(self) -> bytes:
         """What is there, a byte a chunk; all zeros while nobody has begun."""
-        if self._map is None and not self.shelf.file(READY).exists():
-            return bytes(len(self.plan.chunks))
-        return self.ready.marks
+        ready = self._opened_map()
+        return bytes(len(self.plan.chunks)) if ready is None else ready.marks
 
     def progress(self) -> tuple[int, int]:
         """Bytes that are there, and bytes in all."""
@@ -119,7 +125,8 @@ class LocalModel:
 
     def span(self) -> tuple[float, float]:
         """When the latest fetch began and when its latest chunk came (seconds since 1970); zeros before."""
-        return self.ready.span if self._map is not None or self.shelf.file(READY).exists() else (0.0, 0.0)
+        ready = self._opened_map()
+        return (0.0, 0.0) if ready is None else ready.span
 
     def failure(self) -> str | None:
         """Why it cannot be had, as things are."""
@@ -153,20 +160,35 @@ class LocalModel:
         Raises:
             WeightsError: the model cannot be had, or is damaged.
         """
-        self._wait(self.shelf.engine.is_dir, alive)
+        self._wait(self._engine_made, alive)
         return self.shelf.engine
 
     def wait_whole(self, alive: Callable[[], None] = lambda: None) -> Path:
         """The folder of the complete model, once it is complete and sound.
 
         Raises:
-            WeightsError: the model cannot be had, or is damaged.
+            WeightsError: the model cannot be had, or is damaged; or parts of it were, which may have been
+                loaded since :meth:`wait_engine` returned, and were fetched anew.
         """
         self._wait(self.shelf.whole.is_dir, alive)
+        if self._generation is not None and self._generation != self.ready.generation:
+            raise WeightsError(
+                f"model {self.manifest.uri}: what was loaded of it was damaged, and fetched anew since"
+            )
         return self.shelf.whole
 
+    def _engine_made(self) -> bool:
+        """Whether its folder is there, and none that is left of an earlier boot: what fills removes that."""
+        ready = self._opened_map()
+        if not (self.shelf.whole.is_dir() or (ready is not None and ready.believed)):
+            return False
+        if ready is not None:
+            self._generation = ready.generation
+        # Last: it is removed before its map is believed, and before chunks are unmarked.
+        return self.shelf.engine.is_dir()
+
     def _wait(self, done: Callable[[], bool], alive: Callable[[], None]) -> None:
-        moved, count = time.monotonic(), -1
+        moved, signs = time.monotonic(), (-1, 0)
         while not done():
             alive()
             if not self._settled.wait(0.005):
@@ -176,8 +198,8 @@ class LocalModel:
             ready = self.ready
             if ready.failure is not None:
                 raise WeightsError(ready.failure)
-            if (found := ready.marks.count(1)) != count:
-                moved, count = time.monotonic(), found
+            if (found := ready.signs) != signs:
+                moved, signs = time.monotonic(), found
             if time.monotonic() - moved > STALL_SECONDS:
                 raise WeightsError(f"model {self.manifest.uri}: nothing arrived for {STALL_SECONDS:.0f} s")
             time.sleep(0.005)
@@ -230,7 +252,8 @@ class LocalModel:
                 ready.close()
 
     def _fill_map(self, ready: ReadyMap, lock: int) -> None:
-        distrust(ready, self.plan, self.shelf.partial)
+        ready.forget()  # what it says of failures from now on is of this try
+        distrust(ready, self.plan, self.shelf)
         ready.begin()
         self._settled.set()
         engine = EngineFolder(self.shelf, self.plan, ready)

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import hmac
 import http.client
-import os
 import secrets
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import BinaryIO
 from urllib.parse import urlsplit
 
+from dray.weights.chunks import Chunk
 from dray.weights.local import LocalModel
 from dray.weights.origin import Address
 
@@ -91,27 +92,25 @@ class _Handler(BaseHTTPRequestHandler):
             return
         chunk, file = model.plan.chunks[number], model.manifest.files[model.plan.chunks[number].file]
         try:
-            descriptor = os.open(model.shelf.file(file.name), os.O_RDONLY)
+            source = model.shelf.file(file.name).open("rb")
         except FileNotFoundError:
             self._refuse(404)
             return
+        with source:
+            self._send(source, chunk, file.size, model.ready.digest(number))
+
+    def _send(self, source: BinaryIO, chunk: Chunk, size: int, digest: bytes) -> None:
+        """The chunk of a file of ``size`` bytes; a connection that does not take all of it is closed."""
         try:
-            self._head(
-                206,
-                chunk.size,
-                {
-                    "Content-Range": f"bytes {chunk.start}-{chunk.end - 1}/{file.size}",
-                    DIGEST_HEADER: model.ready.digest(number).hex(),
-                },
-            )
+            span = f"bytes {chunk.start}-{chunk.end - 1}/{size}"
+            self._head(206, chunk.size, {"Content-Range": span, DIGEST_HEADER: digest.hex()})
             self.wfile.flush()
-            at = chunk.start
-            while at < chunk.end:
-                at += os.sendfile(self.connection.fileno(), descriptor, at, chunk.end - at)
+            # Not os.sendfile: with a timeout the socket does not block, and its buffer is soon full.
+            sent = self.connection.sendfile(source, chunk.start, chunk.size)
         except OSError:
+            sent = 0
+        if sent < chunk.size:
             self.close_connection = True
-        finally:
-            os.close(descriptor)
 
     def _number(self, model: LocalModel, name: str) -> int | None:
         """The chunk that is asked for: exactly one, by its range."""

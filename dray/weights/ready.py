@@ -3,6 +3,8 @@
 Layout: a page of :data:`_HEAD` (little endian), a byte a chunk (1 once its verified bytes are in their
 file), 32 bytes of digest a chunk. Only the process that holds the model's lock writes. A mark is set after
 the write of its bytes has returned, and both go through the kernel, so who sees the mark sees the bytes.
+That is true for one boot of the machine: marks may reach a disk ahead of their bytes. After another one,
+nobody believes them until whoever fills has looked at the bytes and written the new boot's id.
 """
 
 from __future__ import annotations
@@ -24,37 +26,41 @@ POLL_SECONDS = 0.001
 _MAGIC = b"dray-rdy"
 _HEAD = struct.Struct("<8sIIQ36s")  # magic, chunks, state, chunks ready, boot id
 _STATE_AT = 12
+_BOOT_AT, _BOOT_BYTES = 24, 36
 _SPAN = struct.Struct("<dd")  # when the fetch began, and when the last chunk came
 _SPAN_AT = 128
+_COUNT = struct.Struct("<Q")
+_GENERATION_AT, _BEATS_AT = 144, 152
 _TEXT_AT, _TEXT_BYTES = 1024, 2048
 _PAGE = 4096
 _FILLING, _WHOLE, _FAILED = 0, 1, 2
 
 
 class ReadyMap:
-    """The map of one model's chunks. Opened by readers; made by who fills it."""
+    """The map of one model's chunks. Opened by readers; made by who fills it.
 
-    def __init__(self, path: Path, *, writable: bool) -> None:
+    ``published``: the model is complete, and on disk before its map said so; every boot may believe it.
+    """
+
+    def __init__(self, path: Path, *, writable: bool, published: bool = False) -> None:
         self._path = path
         descriptor = os.open(path, os.O_RDWR if writable else os.O_RDONLY)
         try:
-            magic, self.chunks, _, _, boot = _HEAD.unpack(
-                os.pread(descriptor, _HEAD.size, 0).ljust(_HEAD.size)
-            )
+            magic, self.chunks, *_ = _HEAD.unpack(os.pread(descriptor, _HEAD.size, 0).ljust(_HEAD.size))
             if magic != _MAGIC or os.fstat(descriptor).st_size != _size(self.chunks):
                 raise WeightsError(f"{path}: not a map of ready chunks; remove {path.parent}")
             access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
             self._map = mmap.mmap(descriptor, 0, access=access)
         finally:
             os.close(descriptor)
-        self.boot: str = boot.decode().rstrip("\0")
+        self._believed = published
 
     @classmethod
     def made(cls, path: Path, chunks: int) -> ReadyMap:
-        """The map at ``path``, a new one where there is none for this many chunks."""
+        """The map at ``path``; a new one, which nobody believes yet, where none is for this many chunks."""
         if not path.is_file() or path.stat().st_size != _size(chunks):
             fresh = path.with_suffix(".new")
-            head = _HEAD.pack(_MAGIC, chunks, _FILLING, 0, boot_id().encode())
+            head = _HEAD.pack(_MAGIC, chunks, _FILLING, 0, b"")
             with fresh.open("wb") as file:
                 file.write(head)
                 file.flush()
@@ -69,12 +75,16 @@ class ReadyMap:
 
     # -- the one who fills ------------------------------------------------------------------
 
-    def begin(self) -> None:
+    def forget(self) -> None:
         """Forget how an earlier try ended; its marks stay."""
         self._map[_TEXT_AT : _TEXT_AT + _TEXT_BYTES] = bytes(_TEXT_BYTES)
         self._set_state(_FILLING)
+
+    def begin(self) -> None:
+        """Forget how an earlier try ended; its marks stay, and are true in this boot of the machine."""
+        self.forget()
         _SPAN.pack_into(self._map, _SPAN_AT, time.time(), time.time())
-        self._map[_HEAD.size - 36 : _HEAD.size] = boot_id().encode().ljust(36, b"\0")
+        self._map[_BOOT_AT : _BOOT_AT + _BOOT_BYTES] = boot_id().encode().ljust(_BOOT_BYTES, b"\0")
 
     def mark(self, number: int, digest: bytes) -> None:
         """The bytes of a chunk are in place, verified, and have this digest."""
@@ -86,6 +96,11 @@ class ReadyMap:
     def unmark(self, number: int) -> None:
         """A chunk's bytes cannot be relied on."""
         self._map[_PAGE + number] = 0
+        self._count(_GENERATION_AT)  # last: who saw the mark sees this change
+
+    def beat(self) -> None:
+        """Whoever fills it goes on, though no chunk is marked: it verifies, or waits for the disk."""
+        self._count(_BEATS_AT)
 
     def finish(self) -> None:
         """All chunks are in place, and the model is sound."""
@@ -96,6 +111,9 @@ class ReadyMap:
         text = reason.encode()[: _TEXT_BYTES - 1].decode(errors="ignore").encode()
         self._map[_TEXT_AT : _TEXT_AT + _TEXT_BYTES] = text.ljust(_TEXT_BYTES, b"\0")
         self._set_state(_FAILED)
+
+    def _count(self, at: int) -> None:
+        _COUNT.pack_into(self._map, at, _COUNT.unpack_from(self._map, at)[0] + 1)
 
     def _set_state(self, state: int) -> None:
         self._map[_STATE_AT : _STATE_AT + 4] = struct.pack("<I", state)
@@ -121,9 +139,36 @@ class ReadyMap:
         return began, ended
 
     @property
+    def signs(self) -> tuple[int, int]:
+        """Another pair whenever whoever fills it got on: chunks that are ready, and beats."""
+        return self.marks.count(1), _COUNT.unpack_from(self._map, _BEATS_AT)[0]
+
+    @property
+    def generation(self) -> int:
+        """Another one whenever chunks that were ready are so no longer."""
+        found: int = _COUNT.unpack_from(self._map, _GENERATION_AT)[0]
+        return found
+
+    @property
+    def boot(self) -> str:
+        """The boot of the machine in which its marks are known to be true, as it says now."""
+        return self._map[_BOOT_AT : _BOOT_AT + _BOOT_BYTES].rstrip(b"\0").decode(errors="replace")
+
+    @property
+    def believed(self) -> bool:
+        """Whether its marks are true: whoever fills has begun in this boot of the machine."""
+        self._believed = self._believed or self.boot == boot_id()
+        return self._believed
+
+    @property
+    def noted(self) -> bytes:
+        """A byte for each chunk, 1 where it was marked, in whichever boot of the machine."""
+        return self._map[_PAGE : _PAGE + self.chunks]
+
+    @property
     def marks(self) -> bytes:
         """A byte for each chunk, 1 where it is ready."""
-        return self._map[_PAGE : _PAGE + self.chunks]
+        return self.noted if self.believed else bytes(self.chunks)
 
     def digest(self, number: int) -> bytes:
         """The digest of a ready chunk."""
@@ -132,7 +177,7 @@ class ReadyMap:
 
     def ready(self, numbers: Iterable[int]) -> bool:
         """Whether all these chunks are ready."""
-        return all(self._map[_PAGE + number] for number in numbers)
+        return self.believed and all(self._map[_PAGE + number] for number in numbers)
 
     def wait(
         self,
@@ -145,21 +190,22 @@ class ReadyMap:
         """Wait until these chunks are ready; returns the seconds waited.
 
         Raises:
-            WeightsError: they never will be, or nothing at all arrived for ``stall`` seconds.
+            WeightsError: they never will be, or there was no sign of progress for ``stall`` seconds.
         """
         if self.ready(numbers):
             return 0.0
         began = moved = time.monotonic()
-        count = -1
+        signs = (-1, 0)
         while not self.ready(numbers):
             if (failure := self.failure) is not None:
                 raise WeightsError(failure)
             now = time.monotonic()
-            if (found := self.marks.count(1)) != count:
-                count, moved = found, now
+            if (found := self.signs) != signs:
+                signs, moved = found, now
             elif now - moved > stall:
                 raise WeightsError(
-                    f"{what}: nothing arrived for {stall:.0f} s ({count} of {self.chunks} chunks are there); "
+                    f"{what}: nothing arrived for {stall:.0f} s "
+                    f"({signs[0]} of {self.chunks} chunks are there); "
                     "is the node's agent stopped, or the store unreachable?"
                 )
             alive()

@@ -19,6 +19,7 @@ from dray.errors import WeightsError
 from dray.requests.objects import ObjectStoreOptions
 from dray.weights import fetcher
 from dray.weights.chunks import Chunk, ChunkPlan
+from dray.weights.hub import BusyError
 from dray.weights.origin import Address, Origin
 from dray.weights.ready import ReadyMap
 from dray.weights.reasons import reason_of
@@ -154,7 +155,7 @@ class Transfer:
                 address = self._peers.address(ask.source, file.name)
                 etag = None
         except (OSError, KeyError) as error:
-            crew.answer_at_once({"order": ask.number, "error": "denied", "detail": str(error)})
+            crew.answer_at_once({"order": ask.number, "error": _kind(error), "detail": str(error)})
             return
         expected = self._plan.expected(ask.chunk)
         order = {
@@ -183,6 +184,15 @@ class Transfer:
         if schedule.done(ask, now, chunk.size):
             self._ready.mark(ask.chunk, bytes.fromhex(answer["digest"]))
             on_chunk(chunk)
+
+
+def _kind(error: Exception) -> str:
+    """Why an address could not be had, as the schedule counts it."""
+    if isinstance(error, PermissionError):
+        return "denied"
+    if isinstance(error, FileNotFoundError):
+        return "missing"
+    return "busy" if isinstance(error, BusyError) else "network"
 
 
 class _Crew:

@@ -25,9 +25,9 @@ class Completeness:
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = model
-        self._marked = dict(_markable(model))
-        for parameter in self._marked.values():
-            _starts(parameter).copy_(_mark(parameter))
+        self._marked = {name: _starts(rows) for name, rows in _markable(model)}
+        for starts in self._marked.values():
+            starts.copy_(_mark(starts))
 
     def refuse_missing(self, loaded: set[str] | None, name: str) -> None:
         """Refuse a model of which something was not loaded; ``loaded`` is what it says itself.
@@ -37,8 +37,8 @@ class Completeness:
         """
         unfilled = [
             parameter
-            for parameter, values in self._marked.items()
-            if bool((_starts(values) == _mark(values)).all(dim=-1).any())
+            for parameter, starts in self._marked.items()
+            if bool((starts == _mark(starts)).all(dim=-1).any())
         ]
         missing = sorted({*unfilled, *_untracked(self._model, loaded)})
         if missing:
@@ -50,7 +50,7 @@ class Completeness:
 
 
 def _markable(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Parameters that hold nothing yet, in rows of at least a mark's length."""
+    """Rows, of at least a mark's length, that hold nothing yet and get something of each checkpoint."""
     for module_name, module in model.named_modules():
         method = type(getattr(module, "quant_method", None)).__name__
         if not method.endswith(_UNINITIALISED):
@@ -59,15 +59,30 @@ def _markable(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
             data = parameter.data
             long_enough = data.dim() >= 2 and data.shape[-1] * data.element_size() >= len(_MARK)
             if long_enough and data.numel() and data.is_contiguous() and not data.is_meta:
-                yield f"{module_name}.{name}", data
+                yield f"{module_name}.{name}", _filled(data, name, module)
+
+
+def _filled(data: torch.Tensor, name: str, module: Any) -> torch.Tensor:
+    """The rows that a checkpoint fills, as a view.
+
+    Some kernels want the experts' sizes rounded up (vLLM 0.32, ``fused_moe/oracle/unquantized.py``). What is
+    beyond the checkpoint's sizes is not loaded: vLLM makes it zero afterwards.
+    """
+    config = getattr(module, "moe_config", None)
+    if config is not None and name == "w13_weight":
+        halves = 2 if config.is_act_and_mul else 1
+        rows = data.view(data.shape[0], halves, -1, data.shape[-1])
+        return rows[:, :, : config.intermediate_size_per_partition_unpadded]
+    if config is not None and name == "w2_weight":
+        return data[:, : config.hidden_dim_unpadded]
+    return data
 
 
 def _starts(data: torch.Tensor) -> torch.Tensor:
-    """The first bytes of each row, as a view: rows x 16."""
+    """The first bytes of each row, as a view: ... x 16."""
     import torch
 
-    rows = data.view(-1, data.shape[-1]).view(torch.uint8)
-    return rows[:, : len(_MARK)]
+    return data.view(torch.uint8)[..., : len(_MARK)]
 
 
 def _mark(data: torch.Tensor) -> torch.Tensor:

@@ -84,7 +84,8 @@ class StreamedWeights:
         except (FileNotFoundError, WeightsError):
             if not shelf.whole.is_dir():
                 raise
-            place, description, ready = _opened(shelf.whole)  # it was published, perhaps at this moment
+            # It was published, perhaps at this moment.
+            place, description, ready = _opened(shelf.whole, published=True)
         sizes = {file.name: (number, file.size) for number, file in enumerate(description.files)}
         files = _files(folder, place, sizes)
         return cls(name=description.uri, files=files, plan=description.plan(), ready=ready)
@@ -138,8 +139,9 @@ class StreamedWeights:
         return torch.frombuffer(mapping, dtype=dtype, count=count, offset=start).view(shape)
 
 
-def _opened(place: Path) -> tuple[Path, Description, ReadyMap]:
-    return place, read_description(place / DESCRIPTION), ReadyMap(place / READY, writable=False)
+def _opened(place: Path, *, published: bool = False) -> tuple[Path, Description, ReadyMap]:
+    description = read_description(place / DESCRIPTION)
+    return place, description, ReadyMap(place / READY, writable=False, published=published)
 
 
 def _refuse_to_be_left() -> None:

@@ -15,14 +15,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from dray.errors import ConfigError, WeightsError
 from dray.requests import ObjectStoreOptions
-from dray.weights import LocalModel, check_remote, read_manifest
+from dray.weights import LocalModel, check_remote, filling, read_manifest, ready
 from dray.weights.cache import READY
 from dray.weights.checkpoint import INDEX
 from dray.weights.chunks import ChunkPlan
+from dray.weights.loading.streamed import StreamedWeights
 from dray.weights.manifest import Manifest
 from dray.weights.places import CACHE_VARIABLE
 from dray.weights.ready import ReadyMap
@@ -165,6 +166,34 @@ def test_a_killed_fetch_is_gone_on_with(
     left = sum(chunk.size for chunk in ChunkPlan(manifest).chunks if not finished[chunk.number])
     assert sum(server.served().values()) == left < manifest.size
     assert (folder / SECOND).read_bytes() == (origin / SECOND).read_bytes()
+
+
+def test_after_a_restart_what_the_disk_lost_is_read_again_before_anybody_loads_it(
+    server: EmulatorProcess, origin: Path, manifest: Manifest, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = _in_small_chunks(manifest)
+    partial = cache / f"{manifest.key}.partial"
+    server.behave(node_rate=8e6)
+    with LocalModel(manifest, server.options) as model:
+        model.wait_engine()
+        while model.marks().count(1) < 8:
+            time.sleep(0.02)
+    found = ReadyMap(partial / READY, writable=False)
+    plan, marked = ChunkPlan(manifest), found.marks
+    lost = [chunk for chunk in plan.chunks if marked[chunk.number]][-1]
+    with (partial / manifest.files[lost.file].name).open("r+b") as file:
+        file.seek(lost.start)
+        file.write(bytes(lost.size))
+    for module in (filling, ready):
+        monkeypatch.setattr(module, "boot_id", lambda: "another")
+    server.behave()
+    with LocalModel(manifest, server.options) as model:
+        weights = {name: tensor.numpy() for name, tensor in StreamedWeights.of(model.wait_engine()).tensors()}
+        model.wait_whole()
+    for name, file_name in (("embed", FIRST), ("head", SECOND)):
+        assert weights[name].tobytes() == load_file(origin / file_name)[name].tobytes()
+    left = sum(chunk.size for chunk in plan.chunks if not marked[chunk.number])
+    assert sum(server.served().values()) == left + lost.size
 
 
 def test_a_model_that_changes_is_refused(

@@ -316,6 +316,29 @@ def test_what_is_not_used_can_be_removed(place: Place) -> None:
         assert (place.root / keys[0]).is_dir()
 
 
+def test_of_a_model_whose_removal_was_cut_short_nothing_is_believed(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = _filled("a")
+    (place.root / f"{key}.engine").mkdir()
+
+    def killed(path: Path, ignore_errors: bool = False) -> None:
+        (path / "f").unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            evict(place, {key})
+        assert list(place.root.glob("*.gone-*"))
+    with attached(manifest("a")) as shelf:
+        assert not shelf.whole.exists()
+        assert not shelf.engine.exists()
+        assert shelf.partial.is_dir()
+        assert [model.key for model in kept(place)] == [key]
+        assert not list(place.root.glob("*.gone-*"))
+
+
 def test_with_the_last_model_the_folder_goes(place: Place) -> None:
     _filled("a")
     assert len(evict(place)) == 1

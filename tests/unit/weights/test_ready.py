@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from dray.errors import WeightsError
+from dray.weights import ready
 from dray.weights.ready import ReadyMap, boot_id
 
 pytestmark = pytest.mark.unit
@@ -63,6 +64,46 @@ def test_each_mark_is_seen_with_its_digest(filler: ReadyMap, reader: ReadyMap, r
         assert reader.ready(numbers[:done])
         assert reader.marks.count(1) == done
     assert all(reader.digest(number) == digest(number) for number in range(CHUNKS))
+
+
+def test_marks_of_another_boot_are_believed_once_somebody_has_begun_in_this_one(
+    filler: ReadyMap, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filler.mark(3, digest(3))
+    monkeypatch.setattr(ready, "boot_id", lambda: "another")
+    reader, published = ReadyMap(path, writable=False), ReadyMap(path, writable=False, published=True)
+    assert not reader.ready([3])
+    assert not reader.ready([])
+    assert reader.marks == bytes(CHUNKS)
+    assert reader.noted.index(1) == 3
+    assert published.ready([3])
+    with pytest.raises(WeightsError, match="nothing arrived"):
+        reader.wait(range(3, 4), what="w", stall=0.05)
+    again = ReadyMap.made(path, CHUNKS)
+    again.begin()
+    assert reader.ready([3])
+    assert reader.boot == "another"
+    for one in (reader, published, again):
+        one.close()
+
+
+def test_a_boot_that_cannot_be_read_is_another_one(filler: ReadyMap, path: Path) -> None:
+    filler.mark(3, digest(3))
+    with path.open("r+b") as file:
+        file.seek(24)
+        file.write(b"\xff" * 36)
+    reader = ReadyMap(path, writable=False)
+    assert not reader.ready([3])
+    reader.close()
+
+
+def test_a_new_map_is_believed_once_it_is_begun(path: Path) -> None:
+    made = ReadyMap.made(path, CHUNKS)
+    made.mark(3, digest(3))
+    assert not made.ready([3])
+    made.begin()
+    assert made.ready([3])
+    made.close()
 
 
 def test_chunks_are_ready_when_all_of_them_are(filler: ReadyMap, reader: ReadyMap) -> None:
@@ -217,6 +258,7 @@ from pathlib import Path
 from dray.weights.ready import ReadyMap
 folder, chunks = Path(sys.argv[1]), 10_000
 made = ReadyMap.made(folder / "map", chunks)
+made.begin()
 with (folder / "other").open("wb", buffering=0) as other:  # somebody takes all that is left
     try:
         while other.write(bytes(4096)):

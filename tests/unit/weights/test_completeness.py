@@ -1,0 +1,107 @@
+"""Experts that a kernel wants padded: vLLM's own parameters and loading, in small, on a CPU.
+
+The backends that pad (FlashInfer's TRT-LLM on Blackwell, AITER) need their devices. Here the sizes alone are
+as they would make them: this stands in for a load there, and is none.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dray.errors import WeightsError
+from dray.weights.loading.completeness import Completeness
+
+torch = pytest.importorskip("torch")
+routed = pytest.importorskip("vllm.model_executor.layers.fused_moe.routed_experts")
+method = pytest.importorskip("vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method")
+
+pytestmark = pytest.mark.unit
+
+EXPERTS, HIDDEN, INTERMEDIATE = 3, 16, 24
+
+
+def _model(*, hidden: int, intermediate: int, gated: bool) -> Any:
+    """One layer of experts, allocated for these sizes; its memory looks as if it were used before."""
+    config = SimpleNamespace(
+        is_act_and_mul=gated,
+        has_bias=False,
+        hidden_dim=hidden,
+        hidden_dim_unpadded=HIDDEN,
+        intermediate_size=INTERMEDIATE,
+        intermediate_size_per_partition=intermediate,
+        intermediate_size_per_partition_unpadded=INTERMEDIATE,
+        tp_shard_with_padding=False,
+        moe_parallel_config=SimpleNamespace(tp_size=1),
+    )
+    experts = routed.RoutedExperts.__new__(routed.RoutedExperts)
+    torch.nn.Module.__init__(experts)
+    experts.moe_config = config
+    experts.quant_method = method.UnquantizedFusedMoEMethod.__new__(method.UnquantizedFusedMoEMethod)
+    torch.nn.Module.__init__(experts.quant_method)
+    experts.quant_method.moe = config
+    experts.quant_method.create_weights(experts, EXPERTS, hidden, intermediate, torch.bfloat16)
+    model = torch.nn.Module()
+    model.experts = experts
+    return model
+
+
+def _load(model: Any, *, without: tuple[int, str] | None = None) -> None:
+    """As vLLM does it, all projections of all experts but one."""
+    shards = {"w1": (INTERMEDIATE, HIDDEN), "w2": (HIDDEN, INTERMEDIATE)}
+    if model.experts.moe_config.is_act_and_mul:
+        shards["w3"] = shards["w1"]
+    for expert in range(EXPERTS):
+        for shard, shape in shards.items():
+            if (expert, shard) != without:
+                name = "w2_weight" if shard == "w2" else "w13_weight"
+                model.experts._load_model_weight_or_group_weight_scale(
+                    shard_dim=1 if shard == "w2" else 0,
+                    expert_data=getattr(model.experts, name).data[expert],
+                    shard_id=shard,
+                    loaded_weight=torch.ones(shape, dtype=torch.bfloat16),
+                    tp_rank=0,
+                )
+
+
+SIZES = [(HIDDEN, INTERMEDIATE), (HIDDEN, 32), (20, INTERMEDIATE), (20, 128)]
+
+
+@pytest.mark.parametrize("gated", [True, False])
+@pytest.mark.parametrize(("hidden", "intermediate"), SIZES)
+def test_padding_need_not_be_loaded(hidden: int, intermediate: int, gated: bool) -> None:
+    model = _model(hidden=hidden, intermediate=intermediate, gated=gated)
+    completeness = Completeness(model)
+    _load(model)
+    completeness.refuse_missing(None, "m")
+
+
+@pytest.mark.parametrize("shard", ["w1", "w2", "w3"])
+@pytest.mark.parametrize("expert", [0, EXPERTS - 1])
+@pytest.mark.parametrize(("hidden", "intermediate"), SIZES)
+def test_a_projection_that_is_missing_is_named_beside_padding_too(
+    hidden: int, intermediate: int, expert: int, shard: str
+) -> None:
+    model = _model(hidden=hidden, intermediate=intermediate, gated=True)
+    completeness = Completeness(model)
+    _load(model, without=(expert, shard))
+    name = "w2_weight" if shard == "w2" else "w13_weight"
+    with pytest.raises(WeightsError, match=f"lacks weights, or parts of them, for experts.{name};"):
+        completeness.refuse_missing(None, "m")
+
+
+@pytest.mark.parametrize("missing", [0, 5, 15])
+def test_a_part_of_a_fused_parameter_that_is_missing_is_named(missing: int) -> None:
+    """Of a layer that nobody pads: every row counts."""
+    model = torch.nn.Module()
+    model.qkv = torch.nn.Linear(32, 16, bias=False, dtype=torch.bfloat16)
+    model.qkv.quant_method = type("UnquantizedLinearMethod", (), {})()
+    completeness = Completeness(model)
+    rows = [row for row in range(16) if row != missing]
+    model.qkv.weight.data[rows] = 1.0
+    with pytest.raises(WeightsError, match=r"for qkv\.weight;"):
+        completeness.refuse_missing(None, "m")
+    model.qkv.weight.data[missing] = 1.0
+    completeness.refuse_missing(None, "m")
