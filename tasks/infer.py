@@ -20,7 +20,7 @@ from dray.errors import DrayError, JobFailedError, StoreError
 from dray.job.ingesting import open_shards
 from dray.job.opening import OpenJob
 from dray.job.shard import ShardReceipt
-from dray.store import Shard, ShardLease, ShardState, Store, open_store
+from dray.store import Shard, ShardState, open_store
 from tasks.failing import note_failure
 from tasks.infer_shard import ShardWork, infer_shard
 from tasks.monitor import Monitor
@@ -132,8 +132,11 @@ class ShardTasks:
         elif state.is_crashed() and self._crashes[shard.number] < MAX_CRASHES:
             self._crashes[shard.number] += 1
             get_run_logger().warning("shard %d: its worker process died; running it again", shard.number)
+            # Freed now: its holder is known to be dead, and its lease need not lapse.
             with suppress(StoreError), open_store(self._job.settings.store_url, create=False) as store:
-                _take_back(store, self._job, shard.number)
+                store.take_back(
+                    self._job.lease, shard.number, cause="NODE_LOSS", detail="worker process died"
+                )
         else:
             raise _failure(state, shard)
 
@@ -164,22 +167,6 @@ def _submit(runner: Any, job: OpenJob, shard: Shard) -> Any:
         job=job.lease, shard=shard, store_url=job.settings.store_url, objects=job.settings.objects
     )
     return runner.submit(infer_shard, parameters={"number": shard.number, "work": work})
-
-
-def _take_back(store: Store, job: OpenJob, number: int) -> None:
-    """Free a shard whose holder is known to be dead, instead of waiting for its lease to lapse."""
-    for shard in store.shards(job.job_id):
-        if shard.number == number and shard.state is ShardState.LEASED and shard.owner is not None:
-            lease = ShardLease(
-                job_id=job.job_id,
-                key=job.lease.key,
-                number=number,
-                epoch=shard.epoch,
-                owner=shard.owner,
-                ttl=0.0,
-                until=shard.lease_until or 0.0,
-            )
-            store.release_shard(lease, cause="NODE_LOSS", detail="worker process died")
 
 
 def _failure(state: State, shard: Shard) -> DrayError:

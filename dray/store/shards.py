@@ -199,6 +199,29 @@ def release(
     charges.charge(tx, lease.key, charged)
 
 
+def take_back(tx: Tx, lease: JobLease, number: int, *, cause: str, detail: str) -> None:
+    """Releases a shard in the driver's name, whoever holds it. Nothing happens when nobody does."""
+    check_driver(tx, lease)
+    held = select(shards.c.epoch, shards.c.owner).where(
+        shards.c.job_key == lease.key,
+        shards.c.number == number,
+        shards.c.state == ShardState.LEASED.value,
+    )
+    holder = tx.execute(held.with_for_update()).first()
+    if holder is None:
+        return
+    its = ShardLease(
+        job_id=lease.job_id,
+        key=lease.key,
+        number=number,
+        epoch=holder.epoch,
+        owner=holder.owner,
+        ttl=0.0,
+        until=0.0,
+    )
+    release(tx, its, cause=cause, detail=detail)
+
+
 def split(
     tx: Tx,
     lease: ShardLease,

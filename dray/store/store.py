@@ -309,6 +309,10 @@ class Store:
             lambda tx: shards.release(tx, lease, cause=cause, detail=detail, suspect=suspect, charged=charged)
         )
 
+    def take_back(self, lease: JobLease, number: int, *, cause: str, detail: str = "") -> None:
+        """Gives a shard back in the driver's name, whoever holds it, and fences that holder."""
+        self._write(lambda tx: shards.take_back(tx, lease, number, cause=cause, detail=detail))
+
     def split_shard(
         self,
         lease: ShardLease,
