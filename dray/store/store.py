@@ -234,8 +234,9 @@ class Store:
 
         ``rejects`` are the error outcomes of rows that entered no shard, in batches; they are
         stored first, in a transaction per batch, and count only once the shards are there. So
-        the call can be repeated after a crash at any point.
+        the call can be repeated after a crash at any point, with other rows too.
         """
+        self._write(lambda tx: commit.forget_rejects(tx, lease), long=True)
         for batch in rejects:
             self._write(partial(commit.reject, lease=lease, outcomes=batch))
         self._write(lambda tx: shards.publish(tx, lease, specs, total_rows=total_rows))
