@@ -232,14 +232,18 @@ class Store:
     ) -> None:
         """Ends ingest: publishes all shards, the job's total and state ``in_progress`` at once.
 
-        ``rejects`` are the error outcomes of rows that entered no shard, in batches; they are
-        stored first, in a transaction per batch, and count only once the shards are there. So
-        the call can be repeated after a crash at any point, with other rows too.
+        ``rejects`` are the error outcomes of rows that entered no shard, in batches; they are stored first, a
+        transaction each, and count only once the shards are there. So the call can be repeated after a crash
+        at any point, with other rows too.
         """
         self._write(lambda tx: commit.forget_rejects(tx, lease), long=True)
         for batch in rejects:
             self._write(partial(commit.reject, lease=lease, outcomes=batch))
         self._write(lambda tx: shards.publish(tx, lease, specs, total_rows=total_rows))
+
+    def move_shards(self, lease: JobLease, uri: str) -> None:
+        """The spool of all shards lies at ``uri`` from now on, the same bytes."""
+        self._write(lambda tx: shards.move(tx, lease, uri))
 
     def shards(self, job_id: str) -> list[Shard]:
         """All shards of the job, split ones included, by number."""

@@ -146,6 +146,9 @@ def test_a_new_driver_fences_the_old_ones_workers(store: Store) -> None:
         store.claim_shard(old, 1, owner="worker")
     with pytest.raises(FencedError):
         store.set_job_state(old, JobState.FAILED)
+    with pytest.raises(FencedError):
+        store.move_shards(old, "elsewhere.jsonl")
+    assert {shard.uri for shard in store.shards("job")} == {"spool.jsonl"}
     assert store.done_indexes("job", 0, 8) == [0]
     assert [shard.state for shard in store.pending_shards("job")] == [ShardState.PENDING] * 2
     assert store.causes("job") == {"DRIVER_LOST": 1}
