@@ -83,7 +83,7 @@ def attempt(work: Work, *, tries: int = 0, on_start: Callable[[str], None] = lam
 
     Raises:
         FencedError: another driver has the job.
-        StoreError: the store is away, or takes no writes, before the shard is leased.
+        StoreError: the store is away, or takes no writes; a lease that there is by then is left to lapse.
     """
     while True:
         lease = _placed(work)

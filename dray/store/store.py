@@ -365,7 +365,7 @@ class Store:
         return self._read(lambda tx: attempts.list_attempts(tx, key))
 
     def causes(self, job_id: str) -> dict[str, int]:
-        """How many attempts ended by each cause: what budgets are charged with."""
+        """How many attempts ended by each cause. What budgets were charged is in :meth:`charges`."""
         key = self._key(job_id)
         return self._read(lambda tx: attempts.count_causes(tx, key))
 
