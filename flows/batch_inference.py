@@ -25,6 +25,7 @@ from flows.parameters import EngineOptions, RowOptions, SamplingOptions
 from flows.resolving import cluster_settings, job_settings
 from tasks.bulletin import Bulletin
 from tasks.cluster import RunningCluster, cluster_of
+from tasks.failing import driving
 from tasks.finalise import finalise
 from tasks.flushing import flush_prefect
 from tasks.infer import ShardTasks
@@ -92,17 +93,18 @@ def batch_inference(
         engine=engine, store=store, cluster=cluster, objects=objects, output_format=format,
         completion_window=completion_window,
     )  # fmt: skip
+    where = cluster_settings(cluster)
     timeline = Timeline(started)
     job = open_job(settings, started)
-    where = cluster_settings(cluster)
-    with cluster_of(job, where, timeline) as running, early_weights(job, where) as early:
-        shards = ingest(job, timeline, replicas=settings.replicas or 1)
-        accounts = (
-            stoppable(job, lambda: _run_shards(job, shards, running, timeline, early), running.check)
-            if open_shards(shards)
-            else []
-        )
-    result = finalise(job, timeline, accounts, _end_state(job))
+    with driving(job):
+        with cluster_of(job, where, timeline) as running, early_weights(job, where) as early:
+            shards = ingest(job, timeline, replicas=settings.replicas or 1)
+            accounts = (
+                stoppable(job, lambda: _run_shards(job, shards, running, timeline, early), running.check)
+                if open_shards(shards)
+                else []
+            )
+        result = finalise(job, timeline, accounts, _end_state(job))
     if result.state == JobState.CANCELLED:
         return Cancelled(message=f"job {result.job_id} was cancelled; finished rows are kept")
     return result

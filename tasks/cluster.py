@@ -18,7 +18,6 @@ from dray.cluster.member import ReplicaStart
 from dray.engine import ReplicaStatus
 from dray.errors import ConfigError
 from dray.job.finalising import ReplicaAccount
-from dray.job.keeping import kept
 from dray.job.opening import OpenJob
 from dray.job.timeline import Timeline
 from dray.report import Moments
@@ -116,14 +115,14 @@ def provision(cluster: Cluster) -> ClusterInfo:
 def cluster_of(job: OpenJob, settings: ClusterSettings, timeline: Timeline) -> Iterator[RunningCluster]:
     """A cluster for the block: started in the background at once, left at the end in any case.
 
-    An error in the block also ends the job in the store, with its reason.
+    An error in the block also ends the job in the store, with its reason, before a cluster that may hang is
+    left.
     """
     with _api_for_workers(settings) as variables:
         cluster = open_cluster(replace(settings, environment=variables))
         cluster.start()
         try:
-            with kept(job):
-                yield RunningCluster(job, cluster, timeline)
+            yield RunningCluster(job, cluster, timeline)
         except BaseException as error:
             disarm_ray()
             note_failure(job, error, release=True)

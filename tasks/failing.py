@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
-from dray.errors import CancelledError, JobFailedError, JobPausedError, StoreError, StoreFatalError
+from dray.errors import CancelledError, JobFailedError, JobPausedError, StoreError
+from dray.job.keeping import kept
 from dray.job.opening import OpenJob
 from dray.store import JobState, open_store
+
+
+@contextmanager
+def driving(job: OpenJob) -> Iterator[None]:
+    """Keep the driver's lease for the block, from the job's opening to its last file.
+
+    An error in it ends the job in the store, with its reason, and gives the lease back.
+    """
+    try:
+        with kept(job):
+            yield
+    except BaseException as error:
+        note_failure(job, error, release=True)
+        raise
 
 
 def note_failure(job: OpenJob, error: BaseException, *, release: bool = False) -> None:
@@ -16,8 +32,8 @@ def note_failure(job: OpenJob, error: BaseException, *, release: bool = False) -
     """
     if not isinstance(error, Exception):
         return  # a signal: the job is resumed by whoever comes next
-    # What the table of causes says is for people, and quotes nothing.
-    reason = str(error) if isinstance(error, JobFailedError) else type(error).__name__
+    # What the table of causes and the store say is for people, and quotes nothing.
+    reason = str(error) if isinstance(error, JobFailedError | StoreError) else type(error).__name__
     with suppress(StoreError), open_store(job.settings.store_url, create=False) as store:
         store.set_job_state(job.lease, _state_after(error), reason=reason)
         if release:
@@ -27,6 +43,6 @@ def note_failure(job: OpenJob, error: BaseException, *, release: bool = False) -
 def _state_after(error: Exception) -> JobState:
     if isinstance(error, CancelledError):
         return JobState.CANCELLED
-    if isinstance(error, StoreFatalError | JobPausedError):
+    if isinstance(error, StoreError | JobPausedError):
         return JobState.PAUSED
     return JobState.FAILED

@@ -8,8 +8,8 @@ from prefect import get_run_logger, task
 from prefect.artifacts import create_link_artifact, create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 
+from dray.errors import StoreError
 from dray.job.finalising import JobResult, ReplicaAccount, finalise_job
-from dray.job.keeping import kept
 from dray.job.opening import OpenJob
 from dray.job.timeline import Timeline
 from dray.report import ReportData, render_markdown
@@ -23,19 +23,29 @@ def finalise(
     job: OpenJob, timeline: Timeline, replicas: Sequence[ReplicaAccount], state: JobState
 ) -> JobResult:
     """Publish output, errors and report; link them in the Prefect UI."""
-    with kept(job):
-        result = finalise_job(job, timeline, replicas, state=state)
-    with open_store(job.settings.store_url, create=False) as store:
-        data = ReportData.from_json(store.get_job(job.job_id).summary["report"])
-        store.release_job(job.lease)
-    _show(job, render_markdown(data), _link(result.report))
+    result = finalise_job(job, timeline, replicas, state=state)
+    data = _given_back(job)
+    if data is not None:
+        _show(job, data, _link(result.report))
     get_run_logger().info("job %s is %s: report at %s", result.job_id, result.state, result.report)
     return result
 
 
-def _show(job: OpenJob, report: str, link: str) -> None:
+def _given_back(job: OpenJob) -> ReportData | None:
+    """The report of a job that is done, and given back; None where the store went away: it is done anyhow."""
+    try:
+        with open_store(job.settings.store_url, create=False) as store:
+            store.release_job(job.lease)
+            return ReportData.from_json(store.get_job(job.job_id).summary["report"])
+    except StoreError as error:
+        get_run_logger().warning("the report is not in Prefect's UI: %s", type(error).__name__)
+        return None
+
+
+def _show(job: OpenJob, data: ReportData, link: str) -> None:
     """The report in the UI is for people: its API being away must not fail a job that is done."""
     try:
+        report = render_markdown(data)
         create_markdown_artifact(report, key="batch-report", description=f"Job {job.job_id}")
         # A browser opens a local file only when its address is typed.
         create_link_artifact(link, key="batch-report-html", link_text=link, description="The HTML report")

@@ -20,7 +20,7 @@ from dray.errors import DrayError, JobFailedError, StoreError
 from dray.job.ingesting import open_shards
 from dray.job.opening import OpenJob
 from dray.job.shard import ShardReceipt
-from dray.store import Shard, ShardLease, ShardState, Store, open_store
+from dray.store import ReplicaState, Shard, ShardState, Store, open_store
 from tasks.failing import note_failure
 from tasks.infer_shard import ShardWork, infer_shard
 from tasks.monitor import Monitor
@@ -28,7 +28,7 @@ from tasks.ray_runner import HeardRayTaskRunner
 
 MAX_CRASHES = 3  # of one shard's own worker process, which runs on a stable node
 _END_SECONDS = 5.0
-_LOOK_EVERY = 5.0  # at shards that somebody else holds
+_LOOK_EVERY = 5.0  # at shards that somebody else holds, and suspects that wait
 _PAUSE = 0.2
 
 
@@ -42,6 +42,7 @@ class ShardTasks:
     def __init__(self, job: OpenJob, shards: list[Shard], lanes: int, cluster: ClusterInfo) -> None:
         self._job = job
         self._waiting = deque(open_shards(shards))
+        self._awaited: frozenset[int] = frozenset()  # shards that a replica is kept free for
         self._running: dict[Any, tuple[Any, Shard]] = {}
         self._limit = SLOTS * lanes
         self._crashes: Counter[int] = Counter()
@@ -103,6 +104,7 @@ class ShardTasks:
         try:
             with open_store(self._job.settings.store_url, create=False) as store:
                 found, now = open_shards(store.shards(self._job.job_id)), store.now()
+                self._awaited = _awaited(store, self._job.job_id)
         except StoreError:  # the monitor says so
             self._look_at = time.monotonic() + _LOOK_EVERY
             return
@@ -112,14 +114,22 @@ class ShardTasks:
             shard for shard in idle if shard.state is ShardState.LEASED and (shard.lease_until or 0) > now
         ]
         # Suspects first: the search for a bad row takes a start of an engine for each halving.
-        self._waiting = deque(
-            sorted((one for one in idle if one not in held), key=lambda one: (-one.crashes, one.number))
-        )
-        self._look_at = time.monotonic() + _LOOK_EVERY if held else math.inf
+        self._waiting = deque(sorted((one for one in idle if one not in held), key=self._rank))
+        left_out = any(one.crashes for one in self._waiting)  # a replica may be kept free for one by then
+        self._look_at = time.monotonic() + _LOOK_EVERY if held or left_out else math.inf
+
+    def _rank(self, shard: Shard) -> tuple[bool, int, int]:
+        return shard.number not in self._awaited, -shard.crashes, shard.number
+
+    def _next(self) -> Shard | None:
+        """The shard to submit: up to the limit any, beyond it one that those who fill it may wait for."""
+        if not self._waiting:
+            return None
+        beyond = len(self._running) >= self._limit
+        return None if beyond and self._waiting[0].number not in self._awaited else self._waiting.popleft()
 
     def _fill(self) -> None:
-        while self._waiting and len(self._running) < self._limit:
-            shard = self._waiting.popleft()
+        while (shard := self._next()) is not None:
             future = _submit(self._runner, self._job, shard)
             self._running[future.wrapped_future] = (future, shard)
 
@@ -132,8 +142,11 @@ class ShardTasks:
         elif state.is_crashed() and self._crashes[shard.number] < MAX_CRASHES:
             self._crashes[shard.number] += 1
             get_run_logger().warning("shard %d: its worker process died; running it again", shard.number)
+            # Freed now: its holder is known to be dead, and its lease need not lapse.
             with suppress(StoreError), open_store(self._job.settings.store_url, create=False) as store:
-                _take_back(store, self._job, shard.number)
+                store.take_back(
+                    self._job.lease, shard.number, cause="NODE_LOSS", detail="worker process died"
+                )
         else:
             raise _failure(state, shard)
 
@@ -166,20 +179,10 @@ def _submit(runner: Any, job: OpenJob, shard: Shard) -> Any:
     return runner.submit(infer_shard, parameters={"number": shard.number, "work": work})
 
 
-def _take_back(store: Store, job: OpenJob, number: int) -> None:
-    """Free a shard whose holder is known to be dead, instead of waiting for its lease to lapse."""
-    for shard in store.shards(job.job_id):
-        if shard.number == number and shard.state is ShardState.LEASED and shard.owner is not None:
-            lease = ShardLease(
-                job_id=job.job_id,
-                key=job.lease.key,
-                number=number,
-                epoch=shard.epoch,
-                owner=shard.owner,
-                ttl=0.0,
-                until=shard.lease_until or 0.0,
-            )
-            store.release_shard(lease, cause="NODE_LOSS", detail="worker process died")
+def _awaited(store: Store, job_id: str) -> frozenset[int]:
+    """Suspects that have reserved a replica, which takes nobody else until they have run: one a replica."""
+    ready = (row for row in store.replicas(job_id) if row.state is ReplicaState.READY)
+    return frozenset(row.reserved for row in ready if row.reserved is not None)
 
 
 def _failure(state: State, shard: Shard) -> DrayError:

@@ -66,6 +66,7 @@ def infer_shard(number: int, work: ShardWork) -> ShardReceipt | State[Any] | Non
     backoff = _backoffs[work.job.job_id, number]
     try:
         with open_store(work.store_url, create=False) as store:
+            backoff.answered()
             backoff.wait(lambda: store.orders(work.job.job_id).stop)
             ended = _attempt(store, work, backoff)
     except FencedError:

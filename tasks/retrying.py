@@ -66,7 +66,7 @@ class Backoff:
     """In a row that failed of ``cause``."""
     delay: float = 0.0
     away_since: float | None = None
-    """When the store was first found away (monotonic)."""
+    """When the store was first found away (monotonic); None since it last answered."""
     rng: random.Random = field(default_factory=random.Random)
 
     def note(self, decision: Decision) -> None:
@@ -75,9 +75,13 @@ class Backoff:
         self.cause = decision.cause
         self.delay = decision.delay
         if decision.cause is not Cause.STORE_TRANSIENT:
-            self.away_since = None
+            self.answered()
         elif self.away_since is None:
             self.away_since = time.monotonic()
+
+    def answered(self) -> None:
+        """The store is there: the next time that it is away has a clock of its own."""
+        self.away_since = None
 
     @property
     def away_seconds(self) -> float:

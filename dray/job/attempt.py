@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Protocol
 
@@ -19,14 +20,15 @@ from dray.requests.model import Outcome
 from dray.requests.objects import ObjectStoreOptions
 from dray.requests.spool import decode, index_of, read_shard
 from dray.spot.causes import Cause, Decision, Facts, decide
-from dray.spot.effects import OnRequest, OnShard
+from dray.spot.effects import OnPrefect, OnRequest, OnShard, Wait
 from dray.spot.foreign import Sign
 from dray.spot.signs import ErrorFacts, facts_of
-from dray.store import JobLease, Shard, ShardLease, Standing, Store
+from dray.store import Charge, JobLease, Shard, ShardLease, Standing, Store
 from dray.store.store import SHARD_TTL
 from dray.triggers import Point, reach
 
 _ASK_EVERY = 0.2  # seconds between questions for a place on a replica
+_UNREAD = Wait(5.0, 60.0)  # before a shard whose requests could not be read is tried again
 NOT_THERE = "NOT_THERE"
 """How an attempt ends whose replica was gone before a row came to it: nobody's loss."""
 
@@ -81,7 +83,7 @@ def attempt(work: Work, *, tries: int = 0, on_start: Callable[[str], None] = lam
 
     Raises:
         FencedError: another driver has the job.
-        StoreError: the store is away, or takes no writes, before the shard is leased.
+        StoreError: the store is away, or takes no writes; a lease that there is by then is left to lapse.
     """
     while True:
         lease = _placed(work)
@@ -165,7 +167,7 @@ class _Ending:
         """Decide, and carry it out; without the store the lease is left to lapse."""
         told = facts_of(error)
         lost = told.sign in _DEATHS
-        node_facts = self.work.replicas.facts(self.place.client, self.node) if lost else UNKNOWN_FACTS
+        node_facts = self._node_facts() if lost else UNKNOWN_FACTS
         try:
             if lost:
                 self.work.store.replica_gone(self.lease.job_id, self.place.client.name)
@@ -196,12 +198,21 @@ class _Ending:
             spent=budgets.spent(self.work.store, self.lease.job_id, self.node, event=event),
         )
         decision = decide(told, facts)
-        receipt = self._carry_out(decision, standing, event)
+        try:
+            receipt = self._carry_out(decision, standing, event)
+        except OSError as unread:
+            decision, receipt = self._put_off(decision, unread, event), None
         shard = standing.shard
         kept = f"{self.place.host}: {shard.rows - shard.remaining} of {shard.rows} rows are kept"
         if isinstance(error, StoreError):  # its own words: they say what to do, and quote nothing
             kept = f"{error}; {kept}"
         return Ended(how=_how(decision, receipt), receipt=receipt, decision=decision, note=kept)
+
+    def _node_facts(self) -> NodeFacts:
+        try:
+            return self.work.replicas.facts(self.place.client, self.node)
+        except Exception:  # noqa: BLE001  whatever kept Ray from telling, the shard is to be given back
+            return UNKNOWN_FACTS
 
     def _event(self, told: ErrorFacts, node_facts: NodeFacts) -> str:
         """What names the loss: the node where that is lost, else the replica, else this attempt."""
@@ -226,16 +237,36 @@ class _Ending:
                 store.charge(lease.job_id, charged)
                 return self._refuse_rows(decision)
             else:
-                reach(Point.RELEASE_BEFORE)
-                store.release_shard(
-                    lease,
-                    cause=decision.cause,
-                    detail=decision.reason,
-                    suspect=on_shard is OnShard.SUSPECT,
-                    charged=charged,
-                )
-                reach(Point.RELEASE_AFTER)
+                self._release(decision, charged)
         return None
+
+    def _put_off(self, decision: Decision, unread: OSError, event: str) -> Decision:
+        """Give the shard back for what it ended by: rows to split or to refuse cannot be read just now."""
+        reason = f"{decision.reason}; its requests cannot be read just now ({type(unread).__name__})"
+        effect = replace(
+            decision.effect,
+            request=OnRequest.KEEP,
+            code=None,
+            shard=OnShard.RELEASE,
+            prefect=OnPrefect.RETRY,
+            wait=_UNREAD,
+        )
+        delay = _UNREAD.seconds(self.tries, random.Random())  # noqa: S311  spreads load
+        later = replace(decision, effect=effect, delay=delay, reason=reason)
+        with suppress(StoreError):  # the lease ends by itself
+            self._release(later, budgets.charges(later, self.node, event=event))
+        return later
+
+    def _release(self, decision: Decision, charged: Sequence[Charge]) -> None:
+        reach(Point.RELEASE_BEFORE)
+        self.work.store.release_shard(
+            self.lease,
+            cause=decision.cause,
+            detail=decision.reason,
+            suspect=decision.effect.shard is OnShard.SUSPECT,
+            charged=charged,
+        )
+        reach(Point.RELEASE_AFTER)
 
     def _done(self) -> frozenset[int]:
         shard = self.work.shard

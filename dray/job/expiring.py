@@ -4,30 +4,52 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dray.errors import StoreFatalError
 from dray.job.attempt import refused
 from dray.job.driver import driver_name
 from dray.job.ingesting import open_shards
 from dray.job.opening import OpenJob
 from dray.job.shard import publish
 from dray.requests.spool import index_of, read_shard
-from dray.store import JobState, Shard, Store
+from dray.spot.causes import Cause
+from dray.store import JobState, Shard, ShardLease, ShardState, Store
 
 MESSAGE = "the job's completion window was over before this request was answered"
 
 
 def expire(store: Store, job: OpenJob) -> None:
-    """Give every row without an outcome the error ``expired``. May be run again after a crash."""
+    """Give every row without an outcome the error ``expired``. May be run again after a crash.
+
+    Shards that are still held are taken back: their holders were told to stop, and write nothing more.
+
+    Raises:
+        FencedError: another driver has the job.
+        StoreFatalError: rows are left without an outcome.
+    """
     # First, so that whoever goes on after a crash knows what the rows came to.
     store.set_job_state(job.lease, JobState.EXPIRED)
     owner = driver_name()
-    for shard in open_shards(store.shards(job.job_id)):
-        lease = store.claim_shard(job.lease, shard.number, owner=owner)
-        if lease is None:
-            continue
-        done = frozenset(store.done_indexes(job.job_id, shard.first_index, shard.last_index))
-        for rows in _undone(job, shard, done):
-            publish(store, lease, [refused(line, "expired", MESSAGE) for line in rows])
-        store.finish_shard(lease)
+    while unfinished := open_shards(store.shards(job.job_id)):
+        for shard in unfinished:
+            lease = _taken(store, job, shard, owner)
+            if lease is not None:  # else it ended or was split meanwhile: see what is open now
+                _end(store, job, shard, lease)
+    counts = store.counts(job.job_id)
+    if counts.pending:
+        raise StoreFatalError(f"job {job.job_id}: {counts.pending} of {counts.total} rows have no outcome")
+
+
+def _taken(store: Store, job: OpenJob, shard: Shard, owner: str) -> ShardLease | None:
+    if shard.state is ShardState.LEASED:
+        store.take_back(job.lease, shard.number, cause=Cause.CANCEL, detail="the job's time is over")
+    return store.claim_shard(job.lease, shard.number, owner=owner)
+
+
+def _end(store: Store, job: OpenJob, shard: Shard, lease: ShardLease) -> None:
+    done = frozenset(store.done_indexes(job.job_id, shard.first_index, shard.last_index))
+    for rows in _undone(job, shard, done):
+        publish(store, lease, [refused(line, "expired", MESSAGE) for line in rows])
+    store.finish_shard(lease)
 
 
 def _undone(job: OpenJob, shard: Shard, done: frozenset[int]) -> Iterator[list[bytes]]:

@@ -18,7 +18,6 @@ from dray.weights import Manifest
 
 FORMAT_VERSION = "1"  # of the spool and of the outputs; another one is another job
 
-# Engine arguments that change how fast an answer comes, not what it says.
 _TUNING = frozenset(
     {
         "max_num_seqs",
@@ -48,7 +47,7 @@ def fingerprint_of(settings: JobSettings, weights: Manifest | None = None) -> Fi
     ``weights`` is the state of a model that is not a local directory.
     """
     defaults = settings.defaults
-    arguments = {k: v for k, v in settings.engine_arguments.items() if k not in _TUNING}
+    arguments = {k: v for k, v in settings.engine_arguments.items() if not _is_tuning(k, v)}
     model = settings.model
     if settings.engine != "simulated":
         model = weights.key if weights is not None else model_digest(model)
@@ -59,6 +58,12 @@ def fingerprint_of(settings: JobSettings, weights: Manifest | None = None) -> Fi
         template=template_digest(settings.source),
         format=FORMAT_VERSION,
     )
+
+
+def _is_tuning(name: str, value: object) -> bool:
+    """Whether an engine argument changes how fast an answer comes, and not what it says."""
+    dummy = name == "load_format" and str(value).lower() == "dummy"  # random weights, whatever the files say
+    return name in _TUNING and not dummy
 
 
 def derived_job_id(settings: JobSettings, fingerprint: Fingerprint) -> str:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from dray.errors import ConfigError
 from dray.job.opening import OpenJob
-from dray.requests.files import FileInfo, exists
+from dray.job.spooling import is_missed, refuse_other, remove_older, spool_of
+from dray.requests.files import FileInfo
 from dray.requests.ingest import Ingested, cut, ingest
 from dray.requests.model import Kind
 from dray.store import Shard, ShardSpec, ShardState, Store, open_store
@@ -25,16 +26,17 @@ def ingest_job(job: OpenJob, *, replicas: int, progress: Callable[[int], None] |
 
     Raises:
         InputError: rows that cannot be requests; nothing is published then.
+        JobChangedError: the requests that an earlier run took in are gone, and the input gives others.
     """
     settings = job.settings
     with open_store(settings.store_url) as store:
-        known = store.shards(job.job_id)
-        spool_uri = settings.spool(job.job_id)
-        if store.get_job(job.job_id).total is not None and exists(spool_uri, options=settings.objects):
+        known, total = store.shards(job.job_id), store.get_job(job.job_id).total
+        if total is not None and not is_missed(job, open_shards(known)):
             return known
+        remove_older(job)
         ingested = ingest(
             settings.source,
-            spool_uri=spool_uri,
+            spool_uri=spool_of(job),
             defaults=settings.defaults,
             skip_invalid=settings.skip_invalid,
             limits=settings.limits,
@@ -42,8 +44,11 @@ def ingest_job(job: OpenJob, *, replicas: int, progress: Callable[[int], None] |
             options=settings.objects,
         )
         reach(Point.INGEST_SPOOLED)
-        if store.get_job(job.job_id).total is None:
+        if total is None:
             _publish(store, job, ingested, replicas)
+        else:
+            refuse_other(job, known, total, ingested)
+            store.move_shards(job.lease, ingested.spool_uri)
         reach(Point.INGEST_PUBLISHED)
         return store.shards(job.job_id)
 

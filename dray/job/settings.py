@@ -84,6 +84,6 @@ class JobSettings:
         """The folder of the job's own files."""
         return join(join(self.output, ".dray"), job_id)
 
-    def spool(self, job_id: str) -> str:
-        """The file that holds every valid request of the job."""
-        return join(self.work(job_id), "requests.jsonl")
+    def spool(self, job_id: str, epoch: int) -> str:
+        """The file in which the driver of an epoch keeps every valid request of the job."""
+        return join(self.work(job_id), f"requests-{epoch}.jsonl")

@@ -12,14 +12,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, select, update
+from sqlalchemy import ColumnElement, delete, select, update
 
 from dray.requests.model import Outcome
 from dray.store.attempts import change_attempt
 from dray.store.connection import Tx
 from dray.store.jobs import check_driver, orders
 from dray.store.records import REJECTED, CommitReceipt, JobLease, ShardLease
-from dray.store.schema import attempts, results, shards
+from dray.store.schema import attempts, jobs, results, shards
 from dray.store.shards import renew
 
 _ROW = [column.name for column in results.c]
@@ -62,6 +62,13 @@ def reject(tx: Tx, lease: JobLease, outcomes: Iterable[Outcome]) -> None:
     """Publishes the error outcomes of rows that ingest refused, before the job has shards."""
     check_driver(tx, lease)
     _insert_new(tx, lease.key, REJECTED, 0, outcomes)
+
+
+def forget_rejects(tx: Tx, lease: JobLease) -> None:
+    """Deletes what an ingest that never came to its end has published: the input may be another by now."""
+    check_driver(tx, lease)
+    unpublished = select(jobs.c.job_key).where(jobs.c.job_key == lease.key, jobs.c.total.is_(None))
+    tx.execute(delete(results).where(results.c.job_key.in_(unpublished), results.c.shard == REJECTED))
 
 
 def _insert_new(tx: Tx, job_key: int, shard: int, epoch: int, outcomes: Iterable[Outcome]) -> list[Outcome]:

@@ -43,7 +43,7 @@ def create(tx: Tx, job_id: str, fingerprint: Fingerprint, settings: Mapping[str,
     """A new job in state ``validating``, or the one that is there if it has the same fingerprint.
 
     One whose input was never taken in, because it was refused or its driver died, has nothing to lose: it
-    becomes the new one.
+    becomes the new one. A driver that wakes up to take the old input in is fenced.
     """
     existing = find(tx, job_id)
     if existing is None:
@@ -63,7 +63,13 @@ def _replace_untaken(tx: Tx, job: Job, fingerprint: Fingerprint, settings: Mappi
         update(jobs)
         .where(jobs.c.job_key == job.key, jobs.c.total.is_(None), undriven)
         .values(
-            fingerprint=asdict(fingerprint), settings=dict(settings), created_at=tx.now, updated_at=tx.now
+            fingerprint=asdict(fingerprint),
+            settings=dict(settings),
+            created_at=tx.now,
+            updated_at=tx.now,
+            epoch=jobs.c.epoch + 1,
+            driver_owner=None,
+            driver_until=None,
         )
     )
     return replaced.rowcount == 1

@@ -56,6 +56,12 @@ def publish(tx: Tx, lease: JobLease, specs: Sequence[ShardSpec], *, total_rows: 
     change(tx, lease, total=total_rows, rejected=count, state=JobState.IN_PROGRESS.value)
 
 
+def move(tx: Tx, lease: JobLease, uri: str) -> None:
+    """The spool lies elsewhere from now on."""
+    check_driver(tx, lease)
+    tx.execute(update(shards).where(shards.c.job_key == lease.key).values(uri=uri))
+
+
 def _refuse_other_shards(tx: Tx, lease: JobLease, specs: Sequence[ShardSpec]) -> None:
     present = {shard.number: shard for shard in listing(tx, lease.key)}
     for spec in specs:
@@ -197,6 +203,29 @@ def release(
         return
     close_attempts(tx, lease.key, [lease.number], cause=cause, detail=detail)
     charges.charge(tx, lease.key, charged)
+
+
+def take_back(tx: Tx, lease: JobLease, number: int, *, cause: str, detail: str) -> None:
+    """Releases a shard in the driver's name, whoever holds it. Nothing happens when nobody does."""
+    check_driver(tx, lease)
+    held = select(shards.c.epoch, shards.c.owner).where(
+        shards.c.job_key == lease.key,
+        shards.c.number == number,
+        shards.c.state == ShardState.LEASED.value,
+    )
+    holder = tx.execute(held.with_for_update()).first()
+    if holder is None:
+        return
+    its = ShardLease(
+        job_id=lease.job_id,
+        key=lease.key,
+        number=number,
+        epoch=holder.epoch,
+        owner=holder.owner,
+        ttl=0.0,
+        until=0.0,
+    )
+    release(tx, its, cause=cause, detail=detail)
 
 
 def split(

@@ -233,13 +233,18 @@ class Store:
     ) -> None:
         """Ends ingest: publishes all shards, the job's total and state ``in_progress`` at once.
 
-        ``rejects`` are the error outcomes of rows that entered no shard, in batches; they are
-        stored first, in a transaction per batch, and count only once the shards are there. So
-        the call can be repeated after a crash at any point.
+        ``rejects`` are the error outcomes of rows that entered no shard, in batches; they are stored first, a
+        transaction each, and count only once the shards are there. So the call can be repeated after a crash
+        at any point, with other rows too.
         """
+        self._write(lambda tx: commit.forget_rejects(tx, lease), long=True)
         for batch in rejects:
             self._write(partial(commit.reject, lease=lease, outcomes=batch))
         self._write(lambda tx: shards.publish(tx, lease, specs, total_rows=total_rows))
+
+    def move_shards(self, lease: JobLease, uri: str) -> None:
+        """The spool of all shards lies at ``uri`` from now on, the same bytes."""
+        self._write(lambda tx: shards.move(tx, lease, uri))
 
     def shards(self, job_id: str) -> list[Shard]:
         """All shards of the job, split ones included, by number."""
@@ -310,6 +315,10 @@ class Store:
             lambda tx: shards.release(tx, lease, cause=cause, detail=detail, suspect=suspect, charged=charged)
         )
 
+    def take_back(self, lease: JobLease, number: int, *, cause: str, detail: str = "") -> None:
+        """Gives a shard back in the driver's name, whoever holds it, and fences that holder."""
+        self._write(lambda tx: shards.take_back(tx, lease, number, cause=cause, detail=detail))
+
     def split_shard(
         self,
         lease: ShardLease,
@@ -357,7 +366,7 @@ class Store:
         return self._read(lambda tx: attempts.list_attempts(tx, key))
 
     def causes(self, job_id: str) -> dict[str, int]:
-        """How many attempts ended by each cause: what budgets are charged with."""
+        """How many attempts ended by each cause. What budgets were charged is in :meth:`charges`."""
         key = self._key(job_id)
         return self._read(lambda tx: attempts.count_causes(tx, key))
 

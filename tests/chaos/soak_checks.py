@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -87,7 +88,9 @@ def _check_nothing_left(run: Run) -> None:
     assert not running, f"I7: attempts that never ended: {running}"
     assert not run.report["actors"], f"I7: actors are left: {run.report['actors']}"
     expected = {"output.jsonl", "errors.jsonl", "report.html", f".dray/{run.job}/requests.jsonl"}
-    found = {str(path.relative_to(run.output)) for path in run.output.rglob("*") if path.is_file()}
+    files = [str(path.relative_to(run.output)) for path in run.output.rglob("*") if path.is_file()]
+    found = {re.sub(r"/requests-\d+\.", "/requests.", name) for name in files}
+    assert len(files) == len(found), f"I7: spools that nobody reads: {files}"
     assert found == expected, f"I7: files beside the outputs: {found ^ expected}"
     beside = {path.name for path in run.folder.iterdir()}
     more = beside - {"out", "history", "driver.log", "report.json", "faults.jsonl", "jobs.db"}

@@ -110,7 +110,7 @@ class ThreadShards(ShardTasks):
 
     def __init__(self, job: OpenJob, shards: list[Shard], lanes: int, cluster: ClusterInfo) -> None:
         super().__init__(job, shards, lanes, cluster)
-        self._threads = ThreadPoolExecutor(SLOTS * lanes, thread_name_prefix="shard")
+        self._threads = ThreadPoolExecutor((SLOTS + 1) * lanes, thread_name_prefix="shard")
 
     def __enter__(self) -> Self:
         self._fill()
@@ -120,8 +120,7 @@ class ThreadShards(ShardTasks):
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _fill(self) -> None:
-        while self._waiting and len(self._running) < self._limit:
-            shard = self._waiting.popleft()
+        while (shard := self._next()) is not None:
             work = ShardWork(job=self._job.lease, shard=shard, store_url=self._job.settings.store_url)
             future = self._threads.submit(_run_shard, shard.number, work)
             self._running[future] = (future, shard)

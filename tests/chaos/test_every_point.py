@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -224,8 +225,9 @@ class LeanJob:
         return (self.folder / "log").read_text()[-5000:]
 
     def files(self) -> list[str]:
-        """What lies in the output folder."""
-        return sorted(str(path.relative_to(self.output)) for path in self.output.rglob("*") if path.is_file())
+        """What lies in the output folder, whichever driver has written the spool."""
+        found = [str(path.relative_to(self.output)) for path in self.output.rglob("*") if path.is_file()]
+        return sorted(re.sub(r"/requests-\d+\.", "/requests.", name) for name in found)
 
     def written(self) -> list[object]:
         """All that a driver or a worker writes: rows, shards, attempts, charges, and files by name."""

@@ -325,7 +325,7 @@ def test_prompts_in_logs_and_events(traces: Traces) -> None:
 def test_prompts_lie_in_the_spool_alone(traces: Traces) -> None:
     """Of all that the job wrote; answers of the simulated engine repeat no prompt."""
     with_prompt = [key for key, text in traces.objects.items() if PROMPT in text]
-    assert with_prompt == [f"out/.dray/{JOB}/requests.jsonl"]
+    assert with_prompt == [f"out/.dray/{JOB}/requests-1.jsonl"]
 
 
 @pytest.mark.parametrize("secret", ["password", "key", "token"])

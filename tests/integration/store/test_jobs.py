@@ -45,6 +45,40 @@ def test_a_job_whose_input_was_never_taken_in_may_change(store: Store, clock: Fa
     assert store.create_job("a", fingerprint=corrected, settings={"n": 3}) == job
 
 
+def test_rejects_of_an_input_that_was_never_taken_in_are_forgotten(store: Store) -> None:
+    """With the job's new input, or as with a query the same one: row 3 may be a good one by now."""
+    store.create_job("job", fingerprint=FINGERPRINT, settings={})
+    lease = store.claim_job("job", "one")
+
+    def crash_after_one() -> object:
+        yield [failure(3)]
+        raise KeyboardInterrupt
+
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            store.add_shards(lease, specs(2, 4), total_rows=9, rejects=crash_after_one())  # type: ignore[arg-type]
+    store.release_job(lease)
+    store.create_job("job", fingerprint=replace(FINGERPRINT, input="corrected"), settings={})
+    lease = store.claim_job("job", "two")
+    store.add_shards(lease, specs(2, 4), total_rows=9, rejects=[[failure(8)]])
+    counts = store.verify_counts("job")
+    assert (counts.failed, counts.pending) == (1, 8)
+    store.add_shards(lease, specs(2, 4), total_rows=9, rejects=[[failure(8)]])  # its answer was lost
+    assert store.verify_counts("job") == counts
+
+
+def test_who_wakes_up_in_a_job_that_became_another_is_fenced(store: Store, clock: FakeClock) -> None:
+    store.create_job("job", fingerprint=FINGERPRINT, settings={})
+    frozen = store.claim_job("job", "one", ttl=60)
+    clock.pass_seconds(60)
+    store.create_job("job", fingerprint=replace(FINGERPRINT, input="corrected"), settings={})
+    with pytest.raises(FencedError):
+        store.add_shards(frozen, specs(2, 4), total_rows=8)
+    with pytest.raises(FencedError):
+        store.renew_job(frozen)
+    assert store.shards("job") == []
+
+
 def test_an_unknown_job_is_named(store: Store) -> None:
     assert store.find_job("nope") is None
     for ask in (store.get_job, store.counts, store.request_cancel, store.shards, store.cancel_requested):
@@ -112,6 +146,9 @@ def test_a_new_driver_fences_the_old_ones_workers(store: Store) -> None:
         store.claim_shard(old, 1, owner="worker")
     with pytest.raises(FencedError):
         store.set_job_state(old, JobState.FAILED)
+    with pytest.raises(FencedError):
+        store.move_shards(old, "elsewhere.jsonl")
+    assert {shard.uri for shard in store.shards("job")} == {"spool.jsonl"}
     assert store.done_indexes("job", 0, 8) == [0]
     assert [shard.state for shard in store.pending_shards("job")] == [ShardState.PENDING] * 2
     assert store.causes("job") == {"DRIVER_LOST": 1}

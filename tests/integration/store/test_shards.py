@@ -170,6 +170,30 @@ def test_a_released_shard_keeps_its_rows(store: Store) -> None:
     assert [row.epoch for row in stored(store)] == [1, 2, 2, 1]
 
 
+def test_a_driver_takes_back_a_shard_whose_holder_is_dead(store: Store) -> None:
+    job = ready_job(store)
+    lease = claimed(store, job)
+    store.commit(lease, outcomes([0]))
+    for _ in range(2):
+        store.take_back(job, 0, cause="NODE_LOSS", detail="worker process died")
+    shard = store.shards("job")[0]
+    assert (shard.state, shard.remaining, shard.interruptions) == (ShardState.PENDING, 3, 1)
+    assert [(one.cause, one.detail) for one in store.attempts("job")] == [
+        ("NODE_LOSS", "worker process died")
+    ]
+    with pytest.raises(FencedError):
+        store.commit(lease, outcomes([1]))
+
+
+def test_a_driver_that_was_replaced_takes_nothing_back(store: Store) -> None:
+    old = ready_job(store)
+    new = store.claim_job("job", "two", takeover=lambda owner: True)
+    lease = claimed(store, new)
+    with pytest.raises(FencedError):
+        store.take_back(old, 0, cause="NODE_LOSS")
+    assert store.commit(lease, outcomes([0])).inserted == 1  # its shard is still its own
+
+
 def test_interruptions_count_only_without_progress(store: Store) -> None:
     job = ready_job(store)
     for _ in range(3):

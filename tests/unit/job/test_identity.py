@@ -34,6 +34,7 @@ def model(tmp_path: Path) -> Path:
         ({"model": "another"}, "model"),
         ({"engine_arguments": {"seed": 1}}, "model"),
         ({"engine_arguments": {"max_model_len": 512}}, "model"),
+        ({"engine_arguments": {"load_format": "dummy"}}, "model"),  # random weights give random text
         ({"defaults": RowDefaults(sampling={"temperature": 1})}, "sampling"),
         ({"defaults": RowDefaults(sampling={"temperature": 0}, model_name="m")}, "sampling"),
     ],
@@ -55,6 +56,7 @@ def test_what_changes_the_answers_makes_another_job(
         {"job_id": "named"},
         {"recipe": {"input": "x"}},
         {"engine_arguments": {"max_num_seqs": 8, "seconds_per_token": 0.5, "crash_on": "x"}},
+        {"engine_arguments": {"load_format": "safetensors"}},
     ],
 )
 def test_how_it_is_run_does_not(make_settings: Make, changes: dict[str, Any]) -> None:

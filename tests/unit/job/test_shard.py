@@ -14,6 +14,7 @@ from dray.cluster.losses import NodeFacts
 from dray.engine.protocol import EngineSpec
 from dray.engine.replica import Replica
 from dray.errors import EngineDeadError, ReplicaLeftError, ReplicaLostError, StoreTransientError
+from dray.job import attempt as attempts
 from dray.job import holding
 from dray.job.attempt import Ended, How, Work, attempt
 from dray.job.ingesting import ingest_job
@@ -325,6 +326,64 @@ def test_a_shard_under_which_engines_die_is_cut_down_to_the_row(
     assert {one.budget for one in store.charges(job.job_id)} == {"model", "replica"}
 
 
+@pytest.mark.parametrize(("reader", "cause"), [("parts_of", "ENGINE_CRASH"), ("read_shard", "POISON")])
+def test_a_shard_whose_requests_cannot_be_read_just_now_is_given_back(
+    reader: str,
+    cause: str,
+    store: Store,
+    job: OpenJob,
+    shard: Shard,
+    make_replica: Callable[..., Replica],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The object store is out of reach as the shard is to be split, or its one row to be refused."""
+    plain = getattr(attempts, reader)
+    failures = 0
+
+    def read(*arguments: Any, **options: Any) -> Any:
+        nonlocal failures
+        failures += 1
+        if failures <= 2:
+            raise OSError("s3://bucket/requests.jsonl: busy")
+        return plain(*arguments, **options)
+
+    monkeypatch.setattr(attempts, reader, read)
+    put_off = 0
+    while found := [one for one in store.shards(job.job_id) if one.state is ShardState.PENDING]:
+        one = max(found, key=lambda one: one.crashes)  # a suspect's replica takes nobody else
+        ended = _run(store, job, one, _Crash(make_replica(oom_on="prompt 17")), alive=True)
+        if ended.decision is not None and "cannot be read just now (OSError)" in ended.decision.reason:
+            put_off += 1
+            [after] = [now for now in store.shards(job.job_id) if now.number == one.number]
+            assert (ended.how, ended.decision.retried) == (How.EARLY, True)
+            assert (after.state, after.owner, after.crashes) == (ShardState.PENDING, None, one.crashes)
+            last = store.attempts(job.job_id)[-1]
+            assert (last.cause, last.detail) == (cause, ended.decision.reason)
+            assert {charge.budget for charge in store.charges(job.job_id)} == {"model", "replica"}
+    assert put_off == 2
+    counts = store.verify_counts(job.job_id)
+    assert (counts.done, counts.failed, counts.pending) == (49, 1, 0)
+
+
+def test_a_loss_that_ray_cannot_tell_about_is_one_all_the_same(
+    store: Store,
+    job: OpenJob,
+    shard: Shard,
+    make_replica: Callable[..., Replica],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def lose(count: int) -> None:
+        raise ReplicaLostError("gone")
+
+    def unknown(*_: object) -> NodeFacts:
+        raise RuntimeError("the head does not answer")
+
+    monkeypatch.setattr(_Replicas, "facts", unknown)
+    decision = _early(_run(store, job, shard, Spy(make_replica(), lose)))
+    assert (decision.cause, decision.retried) == (Cause.NODE_LOSS, True)
+    assert [one.state for one in store.shards(job.job_id)] == [ShardState.PENDING]
+
+
 class _Crash(Spy):
     """An engine that dies of memory, seen as one that dies of anything."""
 
@@ -348,4 +407,4 @@ def test_rows_come_in_chunks_and_the_last_is_known(shard: Shard) -> None:
 
 
 def test_the_spool_lies_where_the_shard_says(shard: Shard, job: OpenJob) -> None:
-    assert Path(shard.uri) == Path(job.settings.spool(job.job_id))
+    assert Path(shard.uri) == Path(job.settings.spool(job.job_id, epoch=1))

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import time
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from prefect.states import Completed, Failed
@@ -18,10 +21,13 @@ from dray.errors import (
     ReplicaLostError,
     StoreTransientError,
 )
+from dray.job.attempt import Ended, How
 from dray.spot import Cause, Decision, Facts, decide
+from dray.store import open_store
 from tasks.infer import _stable
-from tasks.infer_shard import infer_shard
+from tasks.infer_shard import ShardWork, _backoffs, infer_shard
 from tasks.retrying import NO_WAIT_VARIABLE, RETRIES, Backoff, worth_retrying
+from tests.support.stores import ready_job
 
 pytestmark = pytest.mark.unit
 
@@ -59,6 +65,29 @@ def test_ray_itself_tries_nothing_again(resource: str) -> None:
 
 def _decision(error: Exception) -> Decision:
     return decide(error, Facts(node_alive=False, tries=3))
+
+
+def test_the_clock_of_a_store_that_is_away_ends_when_it_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Away for a moment, there for an hour, and away again: that is not an hour away."""
+    url = str(tmp_path / "store.db")
+    with open_store(url) as store:
+        lease = ready_job(store)
+        work = ShardWork(job=lease, shard=store.shards("job")[0], store_url=url)
+    monkeypatch.setenv(NO_WAIT_VARIABLE, "1")
+    monkeypatch.setattr("tasks.infer_shard._attempt", lambda *_: Ended(how=How.HELD))
+    monkeypatch.setattr("tasks.infer_shard.get_run_logger", logging.getLogger)
+    monkeypatch.setitem(_backoffs, ("job", 0), backoff := Backoff())
+    backoff.note(_decision(StoreTransientError("x")))
+    assert backoff.away_since is not None
+    backoff.away_since -= 3600
+    infer_shard.fn(0, work)
+    with pytest.raises(InterruptedShardError):  # and not JobPausedError
+        infer_shard.fn(0, replace(work, store_url=str(tmp_path / "gone.db")))
+    backoff.away_since -= 3600
+    with pytest.raises(JobPausedError):
+        infer_shard.fn(0, replace(work, store_url=str(tmp_path / "gone.db")))
 
 
 def test_waits_are_kept_between_attempts_and_end_early_when_nobody_wants_more(

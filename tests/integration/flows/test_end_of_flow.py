@@ -1,0 +1,115 @@
+"""Whatever fails in the flow, before its cluster or after it, ends the job in the store and frees it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dray.errors import (
+    ClusterError,
+    ConfigError,
+    DrayError,
+    JobBusyError,
+    JobFailedError,
+    StoreFatalError,
+    UnknownJobError,
+)
+from dray.job import opening
+from dray.store import Job, JobState, Store, open_store
+from flows import batch_inference as module
+from flows.batch_inference import batch_inference
+from flows.parameters import EngineOptions
+from tests.support.command import write_requests
+
+pytestmark = pytest.mark.integration
+
+JOB = "job"
+DISK_FULL = StoreFatalError("store x: the disk is full: free space, then resume the job")
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Job]:
+    """Runs the flow without a cluster or engines, to the expected error; the job as it left it."""
+    monkeypatch.setattr(module, "cluster_of", lambda *_: nullcontext())
+    monkeypatch.setattr(module, "open_shards", lambda *_: [])
+    requests = write_requests(tmp_path / "requests.jsonl", 3)
+
+    def run(expected: type[DrayError] | None, **changes: Any) -> Job:
+        with pytest.raises(expected) if expected else nullcontext():
+            batch_inference(
+                input=str(requests),
+                model="any",
+                output=str(tmp_path / "out"),
+                job_id=JOB,
+                engine=EngineOptions(name="simulated"),
+                **changes,
+            )
+        with open_store(str(tmp_path / "out" / "dray.db")) as store:
+            return store.get_job(JOB)
+
+    return run
+
+
+def _raising(error: Exception) -> Callable[..., Any]:
+    def fail(*_: object) -> None:
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    ("place", "error", "state"),
+    [
+        ("cluster_of", ClusterError("no cluster"), JobState.FAILED),
+        ("_end_state", DISK_FULL, JobState.PAUSED),
+        ("finalise", DISK_FULL, JobState.PAUSED),
+        ("finalise", JobFailedError("out/output.jsonl cannot be written"), JobState.FAILED),
+    ],
+)
+def test_a_job_whose_end_fails_is_at_rest_and_says_why(
+    place: str,
+    error: DrayError,
+    state: JobState,
+    run: Callable[..., Job],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, place, _raising(error))
+    job = run(type(error))
+    assert (job.state, job.driver) == (state, None)
+    assert job.reason == (str(error) if place != "cluster_of" else "ClusterError")
+
+
+def test_the_lease_is_kept_to_the_end(
+    run: Callable[..., Job], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(opening, "DRIVER_TTL", 1.5)
+
+    def long_end(_: object) -> None:
+        time.sleep(2.5)
+        with open_store(str(tmp_path / "out" / "dray.db")) as store:
+            store.claim_job(JOB, "another")
+
+    monkeypatch.setattr(module, "_end_state", long_end)
+    run(JobBusyError)
+
+
+def test_a_cluster_that_nobody_knows_is_refused_before_there_is_a_job(
+    run: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "open_job", lambda *_: pytest.fail("the job was opened"))
+    with pytest.raises(UnknownJobError):
+        run(ConfigError, cluster="block:no-such")
+
+
+def test_a_store_that_goes_when_the_job_is_done_fails_it_no_more(
+    run: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_end_state", lambda _: JobState.EXPIRED)
+    monkeypatch.setattr(Store, "release_job", _raising(DISK_FULL))
+    job = run(None)
+    assert (job.state, job.reason) == (JobState.EXPIRED, None)

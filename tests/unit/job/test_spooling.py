@@ -1,0 +1,136 @@
+"""Each driver has a spool of its own, and the one that the shards were cut from is the one that is read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dray.errors import FencedError, JobChangedError
+from dray.job import ingesting
+from dray.job.expiring import expire
+from dray.job.ingesting import ingest_job
+from dray.job.opening import OpenJob, open_job
+from dray.job.settings import JobSettings
+from dray.requests.spool import decode, read_shard
+from dray.store import Shard, Store, open_store
+
+pytestmark = pytest.mark.unit
+
+ROWS = 50
+
+
+@pytest.fixture
+def job(make_settings: Callable[..., JobSettings]) -> OpenJob:
+    return open_job(make_settings(shard_rows=10, job_id="job"))
+
+
+@pytest.fixture
+def store(job: OpenJob) -> Iterator[Store]:
+    with open_store(job.settings.store_url, create=False) as opened:
+        yield opened
+
+
+def _resumed(store: Store, job: OpenJob) -> OpenJob:
+    """The next driver; like a query's, its input is not looked at again."""
+    return replace(job, lease=store.claim_job(job.job_id, "next", takeover=lambda _: True))
+
+
+def _prompts(shards: list[Shard]) -> list[str]:
+    """The prompts that the shards hold, in the order of the input."""
+    lines = [
+        line for one in shards for chunk in read_shard(one.uri, one.offset, one.length) for line in chunk
+    ]
+    return [decode(line).body["messages"][0]["content"] for line in lines]
+
+
+def _spools(job: OpenJob) -> list[str]:
+    return sorted(file.name for file in Path(job.settings.work(job.job_id)).iterdir())
+
+
+def _edit(path: Path, change: Callable[[list[dict[str, Any]]], object]) -> None:
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    change(rows)
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+
+
+def _longer(rows: list[dict[str, Any]]) -> None:
+    rows[3]["body"]["messages"][0]["content"] += " and more"
+
+
+def _longer_and_shorter(rows: list[dict[str, Any]]) -> None:
+    """The size stays, but not where the rows begin."""
+    _longer(rows)
+    rows[40]["body"]["messages"][0]["content"] = ""
+
+
+def test_a_driver_that_was_replaced_while_it_took_the_input_in_changes_nothing(
+    job: OpenJob, store: Store, job_input: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ingest, before = ingesting.ingest, job_input.read_text()
+    taken: list[list[Shard]] = []
+
+    def frozen(*arguments: Any, **options: Any) -> Any:
+        monkeypatch.undo()
+        taken.append(ingest_job(_resumed(store, job), replicas=1))
+        _edit(job_input, _longer)  # its own rows are others
+        return ingest(*arguments, **options)
+
+    monkeypatch.setattr(ingesting, "ingest", frozen)
+    with pytest.raises(FencedError):
+        ingest_job(job, replicas=1)
+    assert store.shards("job") == taken[0]
+    assert _prompts(taken[0]) == [f"prompt {number}" for number in range(ROWS)]
+    assert job_input.read_text() != before
+
+
+def test_what_a_killed_driver_left_is_removed(
+    job: OpenJob, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ingesting, "reach", killed)
+    with pytest.raises(KeyboardInterrupt):
+        ingest_job(job, replicas=1)
+    monkeypatch.undo()
+    assert _spools(job) == ["requests-1.jsonl"]
+    shards = ingest_job(_resumed(store, job), replicas=1)
+    assert _spools(job) == ["requests-2.jsonl"]
+    assert len(_prompts(shards)) == ROWS
+
+
+def test_a_spool_that_is_gone_is_written_again(job: OpenJob, store: Store) -> None:
+    before = _prompts(shards := ingest_job(job, replicas=1))
+    lease = store.claim_shard(job.lease, 1, owner="w")
+    assert lease is not None
+    Path(shards[0].uri).unlink()
+    after = ingest_job(_resumed(store, job), replicas=4)
+    assert [(one.offset, one.length) for one in after] == [(one.offset, one.length) for one in shards]
+    assert _prompts(after) == before
+    assert ingest_job(_resumed(store, job), replicas=4) == after  # it is there now, though not this driver's
+
+
+@pytest.mark.parametrize("change", [_longer, _longer_and_shorter, lambda rows: rows.pop()])
+def test_it_is_not_when_the_input_gives_other_rows_by_now(
+    change: Callable[[list[dict[str, Any]]], object], job: OpenJob, store: Store, job_input: Path
+) -> None:
+    shards = ingest_job(job, replicas=1)
+    Path(shards[0].uri).unlink()
+    _edit(job_input, change)
+    with pytest.raises(JobChangedError, match=r"requests-1.jsonl.*are gone.*other rows.*--job-id"):
+        ingest_job(_resumed(store, job), replicas=1)
+    assert store.shards("job") == shards
+    assert _spools(job) == []
+
+
+def test_nobody_misses_the_spool_of_a_job_that_is_done(job: OpenJob, store: Store, job_input: Path) -> None:
+    shards = ingest_job(job, replicas=1)
+    expire(store, job)
+    Path(shards[0].uri).unlink()
+    job_input.unlink()
+    assert len(ingest_job(_resumed(store, job), replicas=1)) == len(shards)

@@ -1,0 +1,102 @@
+"""Shard tasks of a job: what the flow does when one of them ends, with the real store and without Ray."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from prefect.states import Crashed
+
+from dray.cluster import ClusterInfo
+from dray.job.opening import OpenJob
+from dray.store import JobLease, ReplicaRow, ReplicaState, Shard, ShardState, Store, open_store
+from tasks import infer
+from tasks.infer import ShardTasks
+from tests.support.stores import FakeClock, claimed, ready_job
+
+pytestmark = pytest.mark.unit
+
+CLUSTER = ClusterInfo(address="a", nodes=(), seconds=0.0, stable_resource="dray_stable")
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return str(tmp_path / "store.db")
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def store(url: str, clock: FakeClock) -> Iterator[Store]:
+    with open_store(url, clock=clock) as opened:
+        yield opened
+
+
+@pytest.fixture(autouse=True)
+def _no_prefect(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(infer, "get_run_logger", logging.getLogger)
+
+
+def _tasks(url: str, lease: JobLease, shards: list[Shard], *, lanes: int = 1) -> ShardTasks:
+    job = SimpleNamespace(job_id=lease.job_id, lease=lease, settings=SimpleNamespace(store_url=url))
+    return ShardTasks(cast("OpenJob", job), shards, lanes, CLUSTER)
+
+
+def _crash(tasks: ShardTasks, shard: Shard) -> None:
+    """The worker process of a shard's task died."""
+    reference: Any = object()
+    future = SimpleNamespace(wait=lambda: None, state=Crashed())
+    tasks._running[reference] = (future, shard)
+    tasks._take(reference)
+
+
+def test_a_shard_whose_worker_died_is_to_be_had_at_once(store: Store, url: str) -> None:
+    lease = ready_job(store)
+    claimed(store, lease)
+    shard = store.shards("job")[0]
+    _crash(_tasks(url, lease, [shard]), shard)
+    assert store.shards("job")[0].state is ShardState.PENDING
+
+
+def test_a_driver_that_was_replaced_leaves_its_successors_shards_alone(store: Store, url: str) -> None:
+    old = ready_job(store)
+    new = store.claim_job("job", "two", takeover=lambda owner: True)
+    claimed(store, new)
+    shard = store.shards("job")[0]
+    _crash(_tasks(url, old, [shard]), shard)
+    assert store.shards("job")[0].state is ShardState.LEASED
+
+
+def test_a_suspect_goes_beyond_the_limit_when_those_that_fill_it_wait_for_its_replica(
+    store: Store, url: str, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its attempt ended without the store, so it was held until its lease lapsed."""
+    submitted: list[int] = []
+
+    def submit(_runner: object, _job: object, shard: Shard) -> Any:
+        submitted.append(shard.number)
+        return SimpleNamespace(wrapped_future=object())
+
+    monkeypatch.setattr(infer, "_submit", submit)
+    lease = ready_job(store, shards=5)
+    row = ReplicaRow(name="a", lane=0, state=ReplicaState.READY, slots=2, node="n", max_num_seqs=4)
+    store.put_replicas(lease, [row])
+    store.release_shard(claimed(store, lease), cause="ENGINE_CRASH", suspect=True)
+    assert store.place_shard(lease, 0, owner="w0").lease is not None  # alone, and its holder is gone
+    tasks = _tasks(url, lease, [])
+    monkeypatch.setattr(Store, "now", lambda _: clock.time)
+    for _ in range(2):  # while it is held, and when its lease has lapsed
+        tasks._look_at = 0.0
+        tasks._refresh()
+        tasks._fill()
+        clock.pass_seconds(100)
+    assert [store.place_shard(lease, number, owner=f"w{number}").waiting for number in (1, 2)] == [True, True]
+    assert submitted == [1, 2, 0]  # and no more of those that may wait
+    assert store.place_shard(lease, 0, owner="again").lease is not None
