@@ -69,7 +69,7 @@ def test_prompts_are_in_the_spool_and_nowhere_else(undisturbed: tuple[Path, Ende
     output, ended = undisturbed
     assert CANARY not in ended.stdout + ended.stderr
     with_canary = [path.name for path in _files(output) if CANARY.encode() in path.read_bytes()]
-    assert with_canary == ["requests.jsonl"]
+    assert with_canary == ["requests-1.jsonl"]
     prefect = Path(os.environ["PREFECT_HOME"])
     assert (prefect / "prefect.db").is_file()
     assert not [path.name for path in _files(prefect) if CANARY.encode() in path.read_bytes()]
