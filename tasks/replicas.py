@@ -27,23 +27,18 @@ _OF_WEIGHTS = frozenset(("wait", "load"))  # parts that say something where weig
 
 @task(name="start-replicas", task_run_name="start replicas", persist_result=False, cache_policy=NO_CACHE)
 def start_replicas(
-    job: OpenJob,
-    pool: ReplicaPool,
-    ledger: JobLedger,
-    noticing: Noticing,
-    timeline: Timeline,
-    seconds: float = START_SECONDS,
+    job: OpenJob, pool: ReplicaPool, ledger: JobLedger, noticing: Noticing, timeline: Timeline
 ) -> bool:
     """Wait until a replica can take work: others may come later. False when the job was cancelled meanwhile.
 
     Raises:
-        EngineStartError, ConfigError: none can be started, or not in ``seconds``.
+        EngineStartError, ConfigError: none can be started, or not in time.
         JobFailedError: a budget is spent.
         JobPausedError: the store stays away.
     """
     logger = get_run_logger()
     patience, asked = StorePatience(logger), 0.0
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + START_SECONDS
     with timeline.phase("engine_start"):
         while True:
             follow(logger, pool, ledger)
@@ -64,7 +59,7 @@ def start_replicas(
             except StoreError as error:
                 patience.bear(error)
             if time.monotonic() > deadline:
-                raise EngineStartError(f"none of {pool.lanes} replicas is ready after {seconds:.0f} s")
+                raise EngineStartError(f"none of {pool.lanes} replicas is ready after {START_SECONDS:.0f} s")
             time.sleep(_LOOK_EVERY)
 
 

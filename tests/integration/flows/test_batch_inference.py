@@ -118,12 +118,12 @@ def test_a_refused_input_fails_before_any_engine_starts(tmp_path: Path) -> None:
 def test_an_engine_that_cannot_start_ends_the_tasks_that_wait_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tasks.replicas.START_TIMEOUT", 10.0)  # for the shard to begin to wait
+    monkeypatch.setattr("tasks.replicas.START_SECONDS", 10.0)  # for the shard to begin to wait
     requests = write_requests(tmp_path / "requests.jsonl", 3)
     slow = EngineOptions(name="simulated", arguments={"start_seconds": 120})
     began = time.monotonic()
 
-    with pytest.raises(EngineStartError, match="not ready after 10 s"):
+    with pytest.raises(EngineStartError, match="none of 1 replicas is ready after 10 s"):
         batch_inference(input=str(requests), model="any", output=str(tmp_path / "out"), engine=slow)
 
     assert time.monotonic() - began < 60

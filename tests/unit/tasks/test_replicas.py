@@ -86,9 +86,7 @@ class _Noticing:
         pass
 
 
-def _started(
-    monkeypatch: pytest.MonkeyPatch, pool: _Pool, *, stop: bool = False, seconds: float = 60
-) -> bool:
+def _started(monkeypatch: pytest.MonkeyPatch, pool: _Pool, *, stop: bool = False) -> bool:
     @contextmanager
     def reopened(job: object, *, patience: float) -> Iterator[object]:
         yield SimpleNamespace(orders=lambda job_id: SimpleNamespace(stop=stop))
@@ -98,7 +96,7 @@ def _started(
     ledger = SimpleNamespace(take_told=list, failure=None)
     job = SimpleNamespace(job_id="j")
     return bool(
-        replicas.start_replicas.fn(job, pool, ledger, _Noticing(), Timeline(), seconds)  # type: ignore[arg-type]
+        replicas.start_replicas.fn(job, pool, ledger, _Noticing(), Timeline())  # type: ignore[arg-type]
     )
 
 
@@ -119,5 +117,6 @@ def test_a_store_that_is_away_while_engines_start_is_waited_for(
 
 def test_nobody_waits_for_the_replicas_of_a_cancelled_job(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not _started(monkeypatch, _Pool(ready_after=10**6), stop=True)
+    monkeypatch.setattr(replicas, "START_SECONDS", 0.2)
     with pytest.raises(EngineStartError, match="none of 1 replicas is ready after 0 s"):
-        _started(monkeypatch, _Pool(ready_after=10**6), seconds=0.2)
+        _started(monkeypatch, _Pool(ready_after=10**6))
