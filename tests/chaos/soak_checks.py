@@ -159,9 +159,12 @@ def _check_charged(run: Run, events: set[str]) -> None:
     announced = {fault.node for fault in run.faults if fault.kind in (Kind.OBEYED, Kind.LYING)}
     killed = {fault.node for fault in run.faults if fault.kind is Kind.NODE} | set(run.given_up)
     last = max(line.at for line in read_history(run.history, run.job))
-    ends = [last, *(fault.at for fault in run.faults if fault.kind is Kind.DRIVER)]
+    drivers = [fault.at for fault in run.faults if fault.kind is Kind.DRIVER]
+    within = _NOTICE_SECONDS * 1e9
     for fault in run.faults:
-        if fault.node in announced or any(0 <= end - fault.at < _NOTICE_SECONDS * 1e9 for end in ends):
+        # Too near to the end, or after it, or too near to its driver's: nobody heard of it in time.
+        unheard = last - fault.at < within or any(0 <= at - fault.at < within for at in drivers)
+        if unheard or fault.node in announced:
             continue
         expected: set[str] = set()
         if fault.kind is Kind.REPLICA and fault.node not in killed:
