@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
+import os
 import pickle
 import random
 import shutil
@@ -39,6 +40,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Self
 
+from dray.processes import kill_descendants
 from tests.benchmarks import machine
 from tests.benchmarks.results import Table, median, number, record
 from tests.chaos.soak_checks import Cost, Wanted, check_run
@@ -326,6 +328,12 @@ def lanes(
     return totals
 
 
+def _end(*_: object) -> None:
+    """At once, with all that was started: lanes would else go on to their last run."""
+    kill_descendants()
+    os._exit(143)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -341,7 +349,7 @@ def main() -> int:
     parser.add_argument("--kept", type=Path, default=None, help="a folder: go on with what was done before")
     parser.add_argument("--every", type=int, default=10, help="runs between two lines of progress")
     given = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that all that was started ends
+    signal.signal(signal.SIGTERM, _end)
     facts = machine.describe()
     command = f"python -m tests.chaos.soak --runs {given.runs} --seed {given.seed} --first {given.first} --rows {given.rows} --lanes {given.lanes}"  # fmt: skip # noqa: E501
     print(command, flush=True)
