@@ -9,15 +9,13 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from dray.cli.flow import check_forms
 from dray.cli.output import printable
 from dray.errors import ConfigError
-from dray.imports import lasting_imports
 from dray.requests.addresses import refuse_secret
 from dray.requests.objects import is_object
 
 if TYPE_CHECKING:
-    from pydantic import ValidationError
-
     from dray.requests import Source
 
 _PATIENCE = 3.0  # seconds for a store that does not answer: the job itself is more patient
@@ -32,7 +30,7 @@ def refuse_early(parameters: Mapping[str, Any]) -> None:
     _check_texts(parameters)
     for name in ("model", "output"):
         refuse_secret(parameters[name])
-    _check_forms(parameters)
+    check_forms(parameters)
     _check_engine(parameters["engine"], parameters["model"], objects_known=parameters["objects"] is None)
     _check_settings(parameters, _check_input(parameters))
     _check_output(parameters)
@@ -46,41 +44,6 @@ def _check_texts(parameters: Mapping[str, Any]) -> None:
             if printable(text) != text:
                 which = f" ({printable(text)})" if isinstance(text, str) else ""
                 raise ConfigError(f"{name}{which} is not valid UTF-8; give a file a name that is")
-
-
-def _check_forms(parameters: Mapping[str, Any]) -> None:
-    """What the flow's forms refuse; Prefect would say so when it and Ray have started."""
-    try:
-        with lasting_imports():
-            from pydantic import ValidationError
-
-            from flows.parameters import (  # noqa: TID251  the command line is a caller of the flow
-                EngineOptions,
-                RowOptions,
-                SamplingOptions,
-                seconds_of,
-            )
-    except ModuleNotFoundError:
-        return  # whoever runs the flow says that it is not there
-    try:
-        RowOptions(**parameters["rows"])
-        SamplingOptions(**parameters["sampling"])
-        EngineOptions(**parameters["engine"])
-    except ValidationError as error:
-        raise ConfigError(_told(error)) from None
-    seconds_of(parameters.get("completion_window"))
-
-
-_OPTIONS = {"extra": "param", "name": "engine", "arguments": "engine-arg"}  # where the form says otherwise
-
-
-def _told(error: ValidationError) -> str:
-    found = []
-    for problem in error.errors(include_url=False):
-        field = str(problem["loc"][0])
-        given = f" {problem['input']}" if isinstance(problem["input"], int | float) else ""
-        found.append(f"--{_OPTIONS.get(field, field.replace('_', '-'))}{given}: {problem['msg']}")
-    return "; ".join(found)
 
 
 def _check_settings(parameters: Mapping[str, Any], source: Source) -> None:

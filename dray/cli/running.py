@@ -12,9 +12,10 @@ from typing import Any
 
 from dray.cli import output
 from dray.cli.early import refuse_early
+from dray.cli.flow import the_flow
+from dray.cli.jobs import HIDDEN_INPUT
 from dray.cli.server import PrefectServer, configured
-from dray.errors import ConfigError, DrayError, StoreError
-from dray.imports import lasting_imports
+from dray.errors import DrayError, StoreError
 from dray.job import driven
 from dray.processes import kill_descendants
 
@@ -27,6 +28,9 @@ _QUIET = {
     # The run's own short lines take the place of Prefect's console format; its UI has everything.
     "PREFECT_LOGGING_HANDLERS_CONSOLE_CLASS": "dray.cli.output.RunLog",
 }
+
+
+_HIDDEN = {"store": "DRAY_STORE_URL", "input": HIDDEN_INPUT}
 
 
 def run_job(parameters: dict[str, Any], *, json: bool) -> int:
@@ -46,10 +50,9 @@ def run_job(parameters: dict[str, Any], *, json: bool) -> int:
 
 def _hide_secrets(parameters: dict[str, Any]) -> None:
     """Prefect keeps the parameters of every run: a URL with a password goes by way of the environment."""
-    for name in ("store", "input"):
+    for name, variable in _HIDDEN.items():
         value = parameters[name]
         if isinstance(value, str) and "://" in value and ("@" in value or "password" in value.lower()):
-            variable = f"DRAY_{name.upper()}_URL"
             os.environ[variable] = value
             parameters[name] = f"env:{variable}"
 
@@ -86,17 +89,7 @@ def _early_cluster(parameters: dict[str, Any]) -> Iterator[None]:
 
 
 def _run_flow(parameters: dict[str, Any], server: PrefectServer | None) -> dict[str, Any]:
-    """The one place of dray that runs a flow: the command line is a caller of it like any other."""
-    try:
-        with lasting_imports():
-            from flows.batch_inference import batch_inference, flush_prefect  # noqa: TID251  see above
-    except ModuleNotFoundError as error:
-        if error.name not in ("flows", "tasks", "blocks"):
-            raise
-        raise ConfigError(
-            "the flows are not importable: `dray run` needs the project's checkout (pip install -e .), "
-            "because the wheel holds the library alone"
-        ) from None
+    batch_inference, flush_prefect = the_flow()
     if server is not None:
         server.wait()
     try:

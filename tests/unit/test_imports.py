@@ -73,11 +73,11 @@ def test_nothing_imports_upwards(folder: str) -> None:
     assert upward_imports(folder) == []
 
 
-def test_only_the_command_line_imports_the_flow_that_it_runs_and_its_forms() -> None:
+def test_one_module_of_the_command_line_knows_the_flow_and_its_forms() -> None:
     found = {(str(file), function, name) for file, function, name in upward_imports("dray")}
     assert found == {
-        ("dray/cli/running.py", "_run_flow", "flows"),
-        ("dray/cli/early.py", "_check_forms", "flows"),
+        ("dray/cli/flow.py", "the_flow", "flows"),
+        ("dray/cli/flow.py", "check_forms", "flows"),
     }
 
 
