@@ -12,9 +12,7 @@ from dray.cluster import ReplicaPool
 from dray.engine import ReplicaStatus
 from dray.errors import (
     DrayError,
-    FencedError,
     JobFailedError,
-    JobPausedError,
     StoreError,
 )
 from dray.job.ledger import JobLedger
@@ -84,9 +82,6 @@ class Monitor:
                     store = store or held.enter_context(reopen(self._job, patience=SHORT_PATIENCE))
                     self._look(store)
                     patience.back()
-                except FencedError as error:
-                    self._fail(error)
-                    return
                 except StoreError as error:
                     if not self._bears(patience, error):
                         return
@@ -105,8 +100,8 @@ class Monitor:
         """Whether to wait on for a store that is away: nodes and replicas are looked after meanwhile."""
         try:
             patience.bear(error)
-        except JobPausedError as paused:
-            self._fail(paused)
+        except DrayError as end:
+            self._fail(end)
             return False
         return True
 

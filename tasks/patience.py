@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 
-from dray.errors import JobPausedError, StoreError, StoreFatalError
+from dray.errors import FencedError, JobPausedError, StoreError, StoreFatalError
 from dray.spot.causes import STORE_PATIENCE
 
 SHORT_PATIENCE = 2.0
@@ -22,7 +23,7 @@ class StorePatience:
     def __init__(self, logger: Logger) -> None:
         self._logger = logger
         self._away_since: float | None = None
-        self._said = 0.0
+        self._said = -math.inf
 
     def back(self) -> None:
         """It has answered."""
@@ -34,13 +35,16 @@ class StorePatience:
         """It has not.
 
         Raises:
+            FencedError: it has, and the job is another driver's.
             JobPausedError: it will not until somebody acts, or has not for too long.
         """
+        if isinstance(error, FencedError):
+            raise error
         if isinstance(error, StoreFatalError):
             raise JobPausedError(f"{error}; when that is mended, `dray resume` goes on")
         now = time.monotonic()
         if self._away_since is None:
-            self._away_since, self._said = now, 0.0
+            self._away_since, self._said = now, -math.inf
         if now - self._said > _SAY_EVERY:
             self._logger.warning("the store does not answer: %s", type(error).__name__)
             self._said = now

@@ -1,4 +1,4 @@
-"""Start the replicas."""
+"""Start the replicas, and follow them: what they say goes into the run's log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dray.cluster import ReplicaPool
 from dray.cluster.member import ReplicaStart
 from dray.cluster.pool import START_SECONDS, lane_of
 from dray.engine import ReplicaStatus
-from dray.errors import EngineStartError, FencedError, StoreError
+from dray.errors import EngineStartError, StoreError
 from dray.job.ledger import JobLedger
 from dray.job.opening import OpenJob, reopen
 from dray.job.timeline import Timeline
@@ -35,6 +35,7 @@ def start_replicas(
         EngineStartError, ConfigError: none can be started, or not in time.
         JobFailedError: a budget is spent.
         JobPausedError: the store stays away.
+        FencedError: another driver has the job.
     """
     logger = get_run_logger()
     patience, asked = StorePatience(logger), 0.0
@@ -54,8 +55,6 @@ def start_replicas(
                     logger.info("cancel requested: the replicas are not waited for")
                     return False
                 patience.back()
-            except FencedError:
-                raise
             except StoreError as error:
                 patience.bear(error)
             if time.monotonic() > deadline:
