@@ -25,6 +25,7 @@ from dray.errors import (
     ReplicaLostError,
     StoreError,
 )
+from dray.spot.notices import SOON
 
 SLOTS = 2
 """Shards at a time on a replica: the tail of one overlaps the head of the next."""
@@ -34,9 +35,6 @@ SILENT_SECONDS = 60.0
 
 DRAIN_SECONDS = 10.0
 """For requests in flight to finish, once a notice came: with 5 s for the rest, a drain takes 15."""
-
-SOON = 30.0
-"""Seconds to a node's end where a notice names none."""
 
 START_SECONDS = 1800.0
 """For a replica that has its place to build the engine: a large model, from a slow disk."""
@@ -94,7 +92,6 @@ class ReplicaPool:
         self._generation: Counter[int] = Counter()
         self._leaving_nodes: dict[str, float] = {}
         self._shunned: set[str] = set()
-        self._starts: dict[int, ReplicaStart] = {}
         self._ready: list[ReplicaStart] = []
         self._seqs = 0
         self._published = time.monotonic()
@@ -218,13 +215,12 @@ class ReplicaPool:
             one is not member and not self._failures[one.lane] for one in self._in(MemberState.STARTING)
         )
         hopeful = oom or (untried and not isinstance(error, ConfigError))
-        if not (self._starts or hopeful):
+        if not (self.starts() or hopeful):
             raise error
         return error if isinstance(error, EngineStartError) else EngineStartError(str(error), oom=oom)
 
     def _note_ready(self, member: Member) -> None:
         assert member.start is not None
-        self._starts.setdefault(member.lane, member.start)
         self._ready.append(member.start)
         self._seqs = self._seqs or member.max_num_seqs
         self._failures[member.lane] = 0

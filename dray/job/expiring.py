@@ -10,6 +10,7 @@ from dray.job.driver import driver_name
 from dray.job.ingesting import open_shards
 from dray.job.opening import OpenJob
 from dray.job.shard import publish
+from dray.requests.model import EXPIRED
 from dray.requests.spool import index_of, read_shard
 from dray.spot.causes import Cause
 from dray.store import JobState, Shard, ShardLease, ShardState, Store
@@ -48,7 +49,7 @@ def _taken(store: Store, job: OpenJob, shard: Shard, owner: str) -> ShardLease |
 def _end(store: Store, job: OpenJob, shard: Shard, lease: ShardLease) -> None:
     done = frozenset(store.done_indexes(job.job_id, shard.first_index, shard.last_index))
     for rows in _undone(job, shard, done):
-        publish(store, lease, [refused(line, "expired", MESSAGE) for line in rows])
+        publish(store, lease, [refused(line, EXPIRED, MESSAGE) for line in rows])
     store.finish_shard(lease)
 
 

@@ -14,13 +14,13 @@ import numpy.typing as npt
 
 from dray.report.data import Bucket, ErrorCode, Measures, Tokens
 from dray.report.histogram import Histogram
+from dray.requests.model import EXPIRED
 
 _FIRST_WIDTH = 0.25  # seconds; a power of two, so that folded buckets stay aligned
 _MOST_BUCKETS = 240
 _MOST_CODES = 100
 _EXAMPLES = 5
 _OTHER = "other"
-_EXPIRED = "expired"  # the code of rows that no engine got before the job's time was over
 _LATENCY_UNIT = 1e-4  # seconds
 
 Ints = npt.NDArray[np.int64]
@@ -135,7 +135,7 @@ def _served(row: FinishedRow) -> bool:
     """Whether a replica finished the row."""
     if row.error_code is None:
         return True
-    return row.error_code != _EXPIRED and row.shard is not None and row.shard >= 0
+    return row.error_code != EXPIRED and row.shard is not None and row.shard >= 0
 
 
 class _Curve:

@@ -7,6 +7,7 @@ from typing import Literal
 
 from dray.report import wording
 from dray.report.data import ReportData
+from dray.requests.model import EXPIRED
 
 Tone = Literal["good", "bad", "quiet"]
 
@@ -76,7 +77,7 @@ def _ending(data: ReportData) -> str:
 
 
 def _expired(data: ReportData) -> int:
-    return sum(error.count for error in data.measures.errors if error.code == "expired")
+    return sum(error.count for error in data.measures.errors if error.code == EXPIRED)
 
 
 def _rows(data: ReportData) -> Figure:

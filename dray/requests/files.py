@@ -232,7 +232,7 @@ def write_atomic(
         file.sync()
         with _writing(uri):
             file._path.replace(target)
-            sync_folder(target.parent)
+            sync(target.parent)
 
 
 @contextmanager
@@ -330,9 +330,9 @@ def _seekable(uri: str, options: ObjectStoreOptions | None) -> Iterator[IO[bytes
         yield file
 
 
-def sync_folder(folder: Path) -> None:
-    """Make what was renamed into a folder last through a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Make a file's bytes, or what was renamed into a folder, last through a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+EXPIRED = "expired"
+"""The error code of rows that nobody answered before the job's time was over."""
+
 
 class Kind(StrEnum):
     """What a request asks of the model."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Protocol
 
+from dray.requests.model import EXPIRED
 from dray.spot.effects import (
     ALLOWANCES,
     Budget,
@@ -204,7 +205,7 @@ RULES: tuple[Rule, ...] = (
         cause=Cause.CANCEL,
         when="the job's time is over",
         fits=lambda error, facts: facts.expired,
-        effect=Effect(request=OnRequest.ERROR, code="expired", job=OnJob.EXPIRE, prefect=OnPrefect.CANCEL),
+        effect=Effect(request=OnRequest.ERROR, code=EXPIRED, job=OnJob.EXPIRE, prefect=OnPrefect.CANCEL),
     ),
     Rule(
         cause=Cause.USER_ERROR,

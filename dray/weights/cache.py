@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import IO
 
 from dray.errors import WeightsError
-from dray.requests.files import sync_folder
+from dray.requests.files import sync
 from dray.weights.description import describe, read_description
 from dray.weights.manifest import Manifest
 from dray.weights.places import Place, places, prepare, room, withdraw
@@ -276,7 +276,7 @@ def _remove_locked(shelf: Shelf) -> None:
     for suffix in _FOLDERS:
         with suppress(FileNotFoundError):
             (root / f"{shelf.key}{suffix}").rename(root / f"{shelf.key}.gone-{secrets.token_hex(8)}")
-    sync_folder(root)
+    sync(root)
     _sweep(root)
     for file in (shelf.fill_lock, shelf.use_lock):
         file.unlink(missing_ok=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from blake3 import blake3
 
 from dray.errors import WeightsError
-from dray.requests.files import sync_folder
+from dray.requests.files import sync
 from dray.weights.cache import DESCRIPTION, Shelf
 from dray.weights.checkpoint import check_checkpoint
 from dray.weights.chunks import Chunk, ChunkPlan
@@ -122,11 +122,11 @@ def publish(shelf: Shelf, plan: ChunkPlan, ready: ReadyMap) -> None:
                 )
     for folder in (shelf.engine, shelf.partial):  # the engine's too: it is not made again for what is whole
         for path in folder.iterdir():
-            _sync(path)
+            sync(path)
             ready.beat()
-        sync_folder(folder)
+        sync(folder)
     shelf.partial.rename(shelf.whole)
-    sync_folder(shelf.place.root)
+    sync(shelf.place.root)
 
 
 @contextmanager
@@ -139,14 +139,6 @@ def _doubted(plan: ChunkPlan, ready: ReadyMap) -> Iterator[None]:
             if not plan.manifest.files[chunk.file].digests:
                 ready.unmark(chunk.number)
         raise
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _sha256(path: Path, beat: Callable[[], None]) -> str:
