@@ -1,11 +1,12 @@
-"""A job whose time is over stays expired, however often its command is repeated."""
+"""A job whose time is over: every row has an outcome, whoever held its shard, and it stays expired."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
+from dray.errors import FencedError, StoreFatalError
 from dray.job.expiring import expire
 from dray.job.finalising import finalise_job
 from dray.job.ingesting import ingest_job
@@ -13,7 +14,8 @@ from dray.job.opening import OpenJob, open_job
 from dray.job.settings import JobSettings
 from dray.job.timeline import Timeline
 from dray.report import ReportData
-from dray.store import JobState, open_store
+from dray.requests import Outcome
+from dray.store import Counts, JobState, ShardLease, ShardState, Store, open_store
 from flows.batch_inference import _end_state
 
 pytestmark = pytest.mark.unit
@@ -70,3 +72,71 @@ def test_a_crash_while_rows_expire_is_gone_on_from(make_settings: MakeSettings) 
 
 def _crash(*_: object) -> None:
     raise KeyboardInterrupt
+
+
+@pytest.fixture
+def job(make_settings: Callable[..., JobSettings]) -> OpenJob:
+    opened = open_job(make_settings(shard_rows=10))
+    assert len(ingest_job(opened, replicas=1)) == 5
+    return opened
+
+
+@pytest.fixture
+def store(job: OpenJob) -> Iterator[Store]:
+    with open_store(job.settings.store_url, create=False) as opened:
+        yield opened
+
+
+def _held(store: Store, job: OpenJob, number: int) -> ShardLease:
+    lease = store.claim_shard(job.lease, number, owner="worker")
+    assert lease is not None
+    return lease
+
+
+def _answers(*indexes: int) -> list[Outcome]:
+    return [Outcome(index, f"row-{index}", b"{}") for index in indexes]
+
+
+def test_rows_of_shards_that_are_still_held_expire_too(job: OpenJob, store: Store) -> None:
+    held = _held(store, job, 1)
+    store.commit(held, _answers(10, 13))
+    expire(store, job)
+    counts = store.verify_counts(job.job_id)
+    assert (counts.done, counts.failed, counts.pending) == (2, 48, 0)
+    assert {shard.state for shard in store.shards(job.job_id)} == {ShardState.DONE}
+    with pytest.raises(FencedError):
+        store.commit(held, _answers(11))
+    assert [one.cause for one in store.attempts(job.job_id) if one.owner == "worker"] == ["CANCEL"]
+    expire(store, job)  # nothing is left to do
+    assert store.verify_counts(job.job_id) == counts
+
+
+def test_a_shard_that_is_taken_meanwhile_is_taken_back(
+    job: OpenJob, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a worker that asked before it heard that the time is over."""
+    claim, late = store.claim_shard, iter([True])
+
+    def claim_late(*arguments: object, **options: object) -> ShardLease | None:
+        if next(late, False):
+            _ = claim(job.lease, 0, owner="worker")
+        return claim(*arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(store, "claim_shard", claim_late)
+    expire(store, job)
+    assert store.verify_counts(job.job_id).pending == 0
+
+
+def test_a_job_with_rows_left_is_not_expired(
+    job: OpenJob, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "counts", lambda _: Counts(total=50, done=0, failed=49))
+    with pytest.raises(StoreFatalError, match="1 of 50 rows have no outcome"):
+        expire(store, job)
+
+
+def test_a_driver_that_was_replaced_ends_nothing(job: OpenJob, store: Store) -> None:
+    store.claim_job(job.job_id, "another", takeover=lambda _: True)
+    with pytest.raises(FencedError):
+        expire(store, job)
+    assert store.counts(job.job_id).failed == 0

@@ -1,0 +1,64 @@
+"""Which notices are news: of the nodes, and of Ray, but not of our own drains."""
+
+from __future__ import annotations
+
+import pytest
+
+from dray.cluster import watching
+from dray.cluster.base import Node
+from dray.cluster.watching import Heard, NodeWatchers
+from dray.spot import Kind, Notice
+
+pytestmark = pytest.mark.unit
+
+NODE = Node(node_id="n", host="h", cpus=1, gpus=0, stable=False)
+
+
+def _notice(kind: Kind) -> Notice:
+    return Notice(source="aws", kind=kind, action="a", deadline=None, seen_at=0.0, id=str(kind))
+
+
+@pytest.fixture
+def heard(monkeypatch: pytest.MonkeyPatch) -> dict[str, Heard]:
+    said: dict[str, Heard] = {"n": Heard([], [])}
+    monkeypatch.setattr(watching, "live_nodes", lambda: ([NODE], ""))
+    monkeypatch.setattr(watching, "draining", dict)
+    monkeypatch.setattr(watching, "_watch_on", lambda node_id: object())
+    monkeypatch.setattr(NodeWatchers, "_ask", lambda self: said)
+    return said
+
+
+def test_a_notice_is_news_once(heard: dict[str, Heard]) -> None:
+    watchers = NodeWatchers()
+    heard["n"] = Heard([_notice(Kind.INTERRUPTION)], [])
+    assert [notice.kind for _, notice in watchers.look()] == [Kind.INTERRUPTION]
+    assert watchers.look() == []
+
+
+def test_rays_own_drain_is_news_after_a_mere_recommendation(
+    heard: dict[str, Heard], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watchers = NodeWatchers()
+    heard["n"] = Heard([_notice(Kind.REBALANCE)], [])
+    assert [notice.kind for _, notice in watchers.look()] == [Kind.REBALANCE]
+    monkeypatch.setattr(watching, "draining", lambda: {"n": 5.0})
+    [(node, notice)] = watchers.look()
+    assert (node, notice.source, notice.deadline) == (NODE, "ray", 5.0)
+    assert notice.ends_node
+
+
+def test_our_own_drain_is_no_news(heard: dict[str, Heard], monkeypatch: pytest.MonkeyPatch) -> None:
+    watchers = NodeWatchers()
+    watchers.drained(NODE)
+    monkeypatch.setattr(watching, "draining", lambda: {"n": 5.0})
+    assert watchers.look() == []
+
+
+def test_what_goes_wrong_at_a_source_is_told_once(heard: dict[str, Heard]) -> None:
+    watchers = NodeWatchers()
+    heard["n"] = Heard([], ["kubernetes notices: GET /api/v1: not allowed"])
+    watchers.look()
+    assert watchers.take_told() == ["node h: kubernetes notices: GET /api/v1: not allowed"]
+    heard["n"] = Heard([], [])
+    watchers.look()
+    assert watchers.take_told() == []

@@ -1,0 +1,111 @@
+"""A running job whose store goes away: nodes and replicas are looked after all the same."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dray.errors import DrayError, FencedError, JobPausedError, StoreFatalError, StoreTransientError
+from tasks import monitor as monitors
+from tasks.monitor import Monitor
+
+pytestmark = pytest.mark.unit
+
+ORDERS = SimpleNamespace(stop=False)
+COUNTS = SimpleNamespace(done=1, failed=0, total=2)
+PROGRESS = SimpleNamespace(counts=COUNTS, prompt_tokens=0, completion_tokens=0)
+
+
+class _Watched:
+    """A monitor whose store a test breaks; ``calls`` counts what it did."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls: Counter[str] = Counter()
+        self.error: DrayError | None = None
+
+        def called(name: str, found: object = None, *, of_store: bool = False) -> Callable[..., Any]:
+            def call(*_: object) -> Any:
+                if of_store and self.error is not None:
+                    raise self.error
+                self.calls[name] += 1
+                return found
+
+            return call
+
+        names = {"now": 0.0, "renew_job": None, "orders": ORDERS, "progress": PROGRESS}
+        store = SimpleNamespace(**{name: called(name, found, of_store=True) for name, found in names.items()})
+
+        @contextmanager
+        def reopened(job: object, *, patience: float) -> Iterator[object]:
+            if self.error is not None:
+                raise self.error
+            yield store
+
+        monkeypatch.setattr(monitors, "reopen", reopened)
+        monkeypatch.setattr(monitors, "LOOK_EVERY", 0.01)
+        monkeypatch.setattr(monitors, "get_run_logger", lambda: logging.getLogger("test"))
+        pool = SimpleNamespace(
+            look=called("pool", []), take_ready=called("ready", []), settle=called("settle", of_store=True)
+        )
+        noticing = SimpleNamespace(look=called("noticed"), record=called("recorded", of_store=True))
+        ledger = SimpleNamespace(take_told=list, failure=None)
+        job: Any = SimpleNamespace(job_id="j", lease=SimpleNamespace(ttl=60.0))
+        self.monitor = Monitor(job, pool, ledger, noticing)  # type: ignore[arg-type]
+
+    def until(self, done: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 10
+        while not done():
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+
+
+@pytest.mark.parametrize("from_the_start", [True, False])
+def test_notices_are_obeyed_and_replicas_watched_while_the_store_is_away(
+    monkeypatch: pytest.MonkeyPatch, from_the_start: bool
+) -> None:
+    watched = _Watched(monkeypatch)
+    watched.error = StoreTransientError("away") if from_the_start else None
+    with watched.monitor:
+        if not from_the_start:
+            watched.until(lambda: watched.calls["settle"] > 2)
+            watched.error = StoreTransientError("away")
+        before = watched.calls.copy()
+        watched.until(lambda: watched.calls["noticed"] > before["noticed"] + 5)
+        assert watched.calls["pool"] >= before["pool"] + 5
+        watched.monitor.check()  # that alone ends nothing
+        settled = watched.calls["settle"]
+        watched.error = None
+        watched.until(lambda: watched.calls["settle"] > settled and watched.calls["recorded"] > 0)
+    watched.monitor.check()
+
+
+@pytest.mark.parametrize(
+    ("error", "ends_as"),
+    [(StoreFatalError("disk full"), JobPausedError), (FencedError("another driver"), FencedError)],
+)
+def test_what_nobody_can_wait_for_ends_the_watch(
+    monkeypatch: pytest.MonkeyPatch, error: DrayError, ends_as: type[DrayError]
+) -> None:
+    watched = _Watched(monkeypatch)
+    watched.error = error
+    with watched.monitor:
+        watched.until(lambda: watched.monitor.stopping)
+        with pytest.raises(ends_as, match=str(error)):
+            watched.monitor.check()
+
+
+def test_a_short_job_has_its_last_line_too(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    watched = _Watched(monkeypatch)
+    monkeypatch.setattr(monitors, "LOOK_EVERY", 60.0)
+    with caplog.at_level(logging.INFO), watched.monitor:
+        pass
+    assert "1 of 2 rows" in caplog.text

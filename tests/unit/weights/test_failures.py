@@ -1,0 +1,33 @@
+"""What a rank of an engine says of a load that failed reaches the process that started it."""
+
+from __future__ import annotations
+
+import pytest
+
+from dray.errors import EngineStartError, WeightsError
+from dray.weights.loading.failures import ranks_heard, told
+
+pytestmark = pytest.mark.unit
+
+
+def _rank(error: Exception) -> None:
+    """As in a process of its own: vLLM says nothing of the error to the one that waits."""
+    with pytest.raises(type(error)), told():
+        raise error
+    raise RuntimeError("WorkerProc initialization failed due to an exception in a background process.")
+
+
+def test_a_lack_of_memory_is_known_for_what_it_is() -> None:
+    with pytest.raises(EngineStartError) as caught, ranks_heard():
+        _rank(MemoryError())
+    assert caught.value.oom
+
+
+def test_weights_that_are_wrong_are_named() -> None:
+    with pytest.raises(WeightsError, match="model m: it lacks weights"), ranks_heard():
+        _rank(WeightsError("model m: it lacks weights"))
+
+
+def test_other_errors_stay_what_they_are() -> None:
+    with pytest.raises(RuntimeError, match="WorkerProc"), ranks_heard():
+        _rank(KeyError("k"))
