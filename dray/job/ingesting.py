@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from dray.errors import ConfigError
 from dray.job.opening import OpenJob
-from dray.job.spooling import is_missed, refuse_other, remove_older, spool_of
+from dray.job.spooling import DIGEST, is_missed, refuse_other, remove_older, spool_of
 from dray.requests.files import FileInfo
 from dray.requests.ingest import Ingested, cut, ingest
 from dray.requests.model import Kind
@@ -30,8 +30,8 @@ def ingest_job(job: OpenJob, *, replicas: int, progress: Callable[[int], None] |
     """
     settings = job.settings
     with open_store(settings.store_url) as store:
-        known, total = store.shards(job.job_id), store.get_job(job.job_id).total
-        if total is not None and not is_missed(job, open_shards(known)):
+        known, recorded = store.shards(job.job_id), store.get_job(job.job_id)
+        if recorded.total is not None and not is_missed(job, open_shards(known)):
             return known
         remove_older(job)
         ingested = ingest(
@@ -44,10 +44,10 @@ def ingest_job(job: OpenJob, *, replicas: int, progress: Callable[[int], None] |
             options=settings.objects,
         )
         reach(Point.INGEST_SPOOLED)
-        if total is None:
+        if recorded.total is None:
             _publish(store, job, ingested, replicas)
         else:
-            refuse_other(job, known, total, ingested)
+            refuse_other(job, recorded, known[0].uri, ingested)
             store.move_shards(job.lease, ingested.spool_uri)
         reach(Point.INGEST_PUBLISHED)
         return store.shards(job.job_id)
@@ -60,6 +60,7 @@ def _publish(store: Store, job: OpenJob, ingested: Ingested, replicas: int) -> N
             "kinds": sorted(ingested.kinds),
             "model_name": ingested.model_name,
             "rows": ingested.rows,
+            DIGEST: ingested.spool_sha256,
             "files": list(ingested.files)[:20],
         },
     )

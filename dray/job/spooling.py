@@ -10,11 +10,12 @@ from contextlib import suppress
 
 from dray.errors import JobChangedError
 from dray.job.opening import OpenJob
-from dray.requests.files import exists, read_range, remove
+from dray.requests.files import exists, remove
 from dray.requests.ingest import Ingested
-from dray.store import Shard
+from dray.store import Job, Shard
 
-_HEAD_BYTES = 32  # a line end, and the beginning of a line up to its index
+DIGEST = "spool_sha256"
+"""Where the job's ``info`` has the SHA-256 of the spool that its shards were cut from, in hex."""
 
 
 def is_missed(job: OpenJob, shards: Sequence[Shard]) -> bool:
@@ -33,29 +34,19 @@ def remove_older(job: OpenJob) -> None:
         _remove(job, job.settings.spool(job.job_id, epoch))
 
 
-def refuse_other(job: OpenJob, shards: Sequence[Shard], total: int, ingested: Ingested) -> None:
+def refuse_other(job: OpenJob, recorded: Job, lost: str, ingested: Ingested) -> None:
     """Make sure that a spool that was written again is the one that the shards were cut from.
 
     Raises:
         JobChangedError: the input gives other rows by now, as a query may.
     """
-    whole = [shard for shard in shards if shard.parent is None]
-    rows = sum(shard.rows for shard in whole)
-    size = max(shard.offset + shard.length for shard in whole)
-    same = (ingested.rows, ingested.requests, ingested.spool_bytes) == (total, rows, size)
-    if same and all(_begins_at_its_row(job, ingested.spool_uri, shard) for shard in shards):
+    if (ingested.rows, ingested.spool_sha256) == (recorded.total, recorded.info[DIGEST]):
         return
     _remove(job, ingested.spool_uri)
     raise JobChangedError(
-        f"job {job.job_id}: its requests ({whole[0].uri}) are gone, and its input gives other rows now, as a "
-        "query may. Give another --job-id to start anew; what is finished stays in the store"
+        f"job {job.job_id}: its requests ({lost}) are gone, and its input gives other rows now, "
+        "as a query may. Give another --job-id to start anew; what is finished stays in the store"
     )
-
-
-def _begins_at_its_row(job: OpenJob, uri: str, shard: Shard) -> bool:
-    before = min(shard.offset, 1)
-    head = read_range(uri, shard.offset - before, _HEAD_BYTES, options=job.settings.objects)
-    return head.startswith(b"\n" * before + b'{"i":%d,' % shard.first_index)
 
 
 def _remove(job: OpenJob, spool: str) -> None:

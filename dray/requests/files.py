@@ -89,11 +89,6 @@ def open_seekable(uri: str, *, options: ObjectStoreOptions | None = None) -> Ite
         yield file
 
 
-def read_range(uri: str, offset: int, length: int, *, options: ObjectStoreOptions | None = None) -> bytes:
-    """``length`` bytes from ``offset``; fewer only where the file ends."""
-    return b"".join(stream_range(uri, offset, length, options=options))
-
-
 def stream_range(
     uri: str, offset: int, length: int, *, options: ObjectStoreOptions | None = None
 ) -> Iterator[bytes]:

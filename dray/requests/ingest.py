@@ -38,6 +38,7 @@ class Ingested:
     requests: int
     spool_uri: str
     spool_bytes: int
+    spool_sha256: str
     rejects_uri: str | None
     marks: tuple[Mark, ...] = field(repr=False)
     model_name: str | None
@@ -73,7 +74,7 @@ def ingest(
     with ExitStack() as stack:
         ids = stack.enter_context(IdIndex())
         rejects, dropped = (stack.enter_context(RejectLog()) for _ in range(2))
-        file = stack.enter_context(write_atomic(spool_uri, hashed=False, options=options))
+        file = stack.enter_context(write_atomic(spool_uri, hashed=True, options=options))
         spool = SpoolWriter(file.write)
         rules = JobRules(names, defaults.model_name)
         stop_after = None if skip_invalid else limits.problems
@@ -88,6 +89,7 @@ def ingest(
             requests=spool.rows,
             spool_uri=spool_uri,
             spool_bytes=spool.offset,
+            spool_sha256=file.info().sha256,
             rejects_uri=_publish_rejects(f"{spool_uri}.rejects", repeats, rejects, dropped, options),
             marks=tuple(spool.marks),
             model_name=rules.model_name,

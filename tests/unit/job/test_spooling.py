@@ -62,6 +62,10 @@ def _longer(rows: list[dict[str, Any]]) -> None:
     rows[3]["body"]["messages"][0]["content"] += " and more"
 
 
+def _as_long(rows: list[dict[str, Any]]) -> None:
+    rows[3]["body"]["messages"][0]["content"] = "PROMPT 3"
+
+
 def _longer_and_shorter(rows: list[dict[str, Any]]) -> None:
     """The size stays, but not where the rows begin."""
     _longer(rows)
@@ -115,7 +119,7 @@ def test_a_spool_that_is_gone_is_written_again(job: OpenJob, store: Store) -> No
     assert ingest_job(_resumed(store, job), replicas=4) == after  # it is there now, though not this driver's
 
 
-@pytest.mark.parametrize("change", [_longer, _longer_and_shorter, lambda rows: rows.pop()])
+@pytest.mark.parametrize("change", [_as_long, _longer, _longer_and_shorter, lambda rows: rows.pop()])
 def test_it_is_not_when_the_input_gives_other_rows_by_now(
     change: Callable[[list[dict[str, Any]]], object], job: OpenJob, store: Store, job_input: Path
 ) -> None:
