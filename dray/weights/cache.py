@@ -29,7 +29,7 @@ from typing import IO
 
 from dray.errors import WeightsError
 from dray.requests.files import sync
-from dray.weights.description import describe, read_description
+from dray.weights.description import read_description, write_description
 from dray.weights.manifest import Manifest
 from dray.weights.places import Place, places, prepare, room, withdraw
 
@@ -164,7 +164,7 @@ def _begin(shelf: Shelf, manifest: Manifest) -> None:
     """From now on everybody finds the model here, and counts with its bytes."""
     shelf.partial.mkdir(exist_ok=True)
     if not (shelf.partial / DESCRIPTION).exists():
-        (shelf.partial / DESCRIPTION).write_text(describe(manifest))
+        write_description(shelf.partial / DESCRIPTION, manifest)
 
 
 def _chosen(manifest: Manifest, options: list[Place]) -> Shelf:

@@ -24,14 +24,16 @@ class Description:
         return ChunkPlan(Manifest(uri=self.uri, files=self.files, chunk_bytes=self.chunk_bytes))
 
 
-def describe(manifest: Manifest) -> str:
-    """The text of a description."""
+def write_description(path: Path, manifest: Manifest) -> None:
+    """Describe ``manifest`` in a file that is there whole or not at all: others may be reading it."""
     files = [[file.name, file.size, file.etag] for file in manifest.files]
-    return json.dumps({"uri": manifest.uri, "chunk_bytes": manifest.chunk_bytes, "files": files})
+    new = path.with_name(f"{path.name}.new")
+    new.write_text(json.dumps({"uri": manifest.uri, "chunk_bytes": manifest.chunk_bytes, "files": files}))
+    new.replace(path)
 
 
 def read_description(path: Path) -> Description:
-    """What :func:`describe` wrote.
+    """What :func:`write_description` wrote.
 
     Raises:
         WeightsError: it is not that, or of another version of dray.

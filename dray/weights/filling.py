@@ -16,7 +16,7 @@ from dray.requests.files import sync
 from dray.weights.cache import DESCRIPTION, Shelf
 from dray.weights.checkpoint import check_checkpoint
 from dray.weights.chunks import Chunk, ChunkPlan
-from dray.weights.description import describe
+from dray.weights.description import write_description
 from dray.weights.header import HEADER_LIMIT
 from dray.weights.manifest import Manifest
 from dray.weights.ready import ReadyMap, boot_id
@@ -33,7 +33,7 @@ def lay_out(folder: Path, manifest: Manifest) -> None:
                 os.ftruncate(descriptor, file.size)
         finally:
             os.close(descriptor)
-    (folder / DESCRIPTION).write_text(describe(manifest))
+    write_description(folder / DESCRIPTION, manifest)
 
 
 def distrust(ready: ReadyMap, plan: ChunkPlan, shelf: Shelf) -> None:

@@ -25,6 +25,7 @@ from urllib.parse import quote, urljoin, urlsplit
 from dray.errors import ConfigError
 from dray.requests.addresses import refuse_metadata
 from dray.weights.manifest import Manifest, ModelFile
+from dray.weights.patience import patiently
 
 SCHEME = "hf://"
 _NAME = re.compile(r"hf://([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
@@ -68,7 +69,7 @@ def look(uri: str) -> Repository:
     name, revision = match[1], match[2] or "main"
     page = f"{_endpoint()}/api/models/{name}/revision/{quote(revision, safe='')}?blobs=true"
     try:
-        found = json.loads(_page(page, uri))
+        found = json.loads(patiently(lambda: _page(page, uri)))
         commit = str(found["sha"])
         entries = [entry for entry in found["siblings"] if "/" not in entry["rfilename"]]
         files = {entry["rfilename"]: _file(name, commit, entry) for entry in entries}

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
@@ -12,7 +10,6 @@ from dray.errors import ConfigError, WeightsError
 from dray.requests.objects import (
     ObjectInfo,
     ObjectStoreOptions,
-    ReplacedError,
     head,
     list_under,
     read_range,
@@ -21,6 +18,7 @@ from dray.weights import hub
 from dray.weights.checkpoint import INDEX, compare, places_of, refuse_incomplete
 from dray.weights.header import HEADER_LIMIT, Header, parse_header
 from dray.weights.manifest import PUBLISHED, Manifest, ModelFile
+from dray.weights.patience import patiently
 from dray.weights.published import with_digests
 
 _WANTED = (".json", ".safetensors", ".jinja", ".model", ".txt", ".tiktoken")
@@ -30,7 +28,6 @@ _USUAL = (
     "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja",
     "preprocessor_config.json",
 )  # fmt: skip
-_WAITS = (0.5, 1.0, 2.0)  # seconds at most before a small read is tried again
 _HEADER_GUESS = 128 << 10  # bytes; about 1,000 tensors, so that one request is mostly enough
 
 
@@ -129,18 +126,12 @@ def _bytes(uri: str, file: ModelFile, options: ObjectStoreOptions | None, end: i
     if file.size == 0:
         return b""
     place, end = f"{uri}/{file.name}", min(end or file.size, file.size)
-    for wait in (*_WAITS, None):
-        try:
-            if hub.is_hub(uri):
-                return hub.read(file, 0, end)
-            return read_range(place, 0, end, etag=file.etag, options=options)
-        except (FileNotFoundError, PermissionError, ReplacedError) as error:
-            raise WeightsError(f"{place}: {error}") from None
-        except OSError as error:
-            if wait is None:
-                raise WeightsError(f"{place}: {error}") from None
-            time.sleep(random.uniform(0, wait))  # noqa: S311  spreads load, guards nothing
-    raise AssertionError  # the last wait is None
+    try:
+        if hub.is_hub(uri):
+            return patiently(lambda: hub.read(file, 0, end))
+        return patiently(lambda: read_range(place, 0, end, etag=file.etag, options=options))
+    except OSError as error:
+        raise WeightsError(f"{place}: {error}") from None
 
 
 def _header(manifest: Manifest, file: ModelFile, options: ObjectStoreOptions | None) -> Header:

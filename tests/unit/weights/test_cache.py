@@ -19,7 +19,9 @@ import pytest
 
 from dray.errors import WeightsError
 from dray.weights import cache
-from dray.weights.cache import Shelf, attached, evict, kept
+from dray.weights.cache import DESCRIPTION, Shelf, attached, evict, kept
+from dray.weights.description import read_description
+from dray.weights.filling import lay_out
 from dray.weights.manifest import Manifest, ModelFile
 from dray.weights.places import Place
 
@@ -391,13 +393,31 @@ def test_a_lock_that_somebody_keeps_is_named(place: Place, monkeypatch: pytest.M
 
 
 def test_what_cannot_be_begun_is_not_in_use(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(manifest: Manifest) -> str:
+    def full(path: Path, manifest: Manifest) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(cache, "describe", full)
+    monkeypatch.setattr(cache, "write_description", full)
     with pytest.raises(OSError, match="No space left"), attached(manifest("a")):
         pass
     assert [model.in_use for model in kept(place)] == [False]
+
+
+def test_a_description_that_cannot_be_written_again_stays(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Loaders read it meanwhile."""
+
+    def cut_short(self: Path, text: str) -> int:
+        with self.open("w") as file:
+            file.write(text[:10])
+        raise OSError(28, "No space left on device")
+
+    with attached(manifest("a")) as shelf:
+        before = read_description(shelf.partial / DESCRIPTION)
+        monkeypatch.setattr(Path, "write_text", cut_short)
+        with pytest.raises(OSError, match="No space left"):
+            lay_out(shelf.partial, manifest("a"))
+        assert read_description(shelf.partial / DESCRIPTION) == before
 
 
 def test_a_shelf_finds_a_file_before_and_after_it_is_whole(place: Place) -> None:

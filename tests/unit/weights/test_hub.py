@@ -148,6 +148,11 @@ def test_what_is_no_answer_of_a_hub_is_refused(web: Web, answer: bytes | str | i
         hub.look("hf://org/m")
 
 
+def test_a_hub_that_is_busy_when_it_is_looked_at_is_asked_again(web: Web) -> None:
+    web.busy = lambda path: 429 if web.asked[path] <= 3 else None
+    assert set(hub.look("hf://org/m").files) == set(FILES)
+
+
 @pytest.mark.parametrize("status", [429, 500, 503, 418])
 def test_a_hub_that_is_away_for_a_moment_is_lived_with(web: Web, status: int) -> None:
     """Each of its first addresses is refused four times."""
