@@ -40,9 +40,14 @@ class Timeline:
             return tuple(sorted(self._phases, key=lambda phase: phase.start))
 
     def seconds(self) -> dict[str, float]:
-        """Seconds of each phase of the job; phases that overlap are each counted whole."""
+        """Seconds of each phase of the job, overlaps counted whole, and ``total`` from its first to now.
+
+        The cluster's start may come before the flow's: ``dray run`` begins it as soon as it is called.
+        """
         sums = dict.fromkeys(_PHASES, 0.0)
-        for phase in self.phases():
+        phases = self.phases()
+        for phase in phases:
             if phase.lane == JOB_LANE and phase.name in sums:
                 sums[phase.name] += phase.seconds
-        return {"total": time.time() - self.started, **sums}
+        began = min([self.started, *(phase.start for phase in phases)])
+        return {"total": time.time() - began, **sums}

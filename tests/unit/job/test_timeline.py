@@ -26,6 +26,12 @@ def test_every_phase_is_there_and_overlaps_count_whole() -> None:
     assert seconds["total"] == pytest.approx(time.time() - 100.0, abs=5)
 
 
+def test_a_cluster_that_began_before_the_flow_is_in_the_total() -> None:
+    timeline = Timeline(started=100.0)
+    timeline.add("cluster", 96.0, 101.0)
+    assert timeline.seconds()["total"] == pytest.approx(time.time() - 96.0, abs=2)
+
+
 def test_phases_come_by_start_from_all_threads() -> None:
     timeline = Timeline()
     with ThreadPoolExecutor(8) as threads:
