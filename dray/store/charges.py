@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from sqlalchemy import ColumnElement, and_, delete, func, select
 
 from dray.store.connection import Tx, insert_ignoring
+from dray.store.jobs import alone
 from dray.store.records import Charge
 from dray.store.schema import attempts, charges, jobs, shards
 
@@ -18,7 +19,13 @@ KNOWS_MORE = "OOM"
 
 
 def charge(tx: Tx, job_key: int, found: Iterable[Charge]) -> None:
-    """Note charges. An event is charged once, for the cause that was noted first."""
+    """Note charges. An event is charged once, for the cause that was noted first.
+
+    Comes before anything else in its transaction: see :func:`dray.store.jobs.alone`.
+    """
+    found = list(found)
+    if found:
+        alone(tx, job_key)  # else two who find the event uncharged would both charge it
     for one in found:
         known = cause_of(tx, job_key, one.event)
         if known is not None and known != one.cause:

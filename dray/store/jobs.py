@@ -238,6 +238,12 @@ def check_driver(tx: Tx, lease: JobLease, *, alone: bool = False) -> None:
         raise superseded(lease)
 
 
+def alone(tx: Tx, job_key: int) -> None:
+    """Keeps others from what they do alone until the commit. Whoever locks shards too does this first."""
+    own = select(jobs.c.job_key).where(jobs.c.job_key == job_key)
+    tx.execute(own.with_for_update(key_share=True))
+
+
 def superseded(lease: JobLease) -> FencedError:
     """The error of a driver whose job was taken by another."""
     return FencedError(f"job {lease.job_id!r}: another driver took over after epoch {lease.epoch}; stop")

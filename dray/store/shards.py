@@ -12,7 +12,7 @@ from dray.errors import FencedError, StoreFatalError
 from dray.store import charges, routing
 from dray.store.attempts import cause_of_steal, close_attempts, list_notices, open_attempt, rows_of_attempt
 from dray.store.connection import Tx
-from dray.store.jobs import change, check_driver, orders
+from dray.store.jobs import alone, change, check_driver, orders
 from dray.store.records import (
     REJECTED,
     Charge,
@@ -191,6 +191,7 @@ def release(
     charged: Sequence[Charge] = (),
 ) -> None:
     """Gives a shard back with its finished rows kept. Doing it twice is doing it once."""
+    charges.charge(tx, lease.key, charged)
     interrupted = 1 if cause in _INTERRUPTIONS else 0
     if not _leave(
         tx,
@@ -202,7 +203,6 @@ def release(
         _confirm(tx, lease, ShardState.PENDING)
         return
     close_attempts(tx, lease.key, [lease.number], cause=cause, detail=detail)
-    charges.charge(tx, lease.key, charged)
 
 
 def take_back(tx: Tx, lease: JobLease, number: int, *, cause: str, detail: str) -> None:
@@ -241,6 +241,8 @@ def split(
 
     Doing it twice is doing it once, and returns the same parts.
     """
+    alone(tx, lease.key)  # two splits never choose the same numbers
+    charges.charge(tx, lease.key, charged)
     parent = _get(tx, lease)
     if not _leave(tx, lease, state=ShardState.SPLIT.value):
         _confirm(tx, lease, ShardState.SPLIT)
@@ -249,7 +251,6 @@ def split(
         measured = [_with_inherited(tx, lease, part) for part in parts]
         _insert(tx, lease.key, _numbered(tx, lease, measured), parent=lease.number, crashes=parent.crashes)
         close_attempts(tx, lease.key, [lease.number], cause=cause, detail=detail)
-        charges.charge(tx, lease.key, charged)
     children = select(*_COLUMNS).where(shards.c.job_key == lease.key, shards.c.parent == lease.number)
     return [_shard(row) for row in tx.execute(children.order_by(shards.c.number))]
 
@@ -278,8 +279,6 @@ def _check_parts(parent: Shard, parts: Sequence[ShardSpec]) -> None:
 
 
 def _numbered(tx: Tx, lease: ShardLease, parts: Sequence[ShardSpec]) -> list[ShardSpec]:
-    # The job's row is locked while numbers are given, so that two splits never choose the same.
-    tx.execute(select(jobs.c.job_key).where(jobs.c.job_key == lease.key).with_for_update())
     highest = tx.execute(select(func.max(shards.c.number)).where(shards.c.job_key == lease.key)).scalar_one()
     numbered: list[ShardSpec] = []
     for part in parts:

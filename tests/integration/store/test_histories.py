@@ -1,4 +1,4 @@
-"""Any history of drivers, workers, lapses, splits and cancels keeps invariants I1 to I4.
+"""Any history of drivers, workers, lapses, splits, charges and cancels keeps invariants I1 to I4 and I6.
 
 A model in plain Python says what must be there after every step; the store must agree. Clients
 keep every lease they ever had, and use old ones as gladly as new ones, as zombies do.
@@ -26,7 +26,16 @@ from hypothesis.stateful import (
 )
 
 from dray.errors import FencedError, JobBusyError, StoreFatalError
-from dray.store import JobLease, JobState, ShardLease, ShardSpec, ShardState, Store, open_store
+from dray.store import (
+    Charge,
+    JobLease,
+    JobState,
+    ShardLease,
+    ShardSpec,
+    ShardState,
+    Store,
+    open_store,
+)
 from tests.support.postgres import PostgresServer
 from tests.support.stores import FINGERPRINT, FakeClock, failure, outcome, specs
 
@@ -38,6 +47,12 @@ _JOBS = count()
 clients = st.sampled_from(["anna", "ben"])
 drivers = st.sampled_from(["one", "two"])
 shard_numbers = st.integers(0, _SHARDS + 1)
+charges = st.builds(
+    Charge,
+    budget=st.sampled_from(["infra", "model"]),
+    event=st.sampled_from(["r0", "r1"]),
+    cause=st.sampled_from(["NODE_LOSS", "ENGINE_CRASH", "OOM"]),
+)
 
 
 @dataclass
@@ -47,6 +62,10 @@ class ModelShard:
     epoch: int = 0
     owner: str | None = None
     until: float = 0.0
+    crashes: int = 0
+
+    def leave(self, state: ShardState) -> None:
+        self.state, self.owner = state, None
 
     def holds(self, lease: ShardLease) -> bool:
         return (self.state, self.epoch, self.owner) == (ShardState.LEASED, lease.epoch, lease.owner)
@@ -65,6 +84,15 @@ class Model:
     shards: dict[int, ModelShard] = field(default_factory=dict)
     rows: dict[int, tuple[bytes | None, int, int]] = field(default_factory=dict)
     """Acknowledged outcomes: index -> (response, shard, epoch)."""
+    charged: dict[str, tuple[str, set[str]]] = field(default_factory=dict)
+    """Losses: event -> (cause, budgets)."""
+
+    def charge(self, one: Charge) -> None:
+        cause, budgets = self.charged.get(one.event, (one.cause, set()))
+        if cause == one.cause:
+            self.charged[one.event] = cause, budgets | {one.budget}
+        elif one.cause == "OOM":
+            self.charged[one.event] = one.cause, {one.budget}
 
 
 class Histories(RuleBasedStateMachine):
@@ -109,7 +137,8 @@ class Histories(RuleBasedStateMachine):
         model.cancelled = False
         for shard in model.shards.values():
             if shard.state is ShardState.LEASED:
-                shard.state, shard.epoch, shard.owner = ShardState.PENDING, shard.epoch + 1, None
+                shard.leave(ShardState.PENDING)
+                shard.epoch += 1
         assert lease.epoch == model.epoch
         return lease
 
@@ -166,6 +195,23 @@ class Histories(RuleBasedStateMachine):
         assert lease.epoch == shard.epoch
         return lease
 
+    @rule(job=job_leases, number=shard_numbers)
+    def take_back(self, job: JobLease, number: int) -> None:
+        shard = self.model.shards.get(number)
+        try:
+            self.store.take_back(job, number, cause="CANCEL")
+        except FencedError:
+            assert job.epoch != self.model.epoch
+            return
+        assert job.epoch == self.model.epoch
+        if shard is not None and shard.state is ShardState.LEASED:
+            shard.leave(ShardState.PENDING)
+
+    @rule(one=charges)
+    def charge(self, one: Charge) -> None:
+        self.store.charge(self.job, [one])
+        self.model.charge(one)
+
     @rule(lease=leases)
     def renew(self, lease: ShardLease) -> None:
         shard = self.model.shards[lease.number]
@@ -212,23 +258,25 @@ class Histories(RuleBasedStateMachine):
             assert not complete
         else:
             assert repeated or (shard.holds(lease) and complete)
-            shard.state, shard.owner = ShardState.DONE, None
+            shard.leave(ShardState.DONE)
 
-    @rule(lease=leases, cause=st.sampled_from(["SPOT", "ENGINE_CRASH", "CANCEL"]))
-    def release(self, lease: ShardLease, cause: str) -> None:
+    @rule(lease=leases, one=charges, suspect=st.booleans())
+    def release(self, lease: ShardLease, one: Charge, suspect: bool) -> None:
         shard = self.model.shards[lease.number]
         repeated = shard.state is ShardState.PENDING and shard.epoch == lease.epoch
         try:
-            self.store.release_shard(lease, cause=cause)
+            self.store.release_shard(lease, cause=one.cause, suspect=suspect, charged=[one])
         except FencedError:
             assert not shard.holds(lease)
             assert not repeated
         else:
             assert repeated or shard.holds(lease)
-            shard.state, shard.owner = ShardState.PENDING, None
+            shard.crashes += suspect and not repeated
+            shard.leave(ShardState.PENDING)
+            self.model.charge(one)
 
-    @rule(lease=leases)
-    def split(self, lease: ShardLease) -> None:
+    @rule(lease=leases, suspects=st.tuples(st.booleans(), st.booleans()))
+    def split(self, lease: ShardLease, suspects: tuple[bool, bool]) -> None:
         shard = self.model.shards[lease.number]
         if len(shard.indexes) < 2:
             return
@@ -243,8 +291,9 @@ class Histories(RuleBasedStateMachine):
                 rows=last - first,
                 first_index=first,
                 last_index=last,
+                suspect=suspect,
             )
-            for first, last in cuts
+            for (first, last), suspect in zip(cuts, suspects, strict=True)
         ]
         repeated = shard.state is ShardState.SPLIT and shard.epoch == lease.epoch
         try:
@@ -256,10 +305,11 @@ class Histories(RuleBasedStateMachine):
         assert repeated or shard.holds(lease)
         assert len(children) == 2
         if not repeated:
-            shard.state, shard.owner = ShardState.SPLIT, None
+            shard.leave(ShardState.SPLIT)
             for child, spec in zip(children, parts, strict=True):
                 assert child.number == max(self.model.shards) + 1
-                self.model.shards[child.number] = ModelShard(spec)
+                inherited = shard.crashes if spec.suspect else 0
+                self.model.shards[child.number] = ModelShard(spec, crashes=inherited)
 
     @rule()
     def cancel(self) -> None:
@@ -280,9 +330,17 @@ class Histories(RuleBasedStateMachine):
     @invariant()
     def shards_are_as_the_model_says(self) -> None:
         stored = {
-            shard.number: (shard.state, shard.epoch, shard.owner) for shard in self.store.shards(self.job)
+            shard.number: (shard.state, shard.epoch, shard.owner, shard.crashes)
+            for shard in self.store.shards(self.job)
         }
-        model = {number: (s.state, s.epoch, s.owner) for number, s in self.model.shards.items()}
+        model = {number: (s.state, s.epoch, s.owner, s.crashes) for number, s in self.model.shards.items()}
+        assert stored == model
+
+    @invariant()
+    def a_loss_is_charged_once(self) -> None:
+        """I6: an event has one cause, whoever noticed it and how often."""
+        stored = {(one.event, one.cause, one.budget) for one in self.store.charges(self.job)}
+        model = {(event, cause, b) for event, (cause, budgets) in self.model.charged.items() for b in budgets}
         assert stored == model
 
     @invariant()

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from dray.errors import FencedError, JobBusyError, JobChangedError, StoreFatalError, UnknownJobError
-from dray.store import JobState, ShardState, Store, open_store
+from dray.store import JobState, Orders, ShardState, Store, open_store
 from tests.support.stores import FINGERPRINT, FakeClock, claimed, failure, outcomes, ready_job, specs
 
 pytestmark = pytest.mark.integration
@@ -243,3 +243,22 @@ def test_everything_is_there_after_opening_again(store: Store, store_url: str) -
     with open_store(store_url, create=False) as again:
         assert again.get_job("job") == store.get_job("job")
         assert again.done_indexes("job", 0, 8) == [0, 1]
+
+
+def test_a_jobs_time_runs_from_its_creation_by_the_databases_clock(store: Store, clock: FakeClock) -> None:
+    job = ready_job(store)
+    store.set_expiry(job, 100.0)
+    assert not store.orders("job").stop
+    clock.pass_seconds(100)
+    assert store.orders("job") == Orders(cancelled=False, expired=True)
+    store.set_expiry(job, None)
+    assert not store.orders("job").stop
+
+
+def test_a_job_that_its_driver_gave_up_stops_until_it_is_resumed(store: Store) -> None:
+    job = ready_job(store)
+    store.set_job_state(job, JobState.PAUSED, reason="the disk is full")
+    assert store.orders("job") == Orders(cancelled=False, expired=False, at_rest=True)
+    store.release_job(job)
+    store.claim_job("job", "another")
+    assert not store.orders("job").stop

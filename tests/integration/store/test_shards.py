@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 
 import pytest
 
 from dray.errors import FencedError, StoreFatalError
 from dray.requests.model import Outcome
 from dray.store import (
-    Charge,
-    Claim,
-    JobState,
     Notice,
-    Orders,
-    ReplicaRow,
-    ReplicaState,
     ShardSpec,
     ShardState,
     Store,
@@ -309,150 +302,9 @@ def test_a_page_costs_the_same_at_the_start_and_at_the_end(store: Store) -> None
     assert first < 4 * last
 
 
-def test_a_loss_is_charged_once_for_the_cause_noted_first(store: Store) -> None:
-    job = ready_job(store)
-    lost = Charge(budget="infra", event="node n1", cause="NODE_LOSS")
-    for _ in range(2):  # by each shard that was there, and by the driver
-        store.charge("job", [lost, Charge(budget="node", scope="n1", event="node n1", cause="NODE_LOSS")])
-    store.charge("job", [Charge(budget="model", event="node n1", cause="ENGINE_CRASH")])
-    assert [(one.budget, one.scope) for one in store.charges("job")] == [("infra", ""), ("node", "n1")]
-    assert store.charged_cause("job", "node n1") == "NODE_LOSS"
-    assert store.spent("job", "infra") == 1
-    assert store.spent("job", "infra", besides="node n1") == 0
-    assert store.overspent("job", "node", above=0) == ["n1"]
-    assert store.overspent("job", "node", above=1) == []
-    store.charge("job", [Charge(budget="model", event="r1", cause="ENGINE_CRASH")])
-    store.charge("job", [Charge(budget="oom", event="r1", cause="OOM")])  # who was told knows more
-    assert store.spent("job", "model") == 0
-    assert store.spent("job", "oom") == 1
-    assert job.epoch == 1
-
-
-def test_what_is_found_by_trying_does_not_add_up(store: Store) -> None:
-    """Charges since the last answered row: error rows are no answers, for they may be the search's own."""
-    lease = claimed(store, ready_job(store, shards=1, rows=4))
-    for number in range(3):
-        store.charge("job", [Charge(budget="model", event=f"r{number}", cause="ENGINE_CRASH")])
-    assert store.spent("job", "model", within=0.0) == 3
-    store.commit(lease, [failure(0, "poison")])
-    assert store.spent("job", "model", within=0.0) == 3
-    store.commit(lease, outcomes([1]))
-    assert store.spent("job", "model", within=0.0) == 0
-    assert store.spent("job", "model") == 3
-
-
-def test_losses_are_forgotten_as_the_job_gets_on(store: Store) -> None:
-    lease = claimed(store, ready_job(store, shards=1, rows=10))
-    store.charge("job", [Charge(budget="infra", event="first", cause="NODE_LOSS")])
-    store.commit(lease, outcomes(range(5)))
-    store.charge("job", [Charge(budget="infra", event="second", cause="NODE_LOSS")])
-    assert store.spent("job", "infra", within=0.5) == 2
-    assert store.spent("job", "infra", within=0.4) == 1
-    store.commit(lease, outcomes([5]))
-    assert store.spent("job", "infra", within=0.5) == 1
-    assert store.spent("job", "infra") == 2
-
-
-def _ready(name: str, slots: int = 2, state: ReplicaState = ReplicaState.READY) -> ReplicaRow:
-    return ReplicaRow(name=name, lane=0, state=state, slots=slots, node="n", max_num_seqs=4)
-
-
-def test_shards_go_to_the_replica_with_the_most_room(store: Store) -> None:
-    job = ready_job(store, shards=6)
-    assert store.place_shard(job, 0, owner="w").waiting  # there is none
-    store.put_replicas(job, [_ready("a"), _ready("b"), _ready("c", state=ReplicaState.LEAVING)])
-    placed = [store.place_shard(job, number, owner=f"w{number}") for number in range(5)]
-    assert [claim.lease.replica if claim.lease else None for claim in placed] == ["a", "b", "a", "b", None]
-    assert placed[4].waiting
-    assert store.place_shard(job, 0, owner="other") == Claim(lease=None)  # held
-    store.replica_gone("job", "a")
-    assert placed[1].lease is not None
-    store.release_shard(placed[1].lease, cause="SPOT")
-    again = store.place_shard(job, 5, owner="w5").lease
-    assert again is not None
-    assert again.replica == "b"
-    store.claim_job("job", "driver")  # a new driver starts replicas of its own
-    assert store.replicas("job") == []
-
-
-def test_the_last_shards_wait_for_replicas_that_start(store: Store) -> None:
-    job = ready_job(store, shards=5)
-    coming = replace(_ready("b", state=ReplicaState.STARTING), lane=1)
-    store.put_replicas(job, [_ready("a", slots=3), coming])
-    for number in range(3):  # as long as more wait than are coming
-        assert store.place_shard(job, number, owner=f"w{number}").lease is not None
-    store.put_replicas(job, [_ready("a", slots=9)])
-    assert store.place_shard(job, 3, owner="w3").lease is not None
-    assert store.place_shard(job, 4, owner="w4").waiting  # the last one
-    store.put_replicas(job, [replace(coming, state=ReplicaState.READY)])
-    last = store.place_shard(job, 4, owner="w4").lease
-    assert last is not None
-    assert last.replica == "b"
-
-
-def test_a_shard_does_not_wait_for_others_where_a_replica_is_idle(store: Store) -> None:
-    job = ready_job(store, shards=1)
-    gone = replace(_ready("b", state=ReplicaState.GONE), lane=1)
-    store.put_replicas(job, [_ready("a"), gone])
-    assert store.place_shard(job, 0, owner="w").lease is not None
-
-
-def test_shards_whose_leases_lapsed_are_had_like_those_that_wait(store: Store, clock: FakeClock) -> None:
-    """As after the death of a driver: nobody has them, though none is pending."""
-    job = ready_job(store, shards=3)
-    for number in range(3):
-        assert store.claim_shard(job, number, owner="dead", ttl=10) is not None
-    clock.pass_seconds(10)
-    coming = replace(_ready("b", state=ReplicaState.STARTING), lane=1)
-    store.put_replicas(job, [_ready("a", slots=3), coming])
-    for number in range(2):
-        assert store.place_shard(job, number, owner=f"w{number}").lease is not None
-    assert store.place_shard(job, 2, owner="w2").waiting  # for the replica that starts
-    store.put_replicas(job, [replace(coming, lane=0)])
-    assert store.place_shard(job, 2, owner="w2").lease is not None  # every lane has one
-
-
-def test_a_suspect_waits_for_a_replica_to_itself_and_nobody_joins_it(store: Store) -> None:
-    job = ready_job(store, shards=4)
-    store.put_replicas(job, [_ready("a")])
-    suspect, other = (store.place_shard(job, number, owner=f"w{number}").lease for number in (0, 1))
-    assert suspect is not None
-    assert other is not None
-    store.release_shard(suspect, cause="ENGINE_CRASH", suspect=True)
-    assert store.place_shard(job, 0, owner="w0").waiting  # the other is there still
-    assert store.place_shard(job, 2, owner="w2").waiting  # and no more come
-    store.commit(other, outcomes([4, 5, 6, 7]))
-    store.finish_shard(other)
-    alone = store.place_shard(job, 0, owner="w0").lease
-    assert alone is not None
-    assert store.place_shard(job, 2, owner="w2").waiting
-    store.commit(alone, outcomes([0, 1, 2, 3]))
-    store.finish_shard(alone)
-    assert store.place_shard(job, 2, owner="w2").lease is not None
-
-
 def test_parts_inherit_the_suspicion(store: Store) -> None:
     job = ready_job(store, shards=1)
     lease = claimed(store, job)
     store.release_shard(lease, cause="ENGINE_CRASH", suspect=True)
     parts = store.split_shard(claimed(store, job), [part(-1, 0, 2), part(-1, 2, 2)], cause="ENGINE_CRASH")
     assert [(shard.crashes, shard.interruptions) for shard in parts] == [(1, 0), (1, 0)]
-
-
-def test_a_jobs_time_runs_from_its_creation_by_the_databases_clock(store: Store, clock: FakeClock) -> None:
-    job = ready_job(store)
-    store.set_expiry(job, 100.0)
-    assert not store.orders("job").stop
-    clock.pass_seconds(100)
-    assert store.orders("job") == Orders(cancelled=False, expired=True)
-    store.set_expiry(job, None)
-    assert not store.orders("job").stop
-
-
-def test_a_job_that_its_driver_gave_up_stops_until_it_is_resumed(store: Store) -> None:
-    job = ready_job(store)
-    store.set_job_state(job, JobState.PAUSED, reason="the disk is full")
-    assert store.orders("job") == Orders(cancelled=False, expired=False, at_rest=True)
-    store.release_job(job)
-    store.claim_job("job", "another")
-    assert not store.orders("job").stop

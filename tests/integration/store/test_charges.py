@@ -1,0 +1,90 @@
+"""Contract: what losses are charged to."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from dray.errors import FencedError
+from dray.store import Charge, Store, open_store
+from tests.support.stores import claimed, failure, outcomes, ready_job
+
+pytestmark = pytest.mark.integration
+
+
+def test_a_loss_is_charged_once_for_the_cause_noted_first(store: Store) -> None:
+    job = ready_job(store)
+    lost = Charge(budget="infra", event="node n1", cause="NODE_LOSS")
+    for _ in range(2):  # by each shard that was there, and by the driver
+        store.charge("job", [lost, Charge(budget="node", scope="n1", event="node n1", cause="NODE_LOSS")])
+    store.charge("job", [Charge(budget="model", event="node n1", cause="ENGINE_CRASH")])
+    assert [(one.budget, one.scope) for one in store.charges("job")] == [("infra", ""), ("node", "n1")]
+    assert store.charged_cause("job", "node n1") == "NODE_LOSS"
+    assert store.spent("job", "infra") == 1
+    assert store.spent("job", "infra", besides="node n1") == 0
+    assert store.overspent("job", "node", above=0) == ["n1"]
+    assert store.overspent("job", "node", above=1) == []
+    store.charge("job", [Charge(budget="model", event="r1", cause="ENGINE_CRASH")])
+    store.charge("job", [Charge(budget="oom", event="r1", cause="OOM")])  # who was told knows more
+    assert store.spent("job", "model") == 0
+    assert store.spent("job", "oom") == 1
+    assert job.epoch == 1
+
+
+def test_what_is_found_by_trying_does_not_add_up(store: Store) -> None:
+    """Charges since the last answered row: error rows are no answers, for they may be the search's own."""
+    lease = claimed(store, ready_job(store, shards=1, rows=4))
+    for number in range(3):
+        store.charge("job", [Charge(budget="model", event=f"r{number}", cause="ENGINE_CRASH")])
+    assert store.spent("job", "model", within=0.0) == 3
+    store.commit(lease, [failure(0, "poison")])
+    assert store.spent("job", "model", within=0.0) == 3
+    store.commit(lease, outcomes([1]))
+    assert store.spent("job", "model", within=0.0) == 0
+    assert store.spent("job", "model") == 3
+
+
+def test_losses_are_forgotten_as_the_job_gets_on(store: Store) -> None:
+    lease = claimed(store, ready_job(store, shards=1, rows=10))
+    store.charge("job", [Charge(budget="infra", event="first", cause="NODE_LOSS")])
+    store.commit(lease, outcomes(range(5)))
+    store.charge("job", [Charge(budget="infra", event="second", cause="NODE_LOSS")])
+    assert store.spent("job", "infra", within=0.5) == 2
+    assert store.spent("job", "infra", within=0.4) == 1
+    store.commit(lease, outcomes([5]))
+    assert store.spent("job", "infra", within=0.5) == 1
+    assert store.spent("job", "infra") == 2
+
+
+def test_two_who_notice_a_loss_at_once_charge_it_once(store: Store, store_url: str) -> None:
+    """As two shards of a replica that died: one was told of a lost node, the other of a closed line."""
+    ready_job(store)
+    who = [("infra", "NODE_LOSS"), ("model", "ENGINE_CRASH"), ("spot", "SPOT"), ("worker", "WORKER_LOST")]
+    start = threading.Barrier(len(who))
+
+    def charge(budget: str, cause: str) -> None:
+        with open_store(store_url, create=False) as own:
+            for number in range(50):
+                start.wait()
+                own.charge("job", [Charge(budget=budget, event=f"replica-{number}", cause=cause)])
+
+    with ThreadPoolExecutor(len(who)) as pool:
+        for done in [pool.submit(charge, *one) for one in who]:
+            done.result()
+    charged = store.charges("job")
+    assert len(charged) == len({one.event for one in charged}) == 50
+
+
+def test_a_release_that_is_repeated_charges_once_and_one_that_is_too_late_nothing(store: Store) -> None:
+    job = ready_job(store)
+    lease = claimed(store, job)
+    lost = Charge(budget="infra", event="r1", cause="NODE_LOSS")
+    for _ in range(2):
+        store.release_shard(lease, cause="NODE_LOSS", charged=[lost])
+    assert store.charges("job") == [lost]
+    claimed(store, job)
+    with pytest.raises(FencedError):
+        store.release_shard(lease, cause="NODE_LOSS", charged=[Charge(budget="infra", event="r2", cause="x")])
+    assert store.charges("job") == [lost]

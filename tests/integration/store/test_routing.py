@@ -1,0 +1,179 @@
+"""Contract: which replica a shard is given to."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from itertools import count
+
+import pytest
+
+from dray.store import Claim, ReplicaRow, ReplicaState, ShardLease, ShardState, Store
+from tests.support.stores import FakeClock, outcomes, ready_job
+
+pytestmark = pytest.mark.integration
+
+_SHARDS, _TTL = 9, 90.0
+_JOBS = count()
+
+
+def _ready(name: str, slots: int = 2, state: ReplicaState = ReplicaState.READY) -> ReplicaRow:
+    return ReplicaRow(name=name, lane=0, state=state, slots=slots, node="n", max_num_seqs=4)
+
+
+def test_shards_go_to_the_replica_with_the_most_room(store: Store) -> None:
+    job = ready_job(store, shards=6)
+    assert store.place_shard(job, 0, owner="w").waiting  # there is none
+    store.put_replicas(job, [_ready("a"), _ready("b"), _ready("c", state=ReplicaState.LEAVING)])
+    placed = [store.place_shard(job, number, owner=f"w{number}") for number in range(5)]
+    assert [claim.lease.replica if claim.lease else None for claim in placed] == ["a", "b", "a", "b", None]
+    assert placed[4].waiting
+    assert store.place_shard(job, 0, owner="other") == Claim(lease=None)  # held
+    store.replica_gone("job", "a")
+    assert placed[1].lease is not None
+    store.release_shard(placed[1].lease, cause="SPOT")
+    again = store.place_shard(job, 5, owner="w5").lease
+    assert again is not None
+    assert again.replica == "b"
+    store.claim_job("job", "driver")  # a new driver starts replicas of its own
+    assert store.replicas("job") == []
+
+
+def test_the_last_shards_wait_for_replicas_that_start(store: Store) -> None:
+    job = ready_job(store, shards=5)
+    coming = replace(_ready("b", state=ReplicaState.STARTING), lane=1)
+    store.put_replicas(job, [_ready("a", slots=3), coming])
+    for number in range(3):  # as long as more wait than are coming
+        assert store.place_shard(job, number, owner=f"w{number}").lease is not None
+    store.put_replicas(job, [_ready("a", slots=9)])
+    assert store.place_shard(job, 3, owner="w3").lease is not None
+    assert store.place_shard(job, 4, owner="w4").waiting  # the last one
+    store.put_replicas(job, [replace(coming, state=ReplicaState.READY)])
+    last = store.place_shard(job, 4, owner="w4").lease
+    assert last is not None
+    assert last.replica == "b"
+
+
+def test_a_shard_does_not_wait_for_others_where_a_replica_is_idle(store: Store) -> None:
+    job = ready_job(store, shards=1)
+    gone = replace(_ready("b", state=ReplicaState.GONE), lane=1)
+    store.put_replicas(job, [_ready("a"), gone])
+    assert store.place_shard(job, 0, owner="w").lease is not None
+
+
+def test_shards_whose_leases_lapsed_are_had_like_those_that_wait(store: Store, clock: FakeClock) -> None:
+    """As after the death of a driver: nobody has them, though none is pending."""
+    job = ready_job(store, shards=3)
+    for number in range(3):
+        assert store.claim_shard(job, number, owner="dead", ttl=10) is not None
+    clock.pass_seconds(10)
+    coming = replace(_ready("b", state=ReplicaState.STARTING), lane=1)
+    store.put_replicas(job, [_ready("a", slots=3), coming])
+    for number in range(2):
+        assert store.place_shard(job, number, owner=f"w{number}").lease is not None
+    assert store.place_shard(job, 2, owner="w2").waiting  # for the replica that starts
+    store.put_replicas(job, [replace(coming, lane=0)])
+    assert store.place_shard(job, 2, owner="w2").lease is not None  # every lane has one
+
+
+def test_a_suspect_waits_for_a_replica_to_itself_and_nobody_joins_it(store: Store) -> None:
+    job = ready_job(store, shards=4)
+    store.put_replicas(job, [_ready("a")])
+    suspect, other = (store.place_shard(job, number, owner=f"w{number}").lease for number in (0, 1))
+    assert suspect is not None
+    assert other is not None
+    store.release_shard(suspect, cause="ENGINE_CRASH", suspect=True)
+    assert store.place_shard(job, 0, owner="w0").waiting  # the other is there still
+    assert store.place_shard(job, 2, owner="w2").waiting  # and no more come
+    store.commit(other, outcomes([4, 5, 6, 7]))
+    store.finish_shard(other)
+    alone = store.place_shard(job, 0, owner="w0").lease
+    assert alone is not None
+    assert store.place_shard(job, 2, owner="w2").waiting
+    store.commit(alone, outcomes([0, 1, 2, 3]))
+    store.finish_shard(alone)
+    assert store.place_shard(job, 2, owner="w2").lease is not None
+
+
+class Placements:
+    """Replicas come and go, shards are placed, handed back, and accused. One driver, one worker a shard."""
+
+    def __init__(self, store: Store, clock: FakeClock) -> None:
+        self.store, self.clock = store, clock
+        self.job = ready_job(store, f"placed-{next(_JOBS)}", shards=_SHARDS, rows=1)
+        self.ready: dict[str, int] = {}
+        self.leases: dict[int, ShardLease] = {}
+        for lane in range(2):
+            self.put(lane, ReplicaState.READY, slots=2)
+
+    def put(self, lane: int, state: ReplicaState, slots: int) -> None:
+        row = ReplicaRow(name=f"r{lane}", lane=lane, state=state, slots=slots)
+        self.store.put_replicas(self.job, [row])
+        self.ready.pop(row.name, None)
+        if state is ReplicaState.READY:
+            self.ready[row.name] = slots
+
+    def place(self, pick: int) -> None:
+        shards = {shard.number: shard for shard in self.store.shards(self.job.job_id)}
+        number = _picked([n for n in shards if n not in self.leases] or shards, pick)
+        accused = {n for n, s in shards.items() if s.crashes and s.state is not ShardState.DONE}
+        now = self.clock.time
+        live = [s for s in shards.values() if s.state is ShardState.LEASED and (s.lease_until or 0) > now]
+        loads = {name: {s.number for s in live if s.replica == name} for name in self.ready}
+        idle = [name for name, load in loads.items() if not load]
+        roomy = [n for n, load in loads.items() if len(load) < self.ready[n] and not accused & load]
+        claim = self.store.place_shard(self.job, number, owner=f"w{number}", ttl=_TTL)
+        if claim.lease is not None:
+            assert shards[number].state is not ShardState.DONE
+            assert claim.lease.replica in (idle if number in accused else roomy)
+            self.leases[number] = claim.lease
+        elif shards[number].state is ShardState.DONE:
+            assert not claim.waiting
+        else:
+            assert claim.waiting
+            assert accused or not idle  # an idle replica takes whoever comes
+            if number in accused and len(idle) == len(self.ready) > 0:
+                assert len(accused) > len(self.ready)  # others were promised all of them
+
+    def give_back(self, pick: int, *, accused: bool) -> None:
+        if self.leases:
+            lease = self.leases.pop(_picked(self.leases, pick))
+            self.store.release_shard(lease, cause="ENGINE_CRASH", suspect=accused)
+
+    def finish(self, pick: int) -> None:
+        if self.leases:
+            lease = self.leases.pop(_picked(self.leases, pick))
+            self.store.commit(lease, outcomes([lease.number]))
+            self.store.finish_shard(lease)
+
+    def lapse(self) -> None:
+        self.clock.pass_seconds(_TTL)
+        self.leases.clear()
+
+
+def _picked(numbers: Iterable[int], pick: int) -> int:
+    ordered = sorted(numbers)
+    return ordered[pick % len(ordered)]
+
+
+_STEPS: list[Callable[[Placements, random.Random], None]] = [
+    lambda placements, rng: placements.give_back(rng.randrange(99), accused=rng.random() < 0.5),
+    lambda placements, rng: placements.finish(rng.randrange(99)),
+    lambda placements, rng: placements.put(
+        rng.randrange(2), rng.choice(list(ReplicaState)), rng.randint(1, 3)
+    ),
+    lambda placements, rng: placements.put(rng.randrange(2), ReplicaState.READY, slots=2),
+    lambda placements, _: placements.lapse(),
+    *[lambda placements, rng: placements.place(rng.randrange(99))] * 4,
+]
+
+
+def test_wherever_shards_are_placed_there_is_room_and_suspects_are_alone(
+    store: Store, clock: FakeClock, rng: random.Random
+) -> None:
+    """Drawn evenly: what Hypothesis draws (30 times 40 steps) placed three suspects."""
+    for _ in range(15):
+        placements = Placements(store, clock)
+        for _ in range(40):
+            rng.choice(_STEPS)(placements, rng)
