@@ -305,11 +305,13 @@ def exists(uri: str, *, options: ObjectStoreOptions | None = None) -> bool:
 
 
 def remove(uri: str, *, options: ObjectStoreOptions | None = None) -> None:
-    """Delete one file."""
+    """Delete one file, and what writers of it that were killed left beside it."""
     if is_object(uri):
         objects.delete(uri, options)
     else:
-        local_path(uri).unlink()
+        path = local_path(uri)
+        _clear(path.parent, path.name)
+        path.unlink()
 
 
 # ---- details ----

@@ -103,6 +103,8 @@ def test_what_a_killed_driver_left_is_removed(
         ingest_job(job, replicas=1)
     monkeypatch.undo()
     assert _spools(job) == ["requests-1.jsonl"]
+    for name in ("requests-1.jsonl", "requests-1.jsonl.rejects"):  # of one that was killed while it wrote
+        (Path(job.settings.work(job.job_id)) / f".{name}.0123abcd.part").write_bytes(b"half of it")
     shards = ingest_job(_resumed(store, job), replicas=1)
     assert _spools(job) == ["requests-2.jsonl"]
     assert len(_prompts(shards)) == ROWS
