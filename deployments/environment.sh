@@ -34,7 +34,16 @@ check_python() {
 make_venv() {
     [ -x "$venv/bin/python" ] || "$python" -m venv --without-pip "$venv"
     "$venv/bin/python" -m uv --version >/dev/null 2>&1 ||
-        "$python" -m pip --python "$venv/bin/python" install --quiet --constraint constraints.txt uv
+        with_pip --python "$venv/bin/python" install --quiet --constraint constraints.txt uv
+}
+
+with_pip() {
+    "$python" -c 'import pip' 2>/dev/null || {
+        echo "'$python' has no pip, as in an active virtual environment of uv: deactivate it, or name another" \
+            "Python: make PYTHON=/path/to/python3.11" >&2
+        exit 2
+    }
+    "$python" -m pip "$@"
 }
 
 pip_setting() {
