@@ -33,10 +33,11 @@ def load_stats(worker: Any) -> LoadStats | None:
 
 def register() -> None:
     """Make the load format known to vLLM in this process; again does nothing."""
-    from vllm.model_executor.model_loader import _LOAD_FORMAT_TO_MODEL_LOADER, register_model_loader
+    from vllm.model_executor.model_loader import _LOAD_FORMAT_TO_MODEL_LOADER
 
     if LOAD_FORMAT not in _LOAD_FORMAT_TO_MODEL_LOADER:
-        register_model_loader(LOAD_FORMAT)(_loader_class())
+        # All that register_model_loader does, but a line with the class's repr in every job's log.
+        _LOAD_FORMAT_TO_MODEL_LOADER[LOAD_FORMAT] = _loader_class()
 
 
 def _loader_class() -> type:
