@@ -40,7 +40,7 @@ def refuse_other(job: OpenJob, recorded: Job, lost: str, ingested: Ingested) -> 
     Raises:
         JobChangedError: the input gives other rows by now, as a query may.
     """
-    if (ingested.rows, ingested.spool_sha256) == (recorded.total, recorded.info[DIGEST]):
+    if (ingested.rows, ingested.spool_sha256) == (recorded.total, recorded.info.get(DIGEST)):
         return
     _remove(job, ingested.spool_uri)
     raise JobChangedError(

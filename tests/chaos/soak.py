@@ -149,7 +149,7 @@ class Totals:
             ("charges for a replica lost nobody knows how", f"{self.unsure:,}"),
             ("nodes nobody killed that Ray gave up, silent for 2 s", f"{self.given_up:,}"),
             ("runs begun again: a node of the test's cluster did not start", f"{self.again:,}"),
-            ("minutes in all, of each cluster", f"{self.spent / 60:.1f}"),
+            ("minutes, of all clusters together", f"{self.spent / 60:.1f}"),
         ]
         faults = [(kind, f"{count:,}") for kind, count in sorted(self.faults.items())]
         faults.append(("all", f"{self.faults.total():,}"))

@@ -16,6 +16,7 @@ from dray.job.expiring import expire
 from dray.job.ingesting import ingest_job
 from dray.job.opening import OpenJob, open_job
 from dray.job.settings import JobSettings
+from dray.job.spooling import DIGEST
 from dray.requests.spool import decode, read_shard
 from dray.store import Shard, Store, open_store
 
@@ -132,6 +133,15 @@ def test_it_is_not_when_the_input_gives_other_rows_by_now(
         ingest_job(_resumed(store, job), replicas=1)
     assert store.shards("job") == shards
     assert _spools(job) == []
+
+
+def test_a_job_whose_digest_nobody_noted_is_refused_not_trusted(job: OpenJob, store: Store) -> None:
+    """As one that was taken in by an earlier version."""
+    shards = ingest_job(job, replicas=1)
+    store.merge_job_info(job.lease, {DIGEST: None})
+    Path(shards[0].uri).unlink()
+    with pytest.raises(JobChangedError, match="--job-id"):
+        ingest_job(_resumed(store, job), replicas=1)
 
 
 def test_nobody_misses_the_spool_of_a_job_that_is_done(job: OpenJob, store: Store, job_input: Path) -> None:
