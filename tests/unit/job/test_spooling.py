@@ -16,7 +16,6 @@ from dray.job.expiring import expire
 from dray.job.ingesting import ingest_job
 from dray.job.opening import OpenJob, open_job
 from dray.job.settings import JobSettings
-from dray.job.spooling import DIGEST
 from dray.requests.spool import decode, read_shard
 from dray.store import Shard, Store, open_store
 
@@ -135,10 +134,13 @@ def test_it_is_not_when_the_input_gives_other_rows_by_now(
     assert _spools(job) == []
 
 
-def test_a_job_whose_digest_nobody_noted_is_refused_not_trusted(job: OpenJob, store: Store) -> None:
+def test_a_job_whose_digest_nobody_noted_is_refused(
+    job: OpenJob, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As one that was taken in by an earlier version."""
-    shards = ingest_job(job, replicas=1)
-    store.merge_job_info(job.lease, {DIGEST: None})
+    with monkeypatch.context() as earlier:
+        earlier.setattr(Store, "merge_job_info", lambda *_: None)
+        shards = ingest_job(job, replicas=1)
     Path(shards[0].uri).unlink()
     with pytest.raises(JobChangedError, match="--job-id"):
         ingest_job(_resumed(store, job), replicas=1)
