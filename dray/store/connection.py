@@ -68,7 +68,7 @@ class Tx:
         """SQLAlchemy's name of the database: ``sqlite`` or ``postgresql``."""
         return self.connection.dialect.name
 
-    def execute(self, statement: Executable, *parameters: Any) -> CursorResult[*tuple[Any, ...]]:
+    def execute(self, statement: Executable, *parameters: Any) -> CursorResult[Any]:
         """Runs one statement."""
         return self.connection.execute(statement, *parameters)
 
