@@ -10,9 +10,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
-import orjson
-
 from dray.requests.files import AtomicFile, FileInfo, join, write_atomic
+from dray.requests.lines import answer_line, error_line, page_of
 from dray.requests.objects import ObjectStoreOptions
 from dray.triggers import Point, reach
 
@@ -107,35 +106,12 @@ class JsonlWriter:
         """Take the next page."""
         answers = [answer_line(*row[:3]) for row in page if row[3] is None]
         if answers:
-            self._output.write(b"".join(answers))
+            self._output.write(page_of(answers))
             self._output.rows += len(answers)
         if len(answers) < len(page):
             failed = [error_line(row[0], row[1], row[3], row[4]) for row in page if row[3] is not None]
-            self._errors.write(b"".join(failed))
+            self._errors.write(page_of(failed))
             self._errors.rows += len(failed)
 
     def close(self) -> None:
         """Nothing is held back."""
-
-
-def answer_line(index: int, custom_id: str | None, response: bytes) -> bytes:
-    """One line of ``output.jsonl``."""
-    if b"\n" in response:  # JSON may be pretty-printed; a line may not
-        response = orjson.dumps(orjson.loads(response))
-    return (
-        b'{"id":"batch_req_%012d","custom_id":%b,"response":{"status_code":200,"request_id":"req_%012d","body":'
-        b'%b},"error":null}\n' % (index, orjson.dumps(custom_id), index, response)
-    )
-
-
-def error_line(index: int, custom_id: str | None, code: str, message: str | None) -> bytes:
-    """One line of ``errors.jsonl``."""
-    return orjson.dumps(
-        {
-            "id": f"batch_req_{index:012d}",
-            "custom_id": custom_id,
-            "response": None,
-            "error": {"code": code, "message": message},
-        },
-        option=orjson.OPT_APPEND_NEWLINE,
-    )

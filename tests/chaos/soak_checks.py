@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from dray.history import Event
 from dray.job.attempt import POISON_MESSAGE
-from dray.requests.output import error_line
+from dray.requests.lines import error_line
 from dray.store import JobState, ShardState
 from tests.chaos.soak_run import Fault, Kind, Run
 from tests.support.command import CANARY

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import resource
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import httpx2
 import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from openai._legacy_response import HttpxBinaryResponseContent
 from pyarrow import parquet
 
 from dray.errors import JobFailedError
@@ -52,8 +56,8 @@ def test_every_row_is_in_one_file_in_order(rows: list[Outcome], size: int) -> No
     assert [(row["custom_id"], row["response"]["body"], row["error"]) for row in output] == [
         (row.custom_id, orjson.loads(row.response or b""), None) for row in good
     ]
-    assert [(row["custom_id"], row["response"], row["error"]) for row in errors] == [
-        (row.custom_id, None, {"code": row.error_code, "message": row.error_message}) for row in bad
+    assert [(row["custom_id"], row["error"]) for row in errors] == [
+        (row.custom_id, {"code": row.error_code, "message": row.error_message}) for row in bad
     ]
     assert seen == [row.index for row in rows]
     assert (written.output.rows, written.errors.rows) == (len(good), len(bad))
@@ -78,6 +82,51 @@ def test_the_line_is_that_of_the_openai_format(tmp_path: Path) -> None:
         '"request_id":"req_000000000007","body":{"x": 1}},"error":null}\n'
     )
     assert (tmp_path / "errors.jsonl").read_bytes() == b""
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "kind"),
+    [
+        ("context_length_exceeded", 400, "invalid_request_error"),
+        ("model_mismatch", 404, "not_found_error"),
+        ("expired", 408, "timeout_error"),
+        ("poison", 500, "server_error"),
+    ],
+)
+def test_an_error_row_has_the_response_that_clients_look_for(
+    tmp_path: Path, code: str, status: int, kind: str
+) -> None:
+    write_outputs([[Outcome(7, "a", error_code=code, error_message="why")]], directory=str(tmp_path))
+    row = orjson.loads((tmp_path / "errors.jsonl").read_bytes())
+    assert row["error"] == {"code": code, "message": "why"}
+    assert row["response"] == {
+        "status_code": status,
+        "request_id": "req_000000000007",
+        "body": {"error": {"message": "why", "type": kind, "param": None, "code": code}},
+    }
+
+
+LINE_ENDS = "\u2028 \u2029 \x85 \r\n \x0b \x0c \x1c \x1d \x1e"
+
+
+def test_the_line_reader_of_openai_finds_the_rows(tmp_path: Path) -> None:
+    """It takes every line end of Unicode for one."""
+    rows = [
+        Outcome(0, f"id {LINE_ENDS}", chat(f"text {LINE_ENDS}")),
+        Outcome(1, f"id {LINE_ENDS}", error_code="bad", error_message=f"why {LINE_ENDS}"),
+    ]
+    write_outputs([rows], directory=str(tmp_path))
+    [answer] = _as_openai_reads(tmp_path / "output.jsonl")
+    assert answer["custom_id"] == f"id {LINE_ENDS}"
+    assert answer["response"]["body"]["choices"][0]["message"]["content"] == f"text {LINE_ENDS}"
+    [error] = _as_openai_reads(tmp_path / "errors.jsonl")
+    assert (error["custom_id"], error["error"]["message"]) == (f"id {LINE_ENDS}", f"why {LINE_ENDS}")
+
+
+def _as_openai_reads(path: Path) -> list[dict[str, Any]]:
+    """A batch's file, as ``client.files.content(file_id).iter_lines()`` reads it."""
+    content = HttpxBinaryResponseContent(httpx2.Response(200, content=path.read_bytes()))
+    return [json.loads(line) for line in content.iter_lines()]
 
 
 def test_a_pretty_printed_answer_still_takes_one_line(tmp_path: Path) -> None:
