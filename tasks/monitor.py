@@ -15,9 +15,11 @@ from dray.errors import (
     JobFailedError,
     StoreError,
 )
+from dray.job import driven
 from dray.job.ledger import JobLedger
 from dray.job.opening import OpenJob, reopen
-from dray.report import progress_line
+from dray.job.pace import PACE_EVERY, pace_of
+from dray.report import Meter, Pulse
 from dray.store import Progress, Store
 from tasks.bulletin import Bulletin
 from tasks.noticing import Noticing
@@ -48,9 +50,8 @@ class Monitor:
         self._over = threading.Event()
         self._error: DrayError | None = None
         self._statuses: dict[str, ReplicaStatus] = {}
-        self._began = time.monotonic()
-        self._first: Progress | None = None
-        self._last_line = self._last_renewal = time.monotonic()
+        self._meter = Meter()
+        self._last_line = self._last_renewal = self._last_pace = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="dray-monitor", daemon=True)
         self.stopping = False
 
@@ -94,7 +95,7 @@ class Monitor:
             with suppress(DrayError):  # last words; whoever needs the store next says so
                 self._follow()
                 store = store or held.enter_context(reopen(self._job, patience=SHORT_PATIENCE))
-                self._say(store.progress(self._job.job_id), now=True)
+                self._say(self._pulse(store.progress(self._job.job_id)), last=True)
 
     def _bears(self, patience: StorePatience, error: StoreError) -> bool:
         """Whether to wait on for a store that is away: nodes and replicas are looked after meanwhile."""
@@ -130,28 +131,32 @@ class Monitor:
             self.stopping = True
         self._noticing.record()
         self._pool.settle()
-        self._say(store.progress(self._job.job_id))
+        pulse = self._pulse(store.progress(self._job.job_id))
+        self._keep_pace(store, pulse)
+        self._say(pulse)
 
-    def _say(self, progress: Progress, *, now: bool = False) -> None:
+    def _pulse(self, progress: Progress) -> Pulse:
         counts = progress.counts
-        if self._first is None:
-            self._first = progress
-        finished = counts.done + counts.failed
+        return self._meter.pulse(
+            time.monotonic(),
+            finished=counts.done + counts.failed,
+            failed=counts.failed,
+            total=counts.total,
+            tokens=progress.prompt_tokens + progress.completion_tokens,
+        )
+
+    def _keep_pace(self, store: Store, pulse: Pulse) -> None:
+        """The rates into the store, where other processes read them (``dray status``)."""
+        now = time.monotonic()
+        if pulse.rows_per_second is not None and now - self._last_pace > PACE_EVERY:
+            self._last_pace = now
+            store.merge_job_info(self._job.lease, pace_of(pulse, at=store.now()))
+
+    def _say(self, pulse: Pulse, *, last: bool = False) -> None:
+        driven.tell(pulse)
         clock = time.monotonic()
-        if now or clock - self._last_line > LINE_EVERY:
+        if last or clock - self._last_line > LINE_EVERY:
             self._last_line = clock
-            seconds = clock - self._began
-            line = progress_line(
-                finished=finished,
-                total=counts.total,
-                failed=counts.failed,
-                rows_per_second=(finished - self._first.counts.done - self._first.counts.failed) / seconds,
-                tokens_per_second=(_tokens(progress) - _tokens(self._first)) / seconds,
-            )
-            self._logger.info(line)
+            self._logger.info(pulse.line, extra={driven.PULSE_RECORD: not last})
         if self._bulletin is not None:
-            self._bulletin.show(100.0 * finished / counts.total if counts.total else 100.0)
-
-
-def _tokens(progress: Progress) -> int:
-    return progress.prompt_tokens + progress.completion_tokens
+            self._bulletin.show(100.0 * pulse.finished / pulse.total if pulse.total else 100.0)

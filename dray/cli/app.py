@@ -165,17 +165,29 @@ def resume(job_id: str, /, *, store: StoreOption = None, json: Json = False) -> 
 
 
 @app.command
-def status(job_id: str | None = None, /, *, store: StoreOption = None, json: Json = False) -> int:
-    """How far a job is: the latest one when no id is given."""
-    from dray.cli.jobs import show_status
+def status(
+    job_id: str | None = None,
+    /,
+    *,
+    watch: Annotated[
+        bool,
+        Parameter(
+            negative=(), help="Follow the job until it ends; the exit code is that of its run (0, 1 or 130)."
+        ),
+    ] = False,
+    store: StoreOption = None,
+    json: Json = False,
+) -> int:
+    """How far a job is, how fast, on what, and what to do next: the latest job when no id is given."""
+    from dray.cli.status import show_status, watch_status
 
-    return show_status(job_id, store, json=json)
+    return (watch_status if watch else show_status)(job_id, store, json=json)
 
 
 @app.command
 def jobs(*, store: StoreOption = None, limit: int = 20, json: Json = False) -> int:
     """The latest jobs of a store."""
-    from dray.cli.jobs import show_jobs
+    from dray.cli.status import show_jobs
 
     return show_jobs(store, limit, json=json)
 

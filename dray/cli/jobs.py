@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 from typing import Any
 
 from dray.cli import output
-from dray.errors import ConfigError, UnknownJobError
-from dray.store import Job, Store, open_store
+from dray.cli.facts import facts_of
+from dray.errors import ConfigError
+from dray.store import Store, open_store
+from dray.store.store import PATIENCE
 
 HIDDEN_INPUT = "DRAY_INPUT_URL"
 """The variable by which ``dray run`` hands on the URL of a database with a password in it."""
 
 
-def store_at(reference: str | None) -> Store:
-    """The store that ``--store`` names: a URL, env:NAME, or a folder with ``dray.db`` in it."""
+def store_at(reference: str | None, *, patience: float = PATIENCE) -> Store:
+    """The store that ``--store`` names: a URL, env:NAME, or a folder with ``dray.db`` in it.
+
+    ``patience`` is as in :func:`open_store`.
+
+    Raises:
+        ConfigError: there is no store of that name.
+    """
     given = reference or os.environ.get("DRAY_STORE") or "."
     if given.startswith("env:"):
         given = os.environ.get(given.removeprefix("env:"), "")
@@ -29,7 +36,12 @@ def store_at(reference: str | None) -> Store:
                 f"no dray.db in {given}; name a store with --store URL or --store OUTPUT_FOLDER"
             )
         given = f"sqlite:///{file.absolute()}"
-    return open_store(given, create=False)
+    elif "://" not in given and not Path(given).exists():
+        raise ConfigError(
+            f"no store at {given}: no such file or folder; name the output folder of a run, "
+            "a file that ends in .db, or a URL"
+        )
+    return open_store(given, create=False, patience=patience)
 
 
 def recipe_of(job_id: str, reference: str | None) -> dict[str, Any]:
@@ -51,50 +63,12 @@ def _is_gone(source: Any) -> bool:
     return source == f"env:{HIDDEN_INPUT}" and not os.environ.get(HIDDEN_INPUT)
 
 
-def show_status(job_id: str | None, reference: str | None, *, json: bool) -> int:
-    """Counts, tokens and state of one job."""
-    with store_at(reference) as store:
-        job = store.get_job(job_id) if job_id else _latest(store)
-        facts = _facts(store, job)
-    if json:
-        output.print_json(facts)
-        return 0
-    counts = facts["counts"]
-    share = 100 * (counts["done"] + counts["failed"]) / counts["total"] if counts["total"] else 0.0
-    output.say(
-        f"job       {facts['job_id']}  {facts['state']}"
-        + (f"  ({facts['reason']})" if facts["reason"] else "")
-    )
-    output.say(
-        f"rows      {counts['done']:,} done, {counts['failed']:,} failed of {counts['total']:,}  {share:.1f}%"
-    )
-    output.say(f"shards    {facts['shards']}")
-    return 0
-
-
-def show_jobs(reference: str | None, limit: int, *, json: bool) -> int:
-    """The latest jobs."""
-    with store_at(reference) as store:
-        found = [_facts(store, job) for job in store.list_jobs(limit)]
-    if json:
-        output.print_json({"jobs": found})
-        return 0
-    for facts in found:
-        counts = facts["counts"]
-        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(facts["created_at"]))
-        output.say(
-            f"{when}  {facts['state']:<11}  "
-            f"{counts['done'] + counts['failed']:>10,} of {counts['total']:>10,}  {facts['job_id']}"
-        )
-    return 0
-
-
 def cancel_job(job_id: str, reference: str | None, *, json: bool) -> int:
     """Ask the job's driver and shard holders to stop."""
     with store_at(reference) as store:
         store.get_job(job_id)
         store.request_cancel(job_id)
-        facts = _facts(store, store.get_job(job_id))
+        facts = facts_of(store, store.get_job(job_id))
     if json:
         output.print_json(facts)
     else:
@@ -138,36 +112,3 @@ def rewrite_report(job_id: str, path: str, reference: str | None, *, json: bool)
     else:
         output.say(path)
     return 0
-
-
-def _latest(store: Store) -> Job:
-    found = store.list_jobs(1)
-    if not found:
-        raise UnknownJobError("this store holds no job yet")
-    return found[0]
-
-
-def _facts(store: Store, job: Job) -> dict[str, Any]:
-    progress = store.progress(job.job_id)
-    states: dict[str, int] = {}
-    for shard in store.shards(job.job_id):
-        states[str(shard.state)] = states.get(str(shard.state), 0) + 1
-    counts = progress.counts
-    return {
-        "job_id": job.job_id,
-        "state": str(job.state),
-        "reason": job.reason,
-        "created_at": job.created_at,
-        "counts": {
-            "total": counts.total,
-            "done": counts.done,
-            "failed": counts.failed,
-            "pending": counts.pending,
-        },
-        "tokens": {
-            "prompt": progress.prompt_tokens,
-            "cached": progress.cached_tokens,
-            "completion": progress.completion_tokens,
-        },
-        "shards": states,
-    }

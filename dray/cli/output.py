@@ -11,7 +11,11 @@ from typing import Any, TextIO
 
 import orjson
 
+from dray.cli import terminal
 from dray.errors import DrayError, InputError
+from dray.job.driven import PULSE_RECORD
+
+_BEGAN = time.monotonic()
 
 
 def print_json(value: Any) -> None:
@@ -29,10 +33,20 @@ def printable(value: Any) -> Any:
     return [printable(part) for part in value] if isinstance(value, list | tuple) else value
 
 
+def tell(*lines: str) -> None:
+    """What was asked for, for people: on stdout, as it would be with ``--json``."""
+    sys.stdout.writelines(f"{printable(line)}\n" for line in lines)
+    sys.stdout.flush()
+
+
 def say(text: str) -> None:
-    """A line for people."""
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
+    """A line for people, beside what was asked for."""
+    terminal.write(printable(text))
+
+
+def stage(text: str) -> None:
+    """A line of a run, with the seconds since its start."""
+    terminal.write(f"{time.monotonic() - _BEGAN:7.1f}s  {text}")
 
 
 def explain(error: DrayError) -> None:
@@ -52,11 +66,9 @@ class RunLog(logging.Handler):
     """
 
     _SHOWN = ("prefect.flow_runs", "prefect.task_runs")
-    began = time.monotonic()
 
     def __init__(self, stream: TextIO | None = None, styles: Mapping[str, str] | None = None) -> None:
         super().__init__(logging.INFO)
-        self._stream = stream or sys.stderr
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one line; tracebacks and Prefect's own notices are left to its UI."""
@@ -64,10 +76,10 @@ class RunLog(logging.Handler):
             return
         if record.levelno < logging.INFO or _of_prefect(record):
             return
+        if getattr(record, PULSE_RECORD, False) and terminal.is_live():
+            return  # the bar says it
         name = "" if record.levelno < logging.WARNING else f"{record.levelname.lower()}: "
-        line = f"{time.monotonic() - self.began:7.1f}s  {name}{record.getMessage()}"
-        self._stream.write(line + "\n")
-        self._stream.flush()
+        stage(f"{name}{record.getMessage()}")
 
 
 def _of_prefect(record: logging.LogRecord) -> bool:

@@ -1,4 +1,4 @@
-"""The jobs that this process drives: what a signal handler or a crash handler needs to know."""
+"""The jobs that this process drives, and how far they are: for signal handlers and the command line."""
 
 from __future__ import annotations
 
@@ -8,9 +8,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dray.job.opening import OpenJob
+    from dray.report import Pulse
+
+PULSE_RECORD = "dray_pulse"
+"""Attribute of log records: true for those that say what listeners (``hearing``) were told as well."""
 
 _driven: list[OpenJob] = []  # process-wide on purpose: signals have no arguments
 _calls: list[Callable[[], None]] = []
+_heard_by: list[Callable[[Pulse], None]] = []
 
 
 def note(job: OpenJob) -> None:
@@ -33,3 +38,19 @@ def calling(call: Callable[[], None]) -> Iterator[None]:
 def latest() -> OpenJob | None:
     """The job opened last, if any."""
     return _driven[-1] if _driven else None
+
+
+def tell(pulse: Pulse) -> None:
+    """How far the job is by now, to those who listen in this process."""
+    for hear in _heard_by:
+        hear(pulse)
+
+
+@contextmanager
+def hearing(hear: Callable[[Pulse], None]) -> Iterator[None]:
+    """In the block, ``hear`` is told how far the job is, about once a second, in the thread that looked."""
+    _heard_by.append(hear)
+    try:
+        yield
+    finally:
+        _heard_by.remove(hear)

@@ -13,14 +13,13 @@ from typing import Any
 from dray import __version__
 from dray.errors import StoreFatalError
 from dray.job.opening import OpenJob, describe
+from dray.job.retried import retries
 from dray.job.timeline import Timeline
 from dray.report import Attempt, Counts, Moments, OutputFile, Replica, ReportData, Tally, render_html
 from dray.requests.files import join, write_atomic
 from dray.requests.output import Written, write_outputs
 from dray.store import JobState, Store, open_store
 from dray.triggers import Point, reach
-
-_RETRIED_CAUSES_EXCLUDED = frozenset({"DONE", "CANCEL", "NOT_THERE", "CLAIMED_AGAIN"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +118,7 @@ def _report_data(
 ) -> ReportData:
     measures = tally.snapshot()
     info = store.get_job(job.job_id).info
-    causes = {k: n for k, n in store.causes(job.job_id).items() if k not in _RETRIED_CAUSES_EXCLUDED}
+    causes = retries(store, job.job_id)
     total = store.counts(job.job_id).total
     done = measures.rows - measures.failed
     return ReportData(

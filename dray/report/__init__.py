@@ -22,7 +22,7 @@ from dray.report.data import (
     Tokens,
 )
 from dray.report.page import render_html
-from dray.report.progress import progress_line
+from dray.report.progress import Meter, Pulse, progress_line
 
 __all__ = [
     "FINISHED",
@@ -34,9 +34,11 @@ __all__ = [
     "Distribution",
     "ErrorCode",
     "Measures",
+    "Meter",
     "Moments",
     "OutputFile",
     "Phase",
+    "Pulse",
     "Replica",
     "ReportData",
     "Tally",

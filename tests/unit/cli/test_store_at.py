@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dray.cli.jobs import recipe_of, store_at
-from dray.errors import ConfigError, StoreUnreachableError, UnknownJobError
+from dray.errors import ConfigError, UnknownJobError
 from dray.store import open_store
 from tests.support.stores import FINGERPRINT
 
@@ -53,9 +53,10 @@ def test_what_is_not_there_is_said(folder: Path, tmp_path: Path) -> None:
         store_at(str(empty))
     with pytest.raises(ConfigError, match="NOT_SET_ANYWHERE is not set"):
         store_at("env:NOT_SET_ANYWHERE")
-    with pytest.raises(StoreUnreachableError, match="no such file"):
-        store_at(str(tmp_path / "none.db"))
-    assert not (tmp_path / "none.db").exists()
+    for missing in ("none.db", "none", "none/dray.db"):
+        with pytest.raises(ConfigError, match=rf"no store at .*{missing}: no such file or folder"):
+            store_at(str(tmp_path / missing))
+    assert list(tmp_path.glob("none*")) == []
 
 
 def test_the_recipe_names_its_job(folder: Path) -> None:

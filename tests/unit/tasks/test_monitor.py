@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from dray.errors import DrayError, FencedError, JobPausedError, StoreFatalError, StoreTransientError
+from dray.job import driven
+from dray.report import Pulse
 from tasks import monitor as monitors
 from tasks.monitor import Monitor
 
@@ -39,7 +41,13 @@ class _Watched:
 
             return call
 
-        names = {"now": 0.0, "renew_job": None, "orders": ORDERS, "progress": PROGRESS}
+        names = {
+            "now": 0.0,
+            "renew_job": None,
+            "orders": ORDERS,
+            "progress": PROGRESS,
+            "merge_job_info": None,
+        }
         store = SimpleNamespace(**{name: called(name, found, of_store=True) for name, found in names.items()})
 
         @contextmanager
@@ -109,3 +117,14 @@ def test_a_short_job_has_its_last_line_too(
     with caplog.at_level(logging.INFO), watched.monitor:
         pass
     assert "1 of 2 rows" in caplog.text
+
+
+def test_others_are_told_how_far_the_job_is_and_how_fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of this process at every look, those of others through the store."""
+    watched = _Watched(monkeypatch)
+    monkeypatch.setattr(monitors, "PACE_EVERY", 0.0)
+    heard: list[Pulse] = []
+    with driven.hearing(heard.append), watched.monitor:
+        watched.until(lambda: watched.calls["merge_job_info"] > 1)
+    assert (heard[0].finished, heard[0].total, heard[0].rows_per_second) == (1, 2, None)
+    assert heard[-1].rows_per_second == 0.0

@@ -1,0 +1,64 @@
+"""What the store says of a job, as plain JSON values: ``dray status`` and its kin print it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from dray.job.pace import pace
+from dray.job.retried import retries
+from dray.report.progress import seconds_left
+from dray.store import Job, ReplicaState, Store
+
+Facts = Mapping[str, Any]
+
+
+def facts_of(store: Store, job: Job) -> dict[str, Any]:
+    """How far a job is, how fast, on what, and what went wrong. Times are seconds since 1970.
+
+    Costs a handful of reads of as many rows as there are shards, attempts and replicas, never of results.
+    """
+    progress = store.progress(job.job_id)
+    counts = progress.counts
+    rates = pace(job, now=store.now())
+    return {
+        "job_id": job.job_id,
+        "state": str(job.state),
+        "reason": job.reason,
+        "created_at": job.created_at,
+        "updated_at": job.updated_at,
+        "cancel_requested": job.cancel_requested,
+        "counts": {
+            "total": counts.total,
+            "done": counts.done,
+            "failed": counts.failed,
+            "pending": counts.pending,
+        },
+        "tokens": {
+            "prompt": progress.prompt_tokens,
+            "cached": progress.cached_tokens,
+            "completion": progress.completion_tokens,
+        },
+        "rows_per_second": rates.rows if rates else None,
+        "tokens_per_second": rates.tokens if rates else None,
+        "seconds_left": seconds_left(counts.pending, rates.rows) if rates else None,
+        "shards": dict(Counter(str(shard.state) for shard in store.shards(job.job_id))),
+        "replicas": [] if job.state.at_rest else _replicas(store, job.job_id),
+        "retries": retries(store, job.job_id),
+        "output": _result(job).get("output"),
+        "errors": _result(job).get("errors"),
+        "report": _result(job).get("report"),
+    }
+
+
+def _result(job: Job) -> Mapping[str, Any]:
+    return job.summary.get("result") or {}
+
+
+def _replicas(store: Store, job_id: str) -> list[dict[str, Any]]:
+    return [
+        {"name": row.name.rsplit("/", 1)[-1], "state": str(row.state), "node": row.host}
+        for row in store.replicas(job_id)
+        if row.state is not ReplicaState.GONE
+    ]

@@ -1,0 +1,142 @@
+"""The live part of a terminal: a bar below the lines of a run, or a screen that is written anew."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.live import Live
+
+    from dray.report.progress import Pulse
+
+_BAR_WIDTH = 40
+_LEAST_BAR = 10  # on a narrower rest of the line there is no bar, only the words
+_PLAIN_VARIABLES = ("NO_COLOR", "CI")
+
+_live: Live | None = None  # what is on the terminal now: one process has one
+
+
+def is_plain(*, json: bool = False) -> bool:
+    """Whether people or programs get lines, and nothing that moves."""
+    return (
+        json
+        or not sys.stderr.isatty()
+        or os.environ.get("TERM") == "dumb"
+        or any(os.environ.get(name) for name in _PLAIN_VARIABLES)
+    )
+
+
+def write(text: str) -> None:
+    """A line on stderr, above what is live there."""
+    if _live is None:
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
+        return
+    from rich.text import Text
+
+    _live.console.print(Text(text), soft_wrap=True)
+
+
+def is_live() -> bool:
+    """Whether something on the terminal is written anew again and again."""
+    return _live is not None
+
+
+def leave() -> None:
+    """Give the terminal back as it was; for a process that ends at once."""
+    if _live is not None and sys.__stderr__ is not None:
+        sys.__stderr__.write("\n\x1b[?25h")  # the cursor, which a live part hides
+        sys.__stderr__.flush()
+
+
+class Bar:
+    """The last line of a run: a clock until the first rows, then a bar, rows, rates and the time left."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._began = time.monotonic()
+        self._pulse: Pulse | None = None
+
+    def hear(self, pulse: Pulse) -> None:
+        """How far the job is by now."""
+        self._pulse = pulse
+
+    def face(self) -> RenderableType:
+        """What it looks like now."""
+        from rich.progress_bar import ProgressBar
+        from rich.spinner import Spinner
+        from rich.table import Table
+        from rich.text import Text
+
+        pulse = self._pulse
+        if pulse is None:
+            return Spinner("dots", text=f"{time.monotonic() - self._began:.0f} s")
+        told = Text(pulse.line, no_wrap=True, overflow="ellipsis")
+        width = min(_BAR_WIDTH, self._console.width - told.cell_len - 2)
+        if width < _LEAST_BAR:
+            return told
+        line = Table.grid(padding=(0, 2, 0, 0))
+        line.add_row(ProgressBar(total=max(pulse.total, 1), completed=pulse.finished, width=width), told)
+        return line
+
+
+@contextmanager
+def bar(*, plain: bool, console: Console | None = None) -> Iterator[Bar | None]:
+    """A bar below all that is said in the block; None where lines must do."""
+    if plain:
+        yield None
+        return
+    console = console or _console()
+    shown = Bar(console)
+    with _alive(console, shown.face):
+        yield shown
+
+
+@contextmanager
+def screen(*, plain: bool) -> Iterator[Callable[[Sequence[str]], None] | None]:
+    """Lines that replace those before them; None where lines must do."""
+    if plain:
+        yield None
+        return
+    from rich.text import Text
+
+    lines: list[str] = []
+    with _alive(_console(), lambda: Text("\n".join(lines), no_wrap=True, overflow="ellipsis")):
+
+        def show(found: Sequence[str]) -> None:
+            lines[:] = found
+
+        yield show
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False)
+
+
+@contextmanager
+def _alive(console: Console, face: Callable[[], RenderableType]) -> Iterator[None]:
+    global _live
+    from rich.live import Live
+
+    live = Live(
+        console=console,
+        get_renderable=face,
+        refresh_per_second=4,
+        transient=True,
+        redirect_stdout=sys.stdout.isatty(),  # what a library prints there goes above the live part too
+        redirect_stderr=True,
+    )
+    with live:
+        _live = live
+        try:
+            yield
+        finally:
+            _live = None

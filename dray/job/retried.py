@@ -1,0 +1,14 @@
+"""How often a job's shards had to be tried again, and why."""
+
+from __future__ import annotations
+
+from dray.store import Store
+
+_NO_RETRY = frozenset(
+    {"DONE", "CANCEL", "NOT_THERE", "CLAIMED_AGAIN"}
+)  # ends that nothing was tried again for
+
+
+def retries(store: Store, job_id: str) -> dict[str, int]:
+    """Cause to number of attempts that it ended."""
+    return {cause: number for cause, number in store.causes(job_id).items() if cause not in _NO_RETRY}

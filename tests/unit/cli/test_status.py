@@ -1,0 +1,210 @@
+"""``dray status`` and ``dray jobs``: how far jobs are, from the store alone, once or until the end."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dray.cli import status
+from dray.cli.app import run_app
+from dray.cli.facts import facts_of
+from dray.cli.wording import status_lines
+from dray.job.pace import pace_of
+from dray.report.progress import Meter
+from dray.store import JobLease, JobState, ReplicaRow, ReplicaState, Store, open_store
+from tests.support.stores import claimed, failure, outcomes, ready_job
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'jobs.db'}"
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[Store]:
+    with open_store(url) as opened:
+        yield opened
+
+
+def _under_way(store: Store) -> JobLease:
+    """A job of three shards: one done, one running, one waiting; one row is an error row."""
+    lease = ready_job(store, "tickets", shards=3, rows=4)
+    first = claimed(store, lease, 0)
+    store.commit(first, [*outcomes([0, 1, 2]), failure(3)])
+    store.finish_shard(first)
+    claimed(store, lease, 1)
+    rows = [
+        ReplicaRow(name="t/1/replica-0", lane=0, state=ReplicaState.READY, slots=2, node="n1", host="node-a"),
+        ReplicaRow(name="t/1/replica-1", lane=1, state=ReplicaState.READY, slots=2, node="n1", host="node-a"),
+        ReplicaRow(name="t/1/replica-2", lane=2, state=ReplicaState.STARTING, slots=2),
+        ReplicaRow(name="t/1/replica-3", lane=3, state=ReplicaState.GONE, slots=2, node="n2", host="node-b"),
+    ]
+    store.put_replicas(lease, rows)
+    return lease
+
+
+def _keep_pace(store: Store, lease: JobLease, *, at: float) -> None:
+    meter = Meter()
+    meter.pulse(0.0, finished=0, failed=0, total=12, tokens=0)
+    pulse = meter.pulse(8.0, finished=4, failed=1, total=12, tokens=2400)
+    store.merge_job_info(lease, pace_of(pulse, at=at))
+
+
+def test_a_job_under_way_in_words(store: Store, url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    lease = _under_way(store)
+    _keep_pace(store, lease, at=store.now())
+    assert run_app(["status", "--store", url]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "job       tickets  in progress"
+    assert lines[1].startswith("since     20")
+    assert lines[2:] == [
+        "rows      3 done, 1 error, 8 left of 12 (33.3%)",
+        "rate      0.5 rows/s, 300 tokens/s over the last minute; 16 s left",
+        "tokens    6 prompt (3 cached), 6 completion",
+        "shards    1 done, 1 running, 1 waiting",
+        "replicas  node-a: replica-0 ready, replica-1 ready",
+        "          no node yet: replica-2 starting",
+        f"next      `dray status tickets --watch --store {url}` follows it; "
+        f"`dray cancel tickets --store {url}` stops it",
+    ]
+
+
+def test_the_same_as_one_object(store: Store, url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    lease = _under_way(store)
+    _keep_pace(store, lease, at=store.now())
+    assert run_app(["status", "tickets", "--store", url, "--json"]) == 0
+    out = capsys.readouterr().out
+    found = json.loads(out)
+    assert out.count("\n") == 1
+    assert found["counts"] == {"total": 12, "done": 3, "failed": 1, "pending": 8}
+    assert found["shards"] == {"done": 1, "leased": 1, "pending": 1}
+    assert (found["rows_per_second"], found["tokens_per_second"], found["seconds_left"]) == (0.5, 300, 16)
+    assert [one["node"] for one in found["replicas"]] == ["node-a", "node-a", None]
+
+
+def test_a_rate_that_its_driver_wrote_long_ago_is_none(store: Store) -> None:
+    lease = _under_way(store)
+    _keep_pace(store, lease, at=store.now() - 600)
+    facts = facts_of(store, store.get_job("tickets"))
+    assert facts["rows_per_second"] is facts["seconds_left"] is None
+    assert not [line for line in status_lines(facts, now=store.now()) if line.startswith("rate")]
+
+
+def test_a_job_at_rest_says_why_and_what_to_do(store: Store) -> None:
+    lease = _under_way(store)
+    _keep_pace(store, lease, at=store.now())
+    store.release_shard(claimed(store, lease, 2), cause="SPOT", detail="taken back")
+    store.set_job_state(lease, JobState.PAUSED, reason="the disk is full")
+    lines = status_lines(facts_of(store, store.get_job("tickets")), now=store.now(), store="out")
+    assert lines[0] == "job       tickets  paused"
+    assert "reason    the disk is full" in lines
+    assert "retries   1 after SPOT" in lines
+    assert lines[-1] == "next      `dray resume tickets --store out` goes on; finished rows are kept"
+    assert not [line for line in lines if line.startswith(("rate", "replicas"))]
+
+
+@pytest.mark.parametrize("reference", ["postgresql://me:hidden@host/db", "postgresql://h/db?password=hidden"])
+def test_a_password_is_not_said_again(store: Store, reference: str) -> None:
+    _under_way(store)
+    facts = facts_of(store, store.get_job("tickets"))
+    assert "hidden" not in "".join(status_lines(facts, now=store.now(), store=reference))
+
+
+def test_a_node_with_many_replicas_is_summed_up(store: Store) -> None:
+    lease = ready_job(store)
+    store.put_replicas(
+        lease,
+        [
+            ReplicaRow(
+                name=f"r-{n}", lane=n, state=ReplicaState.READY, slots=2, node="n", host=f"node-{n // 20}"
+            )
+            for n in range(30 * 20)
+        ],
+    )
+    lines = status_lines(facts_of(store, store.get_job("job")), now=store.now())
+    assert "replicas  node-0: 20 ready" in lines
+    assert "          200 more replicas on 10 more nodes" in lines
+
+
+def test_jobs_are_a_table(store: Store, url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    _under_way(store)
+    ready_job(store, "other")
+    assert run_app(["jobs", "--store", url]) == 0
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert head.split() == ["CREATED", "STATE", "ROWS", "DONE", "OF", "SHARE", "ERRORS", "JOB"]
+    assert [row.split()[-1] for row in rows] == ["other", "tickets"]
+    assert rows[1].split()[2:] == ["in", "progress", "4", "12", "33.3%", "1", "tickets"]
+    assert {row.index(row.split()[-1]) for row in rows} == {head.index("JOB")}
+
+
+def _watching(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status, "REFRESH_SECONDS", 0.01)
+    monkeypatch.setattr(status, "LINE_SECONDS", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("state", "code"), [(JobState.COMPLETED, 0), (JobState.FAILED, 1), (JobState.CANCELLED, 130)]
+)
+def test_watch_ends_with_the_job_and_as_it_did(
+    store: Store, url: str, state: JobState, code: int, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    _watching(monkeypatch)
+    lease = _under_way(store)
+    found: list[int] = []
+    watcher = threading.Thread(target=lambda: found.append(run_app(["status", "--watch", "--store", url])))
+    watcher.start()
+    _until(lambda: "4 of 12 rows" in _err(capsys))
+    store.set_job_state(lease, state)
+    watcher.join(20)
+    assert found == [code]
+    assert f"job       tickets  {state}" in capsys.readouterr().out
+
+
+def test_watch_goes_on_when_the_store_comes_back(
+    store: Store, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    _watching(monkeypatch)
+    lease = _under_way(store)
+    found: list[int] = []
+    watcher = threading.Thread(
+        target=lambda: found.append(run_app(["status", "tickets", "--watch", "--store", url, "--json"]))
+    )
+    watcher.start()
+    _until(lambda: "4 of 12 rows" in _err(capsys))
+
+    def away(*_: object, **__: object) -> Any:
+        raise status.StoreError("away for the test")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(status, "facts_of", away)
+        broken.setattr(status, "store_at", away)
+        _until(lambda: "the store has not answered" in _err(capsys))
+    store.set_job_state(lease, JobState.COMPLETED)
+    watcher.join(20)
+    assert found == [0]
+    assert json.loads(capsys.readouterr().out)["state"] == "completed"
+
+
+def test_watch_of_a_store_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    assert run_app(["status", "--watch", "--store", str(tmp_path / "none")]) == 2
+
+
+def _err(capsys: pytest.CaptureFixture[str]) -> str:
+    return capsys.readouterr().err
+
+
+def _until(condition: Any) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
