@@ -96,7 +96,11 @@ class JobChangedError(RefusedError):
 
 
 class JobBusyError(RefusedError):
-    """Another live driver is running this job."""
+    """Another live driver is running this job. ``left``: seconds that its lease has, unless it is renewed."""
+
+    def __init__(self, message: str, *, left: float = 0.0) -> None:
+        super().__init__(message)
+        self.left = left
 
 
 class UnknownJobError(RefusedError):

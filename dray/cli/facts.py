@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from dray.job.driverless import no_driver
 from dray.job.pace import pace
 from dray.job.retried import retries
 from dray.report.progress import seconds_left
@@ -21,11 +22,13 @@ def facts_of(store: Store, job: Job) -> dict[str, Any]:
     """
     progress = store.progress(job.job_id)
     counts = progress.counts
-    rates = pace(job, now=store.now())
+    now = store.now()
+    rates = pace(job, now=now)
     return {
         "job_id": job.job_id,
         "state": str(job.state),
         "reason": job.reason,
+        "no_driver": no_driver(job, now),
         "created_at": job.created_at,
         "updated_at": job.updated_at,
         "cancel_requested": job.cancel_requested,

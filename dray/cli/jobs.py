@@ -9,6 +9,7 @@ from typing import Any
 from dray.cli import output
 from dray.cli.facts import facts_of
 from dray.errors import ConfigError
+from dray.job.driverless import cancel_or_ask
 from dray.store import Store, open_store
 from dray.store.store import PATIENCE
 
@@ -64,10 +65,10 @@ def _is_gone(source: Any) -> bool:
 
 
 def cancel_job(job_id: str, reference: str | None, *, json: bool) -> int:
-    """Ask the job's driver and shard holders to stop."""
+    """Ask the job's driver and shard holders to stop; a job without a driver is cancelled at once."""
     with store_at(reference) as store:
         store.get_job(job_id)
-        store.request_cancel(job_id)
+        cancel_or_ask(store, job_id)
         facts = facts_of(store, store.get_job(job_id))
     if json:
         output.print_json(facts)

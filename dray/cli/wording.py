@@ -24,6 +24,7 @@ def status_lines(facts: Facts, *, now: float, store: str | None = None) -> list[
         ("job", f"{facts['job_id']}  {plain(facts['state'])}"),
         ("since", _since(facts, now)),
         ("reason", facts["reason"]),
+        ("driver", facts["no_driver"]),
         ("rows", _rows(facts["counts"])),
         ("rate", _rate(facts)),
         ("tokens", _tokens(facts["tokens"])),
@@ -48,6 +49,8 @@ def next_step(facts: Facts, store: str | None) -> str:
         return f"`dray resume {job}{where}` goes on; finished rows are kept"
     if state == "expired":
         return "its time is over: every unfinished row is an error row; run those under another --job-id"
+    if facts["no_driver"]:
+        return f"`dray resume {job}{where}` goes on; `dray cancel {job}{where}` gives it up"
     if facts["cancel_requested"]:
         return "it was asked to stop: finished rows are being written"
     return f"`dray status {job} --watch{where}` follows it; `dray cancel {job}{where}` stops it"

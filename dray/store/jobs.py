@@ -153,7 +153,8 @@ def _refuse_if_busy(tx: Tx, seen: Job, free: ColumnElement[bool]) -> None:
     if row is not None:
         raise JobBusyError(
             f"job {seen.job_id!r} is being run by {row.driver_owner}, whose lease has {row.left:.0f} s left "
-            "unless renewed; stop that run, or wait"
+            "unless renewed; stop that run, or wait",
+            left=float(row.left),
         )
 
 
@@ -213,6 +214,53 @@ def request_cancel(tx: Tx, job_id: str) -> bool:
         .values(cancel_requested=or_(jobs.c.cancel_requested, jobs.c.state.not_in(_CLOSED)))
     ).rowcount
     return bool(hit)
+
+
+def pause(tx: Tx, lease: JobLease, reason: str) -> bool:
+    """Puts a job that still runs to rest, upon which its shards stop; false for one that has come to an end.
+
+    Raises FencedError when the lease is another driver's.
+    """
+    over = [*_CLOSED, JobState.FINALIZING.value]
+    hit = tx.execute(
+        update(jobs)
+        .where(_held(lease), jobs.c.state.not_in(over))
+        .values(state=JobState.PAUSED.value, reason=reason, updated_at=tx.now)
+    ).rowcount
+    if hit != 1:
+        change(tx, lease)  # raises when the lease is lost
+    return hit == 1
+
+
+def cancel_undriven(tx: Tx, seen: Job, *, seize: bool) -> bool:
+    """Cancels a job that no driver works on, as it was ``seen``; a driver that comes back is fenced.
+
+    ``seize`` says that its driver is known to be dead, although its lease is live. False when the job has a
+    live driver, has ended, or changed since it was seen.
+    """
+    free = or_(jobs.c.driver_owner.is_(None), jobs.c.driver_until <= tx.now)
+    hit = tx.execute(
+        update(jobs)
+        .where(
+            jobs.c.job_key == seen.key,
+            jobs.c.epoch == seen.epoch,
+            jobs.c.state.not_in(_CLOSED),
+            true() if seize else free,
+        )
+        .values(
+            epoch=jobs.c.epoch + 1,
+            driver_owner=None,
+            driver_until=None,
+            cancel_requested=True,
+            state=JobState.CANCELLED.value,
+            reason="cancelled while no driver worked on it",
+            updated_at=tx.now,
+        )
+    ).rowcount
+    if hit == 1:
+        _release_all(tx, seen.key)
+        routing.clear(tx, seen.key)
+    return bool(hit == 1)
 
 
 def orders(tx: Tx, job_key: int) -> Orders:

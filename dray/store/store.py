@@ -208,6 +208,19 @@ class Store:
         if not self._write(lambda tx: jobs.request_cancel(tx, job_id)):
             self.get_job(job_id)
 
+    def pause_job(self, lease: JobLease, *, reason: str) -> bool:
+        """Puts the job to rest as ``paused``, upon which its shards stop; false when it has ended already."""
+        return self._write(lambda tx: jobs.pause(tx, lease, reason))
+
+    def cancel_undriven(self, job_id: str, *, is_gone: Callable[[str], bool] | None = None) -> bool:
+        """Cancels a job that no driver works on; false when one does, or the job has ended.
+
+        ``is_gone`` says of a driver whose lease is live whether its process is surely dead.
+        """
+        seen = self.get_job(job_id)
+        seize = is_gone is not None and seen.driver is not None and is_gone(seen.driver)
+        return self._write(partial(jobs.cancel_undriven, seen=seen, seize=seize))
+
     def cancel_requested(self, job_id: str) -> bool:
         """Whether somebody asked to cancel the job since it was last claimed."""
         return self.get_job(job_id).cancel_requested

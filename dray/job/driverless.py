@@ -1,0 +1,41 @@
+"""Jobs whose driver is gone: they look alive, and nothing moves until somebody resumes or cancels them."""
+
+from __future__ import annotations
+
+from dray.job.driver import is_gone
+from dray.store import Job, Store
+
+
+def no_driver(job: Job, now: float) -> str | None:
+    """Why nothing moves a job that is not at rest; None where a driver works on it.
+
+    ``now`` is the store's time in seconds since 1970. A lease that is live is believed, unless its holder was
+    a process of this machine that is not there any more.
+    """
+    if job.state.at_rest:
+        return None
+    if job.driver is None or job.driver_until is None:
+        return "no driver: its lease was given back"
+    if job.driver_until <= now:
+        return f"no driver: its lease ended {_span(now - job.driver_until)} ago"
+    if is_gone(job.driver):
+        return "no driver: its process on this machine is gone"
+    return None
+
+
+def cancel_or_ask(store: Store, job_id: str) -> bool:
+    """Cancel the job at once where no driver is there to do it, and ask the driver otherwise.
+
+    Returns:
+        Whether it was cancelled at once.
+    """
+    store.request_cancel(job_id)
+    return store.cancel_undriven(job_id, is_gone=is_gone)
+
+
+def _span(seconds: float) -> str:
+    for size, unit in ((86400.0, "day"), (3600.0, "h"), (60.0, "min")):
+        if seconds >= size:
+            count = int(seconds // size)
+            return f"{count} {unit}{'s' if unit == 'day' and count != 1 else ''}"
+    return f"{int(seconds)} s"
