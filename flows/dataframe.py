@@ -52,6 +52,7 @@ def batch_inference_frame(
         template=rows.template,
         system_prompt=rows.system_prompt,
         id_column=rows.id_column,
+        messages_column=rows.messages_column,
     )
     result = batch_inference(
         input=source.inputs[0],

@@ -30,7 +30,7 @@ class RowOptions(_Form):
     )
     prompt_column: str | None = Field(
         default=None,
-        description="Column that holds the prompt. This or template; neither for OpenAI batch files.",
+        description="Column of prompts: this, template or messages_column; none for OpenAI batch files.",
         json_schema_extra={"position": 1},
     )
     template: str | None = Field(
@@ -38,28 +38,40 @@ class RowOptions(_Form):
         description="Prompt made from columns, for example: Summarise this: {text}",
         json_schema_extra={"position": 2},
     )
+    messages_column: str | None = Field(
+        default=None,
+        description="Column of chat messages (role, content); JSON lines and Parquet are searched for one.",
+        json_schema_extra={"position": 3},
+    )
     system_prompt: str | None = Field(
-        default=None, description="System message for chat rows.", json_schema_extra={"position": 3}
+        default=None,
+        description="System message for chat rows that do not begin with one.",
+        json_schema_extra={"position": 4},
     )
     id_column: str | None = Field(
         default=None,
         description="Column that holds a unique id; row-0, row-1, ... without it.",
-        json_schema_extra={"position": 4},
+        json_schema_extra={"position": 5},
     )
     query: str | None = Field(
         default=None,
         description="SQL query to read rows with; input is then env:NAME of a variable with a database URL.",
-        json_schema_extra={"position": 5},
+        json_schema_extra={"position": 6},
+    )
+    delimiter: str | None = Field(
+        default=None,
+        description="What stands between the values of a CSV file, if no comma: ; or | or tab.",
+        json_schema_extra={"position": 7},
     )
     model_name: str | None = Field(
         default=None,
         description="Name that rows may carry in body.model; rows that name another become error rows.",
-        json_schema_extra={"position": 6},
+        json_schema_extra={"position": 8},
     )
     skip_invalid: bool = Field(
         default=False,
         description="Turn invalid rows into error rows instead of refusing the input.",
-        json_schema_extra={"position": 7},
+        json_schema_extra={"position": 9},
     )
 
 

@@ -55,7 +55,9 @@ def job_settings(
         template=rows.template,
         system_prompt=rows.system_prompt,
         id_column=rows.id_column,
+        messages_column=rows.messages_column,
         query=rows.query,
+        delimiter=rows.delimiter,
     )
     return JobSettings(
         source=source,

@@ -27,8 +27,11 @@ def ingest(job: OpenJob, timeline: Timeline, replicas: int) -> list[Shard]:
             last = time.monotonic()
             logger.info("ingest: %s rows read", f"{rows:,}")
 
+    def say(found: str) -> None:
+        logger.info("ingest: %s", found)
+
     with timeline.phase("ingest"):
-        shards = ingest_job(job, replicas=replicas, progress=progress)
+        shards = ingest_job(job, replicas=replicas, progress=progress, say=say)
     parts = f"{len(shards)} shard{'s' if len(shards) != 1 else ''}"
     logger.info("ingest: %s requests in %s", f"{sum(shard.rows for shard in shards):,}", parts)
     return shards

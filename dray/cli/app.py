@@ -81,9 +81,17 @@ def run(
     ] = "chat",
     prompt_column: Annotated[str | None, Parameter(help="Column that holds the prompt.")] = None,
     template: Annotated[str | None, Parameter(help="Prompt made from columns: 'Summarise: {text}'.")] = None,
-    system_prompt: Annotated[str | None, Parameter(help="System message for chat rows.")] = None,
+    messages_column: Annotated[
+        str | None, Parameter(help="Column of chat messages; found in JSON lines and Parquet when left out.")
+    ] = None,
+    system_prompt: Annotated[
+        str | None, Parameter(help="System message for chat rows that do not begin with one.")
+    ] = None,
     id_column: Annotated[str | None, Parameter(help="Column that holds a unique id.")] = None,
     query: Annotated[str | None, Parameter(help="SQL query to read rows with.")] = None,
+    delimiter: Annotated[
+        str | None, Parameter(help="Between the values of a CSV file, if no comma: ';', '|' or tab.")
+    ] = None,
     max_tokens: Annotated[
         int | None, Parameter(help="Tokens to generate at most, where a row says nothing.")
     ] = None,
@@ -129,9 +137,11 @@ def run(
             "kind": kind,
             "prompt_column": prompt_column,
             "template": template,
+            "messages_column": messages_column,
             "system_prompt": system_prompt,
             "id_column": id_column,
             "query": query,
+            "delimiter": delimiter,
             "model_name": model_name,
             "skip_invalid": skip_invalid,
         },

@@ -18,6 +18,9 @@ from dray.requests.objects import is_object
 if TYPE_CHECKING:
     from dray.requests import Source
 
+_SHAPE = (
+    "prompt_column", "template", "messages_column", "system_prompt", "id_column", "query", "delimiter",
+)  # fmt: skip
 _PATIENCE = 3.0  # seconds for a store that does not answer: the job itself is more patient
 
 
@@ -79,15 +82,18 @@ def _check_engine(engine: Mapping[str, Any], model: str, *, objects_known: bool)
 
 
 def _check_input(parameters: Mapping[str, Any]) -> Source:
-    from dray.requests import Kind, expand, source_of
+    from dray.requests import Kind, expand, settled, source_of
 
     given = parameters["input"]
     inputs = [given] if isinstance(given, str) else list(given)
     rows = parameters["rows"]
-    names = ("prompt_column", "template", "system_prompt", "id_column", "query")
-    source = source_of(inputs, kind=Kind(rows["kind"]), **{name: rows[name] for name in names})
-    local = [item for item in inputs if parameters["objects"] is None or not is_object(item)]
-    if rows["query"] is None and local:
+    source = source_of(inputs, kind=Kind(rows["kind"]), **{name: rows.get(name) for name in _SHAPE})
+    if rows["query"] is not None:
+        return source
+    if parameters["objects"] is None or not any(map(is_object, inputs)):
+        expand(inputs)
+        settled(source)
+    elif local := [item for item in inputs if not is_object(item)]:
         expand(local)
     return source
 

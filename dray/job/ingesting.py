@@ -21,8 +21,16 @@ _SHARDS_PER_REPLICA = 16
 _ROWS_WORTH_A_SHARD = 128  # splitting less than this costs more in tasks than it gives
 
 
-def ingest_job(job: OpenJob, *, replicas: int, progress: Callable[[int], None] | None = None) -> list[Shard]:
+def ingest_job(
+    job: OpenJob,
+    *,
+    replicas: int,
+    progress: Callable[[int], None] | None = None,
+    say: Callable[[str], None] | None = None,
+) -> list[Shard]:
     """The job's shards: from the store when an earlier run made them, else from the input.
+
+    ``progress`` and ``say`` hear of the rows read so far, and of what was found out about the input.
 
     Raises:
         InputError: rows that cannot be requests; nothing is published then.
@@ -41,6 +49,7 @@ def ingest_job(job: OpenJob, *, replicas: int, progress: Callable[[int], None] |
             skip_invalid=settings.skip_invalid,
             limits=settings.limits,
             progress=progress,
+            say=say,
             options=settings.objects,
         )
         reach(Point.INGEST_SPOOLED)

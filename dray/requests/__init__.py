@@ -9,6 +9,7 @@ from dray.requests.model import Kind, Outcome, Request
 from dray.requests.objects import ObjectStoreOptions
 from dray.requests.output import OutputFormat, Written, write_outputs
 from dray.requests.readers import Limits, files_of, source_digest
+from dray.requests.settling import settled
 from dray.requests.sources import (
     JsonlBatch,
     RowDefaults,
@@ -52,6 +53,7 @@ __all__ = [
     "index_of",
     "ingest",
     "read_shard",
+    "settled",
     "source_digest",
     "source_of",
     "template_digest",

@@ -7,15 +7,16 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import chain, islice
 
-from dray.errors import InputError, Problem
+from dray.errors import InputError
 from dray.requests.duplicates import IdIndex
 from dray.requests.files import write_atomic
 from dray.requests.model import Kind, Outcome
 from dray.requests.objects import ObjectStoreOptions
 from dray.requests.readers import Limits, RawRow, files_of, read_rows
-from dray.requests.rejects import Reject, RejectLog, read_rejects
+from dray.requests.rejects import Reject, RejectLog, empty_input, read_rejects
 from dray.requests.repeats import Repeats, drop_repeats, merged_rejects
 from dray.requests.rules import JobRules
+from dray.requests.settling import settled
 from dray.requests.sources import RowDefaults, Source
 from dray.requests.spool import Mark, SpoolRange, SpoolWriter, cut_marks, encode_line
 from dray.requests.validate import BadRow
@@ -59,9 +60,12 @@ def ingest(
     skip_invalid: bool = False,
     limits: Limits | None = None,
     progress: Callable[[int], None] | None = None,
+    say: Callable[[str], None] | None = None,
     options: ObjectStoreOptions | None = None,
 ) -> Ingested:
     """Stream the input into one spool file at ``spool_uri``; ``progress`` hears of the rows read so far.
+
+    ``say`` hears what was found out about the input that no option says.
 
     Raises InputError with the first problems in input order, and publishes nothing then. With
     ``skip_invalid``, rows that cannot be requests become error rows (``rejects``, kept beside the spool); a
@@ -69,6 +73,9 @@ def ingest(
     """
     limits = limits or Limits()
     defaults = defaults or RowDefaults()
+    source, found = settled(source, options=options)
+    if found is not None and say is not None:
+        say(found)
     files = files_of(source, options=options)
     names = tuple(ref.uri for ref in files) or (QUERY_NAME,)
     with ExitStack() as stack:
@@ -181,7 +188,7 @@ class _Reading:
             problems += self._unreadable.problems
             total += self._unreadable.total
         if not self.rows and not problems:
-            problems, total = [Problem("empty_input", "the input holds no row", names[0])], 1
+            raise empty_input(names[0])
         if problems:
             raise InputError(problems[:shown], total=total)
 

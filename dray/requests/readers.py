@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dray.requests import tables
-from dray.requests.files import LINE_LIMIT_BYTES, open_lines
+from dray.requests.files import LINE_LIMIT_BYTES
 from dray.requests.inputs import FileRef, digest, expand
+from dray.requests.json_lines import json_lines
 from dray.requests.objects import ObjectStoreOptions
 from dray.requests.sources import JsonlBatch, RowDefaults, RowShape, Source, SqlQuery
 from dray.requests.template import row_builder
@@ -70,7 +71,7 @@ def _batch_rows(
 ) -> Iterator[RawRow]:
     fill = filler(defaults.sampling) if defaults.sampling else None
     for file_no, ref in enumerate(files):
-        for line_no, line in open_lines(ref.uri, limit=limits.line_bytes, options=options):
+        for line_no, line in json_lines(ref.uri, limit=limits.line_bytes, options=options):
             try:
                 if line is None:
                     raise too_long(limits.line_bytes)

@@ -9,7 +9,7 @@ from typing import IO
 
 import orjson
 
-from dray.errors import Problem
+from dray.errors import InputError, Problem
 from dray.requests.files import open_lines
 from dray.requests.model import Outcome
 from dray.requests.objects import ObjectStoreOptions
@@ -99,6 +99,11 @@ class RejectLog:
 
     def __iter__(self) -> Iterator[Reject]:
         return map(Reject.decode, self.lines())
+
+
+def empty_input(uri: str) -> InputError:
+    """The refusal of an input without any row, of whatever format: there is nothing to run."""
+    return InputError([Problem("empty_input", "the input holds no row, so there is nothing to run", uri)])
 
 
 def read_rejects(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -32,8 +32,9 @@ _COMPRESSIONS = (".gz", ".zst")
 class RowShape:
     """How a row of columns becomes a request.
 
-    Exactly one of ``prompt_column`` and ``template`` (``"Sort this: {text}"``) is set. Without
-    ``id_column`` the ids are ``row-0``, ``row-1``... in input order.
+    One of ``prompt_column``, ``template`` (``"Sort this: {text}"``) and ``messages_column`` is set; none
+    while the input itself is to say it (``is_open``). Without ``id_column`` the ids are ``row-0``,
+    ``row-1``... in input order.
     """
 
     kind: Kind = Kind.CHAT
@@ -41,22 +42,36 @@ class RowShape:
     template: str | None = None
     system_prompt: str | None = None
     id_column: str | None = None
+    messages_column: str | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nothing says yet what becomes the prompt."""
+        return self.prompt_column is None and self.template is None and self.messages_column is None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JsonlBatch:
-    """Files in the OpenAI batch format, one request a line."""
+    """Files in the OpenAI batch format, one request a line.
+
+    ``shape`` is open: it says what is to be done with rows of messages, should the files hold those.
+    """
 
     inputs: tuple[str, ...]
+    shape: RowShape = RowShape()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rows:
-    """Files of rows with columns; ``shape`` says what becomes the prompt."""
+    """Files of rows with columns; ``shape`` says what becomes the prompt.
+
+    ``delimiter`` stands between the values of CSV and TSV where it is not their own.
+    """
 
     inputs: tuple[str, ...]
     format: Format
     shape: RowShape
+    delimiter: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,7 +106,9 @@ def source_of(
     template: str | None = None,
     system_prompt: str | None = None,
     id_column: str | None = None,
+    messages_column: str | None = None,
     query: str | None = None,
+    delimiter: str | None = None,
     format: Format | None = None,  # noqa: A002  the user's word for it
 ) -> Source:
     """The source that the options describe; by extension where ``format`` is not given.
@@ -106,18 +123,24 @@ def source_of(
         template=template,
         system_prompt=system_prompt,
         id_column=id_column,
+        messages_column=messages_column,
     )
     if query is not None:
+        if delimiter is not None:
+            raise ConfigError("a delimiter goes with CSV files, not with a query")
         if len(names) != 1:
             raise ConfigError("a query reads one database: name one database URL as the input")
         return SqlQuery(url=names[0], query=query, shape=_checked(shape, "a query"))
     for name in names:
         refuse_secret(name)
     found = format or _common_format(names)
-    if found == "jsonl" and prompt_column is None and template is None:
-        _refuse_shape_options(shape)
-        return JsonlBatch(inputs=names)
-    return Rows(inputs=names, format=found, shape=_checked(shape, f"{found} input"))
+    if delimiter is not None and found not in ("csv", "tsv"):
+        raise ConfigError(f"a delimiter goes with CSV files; this is {found} input")
+    if found == "jsonl" and shape.is_open:
+        return JsonlBatch(inputs=names, shape=shape)
+    if not (found == "parquet" and shape.is_open and kind is Kind.CHAT):
+        shape = _checked(shape, f"{found} input")
+    return Rows(inputs=names, format=found, shape=shape, delimiter=_delimiter(delimiter))
 
 
 def frame_to_source(
@@ -129,6 +152,7 @@ def frame_to_source(
     template: str | None = None,
     system_prompt: str | None = None,
     id_column: str | None = None,
+    messages_column: str | None = None,
 ) -> Rows:
     """A DataFrame as a source: written to ``directory``/frame.parquet; equal frames give equal bytes."""
     import pyarrow
@@ -140,8 +164,10 @@ def frame_to_source(
         template=template,
         system_prompt=system_prompt,
         id_column=id_column,
+        messages_column=messages_column,
     )
-    _checked(shape, "a DataFrame")
+    if not (shape.is_open and kind is Kind.CHAT and "messages" in frame.columns):
+        _checked(shape, "a DataFrame")
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / "frame.parquet"
     try:
@@ -156,9 +182,14 @@ def frame_to_source(
 
 def template_digest(source: Source) -> str:
     """A digest of how rows become requests, for the job's fingerprint; equal for equal shapes."""
-    if isinstance(source, JsonlBatch):
+    if isinstance(source, JsonlBatch) and replace(source.shape, kind=Kind.CHAT) == RowShape():
         return "openai-batch"
-    return hashlib.sha256(repr(source.shape).encode()).hexdigest()
+    described = repr(source.shape)
+    if source.shape.messages_column is None:  # as it was described before there was such a column
+        described = described.removesuffix(", messages_column=None)") + ")"
+    if isinstance(source, Rows) and source.delimiter is not None:
+        described += f", delimiter={source.delimiter!r}"
+    return hashlib.sha256(described.encode()).hexdigest()
 
 
 def _common_format(names: Sequence[str]) -> Format:
@@ -201,19 +232,25 @@ def _format_of(name: str) -> Format | None:
 
 
 def _checked(shape: RowShape, what: str) -> RowShape:
-    if shape.prompt_column is not None and shape.template is not None:
-        raise ConfigError("prompt column and template exclude each other: give one")
-    if shape.prompt_column is None and shape.template is None:
-        raise ConfigError(f"{what} needs a prompt column (--prompt-column) or a template (--template)")
-    if shape.system_prompt is not None and shape.kind is not Kind.CHAT:
-        raise ConfigError(f"a system prompt goes with chat only, not with {shape.kind.value}")
+    given = [shape.prompt_column, shape.template, shape.messages_column]
+    if len([name for name in given if name is not None]) > 1:
+        raise ConfigError("prompt column, template and messages column exclude each other: give one")
+    if shape.is_open:
+        raise ConfigError(
+            f"{what} needs a prompt column (--prompt-column), a template (--template) or a column of chat "
+            "messages (--messages-column)"
+        )
+    for name in ("system_prompt", "messages_column"):
+        if getattr(shape, name) is not None and shape.kind is not Kind.CHAT:
+            raise ConfigError(f"a {name.replace('_', ' ')} goes with chat only, not with {shape.kind.value}")
     return shape
 
 
-def _refuse_shape_options(shape: RowShape) -> None:
-    for name in ("system_prompt", "id_column"):
-        if getattr(shape, name) is not None:
-            raise ConfigError(
-                f"{name.replace('_', ' ')} goes with a prompt column or a template; "
-                "rows in the OpenAI batch format say it themselves"
-            )
+def _delimiter(given: str | None) -> str | None:
+    """One character; ``tab`` and ``\\t`` name the one that is hard to type."""
+    if given is None:
+        return None
+    found = "\t" if given in ("tab", "\\t") else given
+    if len(found) != 1 or found in '"\r\n\0' or (not found.isprintable() and found != "\t"):
+        raise ConfigError(f"delimiter {given!r}: give one character, such as ';', '|' or tab")
+    return found

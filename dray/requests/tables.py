@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from dray.errors import ConfigError, InputError, Problem
 from dray.requests.files import open_lines, open_seekable
+from dray.requests.json_lines import json_lines
 from dray.requests.objects import ObjectStoreOptions
 from dray.requests.sources import Rows, RowShape, SqlQuery
 from dray.requests.template import columns_of, missing_column
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from _csv import Reader
 
     import pyarrow
+    from pyarrow import parquet
     from sqlalchemy import URL
     from sqlalchemy.exc import SQLAlchemyError
 
@@ -24,6 +27,7 @@ TableRow = tuple[int, "dict[str, Any] | BadRow"]
 """(line number from 1, the row or what is wrong with it); Parquet and SQL count rows instead of lines."""
 
 _BATCH_ROWS = 1024
+_DELIMITERS = (";", "\t", "|", ",")
 _TOO_LONG = "\0"  # stands for a line over the limit
 
 
@@ -35,7 +39,8 @@ def file_rows(
         return _json_rows(uri, line_limit, options)
     if source.format == "parquet":
         return _parquet_rows(uri, source.shape, options)
-    return _csv_rows(uri, source.shape, "\t" if source.format == "tsv" else ",", line_limit, options)
+    delimiter = source.delimiter or ("\t" if source.format == "tsv" else ",")
+    return _csv_rows(uri, source.shape, delimiter, line_limit, options)
 
 
 def query_name(source: SqlQuery) -> str:
@@ -96,7 +101,7 @@ def _database_url(source: SqlQuery) -> URL:
 
 
 def _json_rows(uri: str, limit: int, options: ObjectStoreOptions | None) -> Iterator[TableRow]:
-    for number, line in open_lines(uri, limit=limit, options=options):
+    for number, line in json_lines(uri, limit=limit, options=options):
         if line is None:
             yield number, too_long(limit)
             continue
@@ -122,7 +127,7 @@ def _csv_rows(
         return
     if header == [_TOO_LONG]:
         raise InputError([Problem("line_too_long", too_long(limit).message, uri, number)])
-    _check_columns(shape, tuple(header), uri)
+    _check_columns(shape, tuple(header), uri, _other_delimiter(header))
     for number, values in records:
         if values:  # a blank line is no row
             yield number, _csv_row(header, values, limit)
@@ -164,25 +169,31 @@ def _csv_row(header: list[str], values: list[str], limit: int) -> dict[str, Any]
     return dict(zip(header, values, strict=True))
 
 
-def _parquet_rows(uri: str, shape: RowShape, options: ObjectStoreOptions | None) -> Iterator[TableRow]:
+@contextmanager
+def open_parquet(uri: str, options: ObjectStoreOptions | None) -> Iterator[parquet.ParquetFile]:
+    """A Parquet file; what is wrong with it leaves the block as an InputError."""
     import pyarrow
     from pyarrow import parquet
 
     with open_seekable(uri, options=options) as file:
         try:
-            table = parquet.ParquetFile(file)
-            _check_columns(shape, tuple(table.schema_arrow.names), uri)
-            number = 0
-            for batch in table.iter_batches(_BATCH_ROWS, columns=list(columns_of(shape))):
-                columns = [_parquet_values(column) for column in batch.columns]
-                for row in zip(*columns, strict=True):
-                    number += 1
-                    yield number, dict(zip(batch.schema.names, row, strict=True))
+            yield parquet.ParquetFile(file)
         except (pyarrow.ArrowException, UnicodeDecodeError) as error:
             reason = str(error).strip().splitlines()[0][:200]
             raise InputError(
                 [Problem("invalid_parquet", f"not readable as Parquet: {reason}", uri)]
             ) from error
+
+
+def _parquet_rows(uri: str, shape: RowShape, options: ObjectStoreOptions | None) -> Iterator[TableRow]:
+    with open_parquet(uri, options) as file:
+        _check_columns(shape, tuple(file.schema_arrow.names), uri)
+        number = 0
+        for batch in file.iter_batches(_BATCH_ROWS, columns=list(columns_of(shape))):
+            columns = [_parquet_values(column) for column in batch.columns]
+            for row in zip(*columns, strict=True):
+                number += 1
+                yield number, dict(zip(batch.schema.names, row, strict=True))
 
 
 def _parquet_values(column: pyarrow.Array[Any]) -> list[Any]:
@@ -201,16 +212,25 @@ def _parquet_value(value: pyarrow.Scalar[Any]) -> Any:
         return value.as_py()
     except UnicodeDecodeError:
         if not isinstance(value, pyarrow.StringScalar):
-            return []  # nested, which is refused as no text whatever it holds
+            return ["\udcff"]  # nested: no text, and no messages
         return value.as_buffer().to_pybytes().decode("utf-8", "surrogateescape")
 
 
-def _check_columns(shape: RowShape, columns: tuple[str, ...], name: str) -> None:
+def _other_delimiter(header: list[str]) -> str:
+    """What to say where a header is one name that holds a delimiter."""
+    found = next((sign for sign in _DELIMITERS if len(header) == 1 and sign in header[0]), None)
+    if found is None:
+        return ""
+    sign, option = ("a tab", "tab") if found == "\t" else (f"{found!r}", f"'{found}'")
+    return f"; the values seem to be delimited by {sign}: say --delimiter {option}"
+
+
+def _check_columns(shape: RowShape, columns: tuple[str, ...], name: str, hint: str = "") -> None:
     problems = []
     for column, code in columns_of(shape).items():
         if column not in columns:
             bad = missing_column(column, columns, code)
-            problems.append(Problem(bad.code, bad.message, name, None, column))
+            problems.append(Problem(bad.code, bad.message + hint, name, None, column))
         elif columns.count(column) > 1:
             problems.append(
                 Problem("duplicate_column", "the column is there more than once", name, None, column)

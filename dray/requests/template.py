@@ -1,4 +1,4 @@
-"""Prompts out of columns: templates, and the bodies around them.
+"""Requests out of columns: prompts, templates, messages, and the bodies around them.
 
 A template holds plain column names in braces, ``{{`` and ``}}`` for braces themselves, and nothing else: no
 attribute, index, conversion or format, so that no template can reach into the process.
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dray.errors import ConfigError
+from dray.requests.messages import messages_of
 from dray.requests.model import Kind
 from dray.requests.sources import RowShape
 from dray.requests.validate import BadRow, Envelope, check_custom_id, check_text
@@ -67,25 +68,22 @@ def columns_of(shape: RowShape) -> dict[str, str]:
     found: dict[str, str] = {}
     if shape.template is not None:
         found |= dict.fromkeys(Template.parse(shape.template).columns, "unknown_template_column")
-    if shape.prompt_column is not None:
-        found[shape.prompt_column] = "missing_column"
-    if shape.id_column is not None:
-        found[shape.id_column] = "missing_column"
+    for column in (shape.prompt_column, shape.messages_column, shape.id_column):
+        if column is not None:
+            found[column] = "missing_column"
     return found
 
 
 def row_builder(shape: RowShape) -> Callable[[int, Mapping[str, Any]], Envelope]:
     """A function ``(index, row)`` that gives the request for a row, or raises BadRow."""
-    prompt = _prompt_reader(shape)
+    body = _body_reader(shape)
     url = shape.kind.url
     id_column = shape.id_column
-    body = _BODIES[shape.kind]
-    system = shape.system_prompt
 
     def build(index: int, row: Mapping[str, Any]) -> Envelope:
         custom_id = f"row-{index}" if id_column is None else _row_id(row, id_column)
         try:
-            return Envelope(custom_id, url, body(prompt(row), system))
+            return Envelope(custom_id, url, body(row))
         except BadRow as bad:
             bad.custom_id = custom_id
             raise
@@ -95,13 +93,27 @@ def row_builder(shape: RowShape) -> Callable[[int, Mapping[str, Any]], Envelope]
 
 def missing_column(column: str, available: Mapping[str, Any] | tuple[str, ...], code: str) -> BadRow:
     """The verdict on a row or file without a column; it names those that are there, where they are names."""
-    found = list(available)
-    if all(_PLAIN_NAME.fullmatch(name) for name in found):
-        told = f"the columns are: {', '.join(found[:_NAMES_SHOWN]) or 'none'}"
-    else:
-        told = f"there are {len(found)}, and not all of them look like names: does the first line hold names?"
     place = "the template names" if code == "unknown_template_column" else "there is no"
-    return BadRow(code, f"{place} column {column!r}; {told}", column)
+    return BadRow(code, f"{place} column {column!r}; {named(list(available))}", column)
+
+
+def named(columns: list[str]) -> str:
+    """Which columns there are, where they are names."""
+    if all(_PLAIN_NAME.fullmatch(name) for name in columns):
+        return f"the columns are: {', '.join(columns[:_NAMES_SHOWN]) or 'none'}"
+    return f"there are {len(columns)}, and not all of them look like names: does the first line hold names?"
+
+
+def _body_reader(shape: RowShape) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+    system = shape.system_prompt
+    messages = shape.messages_column
+    if messages is not None:
+        return lambda row: {
+            "messages": messages_of(_value(row, messages, "missing_column"), messages, system)
+        }
+    prompt = _prompt_reader(shape)
+    body = _BODIES[shape.kind]
+    return lambda row: body(prompt(row), system)
 
 
 def _prompt_reader(shape: RowShape) -> Callable[[Mapping[str, Any]], str]:
@@ -112,13 +124,18 @@ def _prompt_reader(shape: RowShape) -> Callable[[Mapping[str, Any]], str]:
     return lambda row: check_text(_text(row, column, "missing_column"), column)
 
 
-def _text(row: Mapping[str, Any], column: str, code: str) -> str:
+def _value(row: Mapping[str, Any], column: str, code: str) -> Any:
     value = row.get(column)
+    if value is None and column not in row:
+        raise missing_column(column, row, code)
+    return value
+
+
+def _text(row: Mapping[str, Any], column: str, code: str) -> str:
+    value = _value(row, column, code)
     if type(value) is str:
         return value
     if value is None:
-        if column not in row:
-            raise missing_column(column, row, code)
         raise BadRow("missing_value", f"the column {column!r} is empty (null) in this row", column)
     if isinstance(value, (dict, list, bytes)):
         raise BadRow("invalid_value", f"the column {column!r} holds no text in this row", column)
@@ -126,9 +143,7 @@ def _text(row: Mapping[str, Any], column: str, code: str) -> str:
 
 
 def _row_id(row: Mapping[str, Any], column: str) -> str:
-    value = row.get(column)
-    if value is None and column not in row:
-        raise missing_column(column, row, "missing_column")
+    value = _value(row, column, "missing_column")
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     return check_text(check_custom_id(value), column)

@@ -46,8 +46,14 @@ def test_a_query_reads_a_database() -> None:
         (["a.csv"], {}),
         (["a.csv"], {"prompt_column": "p", "template": "{p}"}),
         (["a.csv"], {"prompt_column": "p", "system_prompt": "s", "kind": Kind.EMBEDDING}),
-        (["a.jsonl"], {"system_prompt": "s"}),
-        (["a.jsonl"], {"id_column": "s"}),
+        (["a.csv"], {"messages_column": "m", "template": "{p}"}),
+        (["a.csv"], {"messages_column": "m", "kind": Kind.COMPLETION}),
+        (["a.parquet"], {"kind": Kind.COMPLETION}),
+        (["a.jsonl"], {"messages_column": "m", "prompt_column": "p"}),
+        (["a.jsonl"], {"prompt_column": "p", "delimiter": ";"}),
+        (["a.csv"], {"prompt_column": "p", "delimiter": ";;"}),
+        (["a.csv"], {"prompt_column": "p", "delimiter": '"'}),
+        (["sqlite:///a"], {"query": "select 1", "prompt_column": "p", "delimiter": ";"}),
         (["sqlite:///a", "b"], {"query": "select 1", "prompt_column": "p"}),
         (["sqlite:///a"], {"query": "select 1"}),
     ],
@@ -79,3 +85,28 @@ def test_a_template_is_part_of_the_fingerprint() -> None:
     assert template_digest(source_of("a.csv", template="{p}")) == template_digest(
         source_of("b.csv", template="{p}")
     )
+
+
+def test_shapes_that_earlier_versions_knew_keep_their_digest() -> None:
+    """As 3c5ef00 wrote them into the fingerprints of jobs, which must resume."""
+    assert template_digest(source_of("a.jsonl")) == "openai-batch"
+    assert template_digest(source_of("a.jsonl", kind=Kind.EMBEDDING)) == "openai-batch"
+    columns = {
+        "a8a8f88530480a722879d9d0239c502990568072e5d40f0fa64a4b065b87b4cf": {"prompt_column": "p"},
+        "845a1566144762909f5d3bf9bd98c39413a76307a516d17b99fe21b39002dc43": {
+            "template": "{p}",
+            "system_prompt": "s",
+        },
+    }
+    for digest, options in columns.items():
+        assert template_digest(source_of("a.csv", **options)) == digest  # type: ignore[arg-type]
+        assert template_digest(source_of("a.csv", **options, delimiter=";")) != digest  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("given", "found"), [(";", ";"), ("tab", "\t"), ("\\t", "\t"), ("\t", "\t"), ("|", "|")]
+)
+def test_a_delimiter_is_one_character_or_the_word_tab(given: str, found: str) -> None:
+    source = source_of("a.csv", prompt_column="p", delimiter=given)
+    assert isinstance(source, Rows)
+    assert source.delimiter == found

@@ -1,0 +1,78 @@
+"""Lines of a file that should hold one JSON object each, and what to say of one that is written otherwise."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import chain
+
+import orjson
+
+from dray.errors import InputError
+from dray.requests.files import open_lines, open_stream, refused
+from dray.requests.objects import ObjectStoreOptions
+
+Line = tuple[int, "bytes | None"]
+"""(line number from 1, the line without its end); None for one over the limit."""
+
+_ARRAY = re.compile(rb"\[\s*\{")
+_OBJECT = re.compile(rb"\{\s*\n\s*\"")
+_START_BYTES = 4096
+_UNPACK = {".gz": "gzip -dc", ".zst": "zstd -dc"}
+
+
+def json_lines(uri: str, *, limit: int, options: ObjectStoreOptions | None = None) -> Iterator[Line]:
+    """The lines of a file, perhaps without blank ones.
+
+    Raises:
+        InputError: the file is one JSON array, or one object over many lines; says how to convert it.
+    """
+    found = open_lines(uri, limit=limit, options=options)
+    head: list[Line] = []
+    for number, line in found:
+        if line is None or line.strip():
+            head.append((number, line))
+        if len(head) == 2:
+            break
+    if head:
+        _refuse_document(uri, [line for _, line in head], options)
+    return chain(head, found)
+
+
+def _refuse_document(uri: str, first: list[bytes | None], options: ObjectStoreOptions | None) -> None:
+    if first[0] is None:
+        start = _start(uri, options)
+    else:
+        start = b"\n".join(line.strip() for line in first if line is not None)
+    alone = len(first) == 1 or not _is_json(first[0])  # else it is one bad row among others
+    if alone and _ARRAY.match(start):
+        raise _refused(uri, "one JSON array, not JSON lines", ".[]")
+    if _OBJECT.match(start):
+        raise _refused(uri, "one JSON object over many lines, not JSON lines", ".")
+
+
+def _is_json(line: bytes | None) -> bool:
+    try:
+        orjson.loads(line or b"")
+    except orjson.JSONDecodeError:
+        return False
+    return True
+
+
+def _start(uri: str, options: ObjectStoreOptions | None) -> bytes:
+    with open_stream(uri, options=options) as stream:
+        return stream.read(_START_BYTES).removeprefix(b"\xef\xbb\xbf").lstrip()
+
+
+def _refused(uri: str, what: str, path: str) -> InputError:
+    name = uri.rpartition("/")[2]
+    for suffix, unpack in _UNPACK.items():
+        if name.lower().endswith(suffix):
+            stem = name[: -len(suffix)].rpartition(".")[0]
+            command = f"{unpack} {name} | jq -c '{path}' > {stem}.jsonl"
+            break
+    else:
+        stem = name.rpartition(".")[0] or name
+        target = f"{stem}.jsonl" if f"{stem}.jsonl" != name else f"{stem}.rows.jsonl"
+        command = f"jq -c '{path}' {name} > {target}"
+    return refused("not_json_lines", f"this file is {what}; convert it: {command}", uri)

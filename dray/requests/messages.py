@@ -1,0 +1,112 @@
+"""A column of chat messages into the ``messages`` of a request.
+
+What hubs and trainers write is taken: lists of ``role`` and ``content`` (also as JSON in a text), ShareGPT's
+``from`` and ``value``, and the nulls that a Parquet struct puts where a message lacks a field. Whether the
+model can follow such a conversation is the engine's to judge.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from dray.requests.validate import BadRow, check_text
+
+_ROLES = {
+    "system": "system",
+    "human": "user",
+    "user": "user",
+    "gpt": "assistant",
+    "chatgpt": "assistant",
+    "assistant": "assistant",
+}
+"""What ShareGPT calls the speakers, and what the chat format calls them."""
+
+_LEVELS = 200  # orjson writes 254, and the request is around these
+_INTEGERS = range(-(2**63), 2**64)  # what orjson writes
+_WANTED = "messages are a list of objects with role and content"
+
+
+def messages_of(value: object, column: str, system_prompt: str | None = None) -> list[dict[str, Any]]:
+    """The messages in ``value``, what ``column`` holds in one row.
+
+    ``system_prompt`` comes first where the row does not begin with a system message of its own. BadRow says
+    what is wrong, and at which message; never what the row holds.
+    """
+    if value is None:
+        raise BadRow("missing_value", f"the column {column!r} is empty (null) in this row", column)
+    if isinstance(value, str):
+        value = _parsed(value, column)
+    if not isinstance(value, list):
+        raise BadRow("invalid_messages", f"the column {column!r} holds no list; {_WANTED}", column)
+    if not value:
+        raise BadRow("invalid_messages", f"the column {column!r} holds no message in this row", column)
+    messages = [_message(part, f"{column}[{number}]") for number, part in enumerate(value)]
+    if system_prompt is None or messages[0]["role"] in ("system", "developer"):
+        return messages
+    return [{"role": "system", "content": system_prompt}, *messages]
+
+
+def _parsed(text: str, column: str) -> Any:
+    check_text(text, column)
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise BadRow(
+            "invalid_json",
+            f"the text in column {column!r} is not JSON (at character {error.colno}); write messages with "
+            "json.dumps, or read plain texts with --prompt-column",
+            column,
+        ) from None
+
+
+def _message(part: object, place: str) -> dict[str, Any]:
+    plain = _plain(part, place, 0)
+    if not isinstance(plain, dict):
+        raise BadRow("invalid_messages", f"the message is no object; {_WANTED}", place)
+    sharegpt = "role" not in plain and "from" in plain
+    message: dict[str, Any] = _of_sharegpt(plain, place) if sharegpt else plain
+    role, content = message.get("role"), message.get("content")
+    if not isinstance(role, str) or not role:
+        raise BadRow("invalid_messages", f"the message has no role; {_WANTED}", f"{place}.role")
+    if content is None and not message.get("tool_calls"):
+        raise BadRow("invalid_messages", f"the message has no content; {_WANTED}", f"{place}.content")
+    if content is not None and not isinstance(content, str | list):
+        raise BadRow("invalid_messages", "content is a text or a list of text parts", f"{place}.content")
+    return message
+
+
+def _of_sharegpt(message: dict[str, Any], place: str) -> dict[str, Any]:
+    speaker = message["from"]
+    role = _ROLES.get(speaker) if isinstance(speaker, str) else None
+    if role is None:
+        raise BadRow(
+            "invalid_messages",
+            f"the speaker (from) is not one of {', '.join(_ROLES)}; convert the column to role and content",
+            f"{place}.from",
+        )
+    return {"role": role, "content": message.get("value")}
+
+
+def _plain(value: object, place: str, level: int) -> Any:
+    """``value`` without the nulls in its objects, where JSON can hold it, or BadRow."""
+    if level > _LEVELS:
+        raise BadRow("invalid_value", f"the message is nested too deeply: over {_LEVELS} levels", place)
+    if isinstance(value, str):
+        return check_text(value, place)
+    if value is None or isinstance(value, float) or (isinstance(value, int) and value in _INTEGERS):
+        return value
+    if isinstance(value, list):
+        return [_plain(part, place, level + 1) for part in value]
+    if isinstance(value, dict):
+        return {
+            check_text(str(name), place): _plain(part, place, level + 1)
+            for name, part in value.items()
+            if part is not None
+        }
+    raise BadRow(
+        "invalid_value",
+        f"the message holds a {type(value).__name__}; it can hold texts, numbers, lists and objects",
+        place,
+    )

@@ -1,0 +1,150 @@
+"""What a job's rows are where its options do not say: a batch file, or a column of chat messages.
+
+JSON lines and Parquet tell by themselves: the one by its first rows, the other by its columns' types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from dray.errors import ConfigError, InputError
+from dray.requests.files import LINE_LIMIT_BYTES
+from dray.requests.inputs import expand
+from dray.requests.json_lines import json_lines
+from dray.requests.model import Kind
+from dray.requests.objects import ObjectStoreOptions
+from dray.requests.rejects import empty_input
+from dray.requests.sources import JsonlBatch, Rows, RowShape, Source, SqlQuery
+from dray.requests.tables import open_parquet
+from dray.requests.template import named
+
+if TYPE_CHECKING:
+    import pyarrow
+
+COLUMNS = ("messages", "prompt", "conversations")
+"""Where chat messages are looked for, the likeliest first."""
+
+_ENVELOPE = frozenset(("url", "method", "body"))
+_ID = "custom_id"
+_ROWS_SEEN = 20
+_PAIRS = (frozenset(("role", "content")), frozenset(("from", "value")))
+
+
+def settled(source: Source, *, options: ObjectStoreOptions | None = None) -> tuple[Source, str | None]:
+    """``source`` with its columns named, and what to say of it where they were found and not given.
+
+    Raises:
+        ConfigError: nothing says what becomes the prompt; names the columns that are there.
+        InputError: an input is missing.
+    """
+    if isinstance(source, SqlQuery) or not source.shape.is_open:
+        return source, None
+    if isinstance(source, JsonlBatch):
+        return _settled_lines(source, options)
+    return _settled_parquet(source, options)
+
+
+def _settled_lines(source: JsonlBatch, options: ObjectStoreOptions | None) -> tuple[Source, str | None]:
+    shape = source.shape
+    rows, uri = _first_rows(source, options)
+    batch = not any(rows) or any(_ENVELOPE & row.keys() for row in rows)
+    column = None if batch else next((name for name in COLUMNS if _holds_messages(rows, name)), None)
+    if column is not None:
+        if shape.kind is not Kind.CHAT:
+            raise ConfigError(
+                f"{uri}: the column {column!r} holds chat messages, which go with chat only, not with "
+                f"{shape.kind.value}; name a column of texts with --prompt-column"
+            )
+        ids = _ID if shape.id_column is None and all(_ID in row for row in rows) else shape.id_column
+        found = replace(shape, messages_column=column, id_column=ids)
+        return Rows(inputs=source.inputs, format="jsonl", shape=found), _told(found)
+    if not batch and not any(_ID in row for row in rows):
+        raise _unsaid(uri, next(row for row in rows if row))
+    for name in ("system_prompt", "id_column"):
+        if getattr(shape, name) is not None:
+            raise ConfigError(
+                f"{name.replace('_', ' ')} goes with a prompt column, a template or a column of messages; "
+                "rows in the OpenAI batch format say it themselves"
+            )
+    return source, None
+
+
+def _settled_parquet(source: Rows, options: ObjectStoreOptions | None) -> tuple[Source, str | None]:
+    for ref in expand(source.inputs, options=options):
+        schema = _schema(ref.uri, options)
+        if schema is None:
+            continue
+        column = next((name for name in COLUMNS if _is_messages(schema, name)), None)
+        if column is None:
+            raise _unsaid(ref.uri, dict.fromkeys(schema.names))
+        found = replace(source.shape, messages_column=column)
+        return replace(source, shape=found), _told(found)
+    raise empty_input(source.inputs[0])
+
+
+def _first_rows(source: JsonlBatch, options: ObjectStoreOptions | None) -> tuple[list[dict[str, Any]], str]:
+    """The first JSON objects of the first file that has any, and that file."""
+    uri = source.inputs[0]
+    for ref in expand(source.inputs, options=options):
+        uri = ref.uri
+        try:
+            lines = json_lines(uri, limit=LINE_LIMIT_BYTES, options=options)
+            rows = [row for row in islice(_parsed(lines), _ROWS_SEEN) if isinstance(row, dict)]
+        except InputError:
+            return [], uri  # whoever reads it says what is wrong, after what comes before
+        if rows:
+            return rows, uri
+    return [], uri
+
+
+def _parsed(lines: Iterator[tuple[int, bytes | None]]) -> Iterator[Any]:
+    for _, line in lines:
+        if line is None or line.strip():
+            try:
+                yield orjson.loads(line or b"")
+            except orjson.JSONDecodeError:
+                yield None
+
+
+def _holds_messages(rows: list[dict[str, Any]], column: str) -> bool:
+    values = [row[column] for row in rows if row.get(column)]
+    return bool(values) and all(isinstance(value, list) and _is_message(value[0]) for value in values)
+
+
+def _is_message(value: object) -> bool:
+    return isinstance(value, dict) and any(pair <= value.keys() for pair in _PAIRS)
+
+
+def _schema(uri: str, options: ObjectStoreOptions | None) -> pyarrow.Schema | None:
+    """The columns of a file; none of one without rows, whose columns may have any type."""
+    with open_parquet(uri, options) as file:
+        return file.schema_arrow if file.metadata.num_rows else None
+
+
+def _is_messages(schema: pyarrow.Schema, column: str) -> bool:
+    from pyarrow import types
+
+    if schema.names.count(column) != 1:
+        return False
+    kind: Any = schema.field(column).type
+    if not (types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)):
+        return False
+    part = kind.value_type
+    return types.is_struct(part) and any(pair <= {field.name for field in part} for pair in _PAIRS)
+
+
+def _told(shape: RowShape) -> str:
+    ids = f", ids from the column {shape.id_column!r}" if shape.id_column else ""
+    return f"messages come from the column {shape.messages_column!r}{ids} (--messages-column names another)"
+
+
+def _unsaid(uri: str, columns: Mapping[str, object]) -> ConfigError:
+    return ConfigError(
+        f"{uri}: say what becomes the prompt: --prompt-column NAME for a column of texts, --template, or "
+        f"--messages-column NAME for chat messages; {named(list(columns))}"
+    )

@@ -1,0 +1,217 @@
+"""Which column is asked where no option says so, from files as hubs and trainers write them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from dray.errors import ConfigError, InputError
+from dray.requests import (
+    Ingested,
+    Kind,
+    Request,
+    Rows,
+    Source,
+    cut,
+    decode,
+    frame_to_source,
+    ingest,
+    read_shard,
+    settled,
+    source_of,
+)
+
+pytestmark = pytest.mark.unit
+
+USER = {"role": "user", "content": "hi"}
+SYSTEM = {"role": "system", "content": "be"}
+ANSWER = {"role": "assistant", "content": "yes"}
+BATCH = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {"messages": [USER]}}
+
+
+def write(folder: Path, *rows: object, name: str = "in.jsonl") -> str:
+    path = folder / name
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def table(folder: Path, columns: dict[str, Any], name: str = "in.parquet") -> str:
+    parquet.write_table(pyarrow.table(columns), folder / name)
+    return str(folder / name)
+
+
+def take(folder: Path, source: Source, said: list[str] | None = None, **options: Any) -> Ingested:
+    spool = str(folder / "job" / "spool.jsonl")
+    return ingest(source, spool_uri=spool, say=None if said is None else said.append, **options)
+
+
+def requests(ingested: Ingested) -> list[Request]:
+    return [
+        decode(line)
+        for part in cut(ingested, target_rows=1000)
+        for chunk in read_shard(part.uri, part.offset, part.length)
+        for line in chunk
+    ]
+
+
+def asked(ingested: Ingested) -> list[tuple[str, Any]]:
+    assert {request.url for request in requests(ingested)} == {"/v1/chat/completions"}
+    return [(request.custom_id, request.body["messages"]) for request in requests(ingested)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "expected", "column"),
+    [
+        ([{"id": 1, "messages": [USER]}, {"id": 2, "messages": [USER]}], {},
+         [("row-0", [USER]), ("row-1", [USER])], "messages"),
+        ([{"id": 7, "messages": [USER]}], {"id_column": "id"}, [("7", [USER])], "messages"),
+        ([{"custom_id": "x", "messages": [USER]}], {}, [("x", [USER])], "messages"),
+        ([{"prompt": [USER], "chosen": [ANSWER]}], {"system_prompt": "be"},
+         [("row-0", [SYSTEM, USER])], "prompt"),
+        ([{"prompt": "hi", "messages": [USER, ANSWER]}], {}, [("row-0", [USER, ANSWER])], "messages"),
+        ([{"conversations": [{"from": "human", "value": "hi"}]}], {}, [("row-0", [USER])], "conversations"),
+        ([{"messages": None}, {"messages": [USER]}], {}, [("row-1", [USER])], "messages"),
+    ],
+)  # fmt: skip
+def test_json_lines_of_messages_are_found_by_their_rows(
+    tmp_path: Path, rows: list[Any], options: dict[str, Any], expected: object, column: str
+) -> None:
+    said: list[str] = []
+    ingested = take(tmp_path, source_of(write(tmp_path, *rows), **options), said, skip_invalid=True)
+    assert asked(ingested) == expected
+    assert len(said) == 1
+    assert f"the column {column!r}" in said[0]
+
+
+def test_the_column_that_is_named_is_the_one(tmp_path: Path) -> None:
+    path = write(tmp_path, {"messages": [ANSWER], "turns": [USER]})
+    said: list[str] = []
+    assert asked(take(tmp_path, source_of(path, messages_column="turns"), said)) == [("row-0", [USER])]
+    assert said == []
+
+
+@pytest.mark.parametrize("first", [{}, {"custom_id": "z"}, None])
+def test_a_batch_file_stays_one_whatever_its_first_row(tmp_path: Path, first: object) -> None:
+    said: list[str] = []
+    ingested = take(tmp_path, source_of(write(tmp_path, first, BATCH)), said, skip_invalid=True)
+    assert asked(ingested) == [("a", [USER])]
+    assert said == []
+
+
+@pytest.mark.parametrize("option", ["system_prompt", "id_column"])
+def test_a_batch_file_takes_no_options_of_columns(tmp_path: Path, option: str) -> None:
+    source = source_of(write(tmp_path, BATCH), **{option: "x"})  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=option.replace("_", " ")):
+        settled(source)
+
+
+def test_rows_without_messages_or_envelope_are_asked_for_their_prompt(tmp_path: Path) -> None:
+    for path in (
+        write(tmp_path, {"id": 1, "text": "hi"}),
+        write(tmp_path, {"id": 1, "text": "hi", "messages": "hi"}, name="texts.jsonl"),
+        table(tmp_path, {"id": [1], "text": ["hi"]}),
+        table(tmp_path, {"id": [1], "text": ["hi"], "messages": ["[]"]}, "texts.parquet"),
+    ):
+        with pytest.raises(ConfigError, match=r"--prompt-column.*--messages-column.*: id, text") as caught:
+            settled(source_of(path))
+        assert path in str(caught.value)
+
+
+STRUCTS = [
+    {"role": "user", "content": "hi", "tool_calls": None},
+    {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]},
+]
+
+
+@pytest.mark.parametrize("kind", [pyarrow.list_, pyarrow.large_list])
+@pytest.mark.parametrize("column", ["messages", "prompt"])
+def test_parquet_lists_of_structs_are_found_by_their_type(tmp_path: Path, column: str, kind: Any) -> None:
+    inferred = pyarrow.array([STRUCTS, [USER]])
+    lists = inferred.cast(kind(inferred.type.value_type))
+    path = table(tmp_path, {"id": ["a", "b"], column: lists, "text": ["x", "y"]})
+    said: list[str] = []
+    ingested = take(tmp_path, source_of(path, id_column="id"), said)
+    calls = {"role": "assistant", "tool_calls": [{"id": "1"}]}
+    assert asked(ingested) == [("a", [USER, calls]), ("b", [USER])]
+    assert f"the column {column!r}" in said[0]
+
+
+def test_a_message_that_is_not_utf8_is_a_problem_of_its_row(tmp_path: Path) -> None:
+    texts = pyarrow.array([b"a", b"\xff"], pyarrow.binary()).view(pyarrow.string())
+    structs = pyarrow.StructArray.from_arrays([pyarrow.array(["user", "user"]), texts], ["role", "content"])
+    path = table(tmp_path, {"messages": pyarrow.ListArray.from_arrays([0, 1, 2], structs)})
+    ingested = take(tmp_path, source_of(path), skip_invalid=True)
+    assert asked(ingested) == [("row-0", [{"role": "user", "content": "a"}])]
+    [[error]] = list(ingested.rejects())
+    assert (error.index, error.error_code) == (1, "invalid_text")
+
+
+@pytest.mark.parametrize("name", ["in.csv", "in.tsv"])
+def test_csv_holds_messages_as_json(tmp_path: Path, name: str) -> None:
+    texts = [json.dumps([USER]), "plain", json.dumps([{"role": "user"}])]
+    path = str(tmp_path / name)
+    frame = pandas.DataFrame({"id": ["a", "b", "c"], "m": texts})
+    frame.to_csv(path, index=False, sep="\t" if name == "in.tsv" else ",")
+    source = source_of(path, messages_column="m", id_column="id")
+    ingested = take(tmp_path, source, skip_invalid=True)
+    assert asked(ingested) == [("a", [USER])]
+    [errors] = list(ingested.rejects())
+    assert [(e.custom_id, e.error_code) for e in errors] == [("b", "invalid_json"), ("c", "invalid_messages")]
+    assert "[m[0].content]" in (errors[1].error_message or "")
+
+
+def test_a_query_gives_messages_as_json(tmp_path: Path) -> None:
+    import sqlite3
+
+    with sqlite3.connect(tmp_path / "data.db") as connection:
+        connection.execute("create table t (id text, chat text)")
+        connection.execute("insert into t values ('a', ?)", [json.dumps([USER])])
+    connection.close()
+    url = f"sqlite:///{tmp_path}/data.db"
+    source = source_of(url, query="select * from t", messages_column="chat", id_column="id")
+    assert asked(take(tmp_path, source)) == [("a", [USER])]
+
+
+def test_a_frame_of_messages(tmp_path: Path) -> None:
+    frame = pandas.DataFrame({"messages": [[USER], [SYSTEM, USER]]})
+    assert asked(take(tmp_path, frame_to_source(frame, tmp_path / "f"))) == [
+        ("row-0", [USER]),
+        ("row-1", [SYSTEM, USER]),
+    ]
+    with pytest.raises(ConfigError, match="messages"):
+        frame_to_source(frame.rename(columns={"messages": "text"}), tmp_path / "g")
+
+
+def test_the_first_file_with_a_row_says_it_for_all(tmp_path: Path) -> None:
+    empty = write(tmp_path, name="0.jsonl")
+    first = tmp_path / "1.jsonl.gz"
+    first.write_bytes(gzip.compress(json.dumps({"messages": [USER]}).encode()))
+    other = write(tmp_path, {"text": "hi"}, name="2.jsonl")
+    with pytest.raises(InputError) as caught:
+        take(tmp_path, source_of([empty, str(first), other]))
+    assert [(p.code, p.file, p.line) for p in caught.value.problems] == [("missing_column", other, 1)]
+
+
+@pytest.mark.parametrize("columns", [{"messages": pyarrow.array([], pyarrow.null())}, {"text": []}])
+def test_parquet_files_without_rows_say_nothing(tmp_path: Path, columns: dict[str, Any]) -> None:
+    empty = table(tmp_path, columns, "0.parquet")
+    with pytest.raises(InputError) as caught:
+        settled(source_of(empty))
+    assert [(p.code, p.file) for p in caught.value.problems] == [("empty_input", empty)]
+    full = table(tmp_path, {"messages": [[USER]]}, "1.parquet")
+    found, _ = settled(source_of([empty, full]))
+    assert isinstance(found, Rows)
+    assert found.shape.messages_column == "messages"
+
+
+def test_messages_are_for_chat(tmp_path: Path) -> None:
+    source = source_of(write(tmp_path, {"messages": [USER]}), kind=Kind.COMPLETION)
+    with pytest.raises(ConfigError, match="chat only"):
+        settled(source)
