@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dray import history
+from dray.engine.admission import MAX_ADMITTED_BYTES, Held, sequence_limit, sequences_of
 from dray.engine.protocol import Engine, EngineInfo
 from dray.errors import EngineDeadError, ReplicaLeftError, RequestRefused
 from dray.requests.model import Outcome, Request
@@ -21,10 +22,9 @@ from dray.triggers import Point, reach
 
 logger = logging.getLogger(__name__)
 
-# Admit a little more than the engine runs at once, so that a finished request is replaced within the
-# same step: Ray Data LLM's cap is 1.1 x max_num_seqs (ray#50270).
-ADMISSION_FACTOR = 1.2
-MAX_ADMITTED_BYTES = 256 * 1024 * 1024
+
+BATCH_BYTES = 32 * 1024 * 1024
+"""Bytes of answers in one micro-batch, which is one message of Ray's and one transaction of the store's."""
 
 
 class Session:
@@ -34,12 +34,18 @@ class Session:
         self.name = name
         self.waiting: deque[bytes] = deque()
         self.finished: list[Outcome] = []
-        self.unfinished: dict[int, int] = {}  # engine key -> bytes
+        self.ready = 0  # bytes of the answers in `finished`
+        self.unfinished: dict[int, tuple[int, int]] = {}  # engine key -> sequences, bytes
         self.in_hand = 0  # taken by the loop, not yet in `unfinished`
         self.fed = 0  # calls of `feed` that arrived
         self.feeds: int | None = None  # how many there are in all, once that is known
         self.aborted = False
         self.left = False  # rows of it were handed back undone
+
+    def finish(self, outcome: Outcome) -> None:
+        """An outcome is there to be read."""
+        self.finished.append(outcome)
+        self.ready += _size(outcome)
 
     @property
     def busy(self) -> bool:
@@ -55,6 +61,16 @@ class Session:
     def over(self) -> bool:
         """Whether nothing more can come out."""
         return self.aborted or (self.fed_all and not self.left and not self.waiting and not self.busy)
+
+
+@dataclass(slots=True)
+class _Taken:
+    """A row between its session and the engine. It is read once, and then waits until it fits."""
+
+    session: Session
+    line: bytes
+    request: Request | None = None
+    sequences: int = 1
 
 
 @dataclass(slots=True)
@@ -104,7 +120,8 @@ class StepLoop(threading.Thread):
         self._sessions: dict[str, Session] = {}
         self._owners: dict[int, Session] = {}
         self._keys = itertools.count()
-        self._admitted_bytes = 0
+        self._held = Held()
+        self._taken: deque[_Taken] = deque()  # of the loop's thread alone
         self._stopping = False
         self._to_abort: list[int] = []
         self._aborted: set[str] = set()  # names of sessions whose late rows are dropped
@@ -172,7 +189,8 @@ class StepLoop(threading.Thread):
     def batches(self, name: str, *, rows: int, seconds: float) -> Iterator[list[Outcome]]:
         """Yield finished outcomes in micro-batches, until the session is over.
 
-        A batch leaves when it holds ``rows`` outcomes, or ``seconds`` after its first one finished.
+        A batch leaves when it holds ``rows`` outcomes or `BATCH_BYTES`, or ``seconds`` after its first one
+        finished. None holds more than `BATCH_BYTES`, except one of a single row.
 
         Raises:
             EngineDeadError: the loop has ended, and rows of this session are unfinished.
@@ -187,16 +205,15 @@ class StepLoop(threading.Thread):
             with self._changed:
                 self._changed.wait_for(lambda: session.finished or ended())
                 deadline = time.monotonic() + seconds
-                while len(session.finished) < rows and not ended():
+                while len(session.finished) < rows and session.ready < BATCH_BYTES and not ended():
                     left = deadline - time.monotonic()
                     if left <= 0 or not self._changed.wait(left):
                         break
-                batch, session.finished = session.finished, []
+                batch, session.finished, session.ready = session.finished, [], 0
                 over, left, end = session.over, self._drained(session), self._end
                 if over or left:
                     self._sessions.pop(name, None)
-            if batch:
-                yield batch
+            yield from _cut(batch)
             if over:
                 return
             if end is not None:
@@ -207,7 +224,8 @@ class StepLoop(threading.Thread):
     def load(self) -> tuple[int, int]:
         """Requests inside the engine, and requests waiting to enter it."""
         with self._changed:
-            return len(self._owners), sum(len(s.waiting) for s in self._sessions.values())
+            waiting = sum(len(session.waiting) + session.in_hand for session in self._sessions.values())
+            return len(self._owners), waiting
 
     @property
     def sessions(self) -> int:
@@ -316,6 +334,7 @@ class StepLoop(threading.Thread):
                     self._stopping
                     or self._owners
                     or self._to_abort
+                    or self._taken
                     or any(session.waiting for session in self._sessions.values())
                 )
             )
@@ -328,62 +347,111 @@ class StepLoop(threading.Thread):
         for key in keys:
             session = self._owners.pop(key, None)
             if session is not None:
-                self._admitted_bytes -= session.unfinished.pop(key, 0)
+                self._held.remove(*session.unfinished.pop(key))
 
     def _admit(self, engine: Engine) -> None:
         if not self._owners:
             self._moved_at = time.monotonic()  # an idle engine does not stand still
-        room = int(engine.info.max_num_seqs * ADMISSION_FACTOR) + 1 - len(self._owners)
-        while room > 0 and self._admitted_bytes < MAX_ADMITTED_BYTES:
-            taken = self._take(room)
-            if not taken:
+        limit = sequence_limit(engine.info.max_num_seqs)
+        while self._take(limit):
+            if not self._admit_taken(engine, limit):
                 break
-            refused = 0
-            for session, line in taken:
-                refused += not self._submit(engine, session, line)
-            room -= len(taken) - refused
 
-    def _take(self, room: int) -> list[tuple[Session, bytes]]:
-        """Up to ``room`` waiting lines, oldest session first: shards finish one after the other."""
-        taken: list[tuple[Session, bytes]] = []
+    def _take(self, limit: int) -> bool:
+        """Take lines that may fit, oldest session first: shards finish one after the other.
+
+        False where nothing is left to admit.
+        """
+        room = limit - self._held.sequences - len(self._taken)
+        size = self._held.size + sum(len(taken.line) for taken in self._taken)
         with self._changed:
+            self._drop_taken()
             for session in self._sessions.values():
-                while session.waiting and len(taken) < room:
-                    taken.append((session, session.waiting.popleft()))
+                while session.waiting and room > 0:
+                    size += len(session.waiting[0])
+                    if size > MAX_ADMITTED_BYTES and (self._owners or self._taken):
+                        return bool(self._taken)
+                    self._taken.append(_Taken(session, session.waiting.popleft()))
                     session.in_hand += 1
-        return taken
+                    room -= 1
+        return bool(self._taken)
 
-    def _submit(self, engine: Engine, session: Session, line: bytes) -> bool:
-        """Put one line into the engine; False when it was refused and is finished already."""
-        request = decode(line)
-        key = next(self._keys)
+    def _drop_taken(self) -> None:
+        """Forget rows in hand that nobody waits for any more, or that the replica leaves to others."""
+        if not self._taken or (self._leave_at is None and not any(t.session.aborted for t in self._taken)):
+            return
+        kept: deque[_Taken] = deque()
+        for taken in self._taken:
+            if self._leave_at is None and not taken.session.aborted:
+                kept.append(taken)
+                continue
+            taken.session.in_hand -= 1
+            taken.session.left = taken.session.left or self._leave_at is not None
+        self._taken = kept
+        self._changed.notify_all()
+
+    def _admit_taken(self, engine: Engine, limit: int) -> bool:
+        """Put rows in hand into the engine, in order; False where the next one does not fit yet."""
+        while self._taken:
+            taken = self._taken[0]
+            if taken.request is None and not self._read(taken):
+                self._taken.popleft()
+                continue
+            if not self._held.takes(taken.sequences, len(taken.line), limit=limit):
+                return False
+            self._taken.popleft()
+            self._submit(engine, taken)
+        return True
+
+    def _read(self, taken: _Taken) -> bool:
+        """Decode a row and weigh it; False when it was refused and is finished already."""
+        request = taken.request = decode(taken.line)
+        try:
+            taken.sequences = sequences_of(request, len(taken.line))
+        except RequestRefused as error:
+            self._begin(taken, request)
+            self._refuse(taken, error)
+            return False
+        return True
+
+    def _begin(self, taken: _Taken, request: Request) -> None:
         reach(Point.REPLICA_ADMIT)
         self._note("admit", request)
-        history.admitted(session.name, [request])
+        history.admitted(taken.session.name, [request])
         self.stats.admitted += 1
-        refusal: Outcome | None = None
+
+    def _submit(self, engine: Engine, taken: _Taken) -> None:
+        """Put one row into the engine; a refused one is finished already."""
+        assert taken.request is not None
+        self._begin(taken, taken.request)
+        key = next(self._keys)
         try:
-            engine.submit(key, request)
+            engine.submit(key, taken.request)
         except RequestRefused as error:
-            refusal = Outcome(
-                index=request.index,
-                custom_id=request.custom_id,
-                error_code=error.code,
-                error_message=error.message,
-            )
+            self._refuse(taken, error)
+            return
+        session, weight = taken.session, (taken.sequences, len(taken.line))
         with self._changed:
             session.in_hand -= 1
-            if refusal is not None:
-                session.finished.append(refusal)
-                self.stats.finished += 1
-                self._changed.notify_all()
-                return False
-            session.unfinished[key] = len(line)
+            session.unfinished[key] = weight
             self._owners[key] = session
-            self._admitted_bytes += len(line)
+            self._held.add(*weight)
             if session.aborted:
                 self._to_abort.append(key)
-        return True
+
+    def _refuse(self, taken: _Taken, error: RequestRefused) -> None:
+        assert taken.request is not None
+        refusal = Outcome(
+            index=taken.request.index,
+            custom_id=taken.request.custom_id,
+            error_code=error.code,
+            error_message=error.message,
+        )
+        with self._changed:
+            taken.session.in_hand -= 1
+            taken.session.finish(refusal)
+            self.stats.finished += 1
+            self._changed.notify_all()
 
     def _deliver(self, finished: list[tuple[int, Outcome]]) -> None:
         reach(Point.REPLICA_DELIVER)
@@ -393,8 +461,8 @@ class StepLoop(threading.Thread):
                 session = self._owners.pop(key, None)
                 if session is None:
                     continue
-                self._admitted_bytes -= session.unfinished.pop(key, 0)
-                session.finished.append(outcome)
+                self._held.remove(*session.unfinished.pop(key))
+                session.finish(outcome)
                 self.stats.count(outcome, now)
             self._changed.notify_all()
 
@@ -403,3 +471,21 @@ class StepLoop(threading.Thread):
         if self._trace is not None:
             with self._trace.open("a") as trace:
                 trace.write(f"{event} {request.index}\n")
+
+
+def _size(outcome: Outcome) -> int:
+    return len(outcome.response or b"")
+
+
+def _cut(finished: list[Outcome]) -> Iterator[list[Outcome]]:
+    """``finished`` in batches of up to `BATCH_BYTES`, or one row; none where there is none."""
+    batch: list[Outcome] = []
+    size = 0
+    for outcome in finished:
+        if batch and size + _size(outcome) > BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+        batch.append(outcome)
+        size += _size(outcome)
+    if batch:
+        yield batch

@@ -20,6 +20,8 @@ MICRO_BATCH_ROWS = 256
 # Rows in the replica and on their way to it, in engine batches: one runs, one waits, half is in transit.
 FEED_AHEAD = 2.5
 FEED_ROWS = 128
+FEED_BYTES = 256 * 1024 * 1024
+"""Bytes of rows in the replica and on their way to it, for one shard: what an engine admits at most."""
 
 
 @dataclass
@@ -121,25 +123,27 @@ class Rows:
 
 
 def _pump(store: Store, holder: Holder, replica: ReplicaClient, rows: Rows, fed: Fed, *, window: int) -> int:
-    """Keep ``window`` rows in flight, and commit each micro-batch as it comes back."""
+    """Keep ``window`` rows in flight, or `FEED_BYTES`, and commit each micro-batch as it comes back."""
     lease = holder.lease
     session = session_of(lease)
-    outstanding = committed = 0
+    outstanding: dict[int, int] = {}  # index -> bytes
+    size = committed = 0
     last = False
 
     def feed() -> None:
-        nonlocal outstanding, last
-        while not last and outstanding < window:
+        nonlocal size, last
+        while not last and len(outstanding) < window and size < FEED_BYTES:
             chunk, last = rows.take()
             reach(Point.FEED)
             if chunk:
                 fed.last_index = index_of(chunk[-1])
             replica.feed(session, chunk, last)
-            outstanding += len(chunk)
+            outstanding.update((index_of(line), len(line)) for line in chunk)
+            size += sum(map(len, chunk))
 
     feed()
     for batch in replica.results(session, MICRO_BATCH_ROWS):
-        outstanding -= len(batch)
+        size -= sum(outstanding.pop(outcome.index, 0) for outcome in batch)
         feed()
         reach(Point.RESULTS_RECEIVED)
         committed += _commit(store, holder, batch)

@@ -16,12 +16,14 @@ from dray.engine.replica import Replica
 from dray.errors import EngineDeadError, ReplicaLeftError, ReplicaLostError, StoreTransientError
 from dray.job import attempt as attempts
 from dray.job import holding
+from dray.job import shard as shards
 from dray.job.attempt import Ended, How, Work, attempt
 from dray.job.ingesting import ingest_job
 from dray.job.opening import OpenJob, open_job
 from dray.job.settings import JobSettings
 from dray.job.shard import FEED_AHEAD, Rows, ShardReceipt
 from dray.requests import Kind, Outcome
+from dray.requests.spool import index_of
 from dray.spot import Cause, Decision
 from dray.spot.effects import OnPrefect
 from dray.store import ReplicaRow, ReplicaState, Shard, ShardState, Store, open_store
@@ -392,6 +394,36 @@ class _Crash(Spy):
             yield from super().results(session, rows, seconds)
         except EngineDeadError:
             raise EngineDeadError("dead") from None
+
+
+def test_the_feed_window_is_bounded_by_bytes_too(
+    store: Store,
+    job: OpenJob,
+    shard: Shard,
+    make_replica: Callable[..., Replica],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Lines of 100 bytes and more, and a window of 500: what waits in a replica is that and one chunk."""
+    monkeypatch.setattr(shards, "FEED_BYTES", 500)
+    replica, most, sizes = make_replica(max_num_seqs=2), 0, {}
+    feed, results = replica.feed, replica.results
+
+    def counted(session: str, lines: list[bytes], last: bool = False, number: int | None = None) -> None:
+        nonlocal most
+        sizes.update((index_of(line), len(line)) for line in lines)
+        most = max(most, sum(sizes.values()))
+        feed(session, lines, last, number)
+
+    def read(session: str, rows: int, seconds: float = 0.01) -> Iterator[list[Outcome]]:
+        for batch in results(session, rows, seconds):
+            for outcome in batch:
+                del sizes[outcome.index]
+            yield batch
+
+    monkeypatch.setattr(replica, "feed", counted)
+    monkeypatch.setattr(replica, "results", read)
+    assert _receipt(_run(store, job, shard, replica)).rows == 50
+    assert 400 < most < 500 + MAX_NUM_SEQS * 200 < 2.5 * MAX_NUM_SEQS * 120
 
 
 def test_rows_come_in_chunks_and_the_last_is_known(shard: Shard) -> None:

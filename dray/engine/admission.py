@@ -1,0 +1,134 @@
+"""How much of an engine a row takes, and how much one row may ask for.
+
+A row is more than one sequence when it holds several prompts or inputs, or asks for several answers (``n``).
+An engine keeps some KiB for each sequence that waits in it, so sequences are what is admitted, not rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from dray.errors import RequestRefused
+from dray.requests.model import Kind, Request
+
+# Admit a little more than the engine runs at once, so that a finished request is replaced within the
+# same step: Ray Data LLM's cap is 1.1 x max_num_seqs (ray#50270).
+ADMISSION_FACTOR = 1.2
+MAX_ADMITTED_BYTES = 256 * 1024 * 1024
+"""Bytes of spool lines inside an engine: 16 lines of the greatest length."""
+
+MAX_SEQUENCES = 2048
+"""Sequences that one row may ask for: OpenAI's limit on the inputs of an embeddings request."""
+MAX_MESSAGE_ITEMS = 16_384
+"""Messages and their parts in one row. vLLM's classes report up to eight faults of 1 KB for each."""
+MAX_ITEMS = 262_144
+"""Elements of all other lists in one row, a list of every token of a vocabulary among them."""
+
+_TOO_LARGE = "request_too_large"
+_EMBEDDINGS = Kind.EMBEDDING.url
+_MAY_BE_LONG = 2 * MAX_MESSAGE_ITEMS  # bytes: an element of a list takes two
+
+
+@dataclass(slots=True)
+class Held:
+    """What an engine holds: sequences, and the bytes of their spool lines."""
+
+    sequences: int = 0
+    size: int = 0
+
+    def add(self, sequences: int, size: int) -> None:
+        """A row entered."""
+        self.sequences += sequences
+        self.size += size
+
+    def remove(self, sequences: int, size: int) -> None:
+        """A row left."""
+        self.sequences -= sequences
+        self.size -= size
+
+    def takes(self, sequences: int, size: int, *, limit: int) -> bool:
+        """Whether a row fits beside what is held; one that is larger than the limits runs alone."""
+        if not self.sequences:
+            return True
+        return self.sequences + sequences <= limit and self.size + size <= MAX_ADMITTED_BYTES
+
+
+def sequence_limit(max_num_seqs: int) -> int:
+    """The sequences that an engine running ``max_num_seqs`` at a time holds."""
+    return int(max_num_seqs * ADMISSION_FACTOR) + 1
+
+
+def sequences_of(request: Request, size: int | None = None) -> int:
+    """The sequences that a row asks for; ``size`` is that of its line in bytes, where it is known.
+
+    Raises:
+        RequestRefused: they are more than one row may ask for, or a list in the body is too long to be read.
+    """
+    body = request.body
+    if size is None or size > _MAY_BE_LONG:
+        _refuse_long_lists(body)
+    embeds = request.url == _EMBEDDINGS
+    name = "input" if embeds else "prompt"
+    prompts = _prompts(body.get(name))
+    if embeds and "messages" in body:
+        name, prompts = "messages", _conversations(body["messages"])
+    copies = 1 if embeds or "n" not in body else _copies(body["n"])
+    if prompts > MAX_SEQUENCES:
+        raise _too_large(f"`{name}` holds {prompts:,} prompts; a row may hold {MAX_SEQUENCES:,}", name)
+    if prompts > 1 and prompts * copies > MAX_SEQUENCES:
+        raise _too_large(
+            f"`{name}` holds {prompts:,} prompts, each to be answered {copies:,} times (`n`): "
+            f"a row gets at most {MAX_SEQUENCES:,} answers",
+            name,
+        )
+    return min(prompts * copies, MAX_SEQUENCES)
+
+
+def _prompts(value: Any) -> int:
+    """The prompts in a ``prompt`` or ``input``: a list of token ids is one."""
+    if not isinstance(value, list) or all(type(item) is int for item in value):
+        return 1
+    return len(value)
+
+
+def _copies(n: Any) -> int:
+    """The answers to each prompt, as vLLM's classes read ``n``; what they refuse counts once."""
+    try:
+        return max(1, int(n)) if isinstance(n, int | float | str) else 1
+    except (ValueError, OverflowError):
+        return 1
+
+
+def _conversations(messages: Any) -> int:
+    """The conversations in the ``messages`` of an embeddings request: a list of lists is several."""
+    several = isinstance(messages, list) and any(isinstance(one, list) for one in messages)
+    return len(messages) if several else 1
+
+
+def _refuse_long_lists(body: dict[str, Any]) -> None:
+    items = _items([body.get("messages")])
+    if items > MAX_MESSAGE_ITEMS:
+        raise _too_large(
+            f"`messages` holds {items:,} messages and parts; a row may hold {MAX_MESSAGE_ITEMS:,}", "messages"
+        )
+    others = _items([value for name, value in body.items() if name not in ("messages", "prompt", "input")])
+    if others > MAX_ITEMS:
+        raise _too_large(f"the body's lists hold {others:,} elements; a row may hold {MAX_ITEMS:,}", None)
+
+
+def _items(values: list[Any]) -> int:
+    """The elements of all lists in some values, however deep."""
+    items, rest = 0, values
+    while rest:
+        one = rest.pop()
+        if isinstance(one, list):
+            items += len(one)
+            rest.extend(item for item in one if isinstance(item, list | dict))
+        elif isinstance(one, dict):
+            rest.extend(item for item in one.values() if isinstance(item, list | dict))
+    return items
+
+
+def _too_large(message: str, param: str | None) -> RequestRefused:
+    return RequestRefused(_TOO_LARGE, f"{message}; cut it into several rows", param=param)
