@@ -13,6 +13,7 @@ from prefect.states import Cancelled
 from dray.cluster import ReplicaPool
 from dray.cluster.placing import default_replicas
 from dray.engine import EngineSpec
+from dray.engine.declared import refuse_arguments
 from dray.job.expiring import expire
 from dray.job.finalising import JobResult, ReplicaAccount
 from dray.job.ingesting import engine_kind, open_shards
@@ -94,6 +95,8 @@ def batch_inference(
         completion_window=completion_window,
     )  # fmt: skip
     where = cluster_settings(cluster)
+    if where.address is None and settings.engine == "vllm":  # other clusters have a vLLM of their own
+        refuse_arguments(settings.engine_arguments)
     timeline = Timeline(started)
     job = open_job(settings, started)
     with driving(job):

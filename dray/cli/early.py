@@ -6,12 +6,13 @@ The job checks all of this again, with everything that only the flow can resolve
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from dray.cli.flow import check_forms
 from dray.cli.output import printable
-from dray.errors import ConfigError
+from dray.errors import ConfigError, InputError, Problem
 from dray.requests.addresses import refuse_secret
 from dray.requests.objects import is_object
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 _SHAPE = (
     "prompt_column", "template", "messages_column", "system_prompt", "id_column", "query", "delimiter",
 )  # fmt: skip
+_ROWS_SECONDS = 0.2  # of reading rows where nothing is wrong with them
+_MORE_SECONDS = 3.0  # where something is: the more is named, the fewer runs it takes
 _PATIENCE = 3.0  # seconds for a store that does not answer: the job itself is more patient
 
 
@@ -34,7 +37,7 @@ def refuse_early(parameters: Mapping[str, Any]) -> None:
     for name in ("model", "output"):
         refuse_secret(parameters[name])
     check_forms(parameters)
-    _check_engine(parameters["engine"], parameters["model"], objects_known=parameters["objects"] is None)
+    _check_engine(parameters)
     _check_settings(parameters, _check_input(parameters))
     _check_output(parameters)
     _check_store(parameters)
@@ -66,19 +69,25 @@ def _check_settings(parameters: Mapping[str, Any], source: Source) -> None:
     )
 
 
-def _check_engine(engine: Mapping[str, Any], model: str, *, objects_known: bool) -> None:
-    arguments = dict(engine["arguments"])
-    if engine["name"] == "simulated":
+def _check_engine(parameters: Mapping[str, Any]) -> None:
+    model, arguments = parameters["model"], dict(parameters["engine"]["arguments"])
+    if parameters["engine"]["name"] == "simulated":
         from dray.engine.simulated import SimulatedSettings
+        from dray.job.model_files import refuse_typo
 
         SimulatedSettings.parse(arguments)
+        refuse_typo(model)
         return
+    from dray.engine.declared import refuse_arguments
     from dray.engine.unsafe import refuse_unsafe
-    from dray.job.model_files import checked_weights
+    from dray.job.model_files import checked_weights, refuse_misfit
 
     refuse_unsafe(arguments)
-    if objects_known or not is_object(model):
+    if parameters["cluster"] == "local":  # other clusters have a vLLM of their own
+        refuse_arguments(arguments)
+    if parameters["objects"] is None or not is_object(model):
         checked_weights(model, None, dummy_weights=arguments.get("load_format") == "dummy")
+        refuse_misfit(model, arguments)
 
 
 def _check_input(parameters: Mapping[str, Any]) -> Source:
@@ -92,10 +101,39 @@ def _check_input(parameters: Mapping[str, Any]) -> Source:
         return source
     if parameters["objects"] is None or not any(map(is_object, inputs)):
         expand(inputs)
-        settled(source)
+        found, _ = settled(source)
+        if not any(map(is_object, inputs)):
+            _check_first_rows(found, rows["skip_invalid"])
     elif local := [item for item in inputs if not is_object(item)]:
         expand(local)
     return source
+
+
+def _check_first_rows(source: Source, skip_invalid: bool) -> None:
+    """Read local files as ingest will, for a moment; where something is wrong, up to 20 problems.
+
+    The seconds that Ray and Prefect take to start come after this: most problems are in the first rows.
+
+    Raises:
+        InputError: the files cannot be read, or rows cannot be requests.
+    """
+    from dray.requests import Limits, RowDefaults
+    from dray.requests.readers import files_of, read_rows
+    from dray.requests.rejects import Reject
+
+    limits, files = Limits(), files_of(source)
+    names = [file.uri for file in files]
+    began = time.monotonic()
+    problems: list[Problem] = []
+    for index, row in enumerate(read_rows(source, files, RowDefaults(), limits)):
+        if row.bad is not None and not skip_invalid:
+            reject = Reject.of(row.bad, index=index, file_no=row.file_no, line_no=row.line_no)
+            problems.append(reject.problem(names))
+        seconds = time.monotonic() - began
+        if len(problems) == limits.problems or seconds > (_MORE_SECONDS if problems else _ROWS_SECONDS):
+            break
+    if problems:
+        raise InputError(problems)
 
 
 def _check_output(parameters: Mapping[str, Any]) -> None:

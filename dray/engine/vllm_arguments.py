@@ -39,6 +39,7 @@ ENVIRONMENT = {
 _GIB = 1 << 30
 _CPU_CACHE_LIMIT = 4 * _GIB
 _LONGEST_REASON = 800  # characters of vLLM's own message
+_UNSAFE_ADVICE = "To allow overriding this maximum"  # names a variable that lets a model run past its length
 # Options of vLLM's server rather than of its engine, which its serving classes take.
 SERVING_OPTIONS = frozenset(
     {
@@ -111,6 +112,7 @@ def refused_arguments() -> Iterator[None]:
             problem = error.errors(include_url=False)[0]
             place = ".".join(str(part) for part in problem["loc"])
             said = f"{place}: {problem['msg']}" if place else problem["msg"]
+        said = said.partition(_UNSAFE_ADVICE)[0]
         said = " ".join(said.removeprefix("Value error, ").split())[:_LONGEST_REASON]
         raise ConfigError(f"vLLM cannot run this model with these engine arguments: {said}") from error
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from dray.errors import ConfigError
 from dray.requests.objects import ObjectStoreOptions, is_object
@@ -24,6 +28,16 @@ _SMALL_FILES = (
     "tokenizer.model",
     "model.safetensors.index.json",
 )
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+# Files of all kinds of tokenizers: transformers, SentencePiece, tiktoken, Mistral.
+_TOKENIZERS = re.compile(r"tokenizer|vocab|merges|tekken|.*\.(model|spm|tiktoken)$")
+# Keys by which models say how many positions they have, and those that stretch them, which vLLM works out.
+_LENGTHS = (
+    "max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length",
+    "max_seq_length", "max_target_positions", "model_max_length", "seq_len",
+)  # fmt: skip
+_SCALING = ("rope_scaling", "rope_parameters")
+_LONGER_ALLOWED = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"  # never advised: answers past the model's length are noise
 
 
 def checked_weights(
@@ -54,6 +68,7 @@ def check_model(model: str, *, dummy_weights: bool = False) -> Path:
     if not path.is_dir():
         raise ConfigError(
             f"model {model}: no such directory; give one with config.json and *.safetensors, or its URI"
+            f"{_hub_hint(path)}"
         )
     refuse_incomplete(model, [file.name for file in path.iterdir()], weights=not dummy_weights)
     try:
@@ -63,6 +78,82 @@ def check_model(model: str, *, dummy_weights: bool = False) -> Path:
     if not dummy_weights:
         check_checkpoint(path)
     return path
+
+
+def _hub_hint(path: Path) -> str:
+    """What to write where the name is that of a model on the hub, such as ORG/NAME."""
+    name = _as_named(path)
+    return f"; for the hub write hf://{name}" if _HUB_NAME.fullmatch(name) else ""
+
+
+def _as_named(path: Path) -> str:
+    """The path as a user of this folder writes it."""
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_absolute() and path.is_relative_to(here) else str(path)
+
+
+def refuse_typo(model: str) -> None:
+    """For engines that read no model: a word may stand for it, but not a path to nowhere.
+
+    Raises:
+        ConfigError: the path of a folder that is not there.
+    """
+    if is_object(model) or is_hub(model) or Path(model).exists():
+        return
+    if len(Path(_as_named(Path(model))).parts) > 1:
+        raise ConfigError(
+            f"model {model}: no such directory; the simulated engine reads no model: "
+            "name a folder that is there, or write `--model none`"
+        )
+
+
+def refuse_misfit(model: str, arguments: Mapping[str, Any]) -> None:
+    """Refuse engine arguments that do not go with the model of a local folder.
+
+    Raises:
+        ConfigError: ``max_model_len`` is longer than the model goes, or there is no tokenizer.
+    """
+    folder = Path(model)
+    if not folder.is_dir():
+        return
+    _refuse_longer(model, json.loads((folder / "config.json").read_bytes()), arguments)
+    named = arguments.get("tokenizer") or arguments.get("skip_tokenizer_init")
+    if not named and not any(_TOKENIZERS.match(path.name) for path in folder.iterdir()):
+        raise ConfigError(
+            f"model {model}: no tokenizer in it (tokenizer.json, tokenizer_config.json, ...); "
+            "copy it there, or name its folder with --engine-arg tokenizer=FOLDER"
+        )
+
+
+def _refuse_longer(model: str, config: Any, arguments: Mapping[str, Any]) -> None:
+    """As vLLM would, where the model's length is written plainly; scaled positions are left to vLLM."""
+    wanted = arguments.get("max_model_len")
+    if not isinstance(wanted, int) or not isinstance(config, dict) or "hf_overrides" in arguments:
+        return
+    texts = [config, config.get("text_config")]
+    parts = [part for part in texts if isinstance(part, dict)]
+    if _is_stretched(parts) or os.environ.get(_LONGER_ALLOWED):
+        return
+    known = {
+        part[name]: name for part in parts for name in _LENGTHS if isinstance(part.get(name), int | float)
+    }
+    if known and wanted > max(known):
+        longest = max(known)
+        raise ConfigError(
+            f"max_model_len {wanted} is more than the model's own {longest} ({known[longest]} in its "
+            f"config.json); give at most {longest}, or leave it out: longer rows become error rows"
+        )
+
+
+def _is_stretched(value: Any, *, within: bool = False) -> bool:
+    """Whether a factor among the model's rotary positions makes it longer than its config says."""
+    if isinstance(value, list):
+        return any(_is_stretched(part, within=within) for part in value)
+    if not isinstance(value, dict):
+        return False
+    if within and "factor" in value:
+        return True
+    return any(_is_stretched(part, within=within or name in _SCALING) for name, part in value.items())
 
 
 def model_digest(model: str) -> str:

@@ -9,7 +9,7 @@ from dray.engine.unsafe import refuse_unsafe
 from dray.job import driven
 from dray.job.driver import driver_name, is_gone
 from dray.job.identity import derived_job_id, fingerprint_of
-from dray.job.model_files import checked_weights
+from dray.job.model_files import checked_weights, refuse_misfit, refuse_typo
 from dray.job.settings import JobSettings
 from dray.requests.files import check_writable
 from dray.store import JobLease, Store, open_store
@@ -81,10 +81,13 @@ def check_settings(settings: JobSettings) -> Manifest | None:
         from dray.engine.simulated import SimulatedSettings
 
         SimulatedSettings.parse(dict(settings.engine_arguments))
+        refuse_typo(settings.model)
         return None
     refuse_unsafe(settings.engine_arguments)
     dummy = settings.engine_arguments.get("load_format") == "dummy"
-    return checked_weights(settings.model, settings.model_access, dummy_weights=dummy)
+    weights = checked_weights(settings.model, settings.model_access, dummy_weights=dummy)
+    refuse_misfit(settings.model, settings.engine_arguments)
+    return weights
 
 
 def describe(settings: JobSettings) -> dict[str, object]:

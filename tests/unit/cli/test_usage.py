@@ -84,6 +84,39 @@ def test_usage_is_explained_in_json_too(refused: Refused, arguments: list[str], 
     assert told in refused(*arguments)["message"]
 
 
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("{", "in.jsonl:3: not JSON"),
+        ('{"custom_id": "2", "method": "POST", "url": "/v1/chat/completions"}', "body"),
+    ],
+)
+def test_rows_that_cannot_be_requests(
+    refused: Refused, command: list[str], tmp_path: Path, line: str, told: str
+) -> None:
+    """As ingest would say it, minutes earlier on a cluster; all the first ones, not one a run."""
+    good = (tmp_path / "in.jsonl").read_text()
+    (tmp_path / "in.jsonl").write_text(good + "\n" + f"{line}\n" * 30)
+    error = refused(*command)
+    assert error["type"] == "InputError"
+    assert error["message"].count("in.jsonl") == 20
+    assert told in error["message"].splitlines()[0]
+
+
+def test_an_engine_argument_that_vllm_does_not_have(
+    refused: Refused, command: list[str], tmp_path: Path
+) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    options = ["--model", str(model), "--output", str(tmp_path / "out"), "--engine-arg", "max_modle_len=9"]
+    assert "did you mean max_model_len?" in refused(*command[:2], *options)["message"]
+
+
+def test_a_model_that_is_a_typo_though_nobody_reads_it(refused: Refused, command: list[str]) -> None:
+    command[command.index("--model") + 1] = "modles/llama"
+    assert "no such directory" in refused(*command)["message"]
+
+
 def test_a_path_that_is_not_utf8(refused: Refused, command: list[str], tmp_path: Path) -> None:
     path = os.fsdecode(os.fsencode(tmp_path) + b"/in-\xff.jsonl")
     Path(path).write_bytes((tmp_path / "in.jsonl").read_bytes())

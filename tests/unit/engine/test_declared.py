@@ -1,0 +1,92 @@
+"""vLLM's engine arguments, as its source declares them: the installed vLLM, never imported."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+
+from dray.engine import declared
+from dray.engine.declared import refuse_arguments
+from dray.errors import ConfigError
+
+pytestmark = [
+    pytest.mark.unit,
+    pytest.mark.skipif(find_spec("vllm") is None, reason="needs the source of vLLM"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("max_modle_len", 4096, r"^vLLM [\d.]+ has no .*; did you mean max_model_len\?"),
+        ("tool_cal_parser", "hermes", r"; did you mean tool_call_parser\?"),
+        ("xyzzy", 1, "no engine argument xyzzy; `vllm serve"),
+        ("dtype", "flaot16", r"'flaot16' is none of auto, half, float16, .*; did you mean float16\?"),
+        ("kv_cache_dtype", "fp9", r"'fp9' is none of auto, .*fp8_e4m3.*; did you mean fp8\?"),
+        ("max_model_len", "4k", "'4k': input should be a valid integer"),
+        ("max_model_len", -2, "'-2': input should be greater than or equal to -1"),
+        ("gpu_memory_utilization", 1.5, "'1.5': input should be less than or equal to 1"),
+        ("tensor_parallel_size", 0, "'0': input should be greater than or equal to 1"),
+        ("enforce_eager", "flase", "'flase': input should be a valid boolean"),
+        ("max_num_seqs", [4], r"'\[4\]': input should be a valid integer"),
+        ("limit_mm_per_prompt", "image=1", "'image=1': input should be a valid dictionary"),
+        ("max_lora_rank", 17, "'17' is none of 1, 8, 16, [0-9, ]+$"),
+    ],
+)
+def test_what_vllm_would_not_take(name: str, value: Any, told: str) -> None:
+    with pytest.raises(ConfigError, match=told) as refused:
+        refuse_arguments({name: value})
+    assert f"engine argument {name}" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"max_model_len": 4096, "dtype": "bfloat16", "enforce_eager": True, "gpu_memory_utilization": 0.8},
+        {"max_model_len": None, "max_num_seqs": None},  # as left out
+        {"max_model_len": -1},
+        {"tool_call_parser": "hermes", "enable_auto_tool_choice": True},  # options of vLLM's server
+        {"structured_outputs_config": {"backend": "xgrammar"}, "hf_overrides": {"rope_theta": 1e6}},
+        {"quantization": "one-of-a-plugin"},  # any text by its type
+        {"moe_backend": "Deep-GEMM"},  # vLLM reads it as deep_gemm
+        {"served_model_name": ["a", "b"], "cudagraph_capture_sizes": [1, 2, 4]},
+    ],
+)
+def test_what_it_takes(arguments: dict[str, Any]) -> None:
+    refuse_arguments(arguments)
+
+
+def test_every_argument_can_be_judged_and_most_have_a_type() -> None:
+    """On the installed version: a class that looks different would be judged no more, without a word."""
+    found = declared._declared()
+    assert found is not None
+    assert len(found) > 150
+    kinds = {name: one.kind() for name, one in found.items()}
+    assert sum(kind is Any for kind in kinds.values()) < len(kinds) / 4
+
+
+def test_where_vllm_is_not_installed_nothing_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(declared, "find_spec", lambda _: None)
+    declared._declared.cache_clear()
+    try:
+        refuse_arguments({"max_modle_len": 1})
+    finally:
+        declared._declared.cache_clear()
+
+
+def test_nothing_of_vllm_is_imported() -> None:
+    code = (
+        "import sys\n"
+        "from dray.engine.declared import refuse_arguments\n"
+        "refuse_arguments({'dtype': 'auto', 'max_model_len': 8})\n"
+        "assert not {'vllm', 'torch'} & set(sys.modules), 'imported'"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,91 @@
+"""What is said of a model before an engine starts: names of the hub, lengths, tokenizers, typos."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dray.errors import ConfigError
+from dray.job.model_files import check_model, refuse_misfit, refuse_typo
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.mark.parametrize("name", ["meta-llama/Llama-3.1-8B", "Qwen/Qwen2.5-0.5B-Instruct"])
+def test_a_name_of_the_hub(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for written in (name, str(tmp_path / name)):  # the command line makes paths absolute
+        with pytest.raises(ConfigError, match=rf"no such directory; .*; for the hub write hf://{name}$"):
+            check_model(written)
+
+
+@pytest.mark.parametrize("path", ["/models/llama", "models", "a/b/c", "./a b/c"])
+def test_what_is_no_name_of_the_hub(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"no such directory; .*or its URI$"):
+        check_model(path)
+
+
+def _model(folder: Path, *, tokenizer: str | None = "tokenizer.json", **config: Any) -> str:
+    (folder / "config.json").write_text(json.dumps(config))
+    if tokenizer:
+        (folder / tokenizer).touch()
+    return str(folder)
+
+
+def test_longer_than_the_model(tmp_path: Path) -> None:
+    model = _model(tmp_path, max_position_embeddings=512, rope_parameters={"rope_type": "default"})
+    refuse_misfit(model, {"max_model_len": 512})
+    refuse_misfit(model, {})
+    with pytest.raises(ConfigError) as refused:
+        refuse_misfit(model, {"max_model_len": 4096})
+    assert str(refused.value) == (
+        "max_model_len 4096 is more than the model's own 512 (max_position_embeddings in its config.json); "
+        "give at most 512, or leave it out: longer rows become error rows"
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "arguments"),
+    [
+        ({"max_position_embeddings": 512, "rope_scaling": {"rope_type": "linear", "factor": 8.0}}, {}),
+        ({"max_position_embeddings": 512, "rope_parameters": {"full": {"factor": 8.0}}}, {}),
+        ({"max_position_embeddings": 512}, {"hf_overrides": {"max_position_embeddings": 8192}}),
+        ({"max_position_embeddings": 512, "model_max_length": 8192}, {}),
+        ({"text_config": {"max_position_embeddings": 8192}}, {}),
+        ({}, {}),
+    ],
+)
+def test_what_vllm_alone_can_work_out_is_left_to_it(
+    config: dict[str, Any], arguments: dict[str, Any], tmp_path: Path
+) -> None:
+    refuse_misfit(_model(tmp_path, **config), {"max_model_len": 4096, **arguments})
+
+
+def test_a_model_without_a_tokenizer(tmp_path: Path) -> None:
+    model = _model(tmp_path, tokenizer=None)
+    with pytest.raises(ConfigError, match=r"no tokenizer in it .*--engine-arg tokenizer=FOLDER"):
+        refuse_misfit(model, {})
+    refuse_misfit(model, {"tokenizer": "/models/other"})
+    refuse_misfit(model, {"skip_tokenizer_init": True})
+
+
+@pytest.mark.parametrize(
+    "name", ["tokenizer.model", "vocab.txt", "tekken.json", "source.spm", "qwen.tiktoken"]
+)
+def test_tokenizers_of_all_kinds(name: str, tmp_path: Path) -> None:
+    refuse_misfit(_model(tmp_path, tokenizer=name), {})
+
+
+def test_a_word_may_stand_for_the_model_that_nobody_reads_but_not_a_typo(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for fine in ("none", "simulated", str(tmp_path / "none"), str(tmp_path), "s3://bucket/model", "hf://a/b"):
+        refuse_typo(fine)
+    for typo in ("models/lama", "/modles/llama", str(tmp_path / "a" / "b")):
+        with pytest.raises(ConfigError, match="no such directory; the simulated engine reads no model"):
+            refuse_typo(typo)
