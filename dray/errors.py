@@ -14,6 +14,7 @@
     |   +-- StoreUnreachableError    no connection could be made
     |   +-- StoreTransientError      worth retrying: lock, lost connection, serialisation
     |   +-- StoreFatalError          disk full, schema mismatch, read-only: an operator must act
+    |   |   `-- ValueTooLargeError   a value is larger than the database takes
     |   +-- LeaseLapsedError         the store was away for longer than the lease; nobody is known to have it
     |   `-- FencedError              the lease was lost; drop the work, do not retry
     +-- EngineError
@@ -123,6 +124,10 @@ class StoreTransientError(StoreError):
 
 class StoreFatalError(StoreError):
     """The store cannot take writes until somebody acts."""
+
+
+class ValueTooLargeError(StoreFatalError):
+    """A value is larger than the database takes."""
 
 
 class FencedError(StoreError):

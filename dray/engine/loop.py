@@ -13,6 +13,7 @@ from pathlib import Path
 
 from dray import history
 from dray.engine.admission import MAX_ADMITTED_BYTES, Held, sequence_limit, sequences_of
+from dray.engine.batches import BATCH_BYTES, bounded, cut, size_of
 from dray.engine.protocol import Engine, EngineInfo
 from dray.errors import EngineDeadError, ReplicaLeftError, RequestRefused
 from dray.requests.model import Outcome, Request
@@ -21,10 +22,6 @@ from dray.spot.signs import out_of_memory
 from dray.triggers import Point, reach
 
 logger = logging.getLogger(__name__)
-
-
-BATCH_BYTES = 32 * 1024 * 1024
-"""Bytes of answers in one micro-batch, which is one message of Ray's and one transaction of the store's."""
 
 
 class Session:
@@ -45,7 +42,7 @@ class Session:
     def finish(self, outcome: Outcome) -> None:
         """An outcome is there to be read."""
         self.finished.append(outcome)
-        self.ready += _size(outcome)
+        self.ready += size_of(outcome)
 
     @property
     def busy(self) -> bool:
@@ -213,7 +210,7 @@ class StepLoop(threading.Thread):
                 over, left, end = session.over, self._drained(session), self._end
                 if over or left:
                     self._sessions.pop(name, None)
-            yield from _cut(batch)
+            yield from cut(batch)
             if over:
                 return
             if end is not None:
@@ -457,10 +454,11 @@ class StepLoop(threading.Thread):
         reach(Point.REPLICA_DELIVER)
         now = time.time()
         with self._changed:
-            for key, outcome in finished:
+            for key, answer in finished:
                 session = self._owners.pop(key, None)
                 if session is None:
                     continue
+                outcome = bounded(answer)
                 self._held.remove(*session.unfinished.pop(key))
                 session.finish(outcome)
                 self.stats.count(outcome, now)
@@ -471,21 +469,3 @@ class StepLoop(threading.Thread):
         if self._trace is not None:
             with self._trace.open("a") as trace:
                 trace.write(f"{event} {request.index}\n")
-
-
-def _size(outcome: Outcome) -> int:
-    return len(outcome.response or b"")
-
-
-def _cut(finished: list[Outcome]) -> Iterator[list[Outcome]]:
-    """``finished`` in batches of up to `BATCH_BYTES`, or one row; none where there is none."""
-    batch: list[Outcome] = []
-    size = 0
-    for outcome in finished:
-        if batch and size + _size(outcome) > BATCH_BYTES:
-            yield batch
-            batch, size = [], 0
-        batch.append(outcome)
-        size += _size(outcome)
-    if batch:
-        yield batch

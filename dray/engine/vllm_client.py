@@ -69,6 +69,11 @@ class StepClient:
     def check_admission(self, n: int = 1) -> None:
         """Admission is bounded by the step loop."""
 
+    @property
+    def progress(self) -> int:
+        """A number that changes as long as the engine computes."""
+        return self._timings.progress
+
     def generate(
         self,
         prompt: Any,

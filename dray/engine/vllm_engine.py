@@ -22,6 +22,8 @@ from dray.errors import ConfigError, EngineDeadError, RequestRefused
 from dray.imports import lasting_imports
 from dray.requests.model import Outcome, Request
 
+_NOTHING_TO_COMPUTE = 0.002  # seconds until vLLM is asked again, where all that it holds waits
+
 
 @dataclass(slots=True)
 class _Flight:
@@ -89,7 +91,6 @@ class VllmEngine:
         self._flights: dict[int, _Flight] = {}
         self._by_ticket: dict[str, _Flight] = {}
         self._finished: list[tuple[int, Outcome]] = []
-        self._steps = 0
 
     def _described(self, seconds: dict[str, float], span: tuple[float, float] | None) -> EngineInfo:
         import vllm
@@ -119,12 +120,7 @@ class VllmEngine:
     def step(self) -> list[tuple[int, Outcome]]:
         """One iteration of the engine; rows whose last output came are finished."""
         if self._by_ticket:
-            try:
-                outputs = self._engine.step()
-                self._steps += 1
-            except Exception as error:
-                raise EngineDeadError(f"{type(error).__name__} in the engine's step") from error
-            for output in outputs:
+            for output in self._stepped():
                 if output.finished:
                     self._land(output)
             if self._finished and self._bundle is not None:
@@ -133,9 +129,19 @@ class VllmEngine:
         finished, self._finished = self._finished, []
         return finished
 
+    def _stepped(self) -> list[Any]:
+        before = self._client.progress
+        try:
+            outputs: list[Any] = self._engine.step()
+        except Exception as error:
+            raise EngineDeadError(f"{type(error).__name__} in the engine's step") from error
+        if self._client.progress == before:
+            time.sleep(_NOTHING_TO_COMPUTE)
+        return outputs
+
     def produced(self) -> int:
-        """Iterations that came to an end: in each, vLLM computes tokens of what it holds."""
-        return self._steps
+        """What vLLM computed: a step in which all requests wait, for their grammars say, does not count."""
+        return self._client.progress
 
     def abort(self, keys: Iterable[int]) -> None:
         """Take requests out of the engine."""
@@ -175,8 +181,7 @@ class VllmEngine:
         try:
             awaited = flight.coroutine.send(None)
         except StopIteration as stop:
-            self._forget(flight)
-            self._finished.append((flight.key, self._outcome(flight, stop.value)))
+            self._complete(flight, stop.value)
             return
         except Exception as error:  # the seam: everything a body can provoke is a verdict on its row
             if is_the_engines(error):
@@ -191,6 +196,18 @@ class VllmEngine:
             self._flights[flight.key] = flight
             for ticket in flight.tickets:
                 self._by_ticket[ticket.engine_id] = flight
+
+    def _complete(self, flight: _Flight, answer: Any) -> None:
+        from dray.engine.vllm_errors import is_the_engines, refusal_of_answer
+
+        try:
+            outcome = self._outcome(flight, answer)
+        except Exception as error:  # the model's text is at fault, not the engine
+            if is_the_engines(error):
+                raise
+            raise refusal_of_answer(error) from None
+        self._forget(flight)
+        self._finished.append((flight.key, outcome))
 
     def _land(self, output: Any) -> None:
         ticket = self._client.tickets.pop(output.request_id, None)

@@ -62,6 +62,15 @@ def refusal_of_response(response: Any, body: dict[str, Any]) -> RequestRefused:
     return _refusal(response.error.message, response.error.param, body)
 
 
+def refusal_of_answer(error: BaseException) -> RequestRefused:
+    """The refusal for an answer that cannot be built: half of a surrogate pair in a tool's arguments, say."""
+    return RequestRefused(
+        "invalid_response",
+        f"the model's answer cannot be written as JSON ({type(error).__name__}): "
+        "text that is not Unicode, or a value that JSON has no form for",
+    )
+
+
 def _is_template_error(error: BaseException) -> bool:
     return type(error).__module__.partition(".")[0] == "jinja2"
 

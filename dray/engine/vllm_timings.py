@@ -28,10 +28,17 @@ class Waits:
 
 
 class Timings:
-    """Listens to the core of one engine in this process."""
+    """Listens to the core of one engine.
+
+    ``progress`` counts the steps in which the model computed something, and the outputs that came of them: a
+    step may find nothing to compute, where all that the engine holds waits for something else.
+    """
 
     def __init__(self, engine: Any) -> None:
+        self.progress = 0
         self._waiting: dict[str, Waits] = {}
+        self._cache_usage = 0.0
+        self._count_steps(engine.engine_core)
         self._get_output = engine.engine_core.get_output
         engine.engine_core.get_output = self._listen
         # The core goes on to report events; nobody counts every request in every step any more.
@@ -50,12 +57,32 @@ class Timings:
 
     def _listen(self) -> Any:
         outputs = self._get_output()
+        self.progress += len(outputs.outputs) + self._prefilled(outputs.scheduler_stats)
         if self._waiting:
             for output in outputs.outputs:
                 waits = self._waiting.get(output.request_id)
                 if waits is not None:
                     self._note(waits, output, outputs.timestamp)
         return outputs
+
+    def _count_steps(self, client: Any) -> None:
+        core = getattr(client, "engine_core", None)
+        if core is None:
+            return  # it runs in a process of its own
+        post_step = core.post_step
+
+        def counted(model_executed: bool) -> None:
+            self.progress += model_executed
+            post_step(model_executed)
+
+        core.post_step = counted
+
+    def _prefilled(self, stats: Any) -> bool:
+        """Whether the cache fills or empties: all that is seen of a long prompt in a core elsewhere."""
+        if stats is None or stats.kv_cache_usage == self._cache_usage:
+            return False
+        self._cache_usage = stats.kv_cache_usage
+        return True
 
     def _note(self, waits: Waits, output: Any, now: float) -> None:
         for event in output.events or ():

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dray import history
+from dray.engine.batches import too_large
 from dray.engine.client import ReplicaClient
-from dray.errors import StoreTransientError, StoreUnreachableError
+from dray.errors import StoreFatalError, StoreTransientError, StoreUnreachableError, ValueTooLargeError
 from dray.job.holding import Holder
 from dray.requests.model import Outcome
 from dray.requests.objects import ObjectStoreOptions
@@ -162,9 +163,20 @@ def _commit(store: Store, holder: Holder, batch: list[Outcome]) -> int:
             receipt = publish(store, holder.lease, batch)
         except (StoreTransientError, StoreUnreachableError):
             continue  # the store has waited between its own tries
+        except ValueTooLargeError:
+            return sum(_commit(store, holder, part) for part in _without_the_largest(batch))
         holder.renewed()
         holder.obey(receipt.orders)
         return receipt.inserted
+
+
+def _without_the_largest(batch: list[Outcome]) -> list[list[Outcome]]:
+    """A batch that the database did not take, in two: the largest answer, as an error row, is on its own."""
+    largest = max(batch, key=lambda outcome: len(outcome.response or b""))
+    if largest.failed:
+        raise StoreFatalError("the store refuses an error row as too large; this is a fault in dray")
+    others = [outcome for outcome in batch if outcome is not largest]
+    return [part for part in (others, [too_large(largest)]) if part]
 
 
 def publish(store: Store, lease: ShardLease, batch: list[Outcome]) -> CommitReceipt:

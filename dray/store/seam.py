@@ -15,7 +15,7 @@ import sqlite3
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from dray.errors import StoreError, StoreFatalError, StoreTransientError
+from dray.errors import StoreError, StoreFatalError, StoreTransientError, ValueTooLargeError
 
 # SQLSTATE: connection exceptions, operator intervention (shutdown, crash, starting up), statement
 # timed out, idle in transaction timed out, serialisation, deadlock, lock not available, too many
@@ -37,6 +37,7 @@ _SQLITE_FATAL = {
     sqlite3.SQLITE_PERM: "access denied: give permission, then resume",
     sqlite3.SQLITE_CONSTRAINT: "a constraint was broken; this is a fault in dray",
 }
+_POSTGRES_TOO_LARGE = "54000"  # program limit exceeded: a string buffer of 1 GiB
 _POSTGRES_FATAL = {
     "53100": "the server's disk is full: free space, then resume the job",
     "25006": "the server is read-only (a standby?): use the primary",
@@ -72,6 +73,8 @@ def _of_sqlite(error: sqlite3.Error, url: str) -> StoreError:
     base = (code or 0) & 0xFF  # the low byte is the class, the rest refines it
     if base in _SQLITE_TRANSIENT:
         return StoreTransientError(f"store {url}: {_SQLITE_TRANSIENT[base]} ({name})")
+    if base == sqlite3.SQLITE_TOOBIG:
+        return ValueTooLargeError(f"store {url}: a value is larger than this SQLite takes ({name})")
     return StoreFatalError(f"store {url}: {_SQLITE_FATAL.get(base, 'SQLite failed')} ({name})")
 
 
@@ -85,5 +88,7 @@ def _of_postgres(error: BaseException | None, url: str, *, lost: bool) -> StoreE
         return StoreFatalError(f"store {url}: {name}; this is a fault in dray")
     if state.startswith(_TRANSIENT_STATES):
         return StoreTransientError(f"store {url}: the server asks to try again (SQLSTATE {state})")
+    if state == _POSTGRES_TOO_LARGE:
+        return ValueTooLargeError(f"store {url}: a value is larger than PostgreSQL takes (SQLSTATE {state})")
     hint = _POSTGRES_FATAL.get(state) or _POSTGRES_FATAL.get(state[:2]) or "the server refused the statement"
     return StoreFatalError(f"store {url}: {hint} (SQLSTATE {state})")

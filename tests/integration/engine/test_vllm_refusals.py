@@ -341,6 +341,35 @@ def test_a_grammar_that_fails_inside_the_engine_costs_its_row_only(
     ]
 
 
+def test_an_answer_that_json_cannot_hold_refuses_its_row(
+    generation: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of a surrogate pair in a tool's arguments, in vLLM's own objects: the engine goes on."""
+    from vllm.entrypoints.generate.base.protocol import FunctionCall, ToolCall
+    from vllm.entrypoints.openai.chat_completion import protocol
+    from vllm.entrypoints.serve.engine.protocol import UsageInfo
+
+    said = json.loads('{"arguments": {"x": "\\ud83d"}}')  # the hermes parser does this to the model's text
+    call = FunctionCall(name="f", arguments=json.dumps(said["arguments"], ensure_ascii=False))
+    message = protocol.ChatMessage(role="assistant", tool_calls=[ToolCall(function=call)])
+    choice = protocol.ChatCompletionResponseChoice(index=0, message=message, finish_reason="tool_calls")
+    answer = protocol.ChatCompletionResponse(model="m", choices=[choice], usage=UsageInfo())
+    serve = generation.engine._serve._chat
+    real = serve.create_chat_completion
+
+    async def answered(body: Any) -> Any:
+        await real(body)  # a ticket of the engine's is open, as for every answer
+        return answer
+
+    with monkeypatch.context() as patch:
+        patch.setattr(serve, "create_chat_completion", answered)
+        outcomes = generation.run([chat(), chat()], Kind.CHAT)
+    assert [outcome.error_code for outcome in outcomes] == ["invalid_response"] * 2
+    assert "PydanticSerializationError" in (outcomes[0].error_message or "")
+    assert generation.one(chat()).response
+    assert not generation.engine._flights
+
+
 def test_no_row_is_blamed_for_the_engines_end() -> None:
     from vllm.v1.engine.exceptions import EngineDeadError
 

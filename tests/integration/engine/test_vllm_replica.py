@@ -85,6 +85,34 @@ def test_two_sessions_share_the_engine_and_admission_is_bounded(generation: Runn
     assert MAX_NUM_SEQS < most <= 1.2 * MAX_NUM_SEQS + 1
 
 
+def test_progress_is_what_the_engine_computes(generation: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A grammar that is never ready: steps come and go, and the watchdog must not take them for progress."""
+    from vllm.v1.structured_output import StructuredOutputManager
+
+    release = threading.Event()
+    create = StructuredOutputManager._create_grammar
+
+    def wait(self: Any, request: Any) -> Any:
+        assert release.wait(60)
+        return create(self, request)
+
+    monkeypatch.setattr(StructuredOutputManager, "_create_grammar", wait)
+    loop, session = generation.replica._loop, generation.session()
+    stuck = {"prompt": "a", "max_tokens": 4, "structured_outputs": {"regex": "[a-f]{3}"}}
+    generation.replica.feed(session, lines([stuck]), last=True)
+    wait_for(lambda: generation.engine._by_ticket)
+    assert generation.one(long_row(1, tokens=50)).completion_tokens == 50  # others go on
+    steps = loop.stats.steps
+    wait_for(lambda: (loop.idle_seconds() or 0) > 1.0)
+    assert loop.stats.steps - steps < 1000, "an engine that waits does not spin"
+    release.set()
+    assert [outcome.completion_tokens for outcome in collect(generation, session)] == [4]
+    assert loop.idle_seconds() is None
+    before = generation.engine.produced()
+    assert generation.one(long_row(2, tokens=9)).completion_tokens == 9
+    assert generation.engine.produced() >= before + 9
+
+
 def test_arguments_that_cannot_be_used(lively_model: Path) -> None:
     cases = {
         "no_such_thing": ({"no_such_thing": 1}, "no_such_thing"),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dray.engine import EngineSpec, Replica, admission, loop
 from dray.engine.admission import MAX_ITEMS, MAX_MESSAGE_ITEMS, MAX_SEQUENCES, sequences_of
-from dray.engine.loop import BATCH_BYTES
+from dray.engine.batches import BATCH_BYTES, MAX_RESPONSE_BYTES, bounded
 from dray.errors import ReplicaLeftError, RequestRefused
 from dray.requests.model import Kind, Outcome, Request
 from dray.requests.spool import encode
@@ -178,3 +178,18 @@ def test_a_micro_batch_is_bounded_by_bytes() -> None:
     assert [size for batch in batches for size in batch] == sizes
     assert all(sum(batch) <= BATCH_BYTES or len(batch) == 1 for batch in batches)
     runner.stop()
+
+
+def test_an_answer_that_no_database_holds_is_an_error_row_and_the_others_are_kept() -> None:
+    sizes = [10, MAX_RESPONSE_BYTES, MAX_RESPONSE_BYTES + 1, 10]
+    runner = started(BigAnswers(max_num_seqs=64))
+    rows: Iterable[Request] = (request(n, {"prompt": "a", "size": size}) for n, size in enumerate(sizes))
+    runner.feed("s", [encode(row) for row in rows], last=True)
+    found = [outcome for batch in runner.batches("s", rows=64, seconds=1) for outcome in batch]
+    assert [outcome.error_code for outcome in found] == [None, None, "response_too_large", None]
+    assert found[2].response is None
+    assert "268,435,457 bytes" in (found[2].error_message or "")
+    assert runner.stats.finished == 4
+    runner.stop()
+    told = bounded(Outcome(index=0, custom_id=None, response=bytes(MAX_RESPONSE_BYTES + 1), prompt_tokens=7))
+    assert told.prompt_tokens == 7  # they were computed, and paid for

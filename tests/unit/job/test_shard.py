@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import event
 
 from dray.cluster.losses import NodeFacts
 from dray.engine.protocol import EngineSpec
@@ -394,6 +396,31 @@ class _Crash(Spy):
             yield from super().results(session, rows, seconds)
         except EngineDeadError:
             raise EngineDeadError("dead") from None
+
+
+def test_a_value_that_the_database_does_not_take_costs_its_row_only(
+    store: Store, job: OpenJob, shard: Shard, make_replica: Callable[..., Replica]
+) -> None:
+    """SQLite built, or set, to take less than an engine gives; here 1 MB."""
+
+    class Big(Spy):
+        def results(self, session: str, rows: int, seconds: float = 0.01) -> Iterator[list[Outcome]]:
+            for batch in super().results(session, rows, seconds):
+                yield [
+                    o._replace(response=b'"' + b"a" * 10**6 + b'"') if o.index in (7, 8) else o for o in batch
+                ]
+
+    engine = store._database.engine
+    event.listen(engine, "connect", lambda raw, _: raw.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 10**6))
+    engine.dispose()
+    receipt = _receipt(_run(store, job, shard, Big(make_replica(max_num_seqs=64))))
+    assert receipt.rows == 50
+    failed = [row for page in store.outcomes(job.job_id) for row in page if row.error_code]
+    assert [(row.custom_id, row.error_code) for row in failed] == [
+        ("row-7", "response_too_large"),
+        ("row-8", "response_too_large"),
+    ]
+    assert store.verify_counts(job.job_id).done == 48
 
 
 def test_the_feed_window_is_bounded_by_bytes_too(
