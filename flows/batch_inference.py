@@ -10,15 +10,17 @@ from prefect import flow, get_run_logger, runtime
 from prefect.client.schemas.objects import State
 from prefect.states import Cancelled
 
-from dray.cluster import ReplicaPool
+from dray.cluster import ClusterSettings, ReplicaPool
 from dray.cluster.placing import default_replicas
 from dray.engine import EngineSpec
 from dray.engine.declared import refuse_arguments
+from dray.errors import CancelledError, ExpiredError
 from dray.job.expiring import expire
 from dray.job.finalising import JobResult, ReplicaAccount
 from dray.job.ingesting import engine_kind, open_shards
 from dray.job.ledger import JobLedger
 from dray.job.opening import OpenJob
+from dray.job.settings import JobSettings
 from dray.job.timeline import Timeline
 from dray.store import JobState, Shard, open_store
 from dray.weights import LocalModel
@@ -35,7 +37,7 @@ from tasks.monitor import Monitor
 from tasks.noticing import Noticing
 from tasks.opening import open_job
 from tasks.replicas import note_starts, start_replicas
-from tasks.stopping import stoppable
+from tasks.stopping import PageCancel, stoppable
 from tasks.weights import AGENT_SECONDS, early_weights, weights_on
 
 __all__ = ["batch_inference", "flush_prefect"]
@@ -68,10 +70,12 @@ def batch_inference(
     objects: str | None = None,
     format: Literal["jsonl", "parquet"] = "jsonl",  # noqa: A002
     completion_window: str | None = None,
+    resume: bool = False,
 ) -> JobResult | State:
     """Run every request of the input through the model, once, and keep each result in SQL.
 
-    Running it again with the same parameters resumes the job, or writes its outputs again.
+    Running it again with the same parameters resumes the job, or writes its outputs again. One that was
+    cancelled goes on with resume, or when its flow run is retried.
 
     Args:
         input: Paths, globs or object-store URIs: OpenAI batch JSONL, or rows as JSONL, CSV or Parquet.
@@ -87,6 +91,7 @@ def batch_inference(
         objects: Object-store credentials: block:NAME. The environment's when left out.
         format: Format of output and errors.
         completion_window: 24h, 90m: what is unfinished so long after the job was created becomes error rows.
+        resume: Go on with the job, too, if it was cancelled.
     """
     started = time.time()
     settings = job_settings(
@@ -97,27 +102,39 @@ def batch_inference(
     where = cluster_settings(cluster)
     if where.address is None and settings.engine == "vllm":  # other clusters have a vLLM of their own
         refuse_arguments(settings.engine_arguments)
-    timeline = Timeline(started)
-    job = open_job(settings, started)
-    with driving(job):
-        with cluster_of(job, where, timeline) as running, early_weights(job, where) as early:
-            shards = ingest(job, timeline, replicas=settings.replicas or 1)
-            accounts = (
-                stoppable(job, lambda: _run_shards(job, shards, running, timeline, early), running.check)
-                if open_shards(shards)
-                else []
-            )
-        result = finalise(job, timeline, accounts, _end_state(job))
+    try:
+        result = _drive(settings, where, started, resume=resume)
+    except CancelledError as error:
+        return Cancelled(message=str(error))
     if result.state == JobState.CANCELLED:
         return Cancelled(message=f"job {result.job_id} was cancelled; finished rows are kept")
     return result
+
+
+def _drive(settings: JobSettings, where: ClusterSettings, started: float, *, resume: bool) -> JobResult:
+    """The job, from its opening to its last file; CancelledError before its rows are known."""
+    timeline = Timeline(started)
+    job = open_job(settings, started, resume=resume)
+    with driving(job):
+        with cluster_of(job, where, timeline) as running, early_weights(job, where) as early:
+            replicas = settings.replicas or 1
+            shards = stoppable(job, lambda: ingest(job, timeline, replicas=replicas), PageCancel(job).look)
+            accounts = (
+                stoppable(job, lambda: _run_shards(job, shards, running, timeline, early), running.check)
+                if open_shards(shards) and not _is_stopped(job)
+                else []
+            )
+        return finalise(job, timeline, accounts, _end_state(job))
 
 
 def _run_shards(
     job: OpenJob, shards: list[Shard], running: RunningCluster, timeline: Timeline, early: LocalModel | None
 ) -> list[ReplicaAccount]:
     """Start the replicas, run the shards on them, and say what each replica did."""
-    info = running.wait()
+    try:
+        info = running.wait()
+    except (CancelledError, ExpiredError):  # the store says what becomes of the job
+        return []
     with open_store(job.settings.store_url, create=False) as store:
         kind, model_name = engine_kind(store, job)
     settings = job.settings
@@ -155,13 +172,19 @@ def _run_shards(
     return running.accounts(starts, monitor.statuses())
 
 
+def _is_stopped(job: OpenJob) -> bool:
+    """Whether nobody wants the replicas any more; they are not asked for then."""
+    with open_store(job.settings.store_url, create=False) as store:
+        return store.orders(job.job_id).stop
+
+
 def _end_state(job: OpenJob) -> JobState:
     with open_store(job.settings.store_url, create=False) as store:
         if store.get_job(job.job_id).state is JobState.EXPIRED:
             return JobState.EXPIRED  # in an earlier run, and every row has its outcome since
         unfinished = store.counts(job.job_id).pending > 0
         if unfinished and store.orders(job.job_id).cancelled:
-            get_run_logger().info("job %s: cancelled; run it again to go on", job.job_id)
+            get_run_logger().info("job %s: cancelled; `dray resume` goes on", job.job_id)
             return JobState.CANCELLED
         if unfinished and store.orders(job.job_id).expired:
             get_run_logger().info("job %s: its time is over; what is unfinished gets error rows", job.job_id)

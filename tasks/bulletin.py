@@ -60,7 +60,7 @@ class Bulletin:
             if over:
                 return
             if time.monotonic() - looked > LOOK_EVERY:
-                self.cancelled = self.cancelled or _is_cancelled(self._flow_run)
+                self.cancelled = self.cancelled or is_cancelled(self._flow_run)
                 looked = time.monotonic()
 
     def _write(self, share: float) -> None:
@@ -77,7 +77,7 @@ class Bulletin:
             self._shown = share
 
 
-def _is_cancelled(flow_run: str | None) -> bool:
+def is_cancelled(flow_run: str | None) -> bool:
     """Whether somebody cancelled the flow run; not knowing is no."""
     try:
         with get_client(sync_client=True) as client:

@@ -18,6 +18,7 @@ from dray.cluster.member import ReplicaStart
 from dray.engine import ReplicaStatus
 from dray.errors import ConfigError
 from dray.job.finalising import ReplicaAccount
+from dray.job.heeding import Heed
 from dray.job.opening import OpenJob
 from dray.job.timeline import Timeline
 from dray.report import Moments
@@ -35,8 +36,9 @@ class RunningCluster:
         self._timeline = timeline
 
     def wait(self) -> ClusterInfo:
-        """The cluster, once it can take work."""
-        info = provision(self._cluster)
+        """The cluster, once it can take work; CancelledError or ExpiredError where the job stops before."""
+        with Heed(self._job) as heed:
+            info = provision(self._cluster, heed)
         self._timeline.add("cluster", info.ready - info.seconds, info.ready)
         refuse_shared_sqlite(self._job.settings.store_url, info)
         return info
@@ -103,9 +105,9 @@ def refuse_shared_sqlite(store_url: str, info: ClusterInfo) -> None:
     persist_result=False,
     cache_policy=NO_CACHE,
 )
-def provision(cluster: Cluster) -> ClusterInfo:
+def provision(cluster: Cluster, heed: Heed) -> ClusterInfo:
     """Wait until the cluster can take work."""
-    info = cluster.wait()
+    info = cluster.wait(heed.look)
     nodes = f"{len(info.nodes)} node{'s' if len(info.nodes) != 1 else ''}"
     get_run_logger().info("cluster: %s at %s, %.1f s", nodes, info.address, info.seconds)
     return info

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from dray.errors import CancelledError, JobFailedError, JobPausedError, StoreError
+from dray.errors import CancelledError, ExpiredError, JobFailedError, JobPausedError, StoreError
 from dray.job.keeping import kept
 from dray.job.opening import OpenJob
 from dray.store import JobState, open_store
@@ -33,7 +33,8 @@ def note_failure(job: OpenJob, error: BaseException, *, release: bool = False) -
     if not isinstance(error, Exception):
         return  # a signal: the job is resumed by whoever comes next
     # What the table of causes and the store say is for people, and quotes nothing.
-    reason = str(error) if isinstance(error, JobFailedError | StoreError) else type(error).__name__
+    told = isinstance(error, JobFailedError | StoreError | CancelledError | ExpiredError)
+    reason = str(error) if told else type(error).__name__
     with suppress(StoreError), open_store(job.settings.store_url, create=False) as store:
         store.set_job_state(job.lease, _state_after(error), reason=reason)
         if release:
@@ -43,6 +44,8 @@ def note_failure(job: OpenJob, error: BaseException, *, release: bool = False) -
 def _state_after(error: Exception) -> JobState:
     if isinstance(error, CancelledError):
         return JobState.CANCELLED
+    if isinstance(error, ExpiredError):
+        return JobState.EXPIRED
     if isinstance(error, StoreError | JobPausedError):
         return JobState.PAUSED
     return JobState.FAILED

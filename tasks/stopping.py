@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextvars
 import signal
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -18,6 +19,8 @@ from prefect.exceptions import TerminationSignal
 from dray.errors import StoreError
 from dray.job.opening import OpenJob
 from dray.store import JobState, open_store
+from tasks.bulletin import LOOK_EVERY as PAGE_LOOK_EVERY
+from tasks.bulletin import is_cancelled
 
 STOP_SECONDS = 15.0
 """For shards to stop and replicas to end; Prefect's worker sends SIGKILL 30 s after its SIGTERM."""
@@ -50,6 +53,23 @@ def stoppable(job: OpenJob, work: Callable[[], T], look: Callable[[], None] = la
         if _cancelled_in_prefect():
             _cancel(job, future)
         raise
+
+
+class PageCancel:
+    """Looks whether the run was cancelled on Prefect's page: without a worker it is told by nobody."""
+
+    def __init__(self, job: OpenJob) -> None:
+        self._job = job
+        self._looked = time.monotonic()
+
+    def look(self) -> None:
+        """Look, every few seconds, and hand a cancel on to the job."""
+        if time.monotonic() - self._looked < PAGE_LOOK_EVERY:
+            return
+        if is_cancelled(runtime.flow_run.id):
+            with suppress(StoreError), open_store(self._job.settings.store_url, create=False) as store:
+                store.request_cancel(self._job.job_id)
+        self._looked = time.monotonic()
 
 
 def disarm_ray() -> None:
@@ -87,7 +107,7 @@ def _cancel(job: OpenJob, future: Future[T]) -> None:
     except StoreError as error:
         logger.warning("job %s: the store does not take the cancel: %s", job.job_id, type(error).__name__)
         return
-    logger.info("job %s: cancelled with %s of %s rows finished, all kept; run it again to go on",
+    logger.info("job %s: cancelled with %s of %s rows finished, all kept; `dray resume` goes on",
                 job.job_id, f"{counts.done + counts.failed:,}", f"{counts.total:,}")  # fmt: skip
 
 

@@ -120,6 +120,9 @@ def run(
         Literal["jsonl", "parquet"], Parameter(name="--format", help="Format of the outputs.")
     ] = "jsonl",
     skip_invalid: Annotated[bool, Parameter(negative=(), help="Turn invalid rows into error rows.")] = False,
+    resume_: Annotated[
+        bool, Parameter(name="--resume", negative=(), help="Go on with the job if it was cancelled.")
+    ] = False,
     json: Json = False,
 ) -> int:
     """Run a batch of requests, or go on with it where it stopped."""
@@ -157,6 +160,7 @@ def run(
         "objects": objects,
         "format": format_,
         "completion_window": completion_window,
+        "resume": resume_,
     }
     return run_job(parameters, json=json)
 
@@ -171,7 +175,7 @@ def resume(job_id: str, /, *, store: StoreOption = None, json: Json = False) -> 
     from dray.cli.jobs import recipe_of
     from dray.cli.running import run_job
 
-    return run_job(recipe_of(job_id, store), json=json)
+    return run_job({**recipe_of(job_id, store), "resume": True}, json=json)
 
 
 @app.command

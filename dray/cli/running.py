@@ -15,7 +15,7 @@ from dray.cli.early import refuse_early
 from dray.cli.flow import the_flow
 from dray.cli.jobs import HIDDEN_INPUT
 from dray.cli.server import PrefectServer, configured
-from dray.errors import DrayError, StoreError
+from dray.errors import CancelledError, DrayError, StoreError
 from dray.job import driven
 from dray.processes import kill_descendants
 
@@ -99,6 +99,8 @@ def _run_flow(parameters: dict[str, Any], server: PrefectServer | None) -> dict[
     finally:
         flush_prefect()
     if state.is_cancelled():
+        if driven.latest() is None:  # it was cancelled before, and is not revived by repeating its command
+            raise CancelledError(state.message or "the run was cancelled before there was a job")
         return _stored_result()
     outcome: Any = state.result(raise_on_failure=False)
     if state.is_completed():
@@ -179,7 +181,8 @@ def _cancel() -> None:
         return
     try:
         with open_store(job.settings.store_url, create=False) as store:
-            store.request_cancel(job.job_id)
+            # A signal stops this run: the same command goes on. A word to the job is `dray cancel`.
+            store.request_cancel(job.job_id, for_good=False)
     except StoreError as error:
         output.say(
             f"dray: could not ask the store to cancel ({type(error).__name__}); Ctrl-C again stops at once"

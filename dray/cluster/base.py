@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -63,8 +64,8 @@ class Cluster(Protocol):
     def start(self) -> None:
         """Begin to start or join it, in the background."""
 
-    def wait(self) -> ClusterInfo:
-        """Wait until it can take work.
+    def wait(self, look: Callable[[], None] = lambda: None) -> ClusterInfo:
+        """Wait until it can take work. What ``look``, called once a second, raises ends the wait.
 
         Raises:
             ClusterError: it never will.

@@ -10,6 +10,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from dray.cluster.base import NAMESPACE, STABLE_RESOURCE, Cluster, ClusterInfo, ClusterSettings, Node
@@ -19,6 +20,14 @@ from dray.cluster.head_watch import HeadWatch
 from dray.cluster.ray_private import enable_token_auth, keep_off_stdout
 from dray.errors import ClusterError, ConfigError
 from dray.processes import end_without_teardown
+
+JOIN_SECONDS = 300.0
+"""For Ray to start or to be joined: its own limits are lower, and this one is for what they do not see."""
+
+LEAVE_SECONDS = 30.0
+"""For a join that is still under way when the cluster is left."""
+
+_LOOK_SECONDS = 1.0
 
 _early: RayCluster | None = None  # a local cluster that was started before its job asked for it
 
@@ -83,9 +92,18 @@ class RayCluster:
         if self._thread.ident is None:
             self._thread.start()
 
-    def wait(self) -> ClusterInfo:
-        """Wait until the cluster can take work."""
-        self._ready.wait()
+    def wait(self, look: Callable[[], None] = lambda: None) -> ClusterInfo:
+        """Wait until the cluster can take work; what ``look``, called each second, raises ends the wait.
+
+        Raises:
+            ClusterError: it cannot, or Ray has not joined it within ``JOIN_SECONDS``.
+        """
+        self.start()
+        deadline = time.monotonic() + JOIN_SECONDS
+        while not self._ready.wait(_LOOK_SECONDS):
+            look()
+            if time.monotonic() > deadline:
+                raise ClusterError(f"{_where(self._settings)}: not joined within {JOIN_SECONDS:.0f} s")
         if self._error is not None:
             raise self._error
         assert self._info is not None
@@ -103,15 +121,16 @@ class RayCluster:
     def leave(self) -> None:
         """Leave the cluster, and ask ours to end; again does nothing."""
         if self._thread.ident is not None:
-            self._thread.join()
+            self._thread.join(LEAVE_SECONDS)
+            if self._thread.is_alive():  # it hangs in Ray, which would wait for it at the end of the process
+                _abandon_ray()
         if self._info is not None:
-            import ray
-
             if self._watch is not None and self._watch.lost:
                 # At the end Ray would wait for the head until it ends the process itself, or crash.
-                atexit.unregister(ray.shutdown)
-                end_without_teardown()
+                _abandon_ray()
             else:
+                import ray
+
                 ray.shutdown()
             self._info = self._watch = None
         if self._head is not None:
@@ -151,6 +170,14 @@ class RayCluster:
         return info
 
 
+def _abandon_ray() -> None:
+    """End this process without Ray's own end, which waits for what does not come."""
+    ray = sys.modules.get("ray")
+    if ray is not None:
+        atexit.unregister(ray.shutdown)
+    end_without_teardown()
+
+
 def _refuse_second() -> None:
     ray = sys.modules.get("ray")
     if ray is not None and ray.is_initialized():
@@ -160,11 +187,12 @@ def _refuse_second() -> None:
 
 
 def _failed(settings: ClusterSettings, error: Exception) -> ClusterError:
-    where = (
-        "the Ray of this machine" if settings.address is None else f"the Ray cluster at {settings.address}"
-    )
     reason = (str(error).splitlines() or [""])[0][:300]
-    return ClusterError(f"could not join {where}: {type(error).__name__}: {reason}")
+    return ClusterError(f"could not join {_where(settings)}: {type(error).__name__}: {reason}")
+
+
+def _where(settings: ClusterSettings) -> str:
+    return "the Ray of this machine" if settings.address is None else f"the Ray cluster at {settings.address}"
 
 
 def _connect(address: str, environment: dict[str, str], began: float) -> ClusterInfo:

@@ -11,8 +11,9 @@ from enum import StrEnum
 from typing import Protocol
 
 from dray.cluster.losses import NodeFacts
+from dray.cluster.pool import START_SECONDS
 from dray.engine.client import ReplicaClient
-from dray.errors import EngineError, ExpiredError, StoreError
+from dray.errors import EngineError, ExpiredError, JobPausedError, StoreError
 from dray.job import budgets
 from dray.job.shard import Fed, ShardReceipt, publish, run_shard
 from dray.job.splitting import parts_of
@@ -23,11 +24,12 @@ from dray.spot.causes import Cause, Decision, Facts, decide
 from dray.spot.effects import OnPrefect, OnRequest, OnShard, Wait
 from dray.spot.foreign import Sign
 from dray.spot.signs import ErrorFacts, facts_of
-from dray.store import Charge, JobLease, Shard, ShardLease, Standing, Store
+from dray.store import Charge, JobLease, ReplicaState, Shard, ShardLease, Standing, Store
 from dray.store.store import SHARD_TTL
 from dray.triggers import Point, reach
 
 _ASK_EVERY = 0.2  # seconds between questions for a place on a replica
+_CAPACITY_EVERY = 5.0  # seconds between looks whether any replica is ready
 _UNREAD = Wait(5.0, 60.0)  # before a shard whose requests could not be read is tried again
 NOT_THERE = "NOT_THERE"
 """How an attempt ends whose replica was gone before a row came to it: nobody's loss."""
@@ -84,6 +86,7 @@ def attempt(work: Work, *, tries: int = 0, on_start: Callable[[str], None] = lam
     Raises:
         FencedError: another driver has the job.
         StoreError: the store is away, or takes no writes; a lease that there is by then is left to lapse.
+        JobPausedError: no replica has been ready for ``START_SECONDS``.
     """
     while True:
         lease = _placed(work)
@@ -110,6 +113,7 @@ def attempt(work: Work, *, tries: int = 0, on_start: Callable[[str], None] = lam
 
 
 def _placed(work: Work) -> ShardLease | How:
+    capacity = _Capacity(work)
     while True:
         if work.store.orders(work.job.job_id).stop:
             return How.STOPPED
@@ -120,7 +124,36 @@ def _placed(work: Work) -> ShardLease | How:
             return claim.lease
         if not claim.waiting:
             return How.HELD
+        capacity.look()
         time.sleep(_ASK_EVERY)
+
+
+class _Capacity:
+    """Whether there is a replica to wait for: the work of one that is ready ends, others may not come."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._looked = self._ready_at = time.monotonic()
+
+    def look(self) -> None:
+        """Look every few seconds.
+
+        Raises:
+            JobPausedError: none has been ready for as long as a start may take.
+        """
+        now = time.monotonic()
+        if now - self._looked < _CAPACITY_EVERY:
+            return
+        self._looked = now
+        replicas = self._work.store.replicas(self._work.job.job_id)
+        if any(row.state is ReplicaState.READY for row in replicas):
+            self._ready_at = now
+        elif now - self._ready_at > START_SECONDS:
+            raise JobPausedError(
+                f"none of {len({row.lane for row in replicas})} replicas has been ready for "
+                f"{START_SECONDS / 60:.0f} minutes; finished rows are kept: when there are nodes for them "
+                "again, `dray resume` goes on"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

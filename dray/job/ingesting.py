@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dray.errors import ConfigError
+from dray.errors import ConfigError, InputError, Problem
+from dray.job.heeding import heeded
 from dray.job.opening import OpenJob
 from dray.job.spooling import DIGEST, is_missed, refuse_other, remove_older, spool_of
 from dray.requests.files import FileInfo
 from dray.requests.ingest import Ingested, cut, ingest
 from dray.requests.model import Kind
+from dray.requests.pulse import READ_SECONDS, Pulse
 from dray.store import Shard, ShardSpec, ShardState, Store, open_store
 from dray.triggers import Point, reach
 
@@ -33,7 +35,8 @@ def ingest_job(
     ``progress`` and ``say`` hear of the rows read so far, and of what was found out about the input.
 
     Raises:
-        InputError: rows that cannot be requests; nothing is published then.
+        CancelledError, ExpiredError: the job is to stop; nothing is published then.
+        InputError: rows that cannot be requests, or no row for ``READ_SECONDS``; likewise.
         JobChangedError: the requests that an earlier run took in are gone, and the input gives others.
     """
     settings = job.settings
@@ -42,16 +45,7 @@ def ingest_job(
         if recorded.total is not None and not is_missed(job, open_shards(known)):
             return known
         remove_older(job)
-        ingested = ingest(
-            settings.source,
-            spool_uri=spool_of(job),
-            defaults=settings.defaults,
-            skip_invalid=settings.skip_invalid,
-            limits=settings.limits,
-            progress=progress,
-            say=say,
-            options=settings.objects,
-        )
+        ingested = _taken_in(job, progress, say)
         reach(Point.INGEST_SPOOLED)
         if recorded.total is None:
             _publish(store, job, ingested, replicas)
@@ -60,6 +54,34 @@ def ingest_job(
             store.move_shards(job.lease, ingested.spool_uri)
         reach(Point.INGEST_PUBLISHED)
         return store.shards(job.job_id)
+
+
+def _taken_in(
+    job: OpenJob, progress: Callable[[int], None] | None, say: Callable[[str], None] | None
+) -> Ingested:
+    """Read the input, in a thread: it may hang, and an order to stop is heard all the same."""
+    settings, pulse = job.settings, Pulse()
+
+    def work() -> Ingested:
+        return ingest(
+            settings.source,
+            spool_uri=spool_of(job),
+            defaults=settings.defaults,
+            skip_invalid=settings.skip_invalid,
+            limits=settings.limits,
+            progress=progress,
+            say=say,
+            options=settings.objects,
+            pulse=pulse,
+        )
+
+    return heeded(job, work, stop=pulse.stop, look=lambda: _refuse_silence(pulse))
+
+
+def _refuse_silence(pulse: Pulse) -> None:
+    if pulse.silent() > READ_SECONDS:
+        told = f"the input gave no row for {READ_SECONDS:.0f} s; see whether its server or disk answers"
+        raise InputError([Problem("input_silent", told)])
 
 
 def _publish(store: Store, job: OpenJob, ingested: Ingested, replicas: int) -> None:

@@ -39,14 +39,17 @@ class OpenJob:
     weights: Manifest | None = None
 
 
-def open_job(settings: JobSettings, *, started: float | None = None) -> OpenJob:
+def open_job(settings: JobSettings, *, started: float | None = None, resume: bool = False) -> OpenJob:
     """Check what can be checked without reading the rows, then create or resume the job and drive it.
+
+    One that was cancelled goes on with ``resume`` only: a restart policy repeats commands by itself.
 
     Raises:
         ConfigError: a setting, the model, the output or the store cannot be used.
         InputError: the input is missing.
         JobChangedError: the id belongs to a job with other content; names what changed.
         JobBusyError: another live process drives it.
+        CancelledError: it was cancelled, and ``resume`` is false.
     """
     weights = check_settings(settings)
     check_writable(settings.output, options=settings.objects)
@@ -56,7 +59,7 @@ def open_job(settings: JobSettings, *, started: float | None = None) -> OpenJob:
         known = store.find_job(job_id)
         kept = describe(settings) | {"recipe": dict(settings.recipe)}
         store.create_job(job_id, fingerprint=fingerprint, settings=kept)
-        lease = store.claim_job(job_id, driver_name(), ttl=DRIVER_TTL, takeover=is_gone)
+        lease = store.claim_job(job_id, driver_name(), ttl=DRIVER_TTL, takeover=is_gone, resume=resume)
         reach(Point.JOB_CLAIMED)
         store.set_expiry(lease, settings.completion_window)
         counts = store.counts(job_id)

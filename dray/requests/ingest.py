@@ -12,6 +12,7 @@ from dray.requests.duplicates import IdIndex
 from dray.requests.files import write_atomic
 from dray.requests.model import Kind, Outcome
 from dray.requests.objects import ObjectStoreOptions
+from dray.requests.pulse import Pulse
 from dray.requests.readers import Limits, RawRow, files_of, read_rows
 from dray.requests.rejects import Reject, RejectLog, empty_input, read_rejects
 from dray.requests.repeats import Repeats, drop_repeats, merged_rejects
@@ -62,10 +63,12 @@ def ingest(
     progress: Callable[[int], None] | None = None,
     say: Callable[[str], None] | None = None,
     options: ObjectStoreOptions | None = None,
+    pulse: Pulse | None = None,
 ) -> Ingested:
     """Stream the input into one spool file at ``spool_uri``; ``progress`` hears of the rows read so far.
 
     ``say`` hears what was found out about the input that no option says.
+    ``pulse`` tells another thread that rows come, and brings its word to stop (CancelledError).
 
     Raises InputError with the first problems in input order, and publishes nothing then. With
     ``skip_invalid``, rows that cannot be requests become error rows (``rejects``, kept beside the spool); a
@@ -85,8 +88,12 @@ def ingest(
         spool = SpoolWriter(file.write)
         rules = JobRules(names, defaults.model_name)
         stop_after = None if skip_invalid else limits.problems
-        reading = _Reading(ids=ids, rejects=rejects, spool=spool, rules=rules, stop_after=stop_after)
-        reading.consume(read_rows(source, files, defaults, limits, options), progress)
+        pulse = pulse or Pulse()
+        reading = _Reading(
+            ids=ids, rejects=rejects, spool=spool, rules=rules, stop_after=stop_after, on_row=pulse.row
+        )
+        reading.consume(read_rows(source, files, defaults, limits, options, pulse), progress)
+        pulse.end()
         repeats = Repeats(ids.repeats(), file, rejects)
         reading.refuse(repeats, names, limits.problems)
         if len(repeats):
@@ -128,7 +135,14 @@ class _Reading:
     """The one pass over the input."""
 
     def __init__(
-        self, *, ids: IdIndex, rejects: RejectLog, spool: SpoolWriter, rules: JobRules, stop_after: int | None
+        self,
+        *,
+        ids: IdIndex,
+        rejects: RejectLog,
+        spool: SpoolWriter,
+        rules: JobRules,
+        stop_after: int | None,
+        on_row: Callable[[], None],
     ) -> None:
         self.rows = 0
         self._ids = ids
@@ -136,6 +150,7 @@ class _Reading:
         self._spool = spool
         self._rules = rules
         self._stop_after = stop_after
+        self._on_row = on_row
         self._unreadable: InputError | None = None
 
     def consume(self, rows: Iterable[RawRow], progress: Callable[[int], None] | None) -> None:
@@ -151,7 +166,9 @@ class _Reading:
 
     def _steps(self, rows: Iterable[RawRow]) -> Iterator[None]:
         add_id, add_line, check = self._ids.add, self._spool.add, self._rules.check
+        on_row = self._on_row
         for index, (file_no, line_no, envelope, found) in enumerate(rows):
+            on_row()
             bad = found
             if envelope is not None:
                 custom_id, url, body = envelope

@@ -12,6 +12,7 @@ from dray.requests.files import LINE_LIMIT_BYTES
 from dray.requests.inputs import FileRef, digest, expand
 from dray.requests.json_lines import json_lines
 from dray.requests.objects import ObjectStoreOptions
+from dray.requests.pulse import Pulse
 from dray.requests.sources import JsonlBatch, RowDefaults, RowShape, Source, SqlQuery
 from dray.requests.template import row_builder
 from dray.requests.validate import BadRow, Envelope, filler, read_envelope, too_long
@@ -56,12 +57,16 @@ def read_rows(
     defaults: RowDefaults,
     limits: Limits,
     options: ObjectStoreOptions | None = None,
+    pulse: Pulse | None = None,
 ) -> Iterator[RawRow]:
-    """Every row of the source in order; blank lines are no rows. InputError for an unreadable file."""
+    """Every row of the source in order; blank lines are no rows. InputError for an unreadable file.
+
+    A query is cancelled when ``pulse`` is stopped.
+    """
     if isinstance(source, JsonlBatch):
         return _batch_rows(files, defaults, limits, options)
     if isinstance(source, SqlQuery):
-        return _table_rows([tables.query_rows(source)], source.shape, defaults)
+        return _table_rows([tables.query_rows(source, pulse)], source.shape, defaults)
     opened = (tables.file_rows(ref.uri, source, limits.line_bytes, options) for ref in files)
     return _table_rows(opened, source.shape, defaults)
 

@@ -11,6 +11,7 @@ from dray.errors import ConfigError, InputError, Problem
 from dray.requests.files import open_lines, open_seekable
 from dray.requests.json_lines import json_lines
 from dray.requests.objects import ObjectStoreOptions
+from dray.requests.pulse import READ_SECONDS, Pulse
 from dray.requests.sources import Rows, RowShape, SqlQuery
 from dray.requests.template import columns_of, missing_column
 from dray.requests.validate import BadRow, parse_object, too_long
@@ -25,6 +26,29 @@ if TYPE_CHECKING:
 
 TableRow = tuple[int, "dict[str, Any] | BadRow"]
 """(line number from 1, the row or what is wrong with it); Parquet and SQL count rows instead of lines."""
+
+CONNECT_SECONDS = 10
+"""For a database to take a connection."""
+
+# A network that swallows packets: after 10 s of silence the kernel asks, and gives up after 30 s.
+_LIBPQ = {
+    "connect_timeout": CONNECT_SECONDS,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,  # milliseconds
+}
+_MYSQL = {"connect_timeout": CONNECT_SECONDS, "read_timeout": int(READ_SECONDS)}
+_LIMITS: dict[str, dict[str, Any]] = {  # by driver, each in its own words
+    "psycopg": _LIBPQ,
+    "psycopg2": _LIBPQ,
+    "pymysql": _MYSQL,
+    "mysqldb": _MYSQL,
+    "mysqlconnector": {"connection_timeout": CONNECT_SECONDS},
+    "oracledb": {"tcp_connect_timeout": float(CONNECT_SECONDS)},
+    "pyodbc": {"timeout": CONNECT_SECONDS},
+    "pymssql": {"login_timeout": CONNECT_SECONDS, "timeout": int(READ_SECONDS)},
+}
 
 _BATCH_ROWS = 1024
 _DELIMITERS = (";", "\t", "|", ",")
@@ -50,22 +74,28 @@ def query_name(source: SqlQuery) -> str:
     return url.update_query_dict(dict.fromkeys(secret, "***")).render_as_string(hide_password=True)
 
 
-def query_rows(source: SqlQuery) -> Iterator[TableRow]:
-    """The rows of a query, streamed through a server-side cursor where the database has one."""
+def query_rows(source: SqlQuery, pulse: Pulse | None = None) -> Iterator[TableRow]:
+    """The rows of a query, streamed through a server-side cursor where the database has one.
+
+    A server that does not take the connection, and one that goes away, end it by the driver's own limits. How
+    long a query may give no row is the reader's to say: one that sorts is as silent as one that hangs.
+    """
     import sqlalchemy
     from sqlalchemy.exc import SQLAlchemyError
 
     url = _database_url(source)
     name = query_name(source)
     try:
-        engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool)
+        engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool, connect_args=_limits(url))
         # The query is the user's own: no sign in it (%, :) stands for a parameter.
         with engine.connect().execution_options(yield_per=_BATCH_ROWS, no_parameters=True) as connection:
-            result = connection.exec_driver_sql(source.query)
-            columns = tuple(result.keys())
-            _check_columns(source.shape, columns, name)
-            for number, row in enumerate(result, start=1):
-                yield number, dict(zip(columns, row, strict=True))
+            driver: Any = connection.connection.driver_connection
+            with (pulse or Pulse()).waiting(getattr(driver, "cancel", lambda: None)):
+                result = connection.exec_driver_sql(source.query)
+                columns = tuple(result.keys())
+                _check_columns(source.shape, columns, name)
+                for number, row in enumerate(result, start=1):
+                    yield number, dict(zip(columns, row, strict=True))
     except ImportError as error:
         hint = (
             'pip install "dray[postgres]"' if url.get_backend_name() == "postgresql" else "install its driver"
@@ -75,6 +105,12 @@ def query_rows(source: SqlQuery) -> Iterator[TableRow]:
         raise InputError(
             [Problem("query_failed", f"the query cannot be read: {_reason(error)}", name)]
         ) from None
+
+
+def _limits(url: URL) -> dict[str, Any]:
+    """What the database's driver calls its limits, where the URL does not set them itself."""
+    known = _LIMITS.get(url.get_driver_name(), {})
+    return {name: value for name, value in known.items() if name not in url.query}
 
 
 def _reason(error: SQLAlchemyError) -> str:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, and_, case, exists, false, func, or_, select, true, update
 from sqlalchemy import insert as plain_insert
 from sqlalchemy.exc import IntegrityError
 
-from dray.errors import FencedError, JobBusyError, JobChangedError, UnknownJobError
+from dray.errors import CancelledError, FencedError, JobBusyError, JobChangedError, UnknownJobError
 from dray.store import routing
 from dray.store.attempts import close_attempts
 from dray.store.connection import Tx
 from dray.store.records import Fingerprint, Job, JobLease, JobState, Orders, ShardState
 from dray.store.schema import jobs, shards
 
+_ANSWERED = [JobState.COMPLETED.value, JobState.EXPIRED.value]
 _CLOSED = [JobState.COMPLETED.value, JobState.FAILED.value, JobState.CANCELLED.value, JobState.EXPIRED.value]
 
 
@@ -70,6 +72,8 @@ def _replace_untaken(tx: Tx, job: Job, fingerprint: Fingerprint, settings: Mappi
             epoch=jobs.c.epoch + 1,
             driver_owner=None,
             driver_until=None,
+            cancel_requested=False,
+            cancelled_at=None,
         )
     )
     return replaced.rowcount == 1
@@ -97,22 +101,25 @@ def _insert(tx: Tx, job_id: str, fingerprint: Fingerprint, settings: Mapping[str
         return winner
 
 
-def claim(tx: Tx, seen: Job, owner: str, *, ttl: float, seize: bool) -> JobLease | None:
+def claim(tx: Tx, seen: Job, owner: str, *, ttl: float, seize: bool, resume: bool = False) -> JobLease | None:
     """Takes the job for ``owner``, or None when it changed since it was ``seen``.
 
     Everything leased under the older epoch is released with its epoch raised, which fences
-    whoever still works on it. ``seize`` takes the job even from a live lease.
+    whoever still works on it. ``seize`` takes the job even from a live lease, ``resume`` also
+    one that was cancelled for good.
     """
     # Spelled with OR, because NOT of a comparison with NULL is NULL.
     free = or_(jobs.c.driver_owner.is_(None), jobs.c.driver_owner == owner, jobs.c.driver_until <= tx.now)
     taken = tx.execute(
         update(jobs)
         .where(jobs.c.job_key == seen.key, jobs.c.epoch == seen.epoch, true() if seize else free)
+        .where(true() if resume else or_(jobs.c.cancelled_at.is_(None), _over()))
         .values(
             epoch=jobs.c.epoch + 1,
             driver_owner=owner,
             driver_until=tx.now + ttl,
             cancel_requested=False,
+            cancelled_at=None,
             state=case((_over(), jobs.c.state), else_=_resumed_state()),
             reason=case((_over(), jobs.c.reason), else_=None),
             updated_at=tx.now,
@@ -121,6 +128,8 @@ def claim(tx: Tx, seen: Job, owner: str, *, ttl: float, seize: bool) -> JobLease
     ).first()
     if taken is None:
         _refuse_if_busy(tx, seen, free)
+        if not resume:
+            _refuse_if_cancelled(tx, seen)
         return None
     _release_all(tx, seen.key)
     routing.clear(tx, seen.key)
@@ -155,6 +164,18 @@ def _refuse_if_busy(tx: Tx, seen: Job, free: ColumnElement[bool]) -> None:
             f"job {seen.job_id!r} is being run by {row.driver_owner}, whose lease has {row.left:.0f} s left "
             "unless renewed; stop that run, or wait",
             left=float(row.left),
+        )
+
+
+def _refuse_if_cancelled(tx: Tx, seen: Job) -> None:
+    at = tx.execute(
+        select(jobs.c.cancelled_at).where(jobs.c.job_key == seen.key, jobs.c.epoch == seen.epoch, ~_over())
+    ).scalar()
+    if at is not None:
+        when = datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        raise CancelledError(
+            f"job {seen.job_id} was cancelled at {when}; finished rows are kept, and "
+            f"`dray resume {seen.job_id}` (or --resume) goes on with it"
         )
 
 
@@ -206,14 +227,13 @@ def merge_info(tx: Tx, lease: JobLease, info: Mapping[str, Any]) -> None:
     change(tx, lease, info=merged)
 
 
-def request_cancel(tx: Tx, job_id: str) -> bool:
-    """Asks the driver to stop; false when there is no such job. Over for a job that has ended."""
-    hit = tx.execute(
-        update(jobs)
-        .where(jobs.c.job_id == job_id)
-        .values(cancel_requested=or_(jobs.c.cancel_requested, jobs.c.state.not_in(_CLOSED)))
-    ).rowcount
-    return bool(hit)
+def request_cancel(tx: Tx, job_id: str, *, for_good: bool) -> bool:
+    """Asks the driver to stop; false when there is no such job. Nothing changes for one that has its rows."""
+    asked: dict[str, Any] = {"cancel_requested": or_(jobs.c.cancel_requested, jobs.c.state.not_in(_CLOSED))}
+    if for_good:
+        since = func.coalesce(jobs.c.cancelled_at, tx.now)
+        asked["cancelled_at"] = case((jobs.c.state.in_(_ANSWERED), jobs.c.cancelled_at), else_=since)
+    return bool(tx.execute(update(jobs).where(jobs.c.job_id == job_id).values(asked)).rowcount)
 
 
 def pause(tx: Tx, lease: JobLease, reason: str) -> bool:
@@ -252,6 +272,7 @@ def cancel_undriven(tx: Tx, seen: Job, *, seize: bool) -> bool:
             driver_owner=None,
             driver_until=None,
             cancel_requested=True,
+            cancelled_at=func.coalesce(jobs.c.cancelled_at, tx.now),
             state=JobState.CANCELLED.value,
             reason="cancelled while no driver worked on it",
             updated_at=tx.now,
@@ -277,12 +298,14 @@ def set_expiry(tx: Tx, lease: JobLease, seconds: float | None) -> None:
 
 
 def check_driver(tx: Tx, lease: JobLease, *, alone: bool = False) -> None:
-    """Raises FencedError unless the lease's epoch is the job's; keeps it so until the commit.
+    """Raises FencedError unless the lease is the job's; keeps it so until the commit.
 
+    The owner counts, too: a database that went back to an earlier state gives an epoch twice.
     ``alone`` also keeps others from doing this until then.
     """
-    query = select(jobs.c.epoch).where(jobs.c.job_key == lease.key)
-    if tx.execute(query.with_for_update(read=not alone)).scalar() != lease.epoch:
+    query = select(jobs.c.epoch, jobs.c.driver_owner).where(jobs.c.job_key == lease.key)
+    driver = tx.execute(query.with_for_update(read=not alone)).first()
+    if driver is None or tuple(driver) != (lease.epoch, lease.owner):
         raise superseded(lease)
 
 
@@ -318,5 +341,6 @@ def _job(row: Row[Any]) -> Job:
         summary=row.summary,
         info=row.info,
         expires_at=row.expires_at,
+        cancelled_at=row.cancelled_at,
         key=row.job_key,
     )

@@ -82,6 +82,8 @@ class Job:
     info: Mapping[str, Any]
     expires_at: float | None
     """When what is unfinished becomes error rows; None for never."""
+    cancelled_at: float | None
+    """When it was cancelled for good: it goes on by an explicit word only. None where it was not."""
     key: int = field(repr=False)
     """The store's own number for the job."""
 

@@ -26,7 +26,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-REVISION = "0002"
+REVISION = "0003"
 """The migration that these tables correspond to: the head of ``migrations/versions``."""
 
 metadata = MetaData(
@@ -71,6 +71,7 @@ jobs = Table(
     Column("summary", _Json, nullable=False),
     Column("info", _Json, nullable=False),
     Column("expires_at", Double),
+    Column("cancelled_at", Double),
 )
 
 shards = Table(

@@ -158,6 +158,7 @@ class Store:
         *,
         ttl: float = JOB_TTL,
         takeover: Callable[[str], bool] | None = None,
+        resume: bool = False,
     ) -> JobLease:
         """Makes ``owner`` the driver of the job for ``ttl`` seconds, and fences any older driver.
 
@@ -168,16 +169,20 @@ class Store:
 
         Args:
             takeover: asked about the last owner; true takes the job though its lease is live.
+            resume: take a job, too, that was cancelled for good.
 
         Raises:
             UnknownJobError: no such job.
             JobBusyError: another owner's lease is live.
+            CancelledError: it was cancelled for good, and rows are left; says when.
         """
         while True:
             seen = self.get_job(job_id)
             other = seen.driver if seen.driver != owner else None
             seize = takeover is not None and other is not None and takeover(other)
-            lease = self._write(partial(jobs.claim, seen=seen, owner=owner, ttl=ttl, seize=seize))
+            lease = self._write(
+                partial(jobs.claim, seen=seen, owner=owner, ttl=ttl, seize=seize, resume=resume)
+            )
             if lease is not None:
                 return lease
 
@@ -203,9 +208,13 @@ class Store:
         """Sets top-level keys of the job's ``info`` (JSON); other keys stay."""
         self._write(lambda tx: jobs.merge_info(tx, lease, info))
 
-    def request_cancel(self, job_id: str) -> None:
-        """Asks the job's driver and shard holders to stop. A job that has ended is left alone."""
-        if not self._write(lambda tx: jobs.request_cancel(tx, job_id)):
+    def request_cancel(self, job_id: str, *, for_good: bool = True) -> None:
+        """Asks the job's driver and shard holders to stop. A job that has its rows is left alone.
+
+        ``for_good``: it goes on only when that is asked for (``resume`` of :meth:`claim_job`). Otherwise the
+        next one who claims it goes on, as after a signal to one run of it.
+        """
+        if not self._write(lambda tx: jobs.request_cancel(tx, job_id, for_good=for_good)):
             self.get_job(job_id)
 
     def pause_job(self, lease: JobLease, *, reason: str) -> bool:

@@ -169,6 +169,9 @@ def test_cancel_from_elsewhere_then_resume(
     ended = command.wait()
     _check_cancelled(ended, command, output)
     assert dray(tmp_path, "status", "--store", str(output), "--json").json["state"] == "cancelled"
+    again = dray(tmp_path, *run_arguments(requests, output, settings=SLOW))  # as a restart policy does
+    assert again.code == 130
+    assert "`dray resume job`" in again.stderr
     resumed = dray(tmp_path, "resume", "job", "--store", str(output), "--json")
     _check_resumed(resumed, ended, output, undisturbed[0])
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prefect.exceptions import CancelledRun
 
 from dray.errors import (
     ClusterError,
@@ -20,6 +21,7 @@ from dray.errors import (
     UnknownJobError,
 )
 from dray.job import opening
+from dray.job.opening import OpenJob
 from dray.store import Job, JobState, Store, open_store
 from flows import batch_inference as module
 from flows.batch_inference import batch_inference
@@ -39,7 +41,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Job]:
     monkeypatch.setattr(module, "open_shards", lambda *_: [])
     requests = write_requests(tmp_path / "requests.jsonl", 3)
 
-    def run(expected: type[DrayError] | None, **changes: Any) -> Job:
+    def run(expected: type[Exception] | None, **changes: Any) -> Job:
         with pytest.raises(expected) if expected else nullcontext():
             batch_inference(
                 input=str(requests),
@@ -104,6 +106,46 @@ def test_a_cluster_that_nobody_knows_is_refused_before_there_is_a_job(
     monkeypatch.setattr(module, "open_job", lambda *_: pytest.fail("the job was opened"))
     with pytest.raises(UnknownJobError):
         run(ConfigError, cluster="block:no-such")
+
+
+def test_a_job_that_is_cancelled_while_it_is_taken_in_stays_so_until_it_is_resumed(
+    run: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither its command repeated, as a restart policy does it, nor a schedule revives it."""
+    opened = module.open_job
+
+    def cancelled_at_once(*arguments: Any, **options: Any) -> OpenJob:
+        job = opened(*arguments, **options)
+        with open_store(job.settings.store_url, create=False) as store:
+            store.request_cancel(job.job_id)
+        return job
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "open_job", cancelled_at_once)
+        job = run(CancelledRun)
+    assert (job.state, job.driver, job.total, job.epoch) == (JobState.CANCELLED, None, None, 1)
+    assert "`dray resume job` goes on" in (job.reason or "")
+    assert run(CancelledRun).epoch == 1
+    monkeypatch.setattr(module, "_end_state", lambda _: JobState.EXPIRED)
+    job = run(None, resume=True)
+    assert (job.total, job.epoch, job.cancelled_at) == (3, 2, None)
+
+
+def test_a_cancel_after_ingest_asks_for_no_replicas(
+    run: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken_in = module.ingest
+
+    def cancelled_after(job: OpenJob, *arguments: Any, **options: Any) -> Any:
+        shards = taken_in(job, *arguments, **options)
+        with open_store(job.settings.store_url, create=False) as store:
+            store.request_cancel(job.job_id)
+        return shards
+
+    monkeypatch.setattr(module, "ingest", cancelled_after)
+    monkeypatch.setattr(module, "open_shards", lambda shards: shards)
+    monkeypatch.setattr(module, "_run_shards", lambda *_: pytest.fail("replicas are asked for"))
+    assert run(CancelledRun).state is JobState.CANCELLED
 
 
 def test_a_store_that_goes_when_the_job_is_done_fails_it_no_more(

@@ -6,7 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from dray.errors import FencedError, JobBusyError, JobChangedError, StoreFatalError, UnknownJobError
+from dray.errors import (
+    CancelledError,
+    FencedError,
+    JobBusyError,
+    JobChangedError,
+    StoreFatalError,
+    UnknownJobError,
+)
 from dray.store import JobState, Orders, ShardState, Store, open_store
 from tests.support.stores import FINGERPRINT, FakeClock, claimed, failure, outcomes, ready_job, specs
 
@@ -158,7 +165,7 @@ def test_a_new_driver_fences_the_old_ones_workers(store: Store) -> None:
 @pytest.mark.parametrize("state", [JobState.CANCELLED, JobState.FAILED, JobState.PAUSED, JobState.EXPIRED])
 def test_a_job_at_rest_goes_on_when_claimed(store: Store, state: JobState) -> None:
     lease = ready_job(store)
-    store.request_cancel("job")
+    store.request_cancel("job", for_good=False)
     store.set_job_state(lease, state, reason="because")
     assert store.get_job("job").reason == "because"
     store.release_job(lease)
@@ -167,12 +174,50 @@ def test_a_job_at_rest_goes_on_when_claimed(store: Store, state: JobState) -> No
     assert (job.state, job.cancel_requested, job.reason) == (JobState.IN_PROGRESS, False, None)
 
 
+@pytest.mark.parametrize(
+    "state", [JobState.CANCELLED, JobState.FAILED, JobState.PAUSED, JobState.IN_PROGRESS]
+)
+def test_a_cancelled_job_goes_on_by_an_explicit_word_only(
+    store: Store, clock: FakeClock, state: JobState
+) -> None:
+    """A restart policy repeats the command by itself, also where the driver died before it heard."""
+    lease = ready_job(store)
+    store.request_cancel("job")
+    clock.pass_seconds(30)
+    store.request_cancel("job")  # the first one counts
+    assert store.orders("job").cancelled
+    store.set_job_state(lease, state)
+    clock.pass_seconds(60)  # the driver's lease lapses
+    for _ in range(2):
+        with pytest.raises(CancelledError, match=r"cancelled at 1970-01-12 13:46:40 UTC.*`dray resume job`"):
+            store.claim_job("job", "two")
+    store.release_job(lease)
+    with pytest.raises(CancelledError):
+        store.claim_job("job", "two")
+    store.claim_job("job", "two", resume=True)
+    job = store.get_job("job")
+    assert (job.state, job.cancel_requested, job.cancelled_at) == (JobState.IN_PROGRESS, False, None)
+    store.claim_job("job", "three", takeover=lambda _: True)  # the word holds for what comes after it
+
+
+def test_a_driver_of_the_same_epoch_is_another_one(store: Store) -> None:
+    """After a failover that lost the last transactions, a database gives an epoch a second time."""
+    lease = ready_job(store)
+    twin = replace(lease, owner="another")
+    with pytest.raises(FencedError):
+        store.claim_shard(twin, 0, owner="worker")
+    with pytest.raises(FencedError):
+        store.place_shard(twin, 0, owner="worker")
+    assert store.claim_shard(lease, 0, owner="worker") is not None
+
+
 def test_a_completed_job_stays_completed(store: Store) -> None:
     lease = ready_job(store)
     store.set_job_state(lease, JobState.COMPLETED)
     store.release_job(lease)
     store.request_cancel("job")
     assert not store.cancel_requested("job")
+    assert store.get_job("job").cancelled_at is None
     store.claim_job("job", "two")
     assert store.get_job("job").state is JobState.COMPLETED
 

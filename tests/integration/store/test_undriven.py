@@ -74,7 +74,7 @@ def test_a_cancel_without_a_driver_is_done_at_once(store: Store, clock: FakeCloc
     with pytest.raises(FencedError):
         store.commit(shard, [outcome(1)])
     assert store.counts("job").done == 1
-    assert store.claim_job("job", "another").epoch > lease.epoch  # and a resume goes on
+    assert store.claim_job("job", "another", resume=True).epoch > lease.epoch  # and a resume goes on
     assert store.get_job("job").state is JobState.IN_PROGRESS
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from dray.cluster import connect
 from dray.cluster.base import ClusterInfo, ClusterSettings, Node
-from dray.errors import ConfigError
+from dray.errors import CancelledError, ClusterError, ConfigError
 
 pytestmark = pytest.mark.unit
 
@@ -42,6 +44,27 @@ def test_the_refusal_comes_before_ray_is_asked() -> None:
         cluster.wait()
     cluster.release()
     cluster.release()  # always safe
+
+
+def test_a_cluster_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray's own call hangs: neither the wait for it nor the leaving has no end, and a cancel is heard."""
+    hung = threading.Event()
+    monkeypatch.setattr(connect, "_connect", lambda *_: hung.wait(60))
+    monkeypatch.setattr(connect, "end_without_teardown", lambda: None)
+    for limit in ("JOIN_SECONDS", "LEAVE_SECONDS", "_LOOK_SECONDS"):
+        monkeypatch.setattr(connect, limit, 0.1)
+    cluster = connect.RayCluster(ClusterSettings(address="127.0.0.1:6379"))
+    cluster.start()
+    with pytest.raises(ClusterError, match=r"127\.0\.0\.1:6379: not joined within"):
+        cluster.wait()
+
+    def cancelled() -> None:
+        raise CancelledError("the job was cancelled")
+
+    with pytest.raises(CancelledError):
+        cluster.wait(cancelled)
+    cluster.leave()
+    hung.set()
 
 
 def test_the_token_is_not_shown() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -24,8 +25,11 @@ MakeSettings = Callable[..., JobSettings]
 
 
 def opened(settings: JobSettings) -> OpenJob:
-    job = open_job(settings)
+    """A job with its rows taken in, whose time runs from then on."""
+    job = open_job(replace(settings, completion_window=None))
     ingest_job(job, replicas=1)
+    with open_store(settings.store_url, create=False) as store:
+        store.set_expiry(job.lease, settings.completion_window)
     return job
 
 

@@ -1,0 +1,106 @@
+"""Hear, while something takes long, that nobody wants it any more."""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import TypeVar
+
+from dray.errors import CancelledError, ExpiredError, StoreError
+from dray.job.opening import OpenJob, reopen
+from dray.store import Orders, Store
+
+T = TypeVar("T")
+
+HEAR_EVERY = 1.0
+"""Seconds between looks at what is to become of the job."""
+
+STOP_SECONDS = 10.0
+"""For work that was told to stop: what still hangs then is left behind, and ends with the process."""
+
+_PATIENCE = 2.0  # seconds for one look: a store that is away is asked again at the next one
+
+
+class Heed:
+    """Looks at a job's orders, as long as the block runs."""
+
+    def __init__(self, job: OpenJob) -> None:
+        self._job = job
+        self._store: Store | None = None
+        self._looked = -HEAR_EVERY
+
+    def __enter__(self) -> Heed:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close()
+
+    def look(self) -> None:
+        """Look, at most once a second.
+
+        Raises:
+            CancelledError: the job was cancelled.
+            ExpiredError: its time is over.
+        """
+        if time.monotonic() - self._looked < HEAR_EVERY:
+            return
+        try:
+            self._store = self._store or reopen(self._job, patience=_PATIENCE)
+            obey(self._job, self._store.orders(self._job.job_id))
+        except StoreError:  # whoever writes next says so
+            self._close()
+        self._looked = time.monotonic()
+
+    def _close(self) -> None:
+        store, self._store = self._store, None
+        if store is not None:
+            store.close()
+
+
+def obey(job: OpenJob, orders: Orders) -> None:
+    """Raise what an order to stop comes to: CancelledError or ExpiredError."""
+    if orders.cancelled:
+        raise CancelledError(f"job {job.job_id} was cancelled; `dray resume {job.job_id}` goes on with it")
+    if orders.expired:
+        raise ExpiredError(f"the time of job {job.job_id} is over")
+
+
+def heeded(job: OpenJob, work: Callable[[], T], *, stop: Callable[[], None], look: Callable[[], None]) -> T:
+    """Run ``work`` in a thread, and give up on it when the job is to stop, or when ``look`` raises.
+
+    ``stop`` asks it to end. It may hang in a read that hears nothing; this waits ``STOP_SECONDS`` for it.
+
+    Raises:
+        CancelledError, ExpiredError: the job is to stop.
+    """
+    done = threading.Event()
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(work())
+        except BaseException as error:  # noqa: BLE001  thread edge: raised below
+            errors.append(error)
+        done.set()
+
+    context = contextvars.copy_context()  # loggers find the run by it
+    with Heed(job) as heed:
+        heed.look()
+        threading.Thread(target=context.run, args=(run,), name="dray-heeded", daemon=True).start()
+        try:
+            while not done.wait(HEAR_EVERY / 5):
+                heed.look()
+                look()
+        except BaseException:
+            stop()
+            done.wait(STOP_SECONDS)
+            raise
+    if errors:
+        raise errors[0]
+    return results[0]

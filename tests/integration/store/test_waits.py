@@ -1,0 +1,227 @@
+"""Waits end, or hear that nobody wants them any more: on both databases."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dray.errors import CancelledError, ExpiredError, InputError, JobPausedError
+from dray.job import attempt as attempts
+from dray.job import heeding, ingesting
+from dray.job.attempt import Work, _placed
+from dray.job.ingesting import ingest_job
+from dray.job.opening import OpenJob, open_job
+from dray.job.settings import JobSettings
+from dray.requests import RowDefaults, ingest, source_of, tables
+from dray.requests.readers import read_rows
+from dray.requests.sources import RowShape, SqlQuery
+from dray.requests.tables import query_rows
+from dray.store import JobState, ReplicaRow, ReplicaState, Store, open_store
+from tests.support.postgres import PostgresServer
+
+pytestmark = pytest.mark.integration
+
+Open = Callable[..., OpenJob]
+
+
+@pytest.fixture
+def open_one(store_url: str, tmp_path: Path) -> Open:
+    """A job of 20 rows on the simulated engine, not ingested yet."""
+    lines = [
+        {
+            "custom_id": f"row-{n}",
+            "method": "POST",
+            "url": "/v1/chat/completions",
+            "body": {"messages": [{"role": "user", "content": f"prompt {n}"}]},
+        }
+        for n in range(20)
+    ]
+    inputs = tmp_path / "in.jsonl"
+    inputs.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+
+    def make(**changes: Any) -> OpenJob:
+        given: dict[str, Any] = {
+            "source": source_of([str(inputs)]),
+            "defaults": RowDefaults(),
+            "model": "simulated",
+            "output": str(tmp_path / "out"),
+            "store_url": store_url,
+            "engine": "simulated",
+            "job_id": "job",
+        }
+        return open_job(JobSettings(**{**given, **changes}), resume=True)
+
+    return make
+
+
+@pytest.fixture
+def reading(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set as soon as the input is read. It has no end: its rows come again and again."""
+    begun = threading.Event()
+
+    def endless(*arguments: Any) -> Iterator[Any]:
+        rows = list(read_rows(*arguments))
+        for again in itertools.count():
+            for file_no, line_no, (custom_id, url, body), bad in rows:
+                yield file_no, line_no, (f"{custom_id}/{again}", url, body), bad
+            begun.set()
+            time.sleep(0.01)
+
+    # By its module: the package has a function of this name.
+    monkeypatch.setattr(sys.modules[ingest.__module__], "read_rows", endless)
+    return begun
+
+
+def _left(job: OpenJob) -> list[str]:
+    folder = Path(job.settings.work(job.job_id))
+    return [path.name for path in folder.iterdir()] if folder.is_dir() else []
+
+
+def test_ingest_hears_a_cancel(open_one: Open, reading: threading.Event) -> None:
+    job = open_one()
+    with open_store(job.settings.store_url, create=False) as store:
+
+        def cancel() -> None:
+            reading.wait(30)
+            store.request_cancel("job")
+
+        threading.Thread(target=cancel, daemon=True).start()
+        with pytest.raises(CancelledError, match="`dray resume job`"):
+            ingest_job(job, replicas=1)
+        assert store.shards("job") == []
+        assert store.get_job("job").total is None
+    assert _left(job) == []
+
+
+def test_ingest_hears_that_its_time_is_over(open_one: Open, reading: threading.Event) -> None:
+    job = open_one(completion_window=1.0)
+    with pytest.raises(ExpiredError):
+        ingest_job(job, replicas=1)
+
+
+def test_a_job_that_was_cancelled_before_its_ingest_reads_nothing(
+    open_one: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = open_one()
+    monkeypatch.setattr(ingesting, "ingest", lambda *_, **__: pytest.fail("it reads"))
+    with open_store(job.settings.store_url, create=False) as store:
+        store.request_cancel("job")
+    with pytest.raises(CancelledError):
+        ingest_job(job, replicas=1)
+
+
+@pytest.fixture
+def hung(monkeypatch: pytest.MonkeyPatch) -> Callable[[OpenJob], None]:
+    """Makes the input of a job one that gives nothing: a pipe that nobody writes to."""
+    monkeypatch.setattr(heeding, "STOP_SECONDS", 0.2)
+
+    def hang(job: OpenJob) -> None:
+        [path] = job.settings.source.inputs  # type: ignore[union-attr]
+        Path(path).unlink()
+        os.mkfifo(path)
+
+    return hang
+
+
+def test_a_cancel_is_heard_while_the_input_hangs(open_one: Open, hung: Callable[[OpenJob], None]) -> None:
+    job = open_one()
+    hung(job)
+    with open_store(job.settings.store_url, create=False) as store:
+        timer = threading.Timer(0.3, lambda: store.request_cancel("job"))
+        timer.start()
+        with pytest.raises(CancelledError):
+            ingest_job(job, replicas=1)
+        timer.join()
+
+
+def test_an_input_that_hangs_has_an_end(
+    open_one: Open, hung: Callable[[OpenJob], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ingesting, "READ_SECONDS", 0.3)
+    job = open_one()
+    hung(job)
+    with pytest.raises(InputError, match="gave no row for"):
+        ingest_job(job, replicas=1)
+
+
+def test_a_cancel_is_heard_while_a_query_runs(
+    open_one: Open, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heeding, "STOP_SECONDS", 60.0)  # the query ends before it
+    query = "select pg_sleep(60)::text as text"
+    job = open_one(source=source_of(postgres.url(), prompt_column="text", query=query))
+    with open_store(job.settings.store_url, create=False) as store:
+        timer = threading.Timer(0.3, lambda: store.request_cancel("job"))
+        timer.start()
+        began = time.monotonic()
+        with pytest.raises(CancelledError):
+            ingest_job(job, replicas=1)
+        timer.join()
+    assert time.monotonic() - began < 50
+
+
+def test_a_database_that_takes_no_connection_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It listens, and says nothing."""
+    monkeypatch.setitem(tables._LIMITS, "psycopg", {"connect_timeout": 2})
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        url = f"postgresql://user@127.0.0.1:{deaf.getsockname()[1]}/data"
+        with pytest.raises(InputError, match=r"the query cannot be read: .*timeout"):
+            next(query_rows(SqlQuery(url=url, query="select 1", shape=RowShape(prompt_column="x"))))
+
+
+@pytest.fixture
+def placing(open_one: Open) -> Iterator[tuple[Store, Work]]:
+    """A shard that waits for a place, and no replica that is ready."""
+    job = open_one()
+    [shard] = ingest_job(job, replicas=1)
+    with open_store(job.settings.store_url, create=False) as store:
+        store.put_replicas(job.lease, [_replica(ReplicaState.GONE)])
+        yield store, Work(store=store, job=job.lease, shard=shard, replicas=_none(), owner="worker")
+
+
+def _replica(state: ReplicaState) -> ReplicaRow:
+    return ReplicaRow(name="r", lane=0, state=state, slots=2, node="n", host="h")
+
+
+def _none() -> Any:
+    return None
+
+
+def test_a_shard_does_not_wait_for_ever_for_replicas_that_do_not_come(
+    placing: tuple[Store, Work], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempts, "START_SECONDS", 0.5)
+    monkeypatch.setattr(attempts, "_CAPACITY_EVERY", 0.1)
+    with pytest.raises(
+        JobPausedError, match=r"none of 1 replicas has been ready for .* `dray resume` goes on"
+    ):
+        _placed(placing[1])
+
+
+def test_it_waits_on_while_one_is_ready_and_busy(
+    placing: tuple[Store, Work], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempts, "START_SECONDS", 0.5)
+    monkeypatch.setattr(attempts, "_CAPACITY_EVERY", 0.1)
+    store, work = placing
+    busy = ReplicaRow(name="r", lane=0, state=ReplicaState.READY, slots=0, node="n", host="h")
+    store.put_replicas(work.job, [busy])
+    ended: list[object] = []
+    thread = threading.Thread(target=lambda: ended.append(_placed(work)), daemon=True)
+    thread.start()
+    thread.join(1.5)
+    assert ended == []
+    store.put_replicas(work.job, [_replica(ReplicaState.READY)])
+    thread.join(30)
+    assert len(ended) == 1
+    assert store.get_job("job").state is JobState.IN_PROGRESS
