@@ -70,17 +70,25 @@ class Problem:
 
 
 class InputError(RefusedError):
-    """The input cannot be used. ``problems`` holds up to the first 20, in input order."""
+    """The input cannot be used. ``problems`` holds up to the first 20, in input order.
 
-    def __init__(self, problems: Sequence[Problem], *, total: int | None = None) -> None:
+    ``advice`` is what can be done about all of them.
+    """
+
+    def __init__(
+        self, problems: Sequence[Problem], *, total: int | None = None, advice: str | None = None
+    ) -> None:
         self.problems = tuple(problems)
         self.total = total if total is not None else len(self.problems)
+        self.advice = advice
         super().__init__(self.problems, self.total)
 
     def __str__(self) -> str:
         lines = [str(problem) for problem in self.problems]
         if self.total > len(lines):
             lines.append(f"... and {self.total - len(lines)} more")
+        if self.advice is not None:
+            lines.append(self.advice)
         return "\n".join(lines)
 
 

@@ -119,7 +119,7 @@ def _check_first_rows(source: Source, skip_invalid: bool) -> None:
     """
     from dray.requests import Limits, RowDefaults
     from dray.requests.readers import files_of, read_rows
-    from dray.requests.rejects import Reject
+    from dray.requests.rejects import SKIP_ADVICE, Reject
 
     limits, files = Limits(), files_of(source)
     names = [file.uri for file in files]
@@ -133,7 +133,7 @@ def _check_first_rows(source: Source, skip_invalid: bool) -> None:
         if len(problems) == limits.problems or seconds > (_MORE_SECONDS if problems else _ROWS_SECONDS):
             break
     if problems:
-        raise InputError(problems)
+        raise InputError(problems, advice=SKIP_ADVICE)
 
 
 def _check_output(parameters: Mapping[str, Any]) -> None:

@@ -7,14 +7,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import chain, islice
 
-from dray.errors import InputError
+from dray.errors import InputError, Problem
 from dray.requests.duplicates import IdIndex
 from dray.requests.files import write_atomic
 from dray.requests.model import Kind, Outcome
 from dray.requests.objects import ObjectStoreOptions
 from dray.requests.pulse import Pulse
 from dray.requests.readers import Limits, RawRow, files_of, read_rows
-from dray.requests.rejects import Reject, RejectLog, empty_input, read_rejects
+from dray.requests.rejects import SKIP_ADVICE, Reject, RejectLog, empty_input, read_rejects
 from dray.requests.repeats import Repeats, drop_repeats, merged_rejects
 from dray.requests.rules import JobRules
 from dray.requests.settling import settled
@@ -72,7 +72,8 @@ def ingest(
 
     Raises InputError with the first problems in input order, and publishes nothing then. With
     ``skip_invalid``, rows that cannot be requests become error rows (``rejects``, kept beside the spool); a
-    job-wide contradiction (two models, embeddings among generation, no row at all) is refused all the same.
+    job-wide contradiction (two models, embeddings among generation) is refused all the same, and so is an
+    input without any row, or without a valid one: a job needs a request.
     """
     limits = limits or Limits()
     defaults = defaults or RowDefaults()
@@ -98,6 +99,8 @@ def ingest(
         reading.refuse(repeats, names, limits.problems)
         if len(repeats):
             spool = drop_repeats(repeats, file, dropped, names)
+        if not spool.rows:
+            raise _no_request(names, reading.rows, merged_rejects(repeats, rejects, dropped), limits.problems)
         return Ingested(
             rows=reading.rows,
             requests=spool.rows,
@@ -196,6 +199,7 @@ class _Reading:
         """Raise InputError where anything stands in the way of the job."""
         bad_rows: Iterable[Reject] = self._rules.broken.values()
         total = len(self._rules.broken)
+        advice = SKIP_ADVICE if total == 0 and self._unreadable is None else None
         if self._stop_after is not None:
             bad_rows = chain(bad_rows, self._rejects, islice(repeats.rejects(names), shown))
             total += self._rejects.count + len(repeats)
@@ -207,7 +211,15 @@ class _Reading:
         if not self.rows and not problems:
             raise empty_input(names[0])
         if problems:
-            raise InputError(problems[:shown], total=total)
+            raise InputError(problems[:shown], total=total, advice=advice)
+
+
+def _no_request(names: Sequence[str], rows: int, bad_rows: Iterator[Reject], shown: int) -> InputError:
+    """With ``skip_invalid`` nothing is left: there is no job to complete."""
+    told = f"no row of {rows:,} is a valid request" if rows > 1 else "the one row is no valid request"
+    first = Problem("no_valid_row", f"{told}, so there is nothing to run", names[0])
+    problems = [first, *(reject.problem(names) for reject in islice(bad_rows, shown - 1))]
+    return InputError(problems, total=rows + 1)
 
 
 def _publish_rejects(

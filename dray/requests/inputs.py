@@ -13,6 +13,7 @@ from pathlib import Path
 from dray.errors import InputError, Problem
 from dray.requests import objects
 from dray.requests.files import folder_named, local_path, reading, refused
+from dray.requests.formats import told_of_folder
 from dray.requests.objects import ObjectStoreOptions, is_object
 
 _WILDCARD = re.compile(r"[*?\[]")
@@ -69,6 +70,22 @@ def digest(refs: Sequence[FileRef], *, options: ObjectStoreOptions | None = None
     return total.hexdigest()
 
 
+def refuse_folders(names: Sequence[str]) -> None:
+    """Refuse local folders among ``names``, with what they hold and how to name that.
+
+    Raises:
+        InputError: names each of them.
+    """
+    folders = [name for name in names if "://" not in name or name.startswith("file://")]
+    problems = [
+        Problem("missing_input", told_of_folder(local_path(name)), name)
+        for name in folders
+        if local_path(name).is_dir()
+    ]
+    if problems:
+        raise InputError(problems[:20], total=len(problems))
+
+
 def _expand_one(item: str, options: ObjectStoreOptions | None) -> list[FileRef]:
     if "://" in item and not item.startswith("file://") and not is_object(item):
         raise refused(
@@ -80,8 +97,7 @@ def _expand_one(item: str, options: ObjectStoreOptions | None) -> list[FileRef]:
 
 def _expand_local(item: str) -> list[FileRef]:
     path = local_path(item)
-    if path.is_dir():
-        raise folder_named(item)
+    refuse_folders([item])
     if path.exists() or not _WILDCARD.search(str(path)):
         return [FileRef(uri=item, size=path.stat().st_size)]
     matches = [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]  # noqa: PTH207  takes absolute patterns

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 from itertools import chain
 
@@ -40,10 +41,8 @@ def json_lines(uri: str, *, limit: int, options: ObjectStoreOptions | None = Non
 
 
 def _refuse_document(uri: str, first: list[bytes | None], options: ObjectStoreOptions | None) -> None:
-    if first[0] is None:
-        start = _start(uri, options)
-    else:
-        start = b"\n".join(line.strip() for line in first if line is not None)
+    whole = [line.strip() for line in first if line is not None]
+    start = b"\n".join(whole) if len(whole) == len(first) else _start(uri, options)
     alone = len(first) == 1 or not _is_json(first[0])  # else it is one bad row among others
     if alone and _ARRAY.match(start):
         raise _refused(uri, "one JSON array, not JSON lines", ".[]")
@@ -66,13 +65,10 @@ def _start(uri: str, options: ObjectStoreOptions | None) -> bytes:
 
 def _refused(uri: str, what: str, path: str) -> InputError:
     name = uri.rpartition("/")[2]
-    for suffix, unpack in _UNPACK.items():
-        if name.lower().endswith(suffix):
-            stem = name[: -len(suffix)].rpartition(".")[0]
-            command = f"{unpack} {name} | jq -c '{path}' > {stem}.jsonl"
-            break
-    else:
-        stem = name.rpartition(".")[0] or name
-        target = f"{stem}.jsonl" if f"{stem}.jsonl" != name else f"{stem}.rows.jsonl"
-        command = f"jq -c '{path}' {name} > {target}"
-    return refused("not_json_lines", f"this file is {what}; convert it: {command}", uri)
+    unpack = next((command for suffix, command in _UNPACK.items() if name.lower().endswith(suffix)), None)
+    stem = (name.rpartition(".")[0] if unpack else name).rpartition(".")[0]
+    target = f"{stem}.jsonl" if f"{stem}.jsonl" != name else f"{stem}.rows.jsonl"
+    given, written = shlex.quote(name), shlex.quote(target)
+    command = f"{unpack} {given} | jq -c '{path}'" if unpack else f"jq -c '{path}' {given}"
+    message = f"this file is {what}; convert it: {command} > {written}"
+    return refused("not_json_lines", message, uri)

@@ -15,6 +15,9 @@ from dray.requests.model import Outcome
 from dray.requests.objects import ObjectStoreOptions
 from dray.requests.validate import BadRow
 
+SKIP_ADVICE = "--skip-invalid (in Python: skip_invalid) makes error rows of such rows, and runs the others"
+"""What a refusal of rows offers."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reject:

@@ -6,26 +6,16 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from dray.errors import ConfigError, InputError, Problem
 from dray.requests.addresses import refuse_secret
+from dray.requests.formats import FORMATS, Format, format_of
+from dray.requests.inputs import refuse_folders
 from dray.requests.model import Kind
 
 if TYPE_CHECKING:
     import pandas
-
-Format = Literal["jsonl", "csv", "tsv", "parquet"]
-
-_FORMATS: dict[str, Format] = {
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "jsonl",
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".parquet": "parquet",
-}
-_COMPRESSIONS = (".gz", ".zst")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -193,12 +183,13 @@ def template_digest(source: Source) -> str:
 
 
 def _common_format(names: Sequence[str]) -> Format:
-    formats = {name: _format_of(name) for name in names}
+    formats = {name: format_of(name) for name in names}
+    refuse_folders([name for name, found in formats.items() if found is None])
     problems = [
         Problem(
             "unknown_format",
             "cannot tell the format from the name; give the file, or a link to it, one that ends in "
-            f"{', '.join(_FORMATS)} (and .gz or .zst)",
+            f"{', '.join(FORMATS)} (and .gz or .zst)",
             name,
         )
         for name, found in formats.items()
@@ -219,16 +210,6 @@ def _common_format(names: Sequence[str]) -> Format:
             ]
         )
     return kinds[0]
-
-
-def _format_of(name: str) -> Format | None:
-    path = name.lower().rstrip("*?")  # part-*.jsonl* says enough
-    for suffix in _COMPRESSIONS:
-        path = path.removesuffix(suffix)
-    for suffix, found in _FORMATS.items():
-        if path.endswith(suffix):
-            return found
-    return None
 
 
 def _checked(shape: RowShape, what: str) -> RowShape:

@@ -16,7 +16,13 @@ BLOCK_BYTES = 1 << 20
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _BOM = b"\xef\xbb\xbf"
-_UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
+_OTHER_BOMS = {  # the longer ones first: that of UTF-32 begins as that of UTF-16
+    b"\xff\xfe\0\0": "UTF-32",
+    b"\0\0\xfe\xff": "UTF-32",
+    b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
+}
+_START_BYTES = 4
 
 
 class CompressionError(ValueError):
@@ -72,7 +78,7 @@ def lines(
     """(line number from 1, line without its end) for each line; None for one over ``limit`` bytes.
 
     LF and CRLF end a line, a byte-order mark is dropped, and the last line needs no end. Raises
-    EncodingError for UTF-16, CompressionError as the stream does.
+    EncodingError for UTF-16 and UTF-32, CompressionError as the stream does.
     """
     number, rest, dropping = 0, b"", False
     block = _without_bom(read(block_bytes), read)
@@ -100,14 +106,29 @@ def lines(
 
 
 def _without_bom(block: bytes, read: Callable[[int], bytes]) -> bytes:
-    while 0 < len(block) < len(_BOM):
+    while 0 < len(block) < _START_BYTES:
         more = read(BLOCK_BYTES)
         if not more:
             break
         block += more
-    if block.startswith(_UTF16_BOMS):
-        raise EncodingError("the file is UTF-16; convert it to UTF-8")
+    encoding = other_encoding(block)
+    if encoding is not None:
+        raise EncodingError(
+            f"the file is {encoding}; convert it to UTF-8, for example with iconv -f {encoding} -t UTF-8"
+        )
     return block.removeprefix(_BOM) or read(BLOCK_BYTES)
+
+
+def other_encoding(start: bytes) -> str | None:
+    """What a text that begins so is written in, where that is UTF-16 or UTF-32.
+
+    Without a byte-order mark: each of two ASCII characters has a NUL beside it, on the same side.
+    """
+    for mark, name in _OTHER_BOMS.items():
+        if start.startswith(mark):
+            return name
+    zeros = bytes(byte == 0 for byte in start[:_START_BYTES])
+    return {b"\0\1\0\1": "UTF-16LE", b"\1\0\1\0": "UTF-16BE"}.get(zeros)
 
 
 def _peek(raw: io.BufferedIOBase) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from dray.errors import ConfigError, InputError, Problem
@@ -157,19 +158,21 @@ def _csv_rows(
         (line if line is not None else _TOO_LONG.encode()).decode("utf-8", "surrogateescape") + "\n"
         for _, line in open_lines(uri, limit=limit, options=options)
     )
-    records = _csv_records(uri, csv.reader(texts, delimiter=delimiter, strict=True))
-    number, header = next(records, (0, None))
-    if header is None:
+    first = next(texts, "")
+    hint = _other_delimiter(first, delimiter)
+    records = _csv_records(uri, csv.reader(chain([first], texts), delimiter=delimiter, strict=True), hint)
+    number, header = next(records, (0, []))
+    if not header:
         return
     if header == [_TOO_LONG]:
         raise InputError([Problem("line_too_long", too_long(limit).message, uri, number)])
-    _check_columns(shape, tuple(header), uri, _other_delimiter(header))
+    _check_columns(shape, tuple(header), uri, hint)
     for number, values in records:
         if values:  # a blank line is no row
             yield number, _csv_row(header, values, limit)
 
 
-def _csv_records(uri: str, reader: Reader) -> Iterator[tuple[int, list[str]]]:
+def _csv_records(uri: str, reader: Reader, hint: str) -> Iterator[tuple[int, list[str]]]:
     """(line on which it begins, values) of each record.
 
     An error ends the file: past a quote that is not closed, or closed too soon, nobody can tell where the
@@ -180,7 +183,8 @@ def _csv_records(uri: str, reader: Reader) -> Iterator[tuple[int, list[str]]]:
         try:
             values = next(reader, None)
         except csv.Error as error:
-            raise InputError([Problem("invalid_csv", _csv_advice(error), uri, number)]) from None
+            advice = hint if hint and number == 1 else _csv_advice(error)
+            raise InputError([Problem("invalid_csv", advice, uri, number)]) from None
         if values is None:
             return
         yield number, values
@@ -252,13 +256,13 @@ def _parquet_value(value: pyarrow.Scalar[Any]) -> Any:
         return value.as_buffer().to_pybytes().decode("utf-8", "surrogateescape")
 
 
-def _other_delimiter(header: list[str]) -> str:
-    """What to say where a header is one name that holds a delimiter."""
-    found = next((sign for sign in _DELIMITERS if len(header) == 1 and sign in header[0]), None)
+def _other_delimiter(first: str, delimiter: str) -> str:
+    """What to say of a first line without the delimiter, but with another."""
+    found = next((sign for sign in _DELIMITERS if delimiter not in first and sign in first), None)
     if found is None:
         return ""
     sign, option = ("a tab", "tab") if found == "\t" else (f"{found!r}", f"'{found}'")
-    return f"; the values seem to be delimited by {sign}: say --delimiter {option}"
+    return f"the values of the first line seem to be delimited by {sign}: say --delimiter {option}"
 
 
 def _check_columns(shape: RowShape, columns: tuple[str, ...], name: str, hint: str = "") -> None:
@@ -266,7 +270,8 @@ def _check_columns(shape: RowShape, columns: tuple[str, ...], name: str, hint: s
     for column, code in columns_of(shape).items():
         if column not in columns:
             bad = missing_column(column, columns, code)
-            problems.append(Problem(bad.code, bad.message + hint, name, None, column))
+            message = f"there is no column {column!r}; {hint}" if hint else bad.message
+            problems.append(Problem(bad.code, message, name, None, column))
         elif columns.count(column) > 1:
             problems.append(
                 Problem("duplicate_column", "the column is there more than once", name, None, column)

@@ -143,11 +143,6 @@ def test_a_bad_row_whose_id_was_taken_before_loses_it(tmp_path: Path) -> None:
     assert [(o.index, o.custom_id, o.error_code) for o in error_rows(ingested)] == [(1, None, "unknown_url")]
 
 
-def test_a_file_of_bad_rows_alone_is_a_job_of_error_rows(tmp_path: Path) -> None:
-    ingested = take(tmp_path, write(tmp_path, "oops", "{}"), skip_invalid=True)
-    assert (ingested.rows, ingested.requests, cut(ingested, target_rows=10)) == (2, 0, [])
-
-
 @pytest.mark.parametrize("skip_invalid", [False, True])
 def test_two_models_are_refused_naming_both(tmp_path: Path, skip_invalid: bool) -> None:
     path = write(tmp_path, row("a"), row("b", model="one"), row("c", model="two"), row("d", model="two"))
@@ -233,6 +228,10 @@ def test_every_row_ends_as_one_request_or_one_error_row(
     present = [(kind, name) for kind, name in rows if kind != "blank"]
     if not present:
         assert refused(tmp_path, path, skip_invalid=True)[0].code == "empty_input"
+        return
+    firsts = {name: kind for kind, name in reversed(present) if kind != "json"}  # they keep their ids
+    if "good" not in firsts.values():
+        assert refused(tmp_path, path, skip_invalid=True)[0].code == "no_valid_row"
         return
     ingested = take(tmp_path, path, skip_invalid=True)
     good, bad = requests(ingested), error_rows(ingested)
