@@ -23,6 +23,7 @@ def finalise(
     job: OpenJob, timeline: Timeline, replicas: Sequence[ReplicaAccount], state: JobState
 ) -> JobResult:
     """Publish output, errors and report; link them in the Prefect UI."""
+    get_run_logger().info("writing output, errors and report")
     result = finalise_job(job, timeline, replicas, state=state)
     data = _given_back(job)
     if data is not None:

@@ -17,6 +17,7 @@ from dray.errors import EngineStartError, StoreError
 from dray.job.ledger import JobLedger
 from dray.job.opening import OpenJob, reopen
 from dray.job.timeline import Timeline
+from dray.report.wording import plural
 from tasks.noticing import Noticing
 from tasks.patience import SHORT_PATIENCE, Logger, StorePatience
 
@@ -40,6 +41,7 @@ def start_replicas(
     logger = get_run_logger()
     patience, asked = StorePatience(logger), 0.0
     deadline = time.monotonic() + START_SECONDS
+    logger.info("starting %s", plural(pool.lanes, "replica"))
     with timeline.phase("engine_start"):
         while True:
             follow(logger, pool, ledger)

@@ -14,6 +14,8 @@ from cyclopts import App, CycloptsError, Parameter
 
 from dray import __version__
 from dray.cli import output
+from dray.cli.help import ABOUT, ENGINE, OUTPUT, PLACE, REQUIRED, ROWS, RUN_EXAMPLES, SAMPLING
+from dray.cli.introduction import introduction
 from dray.cli.models import models
 from dray.errors import ConfigError, DrayError
 from dray.processes import end
@@ -21,16 +23,17 @@ from dray.requests.files import absolute
 
 app = App(
     name="dray",
-    help="Offline batch inference of LLMs: one committed outcome per request, whatever dies.",
+    help=ABOUT,
+    help_format="plaintext",
+    default_parameter=Parameter(negative=(), show_default=lambda value: None if value is False else value),
     version=__version__,
     result_action="return_value",
 )
 
 app.command(models)
 
-Json = Annotated[
-    bool, Parameter(name="--json", negative=(), help="Print one JSON object on the last line of stdout.")
-]
+_JSON_HELP = "Print one JSON object on the last line of stdout."
+Json = Annotated[bool, Parameter(name="--json", negative=(), help=_JSON_HELP)]
 StoreOption = Annotated[
     str | None,
     Parameter(
@@ -60,74 +63,104 @@ def _refused(error: Exception, arguments: Sequence[str], code: int) -> int:
     return code
 
 
-@app.command
+@app.command(help_epilogue=RUN_EXAMPLES)
 def run(
     inputs: Annotated[
         list[str],
-        Parameter(name="INPUT", help="Files, globs or URIs of requests; a database URL with --query."),
+        Parameter(
+            group=REQUIRED,
+            name="INPUT",
+            help="Files, globs or URIs of requests; a database URL with --query.",
+        ),
     ],
     /,
     *,
-    model: Annotated[str, Parameter(help="Model: a directory, the URI of one, or block:NAME.")],
-    output_: Annotated[str, Parameter(name="--output", help="Folder or URI for output, errors and report.")],
+    model: Annotated[
+        str, Parameter(group=REQUIRED, help="Model: a directory, the URI of one, or block:NAME.")
+    ],
+    output_: Annotated[
+        str, Parameter(group=REQUIRED, name="--output", help="Folder or URI for output, errors and report.")
+    ],
     job_id: Annotated[
-        str | None, Parameter(help="Name of the job; derived from its content when left out.")
+        str | None, Parameter(group=PLACE, help="Name of the job; derived from its content when left out.")
     ] = None,
     store: Annotated[
-        str | None, Parameter(help="Result store; SQLite in the output folder when left out.")
+        str | None, Parameter(group=PLACE, help="Result store; SQLite in the output folder when left out.")
     ] = None,
     kind: Annotated[
-        Literal["chat", "completion", "embedding"], Parameter(help="What rows with columns ask for.")
+        Literal["chat", "completion", "embedding"],
+        Parameter(group=ROWS, help="What rows with columns ask for."),
     ] = "chat",
-    prompt_column: Annotated[str | None, Parameter(help="Column that holds the prompt.")] = None,
-    template: Annotated[str | None, Parameter(help="Prompt made from columns: 'Summarise: {text}'.")] = None,
+    prompt_column: Annotated[str | None, Parameter(group=ROWS, help="Column that holds the prompt.")] = None,
+    template: Annotated[
+        str | None, Parameter(group=ROWS, help="Prompt made from columns: 'Summarise: {text}'.")
+    ] = None,
     messages_column: Annotated[
-        str | None, Parameter(help="Column of chat messages; found in JSON lines and Parquet when left out.")
+        str | None,
+        Parameter(group=ROWS, help="Column of chat messages; found in JSON lines and Parquet when left out."),
     ] = None,
     system_prompt: Annotated[
-        str | None, Parameter(help="System message for chat rows that do not begin with one.")
+        str | None, Parameter(group=ROWS, help="System message for chat rows that do not begin with one.")
     ] = None,
-    id_column: Annotated[str | None, Parameter(help="Column that holds a unique id.")] = None,
-    query: Annotated[str | None, Parameter(help="SQL query to read rows with.")] = None,
+    id_column: Annotated[str | None, Parameter(group=ROWS, help="Column that holds a unique id.")] = None,
+    query: Annotated[str | None, Parameter(group=ROWS, help="SQL query to read rows with.")] = None,
     delimiter: Annotated[
-        str | None, Parameter(help="Between the values of a CSV file, if no comma: ';', '|' or tab.")
+        str | None,
+        Parameter(group=ROWS, help="Between the values of a CSV file, if no comma: ';', '|' or tab."),
     ] = None,
     max_tokens: Annotated[
-        int | None, Parameter(help="Tokens to generate at most, where a row says nothing.")
+        int | None, Parameter(group=SAMPLING, help="Tokens to generate at most, where a row says nothing.")
     ] = None,
-    temperature: Annotated[float | None, Parameter(help="Sampling temperature; 0 is greedy.")] = None,
-    top_p: Annotated[float | None, Parameter(help="Nucleus sampling.")] = None,
-    seed: Annotated[int | None, Parameter(help="Seed of each request's sampling.")] = None,
+    temperature: Annotated[
+        float | None, Parameter(group=SAMPLING, help="Sampling temperature; 0 is greedy.")
+    ] = None,
+    top_p: Annotated[float | None, Parameter(group=SAMPLING, help="Nucleus sampling.")] = None,
+    seed: Annotated[int | None, Parameter(group=SAMPLING, help="Seed of each request's sampling.")] = None,
     param: Annotated[
-        list[str] | None, Parameter(help="KEY=VALUE: any other field of the request body.")
+        list[str] | None, Parameter(group=SAMPLING, help="KEY=VALUE: any other field of the request body.")
     ] = None,
-    model_name: Annotated[str | None, Parameter(help="Name rows may carry in body.model.")] = None,
-    replicas: Annotated[int | None, Parameter(help="Engines to run; one per GPU when left out.")] = None,
-    cluster: Annotated[str, Parameter(help="local, block:NAME, or the address of a Ray cluster.")] = "local",
-    engine: Annotated[Literal["vllm", "simulated"], Parameter(help="The engine.")] = "vllm",
+    model_name: Annotated[
+        str | None, Parameter(group=ROWS, help="Name rows may carry in body.model.")
+    ] = None,
+    cluster: Annotated[
+        str, Parameter(group=PLACE, help="local, block:NAME, or the address of a Ray cluster.")
+    ] = "local",
+    engine: Annotated[Literal["vllm", "simulated"], Parameter(group=ENGINE, help="The engine.")] = "vllm",
     engine_arg: Annotated[
-        list[str] | None, Parameter(help="KEY=VALUE: engine argument, as vLLM names it.")
+        list[str] | None, Parameter(group=ENGINE, help="KEY=VALUE: engine argument, as vLLM names it.")
+    ] = None,
+    replicas: Annotated[
+        int | None, Parameter(group=ENGINE, help="Engines to run; one per GPU when left out.")
     ] = None,
     stall_seconds: Annotated[
-        float | None, Parameter(help="End an engine that gets no further for so long; 600 when left out.")
+        float | None,
+        Parameter(group=ENGINE, help="End an engine that gets no further for so long; 600 when left out."),
     ] = None,
-    shard_rows: Annotated[int | None, Parameter(help="Rows of a shard; at most 8192 when left out.")] = None,
+    shard_rows: Annotated[
+        int | None, Parameter(group=ENGINE, help="Rows of a shard; at most 8192 when left out.")
+    ] = None,
     completion_window: Annotated[
-        str | None, Parameter(help="24h, 90m: what is unfinished by then becomes error rows.")
+        str | None, Parameter(group=PLACE, help="24h, 90m: what is unfinished by then becomes error rows.")
     ] = None,
-    objects: Annotated[str | None, Parameter(help="block:NAME of object-store credentials.")] = None,
+    objects: Annotated[
+        str | None, Parameter(group=PLACE, help="block:NAME of object-store credentials.")
+    ] = None,
     format_: Annotated[
-        Literal["jsonl", "parquet"], Parameter(name="--format", help="Format of the outputs.")
+        Literal["jsonl", "parquet"], Parameter(group=OUTPUT, name="--format", help="Format of the outputs.")
     ] = "jsonl",
-    skip_invalid: Annotated[bool, Parameter(negative=(), help="Turn invalid rows into error rows.")] = False,
-    resume_: Annotated[
-        bool, Parameter(name="--resume", negative=(), help="Go on with the job if it was cancelled.")
+    skip_invalid: Annotated[
+        bool, Parameter(group=ROWS, negative=(), help="Turn invalid rows into error rows.")
     ] = False,
-    json: Json = False,
+    resume_: Annotated[
+        bool,
+        Parameter(group=PLACE, name="--resume", negative=(), help="Go on with the job if it was cancelled."),
+    ] = False,
+    json: Annotated[bool, Parameter(name="--json", group=OUTPUT, negative=(), help=_JSON_HELP)] = False,
 ) -> int:
-    """Run a batch of requests, or go on with it where it stopped."""
-    from dray.cli.running import run_job
+    """Run a batch of requests, or go on with it where it stopped.
 
+    The same command again goes on with the job; Ctrl-C once stops it in order.
+    """
     if query is not None and len(inputs) != 1:
         raise ConfigError(f"--query reads one database: name one database URL, and not {len(inputs)}")
     sampling = {"max_tokens": max_tokens, "temperature": temperature, "top_p": top_p, "seed": seed}
@@ -162,6 +195,9 @@ def run(
         "completion_window": completion_window,
         "resume": resume_,
     }
+    output.stage(introduction(parameters))
+    from dray.cli.running import run_job  # takes a second: the line above comes first
+
     return run_job(parameters, json=json)
 
 
@@ -171,11 +207,14 @@ def _given(**options: Any) -> dict[str, Any]:
 
 @app.command
 def resume(job_id: str, /, *, store: StoreOption = None, json: Json = False) -> int:
-    """Go on with a job, with the settings it was started with."""
+    """Go on with a job that was stopped, with the settings it was started with."""
+    output.stage(f"job {job_id}: reading how it was started")
     from dray.cli.jobs import recipe_of
     from dray.cli.running import run_job
 
-    return run_job({**recipe_of(job_id, store), "resume": True}, json=json)
+    parameters = {**recipe_of(job_id, store), "resume": True}
+    output.stage(introduction(parameters))
+    return run_job(parameters, json=json)
 
 
 @app.command
@@ -192,7 +231,7 @@ def status(
     store: StoreOption = None,
     json: Json = False,
 ) -> int:
-    """How far a job is, how fast, on what, and what to do next: the latest job when no id is given."""
+    """How far a job is, and how fast; the latest one when no id is given."""
     from dray.cli.status import show_status, watch_status
 
     return (watch_status if watch else show_status)(job_id, store, json=json)

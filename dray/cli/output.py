@@ -46,7 +46,7 @@ def say(text: str) -> None:
 
 def stage(text: str) -> None:
     """A line of a run, with the seconds since its start."""
-    terminal.write(f"{time.monotonic() - _BEGAN:7.1f}s  {text}")
+    say(f"{time.monotonic() - _BEGAN:7.1f}s  {text}")
 
 
 def explain(error: DrayError) -> None:

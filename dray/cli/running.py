@@ -8,16 +8,21 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dray.cli import output
+from dray.cli import output, terminal
 from dray.cli.early import refuse_early
 from dray.cli.flow import the_flow
+from dray.cli.introduction import starting
 from dray.cli.jobs import HIDDEN_INPUT
 from dray.cli.server import PrefectServer, configured
 from dray.errors import CancelledError, DrayError, StoreError
 from dray.job import driven
 from dray.processes import kill_descendants
+
+if TYPE_CHECKING:
+    from dray.job.opening import OpenJob
+    from dray.store import Progress
 
 _QUIET = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -37,15 +42,28 @@ def run_job(parameters: dict[str, Any], *, json: bool) -> int:
     """Run the flow with ``parameters`` and return the exit code."""
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
+    output.stage("checking input, model, output and store")
     refuse_early(parameters)
     _hide_secrets(parameters)
-    with _signals(), _server() as server, _early_cluster(parameters):
+    output.stage(starting(parameters, os.environ.get("PREFECT_API_URL")))
+    with _bar(json=json), _signals(), _server() as server, _early_cluster(parameters):
         result = _run_flow(parameters, server)
     if json:
         output.print_json(result)
     else:
         _summarise(result)
     return {"completed": 0, "cancelled": 130}.get(result["state"], 1)
+
+
+@contextmanager
+def _bar(*, json: bool) -> Iterator[None]:
+    """On a terminal, a bar below the run's lines."""
+    with terminal.bar(plain=terminal.is_plain(json=json)) as shown:
+        if shown is None:
+            yield
+            return
+        with driven.hearing(shown.hear):
+            yield
 
 
 def _hide_secrets(parameters: dict[str, Any]) -> None:
@@ -133,15 +151,42 @@ def _despite(error: Exception) -> dict[str, Any]:
 
 
 def _stored_result() -> dict[str, Any]:
+    """The result of the job as its store has it; of one that was cancelled before it had any, its counts."""
     from dray.store import open_store
 
     job = driven.latest()
     if job is None:
-        return {"job_id": None, "state": "cancelled"}
+        return _without_result(None, None)
     with open_store(job.settings.store_url, create=False) as store:
-        return dict(
-            store.get_job(job.job_id).summary.get("result") or {"job_id": job.job_id, "state": "cancelled"}
-        )
+        kept = store.get_job(job.job_id).summary.get("result")
+        return dict(kept or _without_result(job, store.progress(job.job_id)))
+
+
+def _without_result(job: OpenJob | None, progress: Progress | None) -> dict[str, Any]:
+    """All keys of a result, for a run that was cancelled before there was one."""
+    counts = progress.counts if progress else None
+    return {
+        "job_id": job.job_id if job else None,
+        "state": "cancelled",
+        "counts": {
+            "total": counts.total if counts else 0,
+            "done": counts.done if counts else 0,
+            "failed": counts.failed if counts else 0,
+            "skipped": job.skipped if job else 0,
+        },
+        "tokens": {
+            "prompt": progress.prompt_tokens if progress else 0,
+            "cached": progress.cached_tokens if progress else 0,
+            "completion": progress.completion_tokens if progress else 0,
+        },
+        "seconds": {},
+        "interruptions": 0,
+        "retries": {},
+        "cost": None,
+        "output": None,
+        "errors": None,
+        "report": None,
+    }
 
 
 @contextmanager
@@ -153,6 +198,7 @@ def _signals() -> Iterator[None]:
         signal.alarm(0)  # Ray's core takes a SIGTERM for a failure, and wants to abort 3 s later
         if asked.is_set() or driven.latest() is None:
             output.say("dray: stopped at once; run the same command again to go on")
+            terminal.leave()
             kill_descendants()
             os._exit(130)
         asked.set()
@@ -192,7 +238,7 @@ def _cancel() -> None:
 def _summarise(result: dict[str, Any]) -> None:
     counts, tokens, seconds = result["counts"], result["tokens"], result["seconds"]
     output.say("")
-    output.say(f"job       {result['job_id']}  {result['state']}")
+    output.say(f"job       {result['job_id'] or 'none yet'}  {result['state']}")
     output.say(
         f"rows      {counts['done']:,} done, {counts['failed']:,} failed of {counts['total']:,}"
         + (f" ({counts['skipped']:,} were finished before)" if counts["skipped"] else "")
@@ -201,10 +247,11 @@ def _summarise(result: dict[str, Any]) -> None:
         f"tokens    {tokens['prompt']:,} prompt ({tokens['cached']:,} cached), "
         f"{tokens['completion']:,} completion"
     )
-    parts = ", ".join(
-        f"{name} {value:.1f}" for name, value in seconds.items() if name != "total" and value >= 0.05
-    )
-    output.say(f"seconds   {seconds['total']:.1f} ({parts})")
-    output.say(f"output    {result['output']}")
-    output.say(f"errors    {result['errors']}")
-    output.say(f"report    {result['report']}")
+    if seconds:
+        parts = ", ".join(
+            f"{name} {value:.1f}" for name, value in seconds.items() if name != "total" and value >= 0.05
+        )
+        output.say(f"seconds   {seconds['total']:.1f} ({parts})")
+    for name in ("output", "errors", "report"):
+        if result[name]:
+            output.say(f"{name:<9} {result[name]}")

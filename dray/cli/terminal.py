@@ -77,12 +77,17 @@ class Bar:
         pulse = self._pulse
         if pulse is None:
             return Spinner("dots", text=f"{time.monotonic() - self._began:.0f} s")
-        told = Text(pulse.line, no_wrap=True, overflow="ellipsis")
+        told = Text(pulse.line)
         width = min(_BAR_WIDTH, self._console.width - told.cell_len - 2)
-        if width < _LEAST_BAR:
-            return told
         line = Table.grid(padding=(0, 2, 0, 0))
-        line.add_row(ProgressBar(total=max(pulse.total, 1), completed=pulse.finished, width=width), told)
+        if width >= _LEAST_BAR:
+            line.add_column(width=width)
+        line.add_column(no_wrap=True, overflow="ellipsis")
+        cells: list[RenderableType] = [
+            ProgressBar(total=max(pulse.total, 1), completed=pulse.finished, width=width),
+            told,
+        ]
+        line.add_row(*cells[-len(line.columns) :])
         return line
 
 

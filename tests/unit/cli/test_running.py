@@ -85,6 +85,28 @@ def test_without_a_job_there_is_nothing_to_go_on_with(monkeypatch: pytest.Monkey
         _despite(OSError("away"))
 
 
+def test_a_run_cancelled_before_there_is_a_result_says_what_is_kept(
+    job: OpenJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = running._stored_result()
+    assert result["counts"] == {"total": 0, "done": 0, "failed": 0, "skipped": 0}
+    running._summarise(result)
+    assert capsys.readouterr().err.splitlines() == [
+        "",
+        f"job       {job.job_id}  cancelled",
+        "rows      0 done, 0 failed of 0",
+        "tokens    0 prompt (0 cached), 0 completion",
+    ]
+
+
+def test_a_run_cancelled_before_there_is_a_job(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(driven, "_driven", [])
+    running._summarise(running._stored_result())
+    assert "job       none yet  cancelled" in capsys.readouterr().err
+
+
 class Over(Exception):  # noqa: N818  the end of the process, which a test outlives
     pass
 

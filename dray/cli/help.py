@@ -1,0 +1,41 @@
+"""How the help is arranged: groups of options, in the order in which they matter, and examples."""
+
+from __future__ import annotations
+
+from cyclopts import Group
+
+REQUIRED = Group("Required", sort_key=0)
+ROWS = Group("Rows", sort_key=1, help="How rows become requests; OpenAI batch files say it themselves.")
+SAMPLING = Group("Sampling", sort_key=2, help="For rows that do not say it themselves.")
+ENGINE = Group("Engine", sort_key=3)
+PLACE = Group("Cluster and store", sort_key=4)
+OUTPUT = Group("Output", sort_key=5)
+
+ABOUT = """\
+Offline batch inference of LLMs: one committed outcome per request, whatever dies.
+
+  dray run requests.jsonl --model /models/llama --output out   run a batch
+  dray status --store out --watch                              follow it
+  dray resume JOB --store out                                  go on after a stop
+  dray doctor --model /models/llama                            is all here?
+"""
+
+RUN_EXAMPLES = """\
+Examples:
+
+  An OpenAI batch file:
+    dray run requests.jsonl --model /models/llama --output out
+
+  A column of a table, with a system prompt:
+    dray run tickets.csv --prompt-column text --max-tokens 64 \\
+      --system-prompt 'Answer in JSON.' --model hf://ORG/NAME --output out
+
+  A prompt made from columns, on a cluster that runs:
+    dray run 's3://bucket/*.parquet' --template 'Sentiment of: {text}' \\
+      --cluster 10.0.0.5:6379 --store env:STORE_URL \\
+      --model s3://bucket/llama --output s3://bucket/out
+
+  Engine arguments, as vLLM names them:
+    dray run requests.jsonl --model /models/llama --output out \\
+      --engine-arg max_model_len=4096 --engine-arg dtype=bfloat16
+"""
