@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import random
-import sqlite3
 import time
 from collections.abc import Callable, Generator
-from contextlib import closing, nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -21,13 +20,12 @@ from sqlalchemy.sql.elements import ColumnElement
 from dray.errors import StoreTransientError
 from dray.store.clock import Clock
 from dray.store.seam import translate
+from dray.store.sqlite_file import BUSY_SECONDS, PLAIN_USE, SqliteUse, leave, sqlite_engine
 from dray.store.turn import Turn
 from dray.store.urls import masked_url
 
 T = TypeVar("T")
 
-BUSY_SECONDS = 30.0
-"""How long one SQLite statement waits for another process's lock."""
 LOCK_SECONDS = 15.0
 """How long one PostgreSQL statement waits for another transaction's lock."""
 STATEMENT_SECONDS = 30.0
@@ -41,7 +39,6 @@ SILENCE_SECONDS = 40.0
 LONG_SILENCE_SECONDS = 3600.0
 """The same for what reads or changes whole tables."""
 
-_WAL_SAFE = (3, 51, 3)  # older libraries can corrupt a write-ahead log shared by several connections
 _READ = {"dray_begin": "BEGIN", "dray_hurried": False}
 _WRITE = {"dray_begin": "BEGIN IMMEDIATE", "dray_hurried": True}
 _LONG = {"dray_long": True, "dray_hurried": False}
@@ -82,15 +79,16 @@ def insert_ignoring(tx: Tx, table: Table) -> Any:
 class Database:
     """One database: an engine, a clock, and transactions that translate and retry errors."""
 
-    def __init__(self, url: URL, *, clock: Clock, patience: float) -> None:
+    def __init__(self, url: URL, *, clock: Clock, patience: float, sqlite_use: SqliteUse = PLAIN_USE) -> None:
         self.url = masked_url(url.render_as_string(hide_password=False))
         self.clock = clock
         self.patience = patience
-        self.engine = _engine(url)
+        self.engine = _engine(url, sqlite_use)
         self._driver_error: type[Exception] = self.engine.dialect.loaded_dbapi.Error
         self._readers = self.engine.execution_options(**_READ)
         self._writers = self.engine.execution_options(**_WRITE)
-        file = Path(url.database or "") if url.get_backend_name() == "sqlite" else None
+        ours = url.get_backend_name() == "sqlite" and not sqlite_use.read_only
+        file = Path(url.database or "") if ours else None
         self._turn = Turn(file, patience=BUSY_SECONDS) if file else None
 
     def read(self, work: Callable[[Tx], T], *, snapshot: bool = False, long: bool | None = None) -> T:
@@ -118,15 +116,11 @@ class Database:
     def close(self) -> None:
         """Closes all pooled connections; on SQLite, removes the files beside the database.
 
-        The journal stays while another process uses it.
+        The journal stays while another process uses it, and all of a file that is only read.
         """
         if self._turn is not None:
             self._turn.remove()
-            with (
-                suppress(sqlite3.Error, SQLAlchemyError),
-                closing(self.engine.raw_connection()) as connection,
-            ):
-                connection.cursor().execute("PRAGMA journal_mode = DELETE")
+            leave(self.engine)
         self.engine.dispose()
 
     def _patiently(self, engine: Engine, work: Callable[[Tx], T], turn: Turn | None) -> T:
@@ -152,12 +146,9 @@ class Database:
         raise failure
 
 
-def _engine(url: URL) -> Engine:
+def _engine(url: URL, sqlite_use: SqliteUse) -> Engine:
     if url.get_backend_name() == "sqlite":
-        engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS}, hide_parameters=True)
-        event.listen(engine, "connect", _prepare_sqlite)
-        event.listen(engine, "begin", _begin_sqlite)
-        return engine
+        return sqlite_engine(url, sqlite_use)
     defaults = {"application_name": "dray", **_NETWORK}
     engine = create_engine(
         url,
@@ -179,6 +170,9 @@ def _begin_postgres(connection: Connection) -> None:
     options = connection.get_execution_options()
     driver: Any = connection.connection.driver_connection
     driver.silence = LONG_SILENCE_SECONDS if options.get("dray_long") else SILENCE_SECONDS
+    if options.get("dray_begin") == _WRITE["dray_begin"]:
+        # An acknowledged row is on disk, whatever the server's default says.
+        connection.exec_driver_sql("SET LOCAL synchronous_commit = on")
     if options.get("dray_hurried"):
         # For this transaction alone, so that a pooler between us and the server does no harm.
         connection.exec_driver_sql(
@@ -225,23 +219,3 @@ def _until_silent(steps: Generator[Any, Any, T], seconds: float) -> Generator[An
     except StopIteration as end:
         result: T = end.value
         return result
-
-
-def _prepare_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
-    connection.isolation_level = None  # the begin event below decides how transactions start
-    run = connection.execute
-    run("PRAGMA page_size = 8192")  # matters to new files only; 7 answers of 1 KB a page, not 3
-    if sqlite3.sqlite_version_info >= _WAL_SAFE:
-        run("PRAGMA journal_mode = WAL")
-    else:
-        # The rollback journal, kept in place between commits. Its header is synced when a commit
-        # ends; deleting it instead would leave the last commit open to a power cut (that mode
-        # syncs no folder under FULL), and truncating it costs the file system more per sync.
-        run("PRAGMA journal_mode = PERSIST")
-    run("PRAGMA synchronous = FULL")
-    run("PRAGMA cache_size = -65536")
-
-
-def _begin_sqlite(connection: Connection) -> None:
-    # Python's driver starts deferred transactions, in which two readers can both decide to claim.
-    connection.exec_driver_sql(connection.get_execution_options()["dray_begin"])

@@ -175,8 +175,9 @@ def finish(tx: Tx, lease: ShardLease) -> None:
     missing = _get(tx, lease).remaining
     if missing:
         raise StoreFatalError(
-            f"job {lease.job_id!r}, shard {lease.number}: {missing} of its rows have no outcome; "
-            "a finished shard must have them all"
+            f"job {lease.job_id!r}, shard {lease.number}: {missing} of its rows have no outcome, though all "
+            "were committed: did the database go back in time (failover to a standby, a restored backup)? "
+            "A resume runs those rows again"
         )
     close_attempts(tx, lease.key, [lease.number], cause="DONE")
 

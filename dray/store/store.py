@@ -39,6 +39,7 @@ from dray.store.records import (
     Standing,
     StoredOutcome,
 )
+from dray.store.sqlite_file import PLAIN_USE, SqliteUse
 from dray.store.urls import parse_url
 
 if TYPE_CHECKING:
@@ -65,14 +66,17 @@ def open_store(
         patience: seconds for which later transactions are tried again after transient errors.
 
     Raises:
-        ConfigError: not a store's URL, or its driver is not installed.
+        ConfigError: not a store's URL, its driver is not installed, or a SQLite file that is to be made on
+            a network's file system. With ``create`` false it is opened to be read.
         StoreUnreachableError: no connection could be made, or nothing there and ``create`` is false.
         StoreFatalError: the schema is newer than this code, or the database is unusable.
     """
     parsed = parse_url(url)
+    use = PLAIN_USE
     if parsed.get_backend_name() == "sqlite":
+        use = SqliteUse.of(Path(parsed.database or ""), create=create)
         _prepare_file(Path(parsed.database or ""), create=create)
-    database = Database(parsed, clock=clock or DatabaseClock(), patience=patience)
+    database = Database(parsed, clock=clock or DatabaseClock(), patience=patience, sqlite_use=use)
     try:
         ensure_schema(database, create=create)
     except StoreTransientError as error:

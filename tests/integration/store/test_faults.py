@@ -15,6 +15,9 @@ from sqlalchemy import event
 
 from dray.errors import FencedError, StoreFatalError, StoreTransientError, StoreUnreachableError
 from dray.store import JobLease, Store, open_store
+from dray.store.clock import DatabaseClock
+from dray.store.connection import Database, Tx
+from dray.store.urls import parse_url
 from tests.support.postgres import PostgresServer
 from tests.support.stores import claimed, outcomes, ready_job
 
@@ -145,6 +148,22 @@ def test_a_damaged_or_foreign_file_is_refused(tmp_path: Path) -> None:
     foreign.write_text("no database " * 1000)
     with pytest.raises(StoreFatalError, match="not an SQLite database"):
         open_store(str(foreign))
+
+
+def test_an_acknowledged_row_is_on_disk_whatever_the_server_is_set_to(
+    postgres_url: str, postgres: PostgresServer
+) -> None:
+    name = postgres_url.rpartition("/")[2]
+    with postgres.connect() as connection:
+        connection.execute(f"ALTER DATABASE {name} SET synchronous_commit = off")
+    database = Database(parse_url(postgres_url), clock=DatabaseClock(), patience=1)
+
+    def setting(tx: Tx) -> str:
+        return str(tx.connection.exec_driver_sql("SHOW synchronous_commit").scalar_one())
+
+    assert database.read(setting) == "off"
+    assert [database.write(setting), database.write(setting, long=True)] == ["on", "on"]
+    database.close()
 
 
 def test_a_missing_store_is_not_made_unless_asked(tmp_path: Path, postgres: PostgresServer) -> None:
