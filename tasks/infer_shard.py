@@ -94,6 +94,7 @@ def _attempt(store: Store, work: ShardWork, backoff: Backoff) -> Ended:
             options=work.objects,
         ),
         tries=backoff.tries,
+        unread_seconds=backoff.unread_seconds,
         on_start=lambda replica: logger.info("on %s", lane_of(replica)),
     )
 
@@ -111,7 +112,7 @@ def _as_state(number: int, ended: Ended, backoff: Backoff) -> ShardReceipt | Sta
     if ended.how is How.STOPPED:
         return Completed(name="Stopped", message=f"shard {number}: the job goes no further")
     assert ended.decision is not None
-    backoff.note(ended.decision)
+    backoff.note(ended.decision, unread=ended.unread)
     return _after(ended.decision, f"{ended.decision.reason}; {ended.note}")
 
 

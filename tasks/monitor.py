@@ -23,7 +23,7 @@ from dray.report import Meter, Pulse
 from dray.store import Progress, Store
 from tasks.bulletin import Bulletin
 from tasks.noticing import Noticing
-from tasks.patience import SHORT_PATIENCE, StorePatience
+from tasks.patience import SHORT_PATIENCE, SpoolWatch, StorePatience
 from tasks.replicas import follow
 
 LOOK_EVERY = 1.0  # seconds
@@ -50,6 +50,7 @@ class Monitor:
         self._over = threading.Event()
         self._error: DrayError | None = None
         self._statuses: dict[str, ReplicaStatus] = {}
+        self._spool_watch = SpoolWatch(job.job_id, self._logger)
         self._meter = Meter()
         self._last_line = self._last_renewal = self._last_pace = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="dray-monitor", daemon=True)
@@ -131,6 +132,7 @@ class Monitor:
             self.stopping = True
         self._noticing.record()
         self._pool.settle()
+        self._spool_watch.look(store)
         pulse = self._pulse(store.progress(self._job.job_id))
         self._keep_pace(store, pulse)
         self._say(pulse)

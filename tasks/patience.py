@@ -1,4 +1,4 @@
-"""Bear a store that is away: said once a minute, and for as long as the table of causes says."""
+"""Bear a store or a spool that is away: said now and then, and for as long as the table of causes says."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ import math
 import time
 
 from dray.errors import FencedError, JobPausedError, StoreError, StoreFatalError
+from dray.job.attempt import SPOOL_AWAY
 from dray.spot.causes import STORE_PATIENCE
+from dray.store import Store
 
 SHORT_PATIENCE = 2.0
 """Seconds for one try of who has more to look after than the store."""
+
+SPOOL_LOOK_EVERY = 30.0
+"""Seconds between looks whether shards can read their requests."""
 
 _SAY_EVERY = 60.0  # seconds
 
@@ -50,3 +55,30 @@ class StorePatience:
             self._said = now
         if now - self._away_since > STORE_PATIENCE:
             raise JobPausedError("the store stays away; when it is back, `dray resume` goes on")
+
+
+class SpoolWatch:
+    """Says that shards cannot read their requests: each tries again by itself, on a node of its own."""
+
+    def __init__(self, job_id: str, logger: Logger) -> None:
+        self._job_id = job_id
+        self._logger = logger
+        self._known: int | None = None  # attempts that ended so; those of an earlier run are no news
+        self._looked = -math.inf
+
+    def look(self, store: Store) -> None:
+        """Look, now and then, and tell what is new."""
+        now = time.monotonic()
+        if now - self._looked < SPOOL_LOOK_EVERY:
+            return
+        self._looked = now
+        found = store.causes(self._job_id).get(SPOOL_AWAY, 0)
+        if self._known is not None and found > self._known:
+            self._logger.warning(
+                "the requests could not be read by %d attempts at shards (%s); they try again, and after "
+                "%.0f minutes the job is paused",
+                found - self._known,
+                SPOOL_AWAY,
+                STORE_PATIENCE / 60,
+            )
+        self._known = found

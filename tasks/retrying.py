@@ -67,10 +67,19 @@ class Backoff:
     delay: float = 0.0
     away_since: float | None = None
     """When the store was first found away (monotonic); None since it last answered."""
+    unread_since: float | None = None
+    """When the shard's requests were first found unreadable (monotonic); None since they last were read."""
     rng: random.Random = field(default_factory=random.Random)
 
-    def note(self, decision: Decision) -> None:
-        """An attempt ended so."""
+    def note(self, decision: Decision, *, unread: bool = False) -> None:
+        """An attempt ended so; ``unread`` where its requests could not be read.
+
+        That has a clock of its own: the database answers meanwhile.
+        """
+        if not unread:
+            self.unread_since = None
+        elif self.unread_since is None:
+            self.unread_since = time.monotonic()
         self.tries = self.tries + 1 if decision.cause is self.cause else 1
         self.cause = decision.cause
         self.delay = decision.delay
@@ -87,6 +96,11 @@ class Backoff:
     def away_seconds(self) -> float:
         """For how long the store has been away."""
         return 0.0 if self.away_since is None else time.monotonic() - self.away_since
+
+    @property
+    def unread_seconds(self) -> float:
+        """For how long the requests could not be read."""
+        return 0.0 if self.unread_since is None else time.monotonic() - self.unread_since
 
     def wait(self, stopped: Callable[[], bool]) -> None:
         """Wait before the next attempt, unless nobody wants it any more."""

@@ -20,7 +20,7 @@ from dray.job.splitting import parts_of
 from dray.requests.model import Outcome
 from dray.requests.objects import ObjectStoreOptions
 from dray.requests.spool import decode, index_of, read_shard
-from dray.spot.causes import Cause, Decision, Facts, decide
+from dray.spot.causes import STORE_PATIENCE, Cause, Decision, Facts, decide
 from dray.spot.effects import OnPrefect, OnRequest, OnShard, Wait
 from dray.spot.foreign import Sign
 from dray.spot.signs import ErrorFacts, facts_of
@@ -33,6 +33,9 @@ _CAPACITY_EVERY = 5.0  # seconds between looks whether any replica is ready
 _UNREAD = Wait(5.0, 60.0)  # before a shard whose requests could not be read is tried again
 NOT_THERE = "NOT_THERE"
 """How an attempt ends whose replica was gone before a row came to it: nobody's loss."""
+
+SPOOL_AWAY = "SPOOL_AWAY"
+"""How an attempt ends whose requests could not be read from the spool: counted, and nobody's loss."""
 
 _DEATHS = frozenset({Sign.LOST, Sign.ENGINE_DEAD, Sign.ENGINE_START, Sign.OOM})
 UNKNOWN_FACTS = NodeFacts(alive=None, draining=False, preempted=False, oom=False)
@@ -59,12 +62,16 @@ class How(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """The end of an attempt. ``note`` is for people: the node, and what was kept."""
+    """The end of an attempt. ``note`` is for people: the node, and what was kept.
+
+    ``unread``: its requests could not be read from the spool.
+    """
 
     how: How
     receipt: ShardReceipt | None = None
     decision: Decision | None = None
     note: str = ""
+    unread: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,8 +87,16 @@ class Work:
     ttl: float = SHARD_TTL
 
 
-def attempt(work: Work, *, tries: int = 0, on_start: Callable[[str], None] = lambda replica: None) -> Ended:
+def attempt(
+    work: Work,
+    *,
+    tries: int = 0,
+    unread_seconds: float = 0.0,
+    on_start: Callable[[str], None] = lambda replica: None,
+) -> Ended:
     """Wait for a place on a replica, and run the shard there. ``tries`` failed of one cause before this.
+
+    ``unread_seconds``: for so long, attempts at this shard could not read its requests.
 
     Raises:
         FencedError: another driver has the job.
@@ -108,7 +123,7 @@ def attempt(work: Work, *, tries: int = 0, on_start: Callable[[str], None] = lam
             options=work.options,
         )
     except Exception as error:  # noqa: BLE001  the table of causes knows what to do with each
-        return _Ending(work, lease, place, fed, tries).of(error)
+        return _Ending(work, lease, place, fed, tries, unread_seconds).of(error)
     return Ended(how=How.DONE, receipt=receipt)
 
 
@@ -190,6 +205,7 @@ class _Ending:
     place: _Place
     fed: Fed
     tries: int
+    unread_seconds: float
 
     @property
     def node(self) -> str | None:
@@ -199,6 +215,9 @@ class _Ending:
     def of(self, error: BaseException) -> Ended:
         """Decide, and carry it out; without the store the lease is left to lapse."""
         told = facts_of(error)
+        unread = isinstance(error, OSError)  # of all that an attempt touches, the spool alone raises these
+        if unread and told.sign is Sign.OTHER:
+            told = replace(told, sign=Sign.STORE_AWAY)  # of a network's file system: stale, not connected
         lost = told.sign in _DEATHS
         node_facts = self._node_facts() if lost else UNKNOWN_FACTS
         try:
@@ -222,6 +241,7 @@ class _Ending:
             expired=isinstance(error, ExpiredError) or standing.orders.expired,
             lapsed=told.sign is Sign.STORE_AWAY,
             lease_left=0.0,
+            store_seconds=self.unread_seconds if unread else 0.0,
             rows=standing.shard.remaining,
             alone=standing.shard.crashes > 0,  # the store has placed it so
             new_rows=standing.new_rows,
@@ -231,15 +251,19 @@ class _Ending:
             spent=budgets.spent(self.work.store, self.lease.job_id, self.node, event=event),
         )
         decision = decide(told, facts)
+        if unread:
+            decision = replace(decision, reason=self._unread_reason(decision, told))
         try:
-            receipt = self._carry_out(decision, standing, event)
-        except OSError as unread:
-            decision, receipt = self._put_off(decision, unread, event), None
+            receipt = self._carry_out(decision, standing, event, SPOOL_AWAY if unread else decision.cause)
+        except OSError as cannot:
+            decision, receipt, unread = self._put_off(decision, cannot, event), None, True
         shard = standing.shard
         kept = f"{self.place.host}: {shard.rows - shard.remaining} of {shard.rows} rows are kept"
         if isinstance(error, StoreError):  # its own words: they say what to do, and quote nothing
             kept = f"{error}; {kept}"
-        return Ended(how=_how(decision, receipt), receipt=receipt, decision=decision, note=kept)
+        return Ended(
+            how=_how(decision, receipt), receipt=receipt, decision=decision, note=kept, unread=unread
+        )
 
     def _node_facts(self) -> NodeFacts:
         try:
@@ -253,7 +277,16 @@ class _Ending:
             return loss_event(self.lease.replica or "", self.node, node_facts)
         return f"{self.lease.number}/{self.lease.epoch}"
 
-    def _carry_out(self, decision: Decision, standing: Standing, event: str) -> ShardReceipt | None:
+    def _unread_reason(self, decision: Decision, told: ErrorFacts) -> str:
+        paused = decision.effect.prefect is OnPrefect.PAUSE
+        since = f" for {STORE_PATIENCE / 60:.0f} minutes" if self.unread_seconds >= STORE_PATIENCE else ""
+        advice = "; look at its disk or object store: network, address, keys" if paused else ""
+        place = self.work.shard.uri
+        return f"{decision.cause}: the requests in {place} cannot be read{since} ({told.name}){advice}"
+
+    def _carry_out(
+        self, decision: Decision, standing: Standing, event: str, cause: str
+    ) -> ShardReceipt | None:
         store, lease = self.work.store, self.lease
         charged = budgets.charges(decision, self.node, event=event)
         on_shard = decision.effect.shard
@@ -270,31 +303,32 @@ class _Ending:
                 store.charge(lease.job_id, charged)
                 return self._refuse_rows(decision)
             else:
-                self._release(decision, charged)
+                self._release(decision, charged, cause)
         return None
 
     def _put_off(self, decision: Decision, unread: OSError, event: str) -> Decision:
         """Give the shard back for what it ended by: rows to split or to refuse cannot be read just now."""
         reason = f"{decision.reason}; its requests cannot be read just now ({type(unread).__name__})"
+        too_long = self.unread_seconds >= STORE_PATIENCE
         effect = replace(
             decision.effect,
             request=OnRequest.KEEP,
             code=None,
             shard=OnShard.RELEASE,
-            prefect=OnPrefect.RETRY,
+            prefect=OnPrefect.PAUSE if too_long else OnPrefect.RETRY,
             wait=_UNREAD,
         )
         delay = _UNREAD.seconds(self.tries, random.Random())  # noqa: S311  spreads load
         later = replace(decision, effect=effect, delay=delay, reason=reason)
         with suppress(StoreError):  # the lease ends by itself
-            self._release(later, budgets.charges(later, self.node, event=event))
+            self._release(later, budgets.charges(later, self.node, event=event), later.cause)
         return later
 
-    def _release(self, decision: Decision, charged: Sequence[Charge]) -> None:
+    def _release(self, decision: Decision, charged: Sequence[Charge], cause: str) -> None:
         reach(Point.RELEASE_BEFORE)
         self.work.store.release_shard(
             self.lease,
-            cause=decision.cause,
+            cause=cause,
             detail=decision.reason,
             suspect=decision.effect.shard is OnShard.SUSPECT,
             charged=charged,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 import os
 import socket
 import sys
@@ -15,19 +16,26 @@ from typing import Any
 
 import pytest
 
-from dray.errors import CancelledError, ExpiredError, InputError, JobPausedError
+from dray.cluster.losses import NodeFacts
+from dray.errors import CancelledError, ExpiredError, InputError, InterruptedShardError, JobPausedError
 from dray.job import attempt as attempts
 from dray.job import heeding, ingesting
-from dray.job.attempt import Work, _placed
+from dray.job.attempt import SPOOL_AWAY, Work, _placed
 from dray.job.ingesting import ingest_job
 from dray.job.opening import OpenJob, open_job
 from dray.job.settings import JobSettings
 from dray.requests import RowDefaults, ingest, source_of, tables
 from dray.requests.readers import read_rows
 from dray.requests.sources import RowShape, SqlQuery
+from dray.requests.spool import read_shard
 from dray.requests.tables import query_rows
+from dray.spot.causes import STORE_PATIENCE
 from dray.store import JobState, ReplicaRow, ReplicaState, Store, open_store
+from tasks.infer_shard import ShardWork, _backoffs, infer_shard
+from tasks.patience import SpoolWatch
+from tasks.retrying import NO_WAIT_VARIABLE, Backoff
 from tests.support.postgres import PostgresServer
+from tests.support.s3_emulator import EmulatorProcess
 
 pytestmark = pytest.mark.integration
 
@@ -187,6 +195,68 @@ def placing(open_one: Open) -> Iterator[tuple[Store, Work]]:
     with open_store(job.settings.store_url, create=False) as store:
         store.put_replicas(job.lease, [_replica(ReplicaState.GONE)])
         yield store, Work(store=store, job=job.lease, shard=shard, replicas=_none(), owner="worker")
+
+
+@pytest.fixture
+def emulator(tmp_path: Path) -> Iterator[EmulatorProcess]:
+    (tmp_path / "s3" / "bucket").mkdir(parents=True)
+    server = EmulatorProcess(tmp_path / "s3")
+    yield server
+    server.stop()
+
+
+class _Alive:
+    """A replica that lives: nothing is ever fed to it."""
+
+    name = "r"
+
+    def find(self, _: str) -> Any:
+        return self
+
+    def facts(self, *_: object) -> NodeFacts:
+        return attempts.UNKNOWN_FACTS
+
+    def check(self) -> None: ...
+
+    def abort(self, _: str) -> None: ...
+
+
+def test_a_spool_that_cannot_be_read_pauses_the_job_after_half_an_hour(
+    open_one: Open,
+    emulator: EmulatorProcess,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The object store is away, the database answers all the time: it has a clock of its own."""
+    job = open_one()
+    [shard] = ingest_job(job, replicas=1)
+    (emulator.root / "bucket" / "spool.jsonl").write_bytes(Path(shard.uri).read_bytes())
+    monkeypatch.setenv(NO_WAIT_VARIABLE, "1")
+    monkeypatch.setattr("tasks.infer_shard._RayReplicas", _Alive)
+    monkeypatch.setattr("tasks.infer_shard.get_run_logger", logging.getLogger)
+    monkeypatch.setitem(_backoffs, ("job", 0), backoff := Backoff())
+    with open_store(job.settings.store_url, create=False) as store:
+        store.put_replicas(job.lease, [_replica(ReplicaState.READY)])
+        store.move_shards(job.lease, "s3://bucket/spool.jsonl")
+        [shard] = store.shards("job")
+        assert sum(map(len, read_shard(shard.uri, 0, shard.length, options=emulator.options))) == 20
+        emulator.stop()
+        work = ShardWork(
+            job=job.lease, shard=shard, store_url=job.settings.store_url, objects=emulator.options
+        )
+        watch = SpoolWatch("job", logging.getLogger())
+        watch.look(store)
+        with pytest.raises(InterruptedShardError, match=r"s3://bucket/spool.jsonl cannot be read"):
+            infer_shard.fn(0, work)
+        watch._looked = -1e9
+        watch.look(store)
+        assert "could not be read by 1 attempts" in caplog.text
+        assert backoff.unread_since is not None
+        backoff.unread_since -= STORE_PATIENCE
+        with pytest.raises(JobPausedError, match=r"cannot be read for 30 minutes.*`dray resume` goes on"):
+            infer_shard.fn(0, work)
+        assert store.causes("job") == {SPOOL_AWAY: 2}
+        assert store.charges("job") == []
 
 
 def _replica(state: ReplicaState) -> ReplicaRow:

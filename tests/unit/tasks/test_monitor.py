@@ -47,6 +47,7 @@ class _Watched:
             "orders": ORDERS,
             "progress": PROGRESS,
             "merge_job_info": None,
+            "causes": {},
         }
         store = SimpleNamespace(**{name: called(name, found, of_store=True) for name, found in names.items()})
 
