@@ -74,9 +74,11 @@ class Point(StrEnum):
     FINALISE_BEFORE = "finalise.before"
     """All rows have an outcome; no output is begun."""
     FINALISE_WRITTEN = "finalise.written"
-    """Outputs and error rows are complete under temporary names; neither has its own."""
+    """Outputs and report are complete as drafts; none has its name, and the store knows of none."""
+    FINALISE_RECORDED = "finalise.recorded"
+    """The store has recorded the drafts as the job's files; none has its name."""
     FINALISE_RENAMED = "finalise.renamed"
-    """One output file has its name; reached once a file: errors first, then answers."""
+    """One file has its name; reached once a file: errors first, then answers, then the report."""
     FINALISE_AFTER = "finalise.after"
     """The job is in its final state; nobody was told."""
 

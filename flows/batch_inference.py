@@ -16,7 +16,7 @@ from dray.engine import EngineSpec
 from dray.engine.declared import refuse_arguments
 from dray.errors import CancelledError, ExpiredError
 from dray.job.expiring import expire
-from dray.job.finalising import JobResult, ReplicaAccount
+from dray.job.finalising import JobResult, ReplicaAccount, cancelled_message
 from dray.job.ingesting import engine_kind, open_shards
 from dray.job.ledger import JobLedger
 from dray.job.opening import OpenJob
@@ -71,6 +71,7 @@ def batch_inference(
     format: Literal["jsonl", "parquet"] = "jsonl",  # noqa: A002
     completion_window: str | None = None,
     resume: bool = False,
+    overwrite: bool = False,
 ) -> JobResult | State:
     """Run every request of the input through the model, once, and keep each result in SQL.
 
@@ -92,12 +93,13 @@ def batch_inference(
         format: Format of output and errors.
         completion_window: 24h, 90m: what is unfinished so long after the job was created becomes error rows.
         resume: Go on with the job, too, if it was cancelled.
+        overwrite: Replace files of others in the output folder; they are refused otherwise.
     """
     started = time.time()
     settings = job_settings(
         inputs=input, model=model, output=output, job_id=job_id, rows=rows, sampling=sampling,
         engine=engine, store=store, cluster=cluster, objects=objects, output_format=format,
-        completion_window=completion_window,
+        completion_window=completion_window, overwrite=overwrite,
     )  # fmt: skip
     where = cluster_settings(cluster)
     if where.address is None and settings.engine == "vllm":  # other clusters have a vLLM of their own
@@ -107,7 +109,7 @@ def batch_inference(
     except CancelledError as error:
         return Cancelled(message=str(error))
     if result.state == JobState.CANCELLED:
-        return Cancelled(message=f"job {result.job_id} was cancelled; finished rows are kept")
+        return Cancelled(message=cancelled_message(result.job_id))
     return result
 
 

@@ -36,6 +36,7 @@ def job_settings(
     objects: str | None,
     output_format: OutputFormat,
     completion_window: str | None = None,
+    overwrite: bool = False,
 ) -> JobSettings:
     """The settings of a job.
 
@@ -71,6 +72,7 @@ def job_settings(
         stall_seconds=engine.stall_seconds,
         shard_rows=engine.shard_rows,
         completion_window=seconds_of(completion_window),
+        overwrite=overwrite,
         job_id=job_id,
         skip_invalid=rows.skip_invalid,
         format=output_format,

@@ -9,7 +9,7 @@ from prefect.artifacts import create_link_artifact, create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 
 from dray.errors import StoreError
-from dray.job.finalising import JobResult, ReplicaAccount, finalise_job
+from dray.job.finalising import JobResult, ReplicaAccount, cancelled_message, finalise_job
 from dray.job.opening import OpenJob
 from dray.job.timeline import Timeline
 from dray.report import ReportData, render_markdown
@@ -27,8 +27,11 @@ def finalise(
     result = finalise_job(job, timeline, replicas, state=state)
     data = _given_back(job)
     if data is not None:
-        _show(job, data, _link(result.report))
-    get_run_logger().info("job %s is %s: report at %s", result.job_id, result.state, result.report)
+        _show(job, data, result.report)
+    if result.report is None:
+        get_run_logger().info(cancelled_message(result.job_id))
+    else:
+        get_run_logger().info("job %s is %s: report at %s", result.job_id, result.state, result.report)
     return result
 
 
@@ -43,11 +46,14 @@ def _given_back(job: OpenJob) -> ReportData | None:
         return None
 
 
-def _show(job: OpenJob, data: ReportData, link: str) -> None:
+def _show(job: OpenJob, data: ReportData, uri: str | None) -> None:
     """The report in the UI is for people: its API being away must not fail a job that is done."""
     try:
         report = render_markdown(data)
         create_markdown_artifact(report, key="batch-report", description=f"Job {job.job_id}")
+        if uri is None:
+            return
+        link = _link(uri)
         # A browser opens a local file only when its address is typed.
         create_link_artifact(link, key="batch-report-html", link_text=link, description="The HTML report")
     except Exception as error:  # noqa: BLE001  see above

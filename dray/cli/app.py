@@ -42,6 +42,9 @@ StoreOption = Annotated[
     ),
 ]  # fmt: skip
 
+_OVERWRITE_HELP = "Replace files of others in the output folder."
+Overwrite = Annotated[bool, Parameter(name="--overwrite", negative=(), help=_OVERWRITE_HELP)]
+
 
 def run_app(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code."""
@@ -155,6 +158,9 @@ def run(
         bool,
         Parameter(group=PLACE, name="--resume", negative=(), help="Go on with the job if it was cancelled."),
     ] = False,
+    overwrite: Annotated[
+        bool, Parameter(name="--overwrite", group=OUTPUT, negative=(), help=_OVERWRITE_HELP)
+    ] = False,
     json: Annotated[bool, Parameter(name="--json", group=OUTPUT, negative=(), help=_JSON_HELP)] = False,
 ) -> int:
     """Run a batch of requests, or go on with it where it stopped.
@@ -194,6 +200,7 @@ def run(
         "format": format_,
         "completion_window": completion_window,
         "resume": resume_,
+        "overwrite": overwrite,
     }
     output.stage(introduction(parameters))
     from dray.cli.running import run_job  # takes a second: the line above comes first
@@ -206,13 +213,15 @@ def _given(**options: Any) -> dict[str, Any]:
 
 
 @app.command
-def resume(job_id: str, /, *, store: StoreOption = None, json: Json = False) -> int:
+def resume(
+    job_id: str, /, *, store: StoreOption = None, overwrite: Overwrite = False, json: Json = False
+) -> int:
     """Go on with a job that was stopped, with the settings it was started with."""
     output.stage(f"job {job_id}: reading how it was started")
     from dray.cli.jobs import recipe_of
     from dray.cli.running import run_job
 
-    parameters = {**recipe_of(job_id, store), "resume": True}
+    parameters = {**recipe_of(job_id, store), "resume": True, "overwrite": overwrite}
     output.stage(introduction(parameters))
     return run_job(parameters, json=json)
 
@@ -261,12 +270,13 @@ def export(
     output_: Annotated[str, Parameter(name="--output", help="Folder or URI for the files.")],
     format_: Annotated[Literal["jsonl", "parquet"], Parameter(name="--format")] = "jsonl",
     store: StoreOption = None,
+    overwrite: Overwrite = False,
     json: Json = False,
 ) -> int:
-    """Write the finished rows of a job to files, while it runs or later."""
+    """Write the finished rows of a job to files in another folder, while it runs or later."""
     from dray.cli.jobs import export_job
 
-    return export_job(job_id, absolute(output_), format_, store, json=json)
+    return export_job(job_id, absolute(output_), format_, store, overwrite=overwrite, json=json)
 
 
 @app.command

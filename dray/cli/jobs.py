@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from dray.cli import output
 from dray.cli.facts import facts_of
 from dray.errors import ConfigError
 from dray.job.driverless import cancel_or_ask
-from dray.store import Store, open_store
+from dray.store import Job, Store, open_store
 from dray.store.store import PATIENCE
 
 HIDDEN_INPUT = "DRAY_INPUT_URL"
@@ -77,14 +78,36 @@ def cancel_job(job_id: str, reference: str | None, *, json: bool) -> int:
     return 0
 
 
-def export_job(job_id: str, directory: str, form: Any, reference: str | None, *, json: bool) -> int:
-    """Write finished rows to files."""
-    from dray.requests import check_writable, write_outputs
+def export_job(
+    job_id: str, directory: str, form: Any, reference: str | None, *, overwrite: bool = False, json: bool
+) -> int:
+    """Write finished rows to files, in a folder that is no job's own.
+
+    Raises:
+        ConfigError: the folder holds files of others, and may not be given to the export.
+    """
+    from dray.job.opening import owner_of_job
+    from dray.requests import check_writable, folders, write_outputs
+    from dray.requests.drafts import Stage
+    from dray.requests.files import join
 
     check_writable(directory)
     with store_at(reference) as store:
-        store.get_job(job_id)
-        written = write_outputs(store.outcomes(job_id), directory=directory, format=form)
+        job = store.get_job(job_id)
+        owner = owner_of_job(job).of_export
+        if not overwrite:
+            _refuse_own_folder(job, directory)
+            names = [f"output.{form}", f"errors.{form}"]
+            folders.refuse_foreign(directory, owner, names)
+        folders.take(directory, owner, overwrite=overwrite)
+        work = join(join(directory, folders.WORK), job_id)
+        written = write_outputs(
+            store.outcomes(job_id),
+            directory=directory,
+            format=form,
+            stage=Stage(folder=work, tag=f"x{secrets.token_hex(4)}"),
+            confirm=lambda _infos: folders.confirm(directory, owner),
+        )
     files = {
         name: {"uri": info.uri, "size": info.size, "sha256": info.sha256}
         for name, info in written.files.items()
@@ -95,6 +118,15 @@ def export_job(job_id: str, directory: str, form: Any, reference: str | None, *,
         for facts in files.values():
             output.say(str(facts["uri"]))
     return 0
+
+
+def _refuse_own_folder(job: Job, directory: str) -> None:
+    """Whether the job has marked its folder or not: an earlier version of dray did not."""
+    if job.settings.get("output") == directory:
+        raise ConfigError(
+            f"{directory}: the folder belongs to job {job.job_id}, whose files come there when it is done; "
+            "name another one with --output, or replace its files with --overwrite"
+        )
 
 
 def rewrite_report(job_id: str, path: str, reference: str | None, *, json: bool) -> int:

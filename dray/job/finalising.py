@@ -1,4 +1,7 @@
-"""End a job: write its outputs from the store, account for it, and render its report."""
+"""End a job: write its outputs from the store, account for it, and render its report.
+
+A cancelled job publishes nothing: its rows are in the store, and `dray export` writes them.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,11 @@ from typing import Any
 from dray import __version__
 from dray.errors import StoreFatalError
 from dray.job.opening import OpenJob, describe
+from dray.job.publishing import job_drafts, publish
 from dray.job.retried import retries
 from dray.job.timeline import Timeline
 from dray.report import Attempt, Counts, Moments, OutputFile, Replica, ReportData, Tally, render_html
-from dray.requests.files import join, write_atomic
-from dray.requests.output import Written, write_outputs
+from dray.requests.output import Written, fill
 from dray.store import JobState, Store, open_store
 from dray.triggers import Point, reach
 
@@ -49,11 +52,19 @@ class JobResult:
     cost: float | None
     output: str | None
     errors: str | None
-    report: str
+    report: str | None
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
         return dict(self.__dict__)
+
+
+def cancelled_message(job_id: str) -> str:
+    """What to tell of a job that was cancelled: it has no files."""
+    return (
+        f"job {job_id} was cancelled; its finished rows are kept, and `dray export {job_id} --output FOLDER` "
+        "writes them to files"
+    )
 
 
 def finalise_job(
@@ -65,10 +76,12 @@ def finalise_job(
 ) -> JobResult:
     """Write outputs and report, and move the job to ``state``. Doing it twice gives the same output bytes.
 
-    A run that found every row finished leaves the job's result and report in the store as they are.
+    A run that found every row finished leaves the job's result and report in the store as they are. A job
+    that is cancelled gets a result and a report in the store, and no files.
 
     Raises:
         FencedError: another driver has the job; nothing more is published.
+        JobFailedError: the files cannot be written, or the folder was given to another job.
         StoreFatalError: rows and counters do not add up; nothing is published.
     """
     settings = job.settings
@@ -78,24 +91,52 @@ def finalise_job(
             store.set_job_state(job.lease, JobState.FINALIZING)
         reach(Point.FINALISE_BEFORE)
         tally = Tally(since=job.opened)
-        with timeline.phase("finalise"):
-            written = write_outputs(
-                store.outcomes(job.job_id),
-                directory=settings.output,
-                format=settings.format,
-                observe=tally.observe,
-                confirm=lambda: store.renew_job(job.lease),
-                options=settings.objects,
-            )
-        data = _report_data(store, job, tally, timeline, replicas, written, state)
-        told = _told(store, job, state)
-        uri = _publish_report(store, job, data if told is None else replace(told, files=data.files))
-        result = _result(data, written, uri)
-        if told is None:
-            store.set_job_summary(job.lease, {"result": result.as_dict(), "report": data.to_json()})
+        if state is JobState.CANCELLED:
+            result = _account(store, job, tally, timeline, replicas)
+        else:
+            result = _publish(store, job, tally, timeline, replicas, state)
         store.set_job_state(job.lease, state)
         reach(Point.FINALISE_AFTER)
     return result
+
+
+def _publish(
+    store: Store,
+    job: OpenJob,
+    tally: Tally,
+    timeline: Timeline,
+    replicas: Sequence[ReplicaAccount],
+    state: JobState,
+) -> JobResult:
+    with job_drafts(store, job) as drafts:
+        with timeline.phase("finalise"):
+            written = fill(
+                drafts, store.outcomes(job.job_id), format=job.settings.format, observe=tally.observe
+            )
+        data = _report_data(store, job, tally, timeline, replicas, _files(written), state)
+        told = _told(store, job, state)
+        report = drafts.open("report.html")
+        report.write(render_html(data if told is None else replace(told, files=data.files)).encode())
+        result = _result(data, written, report.uri)
+        publish(store, job, drafts, _summary(result, data) if told is None else None)
+    return result
+
+
+def _account(
+    store: Store, job: OpenJob, tally: Tally, timeline: Timeline, replicas: Sequence[ReplicaAccount]
+) -> JobResult:
+    """What a cancelled job came to."""
+    with timeline.phase("finalise"):
+        for page in store.outcomes(job.job_id):
+            tally.observe(page)
+    data = _report_data(store, job, tally, timeline, replicas, (), JobState.CANCELLED)
+    result = _result(data, None, None)
+    store.set_job_summary(job.lease, _summary(result, data))
+    return result
+
+
+def _summary(result: JobResult, data: ReportData) -> dict[str, Any]:
+    return {"result": result.as_dict(), "report": data.to_json()}
 
 
 def _told(store: Store, job: OpenJob, state: JobState) -> ReportData | None:
@@ -113,7 +154,7 @@ def _report_data(
     tally: Tally,
     timeline: Timeline,
     replicas: Sequence[ReplicaAccount],
-    written: Written,
+    files: tuple[OutputFile, ...],
     state: JobState,
 ) -> ReportData:
     measures = tally.snapshot()
@@ -139,7 +180,7 @@ def _report_data(
         replicas=tuple(_replica(account) for account in replicas),
         interruptions=sum(causes.get(cause, 0) for cause in ("SPOT", "NODE_LOSS", "DRIVER_LOST")),
         retries=causes,
-        files=_files(written),
+        files=files,
         environment=_environment(),
         settings={k: v if isinstance(v, str | int | float | bool) or v is None else str(v)
                   for k, v in describe(job.settings).items()},
@@ -203,15 +244,7 @@ def _cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _publish_report(store: Store, job: OpenJob, data: ReportData) -> str:
-    uri = join(job.settings.output, "report.html")
-    with write_atomic(uri, options=job.settings.objects) as file:
-        file.write(render_html(data).encode())
-        store.renew_job(job.lease)  # who was frozen until another had the job publishes nothing
-    return uri
-
-
-def _result(data: ReportData, written: Written, report: str) -> JobResult:
+def _result(data: ReportData, written: Written | None, report: str | None) -> JobResult:
     counts = data.counts
     return JobResult(
         job_id=data.job_id,
@@ -231,7 +264,7 @@ def _result(data: ReportData, written: Written, report: str) -> JobResult:
         interruptions=data.interruptions,
         retries=dict(data.retries),
         cost=data.cost.total if data.cost else None,
-        output=written.output.uri,
-        errors=written.errors.uri,
+        output=written.output.uri if written else None,
+        errors=written.errors.uri if written else None,
         report=report,
     )

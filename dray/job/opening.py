@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import time
+import uuid
 from dataclasses import dataclass
 
 from dray.engine.unsafe import refuse_unsafe
+from dray.errors import DrayError
 from dray.job import driven
 from dray.job.driver import driver_name, is_gone
 from dray.job.identity import derived_job_id, fingerprint_of
 from dray.job.model_files import checked_weights, refuse_misfit, refuse_typo
 from dray.job.settings import JobSettings
 from dray.requests.files import check_writable
-from dray.store import JobLease, Store, open_store
+from dray.requests.folders import Owner, refuse_foreign, take
+from dray.store import Job, JobLease, Store, open_store
 from dray.store.store import PATIENCE
 from dray.triggers import Point, reach
 from dray.weights import Manifest
 
 DRIVER_TTL = 60.0  # seconds; renewed every quarter of it
+IDENTITY = "identity"
+"""Where a job's ``info`` has its identity."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +31,8 @@ class OpenJob:
 
     ``skipped`` rows were terminal when it was opened. ``started`` and ``opened`` are seconds since 1970: when
     the run began by this machine's clock, and when the job was opened by the store's, which says when rows
-    were committed. ``weights`` is the state of a model in an object store.
+    were committed. ``weights`` is the state of a model in an object store. ``identity`` is the job's alone,
+    in all stores.
     """
 
     job_id: str
@@ -37,6 +43,12 @@ class OpenJob:
     started: float
     opened: float
     weights: Manifest | None = None
+    identity: str = ""
+
+    @property
+    def owner(self) -> Owner:
+        """As the output folder names the job."""
+        return Owner(job_id=self.job_id, identity=self.identity)
 
 
 def open_job(settings: JobSettings, *, started: float | None = None, resume: bool = False) -> OpenJob:
@@ -45,7 +57,8 @@ def open_job(settings: JobSettings, *, started: float | None = None, resume: boo
     One that was cancelled goes on with ``resume`` only: a restart policy repeats commands by itself.
 
     Raises:
-        ConfigError: a setting, the model, the output or the store cannot be used.
+        ConfigError: a setting, the model, the output or the store cannot be used, or the output folder
+            belongs to another job.
         InputError: the input is missing.
         JobChangedError: the id belongs to a job with other content; names what changed.
         JobBusyError: another live process drives it.
@@ -57,10 +70,12 @@ def open_job(settings: JobSettings, *, started: float | None = None, resume: boo
         fingerprint = fingerprint_of(settings, weights)
         job_id = settings.job_id or derived_job_id(settings, fingerprint)
         known = store.find_job(job_id)
+        _refuse_foreign(settings, job_id, known)
         kept = describe(settings) | {"recipe": dict(settings.recipe)}
         store.create_job(job_id, fingerprint=fingerprint, settings=kept)
         lease = store.claim_job(job_id, driver_name(), ttl=DRIVER_TTL, takeover=is_gone, resume=resume)
         reach(Point.JOB_CLAIMED)
+        identity = _take_folder(store, settings, lease)
         store.set_expiry(lease, settings.completion_window)
         counts = store.counts(job_id)
         now = store.now()
@@ -73,9 +88,44 @@ def open_job(settings: JobSettings, *, started: float | None = None, resume: boo
             started=started or time.time(),
             opened=now,
             weights=weights,
+            identity=identity,
         )
     driven.note(job)
     return job
+
+
+def owner_of_job(job: Job) -> Owner:
+    """As output folders name the job; one of an earlier version of dray is told by when it was created."""
+    return Owner(job_id=job.job_id, identity=job.info.get(IDENTITY) or f"of {job.created_at!r}")
+
+
+def _refuse_foreign(settings: JobSettings, job_id: str, known: Job | None) -> None:
+    """Before the job is created: an output folder with the files of others is refused."""
+    if settings.overwrite:
+        return
+    identity = known.info.get(IDENTITY) if known is not None else None
+    refuse_foreign(
+        settings.output,
+        Owner(job_id=job_id, identity=identity) if identity else None,
+        [f"output.{settings.format}", f"errors.{settings.format}", "report.html"],
+        legacy=known is not None and not identity and known.settings.get("output") == settings.output,
+        options=settings.objects,
+    )
+
+
+def _take_folder(store: Store, settings: JobSettings, lease: JobLease) -> str:
+    """Mark the output folder as the job's; returns the job's identity."""
+    identity: str = store.get_job(lease.job_id).info.get(IDENTITY, "")
+    if not identity:
+        identity = uuid.uuid4().hex
+        store.merge_job_info(lease, {IDENTITY: identity})
+    owner = Owner(job_id=lease.job_id, identity=identity)
+    try:
+        take(settings.output, owner, overwrite=settings.overwrite, options=settings.objects)
+    except DrayError:
+        store.release_job(lease)
+        raise
+    return identity
 
 
 def check_settings(settings: JobSettings) -> Manifest | None:

@@ -10,6 +10,7 @@ from typing import Any
 from dray.errors import ConfigError
 from dray.requests.addresses import refuse_secret
 from dray.requests.files import join
+from dray.requests.folders import WORK
 from dray.requests.objects import ObjectStoreOptions
 from dray.requests.output import OutputFormat
 from dray.requests.readers import Limits
@@ -28,7 +29,8 @@ class JobSettings:
     out of the repr. ``model_objects`` reach the model, where that takes others than ``objects``. ``bundles``
     is where what engines compile is kept for the next ones: a folder or URI, nowhere when None. An engine
     that gets no further with its requests for ``stall_seconds`` is ended. What is unfinished
-    ``completion_window`` seconds after the job was created becomes error rows; None for never. ``shard_rows``
+    ``completion_window`` seconds after the job was created becomes error rows; None for never. ``overwrite``
+    gives the job an output folder that holds files of others. ``shard_rows``
     None leaves to the planner how many rows a shard has; there are at most 512 shards either way. ``recipe``
     is what a caller needs to start the same job again, in its own terms and without secrets; the store keeps
     it.
@@ -52,6 +54,7 @@ class JobSettings:
     bundles: str | None = None
     stall_seconds: float = 600.0
     completion_window: float | None = None
+    overwrite: bool = False
     recipe: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -82,7 +85,7 @@ class JobSettings:
 
     def work(self, job_id: str) -> str:
         """The folder of the job's own files."""
-        return join(join(self.output, ".dray"), job_id)
+        return join(join(self.output, WORK), job_id)
 
     def spool(self, job_id: str, epoch: int) -> str:
         """The file in which the driver of an epoch keeps every valid request of the job."""

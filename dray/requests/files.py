@@ -161,20 +161,20 @@ class AtomicFile:
     @contextmanager
     def reread(self) -> Iterator[IO[bytes]]:
         """What was written so far, open for reading."""
-        with _writing(self.uri):
+        with writing(self.uri):
             self._file.flush()
         with self._path.open("rb") as file:
             yield file
 
     def sync(self) -> None:
         """Everything on the disk."""
-        with _writing(self.uri):
+        with writing(self.uri):
             self._file.flush()
             os.fsync(self._file.fileno())
 
     def close(self) -> None:
         """Let go of the file below."""
-        with _writing(self.uri):
+        with writing(self.uri):
             self._file.close()
 
     def discard(self) -> None:
@@ -195,7 +195,7 @@ class AtomicFile:
     def _start(self) -> None:
         self.size = 0
         self._sha256 = hashlib.sha256()
-        with _writing(self.uri):
+        with writing(self.uri):
             self._file = _open_locked(self._path)
 
 
@@ -216,16 +216,16 @@ def write_atomic(
         ):
             yield file
             file.close()
-            with _writing(uri):
+            with writing(uri):
                 objects.upload(file._path, uri, options)
         return
     target = local_path(uri)
-    with _writing(uri):
+    with writing(uri):
         target.parent.mkdir(parents=True, exist_ok=True)
     with _atomic(uri, target.parent, hashed) as file:
         yield file
         file.sync()
-        with _writing(uri):
+        with writing(uri):
             file._path.replace(target)
             sync(target.parent)
 
@@ -233,7 +233,7 @@ def write_atomic(
 @contextmanager
 def _atomic(uri: str, folder: Path, hashed: bool) -> Iterator[AtomicFile]:
     name = uri.rpartition("/")[2]
-    _clear(folder, name)
+    clear(folder, name)
     path = folder / f".{name}.{secrets.token_hex(4)}.part"
     file = None
     try:
@@ -256,16 +256,22 @@ def _open_locked(path: Path) -> IO[bytes]:
         file.close()  # somebody who clears up was there between the two calls
 
 
-def _clear(folder: Path, name: str) -> None:
-    """Remove what writers of this file left that were killed: nobody holds its lock."""
-    for path in folder.glob(f".{glob.escape(name)}.????????.part"):
+def clear(folder: Path, name: str) -> None:
+    """Remove what writers of this file left that were killed."""
+    clear_abandoned(folder, f".{glob.escape(name)}.????????.part")
+
+
+def clear_abandoned(folder: Path, pattern: str) -> None:
+    """Remove files that nobody holds the lock of."""
+    for path in folder.glob(pattern):
         with suppress(OSError), path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             path.unlink()
 
 
 @contextmanager
-def _writing(uri: str) -> Iterator[None]:
+def writing(uri: str) -> Iterator[None]:
+    """Turn errors of writing ``uri`` into a JobFailedError that names it."""
     try:
         yield
     except OSError as error:
@@ -310,7 +316,7 @@ def remove(uri: str, *, options: ObjectStoreOptions | None = None) -> None:
         objects.delete(uri, options)
     else:
         path = local_path(uri)
-        _clear(path.parent, path.name)
+        clear(path.parent, path.name)
         path.unlink()
 
 

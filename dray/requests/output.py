@@ -5,15 +5,14 @@ The bytes depend on the rows alone: not on how they were paged, nor on when they
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
-from dray.requests.files import AtomicFile, FileInfo, join, write_atomic
+from dray.requests.drafts import Draft, Drafts, Stage
+from dray.requests.files import FileInfo
 from dray.requests.lines import answer_line, error_line, page_of
 from dray.requests.objects import ObjectStoreOptions
-from dray.triggers import Point, reach
 
 OutputFormat = Literal["jsonl", "parquet"]
 Page = Sequence[tuple[Any, ...]]
@@ -53,41 +52,44 @@ def write_outputs(
     directory: str,
     format: OutputFormat = "jsonl",  # noqa: A002  the user's word for it
     observe: Callable[[PageT], None] | None = None,
-    confirm: Callable[[], object] = lambda: None,
+    stage: Stage | None = None,
+    confirm: Callable[[Mapping[str, FileInfo]], None] = lambda _infos: None,
     options: ObjectStoreOptions | None = None,
 ) -> Written:
-    """Write answers and error rows of a job into ``directory``, both files whole or not at all.
+    """Write answers and error rows of a job into ``directory``, each file whole or not at all.
+
+    ``confirm`` is called when all is written and no file has its name: what it raises leaves things as they
+    were. Arguments and errors else as :func:`fill` and :class:`dray.requests.drafts.Drafts` have them.
+    """
+    with Drafts(directory, stage=stage, options=options) as drafts:
+        written = fill(drafts, pages, format=format, observe=observe)
+        drafts.publish(confirm)
+    return written
+
+
+def fill(
+    drafts: Drafts,
+    pages: Iterable[PageT],
+    *,
+    format: OutputFormat = "jsonl",  # noqa: A002  the user's word for it
+    observe: Callable[[PageT], None] | None = None,
+) -> Written:
+    """Write answers and error rows into drafts of both files, which are safe then and have no names yet.
 
     ``pages`` hold tuples whose first fields are those of Outcome, in index order. ``observe`` sees each page
-    as it passes. ``confirm`` is called when all is written and neither has its name: what it raises leaves
-    things as they were. Raises JobFailedError where the place takes no more.
+    as it passes. Raises JobFailedError where the place takes no more.
     """
-    with ExitStack() as stack:
-        names = [f"{name}.{format}" for name in ("output", "errors")]
-        uris = [join(directory, name) for name in names]
-        output, errors = (stack.enter_context(_published(uri, options)) for uri in uris)
-        writer = _writer(format, output, errors)
-        for page in pages:
-            writer.add(page)
-            if observe is not None:
-                observe(page)
-        writer.close()
-        for file in (output, errors):
-            file.sync()  # a full disk says so now, while neither has its name
-        reach(Point.FINALISE_WRITTEN)
-        confirm()
-        infos = [file.info() for file in (output, errors)]
-    return Written(files=dict(zip(names, infos, strict=True)))
+    output, errors = (drafts.open(f"{name}.{format}") for name in ("output", "errors"))
+    writer = _writer(format, output, errors)
+    for page in pages:
+        writer.add(page)
+        if observe is not None:
+            observe(page)
+    writer.close()
+    return Written(files=drafts.settle())
 
 
-@contextmanager
-def _published(uri: str, options: ObjectStoreOptions | None) -> Iterator[AtomicFile]:
-    with write_atomic(uri, options=options) as file:
-        yield file
-    reach(Point.FINALISE_RENAMED)
-
-
-def _writer(format: OutputFormat, output: AtomicFile, errors: AtomicFile) -> Writer:  # noqa: A002
+def _writer(format: OutputFormat, output: Draft, errors: Draft) -> Writer:  # noqa: A002
     if format == "jsonl":
         return JsonlWriter(output, errors)
     from dray.requests.output_parquet import ParquetWriter
@@ -98,7 +100,7 @@ def _writer(format: OutputFormat, output: AtomicFile, errors: AtomicFile) -> Wri
 class JsonlWriter:
     """The OpenAI batch output format; responses are spliced in as they are."""
 
-    def __init__(self, output: AtomicFile, errors: AtomicFile) -> None:
+    def __init__(self, output: Draft, errors: Draft) -> None:
         self._output = output
         self._errors = errors
 

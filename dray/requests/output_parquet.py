@@ -8,7 +8,7 @@ import orjson
 import pyarrow
 from pyarrow import parquet
 
-from dray.requests.files import AtomicFile
+from dray.requests.drafts import Draft
 from dray.requests.output import Page
 
 # Row groups are cut by what the rows hold, never by how they were paged: same rows, same bytes.
@@ -42,7 +42,7 @@ ERRORS_SCHEMA = pyarrow.schema(_ERRORS_FIELDS)
 class ParquetWriter:
     """Writes both files a row group at a time."""
 
-    def __init__(self, output: AtomicFile, errors: AtomicFile) -> None:
+    def __init__(self, output: Draft, errors: Draft) -> None:
         self._answers = _Table(output, OUTPUT_SCHEMA)
         self._failures = _Table(errors, ERRORS_SCHEMA)
 
@@ -61,7 +61,7 @@ class ParquetWriter:
 
 
 class _Table:
-    def __init__(self, file: AtomicFile, schema: pyarrow.Schema) -> None:
+    def __init__(self, file: Draft, schema: pyarrow.Schema) -> None:
         self._file = file
         self._schema = schema
         # Texts hardly ever repeat: dictionaries and statistics over them only cost time and space.
@@ -99,11 +99,11 @@ class _Table:
 
 
 class _Sink:
-    """What pyarrow needs of a file to write to, over an AtomicFile."""
+    """What pyarrow needs of a file to write to, over a draft."""
 
     closed = False
 
-    def __init__(self, file: AtomicFile) -> None:
+    def __init__(self, file: Draft) -> None:
         self._file = file
         self._broken = False
 

@@ -219,12 +219,12 @@ def change(tx: Tx, lease: JobLease, **values: Any) -> None:
         raise superseded(lease)
 
 
-def merge_info(tx: Tx, lease: JobLease, info: Mapping[str, Any]) -> None:
-    """Merges top-level keys into the job's ``info``, fenced by the lease."""
+def merge_info(tx: Tx, lease: JobLease, info: Mapping[str, Any], **values: Any) -> None:
+    """Merges top-level keys into the job's ``info``, and sets other columns, fenced by the lease."""
     # The update that takes the row's lock comes first, so that no merge between can be lost.
     change(tx, lease)
     merged = {**tx.execute(select(jobs.c.info).where(jobs.c.job_key == lease.key)).scalar_one(), **info}
-    change(tx, lease, info=merged)
+    change(tx, lease, info=merged, **values)
 
 
 def request_cancel(tx: Tx, job_id: str, *, for_good: bool) -> bool:

@@ -208,9 +208,12 @@ class Store:
         """Replaces the job's summary (JSON)."""
         self._write(lambda tx: jobs.change(tx, lease, summary=dict(summary)))
 
-    def merge_job_info(self, lease: JobLease, info: Mapping[str, Any]) -> None:
-        """Sets top-level keys of the job's ``info`` (JSON); other keys stay."""
-        self._write(lambda tx: jobs.merge_info(tx, lease, info))
+    def merge_job_info(
+        self, lease: JobLease, info: Mapping[str, Any], *, summary: Mapping[str, Any] | None = None
+    ) -> None:
+        """Sets top-level keys of the job's ``info`` (JSON); other keys stay. With the summary, if given."""
+        more = {} if summary is None else {"summary": dict(summary)}
+        self._write(lambda tx: jobs.merge_info(tx, lease, info, **more))
 
     def request_cancel(self, job_id: str, *, for_good: bool = True) -> None:
         """Asks the job's driver and shard holders to stop. A job that has its rows is left alone.

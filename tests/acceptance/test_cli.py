@@ -239,7 +239,9 @@ def _check_cancelled(ended: Ended, command: Command, output: Path) -> None:
     assert ended.json["state"] == "cancelled"
     finished = ended.json["counts"]["done"]
     assert 0 < finished < ROWS
-    assert (output / "output.jsonl").read_bytes().count(b"\n") == finished == committed(output)
+    assert finished == committed(output)
+    assert not (output / "output.jsonl").exists()  # it would look like that of a job that is done
+    assert "`dray export job --output FOLDER`" in ended.stderr
     assert CANARY not in ended.stderr
     command.assert_nothing_left()
 

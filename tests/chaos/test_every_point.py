@@ -46,6 +46,7 @@ ONCE = {
     Point.INGEST_PUBLISHED,
     Point.FINALISE_BEFORE,
     Point.FINALISE_WRITTEN,
+    Point.FINALISE_RECORDED,
     Point.FINALISE_AFTER,
 }
 """Points that an undisturbed run reaches one time only."""
@@ -62,6 +63,14 @@ STANDSTILLS = (
     Point.FINALISE_WRITTEN,
 )
 """Points before a write: who stands still there writes after somebody else has taken the job."""
+PUBLISHING = (
+    (Point.FINALISE_WRITTEN, 1),
+    (Point.FINALISE_RECORDED, 1),
+    (Point.FINALISE_RENAMED, 1),
+    (Point.FINALISE_RENAMED, 2),
+    (Point.FINALISE_RENAMED, 3),
+)
+"""Every step between a driver's last look at its lease and the job's final state, by point and count."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -74,6 +83,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     elif "twice" in metafunc.fixturenames:
         chosen = [(point, store) for store in STORES for point in rng.sample(AGAIN, 5 if many else 1)]
         metafunc.parametrize(("twice", "store_kind"), chosen, ids=[f"{p}-{store}" for p, store in chosen])
+    elif "step" in metafunc.fixturenames:
+        every_step = [(step, store) for store in STORES for step in PUBLISHING]
+        chosen_steps = every_step if many else [(rng.choice(PUBLISHING), rng.choice(STORES))]
+        metafunc.parametrize(("step", "store_kind"), chosen_steps, ids=str)
     elif "standstill" in metafunc.fixturenames:
         every = [(point, store) for store in STORES for point in STANDSTILLS]
         chosen = every if many else [every[0], rng.choice(every[1:])]
@@ -288,7 +301,14 @@ def test_the_undisturbed_run_is_what_it_should_be(undisturbed: Undisturbed) -> N
     assert errors[-1]["error"]["code"] == "poison"
     assert undisturbed.contents["output.jsonl"].count(b"\n") == ROWS - len(errors)
     spool = f".dray/{JOB}/requests.jsonl"
-    assert undisturbed.files == [spool, f"{spool}.rejects", "errors.jsonl", "output.jsonl", "report.html"]
+    assert undisturbed.files == [
+        spool,
+        f"{spool}.rejects",
+        ".dray/owner.json",
+        "errors.jsonl",
+        "output.jsonl",
+        "report.html",
+    ]
     assert ROWS // SHARD_ROWS >= 4
 
 
@@ -354,6 +374,29 @@ def test_who_stood_still_while_another_took_the_job_changes_nothing(
         for process in processes:
             process.kill()
             process.wait()
+    job.at_the_end(undisturbed)
+
+
+def test_who_stood_still_while_publishing_replaces_no_file_of_its_successor(
+    step: tuple[Point, int], make_job: Callable[..., LeanJob], undisturbed: Undisturbed
+) -> None:
+    """The successor ends the job before the one of old goes on: its files must be those at the end."""
+    job = make_job(driver_ttl=1.0, lanes=1)
+    point, count = step
+    counted = job.triggers("old")
+    old = job.start(f"{point}:{count}=stop", counted)
+    try:
+        _wait_until_stopped(old, counted / f"{point}.fired")
+        time.sleep(1.2)  # its lease lapses
+        assert job.run() == 0, job.said()
+        before = job.written()
+        old.send_signal(signal.SIGCONT)
+        assert old.wait(60) > 0, "it believes that it has done the job"
+        assert "FencedError" in job.said()
+        assert job.written() == before, "I3: it has written"
+    finally:
+        old.kill()
+        old.wait()
     job.at_the_end(undisturbed)
 
 

@@ -196,6 +196,12 @@ def _check_files(
             found = (file.stat().st_size, sha256(file.read_bytes()).hexdigest())
             wanted = (recorded[file.name]["size"], recorded[file.name]["sha256"])
             assert found == wanted, f"I4: {file.name} is not the file whose digest the job recorded"
+    published = store.get_job(job_id).info.get("published", {"files": {}})["files"]
+    for name, wanted in published.items():
+        content = (outputs / name).read_bytes()
+        assert {"size": len(content), "sha256": sha256(content).hexdigest()} == wanted, (
+            f"I4: {name} is not the file that the store published"
+        )
 
 
 def _indexes_of(file: Path) -> list[int]:

@@ -1,11 +1,12 @@
-"""An object store of S3's shape that behaves as it is told: slow, busy, cut off, wrong. It serves files.
+"""An object store of S3's shape that behaves as it is told: slow, busy, cut off, wrong. It holds files.
 
 ::
 
     python -m tests.support.s3_emulator FOLDER        serves FOLDER/BUCKET/KEY on a free loopback port
 
 prints one line of JSON with its ``url``, and ends when its stdin does. Ranged GET, HEAD and ListObjectsV2,
-with ETag, If-Match, presigned URLs and S3's errors in XML. ``--tls`` is for https, with a ``certificate``
+with ETag, If-Match, presigned URLs and S3's errors in XML; objects are written as
+:mod:`tests.support.s3_writes` says. ``--tls`` is for https, with a ``certificate``
 made at the start; ``--processes N`` for more speed, on one port and with one memory of what was served.
 
 FOLDER/hub/ORG/NAME is a model repository as the Hugging Face hub shows it, on the pages
@@ -44,7 +45,6 @@ from tests.support.s3_pages import (
     HubPage,
     Refusal,
     Request,
-    etag_of,
     hub_commit,
     hub_files,
     hub_info,
@@ -62,6 +62,7 @@ from tests.support.s3_pages import (
     send_head,
 )
 from tests.support.s3_state import Behaviour, State, Turn
+from tests.support.s3_writes import known, write, writes
 
 PIECE = 256 * 1024  # bytes sent at once where a rate, a fault or TLS asks for it
 
@@ -107,7 +108,7 @@ class Emulator:
         try:
             connection = self._tls.wrap_socket(accepted, server_side=True) if self._tls else accepted
             with connection, connection.makefile("rb") as stream:
-                while (request := read_request(stream)) is not None:
+                while (request := read_request(stream, connection)) is not None:
                     if not self._answer(connection, request):
                         return
         except (ConnectionError, TimeoutError, ValueError, ssl.SSLError):
@@ -122,6 +123,8 @@ class Emulator:
         turn = self.state.turn(is_object=is_object)
         if refusal := self._refusal(request, page, turn):
             return refuse(connection, request, refusal)
+        if writes(request):
+            return self._write(connection, request, turn)
         exchange = Exchange(connection=connection, request=request, turn=turn)
         if page is not None:
             return self._hub(exchange, page)
@@ -129,6 +132,18 @@ class Emulator:
             return self._object(exchange, request.path.lstrip("/"), {})
         found = listing(self.root, request, changed=turn.changed)
         return reply(connection, request, 200, found, {"Content-Type": "application/xml"})
+
+    def _write(self, connection: socket.socket, request: Request, turn: Turn) -> bool:
+        conditional = "if-match" in request.headers or "if-none-match" in request.headers
+        if conditional and turn.behaviour.no_conditions:
+            return refuse(connection, request, Refusal(status=501, code="NotImplemented"))
+        if conditional and self._happens(turn.behaviour.conflict_share):
+            return refuse(connection, request, Refusal(status=409, code="ConditionalRequestConflict"))
+        done = write(self.root, request, os.path.normpath(request.path).lstrip("/"))
+        if isinstance(done, Refusal):
+            return refuse(connection, request, done)
+        headers = {"Content-Type": "application/xml", **done.headers}
+        return reply(connection, request, done.status, done.body.encode(), headers)
 
     def _refusal(self, request: Request, page: HubPage | None, turn: Turn) -> Refusal | None:
         behaviour = turn.behaviour
@@ -165,10 +180,10 @@ class Emulator:
             return refuse(exchange.connection, request, Refusal(status=404, code="NoSuchKey"))
         with source:
             stat = os.fstat(source.fileno())
-            etag = etag_of(stat, changed=exchange.turn.changed)
+            etag, own = known(self.root, name, stat, changed=exchange.turn.changed)
             if request.headers.get("if-match", etag) not in (etag, "*"):
                 return refuse(exchange.connection, request, Refusal(status=412, code="PreconditionFailed"))
-            headers = {**headers, "ETag": etag, "Accept-Ranges": "bytes"}
+            headers = {**headers, **own, "ETag": etag, "Accept-Ranges": "bytes"}
             headers["Content-Type"] = "application/octet-stream"
             if request.method == "HEAD":
                 send_head(exchange.connection, 200, {**headers, "Content-Length": str(stat.st_size)})

@@ -64,8 +64,8 @@ class HubPage:
         return self.file is not None and self.file.endswith(".safetensors")
 
 
-def read_request(stream: BinaryIO) -> Request | None:
-    """The next one of a connection, None at its end."""
+def read_request(stream: BinaryIO, connection: socket.socket | None = None) -> Request | None:
+    """The next one of a connection, None at its end. Who waits for 100 Continue is told to go on."""
     line = stream.readline(65_536).decode("latin-1")
     if not line.strip():
         return None
@@ -76,11 +76,13 @@ def read_request(stream: BinaryIO) -> Request | None:
         headers[name.strip().lower()] = value.strip()
     if target.startswith(("http://", "https://")):  # the absolute form (RFC 9112, 3.2.2)
         target = "/" + target.split("/", 3)[3]
+    if connection is not None and headers.get("expect", "").lower() == "100-continue":
+        connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
     path, _, query = target.partition("?")
     return Request(
         method=method,
         path=unquote(path),
-        query={name: values[0] for name, values in parse_qs(query).items()},
+        query={name: values[0] for name, values in parse_qs(query, keep_blank_values=True).items()},
         headers=headers,
         body=stream.read(int(headers.get("content-length", "0"))),
     )

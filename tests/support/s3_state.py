@@ -29,6 +29,8 @@ class Behaviour:
     corrupt_share: float = 0.0  # one bit of the body is wrong
     whole_share: float = 0.0  # 200 and the whole object instead of the range
     elsewhere_share: float = 0.0  # Content-Range of another range
+    no_conditions: bool = False  # 501 for writes with If-Match or If-None-Match
+    conflict_share: float = 0.0  # 409 ConditionalRequestConflict for such writes
     access_key: str | None = None  # others get 403
     expires_after: int | None = None  # requests, then 403 ExpiredToken
     changes_after: int | None = None  # requests for objects, then every object has another ETag

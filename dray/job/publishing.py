@@ -1,0 +1,78 @@
+"""Publish a job's files: under drafts with the driver's epoch, recorded by the store, then by their names.
+
+Why a driver that stood still cannot replace the files of its successor: see :mod:`dray.requests.drafts`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from dray.job.opening import OpenJob
+from dray.requests import folders
+from dray.requests.drafts import DraftGoneError, Drafts, Stage, withdraw
+from dray.requests.files import FileInfo, writing
+from dray.requests.s3_uploads import abort
+from dray.store import Store
+
+PUBLISHED = "published"
+"""Where the job's ``info`` has the files that are the job's: ``epoch``, and size and SHA-256 by name."""
+UPLOADS = "uploads"
+"""Where it has the uploads that a driver has begun: its ``epoch``, and ``ids`` by URI."""
+
+
+@contextmanager
+def job_drafts(store: Store, job: OpenJob) -> Iterator[Drafts]:
+    """Drafts of the job's files, when those of all earlier drivers are gone.
+
+    Raises:
+        FencedError: another driver has the job; nothing more is published.
+    """
+    settings = job.settings
+    work = settings.work(job.job_id)
+    withdraw(work, older_than=job.lease.epoch, options=settings.objects)
+    begun = store.get_job(job.job_id).info.get(UPLOADS, {"epoch": 0, "ids": {}})
+    if begun["epoch"] <= job.lease.epoch:  # else they are those of a successor
+        for uri, upload in begun["ids"].items():
+            with writing(uri):
+                abort(uri, upload, settings.objects)
+    stage = Stage(folder=work, tag=str(job.lease.epoch), note=_Uploads(store, job).note)
+    with Drafts(settings.output, stage=stage, options=settings.objects) as drafts:
+        yield drafts
+
+
+class _Uploads:
+    """What this driver uploads, told to the store before the first byte: its successor ends it."""
+
+    def __init__(self, store: Store, job: OpenJob) -> None:
+        self._store = store
+        self._job = job
+        self._known: dict[str, str] = {}
+
+    def note(self, uri: str, upload: str) -> None:
+        """One more; those of earlier drivers are over by now."""
+        self._known[uri] = upload
+        begun = {"epoch": self._job.lease.epoch, "ids": dict(self._known)}
+        self._store.merge_job_info(self._job.lease, {UPLOADS: begun})
+
+
+def publish(store: Store, job: OpenJob, drafts: Drafts, summary: Mapping[str, Any] | None) -> None:
+    """Record the drafts as the job's files, with its ``summary`` where there is a new one, and name them.
+
+    Raises:
+        FencedError: another driver has the job.
+        JobFailedError: another job was given the folder, or somebody removed a draft.
+    """
+
+    def record(infos: Mapping[str, FileInfo]) -> None:
+        folders.confirm(job.settings.output, job.owner, job.settings.objects)
+        files = {name: {"size": info.size, "sha256": info.sha256} for name, info in infos.items()}
+        published = {"epoch": job.lease.epoch, "files": files}
+        store.merge_job_info(job.lease, {PUBLISHED: published}, summary=summary)
+
+    try:
+        drafts.publish(record)
+    except DraftGoneError:
+        store.renew_job(job.lease)  # says so where another driver has the job
+        raise

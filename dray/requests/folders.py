@@ -1,0 +1,178 @@
+"""Whose an output folder is: a marker in it, ``.dray/owner.json``, names the one job that writes there.
+
+Two jobs never take one folder: a local marker appears by a link, which fails where there is one, and an
+object by a conditional put (``If-None-Match``). A store that knows no conditional puts lets the last of two
+jobs that start within the same moment have the folder; the other one sees that before it publishes.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+
+import orjson
+
+from dray.errors import ConfigError, JobFailedError
+from dray.requests import objects
+from dray.requests.drafts import withdraw
+from dray.requests.files import exists, join, local_path, sync, writing
+from dray.requests.objects import ObjectStoreOptions, is_object
+
+WORK = ".dray"
+"""dray's own folder in every output folder."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Owner:
+    """Who writes to a folder. ``identity`` tells jobs of one name in different stores apart."""
+
+    job_id: str
+    identity: str
+
+    @property
+    def of_export(self) -> Owner:
+        """Exports of the job: they may replace each other, and nothing of the job itself."""
+        return Owner(job_id=self.job_id, identity=f"export of {self.identity}")
+
+    def __str__(self) -> str:
+        what = "an export of job" if self.identity.startswith("export of ") else "job"
+        return f"{what} {self.job_id}"
+
+
+def owner_of(directory: str, options: ObjectStoreOptions | None = None) -> Owner | None:
+    """Who has marked the folder as its own; None where nobody has.
+
+    Raises:
+        ConfigError: the marker cannot be read.
+    """
+    try:
+        found = orjson.loads(_read(_marker(directory), options))
+        return Owner(job_id=str(found["job_id"]), identity=str(found["identity"]))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"{_marker(directory)}: cannot be read ({type(error).__name__}), so dray does not know whose "
+            "files these are; name another folder with --output, or remove that file"
+        ) from error
+
+
+def refuse_foreign(
+    directory: str,
+    owner: Owner | None,
+    names: Sequence[str],
+    *,
+    legacy: bool = False,
+    options: ObjectStoreOptions | None = None,
+) -> None:
+    """Refuse a folder with the files of somebody else. ``owner`` None is a job that has no marker yet.
+
+    ``names`` are the files that are to be written. ``legacy`` says that the job is known to have written to
+    this folder before folders had markers.
+
+    Raises:
+        ConfigError: says whose the folder is, and what to do.
+    """
+    found = owner_of(directory, options)
+    if found is not None and found != owner:
+        raise ConfigError(
+            f"{directory}: the folder belongs to {found}; name another one with --output, "
+            "or replace its files with --overwrite"
+        )
+    if found is None and not legacy:
+        there = [name for name in names if exists(join(directory, name), options=options)]
+        if there:
+            raise ConfigError(
+                f"{directory}: holds {' and '.join(there)}, which this job has not written; name another "
+                "folder with --output, or replace what is there with --overwrite"
+            )
+
+
+def take(
+    directory: str, owner: Owner, *, overwrite: bool = False, options: ObjectStoreOptions | None = None
+) -> None:
+    """Mark the folder as the owner's; where it is so already, nothing happens.
+
+    ``overwrite`` takes it from another owner, whose drafts are removed: it publishes nothing there any more.
+
+    Raises:
+        ConfigError: another job was faster, or the folder is another's.
+        JobFailedError: the folder cannot be written.
+    """
+    content = orjson.dumps(asdict(owner), option=orjson.OPT_INDENT_2)
+    with writing(_marker(directory)):
+        found = owner_of(directory, options)
+        if found is not None or not _create(_marker(directory), content, options):
+            found = found or owner_of(directory, options)
+            if found == owner:
+                return
+            if not overwrite:
+                raise ConfigError(f"{directory}: the folder belongs to {found}; name another one")
+            _replace(_marker(directory), content, options)
+            withdraw(join(directory, WORK), below=True, options=options)
+    if owner_of(directory, options) != owner:  # a store without conditional puts, and another job
+        raise ConfigError(f"{directory}: another job takes this folder too; name another one")
+
+
+def confirm(directory: str, owner: Owner, options: ObjectStoreOptions | None = None) -> None:
+    """Make sure that the folder is still the owner's.
+
+    Raises:
+        JobFailedError: another job was given the folder.
+    """
+    found = owner_of(directory, options)
+    if found != owner:
+        raise JobFailedError(
+            f"{directory}: the folder belongs to {found or 'nobody'} by now, and nothing was written there; "
+            f"`dray export {owner.job_id} --output FOLDER` writes this job's rows elsewhere"
+        )
+
+
+def give_up(directory: str, owner: Owner, options: ObjectStoreOptions | None = None) -> None:
+    """Remove the marker, where it is the owner's."""
+    if owner_of(directory, options) == owner:
+        marker = _marker(directory)
+        with suppress(FileNotFoundError):
+            objects.delete(marker, options) if is_object(marker) else local_path(marker).unlink()
+
+
+def _marker(directory: str) -> str:
+    return join(join(directory, WORK), "owner.json")
+
+
+def _read(uri: str, options: ObjectStoreOptions | None) -> bytes:
+    return b"".join(objects.stream(uri, options)) if is_object(uri) else local_path(uri).read_bytes()
+
+
+def _create(uri: str, content: bytes, options: ObjectStoreOptions | None) -> bool:
+    """Write the marker unless there is one; false when there is."""
+    if is_object(uri):
+        return objects.create(uri, content, options)
+    path = local_path(uri)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f"owner-{secrets.token_hex(4)}")
+    try:
+        draft.write_bytes(content)
+        sync(draft)
+        os.link(draft, path)
+        sync(path.parent)
+    except FileExistsError:
+        return False
+    finally:
+        draft.unlink(missing_ok=True)
+    return True
+
+
+def _replace(uri: str, content: bytes, options: ObjectStoreOptions | None) -> None:
+    if is_object(uri):
+        objects.put(uri, content, options)
+        return
+    path = local_path(uri)
+    draft = path.with_name(f"owner-{secrets.token_hex(4)}")
+    draft.write_bytes(content)
+    sync(draft)
+    draft.replace(path)
+    sync(path.parent)

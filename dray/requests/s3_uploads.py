@@ -1,0 +1,232 @@
+"""Files on their way to S3: an upload in parts is the draft, and its completion the publication.
+
+What is written goes up at once, part by part: nothing is staged on a disk, and nothing is uploaded again
+to be published. A successor aborts its predecessors' uploads, which the job's store knows: an aborted
+upload cannot be completed. The completion also has a condition (``If-Match``, or ``If-None-Match: *``): that
+under the final name lies what lay there when the upload began. So what a user or another job puts there
+meanwhile is not replaced either. A store that knows no such conditions (501) still has the first fence.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import time
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from dray.errors import JobFailedError
+from dray.requests.drafts import Stage, gone
+from dray.requests.files import FileInfo, writing
+from dray.requests.objects import ObjectStoreOptions, not_allowed, s3_client
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+
+FIRST_PART_BYTES = 16 << 20
+"""Bytes of the first parts; they grow, because an upload has at most 10,000."""
+
+_PARTS_OF_A_SIZE = 1000
+_GROWTH = (
+    1.75  # 10,000 parts come to 5.4 TiB, the last ones have 2.4 GiB; 1 TiB is reached with parts of 0.4 GiB
+)
+_MOST_PARTS = 10_000
+_IN_FLIGHT_BYTES = 128 << 20
+_CONFLICTS = 5  # times that a completion is tried beside others that change the object
+_DRAFT = "dray-draft"  # metadata that tells our own object from another of the same content
+
+
+def part_bytes(number: int) -> int:
+    """Bytes of the part of this number, from 1."""
+    return int(FIRST_PART_BYTES * _GROWTH ** ((number - 1) // _PARTS_OF_A_SIZE))
+
+
+class UploadDraft:
+    """An upload in parts. ``stage`` is told its id before its first byte."""
+
+    def __init__(self, uri: str, stage: Stage | None, options: ObjectStoreOptions | None) -> None:
+        self.uri = uri
+        self.rows = 0
+        self.size = 0
+        self.closed = False
+        self._bucket, _, self._key = uri.split("://", 1)[1].partition("/")
+        self._client = s3_client(options)
+        self._token = secrets.token_hex(8)
+        self._buffer = bytearray()
+        self._sha256 = hashlib.sha256()
+        self._etags: list[str] = []
+        self._threads = ThreadPoolExecutor(4, thread_name_prefix="dray-upload")
+        self._flying: deque[tuple[int, Future[str]]] = deque()
+        self._sent = 0
+        self._done = False
+        with writing(uri), _translated(uri):
+            self._condition = self._found()[0]
+            begun = self._client.create_multipart_upload(
+                Bucket=self._bucket, Key=self._key, Metadata={_DRAFT: self._token}
+            )
+        self._upload = begun["UploadId"]
+        if stage is not None:
+            try:
+                stage.note(uri, self._upload)
+            except BaseException:
+                self.drop()
+                raise
+
+    def write(self, data: bytes) -> None:
+        """Append bytes; JobFailedError where the store takes no more."""
+        self.size += len(data)
+        self._sha256.update(data)
+        self._buffer += data
+        while len(self._buffer) >= (size := part_bytes(self._sent + 1)):
+            piece = bytes(memoryview(self._buffer)[:size])
+            del self._buffer[:size]
+            self._send(piece)
+
+    def sync(self) -> None:
+        """All parts are with the store."""
+        if self.closed:
+            return
+        if self._buffer or not self._sent:  # an empty file is one empty part
+            self._send(bytes(self._buffer))
+        self.closed = True
+        self._buffer.clear()
+        while self._flying:
+            self._land()
+
+    def info(self) -> FileInfo:
+        """Size and digest of what was written."""
+        return FileInfo(uri=self.uri, size=self.size, sha256=self._sha256.hexdigest(), rows=self.rows)
+
+    def publish(self) -> None:
+        """Complete the upload, unless it was aborted, or what lies under the name is another by now.
+
+        Raises:
+            DraftGoneError: one of the two.
+        """
+        with writing(self.uri), _translated(self.uri):
+            self._complete()
+        self._done = True
+
+    def drop(self) -> None:
+        """Abort the upload, unless it is published."""
+        self._threads.shutdown(cancel_futures=True)
+        if not self._done:
+            with suppress(OSError):
+                abort(self.uri, self._upload, client=self._client)
+
+    def _send(self, piece: bytes) -> None:
+        self._sent += 1
+        if self._sent > _MOST_PARTS:
+            raise JobFailedError(f"{self.uri} cannot be written: it would have more than {_MOST_PARTS} parts")
+        while self._flying and (len(self._flying) + 1) * len(piece) > _IN_FLIGHT_BYTES:
+            self._land()
+        self._flying.append((self._sent, self._threads.submit(self._send_part, self._sent, piece)))
+
+    def _send_part(self, number: int, piece: bytes) -> str:
+        with _translated(self.uri):
+            sent = self._client.upload_part(
+                Bucket=self._bucket, Key=self._key, UploadId=self._upload, PartNumber=number, Body=piece
+            )
+        return sent["ETag"]
+
+    def _land(self) -> None:
+        """Wait for the oldest part under way."""
+        _, part = self._flying.popleft()
+        with writing(self.uri):
+            try:
+                self._etags.append(part.result())
+            except FileNotFoundError as error:
+                raise gone(self.uri) from error
+
+    def _complete(self) -> None:
+        parts: Any = [{"PartNumber": number, "ETag": etag} for number, etag in enumerate(self._etags, 1)]
+        which: Any = {"Bucket": self._bucket, "Key": self._key, "UploadId": self._upload}
+        which |= {"MultipartUpload": {"Parts": parts}}
+        for attempt in range(_CONFLICTS):
+            code = self._try(which | self._condition)
+            if code == "NotImplemented":
+                code = self._try(which)
+            if code is None:
+                return
+            if code != "ConditionalRequestConflict":
+                break
+            time.sleep(0.2 * (attempt + 1))
+        # An acknowledgement may have been lost: then the object is ours, and the upload over.
+        if self._found()[1] != self._token:
+            raise gone(self.uri)
+
+    def _try(self, arguments: dict[str, Any]) -> str | None:
+        """Complete it; None, or S3's word for why that may not be."""
+        from botocore.exceptions import ClientError
+
+        try:
+            self._client.complete_multipart_upload(**arguments)
+        except ClientError as error:
+            code = error.response["Error"]["Code"]
+            if code in _REFUSALS:
+                return _REFUSALS[code]
+            raise
+        return None
+
+    def _found(self) -> tuple[dict[str, str], str | None]:
+        """The condition that nothing changed under the final name, and whose draft lies there."""
+        from botocore.exceptions import ClientError
+
+        try:
+            found = self._client.head_object(Bucket=self._bucket, Key=self._key)
+        except ClientError as error:
+            if _status(error) == 404:
+                return {"IfNoneMatch": "*"}, None
+            raise
+        return {"IfMatch": found["ETag"]}, found.get("Metadata", {}).get(_DRAFT)
+
+
+_REFUSALS = {
+    "PreconditionFailed": "PreconditionFailed",
+    "412": "PreconditionFailed",
+    "ConditionalRequestConflict": "ConditionalRequestConflict",
+    "409": "ConditionalRequestConflict",
+    "NoSuchUpload": "NoSuchUpload",
+    "NoSuchKey": "PreconditionFailed",  # If-Match, and the object is gone
+    "404": "NoSuchUpload",
+    "NotImplemented": "NotImplemented",
+    "501": "NotImplemented",
+}
+
+
+def abort(
+    uri: str, upload: str, options: ObjectStoreOptions | None = None, *, client: S3Client | None = None
+) -> None:
+    """End an upload: it cannot be completed any more. One that is over is left as it is.
+
+    Raises:
+        OSError: the store cannot be reached, or refuses; the text names the URI and no credential.
+    """
+    bucket, _, key = uri.split("://", 1)[1].partition("/")
+    with suppress(FileNotFoundError), _translated(uri):
+        (client or s3_client(options)).abort_multipart_upload(Bucket=bucket, Key=key, UploadId=upload)
+
+
+@contextmanager
+def _translated(uri: str) -> Iterator[None]:
+    """Turn botocore's errors into Python's own family for files, as :func:`objects.translated` does."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        yield
+    except ClientError as error:
+        status = _status(error)
+        if status == 404:
+            raise FileNotFoundError(f"no such object or upload: {uri}") from error
+        if status in (401, 403):
+            raise not_allowed(uri) from error
+        raise OSError(f"{uri}: {error.response['Error']['Code']} ({status})") from error
+    except BotoCoreError as error:
+        raise OSError(f"{uri}: {type(error).__name__}") from error
+
+
+def _status(error: Any) -> int:
+    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))

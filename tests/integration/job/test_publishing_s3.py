@@ -1,0 +1,225 @@
+"""Files of a job in an object store: the emulator's S3, which holds to conditions as the real one does."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from dray.errors import ConfigError, FencedError, JobFailedError
+from dray.job.finalising import finalise_job
+from dray.job.opening import open_job
+from dray.job.settings import JobSettings
+from dray.job.timeline import Timeline
+from dray.requests import RowDefaults, drafts, s3_uploads, source_of
+from dray.requests.drafts import CopiedDraft, DraftGoneError, Drafts, Stage
+from dray.requests.s3_uploads import part_bytes
+from dray.store import open_store
+from dray.triggers import Point
+from tests.support.command import write_requests
+from tests.support.publishing import STEPS, answer, assert_published, race, stoppable
+from tests.support.s3_emulator import EmulatorProcess
+from tests.support.s3_writes import uploads
+
+pytestmark = pytest.mark.integration
+
+MakeSettings = Callable[..., JobSettings]
+
+
+@pytest.fixture(scope="module")
+def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmulatorProcess]:
+    root = tmp_path_factory.mktemp("s3")
+    (root / "bucket").mkdir()
+    process = EmulatorProcess(root)
+    yield process
+    process.stop()
+
+
+@pytest.fixture(autouse=True)
+def behaves(emulator: EmulatorProcess) -> Iterator[None]:
+    emulator.behave()
+    yield
+    assert uploads(emulator.root) == [], "an upload is left behind"
+
+
+@pytest.fixture
+def make_settings(emulator: EmulatorProcess, tmp_path: Path) -> MakeSettings:
+    def make(name: str = "out", **changes: Any) -> JobSettings:
+        requests = tmp_path / "in.jsonl"
+        if not requests.exists():
+            write_requests(requests, 50)
+        values: dict[str, Any] = {
+            "source": source_of([str(requests)]),
+            "defaults": RowDefaults(),
+            "model": "simulated",
+            "engine": "simulated",
+            "job_id": "job",
+            "shard_rows": 25,
+            "output": f"s3://bucket/{tmp_path.name}/{name}",
+            "store_url": f"sqlite:///{tmp_path / f'{name}.db'}",
+            "objects": emulator.options,
+        }
+        return JobSettings(**{**values, **changes})
+
+    return make
+
+
+def _reader(emulator: EmulatorProcess, settings: JobSettings) -> Callable[[str], bytes]:
+    folder = emulator.root / settings.output.removeprefix("s3://")
+    return lambda name: (folder / name).read_bytes()
+
+
+class _AsElsewhere:
+    """Drafts as on stores that are not S3: objects that are copied."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(
+            drafts, "_draft", lambda uri, name, stage, options: CopiedDraft(uri, name, stage, options)
+        )
+
+
+@pytest.mark.parametrize(
+    ("way", "old_stops", "new_stop"),
+    [
+        ("conditions", STEPS, STEPS[2]),
+        ("conditions", STEPS[1:], None),
+        ("no conditions", STEPS[2:3], None),  # 501 is tried again for 6 s
+        ("copies", STEPS, STEPS[2]),
+        ("copies", STEPS[2:], None),
+    ],
+    ids=str,
+)
+def test_a_driver_that_stood_still_replaces_no_object_of_its_successor(
+    make_settings: MakeSettings,
+    emulator: EmulatorProcess,
+    way: str,
+    old_stops: tuple[tuple[Point, int], ...],
+    new_stop: tuple[Point, int] | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also where the store knows no conditions: the successor has aborted the uploads."""
+    emulator.behave(no_conditions=way == "no conditions")
+    if way == "copies":
+        _AsElsewhere(monkeypatch)
+    for number, old_stop in enumerate(old_stops):
+        settings = make_settings(f"out-{number}")
+        with stoppable(monkeypatch):
+            ended = race(settings, old_stop, new_stop)
+        assert isinstance(ended.old, FencedError), (old_stop, ended)
+        assert ended.new is None, (old_stop, ended)
+        assert_published(settings, "job", _reader(emulator, settings))
+        folder = emulator.root / settings.output.removeprefix("s3://")
+        assert list(folder.rglob("*.part")) == []
+
+
+def test_a_condition_alone_keeps_an_older_file_out(
+    emulator: EmulatorProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another store's job, whose uploads nobody here can abort."""
+    where: dict[str, Any] = {"directory": f"s3://bucket/{tmp_path.name}", "options": emulator.options}
+    for before in (False, True):  # If-None-Match: * at first, then If-Match
+        with Drafts(**where) as slow, Drafts(**where) as quick:
+            slow.open("output.jsonl").write(b"slow")
+            quick.open("output.jsonl").write(b"quick %d" % before)
+            quick.publish()
+            with pytest.raises(DraftGoneError, match=r"output\.jsonl: another run writes this file too"):
+                slow.publish()
+        assert (
+            emulator.root / "bucket" / tmp_path.name / "output.jsonl"
+        ).read_bytes() == b"quick %d" % before
+
+
+def test_conflicts_that_pass_are_tried_again(
+    emulator: EmulatorProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    emulator.behave(conflict_share=0.5)
+    monkeypatch.setattr(s3_uploads, "_CONFLICTS", 60)
+    monkeypatch.setattr(s3_uploads.time, "sleep", lambda _seconds: None)
+    for number in range(5):
+        with Drafts(f"s3://bucket/{tmp_path.name}", options=emulator.options) as found:
+            found.open("output.jsonl").write(b"%d" % number)
+            found.publish()
+        assert (emulator.root / "bucket" / tmp_path.name / "output.jsonl").read_bytes() == b"%d" % number
+
+
+def test_a_completion_whose_answer_was_lost_is_done(
+    emulator: EmulatorProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Drafts(f"s3://bucket/{tmp_path.name}", options=emulator.options) as found:
+        draft: Any = found.open("output.jsonl")
+        draft.write(b"whole")
+        real = draft._try
+        draft._try = lambda arguments: (real(arguments), real(arguments))[1]  # as a client tries again
+        found.publish()
+    assert (emulator.root / "bucket" / tmp_path.name / "output.jsonl").read_bytes() == b"whole"
+
+
+def test_big_files_go_up_as_they_are_written(
+    emulator: EmulatorProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In parts that grow; nothing lies in the folder for temporary files."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.setattr(s3_uploads, "FIRST_PART_BYTES", 5 << 20)
+    monkeypatch.setattr(s3_uploads, "_PARTS_OF_A_SIZE", 2)
+    block = os.urandom(1 << 20)
+    with Drafts(f"s3://bucket/{tmp_path.name}", options=emulator.options) as found:
+        draft = found.open("output.jsonl")
+        for _ in range(40):
+            draft.write(block)
+        assert list(temporary.iterdir()) == []
+        found.publish()
+    place = emulator.root / "bucket" / tmp_path.name / "output.jsonl"
+    assert place.read_bytes() == block * 40
+    about = orjson.loads((emulator.root / ".about" / "bucket" / tmp_path.name / "output.jsonl").read_bytes())
+    assert about["etag"].endswith('-5"')  # 5, 5, 8.75, 8.75 and 12.5 MiB
+
+
+def test_parts_hold_the_largest_objects_of_s3() -> None:
+    assert [part_bytes(number) >> 20 for number in (1, 1000, 1001, 2001)] == [16, 16, 28, 49]
+    assert sum(map(part_bytes, range(1, 10_001))) > 5 << 40
+    assert part_bytes(10_000) < 5 << 30  # S3's limit of a part
+
+
+def test_an_upload_is_known_before_its_first_byte(emulator: EmulatorProcess, tmp_path: Path) -> None:
+    told: list[str] = []
+    stage = Stage(folder="unused", tag="1", note=lambda uri, _upload: told.append(uri))
+    where = f"s3://bucket/{tmp_path.name}"
+    with Drafts(where, stage=stage, options=emulator.options) as found:
+        found.open("output.jsonl")
+        assert told == [f"{where}/output.jsonl"]
+
+
+def test_a_folder_of_objects_belongs_to_one_job(
+    make_settings: MakeSettings, emulator: EmulatorProcess, tmp_path: Path
+) -> None:
+    settings = make_settings()
+    job = open_job(settings)
+    answer(job)
+    other = make_settings(job_id="other", store_url=f"sqlite:///{tmp_path / 'other.db'}")
+    with pytest.raises(ConfigError, match=r"belongs to job job; .*--overwrite"):
+        open_job(other)
+    taken = open_job(make_settings(job_id="other", store_url=other.store_url, overwrite=True))
+    answer(taken)
+    with pytest.raises(JobFailedError, match="belongs to job other by now"):
+        finalise_job(job, Timeline())
+    finalise_job(taken, Timeline())
+    assert_published(other, "other", _reader(emulator, other))
+
+
+def test_a_job_that_cannot_finish_leaves_no_upload(
+    make_settings: MakeSettings, emulator: EmulatorProcess
+) -> None:
+    """The next driver ends those of one that was killed; this one ends its own."""
+    job = open_job(make_settings())
+    answer(job)
+    with open_store(job.settings.store_url, create=False) as store:
+        store.release_job(job.lease)
+        store.claim_job("job", "another")
+    with pytest.raises(FencedError):
+        finalise_job(job, Timeline())
