@@ -255,5 +255,5 @@ def _summarise(result: dict[str, Any]) -> None:
     for name in ("output", "errors", "report"):
         if result[name]:
             output.say(f"{name:<9} {result[name]}")
-    if result["output"] is None:
+    if result["output"] is None and counts["done"] + counts["failed"]:
         output.say(f"output    none; `dray export {result['job_id']} --output FOLDER` writes what is done")
