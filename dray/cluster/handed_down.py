@@ -6,6 +6,9 @@ Never a secret: Ray writes them into its log files. Nodes have their own, or a b
 from __future__ import annotations
 
 import os
+import re
+
+from dray.requests.addresses import without_secret
 
 _NAMES = (
     "DRAY_TRACE_DIR",
@@ -18,13 +21,24 @@ _NAMES = (
     "VLLM_",
     "HF_",
 )  # or how they begin
+# As hubs and clouds give them, and any pair of a secret's name and a value.
+_TOKEN = re.compile(
+    r"\bhf_[A-Za-z0-9]{20,}|\bAKIA[0-9A-Z]{16}\b|\bey[A-Za-z0-9_-]{10,}\.ey|\bBearer\s"
+    r"|(token|secret|password|passwd|api_?key)\W{0,3}[=:]",
+    re.IGNORECASE,
+)
 _SECRET = ("TOKEN", "KEY", "SECRET", "PASSWORD")  # in a name: HF_TOKEN, HF_TOKEN_PATH, VLLM_API_KEY
 
 
 def handed_down() -> dict[str, str]:
-    """Those that are set here, by name."""
+    """Those that are set here, by name: neither one named like a secret, nor a value that holds one."""
     return {
         name: value
         for name, value in os.environ.items()
-        if name.startswith(_NAMES) and not any(word in name for word in _SECRET)
+        if name.startswith(_NAMES) and not any(word in name for word in _SECRET) and not _holds_secret(value)
     }
+
+
+def _holds_secret(value: str) -> bool:
+    """Whether it is an address with a user, a password or a signature, or looks like a token."""
+    return without_secret(value) != value or _TOKEN.search(value) is not None

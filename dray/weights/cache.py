@@ -16,6 +16,7 @@ All locks are the kernel's: whoever dies lets go of them.
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import re
 import secrets
@@ -32,6 +33,8 @@ from dray.requests.files import sync
 from dray.weights.description import read_description, write_description
 from dray.weights.manifest import Manifest
 from dray.weights.places import Place, places, prepare, room, withdraw
+
+_logger = logging.getLogger(__name__)
 
 READY = ".dray-ready"
 DESCRIPTION = ".dray-model.json"
@@ -143,8 +146,7 @@ def _leave(place: Place) -> None:
 
 
 def _attach(manifest: Manifest) -> tuple[Shelf, int]:
-    options = places()
-    prepare(options[0])
+    options = _usable(places())
     with _locked(options[0].root) as first:  # all processes of the node choose one after the other
         shelf = _chosen(manifest, options)
         with nullcontext() if shelf.place.root == first else _locked(shelf.place.root):
@@ -158,6 +160,23 @@ def _attach(manifest: Manifest) -> tuple[Shelf, int]:
                 os.close(use)
                 raise
     return shelf, use
+
+
+def _usable(options: list[Place]) -> list[Place]:
+    """Without the first ones that are not this user's: nothing there is to be trusted. The last one must be.
+
+    Raises:
+        WeightsError: it is not.
+    """
+    for number, place in enumerate(options[:-1]):
+        try:
+            prepare(place)
+        except WeightsError as error:
+            _logger.warning("%s; the model goes to %s", error, options[number + 1].root)
+        else:
+            return options[number:]
+    prepare(options[-1])
+    return options[-1:]
 
 
 def _begin(shelf: Shelf, manifest: Manifest) -> None:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import hmac
 import http.client
 import secrets
+import socket
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import BinaryIO
+from typing import Any, BinaryIO, cast
 from urllib.parse import urlsplit
 
 from dray.weights.chunks import Chunk
@@ -24,6 +25,11 @@ from dray.weights.origin import Address
 
 _LOOK_SECONDS = 0.25
 _TIMEOUT = 5.0
+STRANGER_SECONDS = 5.0
+"""For a connection to show the cluster's token."""
+MAX_STRANGERS = 64
+"""Connections at a time that have not shown it: more are closed at once, and their peers ask again."""
+_IDLE_SECONDS = 60.0
 DIGEST_HEADER = "Dray-Digest"
 
 
@@ -43,8 +49,7 @@ class PeerServer:
         handler = type(
             "Handler", (_Handler,), {"models": staticmethod(models), "token": secrets.token_hex(32)}
         )
-        self._server = ThreadingHTTPServer((host, 0), handler)
-        self._server.daemon_threads = True
+        self._server = _Server((host, 0), handler)
         port = self._server.server_address[1]
         shown = f"[{host}]" if ":" in host else host
         self.peer = Peer(name=name, url=f"http://{shown}:{port}", token=handler.token)  # type: ignore[attr-defined]
@@ -56,18 +61,68 @@ class PeerServer:
         self._server.server_close()
 
 
+class _Server(ThreadingHTTPServer):
+    """A thread a connection; of those that have shown no token yet there are few, and none for long."""
+
+    daemon_threads = True
+    request_queue_size = 128  # of the kernel: the nodes of a cluster come at the same time
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self.strangers = threading.BoundedSemaphore(MAX_STRANGERS)
+        super().__init__(address, handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Begin a thread for a connection, or close it where there are too many strangers."""
+        if not self.strangers.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # no thread could be begun
+            self.strangers.release()
+            raise
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Nothing: a connection that was cut is asked for again."""
+
+
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    timeout = 60.0
+    timeout = STRANGER_SECONDS  # of a read or a write; longer once the token is known
     models: Callable[[str], LocalModel | None]
     token: str
+    known = False
+
+    def handle(self) -> None:
+        """The requests of a connection. A stranger has its time for all of its first request's bytes."""
+        server = cast("_Server", self.server)
+        self._late = threading.Timer(STRANGER_SECONDS, self._end_stranger)
+        self._late.daemon = True
+        self._late.start()
+        try:
+            super().handle()
+        finally:
+            self._late.cancel()
+            if not self.known:
+                server.strangers.release()
+
+    def _end_stranger(self) -> None:
+        if not self.known:
+            with suppress(OSError):
+                self.connection.shutdown(socket.SHUT_RDWR)
 
     def do_GET(self) -> None:
         """One request of a peer."""
         said = self.headers.get("Authorization", "")
         if not hmac.compare_digest(said.encode(), f"Bearer {self.token}".encode()):
+            self.close_connection = True
             self._refuse(403)
             return
+        if not self.known:
+            self.known = True
+            self._late.cancel()
+            self.connection.settimeout(_IDLE_SECONDS)
+            cast("_Server", self.server).strangers.release()
         key, _, name = self.path.lstrip("/").partition("/")
         model = self.models(key)
         if model is None:

@@ -27,6 +27,8 @@ def progress_line(nodes: Sequence[ModelProgress]) -> str:
         parts.append(f"{peers / 1e9:.2f} GB from other nodes")
     disks = sorted({node.root for node in nodes if not node.memory})
     parts.append(
-        f"on disk in {', '.join(disks)}: memory is short, or a folder was named" if disks else "in memory"
+        f"on disk in {', '.join(disks)}: no memory that is ours, or a folder was named"
+        if disks
+        else "in memory"
     )
     return " · ".join(parts)

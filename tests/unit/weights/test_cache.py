@@ -23,7 +23,7 @@ from dray.weights.cache import DESCRIPTION, Shelf, attached, evict, kept
 from dray.weights.description import read_description
 from dray.weights.filling import lay_out
 from dray.weights.manifest import Manifest, ModelFile
-from dray.weights.places import Place
+from dray.weights.places import Place, prepare
 
 pytestmark = pytest.mark.unit
 
@@ -273,6 +273,28 @@ def test_a_place_that_cannot_be_made_is_named_too(user: Users, root: Path, secon
     assert f"{second}: models cannot be kept there: File exists" in said
     assert said.startswith("WeightsError: no room for model s3://b/a")
     assert one.use("b", 1 * MB) == str(root)
+
+
+def test_a_first_place_that_is_not_ours_is_passed_over_and_said(
+    root: Path, second: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Shared memory is open to all users of a machine: another one may have made our folder there."""
+    (root / manifest("a").key).mkdir(parents=True)  # what lies there is not believed
+    found = [Place(root=root, memory=False), Place(root=second, memory=False)]
+    monkeypatch.setattr(cache, "places", lambda: found)
+    monkeypatch.setattr(cache, "prepare", lambda place: _prepare_as_another(place, where=root))
+    with attached(manifest("a")) as shelf:
+        assert shelf.place.root == second
+    assert f"{root}: models cannot be kept there: it belongs to another user" in caplog.text
+    assert f"the model goes to {second}" in caplog.text
+
+
+def _prepare_as_another(place: Place, *, where: Path) -> None:
+    """As :func:`prepare` does for a user who has not made the folder at ``where``."""
+    with pytest.MonkeyPatch.context() as patch:
+        if place.root == where:
+            patch.setattr("os.getuid", lambda: where.stat().st_uid + 1)
+        prepare(place)
 
 
 # -- looking and removing ---------------------------------------------------------------------

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 import socket
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.client import HTTPResponse
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 from blake3 import blake3
 
+from dray.weights import peers
 from dray.weights.cache import Shelf
 from dray.weights.chunks import ChunkPlan
 from dray.weights.manifest import CHUNK_BYTES, Manifest, ModelFile
@@ -82,6 +84,53 @@ def test_a_chunk_reaches_a_slow_reader_whole(server: PeerServer, model: Any, con
         assert bytes(found) == content[chunk.start : chunk.end]
         assert answer.status == 206
         assert answer.headers[DIGEST_HEADER] == blake3(found).hexdigest()
+
+
+def test_connections_without_a_token_are_few_and_do_not_stay(
+    model: Any, content: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever reaches the port holds no thread for long, and keeps no peer out."""
+    monkeypatch.setattr(peers, "STRANGER_SECONDS", 1.0)
+    monkeypatch.setattr(peers, "MAX_STRANGERS", 8)
+    server = PeerServer("node", "127.0.0.1", lambda key: model if key == model.manifest.key else None)
+    place = urlsplit(server.peer.url)
+    address = (place.hostname or "", place.port or 0)
+    known = _asked(server, model.manifest.key, 0, CHUNK_BYTES)
+    assert _read(known) == content[:CHUNK_BYTES]
+    before = threading.active_count()
+    strangers = [socket.create_connection(address) for _ in range(2 * peers.MAX_STRANGERS)]
+    for one in strangers[: peers.MAX_STRANGERS]:
+        one.sendall(b"GET /")  # and nothing more: a request that never ends
+    assert threading.active_count() - before <= 2 * peers.MAX_STRANGERS  # its thread and its clock
+    _until(lambda: all(_is_closed(one) for one in strangers))
+    with _asked(server, model.manifest.key, 0, CHUNK_BYTES) as again:
+        assert _read(again) == content[:CHUNK_BYTES]
+    for one in (known, *strangers):
+        one.close()
+    server.stop()
+
+
+def _read(connection: socket.socket) -> bytes:
+    answer = HTTPResponse(connection)
+    answer.begin()
+    return answer.read()
+
+
+def _until(done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def _is_closed(connection: socket.socket) -> bool:
+    connection.setblocking(False)
+    try:
+        return connection.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
 
 
 def test_a_file_that_became_shorter_ends_the_connection(server: PeerServer, model: Any) -> None:
