@@ -1,0 +1,68 @@
+"""The table of waits in docs/interruptions.md gives the code's own limits, each of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from dray.cli import server
+from dray.cluster import connect, head, pool
+from dray.job import heeding
+from dray.job.opening import DRIVER_TTL
+from dray.requests import pulse, tables
+from dray.spot.causes import STORE_PATIENCE
+from dray.store import connection, sqlite_file
+from dray.store.store import PATIENCE, SHARD_TTL
+from dray.weights import fetcher, peers, ready
+from flows.parameters import EngineOptions
+from tasks import stopping
+
+pytestmark = pytest.mark.unit
+
+DOCS = Path(__file__).parents[3] / "docs" / "interruptions.md"
+
+LIMITS: Mapping[str, float] = {
+    "the driver, for the next row of the input": pulse.READ_SECONDS,
+    "the driver, for an input that hangs, once cancelled": heeding.STOP_SECONDS,
+    "the driver, for a query's database to connect": tables.CONNECT_SECONDS,
+    "a query's connection, for a network that is gone": tables._LIBPQ["tcp_user_timeout"] / 1000,
+    "whoever opens a store that does not answer": PATIENCE,
+    "a write, for another's lock (PostgreSQL)": connection.LOCK_SECONDS,
+    "a write, for another's lock (SQLite)": sqlite_file.BUSY_SECONDS,
+    "a statement of a write (PostgreSQL)": connection.STATEMENT_SECONDS,
+    "a statement, for a server that says nothing": connection.SILENCE_SECONDS,
+    "a read of whole tables, for the same": connection.LONG_SILENCE_SECONDS,
+    "a running job, for its store": STORE_PATIENCE,
+    "a shard, for its requests to be readable": STORE_PATIENCE,
+    "the driver, for Ray to start on this machine": head._START_SECONDS,
+    "the driver, for a cluster to be joined": connect.JOIN_SECONDS,
+    "the driver, for a join that hangs, when it leaves": connect.LEAVE_SECONDS,
+    "the driver, for the first replica": pool.START_SECONDS,
+    "a replica that has its place, for its engine": pool.START_SECONDS,
+    "a shard, while no replica is ready": pool.START_SECONDS,
+    "the driver, for a sign of a replica": pool.SILENT_SECONDS,
+    "a replica, for its engine to get further": EngineOptions().stall_seconds,
+    "a replica that leaves, for what it still runs": pool.DRAIN_SECONDS,
+    "a replica, for the model's next bytes": ready.STALL_SECONDS,
+    "a fetch, for the next bytes of a connection": fetcher.STALL_SECONDS,
+    "a stranger at the peers' port, to show its token": peers.STRANGER_SECONDS,
+    "whoever wants a job whose driver is gone": DRIVER_TTL,
+    "whoever wants a shard whose holder is gone": SHARD_TTL,
+    "a run that was cancelled in Prefect, for its shards": stopping.STOP_SECONDS,
+    "`dray run`, for Prefect's own server to start": server._START_TIMEOUT,
+}
+_UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
+
+
+def _table() -> dict[str, float]:
+    found = re.search(r"<!-- begin waits -->\n(.*?)<!-- end waits -->", DOCS.read_text(), re.DOTALL)
+    assert found is not None
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in found[1].splitlines()[2:]]
+    return {what: float(limit.split()[0]) * _UNITS[limit.split()[1]] for what, limit, _ in rows}
+
+
+def test_every_limit_is_that_of_the_code() -> None:
+    assert _table() == LIMITS
