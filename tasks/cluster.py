@@ -62,6 +62,8 @@ class RunningCluster:
                 ReplicaAccount(
                     name=start.name,
                     node=status.node if status else "",
+                    engine=start.info.engine,
+                    version=start.info.version,
                     startup=dict(start.info.timeline),
                     moments=_moments(start, status),
                     busy_seconds=stats.busy_seconds if stats else 0.0,

@@ -59,9 +59,12 @@ class Bar:
     """The last line of a run: a clock until the first rows, then a bar, rows, rates and the time left."""
 
     def __init__(self, console: Console) -> None:
+        from rich.spinner import Spinner
+
         self._console = console
         self._began = time.monotonic()
         self._pulse: Pulse | None = None
+        self._spinner = Spinner("dots")
 
     def hear(self, pulse: Pulse) -> None:
         """How far the job is by now."""
@@ -70,13 +73,13 @@ class Bar:
     def face(self) -> RenderableType:
         """What it looks like now."""
         from rich.progress_bar import ProgressBar
-        from rich.spinner import Spinner
         from rich.table import Table
         from rich.text import Text
 
         pulse = self._pulse
         if pulse is None:
-            return Spinner("dots", text=f"{time.monotonic() - self._began:.0f} s")
+            self._spinner.update(text=f"{time.monotonic() - self._began:.0f} s")
+            return self._spinner
         told = Text(pulse.line)
         width = min(_BAR_WIDTH, self._console.width - told.cell_len - 2)
         line = Table.grid(padding=(0, 2, 0, 0))

@@ -31,6 +31,8 @@ class ReplicaAccount:
 
     name: str
     node: str = ""
+    engine: str = ""
+    version: str = ""
     startup: dict[str, float] = field(default_factory=dict)
     moments: Moments | None = None
     busy_seconds: float = 0.0
@@ -158,7 +160,8 @@ def _report_data(
     state: JobState,
 ) -> ReportData:
     measures = tally.snapshot()
-    info = store.get_job(job.job_id).info
+    known = store.get_job(job.job_id)
+    info = known.info
     causes = retries(store, job.job_id)
     total = store.counts(job.job_id).total
     done = measures.rows - measures.failed
@@ -166,6 +169,9 @@ def _report_data(
         job_id=job.job_id,
         state=str(state),
         generated_at=time.time(),
+        created=known.created_at,
+        started=timeline.began(),
+        ended=time.time(),
         model=job.settings.model,
         kind=", ".join(info.get("kinds", ())),
         engine=job.settings.engine,
@@ -181,7 +187,7 @@ def _report_data(
         interruptions=sum(causes.get(cause, 0) for cause in ("SPOT", "NODE_LOSS", "DRIVER_LOST")),
         retries=causes,
         files=files,
-        environment=_environment(),
+        environment=_environment(replicas),
         settings={k: v if isinstance(v, str | int | float | bool) or v is None else str(v)
                   for k, v in describe(job.settings).items()},
     )  # fmt: skip
@@ -223,16 +229,21 @@ def _replica(account: ReplicaAccount) -> Replica:
 
 def _files(written: Written) -> tuple[OutputFile, ...]:
     return tuple(
-        OutputFile(name=name, uri=info.uri, size=info.size, sha256=info.sha256 or "", rows=None)
+        OutputFile(name=name, uri=info.uri, size=info.size, sha256=info.sha256 or "", rows=info.rows)
         for name, info in written.files.items()
     )
 
 
-def _environment() -> dict[str, str]:
+def _environment(replicas: Sequence[ReplicaAccount]) -> dict[str, str]:
     import ray
 
+    versions: dict[str, set[str]] = {}  # as the replicas say: the driver need not have an engine
+    for replica in replicas:
+        if replica.engine and replica.version != __version__:
+            versions.setdefault(replica.engine, set()).add(replica.version)
     return {
         "dray": __version__,
+        **{engine: ", ".join(sorted(found)) for engine, found in versions.items()},
         "python": platform.python_version(),
         "ray": ray.__version__,
         "platform": f"{platform.system()} {platform.machine()}, {_cpus()} cores",

@@ -45,9 +45,11 @@ class Timeline:
         The cluster's start may come before the flow's: ``dray run`` begins it as soon as it is called.
         """
         sums = dict.fromkeys(_PHASES, 0.0)
-        phases = self.phases()
-        for phase in phases:
+        for phase in self.phases():
             if phase.lane == JOB_LANE and phase.name in sums:
                 sums[phase.name] += phase.seconds
-        began = min([self.started, *(phase.start for phase in phases)])
-        return {"total": time.time() - began, **sums}
+        return {"total": time.time() - self.began(), **sums}
+
+    def began(self) -> float:
+        """When the first phase did."""
+        return min([self.started, *(phase.start for phase in self.phases())])

@@ -6,6 +6,7 @@ time, and only error rows are looked at one by one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -22,6 +23,7 @@ _MOST_CODES = 100
 _EXAMPLES = 5
 _OTHER = "other"
 _LATENCY_UNIT = 1e-4  # seconds
+_PLACE = re.compile(r"(?P<file>[^\n]*?):(?P<line>\d+)(?: \[|: )")  # how the message of a refused row begins
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -36,6 +38,8 @@ class FinishedRow(Protocol):
     def custom_id(self) -> str | None: ...  # noqa: D102
     @property
     def error_code(self) -> str | None: ...  # noqa: D102
+    @property
+    def error_message(self) -> str | None: ...  # noqa: D102
     @property
     def prompt_tokens(self) -> int: ...  # noqa: D102
     @property
@@ -174,7 +178,7 @@ class _Curve:
 
 
 class _Errors:
-    """Error rows by code, with the first few rows that met each. Holds no messages: they may quote."""
+    """Error rows by code, with the first few rows that met each. Keeps no messages: they may quote."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -188,7 +192,7 @@ class _Errors:
                 code = _OTHER
             count, examples = self._codes.get(code, (0, ()))
             if len(examples) < _EXAMPLES:
-                examples = (*examples, row.custom_id if row.custom_id is not None else f"row {row.index}")
+                examples = (*examples, row.custom_id if row.custom_id is not None else _place(row))
             self._codes[code] = (count + 1, examples)
 
     def codes(self) -> tuple[ErrorCode, ...]:
@@ -196,6 +200,12 @@ class _Errors:
         return tuple(
             ErrorCode(code=code, count=count, examples=examples) for code, (count, examples) in ordered
         )
+
+
+def _place(row: FinishedRow) -> str:
+    """Where a row without a custom_id stands: as refusals say it, or its number; both count from 1."""
+    found = _PLACE.match(row.error_message or "")
+    return f"{found['file'].rpartition('/')[2]} line {found['line']}" if found else f"row {row.index + 1}"
 
 
 def _tokens(sums: Ints) -> Tokens:

@@ -89,7 +89,7 @@ class Distribution:
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorCode:
-    """Error rows of one code, with the first few ``custom_id`` (or ``row N``) that met it."""
+    """Error rows of one code, with the first few ``custom_id`` that met it, or their places in the input."""
 
     code: str
     count: int
@@ -203,6 +203,7 @@ class OutputFile:
 class ReportData:
     """Everything that the report shows.
 
+    The job was ``created`` when it was opened first; this run of it ``started`` and ``ended``.
     ``seconds`` has ``total``, ``ingest``, ``cluster``, ``weights``, ``engine_start``, ``inference``
     and ``finalise`` of this run; phases that overlap are each counted whole. ``retries`` maps a
     cause to how often it led to another attempt.
@@ -211,6 +212,9 @@ class ReportData:
     job_id: str
     state: str
     generated_at: float
+    created: float | None = None
+    started: float | None = None
+    ended: float | None = None
     title: str = ""
     model: str = ""
     kind: str = ""

@@ -181,7 +181,19 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for name in ("count", "compact", "rate", "duration", "share", "size", "money", "moment", "clip", "plain"):
+    for name in (
+        "count",
+        "compact",
+        "rate",
+        "duration",
+        "share",
+        "size",
+        "money",
+        "moment",
+        "stretch",
+        "clip",
+        "plain",
+    ):
         environment.filters[name] = getattr(wording, name)
     environment.filters["ended_by"] = _ended_by
     return environment

@@ -81,6 +81,13 @@ def moment(epoch: float) -> str:
     return datetime.fromtimestamp(epoch, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
+def stretch(began: float, ended: float) -> str:
+    """From when to when, in UTC; the date once where it is the same."""
+    first, last = moment(began).removesuffix(" UTC"), moment(ended)
+    same = first[:10] == last[:10]
+    return f"{first} to {last[11:] if same else last}"
+
+
 def clip(text: str, length: int = 40) -> str:
     """``text``, its end replaced by an ellipsis where it is longer than ``length``."""
     return text if len(text) <= length else text[: length - 1] + "…"

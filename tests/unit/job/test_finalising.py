@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dray.job.finalising import JobResult, finalise_job
+from dray.job.finalising import JobResult, ReplicaAccount, finalise_job
 from dray.job.ingesting import ingest_job
 from dray.job.opening import OpenJob, open_job
 from dray.job.settings import JobSettings
@@ -87,3 +87,24 @@ def test_rows_of_a_run_are_told_by_the_stores_clock(make_settings: MakeSettings,
     answered(job)
     _, done = ended(job)
     assert ReportData.from_json(done.summary["report"]).measures.run_rows == 50
+
+
+def test_the_report_says_when_on_what_and_how_many_rows_each_file_has(make_settings: MakeSettings) -> None:
+    """The engine's version is what its replicas say: the driver need not have one."""
+    job = open_job(make_settings())
+    answered(job)
+    timeline = Timeline()
+    timeline.add("cluster", timeline.started - 3, timeline.started)  # begun before the flow
+    replicas = [
+        ReplicaAccount(name=f"replica-{n}", engine="vllm", version=version)
+        for n, version in enumerate(["0.32.0", "0.33.0", "0.32.0"])
+    ]
+    finalise_job(job, timeline, replicas)
+    with open_store(job.settings.store_url, create=False) as store:
+        known = store.get_job(job.job_id)
+    data = ReportData.from_json(known.summary["report"])
+    assert data.environment["vllm"] == "0.32.0, 0.33.0"
+    assert {file.name: file.rows for file in data.files} == {"output.jsonl": 50, "errors.jsonl": 0}
+    assert data.created == known.created_at
+    assert data.started == timeline.started - 3
+    assert data.ended == pytest.approx(time.time(), abs=60)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dray.errors import Problem
 from dray.report import Tally
 from tests.support.report_jobs import START, Row, pages
 
@@ -85,6 +86,23 @@ def test_a_day_between_two_runs_costs_no_resolution() -> None:
     assert measures.tokens.cached == 4000
 
 
+@pytest.mark.parametrize(
+    ("problem", "told"),
+    [
+        (Problem("invalid_json", "not JSON: canary", "/data/in.jsonl", 7), "in.jsonl line 7"),
+        (Problem("missing_field", "canary", "s3://bucket/a:9/b.jsonl", 12, "body"), "b.jsonl line 12"),
+        (Problem("missing_field", "canary 3: x", None, None, "body"), "row 4"),
+    ],
+)
+def test_a_row_without_an_id_is_named_by_its_line_as_a_refusal_does(problem: Problem, told: str) -> None:
+    tally = Tally()
+    bad = row(3, custom_id=None, error_code=problem.code, error_message=str(problem), shard=-1)
+    tally.observe([bad])
+    measures = tally.snapshot()
+    assert [error.examples for error in measures.errors] == [(told,)]
+    assert "canary" not in repr(measures)
+
+
 def test_errors_are_named_by_their_first_rows_and_nothing_else() -> None:
     tally = Tally()
     tally.observe([row(n, error_code="poison", error_message="canary", response=None) for n in range(9)])
@@ -92,7 +110,7 @@ def test_errors_are_named_by_their_first_rows_and_nothing_else() -> None:
     measures = tally.snapshot()
     assert [(e.code, e.count, e.examples) for e in measures.errors] == [
         ("poison", 9, ("c0", "c1", "c2", "c3", "c4")),
-        ("invalid_json", 1, ("row 9",)),
+        ("invalid_json", 1, ("row 10",)),
     ]
     assert "canary" not in repr(measures)
     assert measures.latency.count == 0

@@ -210,3 +210,12 @@ def test_measures_without_phases_still_draw_throughput() -> None:
     assert "rows per second over time" in titles
     assert "Where the time went" not in titles
     assert dataclasses.replace(data, measures=Measures()).rows_per_second is None
+
+
+def test_when_the_run_was_and_when_its_job_began() -> None:
+    data = dataclasses.replace(report_jobs.small(), created=60.0, started=86_400.0, ended=86_465.0)
+    told = text_of(render_html(data))
+    assert "1970-01-02 00:00:00 to 00:01:05 UTC · job created 1970-01-01 00:01:00 UTC" in told
+    first = dataclasses.replace(data, created=86_399.0)
+    assert "job created" not in text_of(render_html(first))
+    assert " to 00:01:05" not in text_of(render_html(report_jobs.small()))  # kept by an earlier version
