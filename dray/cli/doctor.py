@@ -107,10 +107,13 @@ def _devices() -> str:
 
 
 def _model(path: str) -> str:
-    from dray.job.model_files import checked_weights
+    from dray.job.model_files import checked_weights, refuse_misfit
 
     checked_weights(path, None)
-    return "config and safetensors found"
+    refuse_misfit(path, {})
+    return (
+        "config, tokenizer and safetensors found" if Path(path).is_dir() else "config and safetensors found"
+    )
 
 
 def _store(reference: str) -> str:

@@ -193,6 +193,7 @@ def _environment() -> Environment:
         "stretch",
         "clip",
         "plain",
+        "setting",
     ):
         environment.filters[name] = getattr(wording, name)
     environment.filters["ended_by"] = _ended_by

@@ -98,6 +98,13 @@ def plain(name: str) -> str:
     return name.replace("_", " ")
 
 
+def setting(value: object) -> str:
+    """The value of a setting: what is not set is a dash, and a switch is on or off."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return NONE if value is None or str(value) in ("{}", "[]", "") else str(value)
+
+
 def plural(number: int, noun: str) -> str:
     """ "1 row", "2 rows"."""
     return f"{count(number)} {noun if number == 1 else noun + 's'}"

@@ -25,6 +25,12 @@ def test_the_page_loads_alone_and_fits(tmp_path: Path, width: int, dark: bool) -
         assert seen.requests == [report.as_uri()]
         assert seen.page.title() == "nightly-summaries · dray"
         assert seen.page.evaluate("document.documentElement.scrollWidth") <= width
+        tables = seen.page.locator("table").evaluate_all(
+            "all => all.map(t => [t.offsetWidth > t.parentElement.clientWidth, "
+            "getComputedStyle(t.parentElement).overflowX, t.parentElement.tabIndex])"
+        )
+        assert all(how == ["auto", 0] for wide, *how in tables if wide), tables  # wide ones can be scrolled
+        assert any(wide for wide, *_ in tables) is (width < 500)
         marks = seen.page.locator("svg rect.shield")
         assert marks.count() > 20
         box = marks.first.bounding_box()

@@ -69,6 +69,11 @@ def test_sizes_and_moments_and_plurals() -> None:
         "8 GB",
     ]
     assert wording.moment(0) == "1970-01-01 00:00:00 UTC"
+    assert [wording.setting(v) for v in (None, "{}", False, True, 0)] == [wording.NONE] * 2 + [
+        "off",
+        "on",
+        "0",
+    ]
     assert wording.stretch(0, 61) == "1970-01-01 00:00:00 to 00:01:01 UTC"
     assert wording.stretch(0, 86_400) == "1970-01-01 00:00:00 to 1970-01-02 00:00:00 UTC"
     assert [wording.plural(n, "row") for n in (0, 1, 1200)] == ["0 rows", "1 row", "1,200 rows"]
