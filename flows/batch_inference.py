@@ -11,7 +11,7 @@ from prefect.client.schemas.objects import State
 from prefect.states import Cancelled
 
 from dray.cluster import ClusterSettings, ReplicaPool
-from dray.cluster.placing import default_replicas
+from dray.cluster.placing import default_replicas, expected_replicas
 from dray.engine import EngineSpec
 from dray.engine.declared import refuse_arguments
 from dray.errors import CancelledError, ExpiredError
@@ -31,7 +31,7 @@ from tasks.cluster import RunningCluster, cluster_of
 from tasks.failing import driving
 from tasks.finalise import finalise
 from tasks.flushing import flush_prefect
-from tasks.infer import ShardTasks
+from tasks.infer import ShardTasks, bound_tasks
 from tasks.ingest import ingest
 from tasks.monitor import Monitor
 from tasks.noticing import Noticing
@@ -119,7 +119,9 @@ def _drive(settings: JobSettings, where: ClusterSettings, started: float, *, res
     job = open_job(settings, started, resume=resume)
     with driving(job):
         with cluster_of(job, where, timeline) as running, early_weights(job, where) as early:
-            replicas = settings.replicas or 1
+            replicas = settings.replicas or expected_replicas(
+                settings.engine, settings.engine_arguments, settings.replica_gpus, where
+            )
             shards = stoppable(job, lambda: ingest(job, timeline, replicas=replicas), PageCancel(job).look)
             accounts = (
                 stoppable(job, lambda: _run_shards(job, shards, running, timeline, early), running.check)
@@ -150,15 +152,19 @@ def _run_shards(
         weights_patience=AGENT_SECONDS,
         bundles=settings.bundles,
         stall_seconds=settings.stall_seconds,
+        cpus=settings.replica_cpus,
+        gpus=settings.replica_gpus,
         objects=settings.model_access,
     )
     ledger = JobLedger(job)
     prefix = f"{job.job_id}/{job.lease.epoch}"
-    pool = ReplicaPool(prefix, spec, info, settings.replicas or default_replicas(spec, info), ledger)
+    lanes = settings.replicas or default_replicas(spec, info)
+    pool = ReplicaPool(prefix, spec, info, lanes, ledger)
     noticing = Noticing(job, pool)
     pool.start()
     try:
-        with weights_on(job, early), ShardTasks(job, shards, pool.lanes, info) as tasks:
+        bound = bound_tasks(job, pool.lanes, info)
+        with weights_on(job, early), ShardTasks(job, shards, pool.lanes, info, bound) as tasks:
             if not start_replicas(job, pool, ledger, noticing, timeline):
                 return []
             with (

@@ -143,8 +143,22 @@ class EngineOptions(_Form):
         default=None,
         ge=1,
         description="Rows of a shard: what one task runs, and what a lost worker gives back. Left out: at "
-        "most 8192, and 16 shards or more for each of several replicas. No job has more than 512 shards.",
+        "most 8192, and 16 shards or more for each of several replicas; no more than 512, or 16 a replica.",
         json_schema_extra={"position": 4},
+    )
+    replica_cpus: float | None = Field(
+        default=None,
+        gt=0,
+        description="CPUs that each replica asks the cluster for. Left out: 1 beside GPUs, else as many as "
+        "leave room for all replicas at once.",
+        json_schema_extra={"position": 5},
+    )
+    replica_gpus: float | None = Field(
+        default=None,
+        ge=0,
+        description="GPUs that each replica asks the cluster for; 0 for an engine on CPUs. Left out: one for "
+        "each rank, where the cluster has GPUs or vLLM is a build for them.",
+        json_schema_extra={"position": 6},
     )
 
 

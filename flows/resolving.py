@@ -69,6 +69,8 @@ def job_settings(
         engine=engine.name,
         engine_arguments=engine.arguments,
         replicas=engine.replicas,
+        replica_cpus=engine.replica_cpus,
+        replica_gpus=engine.replica_gpus,
         stall_seconds=engine.stall_seconds,
         shard_rows=engine.shard_rows,
         completion_window=seconds_of(completion_window),

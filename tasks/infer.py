@@ -14,9 +14,10 @@ from prefect import get_run_logger
 from prefect.client.schemas.objects import State
 from prefect_ray.context import remote_options
 
-from dray.cluster import STABLE_RESOURCE, ClusterInfo
+from dray.cluster import STABLE_SHARE, ClusterInfo
 from dray.cluster.pool import SLOTS
 from dray.errors import DrayError, JobFailedError, StoreError
+from dray.job.idling import Bound, bound_of
 from dray.job.ingesting import open_shards
 from dray.job.opening import OpenJob
 from dray.job.shard import ShardReceipt
@@ -30,21 +31,33 @@ MAX_CRASHES = 3  # of one shard's own worker process, which runs on a stable nod
 _END_SECONDS = 5.0
 _LOOK_EVERY = 5.0  # at shards that somebody else holds, and suspects that wait
 _PAUSE = 0.2
+_EARLY = 8  # shard tasks that start beside the replicas, before any has a place
+_LOOK_SHARE = 20  # a pause is so many times as long as the look at all shards took
 
 
 class ShardTasks:
     """The shard tasks of a job, a few at a time, while in the ``with`` block.
 
-    The first of them are submitted at once: their processes start, and wait, beside the replicas'. Which
-    shards are open is read in the store after each: parts of a split one come in, and none is forgotten.
+    The first of them are submitted at once: their processes start, and wait, beside the replicas'. Others
+    follow as replicas get a place, two a replica, up to ``bound``. Which shards are open is read in the store
+    after each: parts of a split one come in, and none is forgotten.
     """
 
-    def __init__(self, job: OpenJob, shards: list[Shard], lanes: int, cluster: ClusterInfo) -> None:
+    def __init__(
+        self,
+        job: OpenJob,
+        shards: list[Shard],
+        lanes: int,
+        cluster: ClusterInfo,
+        bound: Bound | None = None,
+    ) -> None:
         self._job = job
         self._waiting = deque(open_shards(shards))
         self._awaited: frozenset[int] = frozenset()  # shards that a replica is kept free for
         self._running: dict[Any, tuple[Any, Shard]] = {}
-        self._limit = SLOTS * lanes
+        self._bound = bound or Bound(tasks=SLOTS * lanes)
+        self._limit = min(self._bound.tasks, _EARLY)
+        self._look_cost = 0.0  # seconds
         self._crashes: Counter[int] = Counter()
         self._runner = HeardRayTaskRunner()
         self._options = _stable(cluster)
@@ -76,10 +89,12 @@ class ShardTasks:
         Raises:
             JobFailedError: a shard failed for good.
         """
+        monitor.bound = self._bound.told
         while self._running or (not monitor.stopping and self._open()):
             self._collect()
             monitor.check()
             self._refresh()
+            self._limit = min(self._bound.tasks, max(_EARLY, SLOTS * monitor.able))
             if not monitor.stopping:
                 with remote_options(**self._options):
                     self._fill()
@@ -95,11 +110,17 @@ class ShardTasks:
         done, _ = ray.wait(list(self._running), num_returns=1, timeout=1.0)
         for reference in done:
             self._take(reference)
-            self._look_at = time.monotonic()
+            self._look_soon()
+
+    def _look_soon(self) -> None:
+        """At once, except where a look at all shards takes long: then after some pause."""
+        pause = min(_LOOK_SHARE * self._look_cost, _LOOK_EVERY)
+        self._look_at = min(self._look_at, time.monotonic() + pause)
 
     def _refresh(self) -> None:
         """Read which shards are open: held ones whose holder is gone come back when their lease lapses."""
-        if time.monotonic() < self._look_at:
+        began = time.monotonic()
+        if began < self._look_at:
             return
         try:
             with open_store(self._job.settings.store_url, create=False) as store:
@@ -116,6 +137,7 @@ class ShardTasks:
         # Suspects first: the search for a bad row takes a start of an engine for each halving.
         self._waiting = deque(sorted((one for one in idle if one not in held), key=self._rank))
         left_out = any(one.crashes for one in self._waiting)  # a replica may be kept free for one by then
+        self._look_cost = time.monotonic() - began
         self._look_at = time.monotonic() + _LOOK_EVERY if held or left_out else math.inf
 
     def _rank(self, shard: Shard) -> tuple[bool, int, int]:
@@ -166,10 +188,21 @@ class ShardTasks:
             ray.wait(left, num_returns=len(left), timeout=_END_SECONDS)
 
 
+def bound_tasks(job: OpenJob, lanes: int, cluster: ClusterInfo) -> Bound:
+    """How many shard tasks may run at a time; says what binds, where that leaves replicas without work."""
+    connections = None
+    with suppress(StoreError), open_store(job.settings.store_url, create=False) as store:
+        connections = store.most_connections()
+    memory = sum(node.memory for node in cluster.nodes if node.stable)
+    bound = bound_of(lanes=lanes, slots=SLOTS, memory=memory, connections=connections)
+    if bound.told is not None:
+        get_run_logger().warning("%d replicas, but %s", lanes, bound.told)
+    return bound
+
+
 def _stable(cluster: ClusterInfo) -> dict[str, Any]:
     """Ray options of shard tasks. Ray's own retries are off: exactly one layer retries, Prefect's."""
-    amount = 1 if cluster.stable_resource == STABLE_RESOURCE else 0.001
-    return {"max_retries": 0, "num_cpus": 0, "resources": {cluster.stable_resource: amount}}
+    return {"max_retries": 0, "num_cpus": 0, "resources": {cluster.stable_resource: STABLE_SHARE}}
 
 
 def _submit(runner: Any, job: OpenJob, shard: Shard) -> Any:

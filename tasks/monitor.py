@@ -16,6 +16,7 @@ from dray.errors import (
     StoreError,
 )
 from dray.job import driven
+from dray.job.idling import why_idle
 from dray.job.ledger import JobLedger
 from dray.job.opening import OpenJob, reopen
 from dray.job.pace import PACE_EVERY, pace_of
@@ -28,6 +29,8 @@ from tasks.replicas import follow
 
 LOOK_EVERY = 1.0  # seconds
 LINE_EVERY = 5.0
+_IDLE_SECONDS = 5.0  # without a shard, after which a ready replica is said to have no work
+_IDLE_EVERY = 60.0  # between two lines that say so, for one reason
 
 
 class Monitor:
@@ -54,7 +57,16 @@ class Monitor:
         self._meter = Meter()
         self._last_line = self._last_renewal = self._last_pace = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="dray-monitor", daemon=True)
+        self._idle_at = 0.0
+        self._idle_line = 0.0
+        self._idle_told: str | None = None
         self.stopping = False
+        self.bound: str | None = None  # why there are no more shard tasks, where that leaves replicas idle
+
+    @property
+    def able(self) -> int:
+        """Replicas that have a place: they work, or soon will."""
+        return self._pool.able()
 
     def __enter__(self) -> Monitor:
         self._thread.start()
@@ -131,11 +143,26 @@ class Monitor:
             )
             self.stopping = True
         self._noticing.record()
+        self._look_for_idle(store)
         self._pool.settle()
         self._spool_watch.look(store)
         pulse = self._pulse(store.progress(self._job.job_id))
         self._keep_pace(store, pulse)
         self._say(pulse)
+
+    def _look_for_idle(self, store: Store) -> None:
+        """Say which replicas are ready and have no work, and why."""
+        now = time.monotonic()
+        idle = self._pool.idle(_IDLE_SECONDS)
+        if not idle or now < self._idle_at:
+            return
+        self._idle_at = now + _IDLE_SECONDS
+        shards, no_place = store.shards(self._job.job_id), self._pool.no_place_for_tasks()
+        reason = why_idle(shards, lanes=self._pool.lanes, bound=self.bound, no_place=no_place)
+        self._pool.note_idle(_IDLE_SECONDS, reason and f"has no work: {reason}")
+        if reason is not None and (reason != self._idle_told or now - self._idle_line > _IDLE_EVERY):
+            self._idle_told, self._idle_line = reason, now
+            self._logger.warning("%d of %d replicas have no work: %s", idle, self._pool.lanes, reason)
 
     def _pulse(self, progress: Progress) -> Pulse:
         counts = progress.counts

@@ -39,6 +39,7 @@ def start_replicas(
         FencedError: another driver has the job.
     """
     logger = get_run_logger()
+    logger.info("replicas: %d%s, each with %s", pool.lanes, _whose(job), pool.ask)
     patience, asked = StorePatience(logger), 0.0
     deadline = time.monotonic() + START_SECONDS
     logger.info("starting %s", plural(pool.lanes, "replica"))
@@ -60,8 +61,18 @@ def start_replicas(
             except StoreError as error:
                 patience.bear(error)
             if time.monotonic() > deadline:
-                raise EngineStartError(f"none of {pool.lanes} replicas is ready after {START_SECONDS:.0f} s")
+                waiting = pool.waiting()
+                told = f"none of {pool.lanes} replicas is ready after {START_SECONDS:.0f} s"
+                raise EngineStartError(f"{told}: {waiting}" if waiting else told)
             time.sleep(_LOOK_EVERY)
+
+
+def _whose(job: OpenJob) -> str:
+    return (
+        ""
+        if job.settings.replicas is not None
+        else ", from the hardware there now (--replicas says otherwise)"
+    )
 
 
 def _is_stopped(job: OpenJob, noticing: Noticing) -> bool:
@@ -85,6 +96,9 @@ def follow(logger: Logger, pool: ReplicaPool, ledger: JobLedger) -> list[Replica
         for level, name, message in status.log:
             if level >= logging.INFO:
                 logger.log(level, "[%s] %s: %s", lane_of(status.name), name, message)
+    waiting = pool.take_told()
+    if waiting is not None:
+        logger.warning("%s", waiting)
     for told in ledger.take_told():
         logger.warning("%s", told)
     if ledger.failure is not None:

@@ -135,6 +135,14 @@ def run(
     replicas: Annotated[
         int | None, Parameter(group=ENGINE, help="Engines to run; one per GPU when left out.")
     ] = None,
+    replica_cpus: Annotated[
+        float | None,
+        Parameter(group=ENGINE, help="CPUs each engine asks the cluster for; what fits when left out."),
+    ] = None,
+    replica_gpus: Annotated[
+        float | None,
+        Parameter(group=ENGINE, help="GPUs each engine asks for; 0: none; one per rank when left out."),
+    ] = None,
     stall_seconds: Annotated[
         float | None,
         Parameter(group=ENGINE, help="End an engine that gets no further for so long; 600 when left out."),
@@ -192,7 +200,12 @@ def run(
             "name": engine,
             "replicas": replicas,
             "arguments": pairs(engine_arg, "--engine-arg"),
-            **_given(stall_seconds=stall_seconds, shard_rows=shard_rows),
+            **_given(
+                stall_seconds=stall_seconds,
+                shard_rows=shard_rows,
+                replica_cpus=replica_cpus,
+                replica_gpus=replica_gpus,
+            ),
         },
         "store": _absolute_store(store),
         "cluster": cluster,

@@ -61,7 +61,12 @@ def _result(job: Job) -> Mapping[str, Any]:
 
 def _replicas(store: Store, job_id: str) -> list[dict[str, Any]]:
     return [
-        {"name": row.name.rsplit("/", 1)[-1], "state": str(row.state), "node": row.host}
+        {
+            "name": row.name.rsplit("/", 1)[-1],
+            "state": str(row.state),
+            "node": row.host,
+            "note": row.note,
+        }
         for row in store.replicas(job_id)
         if row.state is not ReplicaState.GONE
     ]

@@ -134,7 +134,21 @@ def _replicas(found: Sequence[Facts]) -> list[tuple[str, str]]:
         lines.append(f"{plural(rest, 'more replica')} on {plural(len(named) - _MOST_NODES, 'more node')}")
     if None in nodes:
         lines.append(f"no node yet: {_on_node(nodes[None])}")
+    lines += _not_at_work(found)
     return [("replicas" if not number else "", line) for number, line in enumerate(lines)]
+
+
+def _not_at_work(found: Sequence[Facts]) -> list[str]:
+    """Which replicas do not work, and why: those of one reason together."""
+    reasons: dict[str, list[str]] = {}
+    for replica in found:
+        if replica.get("note"):
+            reasons.setdefault(replica["note"], []).append(replica["name"])
+    return [
+        f"{', '.join(names) if len(names) <= _MOST_REPLICAS else plural(len(names), 'replica')}: "
+        f"{'each ' if len(names) > 1 else ''}{reason}"
+        for reason, names in reasons.items()
+    ]
 
 
 def _on_node(replicas: Sequence[Facts]) -> str:

@@ -10,6 +10,9 @@ from typing import Protocol
 STABLE_RESOURCE = "dray_stable"
 """The custom Ray resource of nodes that are not spot: shard tasks run there and nowhere else."""
 
+STABLE_SHARE = 0.001
+"""What a shard task asks of it: users mark a node with any amount, and ``1`` is to hold a thousand tasks."""
+
 NAMESPACE = "dray"
 
 
@@ -40,17 +43,34 @@ class Node:
     stable: bool
     address: str = ""
     port: int = 0  # of its Ray daemon
+    memory: float = 0.0  # bytes, as its Ray daemon counts them
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeType:
+    """A kind of node that the cluster's autoscaler may start: what each has, and how many there may be."""
+
+    name: str
+    cpus: float
+    gpus: float
+    most: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterInfo:
-    """A cluster that can take work, since ``ready`` (seconds since 1970), after ``seconds``."""
+    """A cluster that can take work, since ``ready`` (seconds since 1970), after ``seconds``.
+
+    ``own`` is one of ours on this machine: no node comes to it. ``coming`` are the nodes that its autoscaler
+    may start; None where no autoscaler says so.
+    """
 
     address: str
     nodes: tuple[Node, ...]
     seconds: float
     stable_resource: str
     ready: float = field(default_factory=time.time)
+    own: bool = False
+    coming: tuple[NodeType, ...] | None = None
 
     @property
     def stable_hosts(self) -> frozenset[str]:

@@ -11,13 +11,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from dray.cluster.base import NAMESPACE, STABLE_RESOURCE, Cluster, ClusterInfo, ClusterSettings, Node
 from dray.cluster.guarded import answers_anybody, close_token_file
 from dray.cluster.head import Head
 from dray.cluster.head_watch import HeadWatch
-from dray.cluster.ray_private import enable_token_auth, keep_off_stdout
+from dray.cluster.ray_private import enable_token_auth, keep_off_stdout, node_types
 from dray.errors import ClusterError, ConfigError
 from dray.processes import end_without_teardown
 
@@ -165,9 +166,10 @@ class RayCluster:
             _refuse_second()
             _prepare_environment(self._settings)
         info = _connect(address, self._settings.environment, self._began)
-        if self._head is None:
-            _leave_if_open(address, info.address)
-        return info
+        if self._head is not None:
+            return replace(info, own=True)
+        _leave_if_open(address, info.address)
+        return replace(info, coming=node_types())
 
 
 def _abandon_ray() -> None:
@@ -288,6 +290,7 @@ def _nodes(listed: list[dict[str, Any]]) -> tuple[tuple[Node, ...], str]:
             stable=resource in node["Resources"],
             address=node.get("NodeManagerAddress", ""),
             port=node.get("NodeManagerPort", 0),
+            memory=node["Resources"].get("memory", 0.0),
         )
         for node in alive
     )

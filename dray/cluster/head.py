@@ -25,7 +25,7 @@ from dray.cluster.temporary import TemporaryFolder, sweep
 from dray.errors import ClusterError
 from dray.processes import no_survivors
 
-_STABLE_SLOTS = 10_000  # shard tasks ask for one each; their number is bounded by the flow, not by Ray
+_MARK = 1  # as a user marks a node: shard tasks ask for a thousandth each
 _START_SECONDS = 180.0  # Ray's own limits are lower; this one is for what they do not see
 _STOP_SECONDS = 30.0
 
@@ -115,7 +115,7 @@ def _started(settings: dict[str, Any], temporary: TemporaryFolder) -> dict[str, 
             address="local",
             num_cpus=settings["num_cpus"],
             num_gpus=settings["num_gpus"],
-            resources={STABLE_RESOURCE: _STABLE_SLOTS},
+            resources={STABLE_RESOURCE: _MARK},
             include_dashboard=False,
             log_to_driver=False,
             logging_level=logging.ERROR,

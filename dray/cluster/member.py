@@ -16,7 +16,6 @@ from dray.engine.seam import ray_errors
 from dray.errors import EngineStartError
 
 _QUIET_SECONDS = 5.0  # without an answer or an error, after which a question got through
-_PLACE_SECONDS = 10.0  # between two looks whether one that starts has a place
 _NAME_SECONDS = 60.0  # until Ray has noticed the death of an actor, or of the driver that owned it
 
 
@@ -48,9 +47,10 @@ class ReplicaStart:
 class Member:
     """A replica's actor and what the pool knows of it. ``lane`` is its place in the pool, kept by successors.
 
-    ``node`` and ``host`` are known once it is ready; ``leave_by``, ``heard``, ``unsure`` (the first of the
-    calls in a row that did not get through) and ``placed`` (when it was first seen to have a node, while it
-    starts) are monotonic seconds.
+    ``node`` and ``host`` are known once it is ready; ``note`` says why it does not work. ``asked`` (when Ray
+    was asked for it), ``leave_by``, ``heard``, ``unsure`` (the first of the calls in a row that did not get
+    through), ``placed`` (when it was first seen to have a node, while it starts) and ``idle`` (since when it
+    has no shard) are monotonic seconds.
     """
 
     lane: int
@@ -65,9 +65,11 @@ class Member:
     heard: float = field(default_factory=time.monotonic)
     unsure: float | None = None
     placed: float | None = None
+    idle: float | None = None
+    note: str | None = None
+    asked: float = field(default_factory=time.monotonic)
     _ready: Any = None
     _asked: float = 0.0
-    _look_at: float = 0.0
 
     @property
     def name(self) -> str:
@@ -102,17 +104,19 @@ class Member:
             name=self.name, began=self.began, process=where.process, ready=ready, info=info
         )
         self.node, self.host = where.node_id, where.host
-        self.state = MemberState.READY
+        self.state, self.note = MemberState.READY, None
         self.heard = time.monotonic()
         return True
 
+    def has_place(self) -> bool:
+        """Whether Ray has given it a node."""
+        if self.placed is None and node_of(self.replica.actor_id) is not None:
+            self.placed = time.monotonic()
+        return self.placed is not None
+
     def is_overdue(self, seconds: float) -> bool:
-        """Whether it has had a node for longer than ``seconds``; waiting for one does not count."""
-        now = time.monotonic()
-        if self.placed is None and now >= self._look_at:
-            self._look_at = now + _PLACE_SECONDS
-            self.placed = now if node_of(self.replica.actor_id) is not None else None
-        return self.placed is not None and now - self.placed > seconds
+        """Whether it has been seen on a node for longer than ``seconds``; waiting for one does not count."""
+        return self.placed is not None and time.monotonic() - self.placed > seconds
 
     def ask_again(self) -> None:
         """Forget a question whose answer did not come through."""

@@ -2,67 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from dray.cluster.base import ClusterInfo
+from dray.cluster.asking import Ask, gpus_of, ranks_of, runs_on_gpus, vllm_build
+from dray.cluster.base import ClusterInfo, ClusterSettings
 from dray.cluster.handed_down import handed_down
 from dray.engine.protocol import EngineSpec
-from dray.errors import ConfigError
 from dray.requests.model import Kind
 
 _NODE_LABEL = "ray.io/node-id"
+_USUAL_GPUS = 8.0  # of a node
+_DEVICES = Path("/dev")
 _USUAL_SEQS = 256  # vLLM's own on small devices, where nobody says
 _USUAL_TOKENS = 8192
 
 
-def actor_options(
-    spec: EngineSpec, cluster: ClusterInfo, replicas: int, *, avoid: Collection[str] = ()
-) -> dict[str, Any]:
+def actor_options(ask: Ask, cluster: ClusterInfo, *, avoid: Collection[str] = ()) -> dict[str, Any]:
     """Resources, environment and place of one replica's process.
 
     It comes to none of the nodes to ``avoid``, unless no other can have it.
-
-    Raises:
-        ConfigError: no node has as many GPUs as a replica needs.
     """
     variables = handed_down()
     options: dict[str, Any] = {"runtime_env": {"env_vars": variables}} if variables else {}
     if avoid:
         options["label_selector"] = {_NODE_LABEL: f"!in({','.join(sorted(avoid))})"}
         options["fallback_strategy"] = [{"label_selector": {}}]
-    return options | _resources(spec, cluster, replicas)
-
-
-def _resources(spec: EngineSpec, cluster: ClusterInfo, replicas: int) -> dict[str, float]:
-    if spec.name == "simulated" and len(cluster.nodes) == 1:
-        return {"num_cpus": 0}
-    if spec.name != "simulated" and any(node.gpus for node in cluster.nodes):
-        most = int(max(node.gpus for node in cluster.nodes))
-        if gpus_of(spec) > most:
-            raise ConfigError(
-                f"a replica needs {gpus_of(spec)} GPUs of one node (tensor_parallel_size times "
-                f"pipeline_parallel_size), and the cluster's largest has {most}"
-            )
-        return {"num_gpus": gpus_of(spec), "num_cpus": 1}
-    hosts = [node.cpus for node in cluster.nodes if node.cpus]
-    cpus = max(hosts, default=1.0)
-    each = -(-replicas // max(len(hosts), 1))  # so many share a node: one that asked for too much would wait
-    return {"num_cpus": cpus // each or cpus / each}
+    if ask.gpus:
+        options["num_gpus"] = ask.gpus
+    elif not cluster.own:
+        options["scheduling_strategy"] = "SPREAD"  # Ray would else fill one node before the next
+    return options | {"num_cpus": ask.cpus}
 
 
 def default_replicas(spec: EngineSpec, cluster: ClusterInfo) -> int:
     """As many as there are GPUs for, node by node; one on a cluster without."""
-    if spec.name != "vllm":
+    if not runs_on_gpus(spec, cluster):
         return 1
-    return max(1, sum(int(node.gpus) // gpus_of(spec) for node in cluster.nodes))
+    each = spec.gpus or gpus_of(spec)
+    return max(1, sum(int(node.gpus // each) for node in cluster.nodes))
 
 
-def gpus_of(spec: EngineSpec) -> int:
-    """GPUs of one replica: one a rank."""
-    given = spec.arguments
-    return int(given.get("tensor_parallel_size", 1)) * int(given.get("pipeline_parallel_size", 1))
+def expected_replicas(
+    engine: str, arguments: Mapping[str, Any], each: float | None, settings: ClusterSettings
+) -> int:
+    """How many there may be when nobody said and the cluster is not joined yet: shards are cut by then.
+
+    ``each`` is the GPUs of a replica, where the user says so. A machine's GPUs are known; of a cluster that
+    vLLM's build for GPUs goes to, a node with eight is assumed.
+    """
+    if engine != "vllm" or each == 0:
+        return 1
+    if settings.address is not None:
+        gpus = 0.0 if vllm_build() == "cpu" else _USUAL_GPUS
+    elif settings.num_gpus is not None:
+        gpus = settings.num_gpus
+    else:
+        gpus = len(list(_DEVICES.glob("nvidia[0-9]*")))
+    return max(1, int(gpus // (each or ranks_of(arguments))))
 
 
 def shrunk(spec: EngineSpec, steps: int, max_num_seqs: int) -> EngineSpec:

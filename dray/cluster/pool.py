@@ -10,11 +10,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
+from dray.cluster.asking import Ask
 from dray.cluster.base import ClusterInfo, Node
 from dray.cluster.losses import NodeFacts, is_gone, settle
 from dray.cluster.member import Member, MemberState, ReplicaStart, begin, statuses
 from dray.cluster.placing import actor_options, shrunk
 from dray.cluster.ray_private import drain, node_of
+from dray.cluster.waiting import Places, no_place_for_tasks
 from dray.engine.protocol import EngineSpec
 from dray.engine.replica import ReplicaStatus
 from dray.errors import (
@@ -96,6 +98,8 @@ class ReplicaPool:
         self._seqs = 0
         self._published = time.monotonic()
         self._unsettled: dict[int, threading.Thread] = {}  # lanes that lacked memory, until that is charged
+        self._places = Places(spec, cluster, replicas)
+        self._told: str | None = None
         self.lanes = replicas
         self.restarts = 0
 
@@ -120,6 +124,7 @@ class ReplicaPool:
             EngineStartError, ConfigError: no engine of the job has ever started, and none will.
         """
         self._poll_starting()
+        self._look_for_places()
         return self._ask()
 
     def settle(self) -> None:
@@ -147,6 +152,53 @@ class ReplicaPool:
     def shun(self, node: Node) -> None:
         """A node may be taken back: it gets no new replicas while another can have them."""
         self._shunned.add(node.node_id)
+
+    @property
+    def ask(self) -> Ask:
+        """What each replica asks Ray for."""
+        return self._places.ask
+
+    def waiting(self) -> str | None:
+        """How many replicas wait for a place, and why; None where none does."""
+        notes = [member.note for member in self._in(MemberState.STARTING) if member.note is not None]
+        return f"{len(notes)} of {self.lanes} replicas wait: each {notes[-1]}" if notes else None
+
+    def take_told(self) -> str | None:
+        """What is new of those that wait, since the last call."""
+        waiting = self.waiting()
+        if waiting == self._told:
+            return None
+        self._told = waiting
+        return waiting or "no replica waits for a place any more"
+
+    def no_place_for_tasks(self) -> str | None:
+        """Why Ray starts no shard task; None where it can."""
+        return no_place_for_tasks(self._cluster.stable_resource)
+
+    def able(self) -> int:
+        """Replicas that have a place: they work, or soon will."""
+        return sum(member.note is None for member in self._in(MemberState.STARTING, MemberState.READY))
+
+    def idle(self, seconds: float) -> int:
+        """Ready replicas that have had no shard for so long."""
+        return len(self._idle(seconds))
+
+    def note_idle(self, seconds: float, reason: str | None) -> None:
+        """Why those have none."""
+        for member in self._idle(seconds):
+            if member.note != reason:
+                member.note = reason
+                self._changed.add(member)
+
+    def remarks(self) -> dict[str, str]:
+        """Why replicas that came to nothing did not work, by the name that people know them by."""
+        last = {member.lane: member for member in self._members}
+        return {lane_of(one.name): one.note for _, one in sorted(last.items()) if one.note is not None}
+
+    def _idle(self, seconds: float) -> list[Member]:
+        now = time.monotonic()
+        ready = self._in(MemberState.READY)
+        return [member for member in ready if member.idle is not None and now - member.idle > seconds]
 
     def stop(self) -> None:
         """End all replicas."""
@@ -176,11 +228,19 @@ class ReplicaPool:
         }
         spec = shrunk(self._spec, steps, self._seqs)
         name = replica_name(self._prefix, lane, self._generation[lane])
-        options = actor_options(spec, self._cluster, self.lanes, avoid=avoid)
+        options = actor_options(self._places.ask, self._cluster, avoid=avoid)
         member = begin(name, lane, spec, options, slots=SLOTS)
         self._generation[lane] += 1
         self._members.append(member)
         self._changed.add(member)
+
+    def _look_for_places(self) -> None:
+        starting = self._in(MemberState.STARTING)
+        before = {member: member.note for member in starting}
+        for member in self._places.look(starting):
+            self._end(member)
+            self._due[member.lane] = 0.0
+        self._changed.update(member for member in starting if member.note != before[member])
 
     def _may_begin(self, lane: int) -> bool:
         """Not before a lack of memory is charged: its successor is to be smaller."""
@@ -237,6 +297,7 @@ class ReplicaPool:
             if isinstance(answer, ReplicaStatus):
                 member.heard, member.unsure = time.monotonic(), None
                 found.append(answer)
+                self._note_work(member, answer.sessions)
                 if member.state is MemberState.LEAVING and not answer.sessions:
                     self._end(member)
             elif answer is not None and not self._may_live(member, answer):
@@ -246,6 +307,15 @@ class ReplicaPool:
             if member.state is MemberState.LEAVING and time.monotonic() > member.leave_by:
                 self._end(member)
         return found
+
+    def _note_work(self, member: Member, sessions: int) -> None:
+        if not sessions:
+            member.idle = member.idle or time.monotonic()
+            return
+        member.idle = None
+        if member.note is not None:
+            member.note = None
+            self._changed.add(member)
 
     def _may_live(self, member: Member, error: Exception) -> bool:
         """Whether only a call was lost, as far as anybody knows, and not yet for too long."""

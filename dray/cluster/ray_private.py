@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from dataclasses import dataclass
+
+from dray.cluster.base import NodeType
 
 
 def enable_token_auth(token: str | None = None) -> None:
@@ -89,9 +93,67 @@ def death_of(actor_id: str) -> ActorDeath | None:
 
 
 def node_of(actor_id: str) -> str | None:
-    """The node that an actor is on, or was; None while it has none."""
+    """The node that an actor is on, or was; None while it has none.
+
+    Until an actor has a process, Ray gives as its address the node that was asked to take it.
+    """
     from ray._private.state import actors
 
     found = actors(actor_id)
-    node: str | None = found["Address"]["NodeID"] if found else None
+    if not found or not found["Pid"]:
+        return None
+    node: str = found["Address"]["NodeID"]
     return node if node and set(node) != {"f"} else None  # Ray's nil
+
+
+def free_resources() -> dict[str, dict[str, float]]:
+    """What is free on each live node, by the node's id and the resource's name."""
+    from ray._private.state import state
+
+    return dict(state.available_resources_per_node())
+
+
+def node_types() -> tuple[NodeType, ...] | None:
+    """The nodes that an autoscaler may start: none where the cluster has no autoscaler, None where unknown.
+
+    Some autoscalers leave what they may start with the cluster. Ray's first one leaves a status: where that
+    names each node by its id, nodes come and go by hand.
+    """
+    from ray._private.state import state
+    from ray._private.worker import global_worker
+
+    try:
+        config = state.get_cluster_config()
+        status = global_worker.gcs_client.internal_kv_get(b"__autoscaling_status", None)
+    except Exception:  # noqa: BLE001  whatever its client raises: a cluster without an autoscaler works, too
+        return None
+    if config is None:
+        return () if _is_by_hand(status) else None
+    return tuple(
+        NodeType(
+            name=group.name,
+            cpus=float(group.resources.get("CPU", 0)),
+            gpus=float(group.resources.get("GPU", 0)),
+            most=group.max_count,
+        )
+        for group in config.node_group_configs
+        if group.max_count
+    )
+
+
+def _is_by_hand(status: bytes | None) -> bool:
+    try:
+        active = json.loads(status or b"")["autoscaler_report"]["active_nodes"]
+    except (ValueError, KeyError, TypeError):
+        return False
+    return bool(active) and all(re.fullmatch(r"node_[0-9a-f]{56}", name) for name in active)
+
+
+def refused_by_autoscaler() -> list[dict[str, float]]:
+    """Amounts that were asked for, and that the cluster's autoscaler says none of its nodes can have."""
+    from ray._private.worker import global_worker
+    from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply
+
+    reply = GetClusterStatusReply()
+    reply.ParseFromString(global_worker.gcs_client.get_cluster_status())
+    return [dict(one.resources_bundle) for one in reply.autoscaling_state.infeasible_resource_requests]

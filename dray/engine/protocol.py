@@ -33,6 +33,8 @@ class EngineSpec:
     weights_patience: float = 0.0
     bundles: str | None = None
     stall_seconds: float = 600.0
+    cpus: float | None = None
+    gpus: float | None = None
     objects: ObjectStoreOptions | None = field(default=None, repr=False)
 
 

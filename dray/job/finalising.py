@@ -186,11 +186,24 @@ def _report_data(
         replicas=tuple(_replica(account) for account in replicas),
         interruptions=sum(causes.get(cause, 0) for cause in ("SPOT", "NODE_LOSS", "DRIVER_LOST")),
         retries=causes,
+        unused=_unused(store, job.job_id),
         files=files,
         environment=_environment(replicas),
         settings={k: v if isinstance(v, str | int | float | bool) or v is None else str(v)
                   for k, v in describe(job.settings).items()},
     )  # fmt: skip
+
+
+def _unused(store: Store, job_id: str) -> dict[str, str]:
+    """Replicas of this run that no shard was finished on, by the reason that they had at the end."""
+    worked = {_lane(attempt.replica) for attempt in store.attempts(job_id) if attempt.done + attempt.failed}
+    noted = {_lane(row.name): row.note for row in store.replicas(job_id) if row.note is not None}
+    return {lane.rsplit("/", 1)[-1]: note for lane, note in noted.items() if lane not in worked}
+
+
+def _lane(name: str | None) -> str:
+    """What a replica and its successors have in common."""
+    return (name or "").partition("~")[0]
 
 
 def _check(store: Store, job_id: str) -> None:

@@ -15,7 +15,7 @@ from dray.requests.pulse import READ_SECONDS, Pulse
 from dray.store import Shard, ShardSpec, ShardState, Store, open_store
 from dray.triggers import Point, reach
 
-_MAX_SHARDS = 512  # each is a task that Prefect keeps; a bigger job has larger shards
+_MANY_SHARDS = 512  # each is a task that Prefect keeps: for few replicas shards get larger, not more
 _MOST_ROWS = 8192  # some minutes of work on one GPU
 # A replica that comes back finds work only while shards are left that nobody has: with 2 for each replica,
 # `python -m tests.benchmarks.interruptions --goodput` came to 0.75, with 16 to 0.94.
@@ -98,7 +98,7 @@ def _publish(store: Store, job: OpenJob, ingested: Ingested, replicas: int) -> N
     ranges = cut(
         ingested,
         target_rows=job.settings.shard_rows or _MOST_ROWS,
-        max_shards=_MAX_SHARDS,
+        max_shards=_most_shards(replicas),
         min_shards=1 if job.settings.shard_rows else _enough_shards(ingested.requests, replicas),
     )
     shards = [
@@ -114,6 +114,11 @@ def _publish(store: Store, job: OpenJob, ingested: Ingested, replicas: int) -> N
         for part in ranges
     ]
     store.add_shards(job.lease, shards, total_rows=ingested.rows, rejects=ingested.rejects())
+
+
+def _most_shards(replicas: int) -> int:
+    """How many shards a job has at most: none of its replicas is to idle for lack of one."""
+    return max(_MANY_SHARDS, replicas * _SHARDS_PER_REPLICA)
 
 
 def _enough_shards(requests: int, replicas: int) -> int:

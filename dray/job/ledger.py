@@ -40,6 +40,7 @@ class JobLedger:
                 node=member.node,
                 host=member.host,
                 max_num_seqs=member.max_num_seqs,
+                note=member.note,
             )
             for member in members
         ]

@@ -24,16 +24,17 @@ class JobSettings:
     """One batch job.
 
     ``model`` is a local directory that every node has, or the URI of one in an object store. ``replicas``
-    None takes one per GPU, or one on a machine without. ``engine_arguments`` go to the engine as they are.
-    ``work`` holds the spool; every stable node must reach it. ``store_url`` may hold a password and is kept
-    out of the repr. ``model_objects`` reach the model, where that takes others than ``objects``. ``bundles``
-    is where what engines compile is kept for the next ones: a folder or URI, nowhere when None. An engine
-    that gets no further with its requests for ``stall_seconds`` is ended. What is unfinished
-    ``completion_window`` seconds after the job was created becomes error rows; None for never. ``overwrite``
-    gives the job an output folder that holds files of others. ``shard_rows``
-    None leaves to the planner how many rows a shard has; there are at most 512 shards either way. ``recipe``
-    is what a caller needs to start the same job again, in its own terms and without secrets; the store keeps
-    it.
+    None takes one per GPU, or one on a machine without; each asks the cluster for ``replica_cpus`` and
+    ``replica_gpus``, or, where those are None, for what its engine needs. ``engine_arguments`` go to the
+    engine as they are. ``work`` holds the spool; every stable node must reach it. ``store_url`` may hold a
+    password and is kept out of the repr. ``model_objects`` reach the model, where that takes others than
+    ``objects``. ``bundles`` is where what engines compile is kept for the next ones: a folder or URI,
+    nowhere when None. An engine that gets no further with its requests for ``stall_seconds`` is ended. What
+    is unfinished ``completion_window`` seconds after the job was created becomes error rows; None for
+    never. ``overwrite`` gives the job an output folder that holds files of others. ``shard_rows`` None
+    leaves to the planner how many rows a shard has; there are at most 512, or 16 a replica, either way.
+    ``recipe`` is what a caller needs to start the same job again, in its own terms and without secrets; the
+    store keeps it.
     """
 
     source: Source
@@ -44,6 +45,8 @@ class JobSettings:
     engine: str = "vllm"
     engine_arguments: Mapping[str, Any] = field(default_factory=dict)
     replicas: int | None = None
+    replica_cpus: float | None = None
+    replica_gpus: float | None = None
     job_id: str | None = None
     skip_invalid: bool = False
     format: OutputFormat = "jsonl"
@@ -68,6 +71,10 @@ class JobSettings:
             refuse_secret(address)
         if self.replicas is not None and self.replicas < 1:
             raise ConfigError("replicas must be at least 1")
+        if self.replica_cpus is not None and self.replica_cpus <= 0:
+            raise ConfigError("replica_cpus must be more than 0")
+        if self.replica_gpus is not None and self.replica_gpus < 0:
+            raise ConfigError("replica_gpus must be 0 or more")
         if self.completion_window is not None and self.completion_window <= 0:
             raise ConfigError("completion_window must be more than 0 seconds")
         if self.stall_seconds <= 0:

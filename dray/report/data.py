@@ -206,7 +206,7 @@ class ReportData:
     The job was ``created`` when it was opened first; this run of it ``started`` and ``ended``.
     ``seconds`` has ``total``, ``ingest``, ``cluster``, ``weights``, ``engine_start``, ``inference``
     and ``finalise`` of this run; phases that overlap are each counted whole. ``retries`` maps a
-    cause to how often it led to another attempt.
+    cause to how often it led to another attempt, ``unused`` a replica that answered nothing to the reason.
     """
 
     job_id: str
@@ -229,6 +229,7 @@ class ReportData:
     replicas: tuple[Replica, ...] = ()
     interruptions: int = 0
     retries: Mapping[str, int] = field(default_factory=dict)
+    unused: Mapping[str, str] = field(default_factory=dict)
     cost: Cost | None = None
     files: tuple[OutputFile, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)

@@ -12,6 +12,7 @@ from dray.requests.model import EXPIRED
 Tone = Literal["good", "bad", "quiet"]
 
 _ENDINGS = {"failed": "failed", "cancelled": "was cancelled", "expired": "expired", "paused": "is paused"}
+_MOST_NAMED = 8  # replicas in one sentence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +50,19 @@ def sentences(data: ReportData) -> tuple[str, ...]:
     if data.retries:
         told = ", ".join(f"{wording.count(n)} after {cause}" for cause, n in data.retries.items())
         found.append(f"Shards tried again: {told}.")
-    return tuple(found)
+    return (*found, *_unused(data))
+
+
+def _unused(data: ReportData) -> list[str]:
+    """Replicas that answered nothing, those of one reason together."""
+    reasons: dict[str, list[str]] = {}
+    for name, reason in data.unused.items():
+        reasons.setdefault(reason, []).append(name)
+    return [
+        f"{', '.join(names) if len(names) <= _MOST_NAMED else wording.plural(len(names), 'replica')} "
+        f"answered nothing: {'each ' if len(names) > 1 else ''}{reason}."
+        for reason, names in reasons.items()
+    ]
 
 
 def _ending(data: ReportData) -> str:

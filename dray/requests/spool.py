@@ -18,8 +18,8 @@ from dray.requests.files import stream_range
 from dray.requests.model import Request
 from dray.requests.objects import ObjectStoreOptions
 
-MAX_MARKS = 8192
-"""Places to cut at that are kept per spool: 16 for each of 512 shards, at 24 bytes and more each."""
+MAX_MARKS = 32_768
+"""Places to cut at that are kept per spool, at least half of them in use: 16 shards for 1,000 replicas."""
 
 _CHUNK_BYTES = 8 << 20
 _PLACE = re.compile(rb'"f":(\d+),"n":(\d+)}\n?$')

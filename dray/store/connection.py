@@ -76,6 +76,15 @@ def insert_ignoring(tx: Tx, table: Table) -> Any:
     return insert(table).on_conflict_do_nothing()
 
 
+def most_connections(tx: Tx) -> int | None:
+    """Connections that the database's users may have; None for SQLite, which counts none."""
+    if tx.dialect != "postgresql":
+        return None
+    names = ("max_connections", "superuser_reserved_connections")
+    most, reserved = (int(tx.connection.exec_driver_sql(f"SHOW {name}").scalar_one()) for name in names)
+    return most - reserved
+
+
 class Database:
     """One database: an engine, a clock, and transactions that translate and retry errors."""
 

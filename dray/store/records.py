@@ -203,6 +203,7 @@ class ReplicaRow:
 
     ``slots`` is how many shards it takes at a time; ``node`` is the cluster's id of its node and ``host`` the
     name people know it by, None until it is ready; ``reserved`` is the suspect that is to have it alone.
+    ``note`` says why it does not work, where it does not.
     """
 
     name: str
@@ -213,6 +214,7 @@ class ReplicaRow:
     host: str | None = None
     max_num_seqs: int = 0
     reserved: int | None = None
+    note: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-REVISION = "0003"
+REVISION = "0004"
 """The migration that these tables correspond to: the head of ``migrations/versions``."""
 
 metadata = MetaData(
@@ -184,6 +184,7 @@ replicas = Table(
     Column("max_num_seqs", Integer, nullable=False, server_default="0"),
     Column("reserved", Integer),
     Column("changed_at", Double, nullable=False),
+    Column("note", Text),
 )
 
 charges = Table(

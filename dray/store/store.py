@@ -15,7 +15,7 @@ from dray.errors import StoreFatalError, StoreTransientError, StoreUnreachableEr
 from dray.requests.model import Outcome
 from dray.store import attempts, charges, commit, jobs, reading, routing, shards
 from dray.store.clock import Clock, DatabaseClock
-from dray.store.connection import Database, Tx
+from dray.store.connection import Database, Tx, most_connections
 from dray.store.migrate import ensure_schema
 from dray.store.records import (
     Attempt,
@@ -423,6 +423,10 @@ class Store:
         return self._read(lambda tx: attempts.list_notices(tx, key))
 
     # Replicas and budgets
+
+    def most_connections(self) -> int | None:
+        """Connections that the database allows in all; None for SQLite, which counts none."""
+        return self._read(most_connections)
 
     def put_replicas(self, lease: JobLease, rows: Sequence[ReplicaRow]) -> None:
         """Says where these replicas stand, so that shards find them."""

@@ -39,12 +39,14 @@ from dray.processes import no_survivors
 class Shape:
     """What nodes are like, all numbers of a node; the head has no ``gpus``, which are pretended.
 
-    ``impatient``: Ray calls a node dead that is silent for 2 s, not for a minute.
+    ``stable`` is how much of ``dray_stable`` marks the head. ``impatient``: Ray calls a node dead that is
+    silent for 2 s, not for a minute.
     """
 
     head_cpus: int = 2
     cpus: int = 2
     gpus: int = 0
+    stable: float = 1
     impatient: bool = False
 
     @property
@@ -211,7 +213,7 @@ def main() -> None:
     answers = sys.stdout
     sys.stdout = sys.stderr
     cluster = Cluster(shutdown_at_exit=False)
-    head = {"resources": {"dray_stable": 10_000}, "num_cpus": shape.head_cpus}
+    head = {"resources": {"dray_stable": shape.stable}, "num_cpus": shape.head_cpus}
     if shape.impatient:
         head["_system_config"] = IMPATIENT
     nodes = [_add(cluster, folder, 0, **head)]

@@ -177,3 +177,17 @@ def test_wherever_shards_are_placed_there_is_room_and_suspects_are_alone(
         placements = Placements(store, clock)
         for _ in range(40):
             rng.choice(_STEPS)(placements, rng)
+
+
+def test_why_a_replica_does_not_work_stands_beside_its_state(store: Store) -> None:
+    job = ready_job(store)
+    waits = replace(_ready("a", state=ReplicaState.STARTING), note="asks for 2 CPUs")
+    store.put_replicas(job, [waits, replace(_ready("b"), lane=1)])
+    assert [row.note for row in store.replicas("job")] == ["asks for 2 CPUs", None]
+    store.put_replicas(job, [replace(waits, state=ReplicaState.READY, note=None)])
+    assert [row.note for row in store.replicas("job")] == [None, None]
+
+
+def test_the_connections_that_the_database_allows_are_known(store: Store, store_url: str) -> None:
+    most = store.most_connections()
+    assert most is None if "://" not in store_url else most is not None and 10 < most < 10_000

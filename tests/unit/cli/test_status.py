@@ -28,6 +28,9 @@ def url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'jobs.db'}"
 
 
+WAITS = "asks for 2 CPUs, the largest free node has 1 CPU"
+
+
 @pytest.fixture
 def store(url: str) -> Iterator[Store]:
     with open_store(url) as opened:
@@ -44,7 +47,7 @@ def _under_way(store: Store) -> JobLease:
     rows = [
         ReplicaRow(name="t/1/replica-0", lane=0, state=ReplicaState.READY, slots=2, node="n1", host="node-a"),
         ReplicaRow(name="t/1/replica-1", lane=1, state=ReplicaState.READY, slots=2, node="n1", host="node-a"),
-        ReplicaRow(name="t/1/replica-2", lane=2, state=ReplicaState.STARTING, slots=2),
+        ReplicaRow(name="t/1/replica-2", lane=2, state=ReplicaState.STARTING, slots=2, note=WAITS),
         ReplicaRow(name="t/1/replica-3", lane=3, state=ReplicaState.GONE, slots=2, node="n2", host="node-b"),
     ]
     store.put_replicas(lease, rows)
@@ -72,6 +75,7 @@ def test_a_job_under_way_in_words(store: Store, url: str, capsys: pytest.Capture
         "shards    1 done, 1 running, 1 waiting",
         "replicas  node-a: replica-0 ready, replica-1 ready",
         "          no node yet: replica-2 starting",
+        f"          replica-2: {WAITS}",
         f"next      `dray status tickets --watch --store {url}` follows it; "
         f"`dray cancel tickets --store {url}` stops it",
     ]
@@ -88,6 +92,7 @@ def test_the_same_as_one_object(store: Store, url: str, capsys: pytest.CaptureFi
     assert found["shards"] == {"done": 1, "leased": 1, "pending": 1}
     assert (found["rows_per_second"], found["tokens_per_second"], found["seconds_left"]) == (0.5, 300, 16)
     assert [one["node"] for one in found["replicas"]] == ["node-a", "node-a", None]
+    assert [one["note"] for one in found["replicas"]] == [None, None, WAITS]
 
 
 def test_a_rate_that_its_driver_wrote_long_ago_is_none(store: Store) -> None:

@@ -34,9 +34,11 @@ def test_the_time_of_a_start_begins_when_it_has_a_place(
     monkeypatch.setattr(members, "node_of", lambda actor_id: place[0])
     for _ in range(10):
         clock.now += 100.0
+        assert not member.has_place()
         assert not member.is_overdue(60.0)  # it waits for a GPU, for as long as that takes
     place[0] = "node"
     clock.now += 100.0
+    assert member.has_place()
     assert not member.is_overdue(60.0)
     clock.now += 59.0
     assert not member.is_overdue(60.0)

@@ -35,6 +35,8 @@ class FakeMember:
         self.began = time.time()
         self.replica = SimpleNamespace(actor_id=name)
         self.overdue = False
+        self.note: str | None = None
+        self.asked = time.monotonic()
         self._script = script
 
     def poll(self) -> bool:
@@ -44,6 +46,9 @@ class FakeMember:
         if found:
             self.state, self.start = MemberState.READY, SimpleNamespace(name=self.name)
         return bool(found)
+
+    def has_place(self) -> bool:
+        return True
 
     def is_overdue(self, seconds: float) -> bool:
         return self.overdue

@@ -51,6 +51,7 @@ def test_what_changes_the_answers_makes_another_job(
     [
         {"replicas": 4},
         {"shard_rows": 7},
+        {"replica_cpus": 2.0, "replica_gpus": 0.0},
         {"format": "parquet"},
         {"skip_invalid": True},
         {"job_id": "named"},

@@ -87,11 +87,11 @@ def test_small_inputs_can_be_cut_row_by_row(tmp_path: Path) -> None:
 
 
 def test_parts_of_a_big_spool_are_about_equal(tmp_path: Path) -> None:
-    writer, uri = written(list(range(30_000)), tmp_path, {})
-    assert 4096 <= len(writer.marks) <= spool.MAX_MARKS
-    ranges = cut_marks(writer.marks, uri=uri, size=writer.offset, rows=30_000, end_index=30_000, parts=7)
+    writer, uri = written(list(range(70_000)), tmp_path, {})
+    assert spool.MAX_MARKS // 2 <= len(writer.marks) <= spool.MAX_MARKS
+    ranges = cut_marks(writer.marks, uri=uri, size=writer.offset, rows=70_000, end_index=70_000, parts=7)
     sizes = [part.rows for part in ranges]
-    assert sum(sizes) == 30_000
+    assert sum(sizes) == 70_000
     assert max(sizes) - min(sizes) <= 8
 
 

@@ -11,11 +11,12 @@ from typing import Any, cast
 import pytest
 from prefect.states import Crashed
 
-from dray.cluster import ClusterInfo
+from dray.cluster import ClusterInfo, Node
 from dray.job.opening import OpenJob
 from dray.store import JobLease, ReplicaRow, ReplicaState, Shard, ShardState, Store, open_store
 from tasks import infer
 from tasks.infer import ShardTasks
+from tasks.monitor import Monitor
 from tests.support.stores import FakeClock, claimed, ready_job
 
 pytestmark = pytest.mark.unit
@@ -100,3 +101,50 @@ def test_a_suspect_goes_beyond_the_limit_when_those_that_fill_it_wait_for_its_re
     assert [store.place_shard(lease, number, owner=f"w{number}").waiting for number in (1, 2)] == [True, True]
     assert submitted == [1, 2, 0]  # and no more of those that may wait
     assert store.place_shard(lease, 0, owner="again").lease is not None
+
+
+def test_shard_tasks_are_as_many_as_the_replicas_that_have_a_place_can_take(
+    store: Store, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is a process of its own on a stable node: 1,000 while no engine is up would fill the head."""
+    submitted: list[int] = []
+
+    def submit(_runner: object, _job: object, shard: Shard) -> Any:
+        submitted.append(shard.number)
+        return SimpleNamespace(wrapped_future=object())
+
+    monkeypatch.setattr(infer, "_submit", submit)
+    lease = ready_job(store, shards=60)
+    tasks = _tasks(url, lease, store.shards("job"), lanes=20)
+    tasks._fill()
+    assert len(submitted) == infer._EARLY
+    at_work = iter([0, 3, 10, 4, 20])
+    monitor = SimpleNamespace(stopping=False, check=lambda: None, bound="", able=0)
+
+    def collect() -> None:
+        counts.append(len(submitted))
+        monitor.able = next(at_work, 0)
+        if len(counts) > 5:
+            tasks._running.clear()
+            monitor.stopping = True
+
+    counts: list[int] = []
+    monkeypatch.setattr(tasks, "_collect", collect)
+    tasks.run(cast("Monitor", monitor))
+    assert counts == [8, 8, 8, 20, 20, 40]  # what runs goes on while fewer have a place
+
+
+def test_what_bounds_the_shard_tasks_is_told_at_the_start(
+    store: Store, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    lease = ready_job(store)
+    node = Node(node_id="h", host="h", cpus=2, gpus=0, stable=True, memory=2 * 2**30)
+    spot = Node(node_id="s", host="s", cpus=2, gpus=0, stable=False, memory=2**40)
+    cluster = ClusterInfo(address="a", nodes=(node, spot), seconds=0.0, stable_resource="dray_stable")
+    job = SimpleNamespace(job_id=lease.job_id, lease=lease, settings=SimpleNamespace(store_url=url))
+    bound = infer.bound_tasks(cast("OpenJob", job), 20, cluster)
+    assert bound.tasks == 7
+    assert "20 replicas, but the memory of the stable nodes (2 GiB) holds 7 shard tasks" in caplog.text
+    caplog.clear()
+    assert infer.bound_tasks(cast("OpenJob", job), 3, cluster).tasks == 6
+    assert caplog.text == ""

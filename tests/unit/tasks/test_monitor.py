@@ -15,6 +15,7 @@ import pytest
 from dray.errors import DrayError, FencedError, JobPausedError, StoreFatalError, StoreTransientError
 from dray.job import driven
 from dray.report import Pulse
+from dray.store import ShardState
 from tasks import monitor as monitors
 from tasks.monitor import Monitor
 
@@ -25,12 +26,20 @@ COUNTS = SimpleNamespace(done=1, failed=0, total=2)
 PROGRESS = SimpleNamespace(counts=COUNTS, prompt_tokens=0, completion_tokens=0)
 
 
+def _shard(number: int, state: ShardState) -> Any:
+    return SimpleNamespace(number=number, state=state)
+
+
 class _Watched:
     """A monitor whose store a test breaks; ``calls`` counts what it did."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls: Counter[str] = Counter()
         self.error: DrayError | None = None
+        self.idle = 0
+        self.noted: list[str | None] = []
+        self.no_place: str | None = None
+        self.shards = [_shard(0, ShardState.LEASED), _shard(1, ShardState.PENDING)]
 
         def called(name: str, found: object = None, *, of_store: bool = False) -> Callable[..., Any]:
             def call(*_: object) -> Any:
@@ -45,6 +54,7 @@ class _Watched:
             "now": 0.0,
             "renew_job": None,
             "orders": ORDERS,
+            "shards": self.shards,
             "progress": PROGRESS,
             "merge_job_info": None,
             "causes": {},
@@ -61,7 +71,14 @@ class _Watched:
         monkeypatch.setattr(monitors, "LOOK_EVERY", 0.01)
         monkeypatch.setattr(monitors, "get_run_logger", lambda: logging.getLogger("test"))
         pool = SimpleNamespace(
-            look=called("pool", []), take_ready=called("ready", []), settle=called("settle", of_store=True)
+            look=called("pool", []),
+            take_ready=called("ready", []),
+            take_told=called("told"),
+            settle=called("settle", of_store=True),
+            lanes=3,
+            idle=lambda seconds: self.idle,
+            note_idle=lambda seconds, reason: self.noted.append(reason),
+            no_place_for_tasks=lambda: self.no_place,
         )
         noticing = SimpleNamespace(look=called("noticed"), record=called("recorded", of_store=True))
         ledger = SimpleNamespace(take_told=list, failure=None)
@@ -129,3 +146,25 @@ def test_others_are_told_how_far_the_job_is_and_how_fast(monkeypatch: pytest.Mon
         watched.until(lambda: watched.calls["merge_job_info"] > 1)
     assert (heard[0].finished, heard[0].total, heard[0].rows_per_second) == (1, 2, None)
     assert heard[-1].rows_per_second == 0.0
+
+
+def test_replicas_without_work_are_told_of_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    watched = _Watched(monkeypatch)
+    monkeypatch.setattr(monitors, "_IDLE_SECONDS", 0.01)
+    watched.idle, watched.no_place = 2, "shard tasks find no place"
+    with watched.monitor:
+        watched.until(lambda: len(watched.noted) > 3)
+        watched.no_place = None  # the shard that waits is about to come
+        watched.until(lambda: watched.noted[-1] is None)
+        watched.shards[1].state = ShardState.LEASED
+        watched.until(lambda: watched.noted[-1] is not None)
+    assert watched.noted[0] == "has no work: shard tasks find no place"
+    reason = "the job has 2 shards, and each runs on one replica"
+    assert watched.noted[-1] == f"has no work: {reason}"
+    told = [record.getMessage() for record in caplog.records if "have no work" in record.getMessage()]
+    assert told == [
+        "2 of 3 replicas have no work: shard tasks find no place",
+        f"2 of 3 replicas have no work: {reason}",
+    ]

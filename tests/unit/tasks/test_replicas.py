@@ -57,6 +57,8 @@ class _Pool:
     """Has a replica after some looks; its store is away for some of its turns."""
 
     lanes = 1
+    ask = "1 CPU"
+    waits: str | None = None
 
     def __init__(self, *, ready_after: int, away: int = 0) -> None:
         self.looks = 0
@@ -68,6 +70,12 @@ class _Pool:
 
     def take_ready(self) -> list[ReplicaStart]:
         return []
+
+    def take_told(self) -> str | None:
+        return None
+
+    def waiting(self) -> str | None:
+        return self.waits
 
     def starts(self) -> list[object]:
         return [object()] if self.looks >= self._ready_after else []
@@ -94,7 +102,7 @@ def _started(monkeypatch: pytest.MonkeyPatch, pool: _Pool, *, stop: bool = False
     monkeypatch.setattr(replicas, "reopen", reopened)
     monkeypatch.setattr(replicas, "get_run_logger", lambda: logging.getLogger("test"))
     ledger = SimpleNamespace(take_told=list, failure=None)
-    job = SimpleNamespace(job_id="j")
+    job = SimpleNamespace(job_id="j", settings=SimpleNamespace(replicas=None))
     return bool(
         replicas.start_replicas.fn(job, pool, ledger, _Noticing(), Timeline())  # type: ignore[arg-type]
     )
@@ -120,3 +128,7 @@ def test_nobody_waits_for_the_replicas_of_a_cancelled_job(monkeypatch: pytest.Mo
     monkeypatch.setattr(replicas, "START_SECONDS", 0.2)
     with pytest.raises(EngineStartError, match="none of 1 replicas is ready after 0 s"):
         _started(monkeypatch, _Pool(ready_after=10**6))
+    waits = _Pool(ready_after=10**6)
+    waits.waits = "1 of 1 replicas wait: each asks for 1 GPU, no node has a GPU"
+    with pytest.raises(EngineStartError, match=r"0 s: 1 of 1 replicas wait: .* no node has a GPU"):
+        _started(monkeypatch, waits)

