@@ -6,7 +6,6 @@ from contextlib import closing
 
 from sqlalchemy import func, select
 
-from dray.errors import StoreFatalError
 from dray.store.connection import Tx
 from dray.store.records import Counts, Progress, StoredOutcome
 from dray.store.schema import jobs, results, shards
@@ -18,6 +17,10 @@ _PAGES = {
     "sqlite": _PAGE.format(columns=_OUTCOME.format(response="CAST(response AS BLOB)"), p="?"),
     "postgresql": _PAGE.format(columns=_OUTCOME.format(response="convert_to(response, 'UTF8')"), p="%s"),
 }
+
+_FETCHED_ROWS = 100
+_PAGE_BYTES = 32 << 20
+"""Bytes of answers of one read: a fraction of a second, for which SQLite keeps commits waiting."""
 
 
 def progress(tx: Tx, job_key: int) -> Progress:
@@ -36,24 +39,8 @@ def progress(tx: Tx, job_key: int) -> Progress:
     )
 
 
-def recount(tx: Tx, job_key: int, url: str) -> Counts:
-    """Counts from the rows themselves, after proving that no two of them carry one custom_id."""
-    ids = results.c.custom_id
-    rows, failed, named, names = tx.execute(
-        select(
-            func.count(), func.count(results.c.error_code), func.count(ids), func.count(ids.distinct())
-        ).where(results.c.job_key == job_key)
-    ).one()
-    if named != names:
-        raise StoreFatalError(
-            f"store {url}: {named - names} rows carry the custom_id of another row; this is a fault in dray"
-        )
-    total = tx.execute(select(jobs.c.total).where(jobs.c.job_key == job_key)).scalar_one()
-    return Counts(total=total or 0, done=rows - failed, failed=failed)
-
-
 def page(tx: Tx, job_key: int, after: int, limit: int) -> list[StoredOutcome]:
-    """The next ``limit`` outcomes past index ``after``."""
+    """The next ``limit`` outcomes past index ``after``; fewer, where they are large."""
     if tx.dialect == "postgresql":
         # A table filled a moment ago has no statistics yet, and then the planner would sort all the
         # rows that are left, page after page, rather than walk the primary key.
@@ -62,7 +49,13 @@ def page(tx: Tx, job_key: int, after: int, limit: int) -> list[StoredOutcome]:
     options = {"binary": True} if tx.dialect == "postgresql" else {}
     with closing(tx.connection.connection.cursor(**options)) as cursor:
         cursor.execute(_PAGES[tx.dialect], (job_key, after, limit))
-        return list(map(StoredOutcome._make, cursor.fetchall()))
+        found: list[StoredOutcome] = []
+        size = 0
+        # SQLite reads as it is asked for rows, and nobody commits meanwhile.
+        while size < _PAGE_BYTES and (rows := cursor.fetchmany(_FETCHED_ROWS)):
+            found += map(StoredOutcome._make, rows)
+            size += sum(len(row[2]) for row in rows if row[2] is not None)
+        return found
 
 
 def done_indexes(tx: Tx, job_key: int, first: int, last: int) -> list[int]:

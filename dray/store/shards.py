@@ -240,7 +240,7 @@ def split(
 ) -> list[Shard]:
     """Replaces a shard by parts of it; suspects inherit the engines that died under it.
 
-    Doing it twice is doing it once, and returns the same parts.
+    Doing it twice is doing it once, and returns the same parts. Each part says what it ``inherited``.
     """
     alone(tx, lease.key)  # two splits never choose the same numbers
     charges.charge(tx, lease.key, charged)
@@ -249,8 +249,7 @@ def split(
         _confirm(tx, lease, ShardState.SPLIT)
     else:
         _check_parts(parent, parts)
-        measured = [_with_inherited(tx, lease, part) for part in parts]
-        _insert(tx, lease.key, _numbered(tx, lease, measured), parent=lease.number, crashes=parent.crashes)
+        _insert(tx, lease.key, _numbered(tx, lease, parts), parent=lease.number, crashes=parent.crashes)
         close_attempts(tx, lease.key, [lease.number], cause=cause, detail=detail)
     children = select(*_COLUMNS).where(shards.c.job_key == lease.key, shards.c.parent == lease.number)
     return [_shard(row) for row in tx.execute(children.order_by(shards.c.number))]
@@ -287,20 +286,6 @@ def _numbered(tx: Tx, lease: ShardLease, parts: Sequence[ShardSpec]) -> list[Sha
         highest = max(highest, number)
         numbered.append(replace(part, number=number))
     return numbered
-
-
-def _with_inherited(tx: Tx, lease: ShardLease, part: ShardSpec) -> ShardSpec:
-    if part.inherited is not None:
-        return part
-    within = and_(
-        results.c.job_key == lease.key,
-        results.c.idx >= part.first_index,
-        results.c.idx < part.last_index,
-        results.c.shard != REJECTED,
-    )
-    return replace(
-        part, inherited=tx.execute(select(func.count()).select_from(results).where(within)).scalar_one()
-    )
 
 
 def fenced(lease: ShardLease) -> FencedError:

@@ -1,0 +1,133 @@
+"""Counting in pages: exact, and in nobody's way."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from dray.errors import StoreFatalError
+from dray.store import ShardSpec, Store, counting, open_store, reading
+from tests.support.stores import FakeClock, claimed, failure, outcome, outcomes, ready_job
+
+pytestmark = pytest.mark.integration
+
+ROWS = 40
+
+
+@pytest.fixture(autouse=True)
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counting, "PAGE_ROWS", 7)
+
+
+def between_reads(store: Store, monkeypatch: pytest.MonkeyPatch, do: Callable[[], None]) -> list[int]:
+    """Do something after each read transaction of the store; the list has an entry for each."""
+    real, done = store._read, []
+
+    def read(*given: Any, **more: Any) -> Any:
+        found = real(*given, **more)
+        done.append(1)
+        do()
+        return found
+
+    monkeypatch.setattr(store, "_read", read)
+    return done
+
+
+def test_the_drivers_lease_is_renewed_while_rows_are_counted(
+    store: Store, store_url: str, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = ready_job(store, shards=1, rows=ROWS)
+    store.commit(claimed(store, job), outcomes(range(ROWS)))
+    with open_store(store_url, clock=clock, patience=0) as other:
+
+        def renew() -> None:
+            clock.pass_seconds(10)
+            other.renew_job(job)
+
+        reads = between_reads(store, monkeypatch, renew)
+        assert store.verify_counts("job").done == ROWS
+    assert len(reads) >= 2 + ROWS // 7  # counters, pages, counters
+    assert clock.time > job.until  # it would have lapsed
+
+
+@pytest.mark.parametrize("round_", range(3))
+def test_counts_are_those_of_the_rows(store: Store, rng: random.Random, round_: int) -> None:
+    """As one statement over all of them says, which nobody interrupts."""
+    job = ready_job(store, shards=4, rows=10)
+    for number in range(4):
+        rows = rng.sample(range(number * 10, number * 10 + 10), rng.randrange(11))
+        batch = [failure(row) if rng.random() < 0.3 else outcome(row) for row in rows]
+        store.commit(claimed(store, job, number), batch)
+    whole = text("SELECT count(*), count(error_code) FROM results")
+    rows, failed = store._read(lambda tx: tuple(tx.execute(whole).one()))
+    counts = store.verify_counts("job")
+    assert (counts.done, counts.failed, counts.total) == (rows - failed, failed, 40)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("DELETE FROM results WHERE idx = 17", "its rows give .*done=39.* its counters .*done=40"),
+        ("UPDATE results SET error_code = 'x' WHERE idx = 39", "failed=1"),
+        ("UPDATE results SET custom_id = 'id-2' WHERE idx = 38", "1 rows carry the custom_id"),
+    ],
+)
+def test_what_does_not_add_up_is_found(store: Store, change: str, message: str) -> None:
+    job = ready_job(store, shards=1, rows=ROWS)
+    store.commit(claimed(store, job), outcomes(range(ROWS)))
+    store._write(lambda tx: tx.execute(text(change)))
+    with pytest.raises(StoreFatalError, match=message):
+        store.verify_counts("job")
+
+
+def test_rows_that_come_between_two_pages_are_counted(
+    store: Store, store_url: str, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one before the page that is read: the counters differ then, and the count begins again."""
+    job = ready_job(store, shards=1, rows=ROWS)
+    lease = claimed(store, job)
+    store.commit(lease, outcomes(range(1, ROWS - 1)))
+    late = [0, ROWS - 1]
+    with open_store(store_url, clock=clock) as other:
+        seen = between_reads(
+            store, monkeypatch, lambda: len(seen) == 4 and late and other.commit(lease, [outcome(late.pop())])
+        )
+        assert store.verify_counts("job").done == ROWS - 1
+        assert store.verify_counts("job").done == ROWS - 1
+    assert late == [0]
+
+
+def test_a_split_counts_before_its_write(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The write locks the job's row: whoever claims or renews would wait for a count."""
+    job = ready_job(store, shards=1, rows=ROWS)
+    lease = claimed(store, job)
+    store.commit(lease, outcomes(range(0, ROWS, 2)))
+    parts = [
+        ShardSpec(
+            number=-1,
+            uri="s",
+            offset=first,
+            length=rows,
+            rows=rows,
+            first_index=first,
+            last_index=first + rows,
+        )
+        for first, rows in ((0, 16), (16, 24))
+    ]
+    reads = between_reads(store, monkeypatch, lambda: None)
+    assert [part.inherited for part in store.split_shard(lease, parts)] == [8, 12]
+    assert len(reads) >= 2 + 20 // 7
+
+
+def test_large_answers_make_small_pages(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "_PAGE_BYTES", 1000)
+    monkeypatch.setattr(reading, "_FETCHED_ROWS", 2)
+    job = ready_job(store, shards=1, rows=ROWS)
+    store.commit(claimed(store, job), [outcome(row, "x" * 300) for row in range(ROWS)])
+    pages = list(store.outcomes("job"))
+    assert [len(page) for page in pages] == [4] * 10
+    assert [row.index for page in pages for row in page] == list(range(ROWS))
