@@ -76,7 +76,8 @@ def _check_engine(parameters: Mapping[str, Any]) -> None:
         from dray.job.model_files import refuse_typo
 
         SimulatedSettings.parse(arguments)
-        refuse_typo(model)
+        if not parameters.get("resume"):  # a word for the model was made a path where the job began
+            refuse_typo(model)
         return
     from dray.engine.declared import refuse_arguments
     from dray.engine.unsafe import refuse_unsafe

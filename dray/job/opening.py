@@ -11,7 +11,7 @@ from dray.errors import DrayError
 from dray.job import driven
 from dray.job.driver import driver_name, is_gone
 from dray.job.identity import derived_job_id, fingerprint_of
-from dray.job.model_files import checked_weights, refuse_misfit, refuse_typo
+from dray.job.model_files import checked_weights, refuse_misfit
 from dray.job.settings import JobSettings
 from dray.requests.files import check_writable
 from dray.requests.folders import Owner, refuse_foreign, take
@@ -134,7 +134,6 @@ def check_settings(settings: JobSettings) -> Manifest | None:
         from dray.engine.simulated import SimulatedSettings
 
         SimulatedSettings.parse(dict(settings.engine_arguments))
-        refuse_typo(settings.model)
         return None
     refuse_unsafe(settings.engine_arguments)
     dummy = settings.engine_arguments.get("load_format") == "dummy"

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from dray.cli import output, running
+from dray.cli import early, output, running
 from dray.cli.app import run_app
+from dray.errors import ConfigError
 
 pytestmark = pytest.mark.unit
 
@@ -115,6 +116,14 @@ def test_an_engine_argument_that_vllm_does_not_have(
 def test_a_model_that_is_a_typo_though_nobody_reads_it(refused: Refused, command: list[str]) -> None:
     command[command.index("--model") + 1] = "modles/llama"
     assert "no such directory" in refused(*command)["message"]
+
+
+def test_a_word_for_the_model_goes_on_from_another_folder() -> None:
+    """``--model none`` was made /folder/none, which is a path to nowhere from everywhere else."""
+    parameters = {"model": "/folder/none", "engine": {"name": "simulated", "arguments": {}}}
+    early._check_engine({**parameters, "resume": True})
+    with pytest.raises(ConfigError, match="no such directory"):
+        early._check_engine({**parameters, "resume": False})
 
 
 def test_a_path_that_is_not_utf8(refused: Refused, command: list[str], tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dray.cli import server
+from dray.cli import server, status
 from dray.cluster import connect, head, pool
 from dray.job import heeding
 from dray.job.opening import DRIVER_TTL
@@ -53,6 +53,7 @@ LIMITS: Mapping[str, float] = {
     "whoever wants a shard whose holder is gone": SHARD_TTL,
     "a run that was cancelled in Prefect, for its shards": stopping.STOP_SECONDS,
     "`dray run`, for Prefect's own server to start": server._START_TIMEOUT,
+    "`dray status --watch`, for a store that went away": status.AWAY_SECONDS,
 }
 _UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
