@@ -31,7 +31,7 @@ MAX_CRASHES = 3  # of one shard's own worker process, which runs on a stable nod
 _END_SECONDS = 5.0
 _LOOK_EVERY = 5.0  # at shards that somebody else holds, and suspects that wait
 _PAUSE = 0.2
-_EARLY = 8  # shard tasks that start beside the replicas, before any has a place
+_EARLY = 8  # shard tasks that start before there is a replica for them: their processes take seconds, too
 _LOOK_SHARE = 20  # a pause is so many times as long as the look at all shards took
 
 
@@ -39,7 +39,7 @@ class ShardTasks:
     """The shard tasks of a job, a few at a time, while in the ``with`` block.
 
     The first of them are submitted at once: their processes start, and wait, beside the replicas'. Others
-    follow as replicas get a place, two a replica, up to ``bound``. Which shards are open is read in the store
+    follow as replicas become ready, two for each, up to ``bound``. Which shards are open is read in the store
     after each: parts of a split one come in, and none is forgotten.
     """
 
@@ -94,7 +94,7 @@ class ShardTasks:
             self._collect()
             monitor.check()
             self._refresh()
-            self._limit = min(self._bound.tasks, max(_EARLY, SLOTS * monitor.able))
+            self._limit = min(self._bound.tasks, SLOTS * monitor.ready + _EARLY)
             if not monitor.stopping:
                 with remote_options(**self._options):
                     self._fill()

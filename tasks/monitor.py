@@ -64,9 +64,9 @@ class Monitor:
         self.bound: str | None = None  # why there are no more shard tasks, where that leaves replicas idle
 
     @property
-    def able(self) -> int:
-        """Replicas that have a place: they work, or soon will."""
-        return self._pool.able()
+    def ready(self) -> int:
+        """Replicas that can take work."""
+        return self._pool.ready()
 
     def __enter__(self) -> Monitor:
         self._thread.start()

@@ -175,9 +175,9 @@ class ReplicaPool:
         """Why Ray starts no shard task; None where it can."""
         return no_place_for_tasks(self._cluster.stable_resource)
 
-    def able(self) -> int:
-        """Replicas that have a place: they work, or soon will."""
-        return sum(member.note is None for member in self._in(MemberState.STARTING, MemberState.READY))
+    def ready(self) -> int:
+        """Replicas that can take work."""
+        return len(self._in(MemberState.READY))
 
     def idle(self, seconds: float) -> int:
         """Ready replicas that have had no shard for so long."""

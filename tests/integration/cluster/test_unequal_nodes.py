@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Thread
 
 import pytest
 import ray
 
+from dray.cli.app import run_app
 from dray.cluster import asking, open_cluster
 from dray.cluster.asking import Ask
 from dray.cluster.pool import ReplicaPool
 from dray.cluster.ray_private import death_of, node_of
 from dray.engine.protocol import EngineSpec
-from dray.requests import Kind
+from dray.job.finalising import finalise_job
+from dray.job.ingesting import ingest_job
+from dray.job.ledger import JobLedger
+from dray.job.opening import open_job
+from dray.job.settings import JobSettings
+from dray.job.timeline import Timeline
+from dray.report import ReportData
+from dray.requests import Kind, RowDefaults, source_of
+from dray.store import JobState, ReplicaState, Store, open_store
+from tasks import infer, infer_shard, monitor, noticing, replicas
+from tests.chaos.soak_driver import Deaf, ThreadShards
 from tests.support.chaos import Job
+from tests.support.command import write_requests
 from tests.support.raylets import Raylets, Shape
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -73,6 +88,108 @@ def test_every_replica_works_on_unequal_nodes(make_job: Callable[..., Job]) -> N
     assert min(answered.values()) >= job.rows / REPLICAS / 2
     assert f"replicas: {REPLICAS}, each with 1 CPU" in ended.stderr
     assert "wait: each asks" not in ended.stderr
+
+
+class _Driven:
+    """A job whose driver is this process: real store, real Ray, replicas as its actors, shards in threads."""
+
+    def __init__(self, raylets: Raylets, folder: Path, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+        for module in (infer, infer_shard, monitor, noticing, replicas):
+            monkeypatch.setattr(module, "get_run_logger", lambda: logging.getLogger("run"))
+        folder.mkdir(exist_ok=True)
+        self.store = f"sqlite:///{folder / 'jobs.db'}"
+        self.job = open_job(
+            JobSettings(
+                source=source_of(str(write_requests(folder / "in.jsonl", rows, max_tokens=TOKENS))),
+                defaults=RowDefaults(),
+                model="simulated",
+                output=str(folder / "out"),
+                store_url=self.store,
+                engine="simulated",
+                job_id="job",
+                shard_rows=20,
+            )
+        )
+        self.cluster = open_cluster(raylets.settings)
+
+    def run(self, lanes: int, until: Callable[[Store], bool]) -> ReportData:
+        """Run its shards on so many replicas until something came true, and cancel it; its report."""
+        arguments = {"max_num_seqs": SEQS, "seconds_per_token": SECONDS_PER_TOKEN}
+        spec = EngineSpec(name="simulated", model="simulated", kind=Kind.CHAT, arguments=arguments)
+        job, timeline = self.job, Timeline(time.time())
+        shards = ingest_job(job, replicas=lanes)
+        self.cluster.start()
+        info = self.cluster.wait()
+        ledger = JobLedger(job)
+        pool = ReplicaPool(f"job/{job.lease.epoch}", spec, info, lanes, ledger)
+        deaf = Deaf(job, pool)
+        pool.start()
+        watch = Thread(target=self._cancel, args=(until,))
+        watch.start()
+        try:
+            with ThreadShards(job, shards, lanes, info) as running:
+                replicas.start_replicas.fn(job, pool, ledger, deaf, timeline)
+                with monitor.Monitor(job, pool, ledger, deaf) as watching:
+                    running.run(watching)
+        finally:
+            pool.stop()
+            watch.join()
+        finalise_job(job, timeline, state=JobState.CANCELLED)
+        with open_store(self.store, create=False) as store:
+            return ReportData.from_json(store.get_job("job").summary["report"])
+
+    def _cancel(self, until: Callable[[Store], bool]) -> None:
+        deadline = time.monotonic() + 120
+        with open_store(self.store, create=False) as store:
+            while not until(store) and time.monotonic() < deadline:
+                time.sleep(0.5)
+            store.request_cancel("job")
+
+
+def test_a_replica_without_a_place_is_named_with_the_reason_and_works_once_a_node_joins(
+    raylets: Raylets,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Seven replicas, five processors: two wait, and one of them gets the node that comes."""
+    caplog.set_level(logging.INFO)
+    reason = "asks for 1 CPU, the largest free node has 0 CPUs"
+    driven = _Driven(raylets, tmp_path, monkeypatch, rows=6000)
+    said: list[str] = []
+    waited: list[str] = []
+    nodes: list[str] = []
+
+    def until(store: Store) -> bool:
+        rows = store.replicas("job")
+        waiting = [row for row in rows if row.note == reason]
+        if not nodes:
+            if len(waiting) == 2 and sum(row.state is ReplicaState.READY for row in rows) == 5:
+                waited[:] = [row.name for row in waiting]
+                run_app(["status", "job", "--store", driven.store, "--json"])
+                run_app(["status", "job", "--store", driven.store])
+                said.append(capsys.readouterr().out)
+                nodes.append(raylets.add())
+            return False
+        late = {row.name for row in rows if row.node == nodes[0]}
+        return any(attempt.replica in late and attempt.done for attempt in store.attempts("job"))
+
+    try:
+        data = driven.run(7, until)
+    finally:
+        driven.cluster.release()
+    with open_store(driven.store, create=False) as store:
+        [late] = [row.name for row in store.replicas("job") if row.node == nodes[0]]
+    assert late in waited
+    [left] = set(waited) - {late}
+    told = json.loads(said[0].splitlines()[0])["replicas"]
+    assert [(one["state"], one["node"]) for one in told if one["note"] == reason] == [("starting", None)] * 2
+    names = ", ".join(name.rsplit("/", 1)[-1] for name in sorted(waited))
+    assert f"{names}: each {reason}" in said[0]
+    assert f"2 of 7 replicas wait: each {reason}" in caplog.text
+    assert f"1 of 7 replicas wait: each {reason}" in caplog.text
+    assert data.unused == {left.rsplit("/", 1)[-1]: reason}
 
 
 def test_gpus_are_asked_of_ray_while_no_node_has_any(

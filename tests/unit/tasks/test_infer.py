@@ -103,7 +103,7 @@ def test_a_suspect_goes_beyond_the_limit_when_those_that_fill_it_wait_for_its_re
     assert store.place_shard(lease, 0, owner="again").lease is not None
 
 
-def test_shard_tasks_are_as_many_as_the_replicas_that_have_a_place_can_take(
+def test_shard_tasks_follow_the_replicas_that_are_ready(
     store: Store, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each is a process of its own on a stable node: 1,000 while no engine is up would fill the head."""
@@ -119,11 +119,11 @@ def test_shard_tasks_are_as_many_as_the_replicas_that_have_a_place_can_take(
     tasks._fill()
     assert len(submitted) == infer._EARLY
     at_work = iter([0, 3, 10, 4, 20])
-    monitor = SimpleNamespace(stopping=False, check=lambda: None, bound="", able=0)
+    monitor = SimpleNamespace(stopping=False, check=lambda: None, bound="", ready=0)
 
     def collect() -> None:
         counts.append(len(submitted))
-        monitor.able = next(at_work, 0)
+        monitor.ready = next(at_work, 0)
         if len(counts) > 5:
             tasks._running.clear()
             monitor.stopping = True
@@ -131,7 +131,7 @@ def test_shard_tasks_are_as_many_as_the_replicas_that_have_a_place_can_take(
     counts: list[int] = []
     monkeypatch.setattr(tasks, "_collect", collect)
     tasks.run(cast("Monitor", monitor))
-    assert counts == [8, 8, 8, 20, 20, 40]  # what runs goes on while fewer have a place
+    assert counts == [8, 8, 14, 28, 28, 40]  # what runs goes on when fewer are ready
 
 
 def test_what_bounds_the_shard_tasks_is_told_at_the_start(
