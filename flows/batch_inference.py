@@ -15,6 +15,7 @@ from dray.cluster.placing import default_replicas, expected_replicas
 from dray.engine import EngineSpec
 from dray.engine.declared import refuse_arguments
 from dray.errors import CancelledError, ExpiredError
+from dray.job.deadline import orders_of
 from dray.job.expiring import expire
 from dray.job.finalising import JobResult, ReplicaAccount, cancelled_message
 from dray.job.ingesting import engine_kind, open_shards
@@ -183,7 +184,7 @@ def _run_shards(
 def _is_stopped(job: OpenJob) -> bool:
     """Whether nobody wants the replicas any more; they are not asked for then."""
     with open_store(job.settings.store_url, create=False) as store:
-        return store.orders(job.job_id).stop
+        return orders_of(store, job).stop
 
 
 def _end_state(job: OpenJob) -> JobState:
@@ -191,10 +192,11 @@ def _end_state(job: OpenJob) -> JobState:
         if store.get_job(job.job_id).state is JobState.EXPIRED:
             return JobState.EXPIRED  # in an earlier run, and every row has its outcome since
         unfinished = store.counts(job.job_id).pending > 0
-        if unfinished and store.orders(job.job_id).cancelled:
+        orders = orders_of(store, job)
+        if unfinished and orders.cancelled:
             get_run_logger().info("job %s: cancelled; `dray resume` goes on", job.job_id)
             return JobState.CANCELLED
-        if unfinished and store.orders(job.job_id).expired:
+        if unfinished and orders.expired:
             get_run_logger().info("job %s: its time is over; what is unfinished gets error rows", job.job_id)
             expire(store, job)
             return JobState.EXPIRED

@@ -16,6 +16,7 @@ from dray.errors import (
     StoreError,
 )
 from dray.job import driven
+from dray.job.deadline import orders_of
 from dray.job.idling import why_idle
 from dray.job.ledger import JobLedger
 from dray.job.opening import OpenJob, reopen
@@ -136,7 +137,7 @@ class Monitor:
             self._last_renewal = now
         if self._bulletin is not None and self._bulletin.cancelled and not self.stopping:
             store.request_cancel(self._job.job_id)
-        orders = store.orders(self._job.job_id)
+        orders = orders_of(store, self._job)
         if not self.stopping and orders.stop:
             self._logger.info(
                 "%s: keeping what is committed", "cancel requested" if orders.cancelled else "expired"

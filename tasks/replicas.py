@@ -14,6 +14,7 @@ from dray.cluster.member import ReplicaStart
 from dray.cluster.pool import START_SECONDS, lane_of
 from dray.engine import ReplicaStatus
 from dray.errors import EngineStartError, StoreError
+from dray.job.deadline import orders_of
 from dray.job.ledger import JobLedger
 from dray.job.opening import OpenJob, reopen
 from dray.job.timeline import Timeline
@@ -79,7 +80,7 @@ def _is_stopped(job: OpenJob, noticing: Noticing) -> bool:
     """Whether nobody wants the replicas any more; what was noticed is recorded."""
     noticing.record()
     with reopen(job, patience=SHORT_PATIENCE) as store:
-        return store.orders(job.job_id).stop
+        return orders_of(store, job).stop
 
 
 def follow(logger: Logger, pool: ReplicaPool, ledger: JobLedger) -> list[ReplicaStatus]:

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TypeVar
 
 from dray.errors import CancelledError, ExpiredError, StoreError
+from dray.job.deadline import orders_of
 from dray.job.opening import OpenJob, reopen
 from dray.store import Orders, Store
 
@@ -51,7 +52,7 @@ class Heed:
             return
         try:
             self._store = self._store or reopen(self._job, patience=_PATIENCE)
-            obey(self._job, self._store.orders(self._job.job_id))
+            obey(self._job, orders_of(self._store, self._job))
         except StoreError:  # whoever writes next says so
             self._close()
         self._looked = time.monotonic()

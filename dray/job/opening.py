@@ -31,7 +31,8 @@ class OpenJob:
 
     ``skipped`` rows were terminal when it was opened. ``started`` and ``opened`` are seconds since 1970: when
     the run began by this machine's clock, and when the job was opened by the store's, which says when rows
-    were committed. ``weights`` is the state of a model in an object store. ``identity`` is the job's alone,
+    were committed. ``due`` is when its time is over by this process's monotonic clock, None for never.
+    ``weights`` is the state of a model in an object store. ``identity`` is the job's alone,
     in all stores.
     """
 
@@ -42,6 +43,7 @@ class OpenJob:
     skipped: int
     started: float
     opened: float
+    due: float | None = None
     weights: Manifest | None = None
     identity: str = ""
 
@@ -78,7 +80,7 @@ def open_job(settings: JobSettings, *, started: float | None = None, resume: boo
         identity = _take_folder(store, settings, lease)
         store.set_expiry(lease, settings.completion_window)
         counts = store.counts(job_id)
-        now = store.now()
+        now, expires_at = store.now(), store.get_job(job_id).expires_at
         job = OpenJob(
             job_id=job_id,
             settings=settings,
@@ -87,6 +89,7 @@ def open_job(settings: JobSettings, *, started: float | None = None, resume: boo
             skipped=counts.done + counts.failed,
             started=started or time.time(),
             opened=now,
+            due=None if expires_at is None else time.monotonic() + max(0.0, expires_at - now),
             weights=weights,
             identity=identity,
         )

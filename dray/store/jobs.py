@@ -297,6 +297,11 @@ def set_expiry(tx: Tx, lease: JobLease, seconds: float | None) -> None:
     change(tx, lease, expires_at=None if seconds is None else jobs.c.created_at + seconds)
 
 
+def postpone(tx: Tx, lease: JobLease, seconds: float) -> None:
+    """The job's time is over so many seconds from now."""
+    change(tx, lease, expires_at=tx.now + seconds)
+
+
 def check_driver(tx: Tx, lease: JobLease, *, alone: bool = False) -> None:
     """Raises FencedError unless the lease is the job's; keeps it so until the commit.
 

@@ -250,6 +250,10 @@ class Store:
         """The job's time is over so many seconds after it was created; never for None."""
         self._write(lambda tx: jobs.set_expiry(tx, lease, seconds))
 
+    def postpone(self, lease: JobLease, seconds: float) -> None:
+        """The job's time is over so many seconds from now, by the clock as it is."""
+        self._write(lambda tx: jobs.postpone(tx, lease, seconds))
+
     # Shards
 
     def add_shards(

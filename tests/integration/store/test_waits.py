@@ -11,16 +11,25 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dray.cluster.losses import NodeFacts
-from dray.errors import CancelledError, ExpiredError, InputError, InterruptedShardError, JobPausedError
+from dray.errors import (
+    CancelledError,
+    ExpiredError,
+    FencedError,
+    InputError,
+    InterruptedShardError,
+    JobPausedError,
+)
 from dray.job import attempt as attempts
 from dray.job import heeding, ingesting
 from dray.job.attempt import SPOOL_AWAY, Work, _placed
+from dray.job.deadline import orders_of
 from dray.job.ingesting import ingest_job
 from dray.job.opening import OpenJob, open_job
 from dray.job.settings import JobSettings
@@ -30,7 +39,7 @@ from dray.requests.sources import RowShape, SqlQuery
 from dray.requests.spool import read_shard
 from dray.requests.tables import query_rows
 from dray.spot.causes import STORE_PATIENCE
-from dray.store import JobState, ReplicaRow, ReplicaState, Store, open_store
+from dray.store import JobState, ReplicaRow, ReplicaState, Store, clock, open_store
 from tasks.infer_shard import ShardWork, _backoffs, infer_shard
 from tasks.patience import SpoolWatch
 from tasks.retrying import NO_WAIT_VARIABLE, Backoff
@@ -126,6 +135,29 @@ def test_a_job_that_was_cancelled_before_its_ingest_reads_nothing(
         store.request_cancel("job")
     with pytest.raises(CancelledError):
         ingest_job(job, replicas=1)
+
+
+def test_a_clock_that_is_set_forward_expires_nothing_by_itself(
+    open_one: Open, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What expires is final, and a server's clock may be wrong: the driver's own has a say."""
+    job = open_one(completion_window=3600.0)
+    ingest_job(job, replicas=1)
+    for dialect, now in clock._NOW.items():
+        monkeypatch.setitem(clock._NOW, dialect, f"({now} + 86400.0)")
+    with open_store(job.settings.store_url, create=False) as store:
+        assert store.orders("job").expired
+        assert not orders_of(store, job).stop
+        assert "is past the end of the job's time" in caplog.text
+        assert not store.orders("job").expired  # so that shard tasks go on, too
+        left = (store.get_job("job").expires_at or 0) - store.now()
+        assert 3000 < left <= 3600
+        over = replace(job, due=time.monotonic())
+        store.postpone(job.lease, 0.0)
+        assert orders_of(store, over).expired  # both agree
+        store.claim_job("job", "another", takeover=lambda _: True)
+        with pytest.raises(FencedError):
+            store.postpone(job.lease, 1.0)
 
 
 @pytest.fixture

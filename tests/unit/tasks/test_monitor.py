@@ -82,7 +82,7 @@ class _Watched:
         )
         noticing = SimpleNamespace(look=called("noticed"), record=called("recorded", of_store=True))
         ledger = SimpleNamespace(take_told=list, failure=None)
-        job: Any = SimpleNamespace(job_id="j", lease=SimpleNamespace(ttl=60.0))
+        job: Any = SimpleNamespace(job_id="j", lease=SimpleNamespace(ttl=60.0), due=None)
         self.monitor = Monitor(job, pool, ledger, noticing)  # type: ignore[arg-type]
 
     def until(self, done: Callable[[], bool]) -> None:

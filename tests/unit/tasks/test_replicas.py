@@ -97,7 +97,7 @@ class _Noticing:
 def _started(monkeypatch: pytest.MonkeyPatch, pool: _Pool, *, stop: bool = False) -> bool:
     @contextmanager
     def reopened(job: object, *, patience: float) -> Iterator[object]:
-        yield SimpleNamespace(orders=lambda job_id: SimpleNamespace(stop=stop))
+        yield SimpleNamespace(orders=lambda job_id: SimpleNamespace(stop=stop, expired=False))
 
     monkeypatch.setattr(replicas, "reopen", reopened)
     monkeypatch.setattr(replicas, "get_run_logger", lambda: logging.getLogger("test"))

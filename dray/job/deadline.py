@@ -1,0 +1,36 @@
+"""When a job's time is over: by the store's clock and by its driver's own, whichever says so later."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import replace
+
+from dray.job.opening import OpenJob
+from dray.store import Orders, Store
+
+_logger = logging.getLogger(__name__)
+
+
+def orders_of(store: Store, job: OpenJob) -> Orders:
+    """What is to become of the job, as its driver obeys it.
+
+    What expires is final, and one reading of a clock that was set forward would end every row. So where the
+    store says that the time is over, and by the driver's monotonic clock some is left, the end moves along.
+
+    Raises:
+        FencedError: another driver has the job.
+    """
+    orders = store.orders(job.job_id)
+    if not orders.stop or not orders.expired or job.due is None:
+        return orders
+    left = job.due - time.monotonic()
+    if left <= 0:
+        return orders
+    store.postpone(job.lease, left)
+    _logger.warning(
+        "the clock of the store is past the end of the job's time, of which %.0f s are left by this machine: "
+        "it was set forward, or this machine stood still; the job goes on. See to the clock before a resume",
+        left,
+    )
+    return replace(orders, expired=False)
