@@ -13,7 +13,6 @@ from prefect.states import Completed
 
 from dray.cluster.base import NAMESPACE
 from dray.cluster.losses import NodeFacts, settle
-from dray.cluster.pool import lane_of
 from dray.engine.client import RayReplica, ReplicaClient
 from dray.errors import (
     FencedError,
@@ -26,6 +25,7 @@ from dray.errors import (
 from dray.job.attempt import Ended, How, Work, attempt
 from dray.job.driver import driver_name
 from dray.job.shard import ShardReceipt
+from dray.places import lane_of
 from dray.requests import ObjectStoreOptions
 from dray.spot.causes import Decision, Facts, decide
 from dray.spot.effects import OnPrefect

@@ -11,13 +11,14 @@ from prefect.cache_policies import NO_CACHE
 
 from dray.cluster import ReplicaPool
 from dray.cluster.member import ReplicaStart
-from dray.cluster.pool import START_SECONDS, lane_of
+from dray.cluster.pool import START_SECONDS
 from dray.engine import ReplicaStatus
 from dray.errors import EngineStartError, StoreError
 from dray.job.deadline import orders_of
 from dray.job.ledger import JobLedger
 from dray.job.opening import OpenJob, reopen
 from dray.job.timeline import Timeline
+from dray.places import lane_of
 from dray.report.wording import plural
 from tasks.noticing import Noticing
 from tasks.patience import SHORT_PATIENCE, Logger, StorePatience

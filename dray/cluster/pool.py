@@ -27,6 +27,7 @@ from dray.errors import (
     ReplicaLostError,
     StoreError,
 )
+from dray.places import lane_of
 from dray.spot.notices import SOON
 
 SLOTS = 2
@@ -65,8 +66,8 @@ class Ledger(Protocol):
     def lost(self, loss: Loss) -> None:
         """A replica died; called in a thread of its own."""
 
-    def excluded(self) -> Collection[str]:
-        """Nodes that are to have no more replicas while another can."""
+    def excluded(self, lane: str) -> Collection[str]:
+        """Nodes that are to have no more replicas of this lane while another can."""
 
     def shrink_steps(self) -> int:
         """How often memory did not suffice."""
@@ -221,13 +222,13 @@ class ReplicaPool:
 
     def _begin(self, lane: int) -> None:
         steps = self._ledger.shrink_steps() if self._ledger else 0
-        avoid = set(self._ledger.excluded()) if self._ledger else set()
+        name = replica_name(self._prefix, lane, self._generation[lane])
+        avoid = set(self._ledger.excluded(lane_of(name))) if self._ledger else set()
         avoid |= self._shunned
         avoid |= {
             node for node, end in self._leaving_nodes.items() if end > time.monotonic() - SILENT_SECONDS
         }
         spec = shrunk(self._spec, steps, self._seqs)
-        name = replica_name(self._prefix, lane, self._generation[lane])
         options = actor_options(self._places.ask, self._cluster, avoid=avoid)
         member = begin(name, lane, spec, options, slots=SLOTS)
         self._generation[lane] += 1
@@ -374,10 +375,5 @@ class ReplicaPool:
 
 
 def replica_name(prefix: str, lane: int, generation: int = 0) -> str:
-    """The actor name of a replica."""
+    """The actor name of a replica; :mod:`dray.places` reads it."""
     return f"{prefix}/replica-{lane}" + (f"~{generation}" if generation else "")
-
-
-def lane_of(name: str) -> str:
-    """What people call a replica and its successors: ``replica-N``."""
-    return name.rsplit("/", 1)[-1].partition("~")[0]

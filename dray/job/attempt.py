@@ -17,6 +17,7 @@ from dray.errors import EngineError, ExpiredError, JobPausedError, StoreError
 from dray.job import budgets
 from dray.job.shard import Fed, ShardReceipt, publish, run_shard
 from dray.job.splitting import parts_of
+from dray.places import place_of
 from dray.requests.model import Outcome
 from dray.requests.objects import ObjectStoreOptions
 from dray.requests.spool import decode, index_of, read_shard
@@ -212,6 +213,11 @@ class _Ending:
         """The replica's."""
         return self.place.node
 
+    @property
+    def at(self) -> str | None:
+        """The replica's place, as budgets have it."""
+        return place_of(self.node, self.place.client.name)
+
     def of(self, error: BaseException) -> Ended:
         """Decide, and carry it out; without the store the lease is left to lapse."""
         told = facts_of(error)
@@ -243,12 +249,15 @@ class _Ending:
             lease_left=0.0,
             store_seconds=self.unread_seconds if unread else 0.0,
             rows=standing.shard.remaining,
-            alone=standing.shard.crashes > 0,  # the store has placed it so
+            alone=self.lease.suspect,  # the store has placed it so
+            proven=self.fed.proven,
+            elsewhere=standing.elsewhere,
             new_rows=standing.new_rows,
             interruptions=standing.shard.interruptions,
             crashes=standing.shard.crashes,
             tries=self.tries,
-            spent=budgets.spent(self.work.store, self.lease.job_id, self.node, event=event),
+            shrinks=budgets.shrinks(self.work.store, self.lease.job_id, event=event),
+            spent=budgets.spent(self.work.store, self.lease.job_id, self.at, event=event),
         )
         decision = decide(told, facts)
         if unread:
@@ -288,16 +297,23 @@ class _Ending:
         self, decision: Decision, standing: Standing, event: str, cause: str
     ) -> ShardReceipt | None:
         store, lease = self.work.store, self.lease
-        charged = budgets.charges(decision, self.node, event=event)
+        charged = budgets.charges(decision, self.at, event=event)
         on_shard = decision.effect.shard
         if on_shard is OnShard.DROP:
             return None
         with suppress(StoreError):  # the lease ends by itself
-            if on_shard is OnShard.SPLIT:
+            if on_shard in (OnShard.SPLIT, OnShard.HALVE):
                 done = self._done()
                 reach(Point.SPLIT_BEFORE)
                 parts = parts_of(standing.shard, done, self.fed.last_index, self.work.options)
-                store.split_shard(lease, parts, cause=decision.cause, detail=decision.reason, charged=charged)
+                store.split_shard(
+                    lease,
+                    parts,
+                    cause=decision.cause,
+                    detail=decision.reason,
+                    suspect=on_shard is OnShard.SPLIT,
+                    charged=charged,
+                )
                 reach(Point.SPLIT_AFTER)
             elif decision.effect.request is OnRequest.ERROR and on_shard is OnShard.GO_ON:
                 store.charge(lease.job_id, charged)
@@ -321,7 +337,7 @@ class _Ending:
         delay = _UNREAD.seconds(self.tries, random.Random())  # noqa: S311  spreads load
         later = replace(decision, effect=effect, delay=delay, reason=reason)
         with suppress(StoreError):  # the lease ends by itself
-            self._release(later, budgets.charges(later, self.node, event=event), later.cause)
+            self._release(later, budgets.charges(later, self.at, event=event), later.cause)
         return later
 
     def _release(self, decision: Decision, charged: Sequence[Charge], cause: str) -> None:
@@ -343,7 +359,7 @@ class _Ending:
         """Error rows for what is left of the shard: the one request that engines die under."""
         shard, done, began = self.work.shard, self._done(), time.monotonic()
         rows = [
-            refused(line, decision.effect.code or "poison", POISON_MESSAGE)
+            refused(line, decision.effect.code or "poison", _VERDICTS[decision.effect.code or "poison"])
             for chunk in read_shard(shard.uri, shard.offset, shard.length, options=self.work.options)
             for line in chunk
             if index_of(line) not in done
@@ -361,6 +377,10 @@ class _Ending:
 
 
 POISON_MESSAGE = "engines died under this request, alone in an engine each time"
+_VERDICTS = {
+    "poison": POISON_MESSAGE,
+    "out_of_memory": "memory did not suffice for this request, alone in an engine each time",
+}
 
 
 def refused(line: bytes, code: str, message: str) -> Outcome:

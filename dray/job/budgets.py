@@ -4,45 +4,56 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dray.spot.causes import Decision
+from dray.places import split_place
+from dray.spot.causes import Cause, Decision
 from dray.spot.effects import ALLOWANCES, Budget
 from dray.store import Charge, Store
 
-_OF_NODE = frozenset({Budget.NODE, Budget.REPLICA})
+_OF_PLACE = frozenset({Budget.NODE, Budget.REPLICA})
 
 
-def spent(store: Store, job_id: str, node: str | None, *, event: str) -> dict[Budget, int]:
-    """What was charged before this event, as :class:`dray.spot.causes.Facts` has it."""
+def spent(store: Store, job_id: str, place: str | None, *, event: str) -> dict[Budget, int]:
+    """What was charged before this event, as :class:`dray.spot.causes.Facts` has it.
+
+    ``place`` is that of the replica (see :mod:`dray.places`), None where its node is not known.
+    """
     return {
         budget: store.spent(
-            job_id, budget, scope=_scope(budget, node), within=ALLOWANCES[budget].within, besides=event
+            job_id, budget, scope=_scope(budget, place), within=ALLOWANCES[budget].within, besides=event
         )
         for budget in ALLOWANCES
-        if ALLOWANCES[budget].limit is not None and (node or budget not in _OF_NODE)
+        if ALLOWANCES[budget].limit is not None and (place or budget not in _OF_PLACE)
     }
 
 
-def charges(decision: Decision, node: str | None, *, event: str) -> list[Charge]:
+def charges(decision: Decision, place: str | None, *, event: str) -> list[Charge]:
     """What a decision charges. ``event`` names the loss: all who notice it name it alike."""
     return [
-        Charge(budget=budget, scope=_scope(budget, node), event=event, cause=decision.cause)
+        Charge(budget=budget, scope=_scope(budget, place), event=event, cause=decision.cause)
         for budget in decision.effect.charges
-        if ALLOWANCES[budget].limit is not None and (node or budget not in _OF_NODE)
+        if ALLOWANCES[budget].limit is not None and (place or budget not in _OF_PLACE)
     ]
 
 
 def excluded(store: Store, job_id: str) -> set[str]:
-    """Nodes that are to have no more replicas while another can: their budgets are spent."""
+    """Nodes and places that are to have no more replicas while another can: their budgets are spent."""
     found: set[str] = set()
-    for budget in _OF_NODE:
+    for budget in _OF_PLACE:
         limit = ALLOWANCES[budget].limit
         assert limit is not None
         found.update(store.overspent(job_id, budget, above=limit, within=ALLOWANCES[budget].within))
     return found
 
 
-def _scope(budget: Budget, node: str | None) -> str:
-    return (node or "") if budget in _OF_NODE else ""
+def shrinks(store: Store, job_id: str, *, event: str = "") -> int:
+    """How many engines of the job lacked memory before this event, since its budgets were new."""
+    return store.losses(job_id, Cause.OOM, besides=event)
+
+
+def _scope(budget: Budget, place: str | None) -> str:
+    if place is None or budget not in _OF_PLACE:
+        return ""
+    return place if budget is Budget.REPLICA else split_place(place)[0]
 
 
 def names(found: Iterable[Charge]) -> str:

@@ -6,13 +6,14 @@ from collections import deque
 from collections.abc import Collection, Sequence
 
 from dray.cluster.member import Member
-from dray.cluster.pool import Loss, lane_of
+from dray.cluster.pool import Loss
 from dray.errors import DrayError, JobFailedError, StoreError
 from dray.job import budgets
 from dray.job.attempt import loss_event
 from dray.job.opening import OpenJob, reopen
+from dray.places import lane_of, place_of, split_place
 from dray.spot.causes import Facts, decide
-from dray.spot.effects import ALLOWANCES, Budget, OnJob
+from dray.spot.effects import SHRINK_STEPS, OnJob
 from dray.spot.signs import facts_of
 from dray.store import ReplicaRow, ReplicaState
 
@@ -51,6 +52,7 @@ class JobLedger:
         """Charge a loss, if no shard has: an idle replica has none, and one that starts has none yet."""
         job_id = self._job.job_id
         event = loss_event(loss.name, loss.node, loss.facts)
+        place = place_of(loss.node, loss.name)
         try:
             with reopen(self._job) as store:
                 known = store.charged_cause(job_id, event)
@@ -65,10 +67,11 @@ class JobLedger:
                     preempted=loss.facts.preempted,
                     node_alive=loss.facts.alive,
                     oom=loss.facts.oom,
-                    spent=budgets.spent(store, job_id, loss.node, event=event),
+                    shrinks=budgets.shrinks(store, job_id, event=event),
+                    spent=budgets.spent(store, job_id, place, event=event),
                 )
                 decision = decide(facts_of(loss.error), facts)
-                store.charge(job_id, budgets.charges(decision, loss.node, event=event))
+                store.charge(job_id, budgets.charges(decision, place, event=event))
         except StoreError as error:
             self._told.append(f"{lane_of(loss.name)}: its loss is not charged: {type(error).__name__}")
             return
@@ -76,13 +79,13 @@ class JobLedger:
         if decision.effect.job is OnJob.FAIL:
             self.failure = JobFailedError(decision.reason)
 
-    def excluded(self) -> Collection[str]:
-        """Nodes whose budgets are spent."""
+    def excluded(self, lane: str) -> Collection[str]:
+        """Nodes whose budgets are spent, as far as a replica of this lane is concerned."""
         with reopen(self._job) as store:
-            return budgets.excluded(store, self._job.job_id)
+            spent = [split_place(scope) for scope in budgets.excluded(store, self._job.job_id)]
+        return {node for node, which in spent if which in ("", lane)}
 
     def shrink_steps(self) -> int:
         """How often memory did not suffice, as far as a smaller engine may help."""
-        limit = ALLOWANCES[Budget.OOM].limit or 0
         with reopen(self._job) as store:
-            return min(limit, store.spent(self._job.job_id, Budget.OOM))
+            return min(SHRINK_STEPS, budgets.shrinks(store, self._job.job_id))

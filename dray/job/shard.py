@@ -11,6 +11,7 @@ from dray.engine.batches import too_large
 from dray.engine.client import ReplicaClient
 from dray.errors import StoreFatalError, StoreTransientError, StoreUnreachableError, ValueTooLargeError
 from dray.job.holding import Holder
+from dray.job.proof import proof_session, prove
 from dray.requests.model import Outcome
 from dray.requests.objects import ObjectStoreOptions
 from dray.requests.spool import index_of, read_shard
@@ -27,9 +28,13 @@ FEED_BYTES = 256 * 1024 * 1024
 
 @dataclass
 class Fed:
-    """How far into its shard an attempt came: the last index that was fed; None before the first."""
+    """How far an attempt came: the last index that was fed, None before the first.
+
+    ``proven`` says that the engine had answered a request of dray's own before the first row.
+    """
 
     last_index: int | None = None
+    proven: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +64,8 @@ def run_shard(
 ) -> ShardReceipt:
     """Run what is not terminal of a leased shard, and end it. Errors leave the lease as it is.
 
-    ``fed`` is kept up to date, for who has to look for the row that ended this.
+    ``fed`` is kept up to date, for who has to look for the row that ended this. A suspect's engine answers a
+    request of dray's own first.
 
     Raises:
         CancelledError, ExpiredError: the job was cancelled, or its time is over.
@@ -71,12 +77,23 @@ def run_shard(
     done = frozenset(store.done_indexes(lease.job_id, shard.first_index, shard.last_index))
     rows = Rows(shard, done, options, chunk_rows=min(FEED_ROWS, max_num_seqs))
     session = session_of(lease)
+    fed = fed or Fed()
+
+    def abort() -> None:
+        if lease.suspect:
+            replica.abort(proof_session(session))
+        replica.abort(session)
+
     try:
-        with Holder(store, lease, on_stop=lambda: replica.abort(session)) as holder:
+        with Holder(store, lease, on_stop=abort) as holder:
+            if lease.suspect and rows.first is not None:
+                prove(replica, session, rows.first)
+                holder.check()
+                fed.proven = True
             window = int(FEED_AHEAD * max_num_seqs)
-            committed = _pump(store, holder, replica, rows, fed or Fed(), window=window)
+            committed = _pump(store, holder, replica, rows, fed, window=window)
     except BaseException:
-        replica.abort(session)  # whoever takes the shard next feeds its rows again
+        abort()  # whoever takes the shard next feeds its rows again
         raise
     last_commit = time.time() if committed else None
     reach(Point.FINISH_BEFORE)
@@ -116,6 +133,11 @@ class Rows:
             rows = [line for line in chunk if index_of(line) not in done] if done else chunk
             if rows:
                 yield rows
+
+    @property
+    def first(self) -> bytes | None:
+        """The line that is taken next; None when all are."""
+        return self._next[0] if self._next else None
 
     def take(self) -> tuple[list[bytes], bool]:
         """The next chunk, and whether it is the last one; the first is empty when all is done."""

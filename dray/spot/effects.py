@@ -24,7 +24,12 @@ class OnShard(StrEnum):
     DROP = "drop"  # it is not ours
     RELEASE = "release"
     SUSPECT = "suspect"  # release; from now on it has an engine to itself, so that a crash tells something
-    SPLIT = "split"  # two halves, which inherit the suspicion and no interruptions
+    SPLIT = "split"  # two halves, which are suspects, and begin without interruptions
+    HALVE = "halve"  # two halves, which are suspects only if the whole was, and begin without interruptions
+
+
+SHRINK_STEPS = 2
+"""How often memory that does not suffice halves what the job's new engines do at a time."""
 
 
 class OnReplica(StrEnum):
@@ -74,7 +79,7 @@ class OnSpent(StrEnum):
     """What happens when a budget is spent."""
 
     FAIL = "fail"  # the job
-    EXCLUDE = "exclude"  # the node gets no more replicas while another can have them
+    EXCLUDE = "exclude"  # no more replicas (of this lane, or any) on that node while another can have them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,34 +99,42 @@ class Allowance:
 
 
 ALLOWANCES: Mapping[Budget, Allowance] = {
-    # A job of days on many nodes may lose more than these, as long as it gets on between the losses.
+    # A job of days on many nodes may lose more than these, as long as it gets on between the losses. A row
+    # that takes its node along is found within them: 5, then log2 of the rows in an engine, and 2.
     Budget.INFRA: Allowance(
         limit=20,
-        scope="the job, while it got one hundredth further",
-        within=0.01,
+        scope="the job, since a row was last answered",
+        within=0.0,
         then=OnSpent.FAIL,
         advice="look at the nodes, then resume the job",
     ),
     Budget.NODE: Allowance(limit=2, scope="the node, in the job", then=OnSpent.EXCLUDE),
-    # More than it takes to find one bad row of a million, log2(n) + 2, or a broken model would never be told
+    # More than it takes to find one bad row of a million, log2(n) + 3, or a broken model would never be told
     # from bad rows.
     Budget.MODEL: Allowance(
         limit=25,
         scope="the job, since a row was last answered",
         within=0.0,
         then=OnSpent.FAIL,
-        advice="try the model and its engine arguments with one row",
+        advice="try the model and its engine arguments with one row, then resume the job",
     ),
     Budget.REPLICA: Allowance(
-        limit=5, scope="the node, since it last answered a row", within=0.0, then=OnSpent.EXCLUDE
+        limit=5,
+        scope="the replica and its successors on a node, since one last answered a row",
+        within=0.0,
+        then=OnSpent.EXCLUDE,
     ),
     Budget.OOM: Allowance(
-        limit=2,
-        scope="the job",
+        limit=SHRINK_STEPS,
+        scope="the job, since a row was last answered",
+        within=0.0,
         then=OnSpent.FAIL,
-        advice="give a smaller max_num_seqs, max_num_batched_tokens or max_model_len, or more memory",
+        advice="resume the job with more memory, or with a smaller max_num_seqs, max_num_batched_tokens or "
+        "max_model_len (dray run --resume)",
     ),
-    Budget.UNKNOWN: Allowance(limit=2, scope="the job", then=OnSpent.FAIL),
+    Budget.UNKNOWN: Allowance(
+        limit=2, scope="the job, since a row was last answered", within=0.0, then=OnSpent.FAIL
+    ),
     Budget.ERROR_RATE: Allowance(limit=None, scope="the job", then=OnSpent.FAIL),
 }
 

@@ -8,9 +8,12 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, and_, case, func, insert, select, update
 
+from dray.places import place_of
 from dray.store.connection import Tx, insert_ignoring
 from dray.store.records import Attempt, Notice, Span
 from dray.store.schema import attempts, notices, spans
+
+_DEATHS = ("ENGINE_CRASH", "OOM", "NODE_LOSS")
 
 
 def open_attempt(tx: Tx, job_key: int, shard: int, epoch: int, *, owner: str, replica: str | None) -> None:
@@ -58,6 +61,26 @@ def rows_of_attempt(tx: Tx, job_key: int, shard: int, epoch: int) -> int:
         attempts.c.job_key == job_key, attempts.c.shard == shard, attempts.c.epoch == epoch
     )
     return int(tx.execute(published).scalar() or 0)
+
+
+def node_of_attempt(tx: Tx, job_key: int, shard: int, epoch: int) -> str | None:
+    """The node of the replica that one attempt ran on, where that is known."""
+    known = select(attempts.c.node).where(
+        attempts.c.job_key == job_key, attempts.c.shard == shard, attempts.c.epoch == epoch
+    )
+    return tx.execute(known).scalar()
+
+
+def last_death(tx: Tx, job_key: int, shard: int) -> str | None:
+    """The place where a replica last died under a shard's attempt, whatever it had been given."""
+    latest = (
+        select(attempts.c.node, attempts.c.replica)
+        .where(attempts.c.job_key == job_key, attempts.c.shard == shard, attempts.c.cause.in_(_DEATHS))
+        .order_by(attempts.c.epoch.desc())
+        .limit(1)
+    )
+    found = tx.execute(latest).first()
+    return None if found is None else place_of(found.node, found.replica)
 
 
 def list_attempts(tx: Tx, job_key: int) -> list[Attempt]:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sqlalchemy import ColumnElement, and_, delete, func, select
+from sqlalchemy import ColumnElement, and_, delete, func, or_, select
 
+from dray.places import split_place
 from dray.store.connection import Tx, insert_ignoring
 from dray.store.jobs import alone
 from dray.store.records import Charge
@@ -55,7 +56,7 @@ def spent(tx: Tx, job_key: int, budget: str, scope: str, *, within: float | None
     """Charges to a budget, without those of the event ``besides``.
 
     ``within`` counts only those of the last part of the work, as a share of the job's rows: 0 since the last
-    row was answered (by the node that is the scope, or at all), None all.
+    row was answered (at the node or place that is the scope, or at all), None all.
     """
     which: ColumnElement[bool] = and_(
         charges.c.job_key == job_key,
@@ -67,6 +68,14 @@ def spent(tx: Tx, job_key: int, budget: str, scope: str, *, within: float | None
         total = tx.execute(select(jobs.c.total).where(jobs.c.job_key == job_key)).scalar_one() or 0
         which = and_(which, charges.c.answered >= _answered(tx, job_key, scope) - int(within * total))
     return int(tx.execute(select(func.count()).select_from(charges).where(which)).scalar_one())
+
+
+def losses(tx: Tx, job_key: int, cause: str, *, besides: str = "") -> int:
+    """Losses that were charged for this cause, to whatever budget, without the event ``besides``."""
+    counted = select(func.count(charges.c.event.distinct())).where(
+        charges.c.job_key == job_key, charges.c.cause == cause, charges.c.event != besides
+    )
+    return int(tx.execute(counted).scalar_one())
 
 
 def scopes(tx: Tx, job_key: int, budget: str, *, above: int, within: float | None) -> list[str]:
@@ -90,7 +99,17 @@ def listing(tx: Tx, job_key: int) -> list[Charge]:
 
 
 def _answered(tx: Tx, job_key: int, scope: str) -> int:
-    """Rows that an engine answered: at a node, or in the whole job. Error rows may be ours."""
-    table, where = (attempts, attempts.c.node == scope) if scope else (shards, shards.c.number >= 0)
-    total = func.coalesce(func.sum(table.c.done), 0)
-    return int(tx.execute(select(total).where(table.c.job_key == job_key, where)).scalar_one())
+    """Rows that an engine answered: at a node, at a place, or in the whole job; error rows do not count."""
+    table = attempts if scope else shards
+    total = select(func.coalesce(func.sum(table.c.done), 0)).where(table.c.job_key == job_key)
+    node, lane = split_place(scope)
+    if node:
+        total = total.where(attempts.c.node == node)
+    if lane:
+        total = total.where(or_(*(_is_of(lane, prefix) for prefix in ("", "%/"))))
+    return int(tx.execute(total).scalar_one())
+
+
+def _is_of(lane: str, prefix: str) -> ColumnElement[bool]:
+    """Whether an attempt's replica, under names that begin so, is of a lane."""
+    return or_(attempts.c.replica.like(f"{prefix}{lane}"), attempts.c.replica.like(f"{prefix}{lane}~%"))

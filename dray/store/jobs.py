@@ -7,7 +7,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, and_, case, exists, false, func, or_, select, true, update
+from sqlalchemy import ColumnElement, Row, and_, case, delete, exists, false, func, or_, select, true, update
 from sqlalchemy import insert as plain_insert
 from sqlalchemy.exc import IntegrityError
 
@@ -16,7 +16,7 @@ from dray.store import routing
 from dray.store.attempts import close_attempts
 from dray.store.connection import Tx
 from dray.store.records import Fingerprint, Job, JobLease, JobState, Orders, ShardState
-from dray.store.schema import jobs, shards
+from dray.store.schema import charges, jobs, shards
 
 _ANSWERED = [JobState.COMPLETED.value, JobState.EXPIRED.value]
 _CLOSED = [JobState.COMPLETED.value, JobState.FAILED.value, JobState.CANCELLED.value, JobState.EXPIRED.value]
@@ -106,7 +106,8 @@ def claim(tx: Tx, seen: Job, owner: str, *, ttl: float, seize: bool, resume: boo
 
     Everything leased under the older epoch is released with its epoch raised, which fences
     whoever still works on it. ``seize`` takes the job even from a live lease, ``resume`` also
-    one that was cancelled for good.
+    one that was cancelled for good. With ``resume``, one that was at rest has all of its budgets
+    again: its user could act. One that runs, or whose driver died, has not.
     """
     # Spelled with OR, because NOT of a comparison with NULL is NULL.
     free = or_(jobs.c.driver_owner.is_(None), jobs.c.driver_owner == owner, jobs.c.driver_until <= tx.now)
@@ -133,6 +134,8 @@ def claim(tx: Tx, seen: Job, owner: str, *, ttl: float, seize: bool, resume: boo
         return None
     _release_all(tx, seen.key)
     routing.clear(tx, seen.key)
+    if resume and seen.state.at_rest:
+        tx.execute(delete(charges).where(charges.c.job_key == seen.key))  # attempts still say what happened
     return JobLease(
         job_id=seen.job_id, key=seen.key, epoch=taken.epoch, owner=owner, ttl=ttl, until=taken.driver_until
     )

@@ -96,7 +96,7 @@ class ShardSpec:
     necessarily all of them. ``length`` and ``offset`` are bytes. A ``number`` below 0 asks
     :meth:`Store.split_shard` for the next free one. ``inherited`` is how many of the rows were
     terminal before the shard existed (parts of a split shard); None lets the store count them.
-    A part that is a ``suspect`` inherits the engines that died under the whole.
+    A part that is a ``suspect`` inherits the suspicion of the whole.
     """
 
     number: int
@@ -131,11 +131,13 @@ class Shard:
     interruptions: int
     """Interruptions in a row (spot, lost node, lapsed lease) without one new finished row."""
     crashes: int
-    """Engines that died under it; parts of a split shard begin with those of the whole."""
+    """Engines that died under it and count against it; the suspects of a split shard begin with 1."""
     replica: str | None
     """Where it runs, while it is leased."""
     done: int
     failed: int
+    crashed_at: str | None = None
+    """The place of the last of its ``crashes``, or of the whole's; see :mod:`dray.places`."""
 
     @property
     def remaining(self) -> int:
@@ -186,6 +188,8 @@ class ShardLease:
     """Database time. Holders measure by their own monotonic clock from the renewal instead."""
     replica: str | None = None
     """Where it is to run, as claimed."""
+    suspect: bool = False
+    """Whether engines died under it: it has this replica to itself."""
 
 
 class ReplicaState(StrEnum):
@@ -227,7 +231,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Charge:
-    """A loss, charged to a ``budget`` of a ``scope`` (a node; empty for the job).
+    """A loss, charged to a ``budget`` of a ``scope``: a node, a place, or the job where it is empty.
 
     ``event`` names the loss, such as the replica that died: however many notice it, it is charged once.
     """
@@ -242,12 +246,14 @@ class Charge:
 class Standing:
     """What the store knows of a shard at the end of an attempt, read at one moment.
 
-    ``now`` is the database's time; ``new_rows`` got their outcome in this attempt.
+    ``now`` is the database's time; ``new_rows`` got their outcome in this attempt. ``elsewhere`` is true if
+    its last crash was at another place than this attempt, or the job has no other place.
     """
 
     now: float
     shard: Shard
     new_rows: int
+    elsewhere: bool
     notices: tuple[Notice, ...]
     orders: Orders
 

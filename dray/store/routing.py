@@ -3,7 +3,8 @@
 The driver keeps the table of replicas; a shard goes to the ready one with the fewest shards. The last ones
 wait for replicas that are being started rather than queue behind others on a busy one: who comes then would
 have nothing to do. A shard under which engines died gets one to itself: it reserves the emptiest, and has it
-when the others are done.
+when the others are done. It goes to another node than that of its last death, or to another lane, while one
+that is ready can take it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from dataclasses import asdict, dataclass
 
 from sqlalchemy import and_, case, delete, func, or_, select, update
 
+from dray.places import place_of, split_place
+from dray.store.attempts import last_death
 from dray.store.connection import Tx
 from dray.store.records import ReplicaRow, ReplicaState, ShardState
 from dray.store.schema import replicas, shards
@@ -25,6 +28,7 @@ class _Place:
     """A ready replica: its load, and the shard that is to have it alone."""
 
     name: str
+    at: str | None
     slots: int
     load: int
     reserved: int | None
@@ -61,13 +65,38 @@ def listing(tx: Tx, job_key: int) -> list[ReplicaRow]:
     return [ReplicaRow(**{**row._mapping, "state": ReplicaState(row.state)}) for row in rows]
 
 
+def elsewhere(tx: Tx, job_key: int, before: str | None, here: str | None) -> bool:
+    """Whether a crash at the place ``here`` tells more than one ``before``: it is another place, or the only.
+
+    A place counts as long as the job's driver has had a replica there, on a node that is known.
+    """
+    if here is None:
+        return True
+    known = select(replicas.c.node, replicas.c.name).where(
+        replicas.c.job_key == job_key, replicas.c.node.is_not(None)
+    )
+    places = {place_of(*row) for row in tx.execute(known)} | {here}
+    farther = any(_nearness(place, here) == 0 for place in places)
+    wanted = 0 if farther else 1
+    return (before is not None and _nearness(before, here) <= wanted) or len(places) == 1
+
+
+def _nearness(place: str | None, other: str | None) -> int:
+    """0 on another node, 1 on the same in another lane, 2 at the same place; 0 where one is not known."""
+    if place is None or other is None:
+        return 0
+    (node, lane), (other_node, other_lane) = split_place(place), split_place(other)
+    return 0 if node != other_node else 1 if lane != other_lane else 2
+
+
 def choose(tx: Tx, job_key: int, number: int) -> str | None:
     """A replica for a shard; None while all are taken. The caller has locked the job's row."""
-    suspect = tx.execute(
-        select(shards.c.crashes).where(shards.c.job_key == job_key, shards.c.number == number)
-    ).scalar()
+    known = select(shards.c.crashes, shards.c.crashed_at)
+    shard = tx.execute(known.where(shards.c.job_key == job_key, shards.c.number == number)).one()
     places = _places(tx, job_key)
-    return _alone(tx, job_key, number, places) if suspect else _shared(tx, job_key, number, places)
+    if not shard.crashes:
+        return _shared(tx, job_key, number, places)
+    return _alone(tx, job_key, number, places, last_death(tx, job_key, number) or shard.crashed_at)
 
 
 def _shared(tx: Tx, job_key: int, number: int, places: list[_Place]) -> str | None:
@@ -94,14 +123,25 @@ def _coming(tx: Tx, job_key: int) -> int:
     return int(lanes - with_one)
 
 
-def _alone(tx: Tx, job_key: int, number: int, places: list[_Place]) -> str | None:
-    mine = [place for place in places if place.reserved == number]
-    if not mine:
-        mine = sorted((p for p in places if p.reserved is None), key=lambda p: (p.load, p.name))[:1]
-        for place in mine:
-            own = and_(replicas.c.job_key == job_key, replicas.c.name == place.name)
-            tx.execute(update(replicas).where(own).values(reserved=number))
-    return mine[0].name if mine and mine[0].load == 0 else None
+def _alone(tx: Tx, job_key: int, number: int, places: list[_Place], died_at: str | None) -> str | None:
+    """The replica that a suspect has to itself, once it is empty; until then it is reserved for it.
+
+    One that is farther from the last death is preferred, also to one that is reserved already.
+    """
+
+    def rank(place: _Place) -> tuple[int, bool, int, str]:
+        return _nearness(place.at, died_at), place.reserved != number, place.load, place.name
+
+    open_ones = [place for place in places if place.reserved in (None, number)]
+    if not open_ones:
+        return None
+    best = min(open_ones, key=rank)
+    if best.reserved != number:
+        ours = and_(replicas.c.job_key == job_key, replicas.c.reserved == number)
+        tx.execute(update(replicas).where(ours).values(reserved=None))
+        own = and_(replicas.c.job_key == job_key, replicas.c.name == best.name)
+        tx.execute(update(replicas).where(own).values(reserved=number))
+    return best.name if best.load == 0 else None
 
 
 def _places(tx: Tx, job_key: int) -> list[_Place]:
@@ -118,9 +158,14 @@ def _places(tx: Tx, job_key: int) -> list[_Place]:
     )
     suspects = set(tx.execute(alive).scalars())  # a reservation ends with the shard's suspicion
     ready = and_(replicas.c.job_key == job_key, replicas.c.state == ReplicaState.READY.value)
+    columns = replicas.c.name, replicas.c.node, replicas.c.slots, replicas.c.reserved
     return [
         _Place(
-            row.name, row.slots, loads.get(row.name, 0), row.reserved if row.reserved in suspects else None
+            name=row.name,
+            at=place_of(row.node, row.name),
+            slots=row.slots,
+            load=loads.get(row.name, 0),
+            reserved=row.reserved if row.reserved in suspects else None,
         )
-        for row in tx.execute(select(replicas.c.name, replicas.c.slots, replicas.c.reserved).where(ready))
+        for row in tx.execute(select(*columns).where(ready))
     ]

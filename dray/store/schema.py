@@ -26,7 +26,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-REVISION = "0004"
+REVISION = "0005"
 """The migration that these tables correspond to: the head of ``migrations/versions``."""
 
 metadata = MetaData(
@@ -99,6 +99,7 @@ shards = Table(
     Column("uri", Text, nullable=False),
     Column("crashes", Integer, nullable=False, server_default="0"),
     Column("replica", String),
+    Column("crashed_at", String),
 )
 
 results = Table(

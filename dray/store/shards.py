@@ -9,8 +9,16 @@ from typing import Any
 from sqlalchemy import ColumnElement, Row, and_, case, func, insert, or_, select, update
 
 from dray.errors import FencedError, StoreFatalError
+from dray.places import place_of
 from dray.store import charges, routing
-from dray.store.attempts import cause_of_steal, close_attempts, list_notices, open_attempt, rows_of_attempt
+from dray.store.attempts import (
+    cause_of_steal,
+    close_attempts,
+    list_notices,
+    node_of_attempt,
+    open_attempt,
+    rows_of_attempt,
+)
 from dray.store.connection import Tx
 from dray.store.jobs import alone, change, check_driver, orders
 from dray.store.records import (
@@ -73,7 +81,13 @@ def _refuse_other_shards(tx: Tx, lease: JobLease, specs: Sequence[ShardSpec]) ->
 
 
 def _insert(
-    tx: Tx, job_key: int, specs: Sequence[ShardSpec], *, parent: int | None = None, crashes: int = 0
+    tx: Tx,
+    job_key: int,
+    specs: Sequence[ShardSpec],
+    *,
+    parent: int | None = None,
+    crashes: int = 0,
+    crashed_at: str | None = None,
 ) -> None:
     if not specs:
         return
@@ -85,6 +99,7 @@ def _insert(
             "inherited": spec.inherited or 0,
             "parent": parent,
             "crashes": crashes if spec.suspect else 0,
+            "crashed_at": crashed_at if spec.suspect else None,
         }
         for spec in specs
     ]
@@ -124,7 +139,7 @@ def claim(
             interruptions=shards.c.interruptions + stolen,
             replica=replica,
         )
-        .returning(shards.c.epoch, shards.c.lease_until)
+        .returning(shards.c.epoch, shards.c.lease_until, shards.c.crashes)
     ).first()
     if taken is None:
         return None
@@ -139,6 +154,7 @@ def claim(
         ttl=ttl,
         until=taken.lease_until,
         replica=replica,
+        suspect=taken.crashes > 0,
     )
 
 
@@ -194,12 +210,13 @@ def release(
     """Gives a shard back with its finished rows kept. Doing it twice is doing it once."""
     charges.charge(tx, lease.key, charged)
     interrupted = 1 if cause in _INTERRUPTIONS else 0
+    accused = {"crashes": shards.c.crashes + 1, "crashed_at": _place(tx, lease)} if suspect else {}
     if not _leave(
         tx,
         lease,
         state=ShardState.PENDING.value,
         interruptions=shards.c.interruptions + interrupted,
-        crashes=shards.c.crashes + (1 if suspect else 0),
+        **accused,
     ):
         _confirm(tx, lease, ShardState.PENDING)
         return
@@ -236,9 +253,10 @@ def split(
     *,
     cause: str,
     detail: str,
+    suspect: bool = False,
     charged: Sequence[Charge] = (),
 ) -> list[Shard]:
-    """Replaces a shard by parts of it; suspects inherit the engines that died under it.
+    """Replaces a shard by parts of it; those marked so are suspects where it was one, or is (``suspect``).
 
     Doing it twice is doing it once, and returns the same parts. Each part says what it ``inherited``.
     """
@@ -249,7 +267,15 @@ def split(
         _confirm(tx, lease, ShardState.SPLIT)
     else:
         _check_parts(parent, parts)
-        _insert(tx, lease.key, _numbered(tx, lease, parts), parent=lease.number, crashes=parent.crashes)
+        accused = suspect or parent.crashes > 0
+        _insert(
+            tx,
+            lease.key,
+            _numbered(tx, lease, parts),
+            parent=lease.number,
+            crashes=1 if accused else 0,  # the whole's crashes say nothing of one half
+            crashed_at=_place(tx, lease) if suspect else parent.crashed_at,
+        )
         close_attempts(tx, lease.key, [lease.number], cause=cause, detail=detail)
     children = select(*_COLUMNS).where(shards.c.job_key == lease.key, shards.c.parent == lease.number)
     return [_shard(row) for row in tx.execute(children.order_by(shards.c.number))]
@@ -258,13 +284,19 @@ def split(
 def standing(tx: Tx, lease: ShardLease, node: str | None) -> Standing:
     """What is known of a shard whose attempt ends."""
     known = list_notices(tx, lease.key) if node is not None else []
+    shard = _get(tx, lease)
     return Standing(
         now=float(tx.execute(select(tx.now)).scalar_one()),
-        shard=_get(tx, lease),
+        shard=shard,
         new_rows=rows_of_attempt(tx, lease.key, lease.number, lease.epoch),
+        elsewhere=routing.elsewhere(tx, lease.key, shard.crashed_at, place_of(node, lease.replica)),
         notices=tuple(notice for notice in known if notice.node == node),
         orders=orders(tx, lease.key),
     )
+
+
+def _place(tx: Tx, lease: ShardLease) -> str | None:
+    return place_of(node_of_attempt(tx, lease.key, lease.number, lease.epoch), lease.replica)
 
 
 def _check_parts(parent: Shard, parts: Sequence[ShardSpec]) -> None:

@@ -359,11 +359,13 @@ class Store:
         *,
         cause: str = "SPLIT",
         detail: str = "",
+        suspect: bool = False,
         charged: Sequence[Charge] = (),
     ) -> list[Shard]:
         """Replaces the shard by ``parts``, pending; returns them. Finished rows stay.
 
         They are counted before the write, in short reads: nobody but the lease's holder adds to them.
+        ``suspect`` says that a row of it ends engines; the parts that are marked so are suspects then.
         """
         parts = [
             part
@@ -372,7 +374,9 @@ class Store:
             for part in parts
         ]
         return self._write(
-            lambda tx: shards.split(tx, lease, parts, cause=cause, detail=detail, charged=charged)
+            lambda tx: shards.split(
+                tx, lease, parts, cause=cause, detail=detail, suspect=suspect, charged=charged
+            )
         )
 
     def _rows_between(self, key: int, first: int, last: int) -> int:
@@ -483,6 +487,11 @@ class Store:
         """
         key = self._key(job_id)
         return self._read(lambda tx: charges.spent(tx, key, budget, scope, within=within, besides=besides))
+
+    def losses(self, job_id: str, cause: str, *, besides: str = "") -> int:
+        """How many losses, other than ``besides``, were charged for a cause, to whatever budget."""
+        key = self._key(job_id)
+        return self._read(lambda tx: charges.losses(tx, key, cause, besides=besides))
 
     def overspent(self, job_id: str, budget: str, *, above: int, within: float | None = None) -> list[str]:
         """The scopes (nodes) of a budget that were charged more than ``above`` times."""

@@ -133,7 +133,7 @@ def _check_charges(run: Run) -> int:
     said = {event: dead.get(event) for event in strange}
     assert not strange, f"I6: nodes nobody killed, what Ray says: {said}; announced: {announced}"
     deaths = at_engines - killed
-    allowed = len(run.plan.poison) * (math.log2(run.rows) + 2)
+    allowed = len(run.plan.poison) * (math.log2(run.rows) + 4)
     assert len(deaths) <= allowed, f"I6: {len(deaths)} deaths of engines, {allowed:.0f} by poison: {deaths}"
     _check_causes(run)
     _check_charged(run, at_engines | at_nodes)

@@ -90,7 +90,7 @@ class _Ledger:
     def lost(self, loss: Loss) -> None:
         self.losses.append(loss)
 
-    def excluded(self) -> set[str]:
+    def excluded(self, lane: str) -> set[str]:
         return self.bad
 
     def shrink_steps(self) -> int:

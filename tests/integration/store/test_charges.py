@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from dray.errors import FencedError
-from dray.store import Charge, Store, open_store
-from tests.support.stores import claimed, failure, outcomes, ready_job
+from dray.store import Charge, JobState, Store, open_store
+from tests.support.stores import FakeClock, claimed, failure, outcomes, ready_job
 
 pytestmark = pytest.mark.integration
 
@@ -44,6 +44,48 @@ def test_what_is_found_by_trying_does_not_add_up(store: Store) -> None:
     store.commit(lease, outcomes([1]))
     assert store.spent("job", "model", within=0.0) == 0
     assert store.spent("job", "model") == 3
+
+
+def test_a_place_is_charged_by_its_own_answers(store: Store) -> None:
+    """One bad GPU of several: its neighbours on the node answer, and it does not."""
+    job = ready_job(store, shards=2, rows=4)
+    for number in range(3):
+        charge = Charge(budget="replica", scope="n1 replica-0", event=f"r{number}", cause="ENGINE_CRASH")
+        store.charge("job", [charge])
+    neighbour = store.claim_shard(job, 0, owner="w", replica="job/1/replica-1")
+    assert neighbour is not None
+    store.note_attempt(neighbour, node="n1")
+    store.commit(neighbour, outcomes([0]))
+    assert store.spent("job", "replica", scope="n1 replica-0", within=0.0) == 3
+    own = store.claim_shard(job, 1, owner="w", replica="job/1/replica-0~3")
+    assert own is not None
+    store.note_attempt(own, node="n1")
+    assert store.overspent("job", "replica", above=2, within=0.0) == ["n1 replica-0"]
+    store.commit(own, outcomes([4]))
+    assert store.spent("job", "replica", scope="n1 replica-0", within=0.0) == 0
+
+
+@pytest.mark.parametrize(
+    ("state", "resume", "left"),
+    [
+        (JobState.FAILED, True, 0),
+        (JobState.PAUSED, True, 0),
+        (JobState.CANCELLED, True, 0),
+        (JobState.FAILED, False, 1),  # a supervisor repeats the command
+        (JobState.IN_PROGRESS, True, 1),  # its driver died
+    ],
+)
+def test_a_job_at_rest_that_is_resumed_has_its_budgets_again(
+    store: Store, clock: FakeClock, state: JobState, resume: bool, left: int
+) -> None:
+    job = ready_job(store)
+    store.charge("job", [Charge(budget="oom", event="r1", cause="OOM")])
+    assert store.losses("job", "OOM") == 1
+    assert store.losses("job", "OOM", besides="r1") == 0
+    store.set_job_state(job, state)
+    clock.pass_seconds(3600)  # the driver's lease lapses
+    store.claim_job("job", "another", resume=resume)
+    assert store.spent("job", "oom") == store.losses("job", "OOM") == left
 
 
 def test_losses_are_forgotten_as_the_job_gets_on(store: Store) -> None:

@@ -308,7 +308,7 @@ class Histories(RuleBasedStateMachine):
             shard.leave(ShardState.SPLIT)
             for child, spec in zip(children, parts, strict=True):
                 assert child.number == max(self.model.shards) + 1
-                inherited = shard.crashes if spec.suspect else 0
+                inherited = 1 if spec.suspect and shard.crashes else 0
                 self.model.shards[child.number] = ModelShard(spec, crashes=inherited)
 
     @rule()

@@ -9,8 +9,8 @@ from itertools import count
 
 import pytest
 
-from dray.store import Claim, ReplicaRow, ReplicaState, ShardLease, ShardState, Store
-from tests.support.stores import FakeClock, outcomes, ready_job
+from dray.store import Claim, JobLease, ReplicaRow, ReplicaState, ShardLease, ShardState, Store
+from tests.support.stores import FakeClock, outcomes, ready_job, specs
 
 pytestmark = pytest.mark.integration
 
@@ -94,6 +94,86 @@ def test_a_suspect_waits_for_a_replica_to_itself_and_nobody_joins_it(store: Stor
     store.commit(alone, outcomes([0, 1, 2, 3]))
     store.finish_shard(alone)
     assert store.place_shard(job, 2, owner="w2").lease is not None
+
+
+def _at(node: str, lane: int, generation: int = 0, state: ReplicaState = ReplicaState.READY) -> ReplicaRow:
+    name = f"job/1/replica-{lane}" + (f"~{generation}" if generation else "")
+    return ReplicaRow(name=name, lane=lane, state=state, slots=2, node=node, max_num_seqs=4)
+
+
+def _die(store: Store, lease: ShardLease, *, suspect: bool = True) -> bool:
+    """The shard's engine dies; whether that was at another place than its crash before."""
+    [node] = [row.node for row in store.replicas(lease.job_id) if row.name == lease.replica]
+    store.note_attempt(lease, node=node)
+    elsewhere = store.standing(lease, node).elsewhere
+    store.replica_gone(lease.job_id, lease.replica or "")
+    store.release_shard(lease, cause="ENGINE_CRASH", suspect=suspect)
+    return elsewhere
+
+
+def _placed(store: Store, job: JobLease, number: int) -> ShardLease:
+    lease = store.place_shard(job, number, owner=f"w{number}").lease
+    assert lease is not None
+    return lease
+
+
+def test_a_suspect_goes_to_another_node_though_it_has_to_wait_for_it(store: Store) -> None:
+    """A replica whose engines always die is the emptiest whenever it is ready."""
+    job = ready_job(store, shards=3)
+    store.put_replicas(job, [_at("n1", 0), _at("n2", 1)])
+    assert not _die(store, _placed(store, job, 0))  # its first
+    store.put_replicas(job, [_at("n1", 0, 1)])
+    other = _placed(store, job, 1)
+    assert other.replica == "job/1/replica-0~1"
+    busy = _placed(store, job, 2)
+    assert busy.replica == "job/1/replica-1"
+    store.release_shard(other, cause="SPOT")
+    assert store.place_shard(job, 0, owner="w0").waiting  # though replica-0 is empty
+    store.release_shard(busy, cause="SPOT")
+    suspect = _placed(store, job, 0)
+    assert (suspect.replica, suspect.suspect) == ("job/1/replica-1", True)
+    assert _die(store, suspect)
+
+
+def test_a_suspect_goes_to_another_lane_where_there_is_no_other_node(store: Store) -> None:
+    """As with one bad GPU of several; and of a place that died before it was fed, it keeps away too."""
+    job = ready_job(store, shards=1)
+    store.put_replicas(job, [_at("n1", 0), _at("n1", 1)])
+    assert not _die(store, _placed(store, job, 0))
+    store.put_replicas(job, [_at("n1", 0, 1)])
+    elsewhere = _placed(store, job, 0)
+    assert elsewhere.replica == "job/1/replica-1"
+    assert _die(store, elsewhere, suspect=False)  # before it was given a row
+    store.put_replicas(job, [_at("n1", 1, 1)])
+    back = _placed(store, job, 0)
+    assert back.replica == "job/1/replica-0~1"
+    assert not _die(store, back)  # of the crashes that count, both were here
+    store.put_replicas(job, [_at("n1", 1, 2)])
+    assert _die(store, _placed(store, job, 0))
+
+
+def test_a_crash_at_the_only_place_counts(store: Store) -> None:
+    job = ready_job(store, shards=1)
+    for generation in range(2):
+        store.put_replicas(job, [_at("n1", 0, generation)])
+        assert _die(store, _placed(store, job, 0))
+
+
+def test_halves_keep_away_from_where_the_whole_died(store: Store) -> None:
+    job = ready_job(store, shards=1, rows=4)
+    store.put_replicas(job, [_at("n1", 0), _at("n2", 1)])
+    lease = _placed(store, job, 0)
+    store.note_attempt(lease, node="n1")
+    [whole] = specs(1, 4)
+    halves = [
+        replace(whole, number=-1, offset=first, length=2, rows=2, first_index=first, last_index=first + 2)
+        for first in (0, 2)
+    ]
+    store.split_shard(lease, halves, suspect=True)
+    store.replica_gone("job", "job/1/replica-0")
+    store.put_replicas(job, [_at("n1", 0, 1)])
+    assert [shard.crashes for shard in store.shards("job")] == [0, 1, 1]
+    assert _placed(store, job, 1).replica == "job/1/replica-1"
 
 
 class Placements:

@@ -12,8 +12,9 @@ from dray.cluster import placing
 from dray.cluster.asking import Ask
 from dray.cluster.base import ClusterInfo, ClusterSettings, Node
 from dray.cluster.placing import actor_options, default_replicas, expected_replicas, shrunk
-from dray.cluster.pool import lane_of, replica_name
+from dray.cluster.pool import replica_name
 from dray.engine.protocol import EngineSpec
+from dray.places import lane_of
 from dray.requests import Kind
 
 pytestmark = pytest.mark.unit

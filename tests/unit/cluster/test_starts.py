@@ -76,7 +76,7 @@ class Ledger:
         self.losses.append(loss)
         self.steps += bool(getattr(loss.error, "oom", False))
 
-    def excluded(self) -> Collection[str]:
+    def excluded(self, lane: str) -> Collection[str]:
         return ()
 
     def shrink_steps(self) -> int:
@@ -180,7 +180,7 @@ def test_a_build_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_the_store_is_missed_for_is_done_when_it_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
     from dray.errors import StoreUnreachableError
 
-    def away(self: Ledger) -> Collection[str]:
+    def away(self: Ledger, lane: str) -> Collection[str]:
         raise StoreUnreachableError("away")
 
     with monkeypatch.context() as broken:

@@ -317,16 +317,15 @@ def test_a_shard_under_which_engines_die_is_cut_down_to_the_row(
         open_shards = [one for one in store.shards(job.job_id) if one.state is ShardState.PENDING]
         if not open_shards:
             break
-        for one in open_shards:
-            replica = make_replica(oom_on="prompt 17")  # the engine dies as soon as it runs this row
-            crash = _Crash(replica)
-            ended = _run(store, job, one, crash, alive=True)
-            crashes += ended.how is How.EARLY
+        one = max(open_shards, key=lambda one: one.crashes)  # a suspect's replica takes nobody else
+        replica = make_replica(oom_on="prompt 17")  # the engine dies as soon as it runs this row
+        ended = _run(store, job, one, _Crash(replica), alive=True)
+        crashes += ended.how is How.EARLY
     counts = store.verify_counts(job.job_id)
     assert (counts.done, counts.failed) == (49, 1)
     [bad] = [row for page in store.outcomes(job.job_id) for row in page if row.error_code]
     assert (bad.custom_id, bad.error_code) == ("row-17", "poison")
-    assert crashes <= 6 + 2  # log2(50), and two to be sure
+    assert crashes <= 6 + 3  # log2(50), one before it and two to be sure
     assert {one.budget for one in store.charges(job.job_id)} == {"model", "replica"}
 
 

@@ -32,19 +32,10 @@ from dray.errors import (
     StoreUnreachableError,
     WeightsError,
 )
-from dray.spot.causes import (
-    INTERRUPTIONS,
-    NOTICE_SECONDS,
-    RULES,
-    STORE_PATIENCE,
-    Cause,
-    Decision,
-    Facts,
-    decide,
-    in_force,
-)
+from dray.spot.causes import Decision, decide
 from dray.spot.effects import (
     ALLOWANCES,
+    SHRINK_STEPS,
     Budget,
     OnJob,
     OnPrefect,
@@ -53,7 +44,9 @@ from dray.spot.effects import (
     OnShard,
     OnSpent,
 )
+from dray.spot.facts import NOTICE_SECONDS, Cause, Facts, in_force
 from dray.spot.foreign import Sign
+from dray.spot.rules import INTERRUPTIONS, RULES, SAME_PLACE, STORE_PATIENCE
 from dray.spot.signs import ErrorFacts, facts_of
 from dray.store.seam import translate
 
@@ -71,6 +64,7 @@ class Seen:
 
 
 NOTICED = Facts(now=NOW, notices=(Seen(NOW - 60, NOW + 60),))
+PROVEN = Facts(alone=True, proven=True, elsewhere=True, crashes=1)  # a suspect that was fed to a good engine
 LOST = ReplicaLostError("replica r0 was lost")
 DEAD = EngineDeadError("the engine died")
 
@@ -148,7 +142,7 @@ CELLS: list[tuple[str, Any, Facts, Cause, dict[str, Any]]] = [
     # The guard: K = 5 without a new row. Split, and charged as NODE_LOSS.
     ("fourth time", LOST, replace(NOTICED, rows=9, interruptions=3), Cause.SPOT, {"charges": ()}),
     ("fifth time", LOST, replace(NOTICED, rows=9, interruptions=4), Cause.NODE_LOSS,
-     {"shard": OnShard.SPLIT, "prefect": OnPrefect.SPLIT, "charges": (Budget.INFRA,)}),
+     {"shard": OnShard.HALVE, "prefect": OnPrefect.SPLIT, "charges": (Budget.INFRA,)}),
     ("fifth time, with new rows", LOST, replace(NOTICED, rows=9, interruptions=4, new_rows=1), Cause.SPOT,
      {"charges": ()}),
     ("fifth time of one row", LOST, replace(NOTICED, rows=1, interruptions=4), Cause.NODE_LOSS,
@@ -162,6 +156,27 @@ CELLS: list[tuple[str, Any, Facts, Cause, dict[str, Any]]] = [
         "ActorDiedError", "NodeDiedError", "LocalRayletDiedError", "OwnerDiedError", "ObjectLostError",
         "ActorUnavailableError", "WorkerCrashedError")),
     ("engine dead, node too", DEAD, Facts(node_alive=False), Cause.NODE_LOSS, {}),
+    # The guard holds without a notice, too: a row may take its node along.
+    ("fourth node", LOST, Facts(rows=9, interruptions=3, node_alive=False), Cause.NODE_LOSS,
+     {"shard": OnShard.RELEASE}),
+    ("fifth node", LOST, Facts(rows=9, interruptions=4, node_alive=False), Cause.NODE_LOSS,
+     {"shard": OnShard.SPLIT, "prefect": OnPrefect.SPLIT, "charges": (Budget.INFRA, Budget.NODE)}),
+    ("fifth node, with new rows", LOST, Facts(rows=9, interruptions=4, new_rows=1, node_alive=False),
+     Cause.NODE_LOSS, {"shard": OnShard.RELEASE}),
+    ("fifth node under one row", LOST, Facts(rows=1, interruptions=4, node_alive=False), Cause.NODE_LOSS,
+     {"shard": OnShard.SUSPECT, "prefect": OnPrefect.RETRY}),
+    ("node gone with a suspect", LOST, replace(PROVEN, rows=9, node_alive=False), Cause.NODE_LOSS,
+     {"shard": OnShard.SPLIT, "charges": (Budget.INFRA, Budget.NODE)}),
+    ("node gone with one suspect, first time", LOST, replace(PROVEN, node_alive=False), Cause.NODE_LOSS,
+     {"shard": OnShard.SUSPECT, "charges": (Budget.INFRA, Budget.NODE)}),
+    ("node gone with one suspect, second time", LOST, replace(PROVEN, crashes=2, node_alive=False),
+     Cause.POISON, {"request": OnRequest.ERROR, "code": "poison",
+                    "charges": (Budget.INFRA, Budget.NODE, Budget.ERROR_RATE)}),
+    ("node gone before a suspect was fed", LOST,
+     replace(PROVEN, crashes=2, proven=False, interruptions=9, node_alive=False), Cause.NODE_LOSS,
+     {"shard": OnShard.RELEASE}),
+    ("a suspect's node taken back", LOST, replace(NOTICED, alone=True, proven=True, crashes=3), Cause.SPOT,
+     {"shard": OnShard.RELEASE}),
     # ENGINE_CRASH: suspicion, then halves, then the row.
     ("engine dead", DEAD, Facts(rows=500), Cause.ENGINE_CRASH,
      {"shard": OnShard.SUSPECT, "replica": OnReplica.REPLACE, "prefect": OnPrefect.RETRY,
@@ -171,19 +186,33 @@ CELLS: list[tuple[str, Any, Facts, Cause, dict[str, Any]]] = [
     ("watchdog", LOST, Facts(stuck=True), Cause.ENGINE_CRASH, {"replica": OnReplica.REPLACE}),
     ("engine never started", EngineStartError("x"), Facts(rows=500, crashes=1, alone=True),
      Cause.ENGINE_CRASH, {"shard": OnShard.RELEASE, "charges": (Budget.REPLICA, Budget.MODEL)}),
-    ("second crash", DEAD, Facts(rows=500, crashes=1, alone=True), Cause.ENGINE_CRASH,
+    ("second crash", DEAD, replace(PROVEN, rows=500), Cause.ENGINE_CRASH,
      {"shard": OnShard.SPLIT, "prefect": OnPrefect.SPLIT, "charges": (Budget.REPLICA, Budget.MODEL)}),
     ("second crash, beside others", DEAD, Facts(rows=500, crashes=1), Cause.ENGINE_CRASH,
      {"shard": OnShard.SUSPECT, "prefect": OnPrefect.RETRY}),
     ("one row, first crash", DEAD, Facts(rows=1, alone=True), Cause.ENGINE_CRASH,
-     {"shard": OnShard.SUSPECT}),
-    # OOM: restart smaller, own budget.
+     {"shard": OnShard.RELEASE}),
+    ("dead before it was fed", DEAD, replace(PROVEN, rows=500, crashes=7, proven=False), Cause.ENGINE_CRASH,
+     {"shard": OnShard.RELEASE, "charges": (Budget.REPLICA, Budget.MODEL)}),
+    # OOM: restart smaller, own budget; then as a crash.
     ("Ray's memory monitor", ray_error("OutOfMemoryError"), Facts(), Cause.OOM,
      {"shard": OnShard.RELEASE, "replica": OnReplica.SHRINK, "prefect": OnPrefect.RETRY,
       "charges": (Budget.OOM,)}),
     ("death context", LOST, Facts(oom=True, node_alive=True), Cause.OOM, {}),
     ("memory in the actor", inside(MemoryError()), Facts(), Cause.OOM, {}),
     ("device memory", DEAD, Facts(oom=True), Cause.OOM, {"charges": (Budget.OOM,)}),
+    ("memory at the start", EngineStartError("x", oom=True), Facts(shrinks=9), Cause.OOM,
+     {"shard": OnShard.RELEASE, "replica": OnReplica.SHRINK, "charges": (Budget.REPLICA, Budget.OOM)}),
+    ("memory before a suspect was fed", DEAD, replace(PROVEN, proven=False, oom=True), Cause.OOM,
+     {"shard": OnShard.RELEASE, "charges": (Budget.REPLICA, Budget.OOM)}),
+    ("memory, and no smaller engine", DEAD, Facts(oom=True, rows=9, shrinks=SHRINK_STEPS), Cause.OOM,
+     {"shard": OnShard.SUSPECT, "charges": (Budget.REPLICA, Budget.MODEL)}),
+    ("memory under a suspect", DEAD, replace(PROVEN, oom=True, rows=9), Cause.OOM,
+     {"shard": OnShard.SPLIT, "replica": OnReplica.SHRINK, "charges": (Budget.REPLICA, Budget.MODEL)}),
+    ("memory under one suspect, first time", DEAD, replace(PROVEN, oom=True), Cause.OOM,
+     {"shard": OnShard.SUSPECT}),
+    ("memory under one suspect, second time", DEAD, replace(PROVEN, oom=True, crashes=2), Cause.POISON,
+     {"request": OnRequest.ERROR, "code": "out_of_memory", "shard": OnShard.GO_ON}),
     # GEN_TRANSIENT: twice more in the actor, nothing for Prefect, nothing charged.
     *((f"generation {count}", ErrorFacts(sign=Sign.GENERATION), Facts(request_failures=count),
        Cause.GEN_TRANSIENT,
@@ -214,7 +243,12 @@ CELLS: list[tuple[str, Any, Facts, Cause, dict[str, Any]]] = [
     ("spool gone", FileNotFoundError("no such object: s3://b/k"), Facts(), Cause.STORE_FATAL, {}),
     ("no right", PermissionError("not allowed: s3://b/k"), Facts(), Cause.STORE_FATAL, {}),
     # POISON: only that row; the others go on.
-    ("one row, second crash", DEAD, Facts(rows=1, crashes=1, alone=True), Cause.POISON,
+    ("one row, first crash alone", DEAD, PROVEN, Cause.ENGINE_CRASH, {"shard": OnShard.SUSPECT}),
+    ("one row, both at one place of several", DEAD, replace(PROVEN, crashes=2, elsewhere=False),
+     Cause.ENGINE_CRASH, {"request": OnRequest.KEEP, "shard": OnShard.SUSPECT}),
+    ("one row, all at one place", DEAD, replace(PROVEN, crashes=SAME_PLACE, elsewhere=False), Cause.POISON,
+     {}),
+    ("one row, second crash alone", DEAD, replace(PROVEN, crashes=2), Cause.POISON,
      {"request": OnRequest.ERROR, "code": "poison", "shard": OnShard.GO_ON, "prefect": OnPrefect.GO_ON,
       "replica": OnReplica.REPLACE, "charges": (Budget.REPLICA, Budget.MODEL, Budget.ERROR_RATE)}),
     ("third failure in a living engine", ErrorFacts(sign=Sign.GENERATION), Facts(request_failures=2),
@@ -275,7 +309,7 @@ def test_every_cause_has_a_rule_and_rules_differ_in_words() -> None:
     [
         (LOST, Facts(node_alive=False), Budget.INFRA, 20),
         (DEAD, Facts(rows=9), Budget.MODEL, 25),
-        (LOST, Facts(oom=True), Budget.OOM, 2),
+        (EngineStartError("x", oom=True), Facts(), Budget.OOM, 2),
         (KeyError(), Facts(), Budget.UNKNOWN, 2),
         (LOST, replace(NOTICED, rows=9, interruptions=8), Budget.INFRA, 20),
     ],
@@ -362,6 +396,9 @@ FACTS = st.builds(
     store_seconds=st.floats(0, 4000),
     rows=st.integers(0, 1000),
     alone=st.booleans(),
+    proven=st.booleans(),
+    elsewhere=st.booleans(),
+    shrinks=COUNTS,
     new_rows=st.integers(0, 2),
     interruptions=COUNTS,
     crashes=COUNTS,
@@ -396,6 +433,8 @@ def test_there_is_always_a_decision(error: ErrorFacts, facts: Facts, seed: int) 
         assert facts.rows > 1
     if decision.cause is Cause.POISON and error.sign is not Sign.GENERATION:
         assert facts.alone
+        assert facts.proven  # no verdict before the engine has answered
+        assert facts.elsewhere or facts.crashes >= SAME_PLACE
         assert facts.rows <= 1
     if facts.cancelled and error.sign is not Sign.FENCED:
         assert decision.cause is Cause.CANCEL
@@ -443,25 +482,26 @@ class World:
             spent=dict(self.spent),
             interruptions=self.facts.interruptions + interrupted,
             crashes=self.facts.crashes + (decision.effect.shard is OnShard.SUSPECT),
+            shrinks=self.facts.shrinks + (decision.cause is Cause.OOM),
             alone=self.facts.alone or decision.effect.shard is OnShard.SUSPECT,
             request_failures=self.facts.request_failures + (error.sign is Sign.GENERATION),
             store_seconds=self.facts.store_seconds + 60 * (error.sign is Sign.STORE_AWAY),
         )
 
 
-FAILURES = st.tuples(ERRORS, st.sampled_from([None, True, False]), st.booleans())
+FAILURES = st.tuples(ERRORS, st.sampled_from([None, True, False]), st.booleans(), st.booleans())
 
 
 @given(st.lists(FAILURES, min_size=1), st.integers())
 def test_a_shard_that_never_gets_anywhere_ends(
-    script: list[tuple[ErrorFacts, bool | None, bool]], seed: int
+    script: list[tuple[ErrorFacts, bool | None, bool, bool]], seed: int
 ) -> None:
     """Whatever fails, again and again, there is no endless retry; and spot alone does not end it soon."""
     world = World(Facts(), Counter())
     bound = 20 + INTERRUPTIONS + 25 + 2 + 2 + 3 + int(STORE_PATIENCE / 60) + 5
     for step in range(bound):
-        error, alive, spot = script[step % len(script)]
-        facts = replace(world.facts, node_alive=alive, draining=spot)
+        error, alive, spot, proven = script[step % len(script)]
+        facts = replace(world.facts, node_alive=alive, draining=spot, proven=proven)
         decision = decide(error, facts, rng=random.Random(seed))
         if decision.effect.prefect not in {OnPrefect.RETRY, OnPrefect.GO_ON}:
             return
@@ -511,7 +551,13 @@ def search(
         left = [row for row in left if row not in answered]
         crashes[order[killer]] += 1
         facts = Facts(
-            rows=len(left), crashes=part.crashes, alone=part.crashes > 0, node_alive=True, spent=dict(spent)
+            rows=len(left),
+            crashes=part.crashes,
+            alone=part.crashes > 0,
+            proven=True,
+            elsewhere=True,
+            node_alive=True,
+            spent=dict(spent),
         )
         decision = decide(LOST, facts, rng=rng)
         assert decision.effect.job is OnJob.GO_ON, "the breaker tripped on a bad row"
@@ -547,30 +593,32 @@ def test_only_poison_is_found_and_soon(rows: int, poison: set[int], unlucky: boo
         answered, errors, crashes = search(rows, poison, random.Random(seed + round_), unlucky=unlucky)
         assert errors == poison
         assert answered == set(range(rows)) - poison
-        assert all(count <= math.ceil(math.log2(rows)) + 2 for count in crashes.values())
+        assert all(count <= math.ceil(math.log2(rows)) + 3 for count in crashes.values())
 
 
-def test_a_model_that_never_runs_fails_the_job_and_not_its_rows() -> None:
-    """Every row kills: the breaker ends it before many of them were blamed."""
+@pytest.mark.parametrize("rows", [1, 8, 12, 16, 26, 1000])
+def test_a_model_that_never_runs_fails_the_job_and_not_its_rows(rows: int) -> None:
+    """Its engines die under dray's own request, before a suspect is fed."""
     spent: Counter[Budget] = Counter()
-    waiting, errors, decisions = [Part(tuple(range(1000)))], 0, 0
+    crashes = decisions = 0
     while True:
-        part = waiting.pop()
-        facts = Facts(rows=len(part.rows), crashes=part.crashes, alone=part.crashes > 0, spent=dict(spent))
-        decision = decide(DEAD, facts)
+        decision = decide(DEAD, Facts(rows=rows, crashes=crashes, alone=crashes > 0, spent=dict(spent)))
         decisions += 1
         if decision.effect.job is OnJob.FAIL:
             break
+        assert decision.effect.request is OnRequest.KEEP
+        assert decision.effect.shard is (OnShard.RELEASE if crashes else OnShard.SUSPECT)
+        crashes += decision.effect.shard is OnShard.SUSPECT
         spent.update(decision.effect.charges)
-        if decision.cause is Cause.POISON:
-            errors += 1  # no answer: the count goes on
-        elif decision.effect.shard is OnShard.SPLIT:
-            half = len(part.rows) // 2
-            waiting += [Part(part.rows[half:], 1), Part(part.rows[:half], 1)]
-        else:
-            waiting.append(Part(part.rows, part.crashes + 1))
     assert decisions == 26
-    assert errors <= 10
+    assert "try the model" in decision.reason
+
+
+def test_memory_that_never_suffices_is_told_as_such() -> None:
+    """Whatever budget its engines were charged to."""
+    decision = decide(DEAD, Facts(oom=True, shrinks=SHRINK_STEPS, spent={Budget.MODEL: 25}))
+    assert decision.effect.job is OnJob.FAIL
+    assert "max_num_seqs" in decision.reason
 
 
 def test_what_is_done_when_a_budget_is_spent() -> None:

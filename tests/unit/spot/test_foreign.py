@@ -156,10 +156,10 @@ FROM_THE_DRIVER = {  # wrapped around the driver's own, whose code decides
 }  # fmt: skip
 POOL = {"TimeoutError"}
 OUR_FAULT = {  # wrong use of SQLAlchemy, or of its results
-    "AmbiguousColumnError", "AmbiguousForeignKeysError", "ArgumentError", "AwaitRequired",
+    "AmbiguousForeignKeysError", "ArgumentError", "AwaitRequired",
     "CircularDependencyError", "CompileError", "ConstraintColumnNotFoundError", "DuplicateColumnError",
     "IdentifierError", "IllegalStateChangeError", "InvalidRequestError", "MissingGreenlet",
-    "MultipleResultsFound", "NoDBAPILoaded", "NoForeignKeysError", "NoInspectionAvailable",
+    "MultipleResultsFound", "NoForeignKeysError", "NoInspectionAvailable",
     "NoReferenceError", "NoReferencedColumnError", "NoReferencedTableError", "NoResultFound",
     "NoSuchColumnError", "NoSuchModuleError", "NoSuchTableError", "ObjectNotExecutableError",
     "PendingRollbackError", "ResourceClosedError", "SQLAlchemyError", "StatementError",
@@ -175,7 +175,6 @@ NEVER_SQL = {
     "SAWarning": "a warning",
     "DisconnectionError": "raised by handlers of pool events and caught by the pool",
     "InvalidatePoolError": "raised by handlers of pool events and caught by the pool",
-    "EmulatedDBAPIException": "of adapters for asynchronous drivers, and wrapped as a driver's own",
 }
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dray.spot.causes import RULES, Rule
 from dray.spot.effects import ALLOWANCES
+from dray.spot.rules import RULES, Rule
 from tests.benchmarks.results import Table, record
 
 pytestmark = pytest.mark.unit
