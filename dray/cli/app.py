@@ -14,6 +14,7 @@ from cyclopts import App, CycloptsError, Parameter
 
 from dray import __version__
 from dray.cli import output
+from dray.cli.deleting import jobs
 from dray.cli.help import ABOUT, ENGINE, OUTPUT, PLACE, REQUIRED, ROWS, RUN_EXAMPLES, SAMPLING
 from dray.cli.introduction import introduction
 from dray.cli.models import models
@@ -31,6 +32,7 @@ app = App(
 )
 
 app.command(models)
+app.command(jobs)
 
 _JSON_HELP = "Print one JSON object on the last line of stdout."
 Json = Annotated[bool, Parameter(name="--json", negative=(), help=_JSON_HELP)]
@@ -257,14 +259,6 @@ def status(
     from dray.cli.status import show_status, watch_status
 
     return (watch_status if watch else show_status)(job_id, store, json=json)
-
-
-@app.command
-def jobs(*, store: StoreOption = None, limit: int = 20, json: Json = False) -> int:
-    """The latest jobs of a store."""
-    from dray.cli.status import show_jobs
-
-    return show_jobs(store, limit, json=json)
 
 
 @app.command

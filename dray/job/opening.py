@@ -97,9 +97,12 @@ def open_job(settings: JobSettings, *, started: float | None = None, resume: boo
     return job
 
 
-def owner_of_job(job: Job) -> Owner:
-    """As output folders name the job; one of an earlier version of dray is told by when it was created."""
-    return Owner(job_id=job.job_id, identity=job.info.get(IDENTITY) or f"of {job.created_at!r}")
+def owner_of_job(job: Job, name: str | None = None) -> Owner:
+    """As output folders name the job; one of an earlier version of dray is told by when it was created.
+
+    ``name`` is that of a job that has another one in the store by now.
+    """
+    return Owner(job_id=name or job.job_id, identity=job.info.get(IDENTITY) or f"of {job.created_at!r}")
 
 
 def _refuse_foreign(settings: JobSettings, job_id: str, known: Job | None) -> None:

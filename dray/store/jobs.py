@@ -19,6 +19,9 @@ from dray.store.records import Fingerprint, Job, JobLease, JobState, Orders, Sha
 from dray.store.schema import charges, jobs, shards
 
 _ANSWERED = [JobState.COMPLETED.value, JobState.EXPIRED.value]
+PREFIX = "deleted:"
+"""How the names of jobs begin that are being deleted; no job's own name holds a colon."""
+
 _CLOSED = [JobState.COMPLETED.value, JobState.FAILED.value, JobState.CANCELLED.value, JobState.EXPIRED.value]
 
 
@@ -38,7 +41,25 @@ def get(tx: Tx, job_id: str, url: str) -> Job:
 
 def latest(tx: Tx, limit: int) -> list[Job]:
     """The newest jobs first."""
-    return [_job(row) for row in tx.execute(select(jobs).order_by(jobs.c.job_key.desc()).limit(limit))]
+    present = select(jobs).where(jobs.c.job_id.not_like(f"{PREFIX}%"))
+    return [_job(row) for row in tx.execute(present.order_by(jobs.c.job_key.desc()).limit(limit))]
+
+
+def buried(tx: Tx) -> list[Job]:
+    """Jobs whose deletion is not over, oldest first."""
+    found = select(jobs).where(jobs.c.job_id.like(f"{PREFIX}%"))
+    return [_job(row) for row in tx.execute(found.order_by(jobs.c.job_key))]
+
+
+def ended(tx: Tx, seconds: float) -> list[Job]:
+    """Jobs that ended at least so long ago and that nobody drives, oldest first."""
+    found = select(jobs).where(
+        jobs.c.job_id.not_like(f"{PREFIX}%"),
+        jobs.c.state.in_(_CLOSED),
+        jobs.c.updated_at <= tx.now - seconds,
+        or_(jobs.c.driver_owner.is_(None), jobs.c.driver_until <= tx.now),
+    )
+    return [_job(row) for row in tx.execute(found.order_by(jobs.c.job_key))]
 
 
 def create(tx: Tx, job_id: str, fingerprint: Fingerprint, settings: Mapping[str, Any]) -> Job:

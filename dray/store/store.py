@@ -11,9 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import select
 
-from dray.errors import StoreFatalError, StoreTransientError, StoreUnreachableError, UnknownJobError
+from dray.errors import (
+    JobBusyError,
+    StoreFatalError,
+    StoreTransientError,
+    StoreUnreachableError,
+    UnknownJobError,
+)
 from dray.requests.model import Outcome
-from dray.store import attempts, charges, commit, counting, jobs, reading, routing, shards
+from dray.store import attempts, charges, commit, counting, deletion, jobs, reading, routing, shards
 from dray.store.clock import Clock, DatabaseClock
 from dray.store.connection import Database, Tx, most_connections
 from dray.store.migrate import ensure_schema
@@ -253,6 +259,44 @@ class Store:
     def postpone(self, lease: JobLease, seconds: float) -> None:
         """The job's time is over so many seconds from now, by the clock as it is."""
         self._write(lambda tx: jobs.postpone(tx, lease, seconds))
+
+    # Deletion
+
+    def ended_jobs(self, *, older_than: float) -> list[Job]:
+        """Completed, failed, cancelled and expired jobs that ended so many seconds ago, oldest first."""
+        return self._read(lambda tx: jobs.ended(tx, older_than))
+
+    def buried_jobs(self) -> list[Job]:
+        """Jobs whose deletion was begun and is not over, oldest first."""
+        return self._read(jobs.buried)
+
+    def bury_job(self, job_id: str, *, is_gone: Callable[[str], bool] | None = None) -> Job:
+        """Begins to delete a job: nobody finds it under its name any more, and all who work on it are fenced.
+
+        :meth:`remove_job` then does the rest. ``is_gone`` says of a driver whose lease is live whether its
+        process is surely dead.
+
+        Raises:
+            UnknownJobError: no such job.
+            JobBusyError: a driver's lease is live.
+        """
+        seen = self.get_job(job_id)
+        seize = is_gone is not None and seen.driver is not None and is_gone(seen.driver)
+        if not self._write(lambda tx: deletion.bury(tx, seen, seize=seize)):
+            raise JobBusyError(
+                f"job {job_id!r} is being run by {self.get_job(job_id).driver}; stop it first, "
+                f"for example with `dray cancel {job_id}`"
+            )
+        self._keys.pop(job_id, None)
+        return next(job for job in self.buried_jobs() if job.key == seen.key)
+
+    def remove_job(self, job: Job) -> int:
+        """Deletes a buried job, in small transactions; how many rows it had left. May be done again."""
+        rows = 0
+        while count := self._write(lambda tx: deletion.remove_batch(tx, job.key)):
+            rows += count
+        self._write(lambda tx: deletion.remove_rest(tx, job.key))
+        return rows
 
     # Shards
 

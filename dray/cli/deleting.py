@@ -1,0 +1,124 @@
+"""``dray jobs``: the jobs of a store, and their deletion."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import App, Parameter
+
+from dray.cli import output
+from dray.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dray.job.deleting import Deleted
+    from dray.store import Job, Store
+
+jobs = App(name="jobs", help="The latest jobs of a store, and their deletion.")
+
+Json = Annotated[bool, Parameter(name="--json", negative=(), help="Print one JSON object on stdout.")]
+StoreOption = Annotated[
+    str | None,
+    Parameter(name="--store", help="Result store, as for `dray status`."),
+]  # fmt: skip
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+@jobs.default
+def show(*, store: StoreOption = None, limit: int = 20, json: Json = False) -> int:
+    """The latest jobs of a store."""
+    from dray.cli.status import show_jobs
+
+    return show_jobs(store, limit, json=json)
+
+
+@jobs.command
+def delete(
+    job_id: str | None = None,
+    /,
+    *,
+    older_than: Annotated[
+        str | None, Parameter(help="30d, 12h: only jobs that ended so long ago; all of them without JOB_ID.")
+    ] = None,
+    yes: Annotated[bool, Parameter(name="--yes", negative=(), help="Do not ask.")] = False,
+    store: StoreOption = None,
+    json: Json = False,
+) -> int:
+    """Delete jobs from the store: rows, charges and kept requests. Output files stay where they are.
+
+    A job that runs is refused. A deletion that was interrupted is finished by the next one.
+    """
+    from dray.cli.jobs import store_at
+    from dray.job.deleting import delete_job, finish_deletions
+
+    if job_id is None and older_than is None:
+        raise ConfigError("dray jobs delete: name a job, or say --older-than 30d for all that ended")
+    seconds = None if older_than is None else _seconds(older_than)
+    deleted: list[Deleted] = []
+    with store_at(store) as opened:
+        chosen = _chosen(opened, job_id, seconds)
+        if chosen and not yes:
+            _ask(chosen)
+        for name in chosen:
+            deleted.append(delete_job(opened, name))
+            _tell(deleted[-1])
+        for finished in finish_deletions(opened):
+            deleted.append(finished)
+            _tell(finished)
+    if json:
+        output.print_json({"deleted": [asdict(one) for one in deleted]})
+    elif not deleted:
+        output.say("no job ended that long ago")
+    return 0
+
+
+def _chosen(store: Store, job_id: str | None, seconds: float | None) -> list[str]:
+    from dray.store.deletion import name_of
+
+    if job_id is None:
+        return [job.job_id for job in store.ended_jobs(older_than=seconds or 0.0)]
+    if any(name_of(job) == job_id for job in store.buried_jobs()) and store.find_job(job_id) is None:
+        return []  # it is finished with all others that were interrupted
+    job = store.get_job(job_id)
+    if seconds is not None and not _ended(store, job, seconds):
+        return []
+    return [job_id]
+
+
+def _ended(store: Store, job: Job, seconds: float) -> bool:
+    return any(one.key == job.key for one in store.ended_jobs(older_than=seconds))
+
+
+def _ask(names: list[str]) -> None:
+    """Have a person say yes.
+
+    Raises:
+        ConfigError: there is none to ask, or the answer was another.
+    """
+    some = ", ".join(names[:5]) + (f" and {len(names) - 5:,} more" if len(names) > 5 else "")
+    what = f"{len(names):,} job{'s' if len(names) > 1 else ''} ({some}) with all rows in the store"
+    if not sys.stdin.isatty():
+        raise ConfigError(f"dray jobs delete would delete {what}; say --yes")
+    sys.stderr.write(f"Delete {what}? [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise ConfigError("nothing was deleted")
+
+
+def _tell(deleted: Deleted) -> None:
+    freed = f"{deleted.rows:,} rows and {deleted.spool_bytes / 1e6:,.1f} MB of requests"
+    output.say(
+        f"job {deleted.job_id}: deleted {freed}"
+        + (f"; files in {deleted.output} stay" if deleted.output else "")
+    )
+    if deleted.left:
+        output.say(f"job {deleted.job_id}: could not be removed: {deleted.left}")
+
+
+def _seconds(given: str) -> float:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", given.strip())
+    if found is None:
+        raise ConfigError(f"--older-than {given}: write a time such as 30d, 12h or 90m")
+    return float(found[1]) * _UNITS[found[2]]

@@ -1,0 +1,144 @@
+"""``dray jobs delete``, as a user gives it."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dray.cli import deleting
+from dray.cli.app import run_app
+from dray.job.finalising import finalise_job
+from dray.job.opening import OpenJob, open_job
+from dray.job.settings import JobSettings
+from dray.job.timeline import Timeline
+from dray.requests import RowDefaults, source_of
+from dray.requests.folders import owner_of
+from dray.store import open_store
+from tests.support.command import write_requests
+from tests.support.publishing import answer
+
+pytestmark = pytest.mark.unit
+
+MakeJob = Callable[..., OpenJob]
+
+
+@pytest.fixture
+def make_job(tmp_path: Path) -> MakeJob:
+    def make(name: str, *, output: str | None = None, done: bool = True, overwrite: bool = False) -> OpenJob:
+        requests = write_requests(tmp_path / f"{name}.jsonl", 9)
+        settings = JobSettings(
+            source=source_of([str(requests)]),
+            defaults=RowDefaults(),
+            model="simulated",
+            engine="simulated",
+            job_id=name,
+            output=str(tmp_path / (output or name)),
+            store_url=f"sqlite:///{tmp_path / 'jobs.db'}",
+            overwrite=overwrite,
+        )
+        job = open_job(settings)
+        answer(job)
+        if done:
+            finalise_job(job, Timeline())
+            with open_store(settings.store_url, create=False) as store:
+                store.release_job(job.lease)
+        return job
+
+    return make
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'jobs.db'}"
+
+
+def left(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def test_a_deleted_job_leaves_the_users_files(
+    make_job: MakeJob, store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_job("one")
+    make_job("two")
+    before = (tmp_path / "one" / "output.jsonl").read_bytes()
+    spool = (tmp_path / "one" / ".dray" / "one" / "requests-1.jsonl").stat().st_size
+    assert run_app(["jobs", "delete", "one", "--yes", "--store", store, "--json"]) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out.splitlines()[-1])["deleted"] == [
+        {"job_id": "one", "rows": 9, "spool_bytes": spool, "output": str(tmp_path / "one"), "left": None}
+    ]
+    assert f"job one: deleted 9 rows and 0.0 MB of requests; files in {tmp_path / 'one'} stay" in said.err
+    assert left(tmp_path / "one") == ["errors.jsonl", "output.jsonl", "report.html"]
+    assert (tmp_path / "one" / "output.jsonl").read_bytes() == before
+    assert run_app(["jobs", "--store", store, "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert [job["job_id"] for job in listed["jobs"]] == ["two"]
+    assert run_app(["jobs", "delete", "one", "--yes", "--store", store]) == 2
+    assert "no job 'one'" in capsys.readouterr().err
+
+
+def test_nothing_is_deleted_that_nobody_has_agreed_to(
+    make_job: MakeJob, store: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_job("one")
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
+    assert run_app(["jobs", "delete", "one", "--store", store]) == 2
+    assert "would delete 1 job (one) with all rows in the store; say --yes" in capsys.readouterr().err
+    assert run_app(["jobs", "delete", "--store", store]) == 2
+    assert "name a job, or say --older-than" in capsys.readouterr().err
+    assert run_app(["jobs", "delete", "--older-than", "soon", "--yes", "--store", store]) == 2
+    assert "--older-than soon: write a time such as 30d" in capsys.readouterr().err
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    for answer_, code in (("n\n", 2), ("\n", 2), ("y\n", 0)):
+        monkeypatch.setattr("sys.stdin", Terminal(answer_))
+        assert run_app(["jobs", "delete", "one", "--store", store]) == code, answer_
+    assert "Delete 1 job (one) with all rows in the store? [y/N]" in capsys.readouterr().err
+
+
+def test_a_job_that_runs_is_refused(
+    make_job: MakeJob, store: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_job("one", done=False)
+    assert run_app(["jobs", "delete", "one", "--yes", "--store", store]) == 2
+    assert "job 'one' is being run by" in capsys.readouterr().err
+
+
+def test_old_jobs_alone(
+    make_job: MakeJob, store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_job("one")
+    make_job("two", done=False)
+    for age, expected in (("1h", []), ("0s", ["one"])):
+        assert run_app(["jobs", "delete", "--older-than", age, "--yes", "--store", store, "--json"]) == 0
+        found = json.loads(capsys.readouterr().out.splitlines()[-1])["deleted"]
+        assert [one["job_id"] for one in found] == expected
+    assert run_app(["jobs", "delete", "--older-than", "0s", "--yes", "--store", store]) == 0
+    assert "no job ended that long ago" in capsys.readouterr().err
+
+
+def test_a_folder_that_went_to_another_job_is_left_alone(
+    make_job: MakeJob, store: str, tmp_path: Path
+) -> None:
+    """Its files may have the same names."""
+    make_job("one", output="out")
+    make_job("two", output="out", overwrite=True)
+    before = left(tmp_path / "out")
+    assert run_app(["jobs", "delete", "one", "--yes", "--store", store]) == 0
+    assert left(tmp_path / "out") == before
+    found = owner_of(str(tmp_path / "out"))
+    assert found is not None
+    assert found.job_id == "two"
+
+
+@pytest.mark.parametrize(("given", "seconds"), [("30d", 2_592_000), ("12h", 43_200), ("1.5m", 90), ("2s", 2)])
+def test_times(given: str, seconds: float) -> None:
+    assert deleting._seconds(given) == seconds
