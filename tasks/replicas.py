@@ -10,6 +10,7 @@ from prefect import get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 
 from dray.cluster import ReplicaPool
+from dray.cluster.asking import Ask
 from dray.cluster.member import ReplicaStart
 from dray.cluster.pool import START_SECONDS
 from dray.engine import ReplicaStatus
@@ -41,10 +42,9 @@ def start_replicas(
         FencedError: another driver has the job.
     """
     logger = get_run_logger()
-    logger.info("replicas: %d%s, each with %s", pool.lanes, _whose(job), pool.ask)
     patience, asked = StorePatience(logger), 0.0
     deadline = time.monotonic() + START_SECONDS
-    logger.info("starting %s", plural(pool.lanes, "replica"))
+    logger.info("%s", _plan(job, pool))
     with timeline.phase("engine_start"):
         while True:
             follow(logger, pool, ledger)
@@ -69,11 +69,15 @@ def start_replicas(
             time.sleep(_LOOK_EVERY)
 
 
-def _whose(job: OpenJob) -> str:
+def _plan(job: OpenJob, pool: ReplicaPool) -> str:
+    """How many replicas, with what, and by whose word."""
+    told = f"starting {plural(pool.lanes, 'replica')}"
+    if pool.ask != Ask(cpus=0):
+        told += f", each with {pool.ask}"
+    if job.settings.replicas is not None:
+        return told
     return (
-        ""
-        if job.settings.replicas is not None
-        else ", from the hardware there now (--replicas says otherwise)"
+        told + (", for the GPUs that are there now" if pool.ask.gpus else "") + "; --replicas asks for more"
     )
 
 

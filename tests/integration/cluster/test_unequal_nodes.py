@@ -86,7 +86,7 @@ def test_every_replica_works_on_unequal_nodes(make_job: Callable[..., Job]) -> N
     print(f"{dict(answered)}; {rate:.0f} rows/s, {rate / IDEAL:.2f} of the ideal rate of {REPLICAS} replicas")
     assert set(answered) == {f"replica-{lane}" for lane in range(REPLICAS)}
     assert min(answered.values()) >= job.rows / REPLICAS / 2
-    assert f"replicas: {REPLICAS}, each with 1 CPU" in ended.stderr
+    assert f"starting {REPLICAS} replicas, each with 1 CPU\n" in ended.stderr
     assert "wait: each asks" not in ended.stderr
 
 
