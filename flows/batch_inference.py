@@ -18,11 +18,13 @@ from dray.errors import CancelledError, ExpiredError
 from dray.job.deadline import orders_of
 from dray.job.expiring import expire
 from dray.job.finalising import JobResult, ReplicaAccount, cancelled_message
+from dray.job.heeding import Heed
 from dray.job.ingesting import engine_kind, open_shards
 from dray.job.ledger import JobLedger
 from dray.job.opening import OpenJob
 from dray.job.settings import JobSettings
 from dray.job.timeline import Timeline
+from dray.job.weighing import Weighing
 from dray.store import JobState, Shard, open_store
 from dray.weights import LocalModel
 from flows.parameters import EngineOptions, RowOptions, SamplingOptions
@@ -119,17 +121,28 @@ def _drive(settings: JobSettings, where: ClusterSettings, started: float, *, res
     timeline = Timeline(started)
     job = open_job(settings, started, resume=resume)
     with driving(job):
-        with cluster_of(job, where, timeline) as running, early_weights(job, where) as early:
+        with (
+            Weighing(job) as weighing,
+            cluster_of(job, where, timeline) as running,
+            early_weights(job, where) as early,
+        ):
             replicas = settings.replicas or expected_replicas(
                 settings.engine, settings.engine_arguments, settings.replica_gpus, where
             )
             shards = stoppable(job, lambda: ingest(job, timeline, replicas=replicas), PageCancel(job).look)
+            stoppable(job, lambda: _hold_to_weights(job, weighing), PageCancel(job).look)
             accounts = (
                 stoppable(job, lambda: _run_shards(job, shards, running, timeline, early), running.check)
                 if open_shards(shards) and not _is_stopped(job)
                 else []
             )
         return finalise(job, timeline, accounts, _end_state(job))
+
+
+def _hold_to_weights(job: OpenJob, weighing: Weighing) -> None:
+    """Refuse to go on with other weights than those that rows were answered with."""
+    with Heed(job) as heed:
+        weighing.check(heed.look)
 
 
 def _run_shards(

@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from dray.errors import CancelledError, ExpiredError, JobFailedError, JobPausedError, StoreError
+from dray.errors import (
+    CancelledError,
+    ExpiredError,
+    JobChangedError,
+    JobFailedError,
+    JobPausedError,
+    StoreError,
+)
 from dray.job.keeping import kept
 from dray.job.opening import OpenJob
 from dray.store import JobState, open_store
+
+_ANSWERED = (JobState.COMPLETED, JobState.EXPIRED)
 
 
 @contextmanager
@@ -33,10 +42,11 @@ def note_failure(job: OpenJob, error: BaseException, *, release: bool = False) -
     if not isinstance(error, Exception):
         return  # a signal: the job is resumed by whoever comes next
     # What the table of causes and the store say is for people, and quotes nothing.
-    told = isinstance(error, JobFailedError | StoreError | CancelledError | ExpiredError)
+    told = isinstance(error, JobChangedError | JobFailedError | StoreError | CancelledError | ExpiredError)
     reason = str(error) if told else type(error).__name__
     with suppress(StoreError), open_store(job.settings.store_url, create=False) as store:
-        store.set_job_state(job.lease, _state_after(error), reason=reason)
+        if not (isinstance(error, JobChangedError) and store.get_job(job.job_id).state in _ANSWERED):
+            store.set_job_state(job.lease, _state_after(error), reason=reason)
         if release:
             store.release_job(job.lease)
 
@@ -46,6 +56,6 @@ def _state_after(error: Exception) -> JobState:
         return JobState.CANCELLED
     if isinstance(error, ExpiredError):
         return JobState.EXPIRED
-    if isinstance(error, StoreError | JobPausedError):
+    if isinstance(error, StoreError | JobPausedError | JobChangedError):
         return JobState.PAUSED
     return JobState.FAILED
