@@ -20,6 +20,9 @@ def main() -> int:
     )
     parser.add_argument("--only", nargs="+", choices=NAMES, default=list(NAMES))
     parser.add_argument("--quick", action="store_true", help="small and once: do they work at all?")
+    parser.add_argument(
+        "--smoke", action="store_true", help="dray alone, as small as it gets: what CI starts"
+    )
     parser.add_argument("--record", action="store_true", help="rewrite the sections of RESULTS.md")
     parser.add_argument("--repeats", type=int, default=None, help="rounds, where not each one's own number")
     parser.add_argument("--folder", type=Path, default=None, help="where temporary files go; a real disk")
@@ -44,6 +47,7 @@ def _run(command: list[str]) -> int:
 def _command(name: str, arguments: argparse.Namespace) -> list[str]:
     command = [sys.executable, "-m", f"tests.benchmarks.{name}"]
     command += ["--quick"] if arguments.quick else []
+    command += ["--smoke"] if arguments.smoke else []
     command += ["--record"] if arguments.record else []
     command += ["--repeats", str(arguments.repeats)] if arguments.repeats else []
     command += ["--folder", str(arguments.folder)] if arguments.folder else []

@@ -12,11 +12,14 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from tests.benchmarks.workload import URLS, body, prompts
+
+if TYPE_CHECKING:
+    from dray.engine.protocol import EngineSpec
 
 _WARM_UP = 64  # other prompts, before the clock starts
 
@@ -32,6 +35,7 @@ class Work:
     max_model_len: int
     input: str
     output: str
+    engine: str = "vllm"  # dray's
     arguments: dict[str, Any] = field(default_factory=dict)
     batch_size: int = 64
     ray_cpus: int | None = None
@@ -50,9 +54,11 @@ class Work:
 
 def engine_arguments(work: Work) -> dict[str, Any]:
     """What dray would give to vLLM for this model."""
+    from dray.engine.model_folder import EngineModel
     from dray.engine.vllm_arguments import engine_arguments as filled_in
 
-    return {"arguments": filled_in(_spec(work), cpu=True)}
+    with EngineModel(_spec(work)) as model:
+        return {"arguments": filled_in(_spec(work), model.arguments(), cpu=True)}
 
 
 def limit(work: Work) -> dict[str, Any]:
@@ -189,7 +195,7 @@ def _llm(work: Work, changes: dict[str, Any]) -> dict[str, Any]:
     return {"seconds": seconds, "rows": len(outputs), "tokens": tokens}
 
 
-def _spec(work: Work) -> Any:
+def _spec(work: Work) -> EngineSpec:
     from dray.engine.protocol import EngineSpec
     from dray.requests.model import Kind
 

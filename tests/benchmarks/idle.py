@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import re
 import shutil
 import sys
 from collections import defaultdict
@@ -55,6 +56,7 @@ def main() -> int:
     results.add_options(parser)
     parser.add_argument("--timeout", type=float, default=180, help="seconds that one process may take")
     arguments = parser.parse_args()
+    arguments.quick |= arguments.smoke
     arguments.repeats = arguments.repeats or (1 if arguments.quick else 5)
     report = Report(name="idle")
     with workload.workspace(arguments.folder) as folder:
@@ -83,6 +85,8 @@ def main() -> int:
     return results.publish(report, arguments)
 
 
+_FIRST = re.compile(r"s  job \S+: new")
+_SMOKE = ("usual run", "python")
 RUNS = ("first run on a machine", "usual run", "run with a Prefect server that is up")
 
 
@@ -91,6 +95,8 @@ def _rounds(arguments: argparse.Namespace, folder: Path, report: Report) -> list
     measures = []
     for repeat in range(arguments.repeats):
         for name, measure in _round(folder, repeat, arguments.timeout):
+            if arguments.smoke and name not in _SMOKE:
+                continue
             label = f"round {repeat + 1}: {name}"
             try:
                 measures.append(measure())
@@ -132,7 +138,9 @@ def _inside(done: Finished, result: dict[str, Any]) -> dict[str, float]:
     """The flow's own figures, and the time before its first line and after its result."""
     told = dict(result["seconds"])
     printed = done.out[-1].seconds
-    first = next((line.seconds for line in done.err if "s  job " in line.text), 0.0)
+    first = next((line.seconds for line in done.err if _FIRST.search(line.text)), None)
+    if first is None:
+        raise RunError("its log has no line of the job, from which the flow's start is told")
     total = told.pop("total")
     return {
         "before the flow": first,

@@ -142,7 +142,11 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--keep", type=Path, default=None, help="where logs and traces of the runs are kept")
     parser.set_defaults(**_GOODPUT) if "--goodput" in sys.argv else None
     arguments = parser.parse_args()
+    arguments.quick |= arguments.smoke
     arguments.repeats = arguments.repeats or (1 if arguments.quick else 3)
+    if arguments.smoke:
+        arguments.only, arguments.nodes, arguments.no_kills, arguments.rows = [DRAY], 1, True, 64
+        arguments.seconds_per_token, arguments.start_seconds = 0.001, 0.1
     arguments.rows = arguments.rows or (600 if arguments.quick else 2000)
     return arguments
 
@@ -196,6 +200,8 @@ class _Bench:
 
     def _first_runs(self) -> None:
         """Not measured: Prefect's database is there afterwards, and everybody's files are in memory."""
+        if self._arguments.smoke:
+            return
         say("an unmeasured small job of each")
         small = workload.write_batch(self._folder / "small.jsonl", "chat", 64, 4)
         for contestant in self._chosen:

@@ -104,6 +104,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """The options that every benchmark takes."""
     parser.add_argument("--quick", action="store_true", help="small and once: does it work at all?")
     parser.add_argument(
+        "--smoke", action="store_true", help="dray alone, as small as it gets, in seconds: what CI starts"
+    )
+    parser.add_argument(
         "--repeats", type=int, default=None, help="rounds; the order within a round is fixed (3)"
     )
     parser.add_argument(

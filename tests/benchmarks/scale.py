@@ -93,7 +93,10 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--stores", nargs="+", choices=STORES, default=list(STORES))
     parser.add_argument("--timeout", type=float, default=1800, help="seconds that one run may take")
     arguments = parser.parse_args()
+    arguments.quick |= arguments.smoke
     arguments.repeats = arguments.repeats or (1 if arguments.quick else 3)
+    if arguments.smoke:
+        arguments.rows, arguments.stores = [100], ["sqlite"]
     arguments.rows = sorted(
         arguments.rows or ([1000, 5000] if arguments.quick else [10_000, 100_000, 1_000_000])
     )

@@ -30,11 +30,12 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=None, help="(100000)")
     parser.add_argument("--timeout", type=float, default=600, help="seconds that one process may take")
     arguments = parser.parse_args()
+    arguments.quick |= arguments.smoke
     arguments.repeats = arguments.repeats or (1 if arguments.quick else 3)
-    arguments.rows = arguments.rows or (10_000 if arguments.quick else 100_000)
+    arguments.rows = arguments.rows or (1000 if arguments.smoke else 10_000 if arguments.quick else 100_000)
     report = Report(name="store")
     found = _rounds(arguments, report)
-    report.raw = [{"store": name, **run} for name, runs in found.items() for run in runs]
+    report.raw = [{"name": name, **run} for name, runs in found.items() for run in runs]
     report.tables = [_table(found, arguments.rows)]
     report.targets = [
         Target(

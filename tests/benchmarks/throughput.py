@@ -33,6 +33,7 @@ TOKENS = 64
 MAX_MODEL_LEN = 512
 BATCH_SIZES = (64, 256)  # of Ray Data LLM: 256 was its best with many prompts, 64 is in its own example
 _MODULE = "tests.benchmarks.contestants"
+_SMALL_MODEL = Path(__file__).parents[2] / "examples/tickets/model"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +120,10 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--timeout", type=float, default=600, help="seconds that one process may take")
     parser.add_argument("--ray-cpus", type=int, default=None, help="logical CPUs of Ray Data's cluster (all)")
     arguments = parser.parse_args()
+    arguments.quick |= arguments.smoke
     arguments.repeats = arguments.repeats or (1 if arguments.quick else 3)
+    if arguments.smoke:
+        arguments.rows, arguments.kinds, arguments.only = [8], ["chat"], ["dray"]
     arguments.rows = arguments.rows or ([200] if arguments.quick else [2000, 10_000])
     return arguments
 
@@ -132,7 +136,7 @@ class _Bench:
         self._arguments = arguments
         self._report = report
         self._environment = workload.isolated(folder / "prefect")
-        self._model = folder / workload.MODEL_NAME
+        self._model = _SMALL_MODEL if arguments.smoke else folder / workload.MODEL_NAME
         self._engine_arguments: dict[str, Any] = {}
         self._runs = 0
         names = arguments.only
@@ -141,12 +145,8 @@ class _Bench:
     def prepare(self) -> None:
         """The model, the request files, dray's engine arguments, and Prefect's database."""
         say("preparing the model and the requests")
-        written = processes.run(
-            [sys.executable, "-m", "tests.support.tiny_model", self._model], timeout=300,
-            environment=self._environment,
-        )  # fmt: skip
-        if written.code != 0:
-            written.result()
+        if not self._arguments.smoke:
+            self._write_model()
         for kind in self._arguments.kinds:
             for rows in self._arguments.rows:
                 workload.write_batch(self._folder / f"{kind}-{rows}.jsonl", kind, rows, TOKENS)
@@ -155,8 +155,16 @@ class _Bench:
             _module("engine-arguments")(Work.load(work), work), timeout=300, environment=self._environment
         )
         self._engine_arguments = dict(asked.result()["arguments"])  # type: ignore[call-overload]
-        if any(contestant.name == "dray" for contestant in self._chosen):
+        if any(contestant.name == "dray" for contestant in self._chosen) and not self._arguments.smoke:
             self._first_run()
+
+    def _write_model(self) -> None:
+        written = processes.run(
+            [sys.executable, "-m", "tests.support.tiny_model", self._model], timeout=300,
+            environment=self._environment,
+        )  # fmt: skip
+        if written.code != 0:
+            written.result()
 
     def _first_run(self) -> None:
         """Not measured: it makes Prefect's database, and brings files into memory."""
@@ -213,6 +221,7 @@ class _Bench:
         self._runs += 1
         return Work(
             model=str(self._model),
+            engine="simulated" if self._arguments.smoke else "vllm",
             kind=kind,
             rows=rows,
             tokens=TOKENS,
@@ -233,7 +242,8 @@ def _module(name: str) -> Callable[[Work, Path], list[str | Path]]:
 def _dray(work: Work, _path: Path) -> list[str | Path]:
     return workload.dray_run(
         work.input, "--model", work.model, "--output", work.output,
-        "--engine-arg", f"max_model_len={work.max_model_len}",
+        *(("--engine", work.engine) if work.engine == "simulated" else
+          ("--engine-arg", f"max_model_len={work.max_model_len}")),
     )  # fmt: skip
 
 

@@ -58,6 +58,7 @@ RUNAI = ("runai-model-streamer==0.17.0", "runai-model-streamer-s3==0.17.1")
 SHARE_OF_SINK = 0.8  # what is asked of dray, checksums and all
 _LAYER = {"hidden_size": 2048, "intermediate_size": 8192, "num_attention_heads": 32, "num_key_value_heads": 8}
 _LAYER_BYTES = 121.6e6
+SMOKE_GIGABYTES = 0.12  # one layer
 
 
 # -- the rounds ------------------------------------------------------------------------------------
@@ -357,7 +358,10 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--contestant", choices=sorted(CONTESTANTS), help=argparse.SUPPRESS)
     parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    arguments.quick |= arguments.smoke
     arguments.repeats = arguments.repeats or (1 if arguments.quick else 3)
+    if arguments.smoke:
+        arguments.gigabytes, arguments.only = SMOKE_GIGABYTES, ["dray", "dray-load"]
     arguments.gigabytes = arguments.gigabytes or (0.25 if arguments.quick else 2.0)
     return arguments
 

@@ -29,7 +29,7 @@ from dray.weights.manifest import Manifest
 from dray.weights.places import CACHE_VARIABLE
 from tests.benchmarks import results, workload
 from tests.benchmarks.results import Report, Table, Target, median, number, say, spread
-from tests.benchmarks.weights import Bench, Contestant, Measure, clear, engine, rounds
+from tests.benchmarks.weights import SMOKE_GIGABYTES, Bench, Contestant, Measure, clear, engine, rounds
 from tests.benchmarks.weights_contestants import NODE_RATE, S3, URI
 from tests.support.s3_emulator import EmulatorProcess
 
@@ -68,6 +68,8 @@ def main() -> int:
     with workload.workspace(arguments.folder) as folder:
         with Bench(folder, arguments.gigabytes, arguments.files, arguments.timeout) as bench:
             chosen = _contestants(engines=arguments.engine)
+            if arguments.smoke:
+                chosen = [one for one in chosen if one.name == "clean"]
             measures = rounds(bench, chosen, arguments.repeats, report)
         with Bench(folder, arguments.small, 2, arguments.timeout) as bench:
             runs = _runs(bench, arguments.runs)
@@ -91,8 +93,11 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--small", type=float, default=0.2, help="gigabytes of the model of those")
     parser.add_argument("--timeout", type=float, default=300, help="seconds that one process may take")
     arguments = parser.parse_args()
+    arguments.quick |= arguments.smoke
     quick = arguments.quick
     arguments.repeats = arguments.repeats or (1 if quick else 3)
+    if arguments.smoke:
+        arguments.gigabytes, arguments.small, arguments.runs = SMOKE_GIGABYTES, SMOKE_GIGABYTES, 1
     arguments.gigabytes = arguments.gigabytes or (0.25 if quick else 2.0)
     arguments.runs = (5 if quick else 100) if arguments.runs is None else arguments.runs
     return arguments

@@ -183,7 +183,7 @@ class _Proxy:
 
     def order_sent(self) -> dict[str, Any]:
         return {
-            **self._sent,
+            **{str(side): count for side, count in self._sent.items()},
             "pending": self._cut_after is not None,
             "connections": len(self._ends) // 2,
         }

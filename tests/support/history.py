@@ -206,7 +206,8 @@ def _check_files(
 
 def _indexes_of(file: Path) -> list[int]:
     if file.suffix == ".parquet":
-        return [int(index) for index in parquet.read_table(file, columns=["index"])["index"].to_pylist()]
+        rows: list[Any] = parquet.read_table(file, columns=["index"])["index"].to_pylist()
+        return [int(index) for index in rows]
     text = file.read_bytes()
     assert not text or text.endswith(b"\n"), f"I4: {file.name} is cut short"
     return [int(orjson.loads(line)["id"].rpartition("_")[2]) for line in text.splitlines()]

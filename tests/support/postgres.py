@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Literal
+from typing import Any, Literal
 
 import psycopg
 
@@ -89,7 +89,7 @@ class PostgresServer:
             "recovery_init_sync_method": "syncfs",  # a crash restart need not sync file by file
             **self._settings,
         }
-        command = [self._bin / "postgres", "-D", self._folder / "data"]
+        command: list[str | Path] = [self._bin / "postgres", "-D", self._folder / "data"]
         for name, value in options.items():
             command += ["-c", f"{name}={value}"]
         with (self._folder / "log").open("ab") as log:
@@ -122,22 +122,28 @@ class PostgresServer:
         assert self._process is not None
         self._process.wait(10)
         self._process = None
-        for pid in children:
-            _wait_until_gone(int(pid))
+        for child in children:
+            _wait_until_gone(int(child))
 
     def _initialise(self) -> None:
         secret = self._folder / "password"
         secret.write_text(self._password)
         if self._user is not None:
             os.chown(secret, self._user.pw_uid, self._user.pw_gid)
-        command = [self._bin / "initdb", "-D", self._folder / "data", "-U", "dray", f"--pwfile={secret}"]
-        command += ["--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--no-sync"]
+        command: list[str | Path] = [self._bin / "initdb", "-D", self._folder / "data", "-U", "dray"]
+        command += [
+            f"--pwfile={secret}",
+            "--auth=scram-sha-256",
+            "--encoding=UTF8",
+            "--locale=C",
+            "--no-sync",
+        ]
         done = subprocess.run(command, capture_output=True, text=True, cwd=self._folder, **self._identity())
         secret.unlink()
         if done.returncode != 0:
             raise RuntimeError(f"initdb failed: {done.stderr}")
 
-    def _identity(self) -> dict[str, int]:
+    def _identity(self) -> dict[str, Any]:
         if self._user is None:
             return {}
         return {"user": self._user.pw_uid, "group": self._user.pw_gid}

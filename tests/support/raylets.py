@@ -179,7 +179,7 @@ def _signal(node: Any, name: str) -> None:
 
 
 def _drain(address: str, node_id: str, seconds: float) -> bool:
-    from ray._raylet import GcsClient
+    from ray._raylet import GcsClient  # type: ignore[attr-defined]  # compiled
     from ray.core.generated.autoscaler_pb2 import DrainNodeReason
 
     reason = DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")

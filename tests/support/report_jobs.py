@@ -17,7 +17,7 @@ START = 1_795_166_325.0
 class Row(NamedTuple):
     """What the store yields for a finished row."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, as Outcome does
     custom_id: str | None
     response: bytes | None
     error_code: str | None

@@ -111,12 +111,12 @@ def _complete(root: Path, request: Request, name: str, folder: Path) -> Answer |
     text = unescape(request.body.decode(), {"&quot;": '"'})
     parts = []
     for found in re.findall(r"<Part>.*?</Part>", text, re.DOTALL):
-        number, etag = re.search(r"<PartNumber>(\d+)<", found), re.search(r"<ETag>(.*?)<", found)
+        number, told = re.search(r"<PartNumber>(\d+)<", found), re.search(r"<ETag>(.*?)<", found)
         assert number is not None
-        assert etag is not None
+        assert told is not None
         path = folder / f"part-{int(number[1]):05d}"
         content = path.read_bytes() if path.exists() else None
-        if content is None or hashlib.md5(content).hexdigest() != etag[1].strip('"'):
+        if content is None or hashlib.md5(content).hexdigest() != told[1].strip('"'):
             return Refusal(status=400, code="InvalidPart")
         parts.append(content)
     if any(len(part) < _LEAST_PART for part in parts[:-1]):

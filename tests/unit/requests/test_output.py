@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import resource
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import httpx2
 import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from openai._legacy_response import HttpxBinaryResponseContent
 from pyarrow import parquet
 
 from dray.errors import JobFailedError
 from dray.requests import output_parquet
 from dray.requests.model import Outcome
 from dray.requests.output import write_outputs
+from tests.support.openai_reader import as_openai_reads
 
 pytestmark = pytest.mark.unit
 
@@ -116,17 +113,11 @@ def test_the_line_reader_of_openai_finds_the_rows(tmp_path: Path) -> None:
         Outcome(1, f"id {LINE_ENDS}", error_code="bad", error_message=f"why {LINE_ENDS}"),
     ]
     write_outputs([rows], directory=str(tmp_path))
-    [answer] = _as_openai_reads(tmp_path / "output.jsonl")
+    [answer] = as_openai_reads(tmp_path / "output.jsonl")
     assert answer["custom_id"] == f"id {LINE_ENDS}"
     assert answer["response"]["body"]["choices"][0]["message"]["content"] == f"text {LINE_ENDS}"
-    [error] = _as_openai_reads(tmp_path / "errors.jsonl")
+    [error] = as_openai_reads(tmp_path / "errors.jsonl")
     assert (error["custom_id"], error["error"]["message"]) == (f"id {LINE_ENDS}", f"why {LINE_ENDS}")
-
-
-def _as_openai_reads(path: Path) -> list[dict[str, Any]]:
-    """A batch's file, as ``client.files.content(file_id).iter_lines()`` reads it."""
-    content = HttpxBinaryResponseContent(httpx2.Response(200, content=path.read_bytes()))
-    return [json.loads(line) for line in content.iter_lines()]
 
 
 def test_a_pretty_printed_answer_still_takes_one_line(tmp_path: Path) -> None:

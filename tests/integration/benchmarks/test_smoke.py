@@ -1,0 +1,59 @@
+"""Every benchmark starts, measures dray in its smallest form, and reports; its figures are not judged.
+
+Other contestants are left out: what of them is in this repository is held by mypy.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.benchmarks import __main__ as benchmarks
+
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).parents[3]
+MEASURED = {
+    "store": {"sqlite", "postgresql"},
+    "idle": {"usual run", "python"},
+    "scale": {"sqlite"},
+    "throughput": {"dray"},
+    "weights": {"dray", "dray-load"},
+    "weights_s3": {"clean"},
+    "interruptions": {"dray"},
+}
+
+
+def test_each_benchmark_is_here() -> None:
+    assert {*benchmarks.NAMES, "interruptions"} == MEASURED.keys()
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_a_benchmark_runs_to_its_end(name: str, tmp_path: Path) -> None:
+    if name == "throughput":
+        pytest.importorskip("vllm")
+    figures = tmp_path / "figures.json"
+    command = [sys.executable, "-m", f"tests.benchmarks.{name}", "--smoke"]
+    process = subprocess.Popen(
+        [*command, "--json", str(figures), "--folder", str(tmp_path)],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+    )  # fmt: skip
+    try:
+        said, _ = process.communicate(timeout=300)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM)  # it ends what it measures
+            process.wait(30)
+    assert process.returncode == 0, said[-3000:]
+    report: dict[str, Any] = json.loads(figures.read_bytes())
+    assert report["failures"] == []
+    assert {row["store" if name == "scale" else "name"] for row in report["raw"]} >= MEASURED[name]
+    assert all(table["rows"] for table in report["tables"])
+    assert [path.name for path in tmp_path.iterdir()] == ["figures.json"]
