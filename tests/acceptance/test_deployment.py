@@ -179,7 +179,7 @@ def test_a_cancel_in_the_ui_keeps_what_is_finished(server: PrefectServer, tmp_pa
     with open_store(f"sqlite:///{output / 'dray.db'}", create=False) as store:
         assert store.get_job("job").state is JobState.CANCELLED
 
-    again = start(server, parameters | {"engine": {"name": "simulated"}})
+    again = start(server, parameters | {"engine": {"name": "simulated"}, "resume": True})
     assert server.wait_for(again, RUN_SECONDS)["state_type"] == "COMPLETED", server.log("worker")[-5000:]
     assert len((output / "output.jsonl").read_text().splitlines()) == 400
     with open_store(f"sqlite:///{output / 'dray.db'}", create=False) as store:

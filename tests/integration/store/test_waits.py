@@ -40,6 +40,7 @@ from dray.requests.spool import read_shard
 from dray.requests.tables import query_rows
 from dray.spot.causes import STORE_PATIENCE
 from dray.store import JobState, ReplicaRow, ReplicaState, Store, clock, open_store
+from tasks import stopping
 from tasks.infer_shard import ShardWork, _backoffs, infer_shard
 from tasks.patience import SpoolWatch
 from tasks.retrying import NO_WAIT_VARIABLE, Backoff
@@ -118,6 +119,17 @@ def test_ingest_hears_a_cancel(open_one: Open, reading: threading.Event) -> None
         assert store.shards("job") == []
         assert store.get_job("job").total is None
     assert _left(job) == []
+
+
+def test_ingest_hears_a_cancel_on_prefects_page(
+    open_one: Open, reading: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run without a worker is told by nobody: it looks itself."""
+    job = open_one()
+    monkeypatch.setattr(stopping, "PAGE_LOOK_EVERY", 0.1)
+    monkeypatch.setattr(stopping, "is_cancelled", lambda _: reading.is_set())
+    with pytest.raises(CancelledError):
+        stopping.stoppable(job, lambda: ingest_job(job, replicas=1), stopping.PageCancel(job).look)
 
 
 def test_ingest_hears_that_its_time_is_over(open_one: Open, reading: threading.Event) -> None:
