@@ -260,6 +260,7 @@ class _Ending:
             spent=budgets.spent(self.work.store, self.lease.job_id, self.at, event=event),
         )
         decision = decide(told, facts)
+        unread = unread and decision.cause in (Cause.STORE_TRANSIENT, Cause.STORE_FATAL)  # not cancelled
         if unread:
             decision = replace(decision, reason=self._unread_reason(decision, told))
         try:
