@@ -31,6 +31,8 @@ from tests.support.command import ROOT, Command, run_arguments, write_requests
 from tests.support.history import check_history
 from tests.support.postgres import PostgresServer
 from tests.support.rounds import MANY_ROUNDS
+from tests.support.s3_emulator import EmulatorProcess
+from tests.support.s3_writes import uploads
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
 
@@ -84,9 +86,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         chosen = [(point, store) for store in STORES for point in rng.sample(AGAIN, 5 if many else 1)]
         metafunc.parametrize(("twice", "store_kind"), chosen, ids=[f"{p}-{store}" for p, store in chosen])
     elif "step" in metafunc.fixturenames:
-        every_step = [(step, store) for store in STORES for step in PUBLISHING]
-        chosen_steps = every_step if many else [(rng.choice(PUBLISHING), rng.choice(STORES))]
-        metafunc.parametrize(("step", "store_kind"), chosen_steps, ids=str)
+        places = [(store, place) for store in STORES for place in ("disk", "s3")]
+        every_step = [(step, *where) for where in places for step in PUBLISHING]
+        chosen_steps = every_step if many else [(rng.choice(PUBLISHING), rng.choice(STORES), "s3")]
+        if not many and "stopped" in metafunc.function.__name__:
+            chosen_steps.append((rng.choice(PUBLISHING), rng.choice(STORES), "disk"))
+        metafunc.parametrize(("step", "store_kind", "place"), chosen_steps, ids=str)
     elif "standstill" in metafunc.fixturenames:
         every = [(point, store) for store in STORES for point in STANDSTILLS]
         chosen = every if many else [every[0], rng.choice(every[1:])]
@@ -173,15 +178,42 @@ def make_job(
     return make
 
 
+@pytest.fixture(scope="module")
+def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmulatorProcess]:
+    process = EmulatorProcess(tmp_path_factory.mktemp("s3"))
+    yield process
+    process.stop()
+
+
+@pytest.fixture
+def bucket(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Path | None:
+    """The folder of a bucket of its own on the S3 emulator, which the environment names; None for a disk."""
+    if place == "disk":
+        return None
+    emulator: EmulatorProcess = request.getfixturevalue("emulator")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", emulator.url)
+    for name, value in (("REGION", "us-east-1"), ("ACCESS_KEY_ID", "key"), ("SECRET_ACCESS_KEY", "secret")):
+        monkeypatch.setenv(f"AWS_{name}", value)
+    folder = emulator.root / tmp_path.name.replace("_", "-").lower()
+    folder.mkdir()
+    return folder
+
+
 class LeanJob:
     """One job, run by ``lean_driver`` as often as it takes; its history is kept outside of its store."""
 
-    def __init__(self, folder: Path, inputs: Path, store_url: str, **settings: object) -> None:
+    def __init__(
+        self, folder: Path, inputs: Path, store_url: str, *, bucket: Path | None = None, **settings: object
+    ) -> None:
         self.folder = folder
-        self.output = folder / "out"
+        self.output = (bucket or folder) / "out"
         self.store_url = store_url
+        self._bucket = bucket
         self._settings = folder / "settings.json"
-        given = {"input": str(inputs), "output": str(self.output), "store_url": store_url, **settings}
+        output = str(self.output) if bucket is None else f"s3://{bucket.name}/out"
+        given = {"input": str(inputs), "output": output, "store_url": store_url, **settings}
         self._settings.write_text(json.dumps(given))
         self._temporary = folder / "tmp"
         self._temporary.mkdir()
@@ -275,7 +307,10 @@ class LeanJob:
         for name in FILES:
             assert (self.output / name).read_bytes() == expected.contents[name], f"I8: {name} differs"
         assert self.files() == expected.files, "files are left over"
-        assert list(self._temporary.iterdir()) == []
+        if self._bucket is None:
+            assert list(self._temporary.iterdir()) == []
+        else:
+            assert uploads(self._bucket.parent) == []
         with open_store(self.store_url, create=False) as store:
             job, shards, attempts = store.get_job(JOB), store.shards(JOB), store.attempts(JOB)
         assert job.state is JobState.COMPLETED
@@ -377,11 +412,22 @@ def test_who_stood_still_while_another_took_the_job_changes_nothing(
     job.at_the_end(undisturbed)
 
 
-def test_who_stood_still_while_publishing_replaces_no_file_of_its_successor(
-    step: tuple[Point, int], make_job: Callable[..., LeanJob], undisturbed: Undisturbed
+def test_a_driver_killed_while_publishing_is_made_good(
+    step: tuple[Point, int], bucket: Path | None, make_job: Callable[..., LeanJob], undisturbed: Undisturbed
+) -> None:
+    job = make_job(bucket=bucket)
+    job.run_into(*step)
+    job.after_kill(undisturbed)
+    assert [name for name in FILES if (job.output / name).exists()] == _named(*step)
+    assert job.run() == 0, job.said()
+    job.at_the_end(undisturbed)
+
+
+def test_a_driver_stopped_while_publishing_replaces_no_file_of_its_successor(
+    step: tuple[Point, int], bucket: Path | None, make_job: Callable[..., LeanJob], undisturbed: Undisturbed
 ) -> None:
     """The successor ends the job before the one of old goes on: its files must be those at the end."""
-    job = make_job(driver_ttl=1.0, lanes=1)
+    job = make_job(bucket=bucket, driver_ttl=1.0, lanes=1)
     point, count = step
     counted = job.triggers("old")
     old = job.start(f"{point}:{count}=stop", counted)
