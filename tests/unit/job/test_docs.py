@@ -26,7 +26,8 @@ def test_seconds() -> None:
 
 @pytest.mark.parametrize("name", ["README.md", "SECURITY.md", "docs/interruptions.md", "docs/weights.md"])
 def test_options_of_run_that_are_named_exist(name: str) -> None:
-    known = {option for command in ("run", "status", "export", "resume") for option in _options(command)}
+    commands = (("run",), ("status",), ("export",), ("resume",), ("jobs", "delete"))
+    known = {option for command in commands for option in _options(*command)}
     named = set(re.findall(r"`(--[a-z][a-z-]*)[ `]", (ROOT / name).read_text()))
     assert named - known == set()
 
@@ -35,6 +36,9 @@ def test_a_template_with_a_line_end_is_quoted_so_that_it_has_one() -> None:
     assert not re.search(r"--template '[^']*\\n", README)
 
 
-def _options(command: str) -> list[str]:
-    arguments = app[command].assemble_argument_collection()
+def _options(*command: str) -> list[str]:
+    found = app
+    for name in command:
+        found = found[name]
+    arguments = found.assemble_argument_collection()
     return [name for argument in arguments for name in argument.names if name.startswith("--")]
