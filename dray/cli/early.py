@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dray.cli.flow import check_forms
@@ -146,8 +147,12 @@ def _check_output(parameters: Mapping[str, Any]) -> None:
 
 def _check_store(parameters: Mapping[str, Any]) -> None:
     from dray.store import open_store
+    from dray.store.file_system import file_system_of, refuse_network
 
     store: str | None = parameters["store"]
+    if store is None and not is_object(parameters["output"]):
+        file = Path(parameters["output"]) / "dray.db"  # the default; an output is often on a network's disk
+        refuse_network(file, file_system_of(file))
     if store is None or store.startswith("block:"):
         return
     if store.startswith("env:"):

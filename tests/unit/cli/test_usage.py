@@ -13,10 +13,28 @@ import pytest
 from dray.cli import early, output, running
 from dray.cli.app import run_app
 from dray.errors import ConfigError
+from dray.store import file_system
 
 pytestmark = pytest.mark.unit
 
 Refused = Callable[..., dict[str, Any]]
+
+
+def test_the_default_store_in_an_output_on_a_network_is_refused(
+    refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(f"31 1 0:31 / {tmp_path / 'out'} rw - nfs4 server:/out rw\n")
+    monkeypatch.setattr(file_system, "_MOUNTS", mounts)
+    requests = tmp_path / "in.jsonl"
+    requests.write_text(
+        '{"custom_id": "1", "method": "POST", "url": "/v1/completions", "body": {"prompt": "x"}}\n'
+    )
+    told = refused(
+        "run", str(requests), "--engine", "simulated", "--model", "m", "--output", str(tmp_path / "out")
+    )
+    assert "network's file system (nfs4)" in told["message"]
+    assert "--store /var/tmp/dray.db" in told["message"]
 
 
 @pytest.fixture
