@@ -175,7 +175,8 @@ def run(
 ) -> int:
     """Run a batch of requests, or go on with it where it stopped.
 
-    The same command again goes on with the job; Ctrl-C once stops it in order.
+    The same command again goes on with the job; Ctrl-C once stops it in order. One that was cancelled (dray
+    cancel, or in Prefect) goes on with --resume.
     """
     if query is not None and len(inputs) != 1:
         raise ConfigError(f"--query reads one database: name one database URL, and not {len(inputs)}")

@@ -25,9 +25,9 @@ def test_an_expired_job_says_how_many_rows_came_too_late_and_offers_no_resuming(
     )
 
 
-def test_a_cancelled_job_is_resumed_by_the_same_command() -> None:
+def test_a_cancelled_job_says_how_to_go_on() -> None:
     data = ended("cancelled", total=20, done=5, pending=15)
     assert sentences(data)[0] == (
         "The job was cancelled with 15 of 20 rows not finished; "
-        "what is finished is kept, and the same command resumes it."
+        "what is finished is kept, and `dray resume` goes on."
     )
