@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
+from openai.types.chat import ChatCompletion
 
 from examples.tickets.generate import held_out_tickets
 from tests.support.command import ROOT, dray, run_arguments
+from tests.support.openai_reader import as_openai_reads
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(900)]
 
 REQUESTS = ROOT / "examples/tickets/requests.jsonl"
 MODEL = ROOT / "examples/tickets/model"
+
+
+AS_THE_ROWS_SAY = ("--max-tokens", "48", "--temperature", "0", "--model-name", "tickets")
 
 
 def _run(folder: Path) -> bytes:
@@ -35,3 +42,35 @@ def test_all_answers_equal_greedy_transformers_in_order_and_again(tmp_path: Path
     answers = [row["response"]["body"]["choices"][0]["message"]["content"] for row in rows]
     assert answers == greedy_answers(*load(), [ticket.text for ticket in held_out_tickets()])
     assert _run(tmp_path / "again") == output
+
+
+def test_json_lines_of_messages_end_in_files_that_openais_client_reads(tmp_path: Path) -> None:
+    pytest.importorskip("vllm")
+    texts = [orjson.loads(line)["body"]["messages"] for line in REQUESTS.read_bytes().splitlines()[:20]]
+    parts = [{"type": "text", "text": part} for part in (texts[0][0]["content"][:40], "and\u2028more")]
+    image = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}]
+    rows: list[dict[str, Any]] = [
+        {"custom_id": f"t\u2028{n}", "messages": text} for n, text in enumerate(texts)
+    ]
+    rows += [
+        {"custom_id": "parts", "messages": [{"role": "user", "content": parts, "name": None}]},
+        {"custom_id": "image\u0085", "messages": [{"role": "user", "content": image}]},
+        {"custom_id": "none\u2029", "messages": []},
+    ]
+    requests = tmp_path / "rows.jsonl"
+    requests.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    options = (*AS_THE_ROWS_SAY, "--skip-invalid", "--param", "logprobs=true")
+    arguments = run_arguments(requests, tmp_path / "out", *options, engine="vllm", model=str(MODEL))
+    ended = dray(tmp_path, *arguments, timeout=400)
+    assert ended.code == 0, ended.stderr
+    assert "messages come from the column 'messages', ids from the column 'custom_id'" in ended.stderr
+    answers = as_openai_reads(tmp_path / "out" / "output.jsonl")
+    assert [row["custom_id"] for row in answers] == [row["custom_id"] for row in rows[:21]]
+    for row in answers:
+        completion = ChatCompletion.model_validate(row["response"]["body"], strict=True)
+        assert completion.choices[0].message.content
+        assert completion.choices[0].logprobs is not None
+        assert (row["response"]["status_code"], row["error"]) == (200, None)
+    errors = as_openai_reads(tmp_path / "out" / "errors.jsonl")
+    found = [(row["custom_id"], row["response"]["status_code"], row["error"]["code"]) for row in errors]
+    assert found == [("image\u0085", 400, "unsupported_content"), ("none\u2029", 400, "invalid_messages")]
