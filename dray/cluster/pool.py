@@ -95,6 +95,7 @@ class ReplicaPool:
         self._generation: Counter[int] = Counter()
         self._leaving_nodes: dict[str, float] = {}
         self._shunned: set[str] = set()
+        self._avoided: dict[int, set[str]] = {}  # by lane: spent nodes that its last replica was to avoid
         self._ready: list[ReplicaStart] = []
         self._seqs = 0
         self._published = time.monotonic()
@@ -217,14 +218,20 @@ class ReplicaPool:
             with self._guard:
                 if self._stopped:
                     return
-                self._begin(lane)
-                del self._due[lane]
+                if self._begin(lane):
+                    del self._due[lane]
+                else:
+                    self._due[lane] = now + _LONGEST_PAUSE
 
-    def _begin(self, lane: int) -> None:
+    def _begin(self, lane: int) -> bool:
+        """Ask Ray for a lane's next replica; false where it had better rest."""
         steps = self._ledger.shrink_steps() if self._ledger else 0
         name = replica_name(self._prefix, lane, self._generation[lane])
-        avoid = set(self._ledger.excluded(lane_of(name))) if self._ledger else set()
-        avoid |= self._shunned
+        spent = set(self._ledger.excluded(lane_of(name))) if self._ledger else set()
+        if self._rests(lane, spent):
+            return False
+        self._avoided[lane] = spent
+        avoid = spent | self._shunned
         avoid |= {
             node for node, end in self._leaving_nodes.items() if end > time.monotonic() - SILENT_SECONDS
         }
@@ -234,6 +241,19 @@ class ReplicaPool:
         self._generation[lane] += 1
         self._members.append(member)
         self._changed.add(member)
+        return True
+
+    def _rests(self, lane: int, spent: set[str]) -> bool:
+        """Whether a lane's last replica died on a node that it was to avoid: no other node had room.
+
+        Such as the one bad GPU of eight. It is tried again when no other replica is ready.
+        """
+        last = next((member for member in reversed(self._members) if member.lane == lane), None)
+        if last is None or last.node not in spent & self._avoided[lane] or not self._in(MemberState.READY):
+            return False
+        last.note = "rests: its engines died on that node again and again, and no other has room"
+        self._changed.add(last)
+        return True
 
     def _look_for_places(self) -> None:
         starting = self._in(MemberState.STARTING)

@@ -7,11 +7,13 @@ marked row, or for any row on a broken node. ``takes`` says how that shows: as m
 
 from __future__ import annotations
 
+import json
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from dray.cluster.losses import NodeFacts
@@ -34,6 +36,22 @@ from dray.store import Counts, JobState, ReplicaRow, ReplicaState, Shard, Store,
 Takes = Literal["memory", "engine", "node"]
 MARK = "BOMB"
 _PAUSE = 0.01
+
+
+def write_marked(path: Path, rows: int, bad: Collection[int]) -> Path:
+    """Chat requests of which those in ``bad`` carry the mark."""
+    with path.open("w") as file:
+        for number in range(rows):
+            text = f"prompt {number}" + (f" {MARK}" if number in bad else "")
+            body = {"messages": [{"role": "user", "content": text}], "max_tokens": 4}
+            line = {
+                "custom_id": f"row-{number}",
+                "method": "POST",
+                "url": "/v1/chat/completions",
+                "body": body,
+            }
+            file.write(json.dumps(line) + "\n")
+    return path
 
 
 class Mortal:
@@ -173,8 +191,13 @@ class Lanes:
 
     def _spec(self, node: str, steps: int) -> EngineSpec:
         word = self.fatal if node in self.broken else MARK
-        arguments = {**self.settings.engine_arguments, "oom_on": word}
-        return shrunk(EngineSpec(name="simulated", model="m", kind=Kind.CHAT, arguments=arguments), steps, 0)
+        arguments = dict(self.settings.engine_arguments)
+        if self.settings.engine == "simulated":
+            arguments["oom_on"] = word
+        spec = EngineSpec(
+            name=self.settings.engine, model=self.settings.model, kind=Kind.CHAT, arguments=arguments
+        )
+        return shrunk(spec, steps, 0)
 
     def _bury(self, ledger: JobLedger, dead: Mortal) -> None:
         assert dead.death is not None

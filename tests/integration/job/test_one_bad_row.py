@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 from dray.job import attempt as attempts
 from dray.job.settings import JobSettings
 from dray.requests import RowDefaults, source_of
-from tests.support.lanes import MARK, Lanes, Takes
+from tests.support.lanes import Lanes, Takes, write_marked
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
@@ -39,8 +38,7 @@ def make_job(tmp_path: Path) -> Callable[..., Lanes]:
         shard_rows: int | None = None,
         **changes: Any,
     ) -> Lanes:
-        path = tmp_path / "in.jsonl"
-        path.write_text("".join(_line(number, number in bad) for number in range(rows)))
+        path = write_marked(tmp_path / "in.jsonl", rows, bad)
         settings = JobSettings(
             source=source_of([str(path)]),
             defaults=RowDefaults(sampling={"temperature": 0}),
@@ -55,13 +53,6 @@ def make_job(tmp_path: Path) -> Callable[..., Lanes]:
         return Lanes(settings, nodes, **changes)
 
     return make
-
-
-def _line(number: int, bad: bool) -> str:
-    text = f"prompt {number}" + (f" {MARK}" if bad else "")
-    body = {"messages": [{"role": "user", "content": text}], "max_tokens": 4}
-    line = {"custom_id": f"row-{number}", "method": "POST", "url": "/v1/chat/completions", "body": body}
-    return json.dumps(line) + "\n"
 
 
 @pytest.mark.parametrize("takes", ALL)

@@ -67,6 +67,7 @@ class Ledger:
         self.may_write = threading.Event()
         self.may_write.set()
         self.steps = 0
+        self.spent: dict[str, set[str]] = {}  # nodes, by lane
 
     def publish(self, members: Sequence[Member]) -> None:
         pass
@@ -77,7 +78,7 @@ class Ledger:
         self.steps += bool(getattr(loss.error, "oom", False))
 
     def excluded(self, lane: str) -> Collection[str]:
-        return ()
+        return self.spent.get(lane, ())
 
     def shrink_steps(self) -> int:
         return self.steps
@@ -175,6 +176,26 @@ def test_a_build_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     started.go_on(3)
     assert "not ready after 1800 s" in str(started.losses(1)[0].error)
     assert started.members[1].state is MemberState.GONE
+
+
+def test_a_lane_whose_engines_always_die_rests_while_others_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One bad GPU of several: its successors come back to it, for the others are taken."""
+    dies: list[Any] = [EngineStartError("its GPU")]
+    started = Started(monkeypatch, 2, [True], *([*dies] for _ in range(9)))
+    started.go_on(3)
+    started.ledger.spent = {"replica-1": {"node"}}
+    started.go_on(4)  # once more, to go elsewhere
+    deadline = time.monotonic() + 30
+    while started.members[-1].note is None:
+        assert time.monotonic() < deadline
+        started.pool.look()
+        started.pool.settle()
+        time.sleep(0.01)
+    assert "rests" in started.members[-1].note
+    assert len(started.members) == 4
+    started.members[0].state = MemberState.GONE  # the other is lost: it is all there is
+    started.pool._due[1] = 0.0
+    started.go_on(5)
 
 
 def test_what_the_store_is_missed_for_is_done_when_it_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
