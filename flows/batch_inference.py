@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from prefect import flow, get_run_logger, runtime
 from prefect.client.schemas.objects import State
-from prefect.states import Cancelled
 
 from dray.cluster import ClusterSettings, ReplicaPool
 from dray.cluster.placing import default_replicas, expected_replicas
@@ -17,30 +17,32 @@ from dray.engine.declared import refuse_arguments
 from dray.errors import CancelledError, ExpiredError
 from dray.job.deadline import orders_of
 from dray.job.expiring import expire
-from dray.job.finalising import JobResult, ReplicaAccount, cancelled_message
+from dray.job.finalising import JobResult, ReplicaAccount
 from dray.job.heeding import Heed
 from dray.job.ingesting import engine_kind, open_shards
 from dray.job.ledger import JobLedger
 from dray.job.opening import OpenJob
-from dray.job.settings import JobSettings
 from dray.job.timeline import Timeline
 from dray.job.weighing import Weighing
 from dray.store import JobState, Shard, open_store
 from dray.weights import LocalModel
-from flows.parameters import EngineOptions, RowOptions, SamplingOptions
+from flows.parameters import EngineOptions, RowOptions, SamplingOptions, filled
 from flows.resolving import cluster_settings, job_settings
+from tasks.blocking import warn_of_loop
 from tasks.bulletin import Bulletin
 from tasks.cluster import RunningCluster, cluster_of
 from tasks.failing import driving
 from tasks.finalise import finalise
 from tasks.flushing import flush_prefect
+from tasks.heeding import heeding, suspended
 from tasks.infer import ShardTasks, bound_tasks
 from tasks.ingest import ingest
 from tasks.monitor import Monitor
 from tasks.noticing import Noticing
-from tasks.opening import open_job
+from tasks.opening import Declined, open_job
 from tasks.replicas import note_starts, start_replicas
-from tasks.stopping import PageCancel, stoppable
+from tasks.stopping import stoppable
+from tasks.telling import cancelled, declined, ended, told
 from tasks.weights import AGENT_SECONDS, early_weights, weights_on
 
 __all__ = ["batch_inference", "flush_prefect"]
@@ -64,10 +66,15 @@ def batch_inference(
     input: str | list[str],  # noqa: A002  the user's word for it
     model: str,
     output: str,
+    prompt_column: str | None = None,
+    system_prompt: str | None = None,
+    max_tokens: int | None = None,
+    temperature: float | None = None,
+    replicas: int | None = None,
+    rows: RowOptions | None = None,
+    sampling: SamplingOptions | None = None,
+    engine: EngineOptions | None = None,
     job_id: str | None = None,
-    rows: RowOptions = RowOptions(),  # noqa: B008  pydantic copies defaults
-    sampling: SamplingOptions = SamplingOptions(),  # noqa: B008
-    engine: EngineOptions = EngineOptions(),  # noqa: B008
     store: str | None = None,
     cluster: str = "local",
     objects: str | None = None,
@@ -85,10 +92,15 @@ def batch_inference(
         input: Paths, globs or object-store URIs: OpenAI batch JSONL, or rows as JSONL, CSV or Parquet.
         model: Directory of the model (config, tokenizer and safetensors), or its URI in an object store.
         output: Folder, or object-store URI, for output, errors and the report.
+        prompt_column: Column that holds the prompt. Leave it out for OpenAI batch files.
+        system_prompt: System message for rows of a prompt column.
+        max_tokens: Tokens to generate at most, where a row says nothing.
+        temperature: 0 always takes the likeliest token; higher values vary more.
+        replicas: Engines to run; one per GPU, or one on a machine without, when left out.
+        rows: More on how rows become requests: template, ids, SQL query, what to do with invalid rows.
+        sampling: More request fields for rows that do not set them.
+        engine: More of the engine: its arguments, the size of shards, patience with one that stands still.
         job_id: Name of the job. Derived from input, model and settings when left out.
-        rows: How rows become requests.
-        sampling: Request fields for rows that do not set them.
-        engine: The engine, its replicas and its arguments.
         store: Result store: block:NAME, env:NAME of a variable with its URL, or a URL without password.
             A SQLite file in the output folder when left out.
         cluster: Ray cluster: local, block:NAME, or the address of one that runs.
@@ -99,44 +111,46 @@ def batch_inference(
         overwrite: Replace files of others in the output folder; they are refused otherwise.
     """
     started = time.time()
+    warn_of_loop()
     settings = job_settings(
-        inputs=input, model=model, output=output, job_id=job_id, rows=rows, sampling=sampling,
-        engine=engine, store=store, cluster=cluster, objects=objects, output_format=format,
+        inputs=input, model=model, output=output, job_id=job_id,
+        rows=filled(rows or RowOptions(), prompt_column=prompt_column, system_prompt=system_prompt),
+        sampling=filled(sampling or SamplingOptions(), max_tokens=max_tokens, temperature=temperature),
+        engine=filled(engine or EngineOptions(), replicas=replicas),
+        store=store, cluster=cluster, objects=objects, output_format=format,
         completion_window=completion_window, overwrite=overwrite,
     )  # fmt: skip
     where = cluster_settings(cluster)
     if where.address is None and settings.engine == "vllm":  # other clusters have a vLLM of their own
         refuse_arguments(settings.engine_arguments)
-    try:
-        result = _drive(settings, where, started, resume=resume)
-    except CancelledError as error:
-        return Cancelled(message=str(error))
-    if result.state == JobState.CANCELLED:
-        return Cancelled(message=cancelled_message(result.job_id))
-    return result
-
-
-def _drive(settings: JobSettings, where: ClusterSettings, started: float, *, resume: bool) -> JobResult:
-    """The job, from its opening to its last file; CancelledError before its rows are known."""
-    timeline = Timeline(started)
     job = open_job(settings, started, resume=resume)
-    with driving(job):
-        with (
-            Weighing(job) as weighing,
-            cluster_of(job, where, timeline) as running,
-            early_weights(job, where) as early,
-        ):
-            replicas = settings.replicas or expected_replicas(
-                settings.engine, settings.engine_arguments, settings.replica_gpus, where
-            )
-            shards = stoppable(job, lambda: ingest(job, timeline, replicas=replicas), PageCancel(job).look)
-            stoppable(job, lambda: _hold_to_weights(job, weighing), PageCancel(job).look)
-            accounts = (
-                stoppable(job, lambda: _run_shards(job, shards, running, timeline, early), running.check)
-                if open_shards(shards) and not _is_stopped(job)
-                else []
-            )
-        return finalise(job, timeline, accounts, _end_state(job))
+    if isinstance(job, Declined):
+        return declined(job)
+    with told(job), heeding(job) as heard, Bulletin(job.job_id) as bulletin:
+        try:
+            with driving(job, heard):
+                result = _drive(job, where, bulletin)
+        except CancelledError as error:  # before there was anything to write
+            return cancelled(job, str(error))
+        return ended(job, result)
+
+
+def _drive(job: OpenJob, where: ClusterSettings, bulletin: Bulletin) -> JobResult:
+    """The job, from its input to its last file."""
+    timeline, settings = Timeline(job.started), job.settings
+    with (
+        Weighing(job) as weighing,
+        cluster_of(job, where, timeline) as running,
+        early_weights(job, where) as early,
+    ):
+        replicas = settings.replicas or expected_replicas(
+            settings.engine, settings.engine_arguments, settings.replica_gpus, where
+        )
+        shards = stoppable(job, partial(ingest, job, timeline, replicas=replicas))
+        stoppable(job, partial(_hold_to_weights, job, weighing))
+        run = partial(_run_shards, job, shards, running, timeline, early, bulletin)
+        accounts = stoppable(job, run, running.check) if open_shards(shards) and not _is_stopped(job) else []
+    return finalise(job, timeline, accounts, _end_state(job))
 
 
 def _hold_to_weights(job: OpenJob, weighing: Weighing) -> None:
@@ -146,7 +160,12 @@ def _hold_to_weights(job: OpenJob, weighing: Weighing) -> None:
 
 
 def _run_shards(
-    job: OpenJob, shards: list[Shard], running: RunningCluster, timeline: Timeline, early: LocalModel | None
+    job: OpenJob,
+    shards: list[Shard],
+    running: RunningCluster,
+    timeline: Timeline,
+    early: LocalModel | None,
+    bulletin: Bulletin,
 ) -> list[ReplicaAccount]:
     """Start the replicas, run the shards on them, and say what each replica did."""
     try:
@@ -181,10 +200,7 @@ def _run_shards(
         with weights_on(job, early), ShardTasks(job, shards, pool.lanes, info, bound) as tasks:
             if not start_replicas(job, pool, ledger, noticing, timeline):
                 return []
-            with (
-                Bulletin(job.job_id) as bulletin,
-                Monitor(job, pool, ledger, noticing, bulletin) as monitor,
-            ):
+            with Monitor(job, pool, ledger, noticing, bulletin) as monitor:
                 last_commit = tasks.run(monitor)
     finally:
         pool.stop()
@@ -205,6 +221,8 @@ def _end_state(job: OpenJob) -> JobState:
         if store.get_job(job.job_id).state is JobState.EXPIRED:
             return JobState.EXPIRED  # in an earlier run, and every row has its outcome since
         unfinished = store.counts(job.job_id).pending > 0
+        if unfinished and store.get_job(job.job_id).state is JobState.PAUSED:
+            raise suspended(job)
         orders = orders_of(store, job)
         if unfinished and orders.cancelled:
             get_run_logger().info("job %s: cancelled; `dray resume` goes on", job.job_id)

@@ -7,9 +7,9 @@ PostgreSQL gives the fields of a schema back in another order.
 from __future__ import annotations
 
 import re
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dray.errors import ConfigError
 
@@ -17,11 +17,16 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 class _Form(BaseModel):
+    group: ClassVar[str]
+    """The flow's parameter that holds the form."""
+
     model_config = ConfigDict(extra="forbid", field_title_generator=lambda name, _: name)
 
 
 class RowOptions(_Form):
     """How the input's rows become requests."""
+
+    group = "rows"
 
     kind: Literal["chat", "completion", "embedding"] = Field(
         default="chat",
@@ -78,6 +83,8 @@ class RowOptions(_Form):
 class SamplingOptions(_Form):
     """Request fields for every row that does not set them itself."""
 
+    group = "sampling"
+
     max_tokens: int | None = Field(
         default=None,
         ge=1,
@@ -116,6 +123,8 @@ class SamplingOptions(_Form):
 
 class EngineOptions(_Form):
     """The engine and its replicas."""
+
+    group = "engine"
 
     name: Literal["vllm", "simulated"] = Field(
         default="vllm",
@@ -162,6 +171,27 @@ class EngineOptions(_Form):
     )
 
 
+Form = TypeVar("Form", bound=_Form)
+
+
+def filled(form: Form, **usual: Any) -> Form:
+    """``form`` with the usual fields, which the flow also takes beside it. None leaves a field as it is.
+
+    Raises:
+        ConfigError: a field is given twice, with two values, or with one that it does not take.
+    """
+    given = {name: value for name, value in usual.items() if value is not None}
+    for name, value in given.items():
+        there = getattr(form, name)
+        if there is not None and there != value:
+            raise ConfigError(f"{name} is given twice, with two values: by itself, and in {form.group}")
+    try:
+        return type(form)(**{**form.model_dump(exclude_unset=True), **given})
+    except ValidationError as error:
+        told = "; ".join(f"{problem['loc'][0]}: {problem['msg']}" for problem in error.errors())
+        raise ConfigError(told) from None
+
+
 def seconds_of(window: str | None) -> float | None:
     """``90m``, ``24h``, ``7d`` or ``45s`` in seconds.
 
@@ -176,4 +206,4 @@ def seconds_of(window: str | None) -> float | None:
     return float(found[1]) * _UNITS[found[2]]
 
 
-__all__ = ["EngineOptions", "RowOptions", "SamplingOptions", "seconds_of"]
+__all__ = ["EngineOptions", "RowOptions", "SamplingOptions", "filled", "seconds_of"]

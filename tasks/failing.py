@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from prefect.exceptions import Pause, TerminationSignal
+
 from dray.errors import (
     CancelledError,
+    DrayError,
     ExpiredError,
     JobChangedError,
     JobFailedError,
@@ -15,43 +18,64 @@ from dray.errors import (
 )
 from dray.job.keeping import kept
 from dray.job.opening import OpenJob
-from dray.store import JobState, open_store
+from dray.store import JobState, Store, open_store
+from tasks.heeding import SUSPENDED, Heard, suspended
+from tasks.prefect_run import Wish, is_cancelled
 
 _ANSWERED = (JobState.COMPLETED, JobState.EXPIRED)
 
 
 @contextmanager
-def driving(job: OpenJob) -> Iterator[None]:
+def driving(job: OpenJob, heard: Heard) -> Iterator[None]:
     """Keep the driver's lease for the block, from the job's opening to its last file.
 
-    An error in it ends the job in the store, with its reason, and gives the lease back.
+    An error in it ends the job in the store, with its reason, and gives the lease back. What goes wrong in a
+    job that was suspended ends the run as a suspended one.
     """
     try:
         with kept(job):
             yield
     except BaseException as error:
-        note_failure(job, error, release=True)
+        asked = heard.wish is Wish.SUSPEND and isinstance(error, DrayError)
+        end = suspended(job) if asked else error
+        note_failure(job, end, release=True)
+        if end is not error:
+            raise end from error
         raise
 
 
 def note_failure(job: OpenJob, error: BaseException, *, release: bool = False) -> None:
     """Put the job to rest, upon which its shards stop; ``release`` also gives the driver's lease back.
 
-    A lost lease or store leaves that to the next driver.
+    A lost lease or store leaves that to the next driver, and so does a signal that nobody asked for: then
+    this machine is being taken away, and whoever comes next resumes the job.
     """
-    if not isinstance(error, Exception):
-        return  # a signal: the job is resumed by whoever comes next
-    # What the table of causes and the store say is for people, and quotes nothing.
-    told = isinstance(error, JobChangedError | JobFailedError | StoreError | CancelledError | ExpiredError)
-    reason = str(error) if told else type(error).__name__
+    wanted = isinstance(error, Pause) or (isinstance(error, TerminationSignal) and is_cancelled())
+    if not wanted and not isinstance(error, Exception):
+        return
     with suppress(StoreError), open_store(job.settings.store_url, create=False) as store:
-        if not (isinstance(error, JobChangedError) and store.get_job(job.job_id).state in _ANSWERED):
-            store.set_job_state(job.lease, _state_after(error), reason=reason)
+        _put_to_rest(store, job, error)
         if release:
             store.release_job(job.lease)
 
 
-def _state_after(error: Exception) -> JobState:
+def _put_to_rest(store: Store, job: OpenJob, error: BaseException) -> None:
+    if isinstance(error, Pause):
+        store.pause_job(job.lease, reason=SUSPENDED)
+    elif isinstance(error, TerminationSignal):
+        store.request_cancel(job.job_id)
+        store.set_job_state(job.lease, JobState.CANCELLED, reason="cancelled in Prefect")
+    elif not (isinstance(error, JobChangedError) and store.get_job(job.job_id).state in _ANSWERED):
+        # What the table of causes and the store say is for people, and quotes nothing.
+        told = isinstance(
+            error, JobChangedError | JobFailedError | StoreError | CancelledError | ExpiredError
+        )
+        store.set_job_state(
+            job.lease, _state_after(error), reason=str(error) if told else type(error).__name__
+        )
+
+
+def _state_after(error: BaseException) -> JobState:
     if isinstance(error, CancelledError):
         return JobState.CANCELLED
     if isinstance(error, ExpiredError):

@@ -26,6 +26,7 @@ from tasks.failing import note_failure
 from tasks.infer_shard import ShardWork, infer_shard
 from tasks.monitor import Monitor
 from tasks.ray_runner import HeardRayTaskRunner
+from tasks.settling import note_end
 
 MAX_CRASHES = 3  # of one shard's own worker process, which runs on a stable node
 _END_SECONDS = 5.0
@@ -159,6 +160,7 @@ class ShardTasks:
         future, shard = self._running.pop(reference)
         future.wait()
         state: State = future.state
+        note_end(future.task_run_id, state)
         if state.is_completed():
             self._note(state)
         elif state.is_crashed() and self._crashes[shard.number] < MAX_CRASHES:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import threading
 import time
 from contextlib import ExitStack, suppress
@@ -24,6 +25,7 @@ from dray.job.pace import PACE_EVERY, pace_of
 from dray.report import Meter, Pulse
 from dray.store import Progress, Store
 from tasks.bulletin import Bulletin
+from tasks.events import ErrorShare, tell_of_job, tell_of_node
 from tasks.noticing import Noticing
 from tasks.patience import SHORT_PATIENCE, SpoolWatch, StorePatience
 from tasks.replicas import follow
@@ -57,10 +59,12 @@ class Monitor:
         self._spool_watch = SpoolWatch(job.job_id, self._logger)
         self._meter = Meter()
         self._last_line = self._last_renewal = self._last_pace = time.monotonic()
-        self._thread = threading.Thread(target=self._run, name="dray-monitor", daemon=True)
+        self._shares = ErrorShare()
         self._idle_at = 0.0
         self._idle_line = 0.0
         self._idle_told: str | None = None
+        run = contextvars.copy_context().run  # Prefect knows by it which run an event belongs to
+        self._thread = threading.Thread(target=run, args=(self._run,), name="dray-monitor", daemon=True)
         self.stopping = False
         self.bound: str | None = None  # why there are no more shard tasks, where that leaves replicas idle
 
@@ -127,6 +131,8 @@ class Monitor:
     def _follow(self) -> None:
         for status in follow(self._logger, self._pool, self._ledger):
             self._statuses[status.name] = status
+        for lost in self._ledger.take_lost():
+            tell_of_node(self._job.job_id, lost.node, "lost", {"cause": lost.cause, "replica": lost.replica})
 
     def _look(self, store: Store) -> None:
         now = time.monotonic()
@@ -135,13 +141,10 @@ class Monitor:
         if now - self._last_renewal > lease.ttl / 4:
             store.renew_job(lease)
             self._last_renewal = now
-        if self._bulletin is not None and self._bulletin.cancelled and not self.stopping:
-            store.request_cancel(self._job.job_id)
         orders = orders_of(store, self._job)
         if not self.stopping and orders.stop:
-            self._logger.info(
-                "%s: keeping what is committed", "cancel requested" if orders.cancelled else "expired"
-            )
+            asked = "cancel requested" if orders.cancelled else "expired" if orders.expired else "put to rest"
+            self._logger.info("%s: keeping what is committed", asked)
             self.stopping = True
         self._noticing.record()
         self._look_for_idle(store)
@@ -165,6 +168,13 @@ class Monitor:
             self._idle_told, self._idle_line = reason, now
             self._logger.warning("%d of %d replicas have no work: %s", idle, self._pool.lanes, reason)
 
+    def _tell_of_errors(self, pulse: Pulse) -> None:
+        reached = self._shares.reached(finished=pulse.finished, failed=pulse.failed)
+        if reached is not None:
+            rows = {"failed": pulse.failed, "finished": pulse.finished, "total": pulse.total}
+            share = round(pulse.failed / pulse.finished, 4)
+            tell_of_job(self._job.job_id, "error-share", {"reached": reached, "share": share, **rows})
+
     def _pulse(self, progress: Progress) -> Pulse:
         counts = progress.counts
         return self._meter.pulse(
@@ -184,6 +194,7 @@ class Monitor:
 
     def _say(self, pulse: Pulse, *, last: bool = False) -> None:
         driven.tell(pulse)
+        self._tell_of_errors(pulse)
         clock = time.monotonic()
         if last or clock - self._last_line > LINE_EVERY:
             self._last_line = clock

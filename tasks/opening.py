@@ -2,35 +2,74 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import dataclass
+
 from prefect import get_run_logger, runtime, task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.orchestration import get_client
 
-from dray.errors import CancelledError
+from dray.errors import CancelledError, JobBusyError
 from dray.job.opening import OpenJob
 from dray.job.opening import open_job as open_dray_job
 from dray.job.settings import JobSettings
+from tasks.prefect_run import of_deployment
+
+_LOOK_EVERY = 2.0  # seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declined:
+    """The run has nothing to do: another drives the job, or it was ``cancelled``; says which, for people."""
+
+    reason: str
+    cancelled: bool
 
 
 @task(name="open-job", task_run_name="open job", persist_result=False, cache_policy=NO_CACHE)
-def open_job(settings: JobSettings, started: float, *, resume: bool = False) -> OpenJob:
+def open_job(settings: JobSettings, started: float, *, resume: bool = False) -> OpenJob | Declined:
     """Check settings, model, output and store; create or resume the job; become its driver.
 
+    One that was cancelled goes on when somebody asks for that, by ``resume`` or by a retry. A deployment's
+    run whose job is driven by another is declined, as on a schedule that is faster than its job.
+
     Raises:
-        CancelledError: it was cancelled, and nobody asked to go on: neither by ``resume`` nor by a retry.
+        JobBusyError: another run drives it, and this one is no deployment's.
     """
-    try:
-        job = open_dray_job(settings, started=started, resume=resume)
-    except CancelledError:
-        if not _is_retried():
-            raise
-        job = open_dray_job(settings, started=started, resume=True)
     logger = get_run_logger()
+    try:
+        job = _open(settings, started, resume=resume)
+    except CancelledError as error:
+        if not _is_retried():
+            return Declined(reason=str(error), cancelled=True)
+        job = _open(settings, started, resume=True)
+    except JobBusyError as error:
+        if not of_deployment():
+            raise
+        logger.info("%s", error)
+        return Declined(reason=str(error), cancelled=False)
     if job.resumed:
         logger.info("job %s: resumed, %d rows are finished already", job.job_id, job.skipped)
     else:
         logger.info("job %s: new", job.job_id)
     return job
+
+
+def _open(settings: JobSettings, started: float, *, resume: bool) -> OpenJob:
+    """Open the job; a deployment's run waits for the lease of a driver that died: Prefect runs again at once.
+
+    Raises:
+        JobBusyError: the other driver renews its lease, so it lives.
+    """
+    left: float | None = None
+    while True:
+        try:
+            return open_dray_job(settings, started=started, resume=resume)
+        except JobBusyError as busy:
+            if not of_deployment() or (left is not None and busy.left > left):
+                raise
+            left = busy.left
+            time.sleep(_LOOK_EVERY)
 
 
 def _is_retried() -> bool:

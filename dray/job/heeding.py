@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TypeVar
 
-from dray.errors import CancelledError, ExpiredError, StoreError
+from dray.errors import CancelledError, ExpiredError, JobPausedError, StoreError
 from dray.job.deadline import orders_of
 from dray.job.opening import OpenJob, reopen
 from dray.store import Orders, Store
@@ -47,12 +47,16 @@ class Heed:
         Raises:
             CancelledError: the job was cancelled.
             ExpiredError: its time is over.
+            JobPausedError: it was put to rest meanwhile, as by a suspension of its run.
         """
         if time.monotonic() - self._looked < HEAR_EVERY:
             return
         try:
             self._store = self._store or reopen(self._job, patience=_PATIENCE)
-            obey(self._job, orders_of(self._store, self._job))
+            orders = orders_of(self._store, self._job)
+            obey(self._job, orders)
+            if orders.at_rest:
+                raise JobPausedError(self._store.get_job(self._job.job_id).reason or "put to rest")
         except StoreError:  # whoever writes next says so
             self._close()
         self._looked = time.monotonic()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from dray.cluster.member import Member
 from dray.cluster.pool import Loss
@@ -12,10 +13,22 @@ from dray.job import budgets
 from dray.job.attempt import loss_event
 from dray.job.opening import OpenJob, reopen
 from dray.places import lane_of, place_of, split_place
+from dray.spot import Cause
 from dray.spot.causes import Facts, decide
 from dray.spot.effects import SHRINK_STEPS, OnJob
 from dray.spot.signs import facts_of
 from dray.store import ReplicaRow, ReplicaState
+
+_NODE_WENT = frozenset({Cause.SPOT, Cause.NODE_LOSS})
+
+
+@dataclass(frozen=True)
+class LostNode:
+    """A node that went, with the replica that was on it. ``node`` is Ray's id of it."""
+
+    node: str
+    replica: str
+    cause: str
 
 
 class JobLedger:
@@ -24,11 +37,17 @@ class JobLedger:
     def __init__(self, job: OpenJob) -> None:
         self._job = job
         self._told: deque[str] = deque()
+        self._lost: deque[LostNode] = deque()
+        self._gone: set[str] = set()
         self.failure: DrayError | None = None
 
     def take_told(self) -> list[str]:
         """What there is to say since the last time."""
         return [self._told.popleft() for _ in range(len(self._told))]
+
+    def take_lost(self) -> list[LostNode]:
+        """The nodes that went since the last time, each once."""
+        return [self._lost.popleft() for _ in range(len(self._lost))]
 
     def publish(self, members: Sequence[Member]) -> None:
         """Shards find their replicas in the store."""
@@ -58,6 +77,7 @@ class JobLedger:
                 known = store.charged_cause(job_id, event)
                 if known is not None:  # a shard was there, and knows more of it
                     self._told.append(f"{lane_of(loss.name)} lost: {known}")
+                    self._note_node(loss, known)
                     return
                 notices = [notice for notice in store.notices(job_id) if notice.node == loss.node]
                 facts = Facts(
@@ -76,8 +96,14 @@ class JobLedger:
             self._told.append(f"{lane_of(loss.name)}: its loss is not charged: {type(error).__name__}")
             return
         self._told.append(f"{lane_of(loss.name)} lost: {decision.reason}")
+        self._note_node(loss, decision.cause)
         if decision.effect.job is OnJob.FAIL:
             self.failure = JobFailedError(decision.reason)
+
+    def _note_node(self, loss: Loss, cause: str) -> None:
+        if cause in _NODE_WENT and loss.node is not None and loss.node not in self._gone:
+            self._gone.add(loss.node)
+            self._lost.append(LostNode(loss.node, lane_of(loss.name), str(cause)))
 
     def excluded(self, lane: str) -> Collection[str]:
         """Nodes whose budgets are spent, as far as a replica of this lane is concerned."""

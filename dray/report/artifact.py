@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from urllib.parse import quote
 
 from dray.report import wording
 from dray.report.data import ReportData
 from dray.report.summary import figures, sentences
 
+_WEB = r"https?://[^\s()<>\"|]+"
+_OTHER_S3 = frozenset({"AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"})
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~!&$])")
 
 
@@ -31,6 +35,19 @@ def render_markdown(data: ReportData, *, links: Mapping[str, str] | None = None)
         "\n".join(f"- {_text(label)}: {_link(uri)}" for label, uri in (links or {}).items()),
     ]
     return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def web_address(uri: str) -> str | None:
+    """Where a browser can see the object at ``uri``; None for local files and stores without such a page.
+
+    Objects of Amazon S3 are shown by its console, to people who are signed in there.
+    """
+    if re.fullmatch(_WEB, uri):
+        return uri
+    found = re.fullmatch(r"s3://([^/]+)/(.+)", uri)
+    if found is None or _OTHER_S3 & os.environ.keys():
+        return None
+    return f"https://console.aws.amazon.com/s3/object/{found[1]}?prefix={quote(found[2])}"
 
 
 def _origin(data: ReportData) -> str:
@@ -67,7 +84,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]], *, align: str) ->
 
 
 def _link(uri: str, name: str | None = None) -> str:
-    if re.fullmatch(r"https?://[^\s()<>\"|]+", uri):
+    if re.fullmatch(_WEB, uri):
         return f"[{_text(name or uri)}]({uri})"
     return _code(uri)
 

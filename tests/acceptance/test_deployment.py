@@ -1,10 +1,14 @@
-"""deployments/prefect.yaml as its users run it: a server, a worker, runs started as the UI starts them."""
+"""deployments/ as its users run it: a server, a worker, runs started, stopped and resumed as the UI does."""
 
 from __future__ import annotations
 
 import json
+import re
+import shlex
+import threading
 import time
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +17,9 @@ import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from blocks import ObjectStoreCredentials, ResultStore
-from dray.store import JobState, open_store
+from dray.store import Job, JobState, open_store
 from tests.support.command import CANARY, committed, write_requests
-from tests.support.prefect_server import PrefectServer, prefect_server
+from tests.support.prefect_server import ROOT, PrefectServer, prefect_server
 
 pytestmark = pytest.mark.acceptance
 
@@ -23,21 +27,32 @@ SECRET = "canary-51c8-secret"
 RUN_SECONDS = 240.0
 CANCEL_SECONDS = 30.0  # Prefect's worker kills what has not ended by then
 SHARD = "shard 0"
+AWAY_SECONDS = 60.0
+
+
+def documented() -> list[list[str]]:
+    """The commands of deployments/README.md that set a fresh server up, in their order."""
+    text = (ROOT / "deployments" / "README.md").read_text()
+    block = text.split("```bash\n", 1)[1].split("```", 1)[0]
+    return [shlex.split(line, comments=True)[1:] for line in block.splitlines()]
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[PrefectServer]:
-    """Deployed as deployments/README.md says: a worker that makes its pool, then ``prefect deploy``."""
+    """A fresh server, set up as deployments/README.md says."""
     with prefect_server() as server:
-        server.worker = server.start("worker", "worker", "start", "--pool", "dray", "--type", "process")
-        until(lambda: any(pool["name"] == "dray" for pool in server.post("/work_pools/filter")), 60)
-        server.cli("deploy", "--all", "--prefect-file", "deployments/prefect.yaml")
+        for command in documented():
+            if command[:2] == ["worker", "start"]:
+                server.worker = server.start("worker", *command)
+            elif command[:2] != ["deployment", "run"]:
+                server.cli(*command)
+        assert server.worker is not None
         yield server
 
 
-def start(server: PrefectServer, parameters: dict[str, Any]) -> str:
+def start(server: PrefectServer, parameters: dict[str, Any], deployment_name: str = "tickets") -> str:
     """A custom run, as the UI's form asks for it; gives its id."""
-    deployment = server.get("/deployments/name/batch-inference/tickets")
+    deployment = server.get(f"/deployments/name/batch-inference/{deployment_name}")
     body = {
         "parameters": deployment["parameters"] | parameters,
         "state": {"type": "SCHEDULED"},
@@ -59,12 +74,33 @@ def processes(server: PrefectServer) -> list[psutil.Process]:
     return psutil.Process(server.worker.pid).children(recursive=True)
 
 
+def ask(server: PrefectServer, run_id: str, state: str, name: str, **details: Any) -> None:
+    """What a button of the run's page does."""
+    body = {"state": {"type": state, "name": name, "state_details": details}}
+    answer = server.post(f"/flow_runs/{run_id}/set_state", body)
+    assert answer["status"] == "ACCEPT", answer
+
+
+def job_of(output: Path) -> Job:
+    with open_store(f"sqlite:///{output / 'dray.db'}", create=False) as store:
+        return store.get_job("job")
+
+
+def slow(seconds_per_token: float = 0.2) -> dict[str, Any]:
+    """Engine options: 16 rows of 8 tokens at a time."""
+    return {
+        "name": "simulated",
+        "arguments": {"seconds_per_token": seconds_per_token, "max_num_seqs": 16},
+        "shard_rows": 40,
+    }
+
+
 def cancel(server: PrefectServer, run_id: str) -> dict[str, Any]:
     """Cancel as the UI does; gives the run once it has ended and nothing of it is left."""
     running = processes(server)
     assert any("raylet" in process.name() for process in running)
     began = time.monotonic()
-    server.post(f"/flow_runs/{run_id}/set_state", {"state": {"type": "CANCELLING", "name": "Cancelling"}})
+    ask(server, run_id, "CANCELLING", "Cancelling")
     run = server.wait_for(run_id, CANCEL_SECONDS)
     left = CANCEL_SECONDS - (time.monotonic() - began)
     until(lambda: not any(process.is_running() for process in [*running, *processes(server)]), left)
@@ -89,28 +125,78 @@ def events(server: PrefectServer) -> list[dict[str, Any]]:
     return found
 
 
+def errors_in_log(server: PrefectServer, run_id: str) -> list[str]:
+    return [line["message"] for line in of_run(server, "logs", run_id) if line["level"] >= 40]
+
+
 def states(server: PrefectServer, run_id: str) -> list[str]:
     return [state["name"] for state in server.get(f"/flow_run_states/?flow_run_id={run_id}")]
 
 
-def test_the_deployment_is_as_the_file_says(server: PrefectServer) -> None:
-    deployment = server.get("/deployments/name/batch-inference/tickets")
+@pytest.mark.parametrize("name", ["tickets", "tickets-csv"])
+def test_the_deployments_are_as_the_file_says(server: PrefectServer, name: str) -> None:
+    deployment = server.get(f"/deployments/name/batch-inference/{name}")
     assert deployment["entrypoint"] == "flows.batch_inference.batch_inference"
     assert deployment["work_pool_name"] == "dray"
-    assert deployment["global_concurrency_limit"]["limit"] == 1
+    assert deployment["global_concurrency_limit"] is None
     assert deployment["enforce_parameter_schema"]
     (schedule,) = deployment["schedules"]
     assert (schedule["slug"], schedule["active"]) == ("nightly", False)
     (step,) = deployment["pull_steps"]
     (place,) = step.values()
-    assert Path(place["directory"]) == Path(__file__).parents[2]
+    assert Path(place["directory"]) == ROOT
     # A run is refused at once, not on the worker, when the form's values do not fit.
     with pytest.raises(AssertionError, match=r"409|422"):
-        start(server, {"engine": {"name": "no-such-engine"}})
+        start(server, {"engine": {"name": "no-such-engine"}}, name)
 
 
-def test_a_run_started_as_the_ui_does(server: PrefectServer, tmp_path: Path) -> None:
-    requests = write_requests(tmp_path / "requests.jsonl", 50)
+class Notified:
+    """What a webhook was sent."""
+
+    def __init__(self) -> None:
+        self.bodies: list[str] = []
+        bodies = self.bodies
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                bodies.append(self.rfile.read(int(self.headers["Content-Length"])).decode())
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}/"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture(scope="module")
+def notified(server: PrefectServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notified]:
+    """Both automations of deployments/automations, the second with a webhook's block."""
+    from prefect.blocks.notifications import CustomWebhookNotificationBlock
+
+    webhook = Notified()
+    with temporary_settings({PREFECT_API_URL: f"{server.url}/api"}):
+        block = CustomWebhookNotificationBlock(
+            name="webhook", url=webhook.url, json_data={"subject": "{{subject}}", "body": "{{body}}"}
+        )
+        document = block.save("webhook", overwrite=True)
+    text = (ROOT / "deployments" / "automations" / "notify.yaml").read_text()
+    filled = tmp_path_factory.mktemp("automations") / "notify.yaml"
+    filled.write_text(re.sub(r"00000000-0000-0000-0000-000000000000", str(document), text))
+    server.cli("automation", "create", "--from-file", "deployments/automations/resume.yaml")
+    server.cli("automation", "create", "--from-file", str(filled))
+    yield webhook
+    webhook.close()
+
+
+def test_a_run_started_as_the_ui_does(server: PrefectServer, notified: Notified, tmp_path: Path) -> None:
+    requests = write_requests(tmp_path / "requests.jsonl", 50, words={3: "bad", 30: "bad"})
     database = tmp_path / f"{SECRET}.db"
     with temporary_settings({PREFECT_API_URL: f"{server.url}/api"}):
         ResultStore(url=f"sqlite:///{database}").save("results", overwrite=True)
@@ -122,7 +208,8 @@ def test_a_run_started_as_the_ui_does(server: PrefectServer, tmp_path: Path) -> 
         {
             "input": str(requests),
             "output": str(output),
-            "engine": {"name": "simulated"},
+            "job_id": "Job_1",
+            "engine": {"name": "simulated", "arguments": {"error_on": "bad"}},
             "store": "block:results",
             "objects": "block:objects",
         },
@@ -130,8 +217,9 @@ def test_a_run_started_as_the_ui_does(server: PrefectServer, tmp_path: Path) -> 
     run = server.wait_for(run_id, RUN_SECONDS)
 
     assert run["state_type"] == "COMPLETED", server.log("worker")[-5000:]
+    assert run["state"]["message"] == "48 done, 2 failed"
     rows = [json.loads(line) for line in (output / "output.jsonl").read_text().splitlines()]
-    assert [row["custom_id"] for row in rows] == [f"row-{n}" for n in range(50)]
+    assert [row["custom_id"] for row in rows] == [f"row-{n}" for n in range(50) if n not in (3, 30)]
     assert (output / "report.html").stat().st_size > 10_000
     until(lambda: not processes(server), 15)
 
@@ -141,9 +229,11 @@ def test_a_run_started_as_the_ui_does(server: PrefectServer, tmp_path: Path) -> 
     assert set(names.values()) == {"Completed"}
 
     artifacts = {item["key"]: item for item in of_run(server, "artifacts", run_id)}
-    assert float(artifacts["batch-progress"]["data"]) == 100.0
-    assert "Every one of the 50 rows has an answer" in artifacts["batch-report"]["data"]
-    assert "report.html" in artifacts["batch-report-html"]["data"]
+    progress, report = sorted(artifacts)
+    assert re.fullmatch(r"job-1-[0-9a-f]{8}-progress", progress)
+    assert float(artifacts[progress]["data"]) == 100.0
+    assert report == progress.replace("progress", "report")
+    assert f"HTML report: `{output / 'report.html'}`" in artifacts[report]["data"]
 
     messages = [line["message"] for line in of_run(server, "logs", run_id)]
     assert any("50 of 50 rows" in message for message in messages)
@@ -151,51 +241,141 @@ def test_a_run_started_as_the_ui_does(server: PrefectServer, tmp_path: Path) -> 
     said = "[replica-0] dray.engine"
     assert any(message.startswith(said) for message in messages)  # from the replica's actor
 
+    until(lambda: any("dray.job.error-share" in body for body in notified.bodies), 30)
+    found = events(server)
+    ours = {
+        event["event"]: event
+        for event in found
+        if event["resource"]["prefect.resource.id"] == "dray.job.Job_1"
+    }
+    assert set(ours) == {"dray.job.started", "dray.job.error-share", "dray.job.completed"}
+    assert ours["dray.job.error-share"]["payload"]["failed"] == 2
+    assert ours["dray.job.completed"]["payload"]["done"] == 48
+    for event in ours.values():
+        related = {one["prefect.resource.role"]: one["prefect.resource.id"] for one in event["related"]}
+        assert related["flow-run"] == f"prefect.flow-run.{run_id}"
+        assert "deployment" in related
+
     blocks = server.post("/block_documents/filter")
-    seen = [run, tasks, artifacts, messages, events(server), blocks, server.log("worker")]
+    seen = [run, tasks, artifacts, messages, found, blocks, notified.bodies, server.log("worker")]
     shown = [json.dumps(item) for item in seen]
     assert run_id in shown[4]  # the events of this run are there to be looked through
     assert not [n for n, text in enumerate(shown) if CANARY in text or SECRET in text]
 
 
-def test_a_cancel_in_the_ui_keeps_what_is_finished(server: PrefectServer, tmp_path: Path) -> None:
-    requests = write_requests(tmp_path / "requests.jsonl", 400)
+def test_suspend_resume_cancel_and_retry_do_what_they_say(server: PrefectServer, tmp_path: Path) -> None:
+    requests = write_requests(tmp_path / "requests.jsonl", 240)
     output = tmp_path / "out"
-    slow = {"name": "simulated", "arguments": {"seconds_per_token": 0.2, "max_num_seqs": 16}}
-    parameters = {"input": str(requests), "output": str(output), "job_id": "job"}
-    run_id = start(server, parameters | {"engine": slow})
+    run_id = start(server, {"input": str(requests), "output": str(output), "job_id": "job", "engine": slow()})
     until(lambda: committed(output) >= 16, RUN_SECONDS)
 
-    run = cancel(server, run_id)
-
-    assert (run["state_type"], run["state_name"]) == ("CANCELLED", "Cancelled")
-    assert not {"Crashed", "Failed"} & set(states(server, run_id))
-    shards = {t["name"]: t["state_name"] for t in of_run(server, "task runs", run_id) if t["name"] == SHARD}
-    assert shards == {SHARD: "Stopped"}
-    messages = [line["message"] for line in of_run(server, "logs", run_id)]
-    assert not [message for message in messages if "exited with status code" in message]
+    ask(server, run_id, "PAUSED", "Suspended", pause_reschedule=True)
+    until(lambda: not processes(server), CANCEL_SECONDS)
+    assert server.get(f"/flow_runs/{run_id}")["state_name"] == "Suspended"
     kept = committed(output)
-    assert 16 <= kept < 400
-    with open_store(f"sqlite:///{output / 'dray.db'}", create=False) as store:
-        assert store.get_job("job").state is JobState.CANCELLED
+    assert 16 <= kept < 240
+    job = job_of(output)
+    assert (job.state, job.driver) == (JobState.PAUSED, None)
+    assert job.reason == "suspended in Prefect"
 
-    again = start(server, parameters | {"engine": {"name": "simulated"}, "resume": True})
-    assert server.wait_for(again, RUN_SECONDS)["state_type"] == "COMPLETED", server.log("worker")[-5000:]
-    assert len((output / "output.jsonl").read_text().splitlines()) == 400
-    with open_store(f"sqlite:///{output / 'dray.db'}", create=False) as store:
-        counts = store.get_job("job").summary["result"]["counts"]
-    assert counts == {"total": 400, "done": 400, "failed": 0, "skipped": kept}
+    server.post(f"/flow_runs/{run_id}/resume")
+    until(lambda: committed(output) >= kept + 16, RUN_SECONDS)
+    run = cancel(server, run_id)
+    assert (run["state_type"], run["state_name"]) == ("CANCELLED", "Cancelled")
+    shards = {t["name"]: t["state_name"] for t in of_run(server, "task runs", run_id) if t["name"] == SHARD}
+    assert set(shards.values()) <= {"Completed", "Stopped"}
+    more = committed(output)
+    assert kept < more < 240
+    assert job_of(output).state is JobState.CANCELLED
+
+    ask(server, run_id, "SCHEDULED", "AwaitingRetry")
+    run = server.wait_for(run_id, RUN_SECONDS)
+    assert run["state_type"] == "COMPLETED", server.log("worker")[-5000:]
+    assert run["state"]["message"] == f"240 done, 0 failed ({more:,} were finished before)"
+    assert len((output / "output.jsonl").read_text().splitlines()) == 240
+    assert job_of(output).summary["result"]["counts"] == {
+        "total": 240, "done": 240, "failed": 0, "skipped": more,
+    }  # fmt: skip
+    assert not {"Crashed", "Failed"} & set(states(server, run_id))
+    assert errors_in_log(server, run_id) == []
+    until(lambda: not open_tasks(server, run_id), 10)
 
 
-def test_a_cancel_while_the_engines_start(server: PrefectServer, tmp_path: Path) -> None:
+def open_tasks(server: PrefectServer, run_id: str) -> list[str]:
+    """The tasks of the run that its page shows as not ended."""
+    ended = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
+    return [task["name"] for task in of_run(server, "task runs", run_id) if task["state_type"] not in ended]
+
+
+def test_dray_cancel_leaves_no_error_behind(server: PrefectServer, tmp_path: Path) -> None:
     requests = write_requests(tmp_path / "requests.jsonl", 5)
     output = tmp_path / "out"
-    slow = {"name": "simulated", "arguments": {"start_seconds": 300}}
-    run_id = start(server, {"input": str(requests), "output": str(output), "job_id": "job", "engine": slow})
+    starting = {"name": "simulated", "arguments": {"start_seconds": 300}}
+    run_id = start(
+        server, {"input": str(requests), "output": str(output), "job_id": "job", "engine": starting}
+    )
     until(lambda: any(process.name() == "ray::Replica" for process in processes(server)), RUN_SECONDS)
 
-    run = cancel(server, run_id)
+    with open_store(f"sqlite:///{output / 'dray.db'}", create=False) as store:
+        store.request_cancel("job")
+    run = server.wait_for(run_id, CANCEL_SECONDS)
 
     assert (run["state_type"], run["state_name"]) == ("CANCELLED", "Cancelled")
-    with open_store(f"sqlite:///{output / 'dray.db'}", create=False) as store:
-        assert store.get_job("job").state is JobState.CANCELLED
+    assert (
+        run["state"]["message"]
+        == "0 done, 0 failed of 5, all kept; `dray resume` or a retry goes on, `dray export` writes them"
+    )
+    until(lambda: not processes(server), CANCEL_SECONDS)
+    assert errors_in_log(server, run_id) == []
+    assert job_of(output).state is JobState.CANCELLED
+
+
+def test_a_schedule_fires_and_its_run_completes(server: PrefectServer, tmp_path: Path) -> None:
+    table = tmp_path / "in.csv"
+    table.write_text("id,text\na,hello\nb,good day\n")
+    deployment = server.get("/deployments/name/batch-inference/tickets-csv")
+    path = f"/deployments/{deployment['id']}"
+    parameters = {"input": str(table), "output": str(tmp_path / "out"), "engine": {"name": "simulated"}}
+    schedule = {"schedule": {"interval": 15}, "active": True, "parameters": parameters}
+    (made,) = server.post(f"{path}/schedules", [schedule])
+    ours = {"deployments": {"id": {"any_": [deployment["id"]]}}}
+    runs: list[dict[str, Any]] = []
+
+    def completed() -> bool:
+        nonlocal runs
+        runs = server.post("/flow_runs/filter", ours)
+        return any(run["state_type"] == "COMPLETED" for run in runs)
+
+    until(completed, RUN_SECONDS)
+    server.delete(f"{path}/schedules/{made['id']}")
+    assert all(run["auto_scheduled"] for run in runs)
+    assert not any(run["state_type"] in ("FAILED", "CRASHED") for run in runs)
+    assert len((tmp_path / "out" / "output.jsonl").read_text().splitlines()) == 2
+
+
+def test_prefects_server_comes_and_goes(server: PrefectServer, tmp_path: Path) -> None:
+    """Restarted three times, and away for a minute in which the job ends."""
+    requests = write_requests(tmp_path / "requests.jsonl", 480)
+    output = tmp_path / "out"
+    run_id = start(server, {"input": str(requests), "output": str(output), "job_id": "job", "engine": slow()})
+    for rows in (16, 96):
+        until(lambda rows=rows: committed(output) >= rows, RUN_SECONDS)  # type: ignore[misc]
+        server.go_away()
+        server.come_back()
+    until(lambda: committed(output) >= 176, RUN_SECONDS)
+    server.go_away()
+    time.sleep(AWAY_SECONDS)
+    until(lambda: committed(output) == 480, RUN_SECONDS)
+    server.come_back()
+
+    run = server.wait_for(run_id, RUN_SECONDS)
+    assert run["state_type"] == "COMPLETED", server.log("worker")[-5000:]
+    assert run["state"]["message"] == "480 done, 0 failed"
+    assert len((output / "output.jsonl").read_text().splitlines()) == 480
+    assert open_tasks(server, run_id) == []
+    artifacts = {item["key"]: item for item in of_run(server, "artifacts", run_id)}
+    assert set(artifacts) == {"job-progress", "job-report"}
+    assert float(artifacts["job-progress"]["data"]) == 100.0
+    assert not {"Crashed", "Failed"} & set(states(server, run_id))
+    # The worker is there for the next one.
+    until(lambda: not processes(server), 15)

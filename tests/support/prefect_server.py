@@ -19,6 +19,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 START_SECONDS = 120.0  # the first start of a home writes the whole schema
+ANSWER_SECONDS = 90.0  # Prefect's server on SQLite waits 60 s for a lock of its own, and all calls with it
 FINAL = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
 
 
@@ -30,14 +31,13 @@ class PrefectServer:
         self.port = _free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.environment = _environment(home, self.url, ui=ui)
+        self._server: subprocess.Popen[bytes] | None = None
         self.worker: subprocess.Popen[bytes] | None = None
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> PrefectServer:
-        address = ["--host", "127.0.0.1", "--port", str(self.port)]
-        server = self.start("server", "server", "start", *address)
         try:
-            _wait(lambda: self._healthy(server), START_SECONDS, "Prefect's server answers")
+            self.come_back()
         except BaseException:
             self.close()
             raise
@@ -45,6 +45,19 @@ class PrefectServer:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def come_back(self) -> None:
+        """Start the server, on the database that is there; returns when it answers."""
+        address = ["--host", "127.0.0.1", "--port", str(self.port)]
+        server = self._server = self.start("server", "server", "start", *address)
+        _wait(lambda: self._healthy(server), START_SECONDS, "Prefect's server answers")
+
+    def go_away(self) -> None:
+        """Stop the server; what was started with it goes on."""
+        assert self._server is not None
+        stop(self._server)
+        self._processes.remove(self._server)
+        self._server = None
 
     def close(self) -> None:
         """End what was started, the last first."""
@@ -92,6 +105,10 @@ class PrefectServer:
         """POST, as the UI does."""
         return self._call("POST", path, body or {})
 
+    def delete(self, path: str) -> None:
+        """DELETE, as the UI does."""
+        self._call("DELETE", path, None)
+
     def pages(self, path: str, body: dict[str, Any]) -> list[Any]:
         """All items of a filter, 200 a page."""
         found: list[Any] = []
@@ -137,7 +154,7 @@ def _answer(request: urllib.request.Request, tries: int = 10) -> bytes:
     """The body of the answer; Prefect on SQLite says 503 while its database is locked, as the UI knows."""
     for left in reversed(range(tries)):
         try:
-            with urllib.request.urlopen(request, timeout=30) as answer:
+            with urllib.request.urlopen(request, timeout=ANSWER_SECONDS) as answer:
                 body: bytes = answer.read()
                 return body
         except urllib.error.HTTPError as error:

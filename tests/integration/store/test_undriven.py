@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from dray.cli.jobs import cancel_job
 from dray.cli.status import show_status
-from dray.errors import FencedError
+from dray.errors import FencedError, JobPausedError
 from dray.job.driver import driver_name
 from dray.job.driverless import cancel_or_ask, no_driver
+from dray.job.heeding import Heed
 from dray.store import JobState, ShardState, Store
 from tests.support.stores import FakeClock, outcome, ready_job
 
@@ -112,6 +115,13 @@ def test_a_pause_comes_too_late_for_a_job_that_is_being_finished(store: Store) -
     store.release_job(lease)
     with pytest.raises(FencedError):
         store.pause_job(lease, reason="suspended")
+
+
+def test_a_pause_is_heard_by_whatever_waits(store: Store, store_url: str) -> None:
+    store.pause_job(ready_job(store), reason="suspended in Prefect")
+    job: Any = SimpleNamespace(job_id="job", settings=SimpleNamespace(store_url=store_url))
+    with Heed(job) as heed, pytest.raises(JobPausedError, match=r"^suspended in Prefect$"):
+        heed.look()
 
 
 def test_the_commands_say_it(store: Store, store_url: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,9 +40,10 @@ from dray.requests.spool import read_shard
 from dray.requests.tables import query_rows
 from dray.spot.causes import STORE_PATIENCE
 from dray.store import JobState, ReplicaRow, ReplicaState, Store, clock, open_store
-from tasks import stopping
+from tasks import heeding as page
 from tasks.infer_shard import ShardWork, _backoffs, infer_shard
 from tasks.patience import SpoolWatch
+from tasks.prefect_run import Wish
 from tasks.retrying import NO_WAIT_VARIABLE, Backoff
 from tests.support.postgres import PostgresServer
 from tests.support.s3_emulator import EmulatorProcess
@@ -126,10 +127,11 @@ def test_ingest_hears_a_cancel_on_prefects_page(
 ) -> None:
     """A run without a worker is told by nobody: it looks itself."""
     job = open_one()
-    monkeypatch.setattr(stopping, "PAGE_LOOK_EVERY", 0.1)
-    monkeypatch.setattr(stopping, "is_cancelled", lambda _: reading.is_set())
-    with pytest.raises(CancelledError):
-        stopping.stoppable(job, lambda: ingest_job(job, replicas=1), stopping.PageCancel(job).look)
+    monkeypatch.setattr(page, "ASK_EVERY", 0.1)
+    monkeypatch.setattr(page, "get_run_logger", lambda: logging.getLogger("test"))
+    monkeypatch.setattr(page, "_asked", lambda: Wish.CANCEL if reading.is_set() else None)
+    with page.heeding(job), pytest.raises(CancelledError):
+        ingest_job(job, replicas=1)
 
 
 def test_ingest_hears_that_its_time_is_over(open_one: Open, reading: threading.Event) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import importlib
 import inspect
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,6 @@ import pytest
 import yaml
 from prefect import Flow
 from prefect.cli.deploy._models import (
-    ConcurrencyLimitSpec,
     DeploymentConfig,
     PrefectYamlModel,
     RawScheduleConfig,
@@ -53,7 +54,7 @@ def test_prefect_knows_every_key_of_the_file() -> None:
 def test_prefect_knows_every_key_of_a_deployment(deployment: dict[str, Any]) -> None:
     unknown = unknown_keys(deployment, DeploymentConfig)
     unknown |= unknown_keys(deployment["work_pool"], WorkPoolConfig)
-    unknown |= unknown_keys(deployment["concurrency_limit"], ConcurrencyLimitSpec)
+    assert "concurrency_limit" not in deployment  # its slot crashes a run while the server is away
     for schedule in deployment["schedules"]:
         unknown |= unknown_keys(schedule, RawScheduleConfig)
     assert unknown == set()
@@ -92,6 +93,17 @@ def test_its_schedules_wait_to_be_turned_on(deployment: dict[str, Any]) -> None:
 def test_its_inputs_are_in_the_repository(deployment: dict[str, Any]) -> None:
     for name in ("input", "model"):
         assert (ROOT / deployment["parameters"][name]).exists()
+
+
+def test_the_csv_file_holds_tickets_of_the_batch_file() -> None:
+    folder = ROOT / "examples" / "tickets"
+    with (folder / "tickets.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    lines = (folder / "requests.jsonl").read_text().splitlines()[: len(rows)]
+    requests = [json.loads(line) for line in lines]
+    assert len(rows) == 200
+    assert [row["id"] for row in rows] == [one["custom_id"] for one in requests]
+    assert [row["text"] for row in rows] == [one["body"]["messages"][0]["content"] for one in requests]
 
 
 def test_pull_steps_are_prefects_and_take_what_they_are_given() -> None:

@@ -24,7 +24,9 @@ def test_seconds() -> None:
     assert f"**shard lease** ({SHARD_TTL:.0f} s, renewed every {RENEW_EVERY:.0f} s)" in INTERRUPTIONS
 
 
-@pytest.mark.parametrize("name", ["README.md", "SECURITY.md", "docs/interruptions.md", "docs/weights.md"])
+@pytest.mark.parametrize(
+    "name", ["README.md", "SECURITY.md", "docs/interruptions.md", "docs/prefect.md", "docs/weights.md"]
+)
 def test_options_of_run_that_are_named_exist(name: str) -> None:
     commands = (("run",), ("status",), ("export",), ("resume",), ("jobs", "delete"))
     known = {option for command in commands for option in _options(*command)}

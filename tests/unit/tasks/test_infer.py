@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from uuid import uuid4
 
 import pytest
 from prefect.states import Crashed
@@ -53,7 +54,7 @@ def _tasks(url: str, lease: JobLease, shards: list[Shard], *, lanes: int = 1) ->
 def _crash(tasks: ShardTasks, shard: Shard) -> None:
     """The worker process of a shard's task died."""
     reference: Any = object()
-    future = SimpleNamespace(wait=lambda: None, state=Crashed())
+    future = SimpleNamespace(wait=lambda: None, state=Crashed(), task_run_id=uuid4())
     tasks._running[reference] = (future, shard)
     tasks._take(reference)
 

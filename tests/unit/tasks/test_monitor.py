@@ -81,7 +81,7 @@ class _Watched:
             no_place_for_tasks=lambda: self.no_place,
         )
         noticing = SimpleNamespace(look=called("noticed"), record=called("recorded", of_store=True))
-        ledger = SimpleNamespace(take_told=list, failure=None)
+        ledger = SimpleNamespace(take_told=list, take_lost=list, failure=None)
         job: Any = SimpleNamespace(job_id="j", lease=SimpleNamespace(ttl=60.0), due=None)
         self.monitor = Monitor(job, pool, ledger, noticing)  # type: ignore[arg-type]
 

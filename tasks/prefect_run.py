@@ -1,0 +1,94 @@
+"""What Prefect knows of this flow run: how it was started, and what people have asked of it there."""
+
+from __future__ import annotations
+
+import os
+import time
+from enum import Enum
+from uuid import UUID
+
+from prefect import runtime
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import State
+from prefect.context import FlowRunContext
+from prefect.settings import PREFECT_CLIENT_MAX_RETRIES
+
+_RUNNER_MARK = "PREFECT__ENABLE_CANCELLATION_AND_CRASHED_HOOKS"
+_LOOK_EVERY = 1.0
+
+
+class Wish(Enum):
+    """What somebody asked of the run, in Prefect's UI or through its API."""
+
+    CANCEL = "cancel"
+    SUSPEND = "suspend"
+
+
+def has_process_to_itself() -> bool:
+    """Whether Prefect's worker, or ``serve``, started this process for this one flow run.
+
+    It then takes an exit code above 0 for a crash, and writes that into the run's log.
+    """
+    context = FlowRunContext.get()
+    if context is None or context.flow_run is None or context.flow_run.parent_task_run_id is not None:
+        return False
+    return os.environ.get(_RUNNER_MARK, "true").lower() == "false"
+
+
+def of_deployment() -> bool:
+    """Whether the run is one of a deployment's, which can be suspended and resumed."""
+    context = FlowRunContext.get()
+    return context is not None and context.flow_run is not None and context.flow_run.deployment_id is not None
+
+
+def suspension() -> State | None:
+    """The state of a suspension that Prefect's engine in this process has heard of, without a call."""
+    context = FlowRunContext.get()
+    return None if context is None else context.flow_run_suspension_request.get_state()
+
+
+def state_of_run() -> State | None:
+    """The run's state as Prefect's server has it.
+
+    Raises:
+        Exception: the API does not answer; tried once, without its client's patience.
+    """
+    with get_client(sync_client=True) as client:
+        return client.read_flow_run(UUID(str(runtime.flow_run.id))).state
+
+
+def wish_in(state: State | None) -> Wish | None:
+    """What people want of a run in this state."""
+    if state is None:
+        return None
+    if state.is_cancelling() or state.is_cancelled():
+        return Wish.CANCEL
+    return Wish.SUSPEND if state.is_paused() else None
+
+
+def is_cancelled() -> bool:
+    """Whether somebody cancelled the run; where its API is away, what its worker said when it ended us."""
+    try:
+        return wish_in(state_of_run()) is Wish.CANCEL
+    except Exception:  # noqa: BLE001  whatever the API's trouble is, the run has to end
+        from prefect._internal.control_listener import get_intent
+
+        return get_intent() == "cancel"
+
+
+def wait_for_api() -> bool:
+    """Wait until the API answers, for about as long as Prefect's client tries one call.
+
+    Calls on a new client do not wait for a server that is being restarted. Two to the power of
+    ``PREFECT_CLIENT_MAX_RETRIES`` + 1 seconds: a minute by default, four with 7.
+    """
+    deadline = time.monotonic() + 2.0 ** (PREFECT_CLIENT_MAX_RETRIES.value() + 1)
+    while True:
+        try:
+            state_of_run()
+        except Exception:  # noqa: BLE001  see above
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_LOOK_EVERY)
+        else:
+            return True

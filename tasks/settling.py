@@ -1,0 +1,88 @@
+"""At the end of a run, no task of it is left "Running" in Prefect.
+
+Tasks tell Prefect of their states by events. An event that is sent while Prefect's server is away, or just
+before it is restarted, is lost.
+"""
+
+from __future__ import annotations
+
+import time
+from uuid import UUID
+
+from prefect import get_run_logger
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterId,
+    TaskRunFilter,
+    TaskRunFilterState,
+    TaskRunFilterStateType,
+)
+from prefect.client.schemas.objects import State, StateType, TaskRun
+from prefect.context import FlowRunContext
+from prefect.states import Completed
+
+from tasks.flushing import flush_prefect
+
+_SECONDS = 5.0  # for events that are on their way
+_LOOK_EVERY = 0.5
+_PAGE = 200
+
+_OPEN = [StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING]
+_UNKNOWN = "it ended while Prefect's server was away; dray's store knows how"
+
+_ends: dict[UUID, State] = {}  # how the shard tasks of this process's runs ended
+
+
+def note_end(task_run: UUID, state: State) -> None:
+    """A task of this process's run has ended so."""
+    _ends[task_run] = state
+
+
+def settle_tasks() -> None:
+    """Set the state of each task of this run that has ended, and of which Prefect has not heard."""
+    context = FlowRunContext.get()
+    if context is None or context.flow_run is None:
+        return
+    flush_prefect()
+    try:
+        with get_client(sync_client=True) as client:
+            left = _left(client, context.flow_run.id)
+            for task_run in left:
+                client.set_task_run_state(task_run.id, _end_of(task_run), force=True)
+    except Exception as error:  # noqa: BLE001  states are for people; no job depends on one
+        get_run_logger().warning("states of tasks are not in Prefect: %s", type(error).__name__)
+        return
+    if left:
+        get_run_logger().info("told Prefect how %d tasks ended while its server was away", len(left))
+
+
+def _left(client: SyncPrefectClient, flow_run: UUID) -> list[TaskRun]:
+    """Tasks that Prefect takes for unfinished, once nothing that was sent can change that."""
+    deadline = time.monotonic() + _SECONDS
+    while (found := _unfinished(client, flow_run)) and time.monotonic() < deadline:
+        time.sleep(_LOOK_EVERY)
+    return found
+
+
+def _unfinished(client: SyncPrefectClient, flow_run: UUID) -> list[TaskRun]:
+    found: list[TaskRun] = []
+    while True:
+        page = client.read_task_runs(
+            flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[flow_run])),
+            task_run_filter=TaskRunFilter(
+                state=TaskRunFilterState(name=None, type=TaskRunFilterStateType(any_=_OPEN))
+            ),
+            limit=_PAGE,
+            offset=len(found),
+        )
+        found += page
+        if len(page) < _PAGE:
+            return found
+
+
+def _end_of(task_run: TaskRun) -> State:
+    known = _ends.get(task_run.id)
+    if known is None:
+        return Completed(name="Ended", message=_UNKNOWN)
+    return State(type=known.type, name=known.name, message=known.message)

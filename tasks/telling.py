@@ -1,0 +1,159 @@
+"""Tell Prefect how a job began and ended: events, state messages, artifacts, no task left running."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+from uuid import UUID
+
+from prefect import get_run_logger, runtime
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import State
+from prefect.exceptions import Abort, Pause, TerminationSignal
+from prefect.states import Cancelled, Completed
+
+from dray.errors import StoreError
+from dray.job.finalising import JobResult
+from dray.job.opening import OpenJob, reopen
+from dray.store import JobState
+from tasks.events import tell_of_job
+from tasks.flushing import flush_prefect
+from tasks.heeding import SUSPENDED
+from tasks.opening import Declined
+from tasks.page import show_report
+from tasks.patience import SHORT_PATIENCE
+from tasks.prefect_run import has_process_to_itself, of_deployment, wait_for_api
+from tasks.settling import settle_tasks
+
+
+@contextmanager
+def told(job: OpenJob) -> Iterator[None]:
+    """Tell that the job began, and, if the block does not end well, how it ended."""
+    settings = job.settings
+    tell_of_job(
+        job.job_id,
+        "started",
+        {
+            "resumed": job.resumed,
+            "finished": job.skipped,
+            "engine": settings.engine,
+            "output": settings.output,
+        },
+    )
+    try:
+        yield
+    except TerminationSignal:
+        _tell_end(job)
+        raise  # there are seconds left: Prefect's worker kills what has not ended
+    except (Exception, Pause):
+        _tell_end(job)
+        if of_deployment() and wait_for_api():
+            settle_tasks()
+        raise
+
+
+def ended(job: OpenJob, result: JobResult) -> State[Any]:
+    """Show the report, and give the run's state, whose message says what came of the rows.
+
+    Waits for a server of Prefect's that is being restarted: what is told in between would be lost.
+    """
+    there = wait_for_api()
+    if there:
+        show_report(job, result)
+    else:
+        get_run_logger().warning("Prefect's server does not answer: the report is not in its UI")
+    tell_of_job(job.job_id, result.state, _figures(result))
+    if there and of_deployment():
+        settle_tasks()
+    message = message_of(result)
+    if result.state == JobState.CANCELLED:
+        return _cancelled(message)
+    name = "Expired" if result.state == JobState.EXPIRED else "Completed"
+    return Completed(name=name, message=message, data=result)
+
+
+def message_of(result: JobResult) -> str:
+    """What came of the rows, in one line."""
+    counts = result.counts
+    told = f"{counts['done']:,} done, {counts['failed']:,} failed"
+    if counts["skipped"]:
+        told += f" ({counts['skipped']:,} were finished before)"
+    if result.state == JobState.EXPIRED:
+        return f"its time is over: {told} of {counts['total']:,}"
+    if result.state == JobState.CANCELLED:
+        told += f" of {counts['total']:,}, all kept"
+        return f"{told}; `dray resume` or a retry goes on, `dray export` writes them"
+    return told
+
+
+def declined(found: Declined) -> State[Any]:
+    """The state of a run that has nothing to do."""
+    return _cancelled(found.reason) if found.cancelled else Completed(name="Skipped", message=found.reason)
+
+
+def cancelled(job: OpenJob, message: str) -> State[Any]:
+    """The state of a run whose job was cancelled before there was anything to write."""
+    there = wait_for_api()
+    _tell_end(job)
+    if there and of_deployment():
+        settle_tasks()
+    return _cancelled(message)
+
+
+def _cancelled(message: str) -> State[Any]:
+    """The state of a cancelled run.
+
+    Returned to Prefect's engine it becomes an error there. In a process that Prefect's worker started, that
+    would be a traceback and a "crash" in the log of a run that ended as it should: there the state is set
+    here, and the run left as one that Prefect has ended.
+    """
+    state: State[Any] = Cancelled(message=message)
+    if not has_process_to_itself():
+        return state
+    try:
+        with get_client(sync_client=True) as client:
+            client.set_flow_run_state(UUID(str(runtime.flow_run.id)), state, force=True)
+    except Exception:  # noqa: BLE001  Prefect's API: its engine tries for longer
+        return state
+    flush_prefect()
+    left = Abort("the job was cancelled")
+    left.state = state  # type: ignore[attr-defined]  # the engine's last line in the log shows it
+    raise left
+
+
+def _figures(result: JobResult) -> dict[str, Any]:
+    return {
+        "total": result.counts["total"],
+        "done": result.counts["done"],
+        "failed": result.counts["failed"],
+        "tokens": result.tokens["prompt"] + result.tokens["completion"],
+        "seconds": round(result.seconds["total"], 1),
+        "interruptions": result.interruptions,
+        "output": result.output,
+        "report": result.report,
+    }
+
+
+def _tell_end(job: OpenJob) -> None:
+    """What the store says of a job that did not come to its end; nothing where the store is away."""
+    with suppress(StoreError), reopen(job, patience=SHORT_PATIENCE) as store:
+        kept = store.get_job(job.job_id)
+        counts = store.counts(job.job_id)
+        if not kept.state.at_rest or kept.epoch != job.lease.epoch:
+            return  # its machine is being taken away, or another driver has it
+        what = "suspended" if (kept.reason or "").startswith(SUSPENDED) else str(kept.state)
+        tell_of_job(
+            job.job_id,
+            what,
+            {
+                "reason": kept.reason,
+                "total": counts.total,
+                "done": counts.done,
+                "failed": counts.failed,
+            },
+        )
+        get_run_logger().info(
+            "job %s is %s with %s of %s rows finished, all kept",
+            job.job_id, what, f"{counts.done + counts.failed:,}", f"{counts.total:,}",
+        )  # fmt: skip
