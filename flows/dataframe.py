@@ -30,12 +30,14 @@ def batch_inference_frame(
     job_id: str | None = None,
     store: str | None = None,
     cluster: str = "local",
+    overwrite: bool = False,
 ) -> pandas.DataFrame:
     """Run every row of ``frame`` through the model, once; the result has its index and its order.
 
     Columns: custom_id, text, embedding, finish_reason, prompt_tokens, completion_tokens, response (the whole
     answer as JSON), error_code and error_message. A row has either a response or an error. The files stay in
     ``output``, a local folder; the same call again resumes the job, or reads its results without an engine.
+    ``overwrite`` takes a folder that holds the files of other rows, which is refused otherwise.
 
     Raises:
         ConfigError: ``output`` is not a local folder, or the frame or the options cannot be used.
@@ -65,6 +67,7 @@ def batch_inference_frame(
         store=store,
         cluster=cluster,
         format="parquet",
+        overwrite=overwrite,
     )
     assert isinstance(result, JobResult)  # a job that was cancelled raises instead
     return _in_order(frame, result)

@@ -114,7 +114,7 @@ def _refuse_foreign(settings: JobSettings, job_id: str, known: Job | None) -> No
         settings.output,
         Owner(job_id=job_id, identity=identity) if identity else None,
         [f"output.{settings.format}", f"errors.{settings.format}", "report.html"],
-        legacy=known is not None and not identity and known.settings.get("output") == settings.output,
+        legacy=known is not None and known.settings.get("output") == settings.output,
         options=settings.objects,
     )
 

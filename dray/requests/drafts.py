@@ -156,7 +156,7 @@ def withdraw(
 ) -> None:
     """Remove the drafts in ``folder`` of all epochs under ``older_than``; of all writers when None.
 
-    ``below`` looks into the folders in it too.
+    ``below`` looks into the folders in it too. On S3 drafts lie in no folder: see ``s3_uploads.abort``.
     """
     for uri in _names_in(folder, below, options):
         draft = _DRAFT.fullmatch(uri.rpartition("/")[2])
@@ -168,15 +168,21 @@ def withdraw(
 
 
 def _names_in(folder: str, below: bool, options: ObjectStoreOptions | None) -> list[str]:
+    if _is_s3(folder):
+        return []
     if is_object(folder):
         return [info.uri for info in objects.list_under(folder.rstrip("/") + "/", options)]
     return [str(path) for path in local_path(folder).glob("**/*.part" if below else "*.part")]
 
 
+def _is_s3(uri: str) -> bool:
+    return uri.startswith("s3://")
+
+
 def _draft(uri: str, name: str, stage: Stage | None, options: ObjectStoreOptions | None) -> Draft:
     if not is_object(uri):
         return LocalDraft(uri, name, stage)
-    if uri.startswith("s3://"):
+    if _is_s3(uri):
         from dray.requests.s3_uploads import UploadDraft
 
         return UploadDraft(uri, stage, options)

@@ -70,8 +70,8 @@ def refuse_foreign(
 ) -> None:
     """Refuse a folder with the files of somebody else. ``owner`` None is a job that has no marker yet.
 
-    ``names`` are the files that are to be written. ``legacy`` says that the job is known to have written to
-    this folder before folders had markers.
+    ``names`` are the files that are to be written. ``legacy`` says that this was the job's folder from its
+    start, so that its files are the job's also without a marker: an earlier version of dray wrote none.
 
     Raises:
         ConfigError: says whose the folder is, and what to do.

@@ -16,7 +16,7 @@ from dray.job.opening import open_job
 from dray.job.settings import JobSettings
 from dray.job.timeline import Timeline
 from dray.requests import RowDefaults, drafts, s3_uploads, source_of
-from dray.requests.drafts import CopiedDraft, DraftGoneError, Drafts, Stage
+from dray.requests.drafts import DraftGoneError, Drafts, Stage
 from dray.requests.s3_uploads import part_bytes
 from dray.store import open_store
 from dray.triggers import Point
@@ -73,15 +73,6 @@ def _reader(emulator: EmulatorProcess, settings: JobSettings) -> Callable[[str],
     return lambda name: (folder / name).read_bytes()
 
 
-class _AsElsewhere:
-    """Drafts as on stores that are not S3: objects that are copied."""
-
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        patch.setattr(
-            drafts, "_draft", lambda uri, name, stage, options: CopiedDraft(uri, name, stage, options)
-        )
-
-
 @pytest.mark.parametrize(
     ("way", "old_stops", "new_stop"),
     [
@@ -104,7 +95,7 @@ def test_a_driver_that_stood_still_replaces_no_object_of_its_successor(
     """Also where the store knows no conditions: the successor has aborted the uploads."""
     emulator.behave(no_conditions=way == "no conditions")
     if way == "copies":
-        _AsElsewhere(monkeypatch)
+        monkeypatch.setattr(drafts, "_is_s3", lambda _uri: False)  # as on stores that are not S3
     for number, old_stop in enumerate(old_stops):
         settings = make_settings(f"out-{number}")
         with stoppable(monkeypatch):

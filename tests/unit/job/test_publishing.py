@@ -229,6 +229,8 @@ def test_a_job_of_an_earlier_version_goes_on_in_its_folder(
         lease = store.claim_job("job", "old version")
         store.merge_job_info(lease, {"identity": ""})
         store.release_job(lease)
+    with pytest.raises(ConfigError, match=r"holds output\.jsonl and errors\.jsonl and report\.html"):
+        open_job(_other(make_settings, tmp_path))
     _done(settings)
     found = owner_of(settings.output)
     assert found is not None
