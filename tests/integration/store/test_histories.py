@@ -25,7 +25,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from dray.errors import FencedError, JobBusyError, StoreFatalError
+from dray.errors import CancelledError, FencedError, JobBusyError, StoreFatalError
 from dray.store import (
     Charge,
     JobLease,
@@ -87,6 +87,9 @@ class Model:
     charged: dict[str, tuple[str, set[str]]] = field(default_factory=dict)
     """Losses: event -> (cause, budgets)."""
 
+    def is_driven_by(self, lease: JobLease) -> bool:
+        return (lease.epoch, lease.owner) == (self.epoch, self.driver)
+
     def charge(self, one: Charge) -> None:
         cause, budgets = self.charged.get(one.event, (one.cause, set()))
         if cause == one.cause:
@@ -123,16 +126,22 @@ class Histories(RuleBasedStateMachine):
     def started(self, number: int, client: str) -> object:
         return self.claim(self.first, number, client)
 
-    @rule(target=job_leases, driver=drivers, seize=st.booleans())
-    def drive(self, driver: str, seize: bool) -> object:
+    @rule(target=job_leases, driver=drivers, seize=st.booleans(), resume=st.booleans())
+    def drive(self, driver: str, seize: bool, resume: bool) -> object:
         model = self.model
         busy = model.driver not in (None, driver) and model.until > self.clock.time and not seize
         try:
-            lease = self.store.claim_job(self.job, driver, takeover=lambda _: seize)
+            lease = self.store.claim_job(self.job, driver, takeover=lambda _: seize, resume=resume)
         except JobBusyError:
             assert busy
             return multiple()
+        except CancelledError:
+            assert not busy
+            assert model.cancelled
+            assert not resume
+            return multiple()
         assert not busy
+        assert resume or not model.cancelled
         model.epoch, model.driver, model.until = model.epoch + 1, driver, self.clock.time + 60
         model.cancelled = False
         for shard in model.shards.values():
@@ -144,7 +153,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(lease=job_leases, state=st.sampled_from([JobState.IN_PROGRESS, JobState.PAUSED]))
     def set_state(self, lease: JobLease, state: JobState) -> None:
-        current = (lease.epoch, lease.owner) == (self.model.epoch, self.model.driver)
+        current = self.model.is_driven_by(lease)
         try:
             self.store.set_job_state(lease, state)
         except FencedError:
@@ -154,7 +163,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(lease=job_leases)
     def renew_driver(self, lease: JobLease) -> None:
-        current = (lease.epoch, lease.owner) == (self.model.epoch, self.model.driver)
+        current = self.model.is_driven_by(lease)
         try:
             self.store.renew_job(lease)
         except FencedError:
@@ -166,7 +175,7 @@ class Histories(RuleBasedStateMachine):
     @rule(lease=consumes(job_leases))
     def leave(self, lease: JobLease) -> None:
         self.store.release_job(lease)
-        if (lease.epoch, lease.owner) == (self.model.epoch, self.model.driver):
+        if self.model.is_driven_by(lease):
             self.model.driver = None
 
     @rule(target=leases, job=job_leases, number=shard_numbers, client=clients)
@@ -178,9 +187,9 @@ class Histories(RuleBasedStateMachine):
         try:
             lease = self.store.claim_shard(job, number, owner=client, ttl=_TTL)
         except FencedError:
-            assert job.epoch != self.model.epoch
+            assert not self.model.is_driven_by(job)
             return multiple()
-        assert job.epoch == self.model.epoch
+        assert self.model.is_driven_by(job)
         free = shard is not None and (
             shard.state is ShardState.PENDING
             or (
@@ -201,9 +210,9 @@ class Histories(RuleBasedStateMachine):
         try:
             self.store.take_back(job, number, cause="CANCEL")
         except FencedError:
-            assert job.epoch != self.model.epoch
+            assert not self.model.is_driven_by(job)
             return
-        assert job.epoch == self.model.epoch
+        assert self.model.is_driven_by(job)
         if shard is not None and shard.state is ShardState.LEASED:
             shard.leave(ShardState.PENDING)
 
