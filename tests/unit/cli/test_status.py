@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -21,6 +24,8 @@ from dray.store import JobLease, JobState, ReplicaRow, ReplicaState, Store, open
 from tests.support.stores import claimed, failure, outcomes, ready_job
 
 pytestmark = pytest.mark.unit
+
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -148,6 +153,21 @@ def test_jobs_are_a_table(store: Store, url: str, capsys: pytest.CaptureFixture[
     assert [row.split()[-1] for row in rows] == ["other", "tickets"]
     assert rows[1].split()[2:] == ["in", "progress", "4", "12", "33.3%", "1", "tickets"]
     assert {row.index(row.split()[-1]) for row in rows} == {head.index("JOB")}
+
+
+def test_a_reader_that_has_read_enough_is_no_error(store: Store, url: str) -> None:
+    """As with ``dray status | head -1``."""
+    _under_way(store)
+    ours, theirs = os.pipe()
+    os.close(ours)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "dray.cli.app", "status", "--store", url],
+            stdout=theirs, stderr=subprocess.PIPE, cwd=ROOT, text=True, timeout=120, check=False,
+        )  # fmt: skip
+    finally:
+        os.close(theirs)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def _watching(monkeypatch: pytest.MonkeyPatch) -> None:
