@@ -187,6 +187,7 @@ class Soak:
 
     def __enter__(self) -> Self:
         self._driver = Driver()
+        self._understudy = Driver()
         self._stores = Stores()
         self._cloud = Cloud(self._folder)
         return self
@@ -195,6 +196,7 @@ class Soak:
         self._cloud.close()
         self._stores.close()
         self._driver.close()
+        self._understudy.close()
 
     def run(self, number: int) -> bool:
         """One run, checked; whether all is well. What failed keeps its folder."""
@@ -241,7 +243,7 @@ class Soak:
     def _made(self, plan: Plan, folder: Path, store: object, **more: bool) -> Run:
         return Run(
             plan=plan, folder=folder, inputs=self._inputs, rows=self._rows, cloud=self._cloud,
-            driver=self._driver, store=store, **more,
+            driver=self._driver, understudy=self._understudy, store=store, **more,
         )  # fmt: skip
 
     def _undisturbed(self) -> Wanted:

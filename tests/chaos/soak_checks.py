@@ -148,7 +148,9 @@ def _check_causes(run: Run) -> None:
         "NODE_LOSS": bool(kinds & {Kind.NODE, Kind.REPLICA} or run.given_up),
         "ENGINE_CRASH": Kind.REPLICA in kinds or bool(run.plan.poison),
         "POISON": bool(run.plan.poison),
-        "DRIVER_LOST": Kind.DRIVER in kinds,
+        "DRIVER_LOST": bool(kinds & {Kind.DRIVER, Kind.STALLED}),
+        "LEASE_EXPIRED": Kind.TASK in kinds,
+        "STORE_TRANSIENT": Kind.TASK in kinds,  # a lease that lapsed by its holder's own clock
     }
     strange = {str(cause) for cause in causes if not explained.get(str(cause), False)}
     assert not strange, f"I6: attempts ended by {strange}, which nobody caused"

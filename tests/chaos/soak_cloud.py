@@ -71,6 +71,10 @@ class Driver:
         self._told.put({"code": code})
         self.running = True
 
+    def ended(self, pid: int) -> bool:
+        """Whether the process that drives has ended, and nobody has heard of it yet."""
+        return not self.running or not psutil.pid_exists(pid) or not self._told.empty()
+
     def close(self) -> None:
         """End it."""
         assert self._process.stdin is not None
@@ -247,7 +251,7 @@ class SqliteStore:
         """This process holds the lock for writing; False where there is no store yet."""
         try:
             with_lock = sqlite3.connect(
-                f"file:{self._file}?mode=rw", uri=True, timeout=10, isolation_level=None
+                f"file:{self._file}?mode=rw", uri=True, timeout=5, isolation_level=None
             )
             with_lock.execute("BEGIN IMMEDIATE")
         except sqlite3.Error:
@@ -256,6 +260,10 @@ class SqliteStore:
         with_lock.execute("ROLLBACK")
         with_lock.close()
         return True
+
+    def takes_writes(self) -> bool:
+        """Whether no process that stands still holds the lock for writing."""
+        return self.locked(0.0)
 
     def drop(self) -> None:
         """It goes with its folder."""
@@ -280,6 +288,15 @@ class PostgresStore:
         )
         with self._server.connect(self._name) as connection:
             return bool(connection.execute(query).fetchall())
+
+    def takes_writes(self) -> bool:
+        """Whether no process that stands still holds a lock on a row."""
+        with self._server.connect(self._name) as connection:
+            old = (
+                "SELECT 1 FROM pg_stat_activity "
+                "WHERE datname = current_database() AND xact_start < now() - interval '3 s'"
+            )
+            return not connection.execute(old).fetchall()
 
     def cut(self) -> bool:
         """The network resets all of the driver's connections."""

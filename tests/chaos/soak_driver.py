@@ -15,14 +15,20 @@ when it says that the attempt was interrupted.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import logging
+import multiprocessing
 import os
+import signal
 import sys
 import time
 import traceback
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
@@ -35,10 +41,14 @@ import tasks.noticing
 import tasks.replicas
 from dray import history
 from dray.cluster import ClusterInfo, ClusterSettings, ReplicaPool, open_cluster
+from dray.cluster.base import NAMESPACE
 from dray.cluster.handed_down import handed_down
 from dray.cluster.pool import SLOTS
+from dray.cluster.ray_private import enable_token_auth
 from dray.engine import EngineSpec
 from dray.errors import InterruptedShardError
+from dray.job import holding, opening
+from dray.job.attempt import Work
 from dray.job.finalising import ReplicaAccount, finalise_job
 from dray.job.ingesting import engine_kind, ingest_job, open_shards
 from dray.job.keeping import kept
@@ -57,6 +67,8 @@ from tasks.noticing import Noticing
 from tasks.replicas import start_replicas
 
 REPLICAS = 3
+SHARD_PROCESSES = SLOTS * REPLICAS + 1
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _GONE_SECONDS = 10.0  # for Ray to end actors
 
 logger = logging.getLogger("soak")
@@ -66,7 +78,9 @@ logger = logging.getLogger("soak")
 class Order:
     """One job, and where what is said of it goes: ``log``, and ``report`` when it has ended well.
 
-    ``notices`` says whether to listen for any: a process on each node, for each driver.
+    ``notices`` says whether to listen for any: a process on each node, for each driver. ``leases`` are the
+    seconds of the driver's lease and of a shard's, where a run cannot wait for the usual ones to end.
+    ``apart`` has each shard task run in a process of its own, as Ray runs them for the flow.
     """
 
     job: str
@@ -81,6 +95,8 @@ class Order:
     shard_rows: int
     engine: dict[str, Any]
     notices: bool
+    leases: tuple[float, float] | None = None
+    apart: bool = False
 
     def settings(self) -> JobSettings:
         """The job's."""
@@ -106,10 +122,18 @@ class Deaf(Noticing):
 
 
 class ThreadShards(ShardTasks):
-    """Shard tasks as threads of this process."""
+    """Shard tasks as threads of this process, each of which may have a process do the work."""
 
-    def __init__(self, job: OpenJob, shards: list[Shard], lanes: int, cluster: ClusterInfo) -> None:
+    def __init__(
+        self,
+        job: OpenJob,
+        shards: list[Shard],
+        lanes: int,
+        cluster: ClusterInfo,
+        processes: ProcessPoolExecutor | None,
+    ) -> None:
         super().__init__(job, shards, lanes, cluster)
+        self._processes = processes
         self._threads = ThreadPoolExecutor((SLOTS + 1) * lanes, thread_name_prefix="shard")
 
     def __enter__(self) -> Self:
@@ -122,7 +146,7 @@ class ThreadShards(ShardTasks):
     def _fill(self) -> None:
         while (shard := self._next()) is not None:
             work = ShardWork(job=self._job.lease, shard=shard, store_url=self._job.settings.store_url)
-            future = self._threads.submit(_run_shard, shard.number, work)
+            future = self._threads.submit(_run_shard, shard.number, work, self._processes)
             self._running[future] = (future, shard)
 
     def _collect(self) -> None:
@@ -141,16 +165,49 @@ class ThreadShards(ShardTasks):
             self._last_commit = max(self._last_commit or 0.0, receipt.last_commit)
 
 
-def _run_shard(number: int, work: ShardWork) -> Any:
+def _attempted(number: int, work: ShardWork) -> Any:
+    return infer_shard.fn(number, work)
+
+
+def _run_shard(number: int, work: ShardWork, processes: ProcessPoolExecutor | None) -> Any:
     while True:
         try:
-            return infer_shard.fn(number, work)
+            if processes is None:
+                return infer_shard.fn(number, work)
+            return processes.submit(_attempted, number, work).result()
         except InterruptedShardError as error:
             logger.info("shard %d: %s", number, error)
 
 
+@contextmanager
+def _processes_of(order: Order) -> Iterator[ProcessPoolExecutor | None]:
+    """Processes for the shard tasks, forked while this one is not connected to Ray; they end with it."""
+    if not order.apart:
+        yield None
+        return
+    context = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(SHARD_PROCESSES, context, _join, (order,)) as processes:
+        processes.submit(int).result()  # now all of them are there
+        try:
+            yield processes
+        finally:
+            processes.shutdown(wait=False, cancel_futures=True)
+
+
+def _join(order: Order) -> None:
+    """In a process for shard tasks: it dies with the driver, and finds replicas by name."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    enable_token_auth(order.token)
+    ray.init(order.address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
+
+
 def run_job(order: Order) -> dict[str, Any]:
     """The flow, without Prefect; what it came to, and the actors of the job that were left."""
+    with _processes_of(order) as processes:
+        return _run_job(order, processes)
+
+
+def _run_job(order: Order, processes: ProcessPoolExecutor | None) -> dict[str, Any]:
     timeline = Timeline(time.time())
     job = open_job(order.settings())
     where = ClusterSettings(address=order.address, auth_token=order.token, environment=handed_down())
@@ -161,7 +218,8 @@ def run_job(order: Order) -> dict[str, Any]:
         with kept(job):
             shards = ingest_job(job, replicas=REPLICAS)
             if open_shards(shards):
-                accounts = _run_shards(job, shards, cluster.wait(), timeline, notices=order.notices)
+                info = cluster.wait()
+                accounts = _run_shards(job, shards, info, timeline, processes, notices=order.notices)
         cluster.wait()
         left = _actors_left(job.job_id)
     finally:
@@ -174,7 +232,13 @@ def run_job(order: Order) -> dict[str, Any]:
 
 
 def _run_shards(
-    job: OpenJob, shards: list[Shard], info: ClusterInfo, timeline: Timeline, *, notices: bool
+    job: OpenJob,
+    shards: list[Shard],
+    info: ClusterInfo,
+    timeline: Timeline,
+    processes: ProcessPoolExecutor | None,
+    *,
+    notices: bool,
 ) -> list[ReplicaAccount]:
     with open_store(job.settings.store_url, create=False) as store:
         kind, model_name = engine_kind(store, job)
@@ -187,7 +251,7 @@ def _run_shards(
     noticing = Noticing(job, pool) if notices else Deaf(job, pool)
     pool.start()
     try:
-        with ThreadShards(job, shards, pool.lanes, info) as running:
+        with ThreadShards(job, shards, pool.lanes, info, processes) as running:
             start_replicas.fn(job, pool, ledger, noticing, timeline)
             with Monitor(job, pool, ledger, noticing) as monitor:
                 running.run(monitor)
@@ -206,6 +270,14 @@ def _actors_left(job_id: str) -> list[str]:
         time.sleep(0.05)
 
 
+def _shorten(driver: float, shard: float) -> None:
+    """Leases that end within a run, renewed and given up in the same proportions as the usual ones."""
+    opening.DRIVER_TTL = driver
+    holding.RENEW_EVERY = holding.STOP_BEFORE_EXPIRY = shard / 6
+    holding.LOOK_EVERY = min(holding.LOOK_EVERY, shard / 12)
+    tasks.infer_shard.Work = partial(Work, ttl=shard)  # type: ignore[misc,assignment]
+
+
 def _drive(order: Order) -> NoReturn:
     """In the fork: run the job, and end with this process."""
     code = 1
@@ -221,6 +293,8 @@ def _drive(order: Order) -> NoReturn:
             module.get_run_logger = lambda: logger  # there is no run of Prefect's
         os.environ[history.FOLDER_VARIABLE] = order.history
         history._folder = order.history  # read at import, before there was this job
+        if order.leases is not None:
+            _shorten(*order.leases)
         logger.info("driver %d: %s", os.getpid(), order)
         report = run_job(order)
         logger.info("done")

@@ -35,6 +35,10 @@ SAFE_ROWS = 32
 The second death of an engine under one row that has it to itself makes that row an error: rightly, for how
 should dray know that it was us?
 """
+LEASES = (4.0, 6.0)
+"""Seconds of the driver's lease and of a shard's in runs with stalls."""
+STALLS_A_RUN = 3
+_SLEEPER_SECONDS = 60.0
 NODES_A_RUN = 3  # that a run may lose: each costs seconds
 DRIVERS_A_RUN = 2
 
@@ -48,6 +52,8 @@ class Kind(StrEnum):
     LYING = "notice, lying"
     STOPPED = "replica stopped"
     DRIVER = "driver killed"
+    STALLED = "driver stopped for longer than its lease"
+    TASK = "shard task stopped for longer than its lease"
     STORE = "store"
 
 
@@ -60,6 +66,7 @@ _ALL = {
     Kind.DRIVER: 10,
     Kind.STORE: 14,
 }
+_STALLS = {Kind.STALLED: 30, Kind.TASK: 30}
 
 
 def _only(*kinds: Kind) -> dict[Kind, int]:
@@ -67,11 +74,12 @@ def _only(*kinds: Kind) -> dict[Kind, int]:
 
 
 MIXES: dict[str, tuple[float, dict[Kind, int]]] = {
-    "all": (0.4, _ALL),
-    "no notices": (0.35, _only(Kind.REPLICA, Kind.NODE, Kind.STOPPED, Kind.DRIVER, Kind.STORE)),
+    "all": (0.35, _ALL),
+    "no notices": (0.25, _only(Kind.REPLICA, Kind.NODE, Kind.STOPPED, Kind.DRIVER, Kind.STORE)),
     "notices": (0.1, _only(Kind.OBEYED, Kind.LYING, Kind.STOPPED, Kind.STORE)),
     "kills": (0.08, _only(Kind.REPLICA, Kind.NODE)),
     "drivers": (0.07, _only(Kind.DRIVER, Kind.STOPPED, Kind.STORE)),
+    "stalls": (0.15, _STALLS | _only(Kind.REPLICA, Kind.DRIVER, Kind.STORE)),
 }
 """In some runs there are only faults of which it is known what they are charged to.
 
@@ -139,6 +147,11 @@ class Plan:
         """Whether a notice may come."""
         return Kind.LYING in MIXES[self.mix][1]
 
+    @property
+    def stalls(self) -> bool:
+        """Whether processes stop for longer than their leases."""
+        return Kind.STALLED in MIXES[self.mix][1]
+
     def faults(self) -> Iterator[tuple[float, Kind, random.Random]]:
         """Seconds to wait, what comes then, and the randomness of it; for ever."""
         rng = random.Random(f"{self.seed} {self.number} faults")
@@ -163,6 +176,7 @@ class Run:
     rows: int
     cloud: Cloud
     driver: Driver
+    understudy: Driver
     store: Store
     faulty: bool = True
     faults: list[Fault] = field(default_factory=list)
@@ -265,6 +279,8 @@ class Run:
             shard_rows=-(-self.rows // self.plan.shards),
             engine=engine,
             notices=self.plan.notices,
+            leases=LEASES if self.plan.stalls else None,
+            apart=self.plan.stalls,
         )
         self._pid = self.driver.start(order)
 
@@ -293,6 +309,8 @@ class Run:
             Kind.LYING: lambda rng: self._announce(rng, obeyed=False),
             Kind.STOPPED: self._stop_replica,
             Kind.DRIVER: self._end_driver,
+            Kind.STALLED: self._stall_driver,
+            Kind.TASK: self._stall_task,
             Kind.STORE: self._trouble_store,
         }
         try:
@@ -386,6 +404,69 @@ class Run:
         time.sleep(rng.uniform(0.0, 0.3))
         self._start()
         return True
+
+    def _stall_driver(self, rng: random.Random) -> bool:
+        """The driver stands still for longer than its lease, and a second one takes the job."""
+        stopped, sleeper = self._pid, self.driver
+        if self._stalls() >= STALLS_A_RUN or sleeper.ended(stopped):
+            return False
+        os.kill(stopped, signal.SIGSTOP)
+        self._stopped.add(stopped)
+        at = time.monotonic_ns()
+        try:
+            time.sleep(LEASES[0] + 0.5)
+            if not self.store.takes_writes():  # it was stopped in the midst of one
+                return False
+            self.faults.append(Fault(kind=Kind.STALLED, at=at))
+            self.driver, self.understudy = self.understudy, self.driver
+            seen = self.opened().get_job(self.job).epoch
+            self._start()
+            self._await_epoch(above=seen)
+            time.sleep(rng.uniform(0.0, 4.0))
+        finally:
+            self._continue(stopped)
+        if self.driver is not sleeper:
+            self._let_go(sleeper)
+        return True
+
+    def _await_epoch(self, *, above: int) -> None:
+        deadline = time.monotonic() + _SLEEPER_SECONDS
+        while self.opened().get_job(self.job).epoch <= above:
+            assert time.monotonic() < deadline, f"nobody takes a job whose lease has ended:\n{self._tail()}"
+            time.sleep(0.1)
+
+    def _let_go(self, sleeper: Driver) -> None:
+        """A driver that stood still finds that another has the job, and ends by itself."""
+        code = sleeper.wait(_SLEEPER_SECONDS)
+        assert code is not None, f"a driver that lost its job does not end:\n{self._tail()}"
+        assert code in (0, 1), f"a driver that lost its job ended with {code}:\n{self._tail()}"
+
+    def _stall_task(self, rng: random.Random) -> bool:
+        found = [pid for pid in sorted(self._shard_tasks()) if pid not in self._stopped]
+        if not found or self._stalls() >= STALLS_A_RUN:
+            return False
+        pid, seconds = rng.choice(found), LEASES[1] * rng.uniform(1.1, 1.6)
+        os.kill(pid, signal.SIGSTOP)
+        self._stopped.add(pid)
+        self.faults.append(Fault(kind=Kind.TASK, at=time.monotonic_ns()))
+
+        def go_on() -> None:
+            self._over.wait(seconds)
+            self._continue(pid)
+
+        self._later(go_on)
+        return True
+
+    def _stalls(self) -> int:
+        return sum(fault.kind in (Kind.STALLED, Kind.TASK) for fault in self.faults)
+
+    def _shard_tasks(self) -> set[int]:
+        """The driver's processes that have committed rows."""
+        with suppress(psutil.Error):
+            children = {child.pid for child in psutil.Process(self._pid).children()}
+            wrote = {int(file.name.partition("-")[0]) for file in self.history.glob("*.history")}
+            return children & wrote
+        return set()
 
     def _trouble_store(self, rng: random.Random) -> bool:
         kind = rng.choice(self.store.kinds)
