@@ -247,13 +247,13 @@ class SqliteStore:
         self._file = folder / "jobs.db"
         self.url = self.through = f"sqlite:///{self._file}"
 
-    def locked(self, seconds: float = 1.0) -> bool:
-        """This process holds the lock for writing; False where there is no store yet."""
+    def locked(self, seconds: float = 1.0, how: str = "IMMEDIATE") -> bool:
+        """This process holds the lock for writing; False where there is no store yet, or it is not had."""
         try:
             with_lock = sqlite3.connect(
                 f"file:{self._file}?mode=rw", uri=True, timeout=5, isolation_level=None
             )
-            with_lock.execute("BEGIN IMMEDIATE")
+            with_lock.execute(f"BEGIN {how}")
         except sqlite3.Error:
             return False
         time.sleep(seconds)
@@ -262,8 +262,8 @@ class SqliteStore:
         return True
 
     def takes_writes(self) -> bool:
-        """Whether no process that stands still holds the lock for writing."""
-        return self.locked(0.0)
+        """Whether no process that stands still keeps commits out, by a lock for reading or writing."""
+        return self.locked(0.0, "EXCLUSIVE")
 
     def drop(self) -> None:
         """It goes with its folder."""
