@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dray.history import Event
-from dray.job.attempt import POISON_MESSAGE
+from dray.job.attempt import _VERDICTS
 from dray.requests.lines import error_line
 from dray.store import JobState, ShardState
 from tests.chaos.soak_run import Fault, Kind, Run
@@ -36,10 +36,11 @@ class Wanted:
         assert len(lines) == run.rows
         return cls(lines=tuple(lines))
 
-    def files(self, poison: tuple[int, ...]) -> Mapping[str, bytes]:
-        """Output and errors of the same input, when some rows kill engines."""
+    def files(self, poison: tuple[int, ...], *, memory: bool) -> Mapping[str, bytes]:
+        """Output and errors of the same input, when some rows kill engines or take their memory."""
         answers = [line for index, line in enumerate(self.lines) if index not in poison]
-        errors = [error_line(index, f"row-{index}", "poison", POISON_MESSAGE) for index in sorted(poison)]
+        code = "out_of_memory" if memory else "poison"
+        errors = [error_line(index, f"row-{index}", code, _VERDICTS[code]) for index in sorted(poison)]
         return {"output.jsonl": b"".join(answers), "errors.jsonl": b"".join(errors)}
 
 
@@ -66,7 +67,7 @@ def check_run(run: Run, wanted: Wanted) -> Cost:
 
 def _check_files(run: Run, wanted: Wanted) -> None:
     """I8: the bytes of an undisturbed run."""
-    for name, content in wanted.files(run.plan.poison).items():
+    for name, content in wanted.files(run.plan.poison, memory=run.plan.memory).items():
         found = (run.output / name).read_bytes()
         if found != content:
             lines, expected = set(found.splitlines()), set(content.splitlines())
@@ -74,12 +75,17 @@ def _check_files(run: Run, wanted: Wanted) -> None:
                 f"I8: {name} differs: {len(lines - expected)} lines are not wanted, "
                 f"{len(expected - lines)} are missing: {sorted(lines ^ expected)[:3]}"
             )
+    for number, exported in enumerate(run.exports):
+        there = set(exported)
+        known = [line for line in wanted.lines if line in there]
+        assert list(exported) == known, f"I8: export {number} has lines that an undisturbed run has not"
 
 
 def _check_nothing_left(run: Run) -> None:
     """I7 and I9."""
     store = run.opened()
     job = store.get_job(run.job)
+    assert len(store.list_jobs(10)) == 1, "I7: a job that was refused is in the store"
     assert job.state is JobState.COMPLETED, f"I4: the job is {job.state}"
     assert job.driver is None, "I7: the driver's lease is still there"
     leased = [one.number for one in store.shards(run.job) if one.state is ShardState.LEASED]
@@ -121,6 +127,7 @@ def _check_charges(run: Run) -> int:
     at_engines = {one.event for one in charges if one.budget in ("model", "replica")}
     at_nodes = {one.event for one in charges if one.budget in ("infra", "node")}
     other = {one.budget for one in charges} - {"model", "replica", "infra", "node"}
+    other -= {"oom"} if run.plan.memory else set()
     assert not other, f"I6: charged to {other}"
     # A replica of which Ray said in time neither how it died nor that its node lives.
     unsure = {event for event in at_nodes if event.startswith("replica ")}
@@ -147,6 +154,7 @@ def _check_causes(run: Run) -> None:
         "SPOT": bool(kinds & {Kind.OBEYED, Kind.LYING}),
         "NODE_LOSS": bool(kinds & {Kind.NODE, Kind.REPLICA} or run.given_up),
         "ENGINE_CRASH": Kind.REPLICA in kinds or bool(run.plan.poison),
+        "OOM": run.plan.memory,
         "POISON": bool(run.plan.poison),
         "DRIVER_LOST": bool(kinds & {Kind.DRIVER, Kind.STALLED}),
         "LEASE_EXPIRED": Kind.TASK in kinds,

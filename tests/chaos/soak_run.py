@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import random
+import shutil
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from contextlib import redirect_stderr, redirect_stdout, suppress
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,9 @@ from typing import Any
 import psutil
 
 from dray import store as stores
-from dray.errors import DrayError
+from dray.cli.jobs import export_job
+from dray.errors import ConfigError, DrayError
+from dray.job.opening import open_job
 from dray.store import Shard, ShardState
 from tests.chaos.soak_cloud import Cloud, Driver, Store, is_replica
 from tests.chaos.soak_driver import Order
@@ -54,6 +58,8 @@ class Kind(StrEnum):
     DRIVER = "driver killed"
     STALLED = "driver stopped for longer than its lease"
     TASK = "shard task stopped for longer than its lease"
+    EXPORT = "export"
+    SECOND = "second job for the same folder"
     STORE = "store"
 
 
@@ -64,6 +70,8 @@ _ALL = {
     Kind.LYING: 6,
     Kind.STOPPED: 18,
     Kind.DRIVER: 10,
+    Kind.EXPORT: 6,
+    Kind.SECOND: 4,
     Kind.STORE: 14,
 }
 _STALLS = {Kind.STALLED: 30, Kind.TASK: 30}
@@ -75,11 +83,14 @@ def _only(*kinds: Kind) -> dict[Kind, int]:
 
 MIXES: dict[str, tuple[float, dict[Kind, int]]] = {
     "all": (0.35, _ALL),
-    "no notices": (0.25, _only(Kind.REPLICA, Kind.NODE, Kind.STOPPED, Kind.DRIVER, Kind.STORE)),
+    "no notices": (
+        0.25,
+        _only(Kind.REPLICA, Kind.NODE, Kind.STOPPED, Kind.DRIVER, Kind.EXPORT, Kind.SECOND, Kind.STORE),
+    ),
     "notices": (0.1, _only(Kind.OBEYED, Kind.LYING, Kind.STOPPED, Kind.STORE)),
     "kills": (0.08, _only(Kind.REPLICA, Kind.NODE)),
     "drivers": (0.07, _only(Kind.DRIVER, Kind.STOPPED, Kind.STORE)),
-    "stalls": (0.15, _STALLS | _only(Kind.REPLICA, Kind.DRIVER, Kind.STORE)),
+    "stalls": (0.15, _STALLS | _only(Kind.REPLICA, Kind.DRIVER, Kind.EXPORT, Kind.STORE)),
 }
 """In some runs there are only faults of which it is known what they are charged to.
 
@@ -115,7 +126,11 @@ class Fault:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a run is to be, all of it drawn from its seed. ``poison`` are rows, ``word`` stands in these."""
+    """What a run is to be, all of it drawn from its seed.
+
+    ``poison`` are rows, ``word`` stands in these, and ``memory`` says that they take the engine's memory and
+    not its life.
+    """
 
     seed: int
     number: int
@@ -124,6 +139,7 @@ class Plan:
     postgres: bool
     poison: tuple[int, ...]
     word: str
+    memory: bool = False
 
     @classmethod
     def draw(cls, seed: int, number: int, groups: Sequence[tuple[int, ...]]) -> Plan:
@@ -140,6 +156,7 @@ class Plan:
             postgres=rng.random() < POSTGRES_SHARE,
             poison=groups[group] if poisoned else (),
             word=group_word(group) if poisoned else "",
+            memory=poisoned and rng.random() < 0.5,
         )
 
     @property
@@ -168,7 +185,11 @@ def group_word(group: int) -> str:
 
 @dataclass(kw_only=True)
 class Run:
-    """A job under faults. ``given_up`` are the nodes nobody killed that Ray found dead, by its names."""
+    """A job under faults.
+
+    ``given_up`` are the nodes nobody killed that Ray found dead, by its names. ``exports`` are the lines that
+    each export had.
+    """
 
     plan: Plan
     folder: Path
@@ -181,6 +202,7 @@ class Run:
     faulty: bool = True
     faults: list[Fault] = field(default_factory=list)
     given_up: dict[str, str] = field(default_factory=dict)
+    exports: list[tuple[bytes, ...]] = field(default_factory=list)
     skipped: int = 0
     seconds: float = 0.0
 
@@ -260,13 +282,16 @@ class Run:
                 due = time.monotonic() + delay
 
     def _start(self) -> None:
+        self._pid = self.driver.start(self._order())
+
+    def _order(self) -> Order:
         engine: dict[str, Any] = {"max_num_seqs": SEQS, "seconds_per_token": SECONDS_PER_TOKEN}
         if self.plan.word:
-            engine["crash_on"] = self.plan.word
+            engine["oom_on" if self.plan.memory else "crash_on"] = self.plan.word
         settings = self.cloud.raylets.settings
         assert settings.address is not None
         assert settings.auth_token is not None
-        order = Order(
+        return Order(
             job=self.job,
             inputs=str(self.inputs),
             output=str(self.output),
@@ -282,7 +307,6 @@ class Run:
             leases=LEASES if self.plan.stalls else None,
             apart=self.plan.stalls,
         )
-        self._pid = self.driver.start(order)
 
     def _kill_driver(self) -> None:
         if self.driver.running:
@@ -311,6 +335,8 @@ class Run:
             Kind.DRIVER: self._end_driver,
             Kind.STALLED: self._stall_driver,
             Kind.TASK: self._stall_task,
+            Kind.EXPORT: self._export,
+            Kind.SECOND: self._second_job,
             Kind.STORE: self._trouble_store,
         }
         try:
@@ -326,7 +352,7 @@ class Run:
             if pid in self._stopped:
                 continue
             held = self._held([name])
-            if any(shard.crashes and shard.remaining <= SAFE_ROWS for shard in held):
+            if any(map(_is_tried, held)):
                 continue
             node = next((row.node for row in self.opened().replicas(self.job) if row.name == name), None)
             at = time.monotonic_ns()
@@ -342,6 +368,8 @@ class Run:
         node = self.cloud.node_id(number)
         names = self._names_on(node)
         held = self._held(names)
+        if any(map(_is_tried, held)):
+            return False
         at = self.cloud.kill(number)
         self.faults.append(Fault(kind=Kind.NODE, at=at, node=node, replicas=names, held=_held(held)))
         self.cloud.refill()
@@ -468,6 +496,42 @@ class Run:
             return children & wrote
         return set()
 
+    def _export(self, rng: random.Random) -> bool:
+        """A user writes what is done to a folder of its own, and may not write it to the job's."""
+        target = self.folder / f"export-{len(self.faults)}"
+        at = time.monotonic_ns()
+        if not any(self.output.iterdir() if self.output.exists() else ()):
+            return False
+        self._refused_with(lambda: self._export_to(self.output))
+        self._export_to(target)
+        self.exports.append(tuple((target / "output.jsonl").read_bytes().splitlines(keepends=True)))
+        shutil.rmtree(target)
+        self.faults.append(Fault(kind=Kind.EXPORT, at=at))
+        return True
+
+    def _export_to(self, folder: Path) -> None:
+        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            export_job(self.job, str(folder), "jsonl", self.store.url, json=True)
+
+    def _second_job(self, rng: random.Random) -> bool:
+        """A user starts another job with the output folder of this one, and is refused."""
+        if self.opened().get_job(self.job).total is None:
+            return False
+        at = time.monotonic_ns()
+        settings = replace(self._order().settings(), job_id=f"{self.job}-second")
+        self._refused_with(lambda: open_job(settings))
+        self.faults.append(Fault(kind=Kind.SECOND, at=at))
+        return True
+
+    def _refused_with(self, act: Callable[[], object]) -> None:
+        """It is refused, and the message names the job whose folder that is."""
+        try:
+            act()
+        except ConfigError as error:
+            assert self.job in str(error), f"I7: the refusal does not name the folder's job: {error}"
+        else:
+            raise AssertionError("I7: the folder of a job was given to others")
+
     def _trouble_store(self, rng: random.Random) -> bool:
         kind = rng.choice(self.store.kinds)
         act: Callable[[], bool] = getattr(self.store, kind)
@@ -528,6 +592,11 @@ class Run:
             ours = any(parent.pid == self.cloud.raylets._process.pid for parent in process.parents())
             return ours and is_replica(process)
         return False
+
+
+def _is_tried(shard: Shard) -> bool:
+    """Whether a death that is ours would be taken for one of few rows."""
+    return shard.crashes > 0 and shard.remaining <= SAFE_ROWS
 
 
 def _held(shards: Sequence[Shard]) -> list[Held]:
