@@ -93,7 +93,8 @@ def _check_nothing_left(run: Run) -> None:
     running = [one for one in store.attempts(run.job) if one.cause is None]
     assert not running, f"I7: attempts that never ended: {running}"
     assert not run.report["actors"], f"I7: actors are left: {run.report['actors']}"
-    expected = {"output.jsonl", "errors.jsonl", "report.html", f".dray/{run.job}/requests.jsonl"}
+    work = {".dray/owner.json", f".dray/{run.job}/requests.jsonl"}
+    expected = {"output.jsonl", "errors.jsonl", "report.html"} | work
     files = [str(path.relative_to(run.output)) for path in run.output.rglob("*") if path.is_file()]
     found = {re.sub(r"/requests-\d+\.", "/requests.", name) for name in files}
     assert len(files) == len(found), f"I7: spools that nobody reads: {files}"
