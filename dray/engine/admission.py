@@ -27,6 +27,8 @@ MAX_ITEMS = 262_144
 
 _TOO_LARGE = "request_too_large"
 _EMBEDDINGS = Kind.EMBEDDING.url
+_TEXTS = ("messages", "prompt", "input")
+_EXACT = 2.0**63
 _MAY_BE_LONG = 2 * MAX_MESSAGE_ITEMS  # bytes: an element of a list takes two
 
 
@@ -63,9 +65,11 @@ def sequences_of(request: Request, size: int | None = None) -> int:
     """The sequences that a row asks for; ``size`` is that of its line in bytes, where it is known.
 
     Raises:
-        RequestRefused: they are more than one row may ask for, or a list in the body is too long to be read.
+        RequestRefused: they are more than one row may ask for, a list in the body is too long to be read, or
+            a number in it is not what the row's author wrote.
     """
     body = request.body
+    _refuse_rounded_numbers(body)
     if size is None or size > _MAY_BE_LONG:
         _refuse_long_lists(body)
     embeds = request.url == _EMBEDDINGS
@@ -112,9 +116,32 @@ def _refuse_long_lists(body: dict[str, Any]) -> None:
         raise _too_large(
             f"`messages` holds {items:,} messages and parts; a row may hold {MAX_MESSAGE_ITEMS:,}", "messages"
         )
-    others = _items([value for name, value in body.items() if name not in ("messages", "prompt", "input")])
+    others = _items([value for name, value in body.items() if name not in _TEXTS])
     if others > MAX_ITEMS:
         raise _too_large(f"the body's lists hold {others:,} elements; a row may hold {MAX_ITEMS:,}", None)
+
+
+def _refuse_rounded_numbers(body: dict[str, Any]) -> None:
+    """Whole numbers beyond 64 bits came out of JSON as floats: in a schema they would mean another number."""
+    for name, value in body.items():
+        if isinstance(value, dict | list) and name not in _TEXTS and _holds_huge(value):
+            raise RequestRefused(
+                "number_too_large",
+                f"`{name}` holds a number beyond 64 bits, which would be rounded; write it as text",
+                param=name,
+            )
+
+
+def _holds_huge(value: Any) -> bool:
+    rest = [value]
+    while rest:
+        one = rest.pop()
+        for item in one.values() if isinstance(one, dict) else one:
+            if type(item) is float and abs(item) >= _EXACT:
+                return True
+            if isinstance(item, dict | list):
+                rest.append(item)
+    return False
 
 
 def _items(values: list[Any]) -> int:

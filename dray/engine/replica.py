@@ -12,6 +12,7 @@ import socket
 import sys
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -93,7 +94,7 @@ class Replica:
         if isinstance(error, DrayError):
             raise error
         if error is not None:
-            told = f"{type(error).__name__}: {_first_line(error)}"
+            told = f"{type(error).__name__}: {_first_line(error) or _place(error)}"
             raise EngineStartError(told, oom=out_of_memory(error)) from None
         assert self._loop.info is not None
         return self._loop.info
@@ -199,6 +200,12 @@ def _ray_node() -> str:
 
 def _first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [""])[0][:500]
+
+
+def _place(error: BaseException) -> str:
+    """Where an error without a word came from."""
+    last = traceback.extract_tb(error.__traceback__)[-1:]
+    return "".join(f"no reason given, at {Path(frame.filename).name}:{frame.lineno}" for frame in last)
 
 
 class _Records(logging.Handler):

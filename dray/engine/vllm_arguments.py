@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from dray.engine.grammars import GRAMMAR_SECONDS
 from dray.engine.protocol import EngineSpec
 from dray.engine.unsafe import refuse_unsafe
 from dray.errors import ConfigError
@@ -48,12 +49,25 @@ SERVING_OPTIONS = frozenset(
         "tool_call_parser",
         "reasoning_parser",
         "enable_auto_tool_choice",
+        "grammar_seconds",  # dray's own: see dray/engine/grammars.py
     }
 )
 # One library for all schemas and grammars. vLLM's "auto" checks each request against the library that suits
 # it, but compiles all of them with the library of the first one: answers would depend on the order of the
 # rows, and keywords that the library does not know would be ignored.
 STRUCTURED_BACKEND = "xgrammar"
+
+
+def grammar_seconds(spec: EngineSpec) -> int:
+    """Seconds of processor time that a row's schema or grammar may take to compile.
+
+    Raises:
+        ConfigError: the engine argument is not a whole number above 0.
+    """
+    given = spec.arguments.get("grammar_seconds", GRAMMAR_SECONDS)
+    if not isinstance(given, int) or isinstance(given, bool) or given < 1:
+        raise ConfigError(f"engine argument grammar_seconds: {given!r} is not a whole number above 0")
+    return given
 
 
 def prepare_environment(spec: EngineSpec) -> None:

@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 from vllm.entrypoints.openai.completion import serving as completion_serving
 from vllm.v1.engine.llm_engine import LLMEngine
 
+from dray.engine.grammars import Grammars
+from dray.engine.vllm_grammars import grammar_of
 from dray.engine.vllm_timings import Timings, Waits
 from dray.errors import EngineDeadError
 
@@ -65,6 +67,7 @@ class StepClient:
         self.opened: list[Ticket] = []  # tickets of the request that is being submitted
         self._count = 0
         self._timings = Timings(engine)
+        self.grammars: Grammars | None = None  # whose limits the grammars of rows must keep
 
     def check_admission(self, n: int = 1) -> None:
         """Admission is bounded by the step loop."""
@@ -87,7 +90,15 @@ class StepClient:
         reasoning_parser_kwargs: dict[str, Any] | None = None,
         **_: Any,
     ) -> Ticket:
-        """Put a prompt into the engine at once; the ticket gives its final output."""
+        """Put a prompt into the engine at once; the ticket gives its final output.
+
+        Raises:
+            GrammarPending: it is not known yet whether the engine may compile the row's grammar.
+            RequestRefused: it may not.
+        """
+        grammar = grammar_of(sampling_params.structured_outputs) if self.grammars is not None else None
+        if self.grammars is not None and grammar is not None:
+            self.grammars.require(grammar)
         processed = self.input_processor.process_inputs(
             request_id,
             prompt,

@@ -10,19 +10,22 @@ from importlib import import_module
 from typing import Any
 
 from dray.engine.bundles import Bundle
+from dray.engine.grammars import GrammarPending
 from dray.engine.model_folder import EngineModel
 from dray.engine.protocol import EngineInfo, EngineSpec
 from dray.engine.vllm_arguments import (
     engine_arguments,
+    grammar_seconds,
     prepare_environment,
     refused_arguments,
     runs_eagerly,
 )
 from dray.errors import ConfigError, EngineDeadError, RequestRefused
 from dray.imports import lasting_imports
-from dray.requests.model import Outcome, Request
+from dray.requests.model import Kind, Outcome, Request
 
 _NOTHING_TO_COMPUTE = 0.002  # seconds until vLLM is asked again, where all that it holds waits
+_VERDICT_SECONDS = 0.05  # for a grammar to be judged, before aborts and new rows are looked at again
 
 
 @dataclass(slots=True)
@@ -72,7 +75,8 @@ class VllmEngine:
         from vllm.v1.engine.llm_engine import LLMEngine
 
         from dray.engine.vllm_client import StepClient, drive_without_event_loop
-        from dray.engine.vllm_serving import serving_for
+        from dray.engine.vllm_grammars import grammars_of
+        from dray.engine.vllm_serving import check_parsers, serving_for
         from dray.weights.loading.failures import ranks_heard
         from dray.weights.loading.vllm_loader import register
 
@@ -80,16 +84,22 @@ class VllmEngine:
         with refused_arguments():
             # The batch sizes that vLLM itself takes offline: twice those of its server.
             self._config = EngineArgs(**arguments).create_engine_config(UsageContext.LLM_CLASS)
+            check_parsers(spec, self._config)  # before the weights are loaded
         with ranks_heard():
             self._engine = LLMEngine.from_vllm_config(
                 self._config, UsageContext.LLM_CLASS, disable_log_stats=arguments["disable_log_stats"]
             )
         self._client = StepClient(self._engine)
+        if spec.kind is not Kind.EMBEDDING:
+            tokenizer = self._client.input_processor.tokenizer
+            self._client.grammars = grammars_of(self._config, tokenizer, grammar_seconds(spec))
         drive_without_event_loop(self._client)
         self._serve = serving_for(spec, self._client)
         self._folder = arguments["model"]
         self._flights: dict[int, _Flight] = {}
         self._by_ticket: dict[str, _Flight] = {}
+        self._parked: dict[bytes, list[_Flight]] = {}  # by the grammar that they wait for
+        self._judged = 0  # grammars
         self._finished: list[tuple[int, Outcome]] = []
 
     def _described(self, seconds: dict[str, float], span: tuple[float, float] | None) -> EngineInfo:
@@ -119,6 +129,8 @@ class VllmEngine:
 
     def step(self) -> list[tuple[int, Outcome]]:
         """One iteration of the engine; rows whose last output came are finished."""
+        if self._parked:
+            self._unpark()
         if self._by_ticket:
             for output in self._stepped():
                 if output.finished:
@@ -140,8 +152,12 @@ class VllmEngine:
         return outputs
 
     def produced(self) -> int:
-        """What vLLM computed: a step in which all requests wait, for their grammars say, does not count."""
-        return self._client.progress
+        """What vLLM computed: a step in which all requests wait, for their grammars say, does not count.
+
+        While a grammar is judged, which has a limit of its own, every second counts.
+        """
+        judging = int(time.monotonic()) if self._parked else 0
+        return self._client.progress + self._judged + judging
 
     def abort(self, keys: Iterable[int]) -> None:
         """Take requests out of the engine."""
@@ -153,6 +169,8 @@ class VllmEngine:
 
     def close(self) -> None:
         """Release the engine's memory."""
+        if self._client.grammars is not None:
+            self._client.grammars.close()
         self._engine.engine_core.shutdown()
 
     # -- flights ----------------------------------------------------------------------------
@@ -170,7 +188,7 @@ class VllmEngine:
             raise
 
     def _advance(self, flight: _Flight) -> None:
-        """Run the coroutine until it waits for the engine again, or ends.
+        """Run the coroutine until it waits for the engine again, for the verdict on its grammar, or ends.
 
         Raises:
             RequestRefused: the request cannot be honoured.
@@ -182,6 +200,10 @@ class VllmEngine:
             awaited = flight.coroutine.send(None)
         except StopIteration as stop:
             self._complete(flight, stop.value)
+            return
+        except GrammarPending as pending:
+            self._flights[flight.key] = flight
+            self._parked.setdefault(pending.key, []).append(flight)
             return
         except Exception as error:  # the seam: everything a body can provoke is a verdict on its row
             if is_the_engines(error):
@@ -196,6 +218,20 @@ class VllmEngine:
             self._flights[flight.key] = flight
             for ticket in flight.tickets:
                 self._by_ticket[ticket.engine_id] = flight
+
+    def _unpark(self) -> None:
+        """Begin anew with rows whose grammars were judged; waits a little where there is no other work."""
+        assert self._client.grammars is not None
+        for key in self._client.grammars.arrived(0 if self._by_ticket else _VERDICT_SECONDS):
+            self._judged += 1
+            for flight in self._parked.pop(key, []):
+                if self._flights.pop(flight.key, None) is not flight:
+                    continue  # aborted
+                flight.coroutine = self._serve.start(flight.request)
+                try:
+                    self._launch(flight)
+                except RequestRefused as refusal:
+                    self._finished.append((flight.key, self._refused(flight, refusal)))
 
     def _complete(self, flight: _Flight, answer: Any) -> None:
         from dray.engine.vllm_errors import is_the_engines, refusal_of_answer

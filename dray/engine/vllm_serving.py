@@ -20,9 +20,11 @@ from vllm.entrypoints.openai.completion.serving import OpenAIServingCompletion
 from vllm.entrypoints.openai.models.protocol import BaseModelPath
 from vllm.entrypoints.openai.models.serving import OpenAIServingModels
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
+from vllm.parser import ParserManager
 from vllm.renderers.chat_utils import has_non_text_content
 from vllm.renderers.online_renderer import OnlineRenderer
 from vllm.sampling_params import StructuredOutputsParams
+from vllm.tokenizers import cached_tokenizer_from_config
 
 from dray.engine.protocol import EngineSpec
 from dray.engine.vllm_client import StepClient
@@ -52,6 +54,34 @@ _STRUCTURED_FIELDS = frozenset(
 )
 
 
+# Fields of OpenAI's that vLLM's classes do not have and its server ignores: none changes an answer here.
+_WITHOUT_EFFECT = frozenset(
+    {
+        "metadata",
+        "prediction",  # makes OpenAI's answers faster, and no other ones
+        "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
+        "safety_identifier",
+        "service_tier",
+        "store",
+        "user",
+        "verbosity",
+    }
+)
+# Fields of OpenAI's that would change an answer: taken with the values that leave it as it is.
+_DEFAULTS: dict[str, tuple[Any, ...]] = {
+    "audio": (None,),
+    "best_of": (None, 1),
+    "function_call": (None,),
+    "functions": (None,),
+    "modalities": (None, ["text"]),
+    "moderation": (None,),
+    "suffix": (None,),
+    "web_search_options": (None,),
+}
+
+
 class Serving(Protocol):
     """Reads requests and builds answers for one kind of model."""
 
@@ -73,6 +103,24 @@ def serving_for(spec: EngineSpec, client: StepClient) -> Serving:
 
         return EmbeddingServing(spec, client, models, name)
     return GenerationServing(spec, client, models, name)
+
+
+def check_parsers(spec: EngineSpec, config: Any) -> None:
+    """Find fault with the parsers of tool calls and reasoning, as vLLM's serving class would with an engine.
+
+    Raises:
+        TypeError: one is not known, or does not fit the model's tokenizer.
+    """
+    _, _, tools = _template_options(spec)
+    model = config.model_config
+    ParserManager.get_parser(
+        tool_parser_name=tools["tool_parser"],
+        reasoning_parser_name=tools["reasoning_parser"],
+        enable_auto_tools=tools["enable_auto_tools"],
+        model_name=model.model,
+        is_harmony=model.hf_config.model_type == "gpt_oss",
+        tokenizer=None if model.skip_tokenizer_init else cached_tokenizer_from_config(model),
+    )
 
 
 class GenerationServing:
@@ -195,11 +243,17 @@ def _holds_media(messages: Any) -> bool:
 
 
 def refuse_unknown(body: Any) -> None:
-    """vLLM keeps unknown fields and ignores them; dray drops nothing in silence."""
-    refuse_names(body.model_extra or ())
+    """vLLM keeps unknown fields and ignores them; dray takes those alone that could not change an answer."""
+    refuse_names(name for name, value in (body.model_extra or {}).items() if not _is_idle(name, value))
     response_format = getattr(body, "response_format", None)
     if response_format is not None:
         refuse_names(response_format.model_extra or (), "response_format.")
+
+
+def _is_idle(name: str, value: Any) -> bool:
+    """Whether a field that vLLM does not have makes no difference: 1 counts, and true or 1.0 do not."""
+    defaults = _DEFAULTS.get(name, ())
+    return name in _WITHOUT_EFFECT or any(type(one) is type(value) and one == value for one in defaults)
 
 
 def refuse_names(names: Iterable[str], where: str = "") -> None:

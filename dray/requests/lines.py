@@ -19,6 +19,7 @@ _STATUS = {
     "poison": 500,
     "generation_failed": 500,
     "response_too_large": 500,
+    "invalid_response": 500,
     "simulated_error": 500,
     "model_mismatch": 404,
     EXPIRED: 408,

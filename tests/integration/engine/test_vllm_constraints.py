@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import random
 import re
+import time
 from typing import Any
 
 import jsonschema
 import pytest
 
 from dray.requests.model import Outcome
-from tests.support.engines import Runner
+from tests.support.engines import Runner, lines
 
 pytestmark = pytest.mark.integration
 
@@ -120,3 +121,46 @@ def test_the_library_for_schemas_does_not_depend_on_what_came_first(generation: 
     refused = generation.one(body)
     assert refused.error_code == "invalid_json_schema"
     assert "guidance" in (refused.error_message or "")
+
+
+def _json(schema: Any) -> dict[str, Any]:
+    return {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}}
+
+
+def _bombs() -> list[dict[str, Any]]:
+    """Schemas of 800 KB and 30 KB that keep xgrammar busy for minutes."""
+    return [
+        _json({"enum": [f"value-{number}-{number * 7919}" for number in range(40_000)]}),
+        _json({"properties": {str(number): {} for number in range(3000)}}),
+    ]
+
+
+def test_a_grammar_that_takes_too_long_costs_its_row_only(generation: Runner) -> None:
+    """And no thread, core or memory of the engine's: other rows with grammars are answered meanwhile."""
+    pattern = {"type": "string", "pattern": "^[A-Z]{2}[0-9]{4}$"}
+    good = {"type": "object", "properties": {"order": pattern}, "required": ["order"]}
+    bodies = [chat(f"row {number}", **fields) for number, fields in enumerate([*_bombs(), *_bombs()])]
+    bodies += [chat("hi", **_json(good)), chat("hi", max_tokens=4)]
+    bodies += [chat("hi", tools=[TOOL], tool_choice="required", parallel_tool_calls=False)]
+    outcomes = generation.run(bodies)
+    assert {outcome.error_code for outcome in outcomes[:4]} == {"invalid_json_schema"}
+    for outcome in outcomes[:4]:
+        assert "took longer than 2 s of processor time" in (outcome.error_message or "")
+    jsonschema.validate(json.loads(message(outcomes[4])["content"]), good)
+    assert all(outcome.response for outcome in outcomes[4:])
+    again = generation.one(chat("again", **_bombs()[0]))  # the verdict is kept
+    assert again.error_message == outcomes[0].error_message
+    assert not generation.engine._parked
+
+
+def test_rows_that_wait_for_a_verdict_can_be_aborted(generation: Runner) -> None:
+    replica, session = generation.replica, generation.session()
+    slow = _json({"enum": [f"other-{number}-{number * 7919}" for number in range(40_000)]})
+    replica.feed(session, lines([chat("hi", **slow)]), last=True)
+    while not generation.engine._parked:
+        time.sleep(0.01)
+    replica.abort(session)
+    assert list(replica.results(session, 9, 0.01)) == []
+    while replica.status().running:
+        time.sleep(0.01)
+    assert not generation.engine._flights

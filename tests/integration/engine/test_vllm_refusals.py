@@ -69,6 +69,12 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     (completion(logprobs=999), "invalid_request"),
     (chat(top_logprobs=2), "invalid_request"),
     (completion(best_of=2), "unknown_field"),
+    (completion(best_of=True), "unknown_field"),
+    (chat(best_of=5), "unknown_field"),
+    (chat(modalities=["text", "audio"]), "unknown_field"),
+    (chat(modalities=["audio"], audio={"voice": "alloy", "format": "wav"}), "unknown_field"),
+    (chat(web_search_options={}), "unknown_field"),
+    (chat(temprature=None), "unknown_field"),
     (chat(temprature=0.5), "unknown_field"),
     (chat(functions=[{}]), "unknown_field"),
     (chat(response_format={"type": "text", "extra": 1}), "unknown_field"),
@@ -180,6 +186,36 @@ def test_priority_zero_and_empty_options_are_fine(generation: Runner) -> None:
         {"user": "u"},
     ]
     assert all(outcome.response for outcome in generation.run([chat(**extra) for extra in fields]))
+
+
+IDLE: dict[str, Any] = {
+    "store": True,
+    "metadata": {"batch": "7"},
+    "service_tier": "flex",
+    "modalities": ["text"],
+    "prompt_cache_key": "k",
+    "prompt_cache_retention": "24h",
+    "safety_identifier": "s",
+    "user": "u",
+    "best_of": 1,
+    "verbosity": "low",
+    "prediction": {"type": "content", "content": "x"},
+}
+NULLS = [*IDLE, "audio", "functions", "function_call", "web_search_options", "moderation", "suffix"]
+
+
+def test_fields_that_change_nothing_are_taken_as_the_engines_own_server_takes_them(
+    generation: Runner, embedding: Runner
+) -> None:
+    nulls = dict.fromkeys(NULLS)
+    plain = generation.run([chat(), chat(**IDLE), chat(**nulls)])
+    plain += generation.run([completion(), completion(**IDLE), completion(**nulls)])
+    assert [outcome.error_message for outcome in plain] == [None] * 6
+    texts = [json.loads(one.response or b"")["choices"] for one in plain]
+    assert texts[0] == texts[1] == texts[2]
+    assert texts[3] == texts[4] == texts[5]
+    vectors = embedding.run([{"input": "help"}, {"input": "help", **IDLE}, {"input": "help", **nulls}])
+    assert len({json.dumps(json.loads(one.response or b"")["data"]) for one in vectors}) == 1
 
 
 def test_nothing_is_ever_fetched(generation: Runner, embedding: Runner) -> None:

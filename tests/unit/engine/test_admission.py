@@ -15,7 +15,7 @@ from dray.engine.admission import MAX_ITEMS, MAX_MESSAGE_ITEMS, MAX_SEQUENCES, s
 from dray.engine.batches import BATCH_BYTES, MAX_RESPONSE_BYTES, bounded
 from dray.errors import ReplicaLeftError, RequestRefused
 from dray.requests.model import Kind, Outcome, Request
-from dray.requests.spool import encode
+from dray.requests.spool import decode, encode
 from tests.support.engines import request
 from tests.unit.engine.test_loop import RandomEngine, drain, started
 
@@ -154,6 +154,24 @@ def test_a_row_that_asks_for_too_much_is_an_error_row(kind: Kind, body: dict[str
     found = sorted((o for batch in replica.results("s", 9, 0.01) for o in batch), key=lambda o: o.index)
     assert [outcome.error_code for outcome in found] == ["request_too_large", None]
     replica.stop()
+
+
+def test_a_number_beyond_64_bits_is_an_error_row_and_never_rounded() -> None:
+    """JSON readers give 2**64 as 1.8446744073709552e19: another number, in a schema."""
+
+    def weigh(number: str) -> int:
+        schema = f'{{"json_schema": {{"schema": {{"enum": [{number}]}}}}}}'
+        line = f'{{"i":0,"c":"a","u":"{Kind.CHAT.url}","b":{{"messages":[],"response_format":{schema}}}}}'
+        return sequences_of(decode(line.encode()))
+
+    for number in str(2**64), str(-(2**63) - 1), "1e300", "123456789012345678901234567890":
+        with pytest.raises(
+            RequestRefused, match=r"`response_format` holds a number beyond 64 bits"
+        ) as refused:
+            weigh(number)
+        assert refused.value.code == "number_too_large"
+    for number in str(2**64 - 1), str(-(2**63)), "1.5e18", "0.1":
+        assert weigh(number) == 1
 
 
 class BigAnswers(RandomEngine):
