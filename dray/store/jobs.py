@@ -149,7 +149,8 @@ def claim(tx: Tx, seen: Job, owner: str, *, ttl: float, seize: bool, resume: boo
         .returning(jobs.c.epoch, jobs.c.driver_until)
     ).first()
     if taken is None:
-        _refuse_if_busy(tx, seen, free)
+        if not seize:
+            _refuse_if_busy(tx, seen, free)
         if not resume:
             _refuse_if_cancelled(tx, seen)
         return None

@@ -81,6 +81,7 @@ class Model:
     driver: str | None = None
     until: float = 0.0
     cancelled: bool = False
+    paused: bool = False
     shards: dict[int, ModelShard] = field(default_factory=dict)
     rows: dict[int, tuple[bytes | None, int, int]] = field(default_factory=dict)
     """Acknowledged outcomes: index -> (response, shard, epoch)."""
@@ -143,7 +144,9 @@ class Histories(RuleBasedStateMachine):
         assert not busy
         assert resume or not model.cancelled
         model.epoch, model.driver, model.until = model.epoch + 1, driver, self.clock.time + 60
-        model.cancelled = False
+        if resume and model.paused:
+            model.charged.clear()  # an explicit word gives the budgets again
+        model.cancelled = model.paused = False
         for shard in model.shards.values():
             if shard.state is ShardState.LEASED:
                 shard.leave(ShardState.PENDING)
@@ -160,6 +163,7 @@ class Histories(RuleBasedStateMachine):
             assert not current
         else:
             assert current
+            self.model.paused = state is JobState.PAUSED
 
     @rule(lease=job_leases)
     def renew_driver(self, lease: JobLease) -> None:

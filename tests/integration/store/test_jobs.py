@@ -200,6 +200,13 @@ def test_a_cancelled_job_goes_on_by_an_explicit_word_only(
     store.claim_job("job", "three", takeover=lambda _: True)  # the word holds for what comes after it
 
 
+def test_a_cancelled_job_whose_driver_died_is_cancelled_and_not_busy(store: Store) -> None:
+    ready_job(store)
+    store.request_cancel("job")
+    with pytest.raises(CancelledError):
+        store.claim_job("job", "two", takeover=lambda _: True)
+
+
 def test_a_driver_of_the_same_epoch_is_another_one(store: Store) -> None:
     """After a failover that lost the last transactions, a database gives an epoch a second time."""
     lease = ready_job(store)
