@@ -9,12 +9,14 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from dray.cli.flow import check_forms
 from dray.cli.output import printable
 from dray.errors import ConfigError, InputError, Problem
 from dray.requests.addresses import refuse_secret
+from dray.requests.files import local_path
 from dray.requests.objects import is_object
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 _SHAPE = (
     "prompt_column", "template", "messages_column", "system_prompt", "id_column", "query", "delimiter",
 )  # fmt: skip
+_SMALL_BYTES = 2 << 20  # of input: a few thousand rows, which take a tenth of a second
 _ROWS_SECONDS = 0.2  # of reading rows where nothing is wrong with them
 _MORE_SECONDS = 3.0  # where something is: the more is named, the fewer runs it takes
 _PATIENCE = 3.0  # seconds for a store that does not answer: the job itself is more patient
@@ -105,16 +108,37 @@ def _check_input(parameters: Mapping[str, Any]) -> Source:
         expand(inputs)
         found, _ = settled(source)
         if not any(map(is_object, inputs)):
-            _check_first_rows(found, rows["skip_invalid"])
+            _check_rows(found, rows)
     elif local := [item for item in inputs if not is_object(item)]:
         expand(local)
     return source
 
 
-def _check_first_rows(source: Source, skip_invalid: bool) -> None:
-    """Read local files as ingest will, for a moment; where something is wrong, up to 20 problems.
+def _check_rows(source: Source, rows: Mapping[str, Any]) -> None:
+    """Take a small input in as ingest does, only to judge it; of a big one look at the first rows.
 
-    The seconds that Ray and Prefect take to start come after this: most problems are in the first rows.
+    The seconds that Ray and Prefect take to start come after this.
+
+    Raises:
+        InputError: the files cannot be read, or rows cannot be requests.
+    """
+    from dray.requests import RowDefaults, ingest
+    from dray.requests.readers import files_of
+
+    if sum(Path(local_path(file.uri)).stat().st_size for file in files_of(source)) > _SMALL_BYTES:
+        _check_first_rows(source, rows["skip_invalid"])
+        return
+    with TemporaryDirectory(prefix="dray-early-") as folder:
+        ingest(
+            source,
+            spool_uri=f"{folder}/requests.jsonl",
+            defaults=RowDefaults(model_name=rows.get("model_name")),
+            skip_invalid=rows["skip_invalid"],
+        )
+
+
+def _check_first_rows(source: Source, skip_invalid: bool) -> None:
+    """Read files as ingest will, for a moment: most problems are in the first rows. Tells up to 20 of them.
 
     Raises:
         InputError: the files cannot be read, or rows cannot be requests.

@@ -103,6 +103,7 @@ def test_usage_is_explained_in_json_too(refused: Refused, arguments: list[str], 
     assert told in refused(*arguments)["message"]
 
 
+@pytest.mark.parametrize("small", [True, False])
 @pytest.mark.parametrize(
     ("line", "told"),
     [
@@ -111,15 +112,26 @@ def test_usage_is_explained_in_json_too(refused: Refused, arguments: list[str], 
     ],
 )
 def test_rows_that_cannot_be_requests(
-    refused: Refused, command: list[str], tmp_path: Path, line: str, told: str
-) -> None:
+    refused: Refused, command: list[str], tmp_path: Path, line: str, told: str, small: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     """As ingest would say it, minutes earlier on a cluster; all the first ones, not one a run."""
+    monkeypatch.setattr(early, "_SMALL_BYTES", 1 << 20 if small else 0)
     good = (tmp_path / "in.jsonl").read_text()
     (tmp_path / "in.jsonl").write_text(good + "\n" + f"{line}\n" * 30)
     error = refused(*command)
     assert error["type"] == "InputError"
-    assert error["message"].count("in.jsonl") == 20
+    assert sum(said.startswith(str(tmp_path)) for said in error["message"].splitlines()) == 20
     assert told in error["message"].splitlines()[0]
+
+
+def test_a_small_input_is_judged_as_a_whole(refused: Refused, command: list[str], tmp_path: Path) -> None:
+    """Ids that come twice are found by ingest alone."""
+    with (tmp_path / "in.jsonl").open("a") as file:
+        file.write((tmp_path / "in.jsonl").read_text() + "[]\n")
+    said = refused(*command)["message"]
+    assert "in.jsonl:2" in said
+    assert "in.jsonl:3" in said
 
 
 def test_an_engine_argument_that_vllm_does_not_have(
