@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import pyarrow
 import pytest
 from openai.types.chat import ChatCompletion
+from pyarrow import parquet
 
 from examples.tickets.generate import held_out_tickets
 from tests.support.command import ROOT, dray, run_arguments
@@ -20,28 +22,38 @@ REQUESTS = ROOT / "examples/tickets/requests.jsonl"
 MODEL = ROOT / "examples/tickets/model"
 
 
+TEXT = pyarrow.string()
+CALLS = pyarrow.list_(pyarrow.struct([("id", TEXT)]))
+MESSAGES = pyarrow.list_(pyarrow.struct([("role", TEXT), ("content", TEXT), ("tool_calls", CALLS)]))
 AS_THE_ROWS_SAY = ("--max-tokens", "48", "--temperature", "0", "--model-name", "tickets")
 
 
-def _run(folder: Path) -> bytes:
-    arguments = run_arguments(REQUESTS, folder / "out", engine="vllm", model=str(MODEL))
+def _run(folder: Path, requests: Path, *options: str) -> bytes:
+    arguments = run_arguments(requests, folder / "out", *options, engine="vllm", model=str(MODEL))
     ended = dray(folder, *arguments, timeout=400)
     assert ended.code == 0, ended.stderr
     assert ended.json["counts"]["done"] == 2000
     return (folder / "out" / "output.jsonl").read_bytes()
 
 
-def test_all_answers_equal_greedy_transformers_in_order_and_again(tmp_path: Path) -> None:
+def test_all_answers_equal_greedy_transformers_in_order_and_again_from_a_column(tmp_path: Path) -> None:
+    """The same requests as a Parquet column of messages, with a struct's nulls, give the same bytes."""
     pytest.importorskip("vllm")
     from examples.tickets.reference import greedy_answers, load
 
-    output = _run(tmp_path / "first")
+    output = _run(tmp_path / "first", REQUESTS)
     rows = [orjson.loads(line) for line in output.splitlines()]
-    asked = [orjson.loads(line)["custom_id"] for line in REQUESTS.read_bytes().splitlines()]
-    assert [row["custom_id"] for row in rows] == asked
+    asked = [orjson.loads(line) for line in REQUESTS.read_bytes().splitlines()]
+    assert [row["custom_id"] for row in rows] == [row["custom_id"] for row in asked]
     answers = [row["response"]["body"]["choices"][0]["message"]["content"] for row in rows]
     assert answers == greedy_answers(*load(), [ticket.text for ticket in held_out_tickets()])
-    assert _run(tmp_path / "again") == output
+    columns = {
+        "ticket": pyarrow.array([row["custom_id"] for row in asked]),
+        "messages": pyarrow.array([row["body"]["messages"] for row in asked], MESSAGES),
+    }
+    table = tmp_path / "tickets.parquet"
+    parquet.write_table(pyarrow.table(columns), table)
+    assert _run(tmp_path / "again", table, "--id-column", "ticket", *AS_THE_ROWS_SAY) == output
 
 
 def test_json_lines_of_messages_end_in_files_that_openais_client_reads(tmp_path: Path) -> None:
