@@ -1,0 +1,95 @@
+"""One bad row on real vLLM: its step fails under that row, and dray's own request is answered before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from dray.engine.protocol import Engine, EngineSpec
+from dray.engine.replica import build_engine
+from dray.job.proof import prove
+from dray.job.settings import JobSettings
+from dray.requests import RowDefaults, source_of
+from dray.requests.model import Outcome, Request
+from dray.requests.spool import encode
+from tests.support.engines import Runner, request
+from tests.support.lanes import MARK, Lanes, Takes, write_marked
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytest.importorskip("vllm")
+
+
+class _Watched:
+    """A replica whose answers are kept."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._replica, self.name = runner.replica, runner.replica.name
+        self.answers: list[Outcome] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._replica, name)
+
+    def results(self, session: str, rows: int, seconds: float = 0.25) -> Any:
+        for batch in self._replica.results(session, rows, seconds):
+            self.answers += batch
+            yield batch
+
+
+def test_generation_answers_drays_own_request(generation: Runner) -> None:
+    watched = _Watched(generation)
+    prove(watched, generation.session(), encode(request(0, {"messages": []})))
+    assert [row.error_code for row in watched.answers] == [None, None]  # a chat, and token ids
+
+
+def test_an_embedding_engine_answers_drays_own_request(embedding: Runner) -> None:
+    watched = _Watched(embedding)
+    prove(watched, embedding.session(), encode(request(0, {"input": "x"})))
+    assert [row.error_code for row in watched.answers] == [None]
+
+
+@pytest.mark.parametrize(("takes", "engines"), [("memory", 5), ("engine", 3)])
+def test_one_bad_row_of_one_is_an_error_row(
+    takes: Takes, engines: int, lively_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dray.engine.replica.build_engine", _fragile)
+    settings = JobSettings(
+        source=source_of([str(write_marked(tmp_path / "in.jsonl", 1, {0}))]),
+        defaults=RowDefaults(),
+        model=str(lively_model),
+        output=str(tmp_path / "out"),
+        store_url=f"sqlite:///{tmp_path / 'store.db'}",
+        engine="vllm",
+        engine_arguments={"max_num_seqs": 8, "max_model_len": 512, "kv_cache_memory_bytes": 16 << 20},
+        job_id="job",
+    )
+    job = Lanes(settings, ["node-a"], takes=takes)
+    job.run()
+    assert job.failure is None
+    assert job.errors() == {0: "out_of_memory" if takes == "memory" else "poison"}
+    assert len(job.deaths) == engines
+
+
+def _fragile(spec: EngineSpec) -> Engine:
+    """vLLM, whose own step finds no memory while it holds a marked row."""
+    import torch
+
+    engine: Any = build_engine(spec)
+    submit, step = engine.submit, engine._engine.step
+    marked: list[int] = []
+
+    def note(key: int, row: Request) -> Any:
+        if MARK.encode() in orjson.dumps(row.body):
+            marked.append(key)
+        return submit(key, row)
+
+    def fail() -> Any:
+        if marked:
+            raise torch.OutOfMemoryError("Tried to allocate 9.99 GiB")
+        return step()
+
+    engine.submit, engine._engine.step = note, fail
+    found: Engine = engine
+    return found
