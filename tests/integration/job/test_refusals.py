@@ -226,7 +226,9 @@ def test_a_column_that_is_not_there(make: Callable[..., JobSettings], tmp_path: 
     file = tmp_path / "in.csv"
     file.write_text("text,id\nhello,1\n")
     for shape, column in (({"prompt_column": "prompt"}, "prompt"), ({"template": "{text} {who}"}, "who")):
-        job = open_job(make(source=source_of([str(file)], **shape), job_id=column))
+        job = open_job(
+            make(source=source_of([str(file)], **shape), job_id=column, output=str(tmp_path / column))
+        )
         with pytest.raises(InputError, match=column) as refusal:
             ingest_job(job, replicas=1)
         assert "in.csv" in str(refusal.value)
