@@ -12,11 +12,12 @@ from typing import Any
 import ray
 from prefect import get_run_logger
 from prefect.client.schemas.objects import State
+from prefect.states import Crashed
 from prefect_ray.context import remote_options
 
 from dray.cluster import STABLE_SHARE, ClusterInfo
 from dray.cluster.pool import SLOTS
-from dray.errors import DrayError, JobFailedError, StoreError
+from dray.errors import DrayError, JobFailedError, JobPausedError, StoreError
 from dray.job.idling import Bound, bound_of
 from dray.job.ingesting import open_shards
 from dray.job.opening import OpenJob
@@ -29,8 +30,11 @@ from tasks.ray_runner import HeardRayTaskRunner
 from tasks.settling import note_end
 
 MAX_CRASHES = 3  # of one shard's own worker process, which runs on a stable node
+HUNG_SECONDS = 90.0
+"""After the end of its lease a shard task is given up: by then a living one has renewed it, or ended."""
 _END_SECONDS = 5.0
-_LOOK_EVERY = 5.0  # at shards that somebody else holds, and suspects that wait
+_LOOK_EVERY = 5.0  # at shards that another process holds, and suspects that wait
+_LOOK_AT_LEAST = 30.0  # at shards whose own task may stand still
 _PAUSE = 0.2
 _EARLY = 8  # shard tasks that start before there is a replica for them: their processes take seconds, too
 _LOOK_SHARE = 20  # a pause is so many times as long as the look at all shards took
@@ -130,6 +134,7 @@ class ShardTasks:
         except StoreError:  # the monitor says so
             self._look_at = time.monotonic() + _LOOK_EVERY
             return
+        self._give_up_hung(found, now)
         running = {shard.number for _, shard in self._running.values()}
         idle = [shard for shard in found if shard.number not in running]
         held = [
@@ -140,6 +145,40 @@ class ShardTasks:
         left_out = any(one.crashes for one in self._waiting)  # a replica may be kept free for one by then
         self._look_cost = time.monotonic() - began
         self._look_at = time.monotonic() + _LOOK_EVERY if held or left_out else math.inf
+        self._look_at_least()
+
+    def _look_at_least(self) -> None:
+        """Look now and then while a task runs: one that stands still ends nothing, and says nothing."""
+        if self._running:
+            self._look_at = min(self._look_at, time.monotonic() + _LOOK_AT_LEAST)
+
+    def _give_up_hung(self, found: list[Shard], now: float) -> None:
+        """Free the shards whose task's process stands still: it neither renews its lease nor ends.
+
+        If it goes on later, its commits are fenced, as those of any holder whose lease lapsed.
+
+        Raises:
+            JobPausedError: that happened too often to one shard.
+        """
+        hung = {
+            shard.number
+            for shard in found
+            if shard.state is ShardState.LEASED and now - (shard.lease_until or now) > HUNG_SECONDS
+        }
+        for reference, (future, shard) in list(self._running.items()):
+            if shard.number in hung:
+                del self._running[reference]
+                self._give_up(reference, future, shard)
+
+    def _give_up(self, reference: Any, future: Any, shard: Shard) -> None:
+        told = f"shard {shard.number}: its worker process stands still, {HUNG_SECONDS:.0f} s after its lease"
+        self._crashes[shard.number] += 1
+        with suppress(ray.exceptions.RayError):
+            ray.cancel(reference, force=True)
+        note_end(future.task_run_id, Crashed(message=told))
+        if self._crashes[shard.number] > MAX_CRASHES:
+            raise JobPausedError(f"{told}; look at the stable nodes, then `dray resume` goes on")
+        get_run_logger().warning("%s; running it again", told)
 
     def _rank(self, shard: Shard) -> tuple[bool, int, int]:
         return shard.number not in self._awaited, -shard.crashes, shard.number
@@ -155,6 +194,7 @@ class ShardTasks:
         while (shard := self._next()) is not None:
             future = _submit(self._runner, self._job, shard)
             self._running[future.wrapped_future] = (future, shard)
+        self._look_at_least()
 
     def _take(self, reference: Any) -> None:
         future, shard = self._running.pop(reference)

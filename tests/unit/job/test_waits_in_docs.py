@@ -18,7 +18,7 @@ from dray.store import connection, sqlite_file
 from dray.store.store import PATIENCE, SHARD_TTL
 from dray.weights import fetcher, peers, ready
 from flows.parameters import EngineOptions
-from tasks import stopping
+from tasks import infer, stopping
 
 pytestmark = pytest.mark.unit
 
@@ -29,7 +29,7 @@ LIMITS: Mapping[str, float] = {
     "the driver, for an input that hangs, once cancelled": heeding.STOP_SECONDS,
     "the driver, for a query's database to connect": tables.CONNECT_SECONDS,
     "a query's connection, for a network that is gone": tables._LIBPQ["tcp_user_timeout"] / 1000,
-    "whoever opens a store that does not answer": PATIENCE,
+    "a process that opens a store that does not answer": PATIENCE,
     "a write, for another's lock (PostgreSQL)": connection.LOCK_SECONDS,
     "a write, for another's lock (SQLite)": sqlite_file.BUSY_SECONDS,
     "a statement of a write (PostgreSQL)": connection.STATEMENT_SECONDS,
@@ -49,8 +49,9 @@ LIMITS: Mapping[str, float] = {
     "a replica, for the model's next bytes": ready.STALL_SECONDS,
     "a fetch, for the next bytes of a connection": fetcher.STALL_SECONDS,
     "a stranger at the peers' port, to show its token": peers.STRANGER_SECONDS,
-    "whoever wants a job whose driver is gone": DRIVER_TTL,
-    "whoever wants a shard whose holder is gone": SHARD_TTL,
+    "a second driver, for a job whose driver is gone": DRIVER_TTL,
+    "a shard task, for a shard whose holder is gone": SHARD_TTL,
+    "the driver, for a shard task without a lease to end": infer.HUNG_SECONDS,
     "a run that was cancelled in Prefect, for its shards": stopping.STOP_SECONDS,
     "`dray run`, for Prefect's own server to start": server._START_TIMEOUT,
     "`dray status --watch`, for a store that went away": status.AWAY_SECONDS,

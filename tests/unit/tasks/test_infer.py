@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ import pytest
 from prefect.states import Crashed
 
 from dray.cluster import ClusterInfo, Node
+from dray.errors import JobPausedError
 from dray.job.opening import OpenJob
 from dray.store import JobLease, ReplicaRow, ReplicaState, Shard, ShardState, Store, open_store
 from tasks import infer
@@ -102,6 +104,50 @@ def test_a_suspect_goes_beyond_the_limit_when_those_that_fill_it_wait_for_its_re
     assert [store.place_shard(lease, number, owner=f"w{number}").waiting for number in (1, 2)] == [True, True]
     assert submitted == [1, 2, 0]  # and no more of those that may wait
     assert store.place_shard(lease, 0, owner="again").lease is not None
+
+
+def test_a_shard_whose_task_stands_still_is_run_again(
+    store: Store, url: str, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process is stopped, or hangs in the kernel: the job waited for it without an end."""
+    submitted: list[int] = []
+    cancelled: list[object] = []
+
+    def submit(_runner: object, _job: object, shard: Shard) -> Any:
+        submitted.append(shard.number)
+        return SimpleNamespace(wrapped_future=object(), task_run_id=uuid4())
+
+    monkeypatch.setattr(infer, "_submit", submit)
+    monkeypatch.setattr(infer.ray, "cancel", lambda reference, *, force: cancelled.append(reference))
+    monkeypatch.setattr(Store, "now", lambda _: clock.time)
+    lease = ready_job(store, shards=1)
+    tasks = _tasks(url, lease, store.shards("job"))
+    tasks._fill()
+    hung = claimed(store, lease)
+    assert tasks._look_at <= time.monotonic() + infer._LOOK_AT_LEAST
+
+    def look() -> None:
+        tasks._look_at = 0.0
+        tasks._refresh()
+        tasks._fill()
+
+    clock.pass_seconds(hung.ttl + infer.HUNG_SECONDS - 1)
+    look()
+    assert (submitted, cancelled) == ([0], [])  # it may be about to end by itself
+    clock.pass_seconds(2)
+    look()
+    assert submitted == [0, 0]
+    assert len(cancelled) == 1
+    again = store.place_shard(lease, 0, owner="again")
+    assert again.lease is not None or again.waiting
+    for _ in range(infer.MAX_CRASHES - 1):
+        store.claim_shard(lease, 0, owner="hangs, too")
+        clock.pass_seconds(hung.ttl + infer.HUNG_SECONDS + 1)
+        look()
+    store.claim_shard(lease, 0, owner="hangs, too")
+    clock.pass_seconds(hung.ttl + infer.HUNG_SECONDS + 1)
+    with pytest.raises(JobPausedError, match="stands still"):
+        look()
 
 
 def test_shard_tasks_follow_the_replicas_that_are_ready(
