@@ -380,7 +380,8 @@ class ReplicaPool:
     def _account(self, member: Member, error: BaseException) -> None:
         assert self._ledger is not None
         facts = settle(member.replica.actor_id, member.node)
-        self._ledger.lost(Loss(name=member.name, node=member.node, error=error, facts=facts))
+        node = member.node or node_of(member.replica.actor_id)  # Ray may know by now which one took it along
+        self._ledger.lost(Loss(name=member.name, node=node, error=error, facts=facts))
 
     def _publish(self) -> None:
         if time.monotonic() - self._published > _PUBLISH_SECONDS:

@@ -95,13 +95,18 @@ def death_of(actor_id: str) -> ActorDeath | None:
 def node_of(actor_id: str) -> str | None:
     """The node that an actor is on, or was; None while it has none.
 
-    Until an actor has a process, Ray gives as its address the node that was asked to take it.
+    Until an actor has a process, Ray gives as its address the node that was asked to take it. One that dies
+    with that node was about to start there.
     """
     from ray._private.state import actors
 
     found = actors(actor_id)
-    if not found or not found["Pid"]:
+    if not found:
         return None
+    if not found["Pid"]:
+        death = death_of(actor_id)
+        if death is None or not death.with_node:
+            return None
     node: str = found["Address"]["NodeID"]
     return node if node and set(node) != {"f"} else None  # Ray's nil
 

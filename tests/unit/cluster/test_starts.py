@@ -12,10 +12,18 @@ import pytest
 
 from dray.cluster import pool as pools
 from dray.cluster.base import ClusterInfo, Node
+from dray.cluster.losses import NodeFacts
 from dray.cluster.member import Member, MemberState
 from dray.cluster.pool import Loss, ReplicaPool
 from dray.engine.protocol import EngineSpec
-from dray.errors import ConfigError, DrayError, EngineDeadError, EngineStartError, WeightsError
+from dray.errors import (
+    ConfigError,
+    DrayError,
+    EngineDeadError,
+    EngineStartError,
+    ReplicaLostError,
+    WeightsError,
+)
 from dray.requests import Kind
 
 pytestmark = pytest.mark.unit
@@ -176,6 +184,25 @@ def test_a_build_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     started.go_on(3)
     assert "not ready after 1800 s" in str(started.losses(1)[0].error)
     assert started.members[1].state is MemberState.GONE
+
+
+def test_a_replica_that_dies_with_its_node_as_it_starts_is_that_nodes_loss(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ray says where it was to start only once it has found the node dead."""
+    started = Started(monkeypatch, 2, [True], [False, ReplicaLostError("gone")])
+    known: list[str] = []
+    gone = NodeFacts(alive=False, draining=False, preempted=False, oom=False)
+
+    def settle(actor_id: str, node: str | None) -> NodeFacts:
+        known.append("the node")
+        return gone
+
+    monkeypatch.setattr(pools, "settle", settle)
+    monkeypatch.setattr(pools, "node_of", lambda actor_id: known[0] if known else None)
+    started.go_on(3)
+    [loss] = started.losses(1)
+    assert (loss.node, loss.facts) == ("the node", gone)
 
 
 def test_a_lane_whose_engines_always_die_rests_while_others_work(monkeypatch: pytest.MonkeyPatch) -> None:
