@@ -10,10 +10,13 @@ import hashlib
 import heapq
 import logging
 import os
+import signal
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, fields
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
 
 import orjson
 
@@ -33,9 +36,9 @@ class SimulatedSettings:
 
     ``seconds_per_token`` is the time of one decode iteration, whatever the batch;
     ``start_seconds`` the time until ready. A prompt containing ``crash_on`` kills the process,
-    ``stall_on`` never finishes, ``error_on`` gets an error row, and one containing ``oom_on`` finds no memory
-    while more than ``oom_above`` requests run. ``response_bytes`` pads answers to about that size; 0 leaves
-    them as they are.
+    ``lose_node_on`` its Ray node too (as a container does that is out of memory), ``stall_on`` never
+    finishes, ``error_on`` gets an error row, and one containing ``oom_on`` finds no memory while more than
+    ``oom_above`` requests run. ``response_bytes`` pads answers to about that size; 0 leaves them as they are.
     """
 
     seconds_per_token: float = 0.0
@@ -44,6 +47,7 @@ class SimulatedSettings:
     start_seconds: float = 0.0
     seed: int = 0
     crash_on: str | None = None
+    lose_node_on: str | None = None
     stall_on: str | None = None
     error_on: str | None = None
     oom_on: str | None = None
@@ -73,6 +77,15 @@ class SimulatedSettings:
         if settings.max_num_seqs < 1:
             raise ConfigError("simulated engine: max_num_seqs must be at least 1")
         return settings
+
+
+def _end_node() -> NoReturn:
+    """End this process and the raylet that started it, where one did."""
+    parent = os.getppid()
+    with suppress(OSError):
+        if Path(f"/proc/{parent}/comm").read_text().strip() == "raylet":
+            os.kill(parent, signal.SIGKILL)
+    os._exit(70)
 
 
 class SimulatedEngine:
@@ -106,6 +119,8 @@ class SimulatedEngine:
         prompt = _prompt_of(body)
         if settings.crash_on is not None and settings.crash_on in prompt:
             os._exit(70)
+        if settings.lose_node_on is not None and settings.lose_node_on in prompt:
+            _end_node()
         if settings.error_on is not None and settings.error_on in prompt:
             raise RequestRefused("simulated_error", "the simulated engine was told to refuse this request")
         _refuse_what_no_engine_takes(body, self._spec.model_name)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.chaos import Job, wait_for_release
+from tests.support.command import write_requests
 from tests.support.spot_nodes import SpotNodes
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
@@ -59,6 +62,32 @@ def test_a_node_that_is_killed_without_notice_is_charged_once(
     assert job.causes() == {"NODE_LOSS"}
     assert job.budgets() == {"infra": 1, "node": 1}  # however many shards it took along
     assert 0 < figures.recomputed <= 3 * SEQS  # 1.2 times what the engine runs, and what was on its way back
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("bad", [{30}, {0, 59}], ids=["middle", "first and last"])
+def test_rows_that_take_their_node_along_are_found_and_nothing_else_fails(
+    bad: set[int], cloud: SpotNodes, make_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    """As rows do for which a container's memory does not suffice. Each lost node is replaced."""
+    inputs = write_requests(tmp_path / "in.jsonl", 60, words=dict.fromkeys(bad, "HUGE"))
+    job = make_job(
+        rows=60,
+        inputs=inputs,
+        settings=("max_num_seqs=4", "seconds_per_token=0.005", "lose_node_on=HUGE"),
+        environment={"DRAY_NO_WAIT": "1"},
+        more=(),
+    )
+    run, lost = job.start(), 0
+    while run.process.poll() is None:
+        run.note_processes()
+        lost += cloud.replace_lost()
+        time.sleep(0.2)
+    print(f"{lost} nodes lost by {len(bad)} rows;", job.finished(run))
+    errors = [json.loads(line) for line in (job.output / "errors.jsonl").read_text().splitlines()]
+    assert {(e["custom_id"], e["error"]["code"]) for e in errors} == {(f"row-{n}", "poison") for n in bad}
+    assert lost <= len(bad) * (math.log2(2.5 * 4) + 8)  # docs/interruptions.md
+    assert job.causes() <= {"NODE_LOSS", "POISON"}
 
 
 @pytest.mark.long

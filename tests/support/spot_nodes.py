@@ -38,6 +38,15 @@ class SpotNodes:
         """The next test gets another in its place."""
         self.servers.pop(node).__exit__(None, None, None)
 
+    def replace_lost(self) -> int:
+        """Others in the place of nodes that Ray has found dead; how many there were."""
+        dead = self.raylets.dead()
+        lost = [number for number in self.servers if self.raylets.nodes[number] in dead]
+        for number in lost:
+            self.forget(number)
+        self.refill()
+        return len(lost)
+
     def close(self) -> None:
         """End all."""
         for node in list(self.servers):
