@@ -169,7 +169,7 @@ def test_a_lane_that_finds_no_place_keeps_nobody_from_work(info: ClusterInfo) ->
     import ray
 
     half = replace(info.nodes[0], cpus=1)
-    halves = replace(info, nodes=(half, replace(half, node_id="another")))
+    halves = replace(info, own=False, nodes=(half, replace(half, node_id="another")))
     pool = _pool(halves, "late", replicas=2)  # a processor each, and somebody else has one of the two
     occupant = ray.remote(num_cpus=1)(_Occupant).remote()
     ray.get(occupant.here.remote(), timeout=60)
