@@ -221,7 +221,7 @@ def test_a_run_started_as_the_ui_does(server: PrefectServer, notified: Notified,
     rows = [json.loads(line) for line in (output / "output.jsonl").read_text().splitlines()]
     assert [row["custom_id"] for row in rows] == [f"row-{n}" for n in range(50) if n not in (3, 30)]
     assert (output / "report.html").stat().st_size > 10_000
-    until(lambda: not processes(server), 15)
+    until(lambda: not processes(server), 60)
 
     tasks = of_run(server, "task runs", run_id)
     names = {task["name"]: task["state_name"] for task in tasks}
@@ -378,4 +378,4 @@ def test_prefects_server_comes_and_goes(server: PrefectServer, tmp_path: Path) -
     assert float(artifacts["job-progress"]["data"]) == 100.0
     assert not {"Crashed", "Failed"} & set(states(server, run_id))
     # The worker is there for the next one.
-    until(lambda: not processes(server), 15)
+    until(lambda: not processes(server), 60)

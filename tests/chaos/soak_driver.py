@@ -130,7 +130,7 @@ class ThreadShards(ShardTasks):
         shards: list[Shard],
         lanes: int,
         cluster: ClusterInfo,
-        processes: ProcessPoolExecutor | None,
+        processes: ProcessPoolExecutor | None = None,
     ) -> None:
         super().__init__(job, shards, lanes, cluster)
         self._processes = processes

@@ -34,7 +34,7 @@ LIMITS: Mapping[str, float] = {
     "a write, for another's lock (SQLite)": sqlite_file.BUSY_SECONDS,
     "a statement of a write (PostgreSQL)": connection.STATEMENT_SECONDS,
     "a statement, for a server that says nothing": connection.SILENCE_SECONDS,
-    "a read of whole tables, for the same": connection.LONG_SILENCE_SECONDS,
+    "what changes whole tables, for the same": connection.LONG_SILENCE_SECONDS,
     "a running job, for its store": STORE_PATIENCE,
     "a shard, for its requests to be readable": STORE_PATIENCE,
     "the driver, for Ray to start on this machine": head._START_SECONDS,
