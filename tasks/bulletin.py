@@ -12,6 +12,7 @@ from prefect import get_run_logger
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
 
 from tasks.page import artifact_key
+from tasks.prefect_run import api_answers
 
 WRITE_EVERY = 3.0  # Prefect's server on SQLite serialises writes
 _TICK = 0.5
@@ -41,6 +42,9 @@ class Bulletin:
     def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join(_LAST_WORD_SECONDS)
+        # A call that began while the API was away sleeps between its tries, also when the API is back.
+        if self._share != self._shown and api_answers():
+            self._write(self._share)
 
     def show(self, share: float) -> None:
         """The percentage of rows that are finished."""

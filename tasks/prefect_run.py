@@ -57,6 +57,15 @@ def state_of_run() -> State | None:
         return client.read_flow_run(UUID(str(runtime.flow_run.id))).state
 
 
+def api_answers() -> bool:
+    """Whether the API answers now; tried once."""
+    try:
+        state_of_run()
+    except Exception:  # noqa: BLE001  whatever the API's trouble is
+        return False
+    return True
+
+
 def wish_in(state: State | None) -> Wish | None:
     """What people want of a run in this state."""
     if state is None:
@@ -83,12 +92,8 @@ def wait_for_api() -> bool:
     ``PREFECT_CLIENT_MAX_RETRIES`` + 1 seconds: a minute by default, four with 7.
     """
     deadline = time.monotonic() + 2.0 ** (PREFECT_CLIENT_MAX_RETRIES.value() + 1)
-    while True:
-        try:
-            state_of_run()
-        except Exception:  # noqa: BLE001  see above
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(_LOOK_EVERY)
-        else:
-            return True
+    while not api_answers():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_LOOK_EVERY)
+    return True
