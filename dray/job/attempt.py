@@ -360,7 +360,7 @@ class _Ending:
         """Error rows for what is left of the shard: the one request that engines die under."""
         shard, done, began = self.work.shard, self._done(), time.monotonic()
         rows = [
-            refused(line, decision.effect.code or "poison", _VERDICTS[decision.effect.code or "poison"])
+            refused(line, decision.effect.code or "poison", VERDICTS[decision.effect.code or "poison"])
             for chunk in read_shard(shard.uri, shard.offset, shard.length, options=self.work.options)
             for line in chunk
             if index_of(line) not in done
@@ -377,11 +377,11 @@ class _Ending:
         )
 
 
-POISON_MESSAGE = "engines died under this request, alone in an engine each time"
-_VERDICTS = {
-    "poison": POISON_MESSAGE,
+VERDICTS = {
+    "poison": "engines died under this request, alone in an engine each time",
     "out_of_memory": "memory did not suffice for this request, alone in an engine each time",
 }
+"""What the error rows say of requests that end engines, by their code."""
 
 
 def refused(line: bytes, code: str, message: str) -> Outcome:

@@ -8,7 +8,9 @@
 Each run is a job of 2,000 requests on three spot nodes beside a stable head, one simulated replica each. At
 random moments, 0.2 to 2 s apart: a replica is killed, or stopped for up to 5 s; a node is killed; AWS takes a
 node back, or only says so; the driver is killed and started again; the store is locked, or its connections
-are cut. In some runs up to three rows kill every engine that they enter. All is drawn from the seed and the
+are cut; a user exports the job, or starts another one with its folder. In some runs leases are short, and
+the driver or a shard task is stopped for longer than its lease, while a second driver takes the job. In some,
+up to three rows kill every engine that they enter, or take its memory. All is drawn from the seed and the
 run's number, so that a run can be had again: ``--seed S --first N --runs 1`` (the moments are the same; what
 they hit depends on the machine as well).
 
@@ -45,7 +47,8 @@ from tests.benchmarks import machine
 from tests.benchmarks.results import Table, median, number, record
 from tests.chaos.soak_checks import Cost, Wanted, check_run
 from tests.chaos.soak_cloud import SPOT, Cloud, Driver, Stores
-from tests.chaos.soak_run import Kind, Plan, Run, group_word
+from tests.chaos.soak_plan import Kind, Plan, group_word
+from tests.chaos.soak_run import Run
 from tests.support.command import write_requests
 
 RESULTS = Path(__file__).with_name("RESULTS.md")

@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dray.history import Event
-from dray.job.attempt import _VERDICTS
+from dray.job.attempt import VERDICTS
 from dray.requests.lines import error_line
 from dray.store import JobState, ShardState
-from tests.chaos.soak_run import Fault, Kind, Run
+from tests.chaos.soak_plan import Fault, Kind
+from tests.chaos.soak_run import Run
 from tests.support.command import CANARY
 from tests.support.history import Figures, Line, check_history, read_history
 
@@ -40,7 +41,7 @@ class Wanted:
         """Output and errors of the same input, when some rows kill engines or take their memory."""
         answers = [line for index, line in enumerate(self.lines) if index not in poison]
         code = "out_of_memory" if memory else "poison"
-        errors = [error_line(index, f"row-{index}", code, _VERDICTS[code]) for index in sorted(poison)]
+        errors = [error_line(index, f"row-{index}", code, VERDICTS[code]) for index in sorted(poison)]
         return {"output.jsonl": b"".join(answers), "errors.jsonl": b"".join(errors)}
 
 

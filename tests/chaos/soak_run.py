@@ -10,22 +10,21 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import asdict, dataclass, field, replace
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 from dray import store as stores
 from dray.cli.jobs import export_job
 from dray.errors import ConfigError, DrayError
 from dray.job.opening import open_job
-from dray.store import Shard, ShardState
-from tests.chaos.soak_cloud import Cloud, Driver, Store, is_replica
+from dray.store import Shard
+from tests.chaos.soak_cloud import Cloud, Driver, Store
 from tests.chaos.soak_driver import Order
+from tests.chaos.soak_plan import Fault, Held, Kind, Plan
+from tests.chaos.soak_seen import Seen
 
 SEQS = 16
 SECONDS_PER_TOKEN = 0.01
@@ -45,142 +44,6 @@ STALLS_A_RUN = 3
 _SLEEPER_SECONDS = 60.0
 NODES_A_RUN = 3  # that a run may lose: each costs seconds
 DRIVERS_A_RUN = 2
-
-
-class Kind(StrEnum):
-    """What befalls a job."""
-
-    REPLICA = "replica killed"
-    NODE = "node killed"
-    OBEYED = "notice, obeyed"
-    LYING = "notice, lying"
-    STOPPED = "replica stopped"
-    DRIVER = "driver killed"
-    STALLED = "driver stopped for longer than its lease"
-    TASK = "shard task stopped for longer than its lease"
-    EXPORT = "export"
-    SECOND = "second job for the same folder"
-    STORE = "store"
-
-
-_ALL = {
-    Kind.REPLICA: 30,
-    Kind.NODE: 8,
-    Kind.OBEYED: 6,
-    Kind.LYING: 6,
-    Kind.STOPPED: 18,
-    Kind.DRIVER: 10,
-    Kind.EXPORT: 6,
-    Kind.SECOND: 4,
-    Kind.STORE: 14,
-}
-_STALLS = {Kind.STALLED: 30, Kind.TASK: 30}
-
-
-def _only(*kinds: Kind) -> dict[Kind, int]:
-    return {kind: _ALL[kind] for kind in kinds}
-
-
-MIXES: dict[str, tuple[float, dict[Kind, int]]] = {
-    "all": (0.35, _ALL),
-    "no notices": (
-        0.25,
-        _only(Kind.REPLICA, Kind.NODE, Kind.STOPPED, Kind.DRIVER, Kind.EXPORT, Kind.SECOND, Kind.STORE),
-    ),
-    "notices": (0.1, _only(Kind.OBEYED, Kind.LYING, Kind.STOPPED, Kind.STORE)),
-    "kills": (0.08, _only(Kind.REPLICA, Kind.NODE)),
-    "drivers": (0.07, _only(Kind.DRIVER, Kind.STOPPED, Kind.STORE)),
-    "stalls": (0.15, _STALLS | _only(Kind.REPLICA, Kind.DRIVER, Kind.EXPORT, Kind.STORE)),
-}
-"""In some runs there are only faults of which it is known what they are charged to.
-
-Where no notice comes, nobody listens for one: that is half of the processes that a driver starts.
-"""
-
-POISON_SHARE = 0.08
-POSTGRES_SHARE = 0.2
-
-
-@dataclass(frozen=True, kw_only=True)
-class Held:
-    """A shard that ran on a replica when that was lost."""
-
-    number: int
-    epoch: int
-    first: int
-    last: int
-
-
-@dataclass(kw_only=True)
-class Fault:
-    """What was done, at ``at`` (monotonic nanoseconds). ``noticed``: its notice was recorded by the end."""
-
-    kind: str
-    at: int
-    node: str | None = None
-    replica: str | None = None
-    replicas: Sequence[str] = ()
-    held: Sequence[Held] = ()
-    noticed: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What a run is to be, all of it drawn from its seed.
-
-    ``poison`` are rows, ``word`` stands in these, and ``memory`` says that they take the engine's memory and
-    not its life.
-    """
-
-    seed: int
-    number: int
-    mix: str
-    shards: int
-    postgres: bool
-    poison: tuple[int, ...]
-    word: str
-    memory: bool = False
-
-    @classmethod
-    def draw(cls, seed: int, number: int, groups: Sequence[tuple[int, ...]]) -> Plan:
-        """The plan of the run of this number."""
-        rng = random.Random(f"{seed} {number}")
-        mix = rng.choices(list(MIXES), [share for share, _ in MIXES.values()])[0]
-        group = rng.randrange(len(groups))
-        poisoned = rng.random() < POISON_SHARE and mix in ("all", "no notices")
-        return cls(
-            seed=seed,
-            number=number,
-            mix=mix,
-            shards=24 if poisoned else rng.randint(12, 24),
-            postgres=rng.random() < POSTGRES_SHARE,
-            poison=groups[group] if poisoned else (),
-            word=group_word(group) if poisoned else "",
-            memory=poisoned and rng.random() < 0.5,
-        )
-
-    @property
-    def notices(self) -> bool:
-        """Whether a notice may come."""
-        return Kind.LYING in MIXES[self.mix][1]
-
-    @property
-    def stalls(self) -> bool:
-        """Whether processes stop for longer than their leases."""
-        return Kind.STALLED in MIXES[self.mix][1]
-
-    def faults(self) -> Iterator[tuple[float, Kind, random.Random]]:
-        """Seconds to wait, what comes then, and the randomness of it; for ever."""
-        rng = random.Random(f"{self.seed} {self.number} faults")
-        kinds = MIXES[self.mix][1]
-        while True:
-            kind = rng.choices(list(kinds), list(kinds.values()))[0]
-            yield rng.uniform(0.2, 2.0), kind, random.Random(rng.random())
-
-
-def group_word(group: int) -> str:
-    """What stands in the prompts of a group of rows, and in no other."""
-    return f"group-{group:04};"
 
 
 @dataclass(kw_only=True)
@@ -214,7 +77,7 @@ class Run:
         self.log = self.folder / "driver.log"
         self._report = self.folder / "report.json"
         self._opened: stores.Store | None = None
-        self._sessions: dict[int, tuple[int, int]] = {}  # of replicas' processes: one that each had
+        self._seen = Seen(self.job, self.history, self.opened, self.cloud)
         self._stopped: set[int] = set()
         self._threads: list[threading.Thread] = []
         self._over = threading.Event()
@@ -346,12 +209,12 @@ class Run:
         self.skipped += not done
 
     def _kill_replica(self, rng: random.Random) -> bool:
-        found = sorted(self._at_work().items())
+        found = sorted(self._seen.at_work().items())
         rng.shuffle(found)
         for name, pid in found:
             if pid in self._stopped:
                 continue
-            held = self._held([name])
+            held = self._seen.held([name])
             if any(map(_is_tried, held)):
                 continue
             node = next((row.node for row in self.opened().replicas(self.job) if row.name == name), None)
@@ -366,8 +229,8 @@ class Run:
         if number is None:
             return False
         node = self.cloud.node_id(number)
-        names = self._names_on(node)
-        held = self._held(names)
+        names = self._seen.names_on(node)
+        held = self._seen.held(names)
         if any(map(_is_tried, held)):
             return False
         at = self.cloud.kill(number)
@@ -398,7 +261,7 @@ class Run:
             self.cloud.kill(number)
 
     def _stop_replica(self, rng: random.Random) -> bool:
-        found = [pid for _, pid in sorted(self._at_work().items()) if pid not in self._stopped]
+        found = [pid for _, pid in sorted(self._seen.at_work().items()) if pid not in self._stopped]
         if not found:
             return False
         pid, seconds = rng.choice(found), rng.uniform(0.5, 5.0)
@@ -470,7 +333,7 @@ class Run:
         assert code in (0, 1), f"a driver that lost its job ended with {code}:\n{self._tail()}"
 
     def _stall_task(self, rng: random.Random) -> bool:
-        found = [pid for pid in sorted(self._shard_tasks()) if pid not in self._stopped]
+        found = [pid for pid in sorted(self._seen.shard_tasks(self._pid)) if pid not in self._stopped]
         if not found or self._stalls() >= STALLS_A_RUN:
             return False
         pid, seconds = rng.choice(found), LEASES[1] * rng.uniform(1.1, 1.6)
@@ -487,14 +350,6 @@ class Run:
 
     def _stalls(self) -> int:
         return sum(fault.kind in (Kind.STALLED, Kind.TASK) for fault in self.faults)
-
-    def _shard_tasks(self) -> set[int]:
-        """The driver's processes that have committed rows."""
-        with suppress(psutil.Error):
-            children = {child.pid for child in psutil.Process(self._pid).children()}
-            wrote = {int(file.name.partition("-")[0]) for file in self.history.glob("*.history")}
-            return children & wrote
-        return set()
 
     def _export(self, rng: random.Random) -> bool:
         """A user writes what is done to a folder of its own, and may not write it to the job's."""
@@ -555,43 +410,6 @@ class Run:
         gone = sum(fault.kind in (Kind.NODE, Kind.OBEYED, Kind.LYING) for fault in self.faults)
         usable = sorted(self.cloud.usable)
         return rng.choice(usable) if len(usable) > 1 and gone < NODES_A_RUN else None
-
-    def _names_on(self, node: str) -> list[str]:
-        with suppress(DrayError):
-            return [row.name for row in self.opened().replicas(self.job) if row.node == node]
-        return []
-
-    def _held(self, replicas: Sequence[str]) -> list[Shard]:
-        with suppress(DrayError):
-            shards = self.opened().shards(self.job)
-            return [one for one in shards if one.state is ShardState.LEASED and one.replica in replicas]
-        return []
-
-    def _at_work(self) -> dict[str, int]:
-        """The live replicas that have had rows, by name, with their pids."""
-        for file in self.history.glob("*.history"):
-            pid = int(file.name.partition("-")[0])
-            if pid not in self._sessions:
-                first, newline, _ = file.read_bytes().partition(b"\n")
-                line = json.loads(first) if newline else {}
-                if line.get("event") == "admitted":
-                    self._sessions[pid] = (line["shard"], line["epoch"])
-        living = {pid: session for pid, session in self._sessions.items() if self._is_replica(pid)}
-        if not living:
-            return {}
-        attempts = self.opened().attempts(self.job)
-        names = {(one.shard, one.epoch): one.replica for one in attempts}
-        there = {row.name for row in self.opened().replicas(self.job)}
-        found = {names.get(session): pid for pid, session in living.items()}
-        return {name: pid for name, pid in found.items() if name is not None and name in there}
-
-    def _is_replica(self, pid: int) -> bool:
-        """Whether a process is a replica of our own cluster: nobody else's is touched."""
-        with suppress(psutil.Error):
-            process = psutil.Process(pid)
-            ours = any(parent.pid == self.cloud.raylets._process.pid for parent in process.parents())
-            return ours and is_replica(process)
-        return False
 
 
 def _is_tried(shard: Shard) -> bool:

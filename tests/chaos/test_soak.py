@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.soak import Soak, groups_of
-from tests.chaos.soak_run import MIXES, Plan
+from tests.chaos.soak_plan import MIXES, Plan
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(3600)]
 

@@ -1,0 +1,72 @@
+"""What the soak sees of a run from outside: its store, the histories of its processes, the processes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from dray.errors import DrayError
+from dray.store import Shard, ShardState, Store
+from tests.chaos.soak_cloud import Cloud, is_replica
+
+
+class Seen:
+    """One job. ``opened`` gives its store, which raises DrayError before there is one."""
+
+    def __init__(self, job: str, history: Path, opened: Callable[[], Store], cloud: Cloud) -> None:
+        self._job = job
+        self._history = history
+        self._opened = opened
+        self._cloud = cloud
+        self._sessions: dict[int, tuple[int, int]] = {}  # of replicas' processes: one that each had
+
+    def names_on(self, node: str) -> list[str]:
+        """The replicas on a node."""
+        with suppress(DrayError):
+            return [row.name for row in self._opened().replicas(self._job) if row.node == node]
+        return []
+
+    def held(self, replicas: Sequence[str]) -> list[Shard]:
+        """The shards that these replicas have."""
+        with suppress(DrayError):
+            shards = self._opened().shards(self._job)
+            return [one for one in shards if one.state is ShardState.LEASED and one.replica in replicas]
+        return []
+
+    def at_work(self) -> dict[str, int]:
+        """The live replicas that have had rows, by name, with their pids."""
+        for file in self._history.glob("*.history"):
+            pid = int(file.name.partition("-")[0])
+            if pid not in self._sessions:
+                first, newline, _ = file.read_bytes().partition(b"\n")
+                line = json.loads(first) if newline else {}
+                if line.get("event") == "admitted":
+                    self._sessions[pid] = (line["shard"], line["epoch"])
+        living = {pid: session for pid, session in self._sessions.items() if self._is_replica(pid)}
+        if not living:
+            return {}
+        attempts = self._opened().attempts(self._job)
+        names = {(one.shard, one.epoch): one.replica for one in attempts}
+        there = {row.name for row in self._opened().replicas(self._job)}
+        found = {names.get(session): pid for pid, session in living.items()}
+        return {name: pid for name, pid in found.items() if name is not None and name in there}
+
+    def _is_replica(self, pid: int) -> bool:
+        """Whether a process is a replica of this run's own cluster: no other is touched."""
+        with suppress(psutil.Error):
+            process = psutil.Process(pid)
+            ours = any(parent.pid == self._cloud.raylets._process.pid for parent in process.parents())
+            return ours and is_replica(process)
+        return False
+
+    def shard_tasks(self, driver: int) -> set[int]:
+        """The driver's processes that have committed rows."""
+        with suppress(psutil.Error):
+            children = {child.pid for child in psutil.Process(driver).children()}
+            wrote = {int(file.name.partition("-")[0]) for file in self._history.glob("*.history")}
+            return children & wrote
+        return set()
