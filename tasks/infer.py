@@ -20,6 +20,7 @@ from dray.cluster.pool import SLOTS
 from dray.errors import DrayError, JobFailedError, JobPausedError, StoreError
 from dray.job.idling import Bound, bound_of
 from dray.job.ingesting import open_shards
+from dray.job.lapsed import LapsedLeases
 from dray.job.opening import OpenJob
 from dray.job.shard import ShardReceipt
 from dray.store import ReplicaState, Shard, ShardState, Store, open_store
@@ -31,7 +32,7 @@ from tasks.settling import note_end
 
 MAX_CRASHES = 3  # of one shard's own worker process, which runs on a stable node
 HUNG_SECONDS = 90.0
-"""After the end of its lease a shard task is given up: by then a living one has renewed it, or ended."""
+"""A shard task is given up when its lease has been over for so long: a living one renews it, or ends."""
 _END_SECONDS = 5.0
 _LOOK_EVERY = 5.0  # at shards that another process holds, and suspects that wait
 _LOOK_AT_LEAST = 30.0  # at shards whose own task may stand still
@@ -64,6 +65,7 @@ class ShardTasks:
         self._limit = min(self._bound.tasks, _EARLY)
         self._look_cost = 0.0  # seconds
         self._crashes: Counter[int] = Counter()
+        self._lapsed = LapsedLeases(HUNG_SECONDS)
         self._runner = HeardRayTaskRunner()
         self._options = _stable(cluster)
         self._last_commit: float | None = None
@@ -132,6 +134,7 @@ class ShardTasks:
                 found, now = open_shards(store.shards(self._job.job_id)), store.now()
                 self._awaited = _awaited(store, self._job.job_id)
         except StoreError:  # the monitor says so
+            self._lapsed.forget()
             self._look_at = time.monotonic() + _LOOK_EVERY
             return
         self._give_up_hung(found, now)
@@ -160,11 +163,7 @@ class ShardTasks:
         Raises:
             JobPausedError: that happened too often to one shard.
         """
-        hung = {
-            shard.number
-            for shard in found
-            if shard.state is ShardState.LEASED and now - (shard.lease_until or now) > HUNG_SECONDS
-        }
+        hung = self._lapsed.look(found, now)
         for reference, (future, shard) in list(self._running.items()):
             if shard.number in hung:
                 del self._running[reference]
@@ -173,6 +172,7 @@ class ShardTasks:
     def _give_up(self, reference: Any, future: Any, shard: Shard) -> None:
         told = f"shard {shard.number}: its worker process stands still, {HUNG_SECONDS:.0f} s after its lease"
         self._crashes[shard.number] += 1
+        self._lapsed.forget(shard.number)
         with suppress(ray.exceptions.RayError):
             ray.cancel(reference, force=True)
         note_end(future.task_run_id, Crashed(message=told))

@@ -231,8 +231,8 @@ def write_atomic(
 
 
 @contextmanager
-def _atomic(uri: str, folder: Path, hashed: bool) -> Iterator[AtomicFile]:
-    name = uri.rpartition("/")[2]
+def _atomic(uri: str, folder: Path, hashed: bool, name: str = "") -> Iterator[AtomicFile]:
+    name = name or uri.rpartition("/")[2]
     clear(folder, name)
     path = folder / f".{name}.{secrets.token_hex(4)}.part"
     file = None
@@ -288,15 +288,28 @@ def check_writable(directory: str, *, options: ObjectStoreOptions | None = None)
         raise ConfigError(f"{directory}: outputs cannot be written over HTTP; name a folder or a bucket")
     if not is_object(directory) and local_path(directory).is_file():
         raise ConfigError(f"{directory}: the output is a file; name a folder")
-    probe = join(directory, f".dray-write-check-{secrets.token_hex(4)}")
     try:
-        with write_atomic(probe, options=options) as file:
-            file.write(b"dray checks that it can write here\n")
-        remove(probe, options=options)
+        _write_and_remove(directory, options)
     except (JobFailedError, OSError) as error:
         cause = error.__cause__ or error
         reason = getattr(cause, "strerror", None) or cause
         raise ConfigError(f"{directory}: the output folder cannot be written ({reason})") from error
+
+
+def _write_and_remove(directory: str, options: ObjectStoreOptions | None) -> None:
+    """Write a file that a process killed in the midst of it leaves under a name that the next one removes."""
+    content = b"dray checks that it can write here\n"
+    if is_object(directory):
+        uri = join(join(directory, ".dray"), "write-check")
+        objects.put(uri, content, options)
+        with suppress(FileNotFoundError):  # another process checks the same folder
+            objects.delete(uri, options)
+        return
+    folder = local_path(directory)
+    folder.mkdir(parents=True, exist_ok=True)
+    with _atomic(directory, folder, hashed=False, name="dray-write-check") as file:
+        file.write(content)
+        file.sync()
 
 
 def exists(uri: str, *, options: ObjectStoreOptions | None = None) -> bool:

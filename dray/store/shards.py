@@ -169,8 +169,27 @@ def place(tx: Tx, lease: JobLease, number: int, *, owner: str, ttl: float) -> Cl
         return Claim(lease=None)
     replica = routing.choose(tx, lease.key, number)
     if replica is None:
+        if state == ShardState.LEASED.value:
+            _lapse(tx, lease, number, owner)
         return Claim(lease=None, waiting=True)
     return Claim(lease=claim(tx, lease, number, owner=owner, replica=replica, ttl=ttl))
+
+
+def _lapse(tx: Tx, lease: JobLease, number: int, owner: str) -> None:
+    """Ends a lease that is over, or ``owner``'s of an earlier attempt: the shard waits for a replica."""
+    stolen = case((shards.c.owner != owner, 1), else_=0)
+    tx.execute(
+        update(shards)
+        .where(shards.c.job_key == lease.key, shards.c.number == number)
+        .values(
+            state=ShardState.PENDING.value,
+            owner=None,
+            lease_until=None,
+            replica=None,
+            interruptions=shards.c.interruptions + stolen,
+        )
+    )
+    close_attempts(tx, lease.key, [number], cause=cause_of_steal(owner))
 
 
 def renew(tx: Tx, lease: ShardLease, ttl: float) -> float:

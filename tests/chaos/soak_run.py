@@ -172,7 +172,7 @@ class Run:
         )
 
     def _kill_driver(self) -> None:
-        if self.driver.running:
+        if self.driver.running and self._pid:
             with suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)
         while self.driver.running:
@@ -301,6 +301,7 @@ class Run:
         stopped, sleeper = self._pid, self.driver
         if self._stalls() >= STALLS_A_RUN or sleeper.ended(stopped):
             return False
+        seen = self.opened().get_job(self.job).epoch  # raises before there is a job to take
         os.kill(stopped, signal.SIGSTOP)
         self._stopped.add(stopped)
         at = time.monotonic_ns()
@@ -310,7 +311,6 @@ class Run:
                 return False
             self.faults.append(Fault(kind=Kind.STALLED, at=at))
             self.driver, self.understudy = self.understudy, self.driver
-            seen = self.opened().get_job(self.job).epoch
             self._start()
             self._await_epoch(above=seen)
             time.sleep(rng.uniform(0.0, 4.0))

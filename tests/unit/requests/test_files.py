@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -103,6 +106,20 @@ def test_ranges(tmp_path: Path) -> None:
 def test_a_writable_folder_is_left_as_it_was(tmp_path: Path) -> None:
     check_writable(str(tmp_path / "new"))
     assert list((tmp_path / "new").iterdir()) == []
+
+
+def test_what_a_killed_check_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, sys\n"
+        "from dray.requests import check_writable\n"
+        "os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "check_writable(sys.argv[1])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False, timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    assert len(list(tmp_path.iterdir())) == 1
+    check_writable(str(tmp_path))
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("place", ["file/below", "file", "https://host/out", "/proc/nowhere"])

@@ -15,6 +15,7 @@ from prefect.states import Crashed
 
 from dray.cluster import ClusterInfo, Node
 from dray.errors import JobPausedError
+from dray.job.lapsed import LapsedLeases
 from dray.job.opening import OpenJob
 from dray.store import JobLease, ReplicaRow, ReplicaState, Shard, ShardState, Store, open_store
 from tasks import infer
@@ -122,6 +123,7 @@ def test_a_shard_whose_task_stands_still_is_run_again(
     monkeypatch.setattr(Store, "now", lambda _: clock.time)
     lease = ready_job(store, shards=1)
     tasks = _tasks(url, lease, store.shards("job"))
+    tasks._lapsed = LapsedLeases(infer.HUNG_SECONDS, lambda: clock.time)
     tasks._fill()
     hung = claimed(store, lease)
     assert tasks._look_at <= time.monotonic() + infer._LOOK_AT_LEAST
@@ -131,7 +133,15 @@ def test_a_shard_whose_task_stands_still_is_run_again(
         tasks._refresh()
         tasks._fill()
 
-    clock.pass_seconds(hung.ttl + infer.HUNG_SECONDS - 1)
+    def pass_until_given_up() -> None:
+        clock.pass_seconds(hung.ttl + 1)
+        look()
+        clock.pass_seconds(infer.HUNG_SECONDS + 1)
+        look()
+
+    clock.pass_seconds(hung.ttl + infer.HUNG_SECONDS + 1)
+    look()  # the lease is over; by the driver's own clock only now
+    clock.pass_seconds(infer.HUNG_SECONDS - 1)
     look()
     assert (submitted, cancelled) == ([0], [])  # it may be about to end by itself
     clock.pass_seconds(2)
@@ -142,12 +152,10 @@ def test_a_shard_whose_task_stands_still_is_run_again(
     assert again.lease is not None or again.waiting
     for _ in range(infer.MAX_CRASHES - 1):
         store.claim_shard(lease, 0, owner="hangs, too")
-        clock.pass_seconds(hung.ttl + infer.HUNG_SECONDS + 1)
-        look()
+        pass_until_given_up()
     store.claim_shard(lease, 0, owner="hangs, too")
-    clock.pass_seconds(hung.ttl + infer.HUNG_SECONDS + 1)
     with pytest.raises(JobPausedError, match="stands still"):
-        look()
+        pass_until_given_up()
 
 
 def test_shard_tasks_follow_the_replicas_that_are_ready(
