@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from dray.job.driverless import no_driver
+from dray.job.driverless import is_undriven, no_driver
 from dray.job.pace import pace
 from dray.job.retried import retries
 from dray.report.progress import seconds_left
@@ -29,6 +29,7 @@ def facts_of(store: Store, job: Job) -> dict[str, Any]:
         "state": str(job.state),
         "reason": job.reason,
         "no_driver": no_driver(job, now),
+        "undriven": is_undriven(job, now),
         "created_at": job.created_at,
         "updated_at": job.updated_at,
         "cancel_requested": job.cancel_requested,

@@ -9,7 +9,7 @@ from typing import Any, Self
 from dray.cli import output, terminal
 from dray.cli.facts import Facts, facts_of
 from dray.cli.jobs import store_at
-from dray.cli.wording import job_table, status_lines
+from dray.cli.wording import job_table, next_step, status_lines
 from dray.errors import ConfigError, StoreError, UnknownJobError
 from dray.report.progress import progress_line
 from dray.report.wording import duration
@@ -19,6 +19,8 @@ REFRESH_SECONDS = 2.0
 LINE_SECONDS = 10.0  # between two lines where the output is no terminal
 AWAY_SECONDS = 1800.0
 """How long ``--watch`` waits for a store that does not answer."""
+UNDRIVEN_SECONDS = 30.0
+"""How long ``--watch`` waits for a driver once the lease is over: one that lives renews it every 15 s."""
 _PATIENCE = 2.0  # seconds for one look: the next one follows anyway
 _EXIT_CODES = {"completed": 0, "cancelled": 130}
 
@@ -35,7 +37,9 @@ def show_status(job_id: str | None, reference: str | None, *, json: bool) -> int
 
 
 def watch_status(job_id: str | None, reference: str | None, *, json: bool) -> int:
-    """Follow a job until nobody works on it any more; returns the exit code that its run has.
+    """Follow a job until no driver works on it any more; returns the exit code that its run has.
+
+    A job that is at rest has none. Neither has one whose lease has been over for ``UNDRIVEN_SECONDS``.
 
     Raises:
         StoreUnreachableError: the store does not answer at all, or has not for ``AWAY_SECONDS``.
@@ -50,6 +54,8 @@ def watch_status(job_id: str | None, reference: str | None, *, json: bool) -> in
             elif away or time.monotonic() - line_at > LINE_SECONDS:
                 line_at = time.monotonic()
                 output.say(away or f"{facts['job_id']}  {facts['state']}  {_line(facts)}")
+    if facts["undriven"]:
+        output.say(f"job {facts['job_id']} has {facts['no_driver']}; {next_step(facts, reference)}")
     if json:
         output.print_json(facts)
     else:
@@ -71,8 +77,9 @@ def show_jobs(reference: str | None, limit: int, *, json: bool) -> int:
 
 
 def _looks(job_id: str | None, reference: str | None) -> Iterator[tuple[dict[str, Any], str]]:
-    """The job's facts again and again until it is at rest, and what is to be said of a store that is away."""
+    """The job's facts until no driver works on it, and what is to be said of a store that is away."""
     away_since: float | None = None
+    undriven_since: float | None = None
     away = ""
     with _Window(reference) as window:
         facts = window.look(job_id)
@@ -80,6 +87,12 @@ def _looks(job_id: str | None, reference: str | None) -> Iterator[tuple[dict[str
             yield facts, away
             if JobState(facts["state"]).at_rest:
                 return
+            if not facts["undriven"] or away:  # a driver cannot renew its lease in a store that is away
+                undriven_since = None
+            else:
+                undriven_since = undriven_since or time.monotonic()
+                if time.monotonic() - undriven_since > UNDRIVEN_SECONDS:
+                    return
             time.sleep(REFRESH_SECONDS)
             try:
                 facts, away, away_since = window.look(facts["job_id"]), "", None

@@ -23,6 +23,15 @@ def no_driver(job: Job, now: float) -> str | None:
     return None
 
 
+def is_undriven(job: Job, now: float) -> bool:
+    """Whether a job that is not at rest belongs to no driver: no lease, or one that is over.
+
+    ``now`` is as in :func:`no_driver`. A lease that is live is waited for, even where its holder has died: a
+    supervisor may start the driver again.
+    """
+    return not job.state.at_rest and (job.driver_until is None or job.driver_until <= now)
+
+
 def cancel_or_ask(store: Store, job_id: str) -> bool:
     """Cancel the job at once where no driver is there to do it, and ask the driver otherwise.
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from dray.cli import status
 from dray.cli.jobs import cancel_job
 from dray.cli.status import show_status
 from dray.errors import FencedError, JobPausedError
 from dray.job.driver import driver_name
-from dray.job.driverless import cancel_or_ask, no_driver
+from dray.job.driverless import cancel_or_ask, is_undriven, no_driver
 from dray.job.heeding import Heed
 from dray.store import JobState, ShardState, Store
 from tests.support.stores import FakeClock, outcome, ready_job
@@ -52,6 +54,19 @@ def test_a_process_of_this_machine_that_died_is_no_driver(store: Store) -> None:
     assert said(store) == "no driver: its process on this machine is gone"
     store.claim_job("job", driver_name(), takeover=lambda _: True)
     assert said(store) is None
+
+
+def test_a_job_is_undriven_once_its_lease_is_over(store: Store, clock: FakeClock) -> None:
+    lease = ready_job(store)
+    store.release_job(lease)
+    assert is_undriven(store.get_job("job"), store.now())
+    store.claim_job("job", dead_driver())
+    assert not is_undriven(store.get_job("job"), store.now())  # its driver may be started again
+    clock.pass_seconds(61)
+    assert is_undriven(store.get_job("job"), store.now())
+    store.set_job_state(store.claim_job("job", driver_name()), JobState.PAUSED)
+    clock.pass_seconds(61)
+    assert not is_undriven(store.get_job("job"), store.now())
 
 
 def test_a_job_at_rest_needs_no_driver(store: Store, clock: FakeClock) -> None:
@@ -122,6 +137,26 @@ def test_a_pause_is_heard_by_whatever_waits(store: Store, store_url: str) -> Non
     job: Any = SimpleNamespace(job_id="job", settings=SimpleNamespace(store_url=store_url))
     with Heed(job) as heed, pytest.raises(JobPausedError, match=r"^suspended in Prefect$"):
         heed.look()
+
+
+def test_watch_of_a_job_without_a_driver_says_how_to_go_on(
+    store: Store, store_url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status, "REFRESH_SECONDS", 0.05)
+    monkeypatch.setattr(status, "UNDRIVEN_SECONDS", 0.3)
+    ready_job(store)  # by a clock that has long passed
+    reference = store_url if "://" in store_url else f"sqlite:///{store_url}"
+    found: list[int] = []
+    watcher = threading.Thread(
+        target=lambda: found.append(status.watch_status("job", reference, json=False)), daemon=True
+    )
+    watcher.start()
+    watcher.join(30)
+    assert found == [1]
+    shown = capsys.readouterr()
+    assert "job job has no driver: its lease ended" in shown.err
+    assert "`dray resume job" in shown.err
+    assert "driver    no driver: its lease ended" in shown.out
 
 
 def test_the_commands_say_it(store: Store, store_url: str, capsys: pytest.CaptureFixture[str]) -> None:

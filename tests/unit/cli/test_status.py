@@ -220,6 +220,26 @@ def test_watch_goes_on_when_the_store_comes_back(
     assert json.loads(capsys.readouterr().out)["state"] == "completed"
 
 
+def test_watch_goes_on_with_a_driver_that_is_started_again(
+    store: Store, url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A lease that is live is believed, and one that ended is waited for a little."""
+    _watching(monkeypatch)
+    monkeypatch.setattr(status, "UNDRIVEN_SECONDS", 2.0)
+    lease = store.renew_job(_under_way(store), ttl=0.01)
+    found: list[int] = []
+    watcher = threading.Thread(target=lambda: found.append(run_app(["status", "--watch", "--store", url])))
+    watcher.start()
+    _until(lambda: "4 of 12 rows" in _err(capsys))
+    again = store.claim_job("tickets", "another driver")
+    assert again.epoch > lease.epoch
+    watcher.join(2.5)
+    assert found == []
+    store.set_job_state(again, JobState.COMPLETED)
+    watcher.join(20)
+    assert found == [0]
+
+
 def test_watch_of_a_store_that_is_not_there_is_refused(tmp_path: Path) -> None:
     assert run_app(["status", "--watch", "--store", str(tmp_path / "none")]) == 2
 

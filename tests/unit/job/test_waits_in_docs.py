@@ -55,6 +55,7 @@ LIMITS: Mapping[str, float] = {
     "a run that was cancelled in Prefect, for its shards": stopping.STOP_SECONDS,
     "`dray run`, for Prefect's own server to start": server._START_TIMEOUT,
     "`dray status --watch`, for a store that went away": status.AWAY_SECONDS,
+    "`dray status --watch`, for a driver without a lease": status.UNDRIVEN_SECONDS,
 }
 _UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
