@@ -17,6 +17,9 @@ from tasks.prefect_run import of_deployment
 
 _LOOK_EVERY = 2.0  # seconds
 
+AUTOMATIC = "AutomaticRetry"
+"""The name of the state with which deployments/automations/resume.yaml starts a run again."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Declined:
@@ -30,8 +33,9 @@ class Declined:
 def open_job(settings: JobSettings, started: float, *, resume: bool = False) -> OpenJob | Declined:
     """Check settings, model, output and store; create or resume the job; become its driver.
 
-    One that was cancelled goes on when somebody asks for that, by ``resume`` or by a retry. A deployment's
-    run whose job is driven by another is declined, as on a schedule that is faster than its job.
+    One that was cancelled goes on when its user asks for that, by ``resume`` or by a retry. An automation
+    that starts the run again is no such word. A deployment's run whose job is driven by another is declined,
+    as on a schedule that is faster than its job.
 
     Raises:
         JobBusyError: another run drives it, and this one is no deployment's.
@@ -73,7 +77,12 @@ def _open(settings: JobSettings, started: float, *, resume: bool) -> OpenJob:
 
 
 def _is_retried() -> bool:
-    """Whether a person runs this flow run once more: it had ended. One whose container restarts had not."""
+    """Whether a person runs this flow run once more: it had ended. One whose container restarts had not.
+
+    The first state after its last end says who started it again.
+    """
     with get_client(sync_client=True) as client:
-        states = client.read_flow_run_states(runtime.flow_run.id)
-    return any(state.is_final() for state in states)
+        states = client.read_flow_run_states(runtime.flow_run.id)  # the oldest first
+    ends = [number for number, state in enumerate(states) if state.is_final()]
+    again = states[ends[-1] + 1 :] if ends else []
+    return bool(again) and again[0].name != AUTOMATIC
