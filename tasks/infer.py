@@ -100,6 +100,8 @@ class ShardTasks:
         while self._running or (not monitor.stopping and self._open()):
             self._collect()
             monitor.check()
+            if monitor.store_away:  # no task can renew its lease either, however well it is
+                self._lapsed.forget()
             self._refresh()
             self._limit = min(self._bound.tasks, SLOTS * monitor.ready + _EARLY)
             if not monitor.stopping:

@@ -25,6 +25,7 @@ from dray.errors import (
 from dray.job.attempt import Ended, How, Work, attempt
 from dray.job.driver import driver_name
 from dray.job.shard import ShardReceipt
+from dray.job.untaken import advised
 from dray.places import lane_of
 from dray.requests import ObjectStoreOptions
 from dray.spot.causes import Decision, Facts, decide
@@ -66,7 +67,6 @@ def infer_shard(number: int, work: ShardWork) -> ShardReceipt | State[Any] | Non
     backoff = _backoffs[work.job.job_id, number]
     try:
         with open_store(work.store_url, create=False) as store:
-            backoff.answered()
             backoff.wait(lambda: store.orders(work.job.job_id).stop)
             ended = _attempt(store, work, backoff)
     except FencedError:
@@ -78,7 +78,7 @@ def infer_shard(number: int, work: ShardWork) -> ShardReceipt | State[Any] | Non
             store_seconds=backoff.away_seconds,
             tries=backoff.tries,
         )
-        ended = Ended(how=How.EARLY, decision=decide(error, facts), note="the store is away")
+        ended = Ended(how=How.EARLY, decision=advised(decide(error, facts)), note=str(error))
     return _as_state(number, ended, backoff)
 
 
@@ -95,6 +95,8 @@ def _attempt(store: Store, work: ShardWork, backoff: Backoff) -> Ended:
         ),
         tries=backoff.tries,
         unread_seconds=backoff.unread_seconds,
+        untaken=backoff.untaken,
+        on_answer=backoff.answered,
         on_start=lambda replica: logger.info("on %s", lane_of(replica)),
     )
 
@@ -102,6 +104,8 @@ def _attempt(store: Store, work: ShardWork, backoff: Backoff) -> Ended:
 def _as_state(number: int, ended: Ended, backoff: Backoff) -> ShardReceipt | State[Any] | None:
     """What Prefect is to make of the end of an attempt."""
     logger = get_run_logger()
+    if ended.how is not How.EARLY:
+        backoff.answered()
     if ended.how is How.DONE:
         assert ended.receipt is not None
         logger.info("shard %d: %d rows in %.1f s", number, ended.receipt.rows, ended.receipt.seconds)

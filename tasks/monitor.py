@@ -56,6 +56,7 @@ class Monitor:
         self._over = threading.Event()
         self._error: DrayError | None = None
         self._statuses: dict[str, ReplicaStatus] = {}
+        self._patience = StorePatience(self._logger)
         self._spool_watch = SpoolWatch(job.job_id, self._logger)
         self._meter = Meter()
         self._last_line = self._last_renewal = self._last_pace = time.monotonic()
@@ -72,6 +73,11 @@ class Monitor:
     def ready(self) -> int:
         """Replicas that can take work."""
         return self._pool.ready()
+
+    @property
+    def store_away(self) -> bool:
+        """Whether the store does not answer, or takes no writes, just now."""
+        return self._patience.away
 
     def __enter__(self) -> Monitor:
         self._thread.start()
@@ -91,7 +97,7 @@ class Monitor:
         return dict(self._statuses)
 
     def _run(self) -> None:
-        patience = StorePatience(self._logger)
+        patience = self._patience
         with ExitStack() as held:
             store: Store | None = None
             while not self._over.wait(LOOK_EVERY):

@@ -8,6 +8,7 @@ import time
 
 from dray.errors import FencedError, JobPausedError, StoreError, StoreFatalError
 from dray.job.attempt import SPOOL_AWAY
+from dray.job.untaken import ADVICE
 from dray.spot.causes import STORE_PATIENCE
 from dray.store import Store
 
@@ -29,6 +30,11 @@ class StorePatience:
         self._logger = logger
         self._away_since: float | None = None
         self._said = -math.inf
+
+    @property
+    def away(self) -> bool:
+        """Whether it did not answer, or took no write, at the last try."""
+        return self._away_since is not None
 
     def back(self) -> None:
         """It has answered."""
@@ -54,7 +60,8 @@ class StorePatience:
             self._logger.warning("the store does not answer: %s", type(error).__name__)
             self._said = now
         if now - self._away_since > STORE_PATIENCE:
-            raise JobPausedError("the store stays away; when it is back, `dray resume` goes on")
+            away = f"the store has been away for {STORE_PATIENCE / 60:.0f} minutes ({error})"
+            raise JobPausedError(f"{away}; {ADVICE}; when that is mended, `dray resume` goes on")
 
 
 class SpoolWatch:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dray.errors import InterruptedShardError
+from dray.job.untaken import Untaken
 from dray.spot import Cause
 from dray.spot.causes import Decision
 
@@ -66,9 +67,11 @@ class Backoff:
     """In a row that failed of ``cause``."""
     delay: float = 0.0
     away_since: float | None = None
-    """When the store was first found away (monotonic); None since it last answered."""
+    """When the store was first found away (monotonic); None since it last took a write."""
     unread_since: float | None = None
     """When the shard's requests were first found unreadable (monotonic); None since they last were read."""
+    untaken: Untaken = field(default_factory=Untaken)
+    """For how long the store answered, and took no row of the shard."""
     rng: random.Random = field(default_factory=random.Random)
 
     def note(self, decision: Decision, *, unread: bool = False) -> None:
@@ -85,11 +88,15 @@ class Backoff:
         self.delay = decision.delay
         if decision.cause is not Cause.STORE_TRANSIENT:
             self.answered()
+            self.untaken.taken()
         elif self.away_since is None:
             self.away_since = time.monotonic()
 
     def answered(self) -> None:
-        """The store is there: the next time that it is away has a clock of its own."""
+        """The store took a write: the next time that it is away has a clock of its own.
+
+        That it can be read says less: a lock may keep all writes out.
+        """
         self.away_since = None
 
     @property
@@ -106,7 +113,9 @@ class Backoff:
         """Wait before the next attempt, unless nobody wants it any more."""
         if os.environ.get(NO_WAIT_VARIABLE):
             return
-        deadline = time.monotonic() + self.delay
+        began = time.monotonic()
+        deadline = began + self.delay
         while (left := deadline - time.monotonic()) > 0 and not stopped():
             time.sleep(min(left, 1.0))
+        self.untaken.waited(time.monotonic() - began)
         self.delay = 0.0

@@ -17,6 +17,7 @@ from dray.errors import EngineError, ExpiredError, JobPausedError, StoreError
 from dray.job import budgets
 from dray.job.shard import Fed, ShardReceipt, publish, run_shard
 from dray.job.splitting import parts_of
+from dray.job.untaken import Untaken, advised
 from dray.places import place_of
 from dray.requests.model import Outcome
 from dray.requests.objects import ObjectStoreOptions
@@ -93,19 +94,23 @@ def attempt(
     *,
     tries: int = 0,
     unread_seconds: float = 0.0,
+    untaken: Untaken | None = None,
+    on_answer: Callable[[], None] = lambda: None,
     on_start: Callable[[str], None] = lambda replica: None,
 ) -> Ended:
     """Wait for a place on a replica, and run the shard there. ``tries`` failed of one cause before this.
 
-    ``unread_seconds``: for so long, attempts at this shard could not read its requests.
+    ``unread_seconds``: for so long, attempts at this shard could not read its requests. ``untaken``: the same
+    of rows that could not be committed. ``on_answer``: the store has taken a write.
 
     Raises:
         FencedError: another driver has the job.
         StoreError: the store is away, or takes no writes; a lease that there is by then is left to lapse.
         JobPausedError: no replica has been ready for ``START_SECONDS``.
     """
+    untaken = untaken or Untaken()
     while True:
-        lease = _placed(work)
+        lease = _placed(work, on_answer)
         if not isinstance(lease, ShardLease):
             return Ended(how=lease)
         place = _Place.of(work, lease)
@@ -121,20 +126,22 @@ def attempt(
             place.client,
             max_num_seqs=place.seqs,
             fed=fed,
+            untaken=untaken,
             options=work.options,
         )
     except Exception as error:  # noqa: BLE001  the table of causes knows what to do with each
-        return _Ending(work, lease, place, fed, tries, unread_seconds).of(error)
+        return _Ending(work, lease, place, fed, tries, unread_seconds, untaken).of(error)
     return Ended(how=How.DONE, receipt=receipt)
 
 
-def _placed(work: Work) -> ShardLease | How:
+def _placed(work: Work, on_answer: Callable[[], None] = lambda: None) -> ShardLease | How:
     capacity = _Capacity(work)
     while True:
         if work.store.orders(work.job.job_id).stop:
             return How.STOPPED
         reach(Point.CLAIM_BEFORE)
         claim = work.store.place_shard(work.job, work.shard.number, owner=work.owner, ttl=work.ttl)
+        on_answer()
         if claim.lease is not None:
             reach(Point.CLAIM_AFTER)
             return claim.lease
@@ -207,6 +214,7 @@ class _Ending:
     fed: Fed
     tries: int
     unread_seconds: float
+    untaken: Untaken
 
     @property
     def node(self) -> str | None:
@@ -224,6 +232,7 @@ class _Ending:
         unread = isinstance(error, OSError)  # of all that an attempt touches, the spool alone raises these
         if unread and told.sign is Sign.OTHER:
             told = replace(told, sign=Sign.STORE_AWAY)  # of a network's file system: stale, not connected
+        untaken_seconds = 0.0 if unread else self.untaken.seconds
         lost = told.sign in _DEATHS
         node_facts = self._node_facts() if lost else UNKNOWN_FACTS
         try:
@@ -231,10 +240,13 @@ class _Ending:
                 self.work.store.replica_gone(self.lease.job_id, self.place.client.name)
             standing = self.work.store.standing(self.lease, self.node)
         except StoreError:
-            decision = decide(
-                told, Facts(lapsed=told.sign is Sign.STORE_AWAY, lease_left=0.0, tries=self.tries)
+            facts = Facts(
+                lapsed=told.sign is Sign.STORE_AWAY,
+                lease_left=0.0,
+                untaken_seconds=untaken_seconds,
+                tries=self.tries,
             )
-            return Ended(how=How.EARLY, decision=decision, note="the store is away")
+            return Ended(how=How.EARLY, decision=advised(decide(told, facts)), note="the store is away")
         event = self._event(told, node_facts)
         facts = Facts(
             now=standing.now,
@@ -248,6 +260,7 @@ class _Ending:
             lapsed=told.sign is Sign.STORE_AWAY,
             lease_left=0.0,
             store_seconds=self.unread_seconds if unread else 0.0,
+            untaken_seconds=untaken_seconds,
             rows=standing.shard.remaining,
             alone=self.lease.suspect,  # the store has placed it so
             proven=self.fed.proven,
@@ -263,6 +276,8 @@ class _Ending:
         unread = unread and decision.cause in (Cause.STORE_TRANSIENT, Cause.STORE_FATAL)  # not cancelled
         if unread:
             decision = replace(decision, reason=self._unread_reason(decision, told))
+        else:
+            decision = advised(decision)
         try:
             receipt = self._carry_out(decision, standing, event, SPOOL_AWAY if unread else decision.cause)
         except OSError as cannot:

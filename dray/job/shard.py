@@ -12,6 +12,7 @@ from dray.engine.client import ReplicaClient
 from dray.errors import StoreFatalError, StoreTransientError, StoreUnreachableError, ValueTooLargeError
 from dray.job.holding import Holder
 from dray.job.proof import proof_session, prove
+from dray.job.untaken import Untaken
 from dray.requests.model import Outcome
 from dray.requests.objects import ObjectStoreOptions
 from dray.requests.spool import index_of, read_shard
@@ -60,21 +61,25 @@ def run_shard(
     *,
     max_num_seqs: int,
     fed: Fed | None = None,
+    untaken: Untaken | None = None,
     options: ObjectStoreOptions | None = None,
 ) -> ShardReceipt:
     """Run what is not terminal of a leased shard, and end it. Errors leave the lease as it is.
 
-    ``fed`` is kept up to date, for who has to look for the row that ended this. A suspect's engine answers a
-    request of dray's own first.
+    ``fed`` is kept up to date, for who has to look for the row that ended this; ``untaken`` goes on from
+    attempt to attempt. A suspect's engine answers a request of dray's own first.
 
     Raises:
         CancelledError, ExpiredError: the job was cancelled, or its time is over.
         FencedError: the lease was lost; the rows belong to somebody else now.
         LeaseLapsedError: the store was away for longer than the lease.
+        StoreTransientError: its rows cannot be read just now, or the store has taken none for too long.
         ReplicaLostError, EngineDeadError: the replica went away.
     """
     began = time.monotonic()
-    done = frozenset(store.done_indexes(lease.job_id, shard.first_index, shard.last_index))
+    untaken = untaken or Untaken()
+    with untaken.trying():
+        done = frozenset(store.done_indexes(lease.job_id, shard.first_index, shard.last_index))
     rows = Rows(shard, done, options, chunk_rows=min(FEED_ROWS, max_num_seqs))
     session = session_of(lease)
     fed = fed or Fed()
@@ -91,13 +96,14 @@ def run_shard(
                 holder.check()
                 fed.proven = True
             window = int(FEED_AHEAD * max_num_seqs)
-            committed = _pump(store, holder, replica, rows, fed, window=window)
+            committed = _pump(store, holder, replica, rows, fed, untaken, window=window)
     except BaseException:
         abort()  # whoever takes the shard next feeds its rows again
         raise
     last_commit = time.time() if committed else None
     reach(Point.FINISH_BEFORE)
-    store.finish_shard(lease)
+    with untaken.trying():
+        store.finish_shard(lease)
     reach(Point.FINISH_AFTER)
     return ShardReceipt(
         number=shard.number,
@@ -145,7 +151,16 @@ class Rows:
         return chunk, self._next is None
 
 
-def _pump(store: Store, holder: Holder, replica: ReplicaClient, rows: Rows, fed: Fed, *, window: int) -> int:
+def _pump(
+    store: Store,
+    holder: Holder,
+    replica: ReplicaClient,
+    rows: Rows,
+    fed: Fed,
+    untaken: Untaken,
+    *,
+    window: int,
+) -> int:
     """Keep ``window`` rows in flight, or `FEED_BYTES`, and commit each micro-batch as it comes back."""
     lease = holder.lease
     session = session_of(lease)
@@ -169,24 +184,29 @@ def _pump(store: Store, holder: Holder, replica: ReplicaClient, rows: Rows, fed:
         size -= sum(outstanding.pop(outcome.index, 0) for outcome in batch)
         feed()
         reach(Point.RESULTS_RECEIVED)
-        committed += _commit(store, holder, batch)
+        committed += _commit(store, holder, batch, untaken)
     holder.check()
     return committed
 
 
-def _commit(store: Store, holder: Holder, batch: list[Outcome]) -> int:
-    """Publish a micro-batch, however long the store is away, as long as the lease holds.
+def _commit(store: Store, holder: Holder, batch: list[Outcome], untaken: Untaken) -> int:
+    """Publish a micro-batch as soon as the store takes it, as long as the lease holds.
 
-    Meanwhile nothing more is fed, and the replica's finished rows wait in its own memory.
+    Meanwhile nothing more is fed, and the replica's finished rows wait in its own memory. A lock on the table
+    of results lets the lease be renewed all the time: that ends when ``untaken`` is too long.
     """
     while True:
         holder.check()
         try:
-            receipt = publish(store, holder.lease, batch)
+            with untaken.trying():
+                receipt = publish(store, holder.lease, batch)
         except (StoreTransientError, StoreUnreachableError):
+            if untaken.too_long:
+                raise
             continue  # the store has waited between its own tries
         except ValueTooLargeError:
-            return sum(_commit(store, holder, part) for part in _without_the_largest(batch))
+            return sum(_commit(store, holder, part, untaken) for part in _without_the_largest(batch))
+        untaken.taken()
         holder.renewed()
         holder.obey(receipt.orders)
         return receipt.inserted

@@ -61,6 +61,7 @@ class Facts:
     lapsed: bool = False  # the lease ran out by the holder's own clock; nobody else is known to have it
     lease_left: float = float("inf")  # seconds
     store_seconds: float = 0.0  # for which the store has been away
+    untaken_seconds: float = 0.0  # for which it answered, and took no row
     rows: int = 1  # of the shard, without an outcome
     alone: bool = False  # a suspect: no other shard had rows in the engine
     proven: bool = False  # the engine had answered a request of dray's own before it was given these rows

@@ -35,7 +35,7 @@ REQUEST_TRIES = 2
 """How often a request that fails in a living engine is tried again."""
 
 STORE_PATIENCE = 1800.0
-"""Seconds that a store may be away before the job is paused."""
+"""Seconds that a store may be away, or take no rows, before the job is paused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -330,6 +330,12 @@ RULES: tuple[Rule, ...] = (
         cause=Cause.STORE_TRANSIENT,
         when=f"the store was away for {STORE_PATIENCE / 60:.0f} minutes",
         fits=lambda error, facts: _store_away(error, facts) and facts.store_seconds >= STORE_PATIENCE,
+        effect=_PAUSED,
+    ),
+    Rule(
+        cause=Cause.STORE_TRANSIENT,
+        when=f"the store answered, and took no row for {STORE_PATIENCE / 60:.0f} minutes",
+        fits=lambda error, facts: _store_away(error, facts) and facts.untaken_seconds >= STORE_PATIENCE,
         effect=_PAUSED,
     ),
     Rule(

@@ -27,7 +27,10 @@ from dray.store.urls import masked_url
 T = TypeVar("T")
 
 LOCK_SECONDS = 15.0
-"""How long one PostgreSQL statement waits for another transaction's lock."""
+"""How long one PostgreSQL statement waits for another transaction's lock.
+
+A reader that gives up by itself leaves its server process behind, which waits on and counts as a connection.
+"""
 STATEMENT_SECONDS = 30.0
 """How long PostgreSQL works on one statement of a write, or waits for the next one, with locks held.
 
@@ -189,6 +192,8 @@ def _begin_postgres(connection: Connection) -> None:
             f"SET LOCAL statement_timeout = {int(STATEMENT_SECONDS * 1000)}; "
             f"SET LOCAL idle_in_transaction_session_timeout = {int(STATEMENT_SECONDS * 1000)}"
         )
+    elif not options.get("dray_long"):
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = {int(LOCK_SECONDS * 1000)}")
 
 
 @cache

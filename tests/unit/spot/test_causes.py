@@ -233,6 +233,8 @@ CELLS: list[tuple[str, Any, Facts, Cause, dict[str, Any]]] = [
      {"shard": OnShard.RELEASE, "prefect": OnPrefect.RETRY, "charges": ()}),
     ("past the cap", StoreTransientError("x"), Facts(store_seconds=STORE_PATIENCE), Cause.STORE_TRANSIENT,
      {"job": OnJob.PAUSE, "prefect": OnPrefect.PAUSE, "charges": ()}),
+    ("no row past the cap", StoreTransientError("x"), Facts(untaken_seconds=STORE_PATIENCE, lapsed=True),
+     Cause.STORE_TRANSIENT, {"job": OnJob.PAUSE, "prefect": OnPrefect.PAUSE, "charges": ()}),
     # STORE_FATAL: paused with the reason, an operator resumes.
     *((f"SQLSTATE {state}", postgres_error(state), Facts(), Cause.STORE_FATAL,
        {"job": OnJob.PAUSE, "prefect": OnPrefect.PAUSE, "charges": ()})
@@ -394,6 +396,7 @@ FACTS = st.builds(
     lapsed=st.booleans(),
     lease_left=st.floats(-10, 90),
     store_seconds=st.floats(0, 4000),
+    untaken_seconds=st.floats(0, 4000),
     rows=st.integers(0, 1000),
     alone=st.booleans(),
     proven=st.booleans(),

@@ -158,6 +158,33 @@ def test_a_shard_whose_task_stands_still_is_run_again(
         pass_until_given_up()
 
 
+def test_no_task_stands_still_while_the_store_takes_no_writes(
+    store: Store, url: str, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On SQLite another program may keep all writers out: shards are read, and no lease can be renewed."""
+    monkeypatch.setattr(Store, "now", lambda _: clock.time)
+    lease = ready_job(store, shards=1)
+    tasks = _tasks(url, lease, store.shards("job"))
+    tasks._lapsed = LapsedLeases(infer.HUNG_SECONDS, lambda: clock.time)
+    future = SimpleNamespace(wrapped_future=object(), task_run_id=uuid4())
+    monkeypatch.setattr(infer, "_submit", lambda *_: future)
+    tasks._fill()
+    held = claimed(store, lease)
+    monitor = SimpleNamespace(stopping=False, store_away=True, check=lambda: None, bound="", ready=0)
+    rounds = iter(range(5))
+
+    def collect() -> None:
+        clock.pass_seconds(held.ttl + infer.HUNG_SECONDS)
+        tasks._look_at = 0.0
+        if next(rounds, None) is None:
+            tasks._running.clear()
+            monitor.stopping = True
+
+    monkeypatch.setattr(tasks, "_collect", collect)
+    tasks.run(cast("Monitor", monitor))
+    assert not tasks._crashes
+
+
 def test_shard_tasks_follow_the_replicas_that_are_ready(
     store: Store, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,7 +201,7 @@ def test_shard_tasks_follow_the_replicas_that_are_ready(
     tasks._fill()
     assert len(submitted) == infer._EARLY
     at_work = iter([0, 3, 10, 4, 20])
-    monitor = SimpleNamespace(stopping=False, check=lambda: None, bound="", ready=0)
+    monitor = SimpleNamespace(stopping=False, store_away=False, check=lambda: None, bound="", ready=0)
 
     def collect() -> None:
         counts.append(len(submitted))

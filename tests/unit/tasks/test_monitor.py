@@ -106,6 +106,7 @@ def test_notices_are_obeyed_and_replicas_watched_while_the_store_is_away(
         watched.until(lambda: watched.calls["noticed"] > before["noticed"] + 5)
         assert watched.calls["pool"] >= before["pool"] + 5
         watched.monitor.check()  # that alone ends nothing
+        assert watched.monitor.store_away
         settled = watched.calls["settle"]
         watched.error = None
         watched.until(lambda: watched.calls["settle"] > settled and watched.calls["recorded"] > 0)

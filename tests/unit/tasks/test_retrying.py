@@ -90,6 +90,34 @@ def test_the_clock_of_a_store_that_is_away_ends_when_it_answers(
         infer_shard.fn(0, replace(work, store_url=str(tmp_path / "gone.db")))
 
 
+def test_only_tries_in_vain_and_the_waits_between_them_count_against_a_store(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A shard may wait for hours for a replica between two commits that the store did not take."""
+    monkeypatch.delenv(NO_WAIT_VARIABLE, raising=False)
+    backoff = Backoff()
+    untaken = backoff.untaken
+    backoff.delay = 0.05
+    backoff.wait(lambda: False)
+    with untaken.trying():
+        time.sleep(0.05)
+    assert untaken.seconds == 0.0
+    with pytest.raises(StoreTransientError), untaken.trying():
+        time.sleep(0.05)
+        raise StoreTransientError("x")
+    tried = untaken.seconds
+    assert tried >= 0.05
+    time.sleep(0.05)
+    assert untaken.seconds == tried
+    backoff.delay = 0.05
+    backoff.wait(lambda: False)
+    assert untaken.seconds >= tried + 0.05
+    backoff.note(_decision(StoreTransientError("x")))
+    assert untaken.seconds > 0.0
+    backoff.note(_decision(ReplicaLostError("x")))
+    assert untaken.seconds == 0.0
+
+
 def test_waits_are_kept_between_attempts_and_end_early_when_nobody_wants_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -1,0 +1,60 @@
+"""A store that answers, and takes no row of a shard: for how long, and what to look for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from dray.errors import StoreTransientError, StoreUnreachableError
+from dray.spot.causes import STORE_PATIENCE, Cause, Decision
+from dray.spot.effects import OnPrefect
+
+ADVICE = (
+    "look whether the database is up, and for what holds a lock there: on PostgreSQL a session in pg_locks "
+    "(LOCK TABLE, VACUUM FULL, ALTER TABLE), on SQLite another program that writes to the file"
+)
+"""What to do about a store that is away, or takes no rows, for too long."""
+
+
+@dataclass
+class Untaken:
+    """The seconds in which a shard's rows were to be committed, and could not be.
+
+    Tries in vain count, and the waits between them. Time in which there was nothing to commit does not: a
+    shard may wait for hours for a replica, or for an answer.
+    """
+
+    seconds: float = 0.0
+
+    @property
+    def too_long(self) -> bool:
+        """Whether the job is to be paused."""
+        return self.seconds >= STORE_PATIENCE
+
+    @contextmanager
+    def trying(self) -> Iterator[None]:
+        """A try; its time counts where the store does not carry it out."""
+        began = time.monotonic()
+        try:
+            yield
+        except (StoreTransientError, StoreUnreachableError):
+            self.seconds += time.monotonic() - began
+            raise
+
+    def waited(self, seconds: float) -> None:
+        """The next try was put off for so long: that counts after a try in vain."""
+        if self.seconds:
+            self.seconds += seconds
+
+    def taken(self) -> None:
+        """The store took rows, or something else ended the attempt: the next time has a clock of its own."""
+        self.seconds = 0.0
+
+
+def advised(decision: Decision) -> Decision:
+    """The decision; one that pauses the job for a store that is away says what to look for."""
+    if decision.cause is Cause.STORE_TRANSIENT and decision.effect.prefect is OnPrefect.PAUSE:
+        return replace(decision, reason=f"{decision.reason}; {ADVICE}")
+    return decision
