@@ -20,7 +20,7 @@ from sqlalchemy.sql.elements import ColumnElement
 from dray.errors import StoreTransientError
 from dray.store.clock import Clock
 from dray.store.seam import translate
-from dray.store.sqlite_file import BUSY_SECONDS, PLAIN_USE, SqliteUse, leave, sqlite_engine
+from dray.store.sqlite_file import PLAIN_USE, SqliteUse, leave, sqlite_engine
 from dray.store.turn import Turn
 from dray.store.urls import masked_url
 
@@ -101,7 +101,7 @@ class Database:
         self._writers = self.engine.execution_options(**_WRITE)
         ours = url.get_backend_name() == "sqlite" and not sqlite_use.read_only
         file = Path(url.database or "") if ours else None
-        self._turn = Turn(file, patience=BUSY_SECONDS) if file else None
+        self._turn = Turn(file) if file else None
 
     def read(self, work: Callable[[Tx], T], *, snapshot: bool = False, long: bool | None = None) -> T:
         """Runs ``work`` in a read transaction, again after transient errors.

@@ -4,7 +4,8 @@ SQLite's own waiting polls at growing intervals, up to 100 ms, so a busy neighbo
 back after 2 ms wins nearly always: of eight processes committing without a pause, one got 4
 commits in 8 s while another got 148. Waiting here first, at short and equal intervals, gives
 everybody a similar share. It decides fairness only: SQLite's locks still decide correctness, so
-a turn that cannot be had in time is skipped.
+a turn that cannot be had in time is skipped. Its holder may stand still (a stopped process, a hung
+disk): the transactions after that do not wait for it again.
 """
 
 from __future__ import annotations
@@ -18,20 +19,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+PATIENCE_SECONDS = 2.0
+"""How long a transaction waits for its turn; then, for ``SKIP_SECONDS``, the next ones only look."""
+SKIP_SECONDS = 30.0
 _POLL_SECONDS = 0.001
 
 
 class Turn:
     """A lock beside the database file, ``<file>-turn``, gone when its holder dies."""
 
-    def __init__(self, database: Path, *, patience: float) -> None:
+    def __init__(self, database: Path, *, patience: float = PATIENCE_SECONDS) -> None:
         self._path = database.with_name(f"{database.name}-turn")
         self._patience = patience
         self._thread = threading.Lock()
+        self._skipped_until = 0.0  # monotonic
 
     @contextmanager
     def take(self) -> Iterator[None]:
-        """Runs the block in this process's turn, or after ``patience`` seconds without one."""
+        """Runs the block in this process's turn, or after ``patience`` seconds (or none) without one."""
         with self._thread:
             file = self._open()
             try:
@@ -54,13 +59,22 @@ class Turn:
             return None
 
     def _wait(self, file: int) -> None:
-        deadline = time.monotonic() + self._patience
-        while time.monotonic() < deadline:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                time.sleep(_POLL_SECONDS * random.uniform(0.5, 1.5))  # noqa: S311  jitter, not a secret
-            except OSError:  # a file system without such locks
+        now = time.monotonic()
+        deadline = now + (self._patience if now >= self._skipped_until else 0.0)
+        while not _locked(file):
+            if time.monotonic() >= deadline:
+                self._skipped_until = max(self._skipped_until, deadline + SKIP_SECONDS)
                 return
-            else:
-                return
+            time.sleep(_POLL_SECONDS * random.uniform(0.5, 1.5))  # noqa: S311  jitter, not a secret
+        self._skipped_until = 0.0
+
+
+def _locked(file: int) -> bool:
+    """Whether the turn is had, or there are no such locks on this file system."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True

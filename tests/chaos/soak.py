@@ -189,8 +189,7 @@ class Soak:
         self.totals = Totals()
 
     def __enter__(self) -> Self:
-        self._driver = Driver()
-        self._understudy = Driver()
+        self._start_drivers()
         self._stores = Stores()
         self._cloud = Cloud(self._folder)
         return self
@@ -198,6 +197,13 @@ class Soak:
     def __exit__(self, *_: object) -> None:
         self._cloud.close()
         self._stores.close()
+        self._end_drivers()
+
+    def _start_drivers(self) -> None:
+        self._driver = Driver()
+        self._understudy = Driver()
+
+    def _end_drivers(self) -> None:
         self._driver.close()
         self._understudy.close()
 
@@ -214,6 +220,8 @@ class Soak:
                 run.go()
                 self.totals.take(run, check_run(run, self._wanted))
             except Exception as error:  # noqa: BLE001  the next runs may say more
+                self._end_drivers()  # one may drive still, or have an end that nobody has heard of
+                self._start_drivers()
                 if self._cloud.raylets.up:
                     self._failed(run, error)
                     self.totals.count(run)

@@ -76,8 +76,11 @@ class Driver:
         return not self.running or not psutil.pid_exists(pid) or not self._told.empty()
 
     def close(self) -> None:
-        """End it."""
+        """End it, and the job that it drives."""
         assert self._process.stdin is not None
+        for child in psutil.Process(self._process.pid).children() if self._process.poll() is None else ():
+            with suppress(psutil.NoSuchProcess):
+                child.kill()
         self._process.stdin.close()
         self._process.wait(60)
 

@@ -78,3 +78,23 @@ def test_a_turn_that_cannot_be_had_is_skipped(tmp_path: Path) -> None:
         pass
     with Turn(tmp_path / "missing" / "store.db", patience=1).take():
         pass
+
+
+def test_a_holder_of_the_turn_that_stands_still_is_waited_for_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver was stopped in its turn, and its successor waited 30 s in each of its transactions."""
+    holder, late = Turn(tmp_path / "store.db"), Turn(tmp_path / "store.db", patience=0.05)
+    waits: list[float] = []
+    sleep = time.sleep
+    monkeypatch.setattr("dray.store.turn.time.sleep", lambda seconds: (waits.append(seconds), sleep(seconds)))
+    with holder.take():
+        with late.take():
+            assert waits
+        waits.clear()
+        for _ in range(3):
+            with late.take():
+                pass
+        assert not waits
+    with late.take(), Turn(tmp_path / "store.db", patience=0.05).take():
+        assert waits  # it has its turns again, and others wait for it
