@@ -6,11 +6,16 @@ that may use a number of seconds of processor time and of bytes. Nothing but the
 
 Lines of JSON on stdin: the set-up (``tokenizer``, ``seconds``, ``bytes``, ``children``), then grammars
 (``id``, ``kind``, ``text``, ``any_whitespace``, ``separators``). Lines on stdout: ``id``, ``verdict``, which
-is ``ok``, ``time`` or ``memory``. A grammar with a fault is ``ok`` here: vLLM says what is wrong with it.
+is ``ok``, ``time``, ``memory``, or the name of the signal that ended the child. A grammar with a fault is
+``ok`` here: vLLM says what is wrong with it.
+
+The process dies with the thread that started it, and each child with the process. The process id of the
+starter is the one argument.
 """
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
 import os
@@ -20,12 +25,26 @@ import signal
 import sys
 import time
 from collections import deque
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 _POLL_SECONDS = 0.01  # between looks at the children
 _WALL_FACTOR = 20  # a child that gets no processor is given up after so many times its seconds
 _NO_MEMORY = 3  # exit status
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_PRCTL = ctypes.CDLL(None).prctl if sys.platform == "linux" else None  # found before any fork
+
+
+def die_with(parent: int) -> None:
+    """Have the kernel end this process when ``parent`` ends. Its parent, to the kernel, is the thread.
+
+    The end of a pipe is seen late, and never where another process has inherited the pipe.
+    """
+    if _PRCTL is not None:
+        _PRCTL(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
+    if os.getppid() != parent:  # it ended before the kernel was told
+        os._exit(1)
 
 
 def compile_one(compiler: Any, order: dict[str, Any]) -> None:
@@ -48,6 +67,14 @@ def compile_one(compiler: Any, order: dict[str, Any]) -> None:
         compiler.compile_structural_tag(text)
 
 
+@dataclass(frozen=True, slots=True)
+class _Child:
+    """A child at work: its grammar, and since when."""
+
+    order: dict[str, Any]
+    began: float
+
+
 class Compilers:
     """The children at work, and the grammars that wait for one."""
 
@@ -60,7 +87,8 @@ class Compilers:
         self._bytes = int(setup["bytes"])
         self._children = int(setup["children"])
         self.waiting: deque[dict[str, Any]] = deque()
-        self.running: dict[int, tuple[int, float]] = {}  # pid -> id of the grammar, start
+        self.running: dict[int, _Child] = {}  # by process id
+        self._pid = os.getpid()
         gc.collect()
         gc.freeze()  # pages that no child touches are shared
 
@@ -71,11 +99,12 @@ class Compilers:
             pid = os.fork()
             if pid == 0:
                 self._child(order)
-            self.running[pid] = order["id"], time.monotonic()
+            self.running[pid] = _Child(order, time.monotonic())
 
     def _child(self, order: dict[str, Any]) -> None:
         status = 0
         try:
+            die_with(self._pid)
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             resource.setrlimit(resource.RLIMIT_CPU, (self._seconds, self._seconds + 1))
             limit = _address_space() + self._bytes
@@ -91,14 +120,22 @@ class Compilers:
     def ended(self) -> list[tuple[int, str]]:
         """Ids and verdicts of the children that came to their end."""
         found = []
-        for pid, (number, began) in list(self.running.items()):
-            done, status = os.waitpid(pid, os.WNOHANG)
-            if not done and time.monotonic() - began > self._seconds * _WALL_FACTOR:
+        for pid, child in list(self.running.items()):
+            done, status, used = os.wait4(pid, os.WNOHANG)
+            late = not done and time.monotonic() - child.began > self._seconds * _WALL_FACTOR
+            if late:
                 os.kill(pid, signal.SIGKILL)
-                done, status = os.waitpid(pid, 0)
-            if done:
-                del self.running[pid]
-                found.append((number, _verdict(status)))
+                done, status, used = os.wait4(pid, 0)
+            if not done:
+                continue
+            del self.running[pid]
+            late = late or used.ru_utime + used.ru_stime >= self._seconds
+            verdict = _verdict(status, late=late)
+            if verdict == "SIGKILL" and not child.order.get("again"):
+                # The kernel, short of memory, ends what it likes: one death is no proof against a grammar.
+                self.waiting.append(child.order | {"again": True})
+            else:
+                found.append((child.order["id"], verdict))
         return found
 
     def kill(self) -> None:
@@ -107,10 +144,14 @@ class Compilers:
             os.kill(pid, signal.SIGKILL)
 
 
-def _verdict(status: int) -> str:
-    if os.WIFSIGNALED(status):
-        return "time" if os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL) else "memory"
-    return "memory" if os.WEXITSTATUS(status) == _NO_MEMORY else "ok"
+def _verdict(status: int, *, late: bool) -> str:
+    """What a child's end says. ``late``: it had used its time, so that the limit on that ended it."""
+    if not os.WIFSIGNALED(status):
+        return "memory" if os.WEXITSTATUS(status) == _NO_MEMORY else "ok"
+    number = os.WTERMSIG(status)
+    if number == signal.SIGXCPU or (late and number == signal.SIGKILL):
+        return "time"
+    return signal.Signals(number).name
 
 
 def _address_space() -> int:
@@ -119,8 +160,16 @@ def _address_space() -> int:
 
 def main() -> None:
     """Serve until stdin ends."""
+    die_with(int(sys.argv[1]))
     setup, _, rest = _read_line()
     compilers = Compilers(json.loads(setup))
+    try:
+        _serve(compilers, rest)
+    finally:  # also where stdout ends first
+        compilers.kill()
+
+
+def _serve(compilers: Compilers, rest: bytes) -> None:
     while True:
         lines = rest.split(b"\n")
         rest = lines.pop()
@@ -134,7 +183,6 @@ def main() -> None:
         if ready:
             block = os.read(0, 1 << 20)
             if not block:
-                compilers.kill()
                 return
             rest += block
 

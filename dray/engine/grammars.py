@@ -95,7 +95,7 @@ class Grammars:
 
         Raises:
             GrammarPending: ask again when `arrived` names it.
-            RequestRefused: it takes too long, or too much memory.
+            RequestRefused: it takes too long, or too much memory, or ends the process that compiles it.
         """
         if grammar.plain or self._off:
             return
@@ -108,16 +108,14 @@ class Grammars:
             raise GrammarPending(key)
         self._verdicts.move_to_end(key)
         if verdict == "time":
-            raise self._refusal(f"took longer than {self._seconds} s of processor time")
+            longer = "or give it longer with the engine argument grammar_seconds"
+            raise _refusal(f"took longer than {self._seconds} s of processor time", longer)
         if verdict == "memory":
-            raise self._refusal(f"took more than {GRAMMAR_BYTES >> 20} MiB of memory")
-
-    def _refusal(self, said: str) -> RequestRefused:
-        return RequestRefused(
-            "invalid_json_schema",
-            f"compiling the schema or grammar {said}: make it simpler, with fewer values, optional fields, "
-            "counts or patterns (the engine argument grammar_seconds gives it longer)",
-        )
+            raise _refusal(f"took more than {GRAMMAR_BYTES >> 20} MiB of memory")
+        if verdict != "ok":
+            raise _refusal(
+                f"killed its process ({verdict}): it takes too much memory, or crashes the compiler"
+            )
 
     @property
     def waiting(self) -> bool:
@@ -202,26 +200,28 @@ class Grammars:
             self._changed.notify_all()
 
 
+def _refusal(said: str, *more: str) -> RequestRefused:
+    advice = ", ".join(("make it simpler, with fewer values, optional fields, counts or patterns", *more))
+    return RequestRefused("invalid_json_schema", f"compiling the schema or grammar {said}; {advice}")
+
+
 class _Process:
-    """The process, with a thread that writes to it and one that reads: the engine's own waits for neither."""
+    """The process, with a thread that writes to it and one that reads: the engine's own waits for neither.
+
+    The thread that reads also starts it: the process dies with the thread that did.
+    """
 
     def __init__(
         self, setup: bytes, on_verdict: Callable[[int, str], None], on_death: Callable[[], None]
     ) -> None:
-        quiet = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", grammar_process.__file__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # xgrammar's warnings quote schemas
-            env=os.environ | quiet,
-        )
+        self._starting = threading.Lock()
+        self._ended = False
+        self._process: subprocess.Popen[bytes] | None = None
         self._lines: SimpleQueue[bytes | None] = SimpleQueue()
         self._lines.put(setup)
         self._on_verdict = on_verdict
         self._on_death = on_death
-        for work in (self._write, self._read):
-            threading.Thread(target=work, name="dray-grammars", daemon=True).start()
+        threading.Thread(target=self._live, name="dray-grammars", daemon=True).start()
 
     def send(self, line: bytes) -> None:
         """Have a grammar compiled."""
@@ -229,23 +229,51 @@ class _Process:
 
     def end(self) -> None:
         """Kill it, and wait for that."""
-        self._process.kill()
-        self._process.wait()
+        with self._starting:
+            self._ended = True
+            process = self._process
+        if process is not None:
+            process.kill()
+            process.wait()
 
-    def _write(self) -> None:
-        assert self._process.stdin is not None
+    def _live(self) -> None:
+        """Start it, read its verdicts, and tell of its end."""
+        try:
+            with self._starting:
+                if self._ended:
+                    return
+                process = self._process = _start()
+            threading.Thread(target=self._write, args=(process,), name="dray-grammars", daemon=True).start()
+            self._read(process)
+        except OSError as error:  # too many processes or files, no memory: as if it had died
+            logger.warning("the process that compiles grammars could not be started (%s)", error.strerror)
+        finally:
+            self._on_death()
+
+    def _write(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdin is not None
         with suppress(OSError):  # its end is seen by the reader
             while (line := self._lines.get()) is not None:
-                self._process.stdin.write(line)
-                self._process.stdin.flush()
+                process.stdin.write(line)
+                process.stdin.flush()
         with suppress(OSError):
-            self._process.stdin.close()
+            process.stdin.close()
 
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
+    def _read(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
             answer = json.loads(line)
             self._on_verdict(answer["id"], answer["verdict"])
         self._lines.put(None)
-        self._process.wait()
-        self._on_death()
+        process.wait()
+
+
+def _start() -> subprocess.Popen[bytes]:
+    quiet = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-P", grammar_process.__file__, str(os.getpid())],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,  # xgrammar's warnings quote schemas
+        env=os.environ | quiet,
+    )
