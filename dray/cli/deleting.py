@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 
 from dray.cli import output
-from dray.errors import ConfigError
+from dray.errors import ConfigError, UnknownJobError
 
 if TYPE_CHECKING:
     from dray.job.deleting import Deleted
@@ -62,7 +62,12 @@ def delete(
         if chosen and not yes:
             _ask(chosen)
         for name in chosen:
-            deleted.append(delete_job(opened, name))
+            try:
+                deleted.append(delete_job(opened, name))
+            except UnknownJobError:  # another command deletes old jobs too, and was faster
+                if job_id is not None:
+                    raise
+                continue
             _tell(deleted[-1])
         for finished in finish_deletions(opened):
             deleted.append(finished)

@@ -2,6 +2,9 @@
 
 A job that is being deleted has another name, ``deleted:KEY:JOB``: nobody can resume it, a new job may have
 its old name, and a deletion that was interrupted is found again and goes on. Functions on one transaction.
+
+Two processes may delete one job at once, and SQLite gives a key again once its row is gone. So each
+transaction first makes sure that the key still is that of the buried job, and holds its row until the commit.
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ from __future__ import annotations
 from sqlalchemy import delete, or_, select, true, update
 
 from dray.store.connection import Tx
-from dray.store.jobs import PREFIX
+from dray.store.jobs import PREFIX, of_key, same
 from dray.store.records import Job
 from dray.store.schema import attempts, charges, jobs, notices, replicas, results, shards, spans
 
@@ -19,45 +22,63 @@ BATCH_ROWS = 5000
 SPOOLS = "spools"
 """Where the ``info`` of a job that is being deleted has the URIs of its spools."""
 
+BURIAL = "burial"
+"""Where it has what tells this deletion from others, which may bury a job of the same name and key."""
 
-def bury(tx: Tx, seen: Job, *, seize: bool) -> bool:
-    """Take the job out of sight, and its shards from all who hold them; false when it changed or is driven.
 
-    ``seize`` takes it from a live lease, whose owner is known to be dead.
+def bury(tx: Tx, seen: Job, burial: str, *, seize: bool) -> Job | None:
+    """Take the job out of sight, and its shards from all who hold them; None when it changed or is driven.
+
+    ``burial`` is unique to the call: when its commit is repeated, it finds the job that it has buried.
+    ``seize`` takes the job from a live lease, whose owner is known to be dead.
     """
     spools = tx.execute(select(shards.c.uri).where(shards.c.job_key == seen.key).distinct()).scalars().all()
     free = or_(jobs.c.driver_owner.is_(None), jobs.c.driver_until <= tx.now)
     buried = tx.execute(
         update(jobs)
-        .where(jobs.c.job_key == seen.key, jobs.c.epoch == seen.epoch, true() if seize else free)
+        .where(same(seen), jobs.c.epoch == seen.epoch, true() if seize else free)
         .values(
             job_id=f"{PREFIX}{seen.key}:{seen.job_id}",
             epoch=jobs.c.epoch + 1,  # whoever drove it is fenced
             driver_owner=None,
             driver_until=None,
-            info={**seen.info, SPOOLS: list(spools)},
+            info={**seen.info, SPOOLS: list(spools), BURIAL: burial},
         )
     )
     if buried.rowcount == 1:
         tx.execute(delete(shards).where(shards.c.job_key == seen.key))  # so are those who hold one
-        return True
-    return False
+    found = of_key(tx, seen.key)
+    return found if found is not None and found.info.get(BURIAL) == burial else None
 
 
-def remove_batch(tx: Tx, job_key: int) -> int:
-    """Delete some of the job's rows; how many."""
-    beyond = select(results.c.idx).where(results.c.job_key == job_key)
+def remove_batch(tx: Tx, buried: Job) -> int:
+    """Delete some of the job's rows; how many. None where another deletion was faster."""
+    if not _is_there(tx, buried):
+        return 0
+    beyond = select(results.c.idx).where(results.c.job_key == buried.key)
     last = tx.execute(beyond.order_by(results.c.idx).offset(BATCH_ROWS).limit(1)).scalar()
-    which = results.c.job_key == job_key
+    which = results.c.job_key == buried.key
     if last is not None:
         which = which & (results.c.idx < last)
     return int(tx.execute(delete(results).where(which)).rowcount)
 
 
-def remove_rest(tx: Tx, job_key: int) -> None:
+def remove_rest(tx: Tx, buried: Job) -> None:
     """Delete what is left when the rows are gone, the job itself last."""
+    if not _is_there(tx, buried):
+        return
     for table in (shards, replicas, charges, attempts, notices, spans, jobs):
-        tx.execute(delete(table).where(table.c.job_key == job_key))
+        tx.execute(delete(table).where(table.c.job_key == buried.key))
+
+
+def _is_there(tx: Tx, buried: Job) -> bool:
+    """Whether the key still is this job's; it stays so until the commit."""
+    found = of_key(tx, buried.key, locked=True)
+    return (
+        found is not None
+        and (found.job_id, found.epoch, found.created_at) == (buried.job_id, buried.epoch, buried.created_at)
+        and found.info.get(BURIAL) == buried.info.get(BURIAL)  # None: an earlier version of dray began it
+    )
 
 
 def name_of(job: Job) -> str:

@@ -39,6 +39,31 @@ def get(tx: Tx, job_id: str, url: str) -> Job:
     return job
 
 
+def of_key(tx: Tx, job_key: int, *, locked: bool = False) -> Job | None:
+    """The job that has this key now, or None; ``locked`` keeps it as it is until the commit."""
+    query = select(jobs).where(jobs.c.job_key == job_key)
+    row = tx.execute(query.with_for_update() if locked else query).first()
+    return None if row is None else _job(row)
+
+
+def same(seen: Job) -> ColumnElement[bool]:
+    """That a row is the job that was ``seen``: SQLite gives the key of a deleted job to another one."""
+    return and_(
+        jobs.c.job_key == seen.key, jobs.c.job_id == seen.job_id, jobs.c.created_at == seen.created_at
+    )
+
+
+def check_present(tx: Tx, seen: Job) -> None:
+    """Raises UnknownJobError when the job was deleted since it was ``seen``.
+
+    Ask this after the rows were read: a deletion that begins later has left all of them.
+    """
+    if tx.execute(select(jobs.c.job_key).where(same(seen))).first() is None:
+        raise UnknownJobError(
+            f"job {seen.job_id!r} was deleted while its rows were read, and not all of them were there"
+        )
+
+
 def latest(tx: Tx, limit: int) -> list[Job]:
     """The newest jobs first."""
     present = select(jobs).where(jobs.c.job_id.not_like(f"{PREFIX}%"))
@@ -134,7 +159,7 @@ def claim(tx: Tx, seen: Job, owner: str, *, ttl: float, seize: bool, resume: boo
     free = or_(jobs.c.driver_owner.is_(None), jobs.c.driver_owner == owner, jobs.c.driver_until <= tx.now)
     taken = tx.execute(
         update(jobs)
-        .where(jobs.c.job_key == seen.key, jobs.c.epoch == seen.epoch, true() if seize else free)
+        .where(same(seen), jobs.c.epoch == seen.epoch, true() if seize else free)
         .where(true() if resume else or_(jobs.c.cancelled_at.is_(None), _over()))
         .values(
             epoch=jobs.c.epoch + 1,
@@ -287,7 +312,7 @@ def cancel_undriven(tx: Tx, seen: Job, *, seize: bool) -> bool:
     hit = tx.execute(
         update(jobs)
         .where(
-            jobs.c.job_key == seen.key,
+            same(seen),
             jobs.c.epoch == seen.epoch,
             jobs.c.state.not_in(_CLOSED),
             true() if seize else free,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -16,7 +17,6 @@ from dray.errors import (
     StoreFatalError,
     StoreTransientError,
     StoreUnreachableError,
-    UnknownJobError,
 )
 from dray.requests.model import Outcome
 from dray.store import attempts, charges, commit, counting, deletion, jobs, reading, routing, shards
@@ -143,11 +143,12 @@ class Store:
 
     def find_job(self, job_id: str) -> Job | None:
         """The job, or None when the store has none of this id."""
-        return self._read(lambda tx: jobs.find(tx, job_id))
+        found = self._read(lambda tx: jobs.find(tx, job_id))
+        return None if found is None else self._seen(found)
 
     def get_job(self, job_id: str) -> Job:
         """The job; UnknownJobError when the store has none of this id."""
-        return self._read(lambda tx: jobs.get(tx, job_id, self.url))
+        return self._seen(self._read(lambda tx: jobs.get(tx, job_id, self.url)))
 
     def list_jobs(self, limit: int = 50) -> list[Job]:
         """The newest jobs, newest first."""
@@ -159,7 +160,7 @@ class Store:
         Raises:
             JobChangedError: the id is taken by a job with another fingerprint; names what differs.
         """
-        return self._write(lambda tx: jobs.create(tx, job_id, fingerprint, settings))
+        return self._seen(self._write(lambda tx: jobs.create(tx, job_id, fingerprint, settings)))
 
     def claim_job(
         self,
@@ -282,20 +283,25 @@ class Store:
         """
         seen = self.get_job(job_id)
         seize = is_gone is not None and seen.driver is not None and is_gone(seen.driver)
-        if not self._write(lambda tx: deletion.bury(tx, seen, seize=seize)):
+        burial = uuid.uuid4().hex
+        buried = self._write(lambda tx: deletion.bury(tx, seen, burial, seize=seize))
+        if buried is None:
             raise JobBusyError(
                 f"job {job_id!r} is being run by {self.get_job(job_id).driver}; stop it first, "
                 f"for example with `dray cancel {job_id}`"
             )
         self._keys.pop(job_id, None)
-        return next(job for job in self.buried_jobs() if job.key == seen.key)
+        return buried
 
-    def remove_job(self, job: Job) -> int:
-        """Deletes a buried job, in small transactions; how many rows it had left. May be done again."""
+    def remove_job(self, buried: Job) -> int:
+        """Deletes a buried job, in small transactions; how many rows went in this call. May be done again.
+
+        Another deletion of the same job may be at work, or have come to its end: rows go once.
+        """
         rows = 0
-        while count := self._write(lambda tx: deletion.remove_batch(tx, job.key)):
+        while count := self._write(lambda tx: deletion.remove_batch(tx, buried)):
             rows += count
-        self._write(lambda tx: deletion.remove_rest(tx, job.key))
+        self._write(lambda tx: deletion.remove_rest(tx, buried))
         return rows
 
     # Shards
@@ -576,9 +582,18 @@ class Store:
         """All outcomes with an index above ``after``, in order, ``batch`` at a time.
 
         A transaction per page: memory stays constant, and writers are not held up.
+
+        Raises:
+            UnknownJobError: no such job, or it was deleted meanwhile: what was read is not all of it.
         """
-        key = self._key(job_id)
-        while page := self._read(partial(reading.page, job_key=key, after=after, limit=batch)):
+        seen = self.get_job(job_id)
+
+        def next_page(tx: Tx) -> list[StoredOutcome]:
+            found = reading.page(tx, seen.key, after, batch)
+            jobs.check_present(tx, seen)
+            return found
+
+        while page := self._read(next_page):
             yield page
             after = page[-1].index
 
@@ -595,10 +610,11 @@ class Store:
         return frame.assign(response=frame["response"].map(bytes.decode, na_action="ignore"))
 
     def _key(self, job_id: str) -> int:
-        """The job's integer key, read once: it never changes."""
-        if job_id not in self._keys:
-            job = self.find_job(job_id)
-            if job is None:
-                raise UnknownJobError(f"no job {job_id!r} in store {self.url}: `dray jobs` lists them")
-            self._keys[job_id] = job.key
-        return self._keys[job_id]
+        """The job's integer key, as it was when the job was last read."""
+        known = self._keys.get(job_id)
+        return self.get_job(job_id).key if known is None else known
+
+    def _seen(self, job: Job) -> Job:
+        """Note the key: another process may have deleted an older job of this name."""
+        self._keys[job.job_id] = job.key
+        return job

@@ -7,13 +7,15 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 from sqlalchemy import func, select
 
 from dray.errors import FencedError, JobBusyError, UnknownJobError
 from dray.job.deleting import delete_job, finish_deletions
-from dray.store import Charge, JobState, Notice, ReplicaRow, ReplicaState, Store, deletion, open_store
+from dray.store import Charge, JobState, Notice, ReplicaRow, ReplicaState, Store, deletion, jobs, open_store
 from dray.store.schema import metadata
 from tests.support.command import ROOT
 from tests.support.stores import FakeClock, claimed, outcomes, ready_job
@@ -110,6 +112,95 @@ def test_ended_jobs_of_an_age(store: Store, clock: FakeClock) -> None:
     found = [job.job_id for job in store.ended_jobs(older_than=50)]
     assert found == ["old-completed", "old-failed", "old-cancelled", "old-expired"]
     assert [job.job_id for job in store.ended_jobs(older_than=200)] == []
+
+
+def test_a_second_deletion_leaves_a_newer_job_alone(store: Store, store_url: str) -> None:
+    """SQLite gives the key of a deleted job to the next one."""
+    _busy_job(store, "other")
+    _busy_job(store, "job")
+    seen = store.get_job("job")
+    buried = store.bury_job("job")
+    with open_store(store_url, create=False) as another:
+        [same] = another.buried_jobs()
+        assert store.remove_job(buried) == 8
+        _busy_job(store, "newer")
+        if store_url.endswith(".db"):
+            assert store.get_job("newer").key == seen.key
+        assert another.remove_job(same) == 0
+        assert store.verify_counts("newer").done == 8
+        before = _rows(store)
+        _busy_job(store, "job")  # by the clock that stands still it was created at the same moment
+        store.bury_job("job")
+        assert another.remove_job(same) == 0
+        assert [job.job_id.rpartition(":")[2] for job in store.buried_jobs()] == ["job"]
+        assert [done.rows for done in finish_deletions(another)] == [8]
+    assert _rows(store) == before
+
+
+def test_what_was_seen_of_a_deleted_job_is_not_done_to_a_newer_one(store: Store, clock: FakeClock) -> None:
+    _busy_job(store, "job")
+    seen = store.get_job("job")
+    assert delete_job(store, "job").rows == 8
+    clock.pass_seconds(1)
+    _busy_job(store, "newer")
+    assert store._write(lambda tx: deletion.bury(tx, seen, "burial", seize=True)) is None
+    taken = store._write(lambda tx: jobs.claim(tx, seen, "driver", ttl=60, seize=True, resume=True))
+    assert taken is None
+    assert store.verify_counts("newer").done == 8
+
+
+def test_two_deletions_at_once_delete_a_job_once(store: Store, store_url: str) -> None:
+    """While others make jobs, which get the key as soon as it is free."""
+    with open_store(store_url, create=False) as another, ThreadPoolExecutor(2) as pool:
+        for number in range(8):
+            _busy_job(store, "job")
+            both = [pool.submit(_deleted_rows, one) for one in (store, another)]
+            _busy_job(store, f"newer-{number}")
+            assert sum(one.result() for one in both) == 8
+            assert store.verify_counts(f"newer-{number}").done == 8
+    assert store.buried_jobs() == []
+
+
+def _deleted_rows(store: Store) -> int:
+    """Of the job; none where it was deleted already."""
+    with suppress(UnknownJobError):
+        return delete_job(store, "job").rows
+    return 0
+
+
+def test_a_burial_whose_acknowledgement_was_lost_is_repeated(store: Store) -> None:
+    _busy_job(store, "job")
+    seen = store.get_job("job")
+    first, second = (
+        store._write(lambda tx: deletion.bury(tx, seen, "burial", seize=False)) for _ in range(2)
+    )
+    assert first is not None
+    assert first == second
+    assert store.remove_job(first) == 8
+
+
+@pytest.mark.parametrize("pages", [1, 2])
+def test_rows_that_vanish_while_they_are_read_are_told(store: Store, store_url: str, pages: int) -> None:
+    _busy_job(store, "other")
+    _busy_job(store, "job")
+    with open_store(store_url, create=False) as another:
+        read = another.outcomes("job", batch=3)
+        assert sum(len(next(read)) for _ in range(pages)) == 3 * pages
+        assert delete_job(store, "job").rows == 8
+        with pytest.raises(UnknownJobError, match="'job' was deleted while its rows were read"):
+            next(read)
+        assert sum(len(page) for page in another.outcomes("other", batch=3)) == 8
+
+
+def test_rows_of_a_newer_job_are_not_read_as_those_of_a_deleted_one(store: Store, clock: FakeClock) -> None:
+    _busy_job(store, "job")
+    read = store.outcomes("job", batch=3)
+    next(read)
+    assert delete_job(store, "job").rows == 8
+    clock.pass_seconds(1)
+    _busy_job(store, "job")
+    with pytest.raises(UnknownJobError, match="was deleted while its rows were read"):
+        next(read)
 
 
 _DELETE = """

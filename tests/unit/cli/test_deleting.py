@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +20,8 @@ from dray.job.settings import JobSettings
 from dray.job.timeline import Timeline
 from dray.requests import RowDefaults, source_of
 from dray.requests.folders import owner_of
-from dray.store import open_store
+from dray.store import StoredOutcome, open_store, reading
+from dray.store.connection import Tx
 from tests.support.command import write_requests
 from tests.support.publishing import answer
 
@@ -137,6 +141,34 @@ def test_a_folder_that_went_to_another_job_is_left_alone(
     found = owner_of(str(tmp_path / "out"))
     assert found is not None
     assert found.job_id == "two"
+
+
+@pytest.mark.parametrize("when", ["the first page", "the end"])
+def test_an_export_beside_a_deletion_says_so_and_publishes_nothing(
+    make_job: MakeJob,
+    store: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    when: str,
+) -> None:
+    make_job("one")
+    real, calls = reading.page, itertools.count()
+
+    def page(tx: Tx, job_key: int, after: int, limit: int) -> list[StoredOutcome]:
+        if next(calls) == (0 if when == "the first page" else 1):
+            delete_in_another_process("one", store)
+        return real(tx, job_key, after, limit)
+
+    def delete_in_another_process(name: str, url: str) -> None:
+        command = [sys.executable, "-m", "dray.cli.app", "jobs", "delete", name, "--yes", "--store", url]
+        subprocess.run(command, check=True, timeout=60)
+
+    monkeypatch.setattr(reading, "page", page)
+    folder = tmp_path / "exported"
+    assert run_app(["export", "one", "--output", str(folder), "--store", store]) == 2
+    assert "job 'one' was deleted while its rows were read" in capsys.readouterr().err
+    assert [path for path in folder.rglob("*") if path.is_file() and path.name != "owner.json"] == []
 
 
 @pytest.mark.parametrize(("given", "seconds"), [("30d", 2_592_000), ("12h", 43_200), ("1.5m", 90), ("2s", 2)])
