@@ -332,7 +332,7 @@ def _socket_of(store: Store) -> socket.socket:
     return store._read(duplicate)
 
 
-def test_a_write_leaves_no_limits_on_its_connection(postgres_url: str) -> None:
+def test_a_transaction_leaves_no_limits_on_its_connection(postgres_url: str) -> None:
     """A pooler may hand the connection to somebody else next."""
     limits = ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout")
 
@@ -341,7 +341,7 @@ def test_a_write_leaves_no_limits_on_its_connection(postgres_url: str) -> None:
 
     with open_store(postgres_url) as store:
         assert store._write(shown) == ["15s", "30s", "30s"]
-        assert store._read(shown) == ["0", "0", "0"]
+        assert store._read(shown) == ["15s", "0", "0"]
         assert store._database.write(shown, long=True) == ["0", "0", "0"]
 
 
