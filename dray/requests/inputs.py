@@ -6,6 +6,7 @@ import glob
 import hashlib
 import os
 import re
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +32,7 @@ class FileRef:
 def expand(inputs: Sequence[str], *, options: ObjectStoreOptions | None = None) -> list[FileRef]:
     """The files that paths, URIs and globs name: in the order given, sorted within a glob.
 
-    Raises InputError naming everything that is missing, a directory, unreadable or named twice.
+    Raises InputError naming everything that is missing, no file, unreadable or named twice.
     """
     found: list[FileRef] = []
     problems: list[Problem] = []
@@ -70,20 +71,43 @@ def digest(refs: Sequence[FileRef], *, options: ObjectStoreOptions | None = None
     return total.hexdigest()
 
 
-def refuse_folders(names: Sequence[str]) -> None:
-    """Refuse local folders among ``names``, with what they hold and how to name that.
+def refuse_odd(names: Sequence[str]) -> None:
+    """Refuse what is local among ``names`` and no file: a folder, with what it holds, a pipe, a device.
+
+    Opening a pipe waits for whatever writes to it, and what it gives can be read only once.
 
     Raises:
-        InputError: names each of them.
+        InputError: names each of them, and what to do.
     """
-    folders = [name for name in names if "://" not in name or name.startswith("file://")]
-    problems = [
-        Problem("missing_input", told_of_folder(local_path(name)), name)
-        for name in folders
-        if local_path(name).is_dir()
-    ]
+    local = [name for name in names if "://" not in name or name.startswith("file://")]
+    found = [(name, _oddity(local_path(name))) for name in local]
+    problems = [Problem(*oddity, name) for name, oddity in found if oddity is not None]
     if problems:
         raise InputError(problems[:20], total=len(problems))
+
+
+_ODD = {
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def _oddity(path: Path) -> tuple[str, str] | None:
+    """Code and words for what is there in place of a file; None for a file, and where there is nothing."""
+    if path.is_dir():
+        return "missing_input", told_of_folder(path)
+    try:
+        kind = _ODD.get(stat.S_IFMT(path.stat().st_mode))
+    except OSError:
+        return None  # that is told when it is opened
+    if kind is None:
+        return None
+    told = (
+        f"{kind}, no file, and dray reads its input more than once; write the rows to a file, and name that"
+    )
+    return "unreadable_input", told
 
 
 def _expand_one(item: str, options: ObjectStoreOptions | None) -> list[FileRef]:
@@ -97,10 +121,11 @@ def _expand_one(item: str, options: ObjectStoreOptions | None) -> list[FileRef]:
 
 def _expand_local(item: str) -> list[FileRef]:
     path = local_path(item)
-    refuse_folders([item])
+    refuse_odd([item])
     if path.exists() or not _WILDCARD.search(str(path)):
         return [FileRef(uri=item, size=path.stat().st_size)]
     matches = [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]  # noqa: PTH207  takes absolute patterns
+    refuse_odd([str(match) for match in matches if not match.is_dir()])
     refs = [FileRef(uri=str(match), size=match.stat().st_size) for match in matches if match.is_file()]
     if not refs:
         raise refused("missing_input", "the pattern matches no file", item)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dray.errors import ConfigError, InputError, Problem
 from dray.requests.addresses import refuse_secret
 from dray.requests.formats import FORMATS, Format, format_of
-from dray.requests.inputs import refuse_folders
+from dray.requests.inputs import refuse_odd
 from dray.requests.model import Kind
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def template_digest(source: Source) -> str:
 
 def _common_format(names: Sequence[str]) -> Format:
     formats = {name: format_of(name) for name in names}
-    refuse_folders([name for name, found in formats.items() if found is None])
+    refuse_odd([name for name, found in formats.items() if found is None])
     problems = [
         Problem(
             "unknown_format",

@@ -34,7 +34,7 @@ from dray.job.ingesting import ingest_job
 from dray.job.opening import OpenJob, open_job
 from dray.job.settings import JobSettings
 from dray.requests import RowDefaults, ingest, source_of, tables
-from dray.requests.readers import read_rows
+from dray.requests.readers import files_of, read_rows
 from dray.requests.sources import RowShape, SqlQuery
 from dray.requests.spool import read_shard
 from dray.requests.tables import query_rows
@@ -176,13 +176,22 @@ def test_a_clock_that_is_set_forward_expires_nothing_by_itself(
 
 @pytest.fixture
 def hung(monkeypatch: pytest.MonkeyPatch) -> Callable[[OpenJob], None]:
-    """Makes the input of a job one that gives nothing: a pipe that nobody writes to."""
+    """Makes the input of a job one that gives nothing, as on a disk that hangs.
+
+    Once it was found to be a file, a pipe that nobody writes to takes its place.
+    """
     monkeypatch.setattr(heeding, "STOP_SECONDS", 0.2)
 
     def hang(job: OpenJob) -> None:
         [path] = job.settings.source.inputs  # type: ignore[union-attr]
-        Path(path).unlink()
-        os.mkfifo(path)
+
+        def looked_at(*arguments: Any, **options: Any) -> Any:
+            found = files_of(*arguments, **options)
+            Path(path).unlink()
+            os.mkfifo(path)
+            return found
+
+        monkeypatch.setattr(sys.modules[ingest.__module__], "files_of", looked_at)
 
     return hang
 

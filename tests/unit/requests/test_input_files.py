@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import shlex
+import socket
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +21,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from dray.errors import InputError, Problem
-from dray.requests import Ingested, Limits, Source, frame_to_source, ingest, source_of
+from dray.requests import Ingested, Limits, Source, expand, frame_to_source, ingest, source_of
 from dray.requests.json_lines import json_lines
 
 pytestmark = pytest.mark.unit
@@ -60,6 +64,51 @@ def marked(data: bytes) -> bytes:
 
 def crlf(data: bytes) -> bytes:
     return data.replace(b"\n", b"\r\n")
+
+
+def _pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def _socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+
+
+def _device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".csv", ".parquet", ".jsonl.gz", ""])
+@pytest.mark.parametrize("make", [_pipe, _socket, _device])
+def test_what_is_no_file_is_refused_before_it_is_opened(
+    tmp_path: Path, make: Callable[[Path], None], ending: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pipe that nothing writes to hung the job; of one without an ending, that alone was told."""
+    monkeypatch.chdir(tmp_path)  # a socket's path is short
+    path = Path(f"in{ending}")
+    make(path)
+    kind = {_pipe: "a pipe", _socket: "a socket", _device: "a device"}[make]
+    names = [str(path), path.absolute().as_uri()] + ([f"*{ending}"] if ending else [])
+    for name in names:
+        with pytest.raises(InputError, match="write the rows to a file, and name that") as caught:
+            expand(source_of(name, prompt_column="text").inputs)  # type: ignore[union-attr]
+        [problem] = caught.value.problems
+        assert problem.code == "unreadable_input"
+        assert problem.message.startswith(kind)
+
+
+def test_what_another_process_writes_is_refused_with_the_same_words(tmp_path: Path) -> None:
+    """``<(...)`` and ``/dev/stdin``: no ending says what they hold."""
+    code = "import sys; from dray.requests import source_of; source_of(sys.argv[1])"
+    for named in ("/dev/stdin", "<(cat in.jsonl)"):
+        shell = f"cat in.jsonl | {shlex.quote(sys.executable)} -c {shlex.quote(code)} {named}"
+        put(tmp_path, "in.jsonl", LINES)
+        ended = subprocess.run(
+            ["bash", "-c", shell], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert "a pipe, no file" in ended.stderr
+        assert "write the rows to a file" in ended.stderr
 
 
 @pytest.mark.parametrize("name", ["in.jsonl", "in.json", "in.ndjson", "IN.JSONL"])
