@@ -39,6 +39,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dray.codes import ErrorCode
 
 
 class DrayError(Exception):
@@ -153,9 +157,9 @@ class EngineError(DrayError):
 class RequestRefused(EngineError):  # noqa: N818  a verdict on one request, not a failure of the engine
     """One request cannot be honoured. ``code`` and ``message`` go into its error row."""
 
-    def __init__(self, code: str, message: str, *, param: str | None = None) -> None:
+    def __init__(self, code: ErrorCode, message: str, *, param: str | None = None) -> None:
         super().__init__(code, message)
-        self.code = code
+        self.code: ErrorCode = code
         self.message = message
         self.param = param
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from dray.codes import ErrorCode
 from dray.errors import RequestRefused
 from dray.requests.model import Kind, Request
 
@@ -25,7 +26,7 @@ MAX_MESSAGE_ITEMS = 16_384
 MAX_ITEMS = 262_144
 """Elements of all other lists in one row, a list of every token of a vocabulary among them."""
 
-_TOO_LARGE = "request_too_large"
+_TOO_LARGE: ErrorCode = "request_too_large"
 _EMBEDDINGS = Kind.EMBEDDING.url
 _TEXTS = ("messages", "prompt", "input")
 _EXACT = 2.0**63

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from vllm.exceptions import GenerationError, VLLMClientError
 from vllm.v1.engine.exceptions import EngineDeadError
 
+from dray.codes import ErrorCode
 from dray.engine.quotations import without_quotes
 from dray.errors import RequestRefused
 
@@ -17,7 +18,7 @@ _TOO_LONG = re.compile(
     r"maximum (context|model|input)? ?length|max_model_len|context length|longer than", re.IGNORECASE
 )
 _ABOUT_SCHEMA = re.compile(r"schema|grammar|structured.output", re.IGNORECASE)
-_CODES = {
+_CODES: dict[str, ErrorCode] = {
     "model": "model_mismatch",
     "response_format": "invalid_json_schema",
     "structured_outputs": "invalid_json_schema",

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from dray.cluster.losses import NodeFacts
 from dray.cluster.pool import START_SECONDS
+from dray.codes import ErrorCode
 from dray.engine.client import ReplicaClient
 from dray.errors import EngineError, ExpiredError, JobPausedError, StoreError
 from dray.job import budgets
@@ -399,7 +400,7 @@ VERDICTS = {
 """What the error rows say of requests that end engines, by their code."""
 
 
-def refused(line: bytes, code: str, message: str) -> Outcome:
+def refused(line: bytes, code: ErrorCode, message: str) -> Outcome:
     """The error row of a line of the spool."""
     request = decode(line)
     return Outcome(index=request.index, custom_id=request.custom_id, error_code=code, error_message=message)

@@ -9,22 +9,11 @@ from typing import Any
 
 import orjson
 
-from dray.requests.model import EXPIRED
+from dray.codes import FAILED, STATUS
 
 # Line ends to Unicode, and so to `str.splitlines` and to the line reader of `openai`. JSON may hold them as
 # they are; escaped, every reader agrees on what a line is. In UTF-8 no other character holds these bytes.
 _LINE_ENDS = ((b"\xe2\x80\xa8", rb"\u2028"), (b"\xe2\x80\xa9", rb"\u2029"), (b"\xc2\x85", rb"\u0085"))
-
-_STATUS = {
-    "poison": 500,
-    "generation_failed": 500,
-    "response_too_large": 500,
-    "invalid_response": 500,
-    "simulated_error": 500,
-    "model_mismatch": 404,
-    EXPIRED: 408,
-}
-"""HTTP status of error rows by their code: what a server would have answered. 400 for all others."""
 
 _TYPES = {400: "invalid_request_error", 404: "not_found_error", 408: "timeout_error", 500: "server_error"}
 
@@ -41,7 +30,7 @@ def answer_line(index: int, custom_id: str | None, response: bytes) -> bytes:
 
 def error_line(index: int, custom_id: str | None, code: str, message: str | None) -> bytes:
     """One line of ``errors.jsonl``."""
-    status = _STATUS.get(code, 400)
+    status = STATUS.get(code, FAILED)  # of another version of dray
     error: dict[str, Any] = {"message": message, "type": _TYPES[status], "param": None, "code": code}
     return orjson.dumps(
         {

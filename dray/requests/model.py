@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-EXPIRED = "expired"
+from dray.codes import ErrorCode
+
+EXPIRED: Final = "expired"
 """The error code of rows that nobody answered before the job's time was over."""
 
 
@@ -66,7 +68,7 @@ class Outcome(NamedTuple):
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
     custom_id: str | None
     response: bytes | None = None
-    error_code: str | None = None
+    error_code: ErrorCode | None = None
     error_message: str | None = None
     prompt_tokens: int = 0
     cached_tokens: int = 0

@@ -5,10 +5,11 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import IO
+from typing import IO, cast
 
 import orjson
 
+from dray.codes import ErrorCode, JobCode
 from dray.errors import InputError, Problem
 from dray.requests.files import open_lines
 from dray.requests.model import Outcome
@@ -27,7 +28,7 @@ class Reject:
     custom_id: str | None
     file_no: int
     line_no: int
-    code: str
+    code: ErrorCode | JobCode
     message: str
     field: str | None
 
@@ -51,7 +52,8 @@ class Reject:
     def outcome(self, names: Sequence[str]) -> Outcome:
         """This row as an error row, with its place in the message."""
         message = str(self.problem(names))
-        return Outcome(self.index, self.custom_id, error_code=self.code, error_message=message)
+        code = cast("ErrorCode", self.code)  # what stands against the job ends it, and never comes here
+        return Outcome(self.index, self.custom_id, error_code=code, error_message=message)
 
     def anonymous(self) -> Reject:
         """The same row without its custom_id, for one that another row has taken."""

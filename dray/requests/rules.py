@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from dray.codes import JobCode
 from dray.requests.model import Kind
 from dray.requests.rejects import Reject
 
@@ -62,7 +63,7 @@ class JobRules:
                 )
         self.urls[url] = (file_no, line_no)
 
-    def _contradiction(self, code: str, message: str, field: str, place: tuple[int, int, int]) -> None:
+    def _contradiction(self, code: JobCode, message: str, field: str, place: tuple[int, int, int]) -> None:
         index, file_no, line_no = place
         reject = Reject(
             index=index,

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dray.codes import ErrorCode
 from dray.errors import ConfigError
 from dray.requests.messages import messages_of
 from dray.requests.model import Kind
@@ -63,9 +64,9 @@ class Template:
         return check_text("".join((*parts, self.texts[-1])), "template")
 
 
-def columns_of(shape: RowShape) -> dict[str, str]:
+def columns_of(shape: RowShape) -> dict[str, ErrorCode]:
     """The columns that a shape reads, each with the problem code for its absence."""
-    found: dict[str, str] = {}
+    found: dict[str, ErrorCode] = {}
     if shape.template is not None:
         found |= dict.fromkeys(Template.parse(shape.template).columns, "unknown_template_column")
     for column in (shape.prompt_column, shape.messages_column, shape.id_column):
@@ -91,7 +92,7 @@ def row_builder(shape: RowShape) -> Callable[[int, Mapping[str, Any]], Envelope]
     return build
 
 
-def missing_column(column: str, available: Mapping[str, Any] | tuple[str, ...], code: str) -> BadRow:
+def missing_column(column: str, available: Mapping[str, Any] | tuple[str, ...], code: ErrorCode) -> BadRow:
     """The verdict on a row or file without a column; it names those that are there, where they are names."""
     place = "the template names" if code == "unknown_template_column" else "there is no"
     return BadRow(code, f"{place} column {column!r}; {named(list(available))}", column)
@@ -124,14 +125,14 @@ def _prompt_reader(shape: RowShape) -> Callable[[Mapping[str, Any]], str]:
     return lambda row: check_text(_text(row, column, "missing_column"), column)
 
 
-def _value(row: Mapping[str, Any], column: str, code: str) -> Any:
+def _value(row: Mapping[str, Any], column: str, code: ErrorCode) -> Any:
     value = row.get(column)
     if value is None and column not in row:
         raise missing_column(column, row, code)
     return value
 
 
-def _text(row: Mapping[str, Any], column: str, code: str) -> str:
+def _text(row: Mapping[str, Any], column: str, code: ErrorCode) -> str:
     value = _value(row, column, code)
     if type(value) is str:
         return value

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from dray.codes import ErrorCode
 from dray.requests.model import Kind
 
 CUSTOM_ID_LIMIT = 512
@@ -26,10 +27,10 @@ class BadRow(ValueError):  # noqa: N818  a verdict on one row, on its way to a P
     """A row that cannot become a request; ``custom_id`` is its own where that much could be read."""
 
     def __init__(
-        self, code: str, message: str, field: str | None = None, custom_id: str | None = None
+        self, code: ErrorCode, message: str, field: str | None = None, custom_id: str | None = None
     ) -> None:
         super().__init__(code, message)
-        self.code = code
+        self.code: ErrorCode = code
         self.message = message
         self.field = field
         self.custom_id = custom_id

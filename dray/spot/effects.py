@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from dray.codes import ErrorCode
+
 
 class OnRequest(StrEnum):
     """What becomes of the requests without an outcome."""
@@ -159,7 +161,7 @@ class Effect:
     """What follows, and what it is charged to. ``code`` is that of error rows, None for the request's own."""
 
     request: OnRequest = OnRequest.KEEP
-    code: str | None = None
+    code: ErrorCode | None = None
     shard: OnShard = OnShard.RELEASE
     replica: OnReplica = OnReplica.GO_ON
     job: OnJob = OnJob.GO_ON

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from dray.codes import ErrorCode
 from dray.requests.model import EXPIRED
 from dray.spot.effects import (
     SHRINK_STEPS,
@@ -124,7 +125,7 @@ class _Search:
     cause: Cause
     what: str
     died: _Fits
-    code: str
+    code: ErrorCode
     replica: OnReplica
     charges: tuple[Budget, ...]
 

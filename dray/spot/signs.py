@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import cast
 
 from dray import errors
+from dray.codes import STATUS, ErrorCode
 from dray.spot.foreign import Sign, sign_of_class
 
 OURS: Mapping[type[BaseException], Sign] = {
@@ -52,7 +54,7 @@ class ErrorFacts:
 
     sign: Sign
     name: str = ""
-    code: str | None = None
+    code: ErrorCode | None = None
     oom: bool = False
     preempted: bool = False
     stuck: bool = False
@@ -72,7 +74,7 @@ def facts_of(error: BaseException) -> ErrorFacts:
     return ErrorFacts(
         sign=sign,
         name=type(error).__name__,
-        code=code if isinstance(code, str) else None,
+        code=cast("ErrorCode", code) if code in STATUS else None,
         oom=_attribute(error, "oom") is True,
         preempted=_attribute(error, "preempted") is True,
         stuck=_attribute(error, "stuck") is True,

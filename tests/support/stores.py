@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dray.codes import ErrorCode
 from dray.requests.model import Outcome
 from dray.store import Fingerprint, JobLease, ShardLease, ShardSpec, Store
 
@@ -54,7 +55,7 @@ def outcome(index: int, text: str = "answer") -> Outcome:
     )
 
 
-def failure(index: int, code: str = "context_length") -> Outcome:
+def failure(index: int, code: ErrorCode = "context_length_exceeded") -> Outcome:
     """An error row."""
     return Outcome(index, f"id-{index}", error_code=code, error_message="too long")
 

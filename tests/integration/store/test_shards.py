@@ -271,7 +271,7 @@ def test_a_frame_of_all_outcomes(store: Store) -> None:
     assert list(frame["custom_id"]) == ["id-0", "id-1"]
     assert frame["response"][0] == "answer"
     assert frame["response"].isna().tolist() == [False, True]
-    assert frame["error_code"][1] == "context_length"
+    assert frame["error_code"][1] == "context_length_exceeded"
 
 
 def test_spans_count_once_and_notices_are_kept(store: Store, clock: FakeClock) -> None:

@@ -25,7 +25,15 @@ def test_seconds() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["README.md", "SECURITY.md", "docs/interruptions.md", "docs/prefect.md", "docs/weights.md"]
+    "name",
+    [
+        "README.md",
+        "SECURITY.md",
+        "docs/error-rows.md",
+        "docs/interruptions.md",
+        "docs/prefect.md",
+        "docs/weights.md",
+    ],
 )
 def test_options_of_run_that_are_named_exist(name: str) -> None:
     commands = (("run",), ("status",), ("export",), ("resume",), ("jobs", "delete"))

@@ -88,6 +88,7 @@ def test_the_line_is_that_of_the_openai_format(tmp_path: Path) -> None:
         ("model_mismatch", 404, "not_found_error"),
         ("expired", 408, "timeout_error"),
         ("poison", 500, "server_error"),
+        ("out_of_memory", 500, "server_error"),
     ],
 )
 def test_an_error_row_has_the_response_that_clients_look_for(
