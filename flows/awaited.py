@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from dray.errors import StoreError
+from dray.errors import FencedError, StoreError
 from dray.job import driven
+from dray.job.cancelling import cancel
 from dray.job.finalising import JobResult
-from dray.job.opening import OpenJob, reopen
+from dray.job.opening import OpenJob
 from flows.batch_inference import batch_inference
+from tasks.stopping import NOT_TAKEN
+
+_logger = logging.getLogger(__name__)
 
 
 async def abatch_inference(**parameters: Any) -> JobResult:
@@ -22,7 +28,8 @@ async def abatch_inference(**parameters: Any) -> JobResult:
 
     The job runs in a thread of its own, in the caller's context: in an async flow it is a subflow run of it.
     When the awaiting task is cancelled, the job is cancelled in order, its finished rows are kept, and the
-    cancellation goes on once it has stopped.
+    cancellation goes on once it has stopped. A store that is away is asked until it is back, for half an hour
+    at most; a second cancellation waits no longer. What another driver has taken meanwhile goes on there.
 
     Raises:
         DrayError: as the flow does.
@@ -36,6 +43,7 @@ async def abatch_inference(**parameters: Any) -> JobResult:
         run.cancel()
         with suppress(Exception):  # how it ended is of no interest any more
             await running
+        await run.asked()
         raise
     assert isinstance(result, JobResult)  # a job that was cancelled raises instead
     return result
@@ -49,28 +57,49 @@ class _Run:
         self._job: OpenJob | None = None
         self._cancelled = False
         self._thread: int | None = None
+        self._guard = threading.Lock()
+        self._asked: Future[None] | None = None
 
     async def start(self) -> Any:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(None, contextvars.copy_context().run, self._work)
 
     def cancel(self) -> None:
-        """Ask the job to stop; one that is not open yet is asked when it is."""
-        self._cancelled = True
-        if self._job is None:
-            return
-        with suppress(StoreError), reopen(self._job) as store:
-            store.request_cancel(self._job.job_id)
+        """Ask the job to stop, beside the loop; one that is not open yet is asked when it is."""
+        with self._guard:
+            self._cancelled = True
+            if self._job is None or self._asked is not None:
+                return
+            self._asked = Future()
+            self._asked.set_running_or_notify_cancel()  # the loop may stop waiting; the thread goes on
+        threading.Thread(target=self._ask, args=(self._job, self._asked), daemon=True).start()
+
+    async def asked(self) -> None:
+        """Wait until the store has taken the cancel, or takes it no more."""
+        if self._asked is not None:
+            await asyncio.wrap_future(self._asked)
+
+    @staticmethod
+    def _ask(job: OpenJob, asked: Future[None]) -> None:
+        try:
+            cancel(job)
+        except FencedError as error:
+            _logger.info("%s", error)
+        except StoreError as error:
+            _logger.warning(NOT_TAKEN, job.job_id, type(error).__name__, job.job_id)
+        finally:
+            asked.set_result(None)
 
     def _work(self) -> Any:
         self._thread = threading.get_ident()
         with driven.calling(self._note):
             return self._call()
 
-    def _note(self) -> None:
+    def _note(self, job: OpenJob) -> None:
         """The flow has opened its job, in the thread that calls."""
         if threading.get_ident() != self._thread:
             return  # another run's in this process
-        self._job = driven.latest()
+        with self._guard:
+            self._job = job
         if self._cancelled:
             self.cancel()

@@ -63,7 +63,7 @@ def _put_to_rest(store: Store, job: OpenJob, error: BaseException) -> None:
     if isinstance(error, Pause):
         store.pause_job(job.lease, reason=SUSPENDED)
     elif isinstance(error, TerminationSignal):
-        store.request_cancel(job.job_id)
+        store.request_cancel(job.job_id, by=job.lease)
         store.set_job_state(job.lease, JobState.CANCELLED, reason="cancelled in Prefect")
     elif not (isinstance(error, JobChangedError) and store.get_job(job.job_id).state in _ANSWERED):
         # What the table of causes and the store say is for people, and quotes nothing.

@@ -13,9 +13,11 @@ from prefect import get_run_logger
 from prefect.exceptions import Pause
 
 from dray.errors import FencedError, JobPausedError, StoreError
+from dray.job.cancelling import cancel
 from dray.job.opening import OpenJob, reopen
 from tasks.patience import SHORT_PATIENCE
 from tasks.prefect_run import Wish, of_deployment, state_of_run, suspension, wish_in
+from tasks.stopping import NOT_TAKEN, STOP_SECONDS
 
 ASK_EVERY = 5.0  # seconds; a run without a Prefect worker is told by nobody that it was cancelled
 _TICK = 0.5
@@ -25,9 +27,10 @@ SUSPENDED = "suspended in Prefect"
 
 @dataclass
 class Heard:
-    """What was asked of the run, and passed on to the store."""
+    """What was ``asked`` of the run, and the ``wish`` that the store has taken."""
 
     wish: Wish | None = None
+    asked: Wish | None = None
 
 
 @contextmanager
@@ -45,6 +48,8 @@ def heeding(job: OpenJob) -> Iterator[Heard]:
     finally:
         over.set()
         thread.join(_TICK)
+        if heard.asked is Wish.CANCEL and heard.wish is not Wish.CANCEL:
+            _cancel_ended(job)
 
 
 def suspended(job: OpenJob) -> BaseException:
@@ -68,17 +73,29 @@ def _heed(job: OpenJob, over: threading.Event, heard: Heard) -> None:
         elif time.monotonic() - asked > ASK_EVERY:
             wish = _asked() or wish
             asked = time.monotonic()
+        heard.asked = wish
         if wish is None or wish is heard.wish:
             continue
         try:
             _tell(job, wish)
         except FencedError:
-            return  # another driver has the job
+            heard.wish = wish  # another driver has the job: there is nothing to pass on
+            return
         except StoreError as error:
             logger.warning("the store does not take the %s yet: %s", wish.value, type(error).__name__)
             continue
         logger.info("%s requested in Prefect: finished rows are kept", wish.value)
         heard.wish = wish
+
+
+def _cancel_ended(job: OpenJob) -> None:
+    """The run has ended before the store took the cancel: the next run of the job would go on with it."""
+    try:
+        cancel(job, seconds=STOP_SECONDS)
+    except FencedError:
+        return
+    except StoreError as error:
+        get_run_logger().warning(NOT_TAKEN, job.job_id, type(error).__name__, job.job_id)
 
 
 def _asked() -> Wish | None:
@@ -91,6 +108,6 @@ def _asked() -> Wish | None:
 def _tell(job: OpenJob, wish: Wish) -> None:
     with reopen(job, patience=SHORT_PATIENCE) as store:
         if wish is Wish.CANCEL:
-            store.request_cancel(job.job_id)
+            store.request_cancel(job.job_id, by=job.lease)
         else:
             store.pause_job(job.lease, reason=SUSPENDED)

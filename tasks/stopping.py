@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextvars
 import signal
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -14,14 +15,20 @@ from typing import TypeVar
 from prefect import get_run_logger
 from prefect.exceptions import TerminationSignal
 
-from dray.errors import StoreError
+from dray.errors import FencedError, StoreError
+from dray.job.cancelling import cancel
 from dray.job.opening import OpenJob
-from dray.store import open_store
 from tasks.prefect_run import is_cancelled
 
 STOP_SECONDS = 15.0
-"""For shards to stop and replicas to end; Prefect's worker sends SIGKILL 30 s after its SIGTERM."""
+"""For the store to take a cancel, shards to stop and replicas to end.
 
+Prefect's worker sends SIGKILL 30 s after its SIGTERM.
+"""
+
+NOT_TAKEN = "job %s: the store does not take the cancel (%s); when it is back, `dray cancel %s` does"
+
+_LEAST_SECONDS = 5.0  # for shards, where the store took the cancel late
 _LOOK_EVERY = 1.0
 
 T = TypeVar("T")
@@ -69,13 +76,13 @@ def _fill(future: Future[T], work: Callable[[], T]) -> None:
 
 def _cancel(job: OpenJob, future: Future[T]) -> None:
     """Cancel the job in the store, which every shard watches, and wait until they have stopped."""
+    until = time.monotonic() + STOP_SECONDS
     try:
-        with open_store(job.settings.store_url, create=False) as store:
-            store.request_cancel(job.job_id)
+        cancel(job, seconds=STOP_SECONDS)
+    except FencedError:
+        return  # another driver has the job, and goes on with it
     except StoreError as error:
-        get_run_logger().warning(
-            "job %s: the store does not take the cancel: %s", job.job_id, type(error).__name__
-        )
+        get_run_logger().warning(NOT_TAKEN, job.job_id, type(error).__name__, job.job_id)
         return
     with suppress(FutureTimeoutError):  # whatever it still waits for goes with the cluster
-        future.exception(timeout=STOP_SECONDS)
+        future.exception(timeout=max(_LEAST_SECONDS, until - time.monotonic()))

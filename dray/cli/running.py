@@ -16,7 +16,7 @@ from dray.cli.flow import the_flow
 from dray.cli.introduction import starting
 from dray.cli.jobs import HIDDEN_INPUT
 from dray.cli.server import PrefectServer, configured
-from dray.errors import CancelledError, DrayError, StoreError
+from dray.errors import CancelledError, DrayError, FencedError, StoreError
 from dray.job import driven
 from dray.processes import kill_descendants
 
@@ -205,7 +205,7 @@ def _signals() -> Iterator[None]:
         output.say("dray: stopping; finished rows are kept (Ctrl-C again stops at once)")
         threading.Thread(target=_cancel, daemon=True).start()
 
-    def take_over() -> None:
+    def take_over(_job: OpenJob) -> None:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, on_interrupt)
 
@@ -220,15 +220,16 @@ def _signals() -> Iterator[None]:
 
 
 def _cancel() -> None:
-    from dray.store import open_store
+    from dray.job.cancelling import cancel
 
     job = driven.latest()
     if job is None:
         return
     try:
-        with open_store(job.settings.store_url, create=False) as store:
-            # A signal stops this run: the same command goes on. A word to the job is `dray cancel`.
-            store.request_cancel(job.job_id, for_good=False)
+        # A signal stops this run: the same command goes on. A word to the job is `dray cancel`.
+        cancel(job, for_good=False)
+    except FencedError:
+        output.say(f"dray: another driver has job {job.job_id}, and goes on with it; this run ends")
     except StoreError as error:
         output.say(
             f"dray: could not ask the store to cancel ({type(error).__name__}); Ctrl-C again stops at once"

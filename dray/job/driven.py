@@ -14,7 +14,7 @@ PULSE_RECORD = "dray_pulse"
 """Attribute of log records: true for those that say what listeners (``hearing``) were told as well."""
 
 _driven: list[OpenJob] = []  # process-wide on purpose: signals have no arguments
-_calls: list[Callable[[], None]] = []
+_calls: list[Callable[[OpenJob], None]] = []
 _heard_by: list[Callable[[Pulse], None]] = []
 
 
@@ -22,12 +22,12 @@ def note(job: OpenJob) -> None:
     """This process drives ``job`` from now on."""
     _driven.append(job)
     for call in _calls:
-        call()
+        call(job)
 
 
 @contextmanager
-def calling(call: Callable[[], None]) -> Iterator[None]:
-    """Whenever a job is opened in the block, ``call`` is called, in the thread that opened it."""
+def calling(call: Callable[[OpenJob], None]) -> Iterator[None]:
+    """Whenever a job is opened in the block, ``call`` is given it, in the thread that opened it."""
     _calls.append(call)
     try:
         yield

@@ -277,13 +277,21 @@ def merge_info(tx: Tx, lease: JobLease, info: Mapping[str, Any], **values: Any) 
     change(tx, lease, info=merged, **values)
 
 
-def request_cancel(tx: Tx, job_id: str, *, for_good: bool) -> bool:
-    """Asks the driver to stop; false when there is no such job. Nothing changes for one that has its rows."""
+def request_cancel(tx: Tx, job_id: str, *, for_good: bool, by: JobLease | None = None) -> bool:
+    """Asks the driver to stop; false when there is no such job. Nothing changes for one that has its rows.
+
+    ``by`` is the lease of the driver that asks for its own run: once another has taken the job, it is no such
+    job. A lease that was given back is still the last one.
+    """
     asked: dict[str, Any] = {"cancel_requested": or_(jobs.c.cancel_requested, jobs.c.state.not_in(_CLOSED))}
     if for_good:
         since = func.coalesce(jobs.c.cancelled_at, tx.now)
         asked["cancelled_at"] = case((jobs.c.state.in_(_ANSWERED), jobs.c.cancelled_at), else_=since)
-    return bool(tx.execute(update(jobs).where(jobs.c.job_id == job_id).values(asked)).rowcount)
+    which = jobs.c.job_id == job_id
+    if by is not None:
+        ours = or_(jobs.c.driver_owner.is_(None), jobs.c.driver_owner == by.owner)
+        which = and_(jobs.c.job_key == by.key, jobs.c.epoch == by.epoch, ours)
+    return bool(tx.execute(update(jobs).where(which).values(asked)).rowcount)
 
 
 def pause(tx: Tx, lease: JobLease, reason: str) -> bool:

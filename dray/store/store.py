@@ -222,14 +222,18 @@ class Store:
         more = {} if summary is None else {"summary": dict(summary)}
         self._write(lambda tx: jobs.merge_info(tx, lease, info, **more))
 
-    def request_cancel(self, job_id: str, *, for_good: bool = True) -> None:
+    def request_cancel(self, job_id: str, *, for_good: bool = True, by: JobLease | None = None) -> None:
         """Asks the job's driver and shard holders to stop. A job that has its rows is left alone.
 
         ``for_good``: it goes on only when that is asked for (``resume`` of :meth:`claim_job`). Otherwise the
-        next one who claims it goes on, as after a signal to one run of it.
+        next one who claims it goes on, as after a signal to one run of it. ``by`` is the lease of the run
+        that is meant: FencedError once another driver has taken the job.
         """
-        if not self._write(lambda tx: jobs.request_cancel(tx, job_id, for_good=for_good)):
-            self.get_job(job_id)
+        if self._write(lambda tx: jobs.request_cancel(tx, job_id, for_good=for_good, by=by)):
+            return
+        if by is not None:
+            raise jobs.superseded(by)
+        self.get_job(job_id)
 
     def pause_job(self, lease: JobLease, *, reason: str) -> bool:
         """Puts the job to rest as ``paused``, upon which its shards stop; false when it has ended already."""

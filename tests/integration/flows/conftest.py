@@ -8,6 +8,10 @@ from collections.abc import Iterator
 import pytest
 from prefect.testing.utilities import prefect_test_harness
 
+from tests.integration.store.conftest import postgres, postgres_url, template
+
+__all__ = ["postgres", "postgres_url", "template"]
+
 
 @pytest.fixture(scope="package", autouse=True)
 def prefect() -> Iterator[None]:

@@ -17,6 +17,8 @@ from flows.awaited import abatch_inference
 from flows.batch_inference import batch_inference
 from flows.parameters import EngineOptions
 from tests.support.command import committed, write_requests
+from tests.support.cutting_proxy import CuttingProxy
+from tests.support.postgres import PostgresServer
 
 pytestmark = pytest.mark.integration
 
@@ -77,3 +79,34 @@ def test_a_cancelled_task_cancels_its_job(tmp_path: Path) -> None:
     with open_store(f"sqlite:///{tmp_path / 'out' / 'dray.db'}", create=False) as store:
         assert store.get_job("job").state is JobState.CANCELLED
         assert 0 < store.counts("job").done < 40
+
+
+def test_a_cancel_outlasts_a_store_that_is_away(
+    tmp_path: Path, postgres: PostgresServer, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Away for longer than one call of the store has patience; the loop stays free all the while."""
+    given = parameters(tmp_path, seconds_per_token=0.3, max_num_seqs=2) | {"store": "env:AWAITED_STORE"}
+
+    async def program(proxy: CuttingProxy) -> float:
+        task = asyncio.create_task(abatch_inference(**given))
+        with open_store(postgres_url) as direct:
+            while not (direct.find_job("job") and direct.counts("job").done):
+                await asyncio.sleep(0.1)
+        proxy.refuse()
+        proxy.cut()
+        task.cancel()
+        _, stood_still = await ticking(asyncio.sleep(25))
+        assert not task.done()
+        proxy.resume()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return stood_still
+
+    with CuttingProxy(postgres.port) as proxy:
+        through = postgres_url.replace(f":{postgres.port}/", f":{proxy.port}/")
+        monkeypatch.setenv("AWAITED_STORE", through)
+        stood_still = asyncio.run(program(proxy))
+    with open_store(postgres_url, create=False) as store:
+        assert store.get_job("job").state is JobState.CANCELLED
+        assert 0 < store.counts("job").done < 40
+    assert stood_still < 10

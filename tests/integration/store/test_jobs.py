@@ -200,6 +200,24 @@ def test_a_cancelled_job_goes_on_by_an_explicit_word_only(
     store.claim_job("job", "three", takeover=lambda _: True)  # the word holds for what comes after it
 
 
+def test_a_run_that_asks_for_its_own_cancel_hits_no_other(store: Store) -> None:
+    lease = ready_job(store)
+    with pytest.raises(FencedError):
+        store.request_cancel("job", by=replace(lease, owner="another"))
+    store.release_job(lease)
+    taken = store.claim_job("job", "two")
+    for ask in (lease, replace(lease, owner="two")):
+        with pytest.raises(FencedError):
+            store.request_cancel("job", by=ask)
+    job = store.get_job("job")
+    assert (job.cancel_requested, job.cancelled_at) == (False, None)
+    store.release_job(taken)
+    store.request_cancel("job", by=taken)  # nobody has taken it since
+    job = store.get_job("job")
+    assert job.cancel_requested
+    assert job.cancelled_at is not None
+
+
 def test_a_cancelled_job_whose_driver_died_is_cancelled_and_not_busy(store: Store) -> None:
     ready_job(store)
     store.request_cancel("job")

@@ -10,7 +10,7 @@ import pytest
 
 from dray.cli import server, status
 from dray.cluster import connect, head, pool
-from dray.job import heeding
+from dray.job import cancelling, heeding
 from dray.job.opening import DRIVER_TTL
 from dray.requests import pulse, tables
 from dray.spot.causes import STORE_PATIENCE
@@ -54,6 +54,8 @@ LIMITS: Mapping[str, float] = {
     "a shard task, for a shard whose holder is gone": SHARD_TTL,
     "the driver, for a shard task without a lease to end": infer.HUNG_SECONDS,
     "a run that was cancelled in Prefect, for its shards": stopping.STOP_SECONDS,
+    "the same, for a store that is away": stopping.STOP_SECONDS,
+    "another cancel of a run, for a store that is away": cancelling.CANCEL_SECONDS,
     "`dray run`, for Prefect's own server to start": server._START_TIMEOUT,
     "`dray status --watch`, for a store that went away": status.AWAY_SECONDS,
     "`dray status --watch`, for a driver without a lease": status.UNDRIVEN_SECONDS,

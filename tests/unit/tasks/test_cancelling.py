@@ -1,0 +1,90 @@
+"""A cancel in Prefect reaches the store when that is back, and no run but its own."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+from prefect.exceptions import TerminationSignal
+
+from dray.job.opening import OpenJob, open_job
+from dray.job.settings import JobSettings
+from dray.requests import RowDefaults, source_of
+from dray.store import Job, open_store
+from tasks import failing, heeding, stopping
+from tasks.prefect_run import Wish
+from tests.support.command import write_requests
+
+pytestmark = pytest.mark.unit
+
+Ask = Callable[[OpenJob], None]
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OpenJob:
+    for module in (heeding, stopping):
+        monkeypatch.setattr(module, "get_run_logger", lambda: logging.getLogger("test"))
+    monkeypatch.setattr(heeding, "ASK_EVERY", 0.0)
+    monkeypatch.setattr(heeding, "_asked", lambda: Wish.CANCEL)
+    monkeypatch.setattr(heeding, "suspension", lambda: None)
+    monkeypatch.setattr(failing, "is_cancelled", lambda: True)
+    return open_job(
+        JobSettings(
+            source=source_of(str(write_requests(tmp_path / "in.jsonl", 3))),
+            defaults=RowDefaults(),
+            model="m",
+            output=str(tmp_path / "out"),
+            store_url=f"sqlite:///{tmp_path / 'jobs.db'}",
+            engine="simulated",
+            job_id="job",
+        )
+    )
+
+
+def by_signal(job: OpenJob) -> None:
+    """What the main thread does at a SIGTERM of Prefect's worker; the shards have stopped."""
+    done: Future[None] = Future()
+    done.set_result(None)
+    stopping._cancel(job, done)
+
+
+def by_heeding(job: OpenJob) -> None:
+    """What the thread does that asks Prefect; the run ends before the store is back."""
+    with heeding.heeding(job):
+        time.sleep(1.5)
+
+
+def by_ending(job: OpenJob) -> None:
+    """What the run does last."""
+    failing.note_failure(job, TerminationSignal(signal=15), release=True)
+
+
+def kept(job: OpenJob) -> Job:
+    with open_store(job.settings.store_url, create=False) as store:
+        return store.get_job("job")
+
+
+@pytest.mark.parametrize("ask", [by_signal, by_heeding])
+def test_a_store_that_comes_back_takes_it(job: OpenJob, ask: Ask, tmp_path: Path) -> None:
+    file, aside = tmp_path / "jobs.db", tmp_path / "aside.db"
+    file.rename(aside)
+    back = threading.Timer(4, lambda: aside.rename(file))
+    back.start()
+    ask(job)
+    back.join()
+    assert kept(job).cancelled_at is not None
+
+
+@pytest.mark.parametrize("ask", [by_signal, by_heeding, by_ending])
+def test_another_run_that_has_the_job_goes_on(job: OpenJob, ask: Ask) -> None:
+    with open_store(job.settings.store_url) as store:
+        taken = store.claim_job("job", "another", takeover=lambda _: True)
+    ask(job)
+    found = kept(job)
+    assert (found.driver, found.epoch) == ("another", taken.epoch)
+    assert (found.cancel_requested, found.cancelled_at) == (False, None)
