@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-NAMES = ("store", "idle", "scale", "throughput", "weights", "weights_s3")
+NAMES = ("store", "idle", "scale", "throughput", "unequal_nodes", "weights", "weights_s3")
 
 
 def main() -> int:

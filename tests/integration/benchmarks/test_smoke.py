@@ -25,6 +25,7 @@ MEASURED = {
     "idle": {"usual run", "python"},
     "scale": {"sqlite"},
     "throughput": {"dray"},
+    "unequal_nodes": {"shards of 16"},
     "weights": {"dray", "dray-load"},
     "weights_s3": {"clean"},
     "interruptions": {"dray"},
