@@ -18,6 +18,7 @@ from dray.errors import StoreFatalError
 from dray.job.opening import OpenJob, describe
 from dray.job.publishing import job_drafts, publish
 from dray.job.retried import retries
+from dray.job.spooling import remove_older
 from dray.job.timeline import Timeline
 from dray.report import Attempt, Counts, Moments, OutputFile, Replica, ReportData, Tally, render_html
 from dray.requests.output import Written, fill
@@ -97,6 +98,7 @@ def finalise_job(
             result = _account(store, job, tally, timeline, replicas)
         else:
             result = _publish(store, job, tally, timeline, replicas, state)
+        remove_older(job, store.shards(job.job_id))  # of drivers that stood still while they took rows in
         store.set_job_state(job.lease, state)
         reach(Point.FINALISE_AFTER)
     return result

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dray.errors import ConfigError, InputError, Problem
+from dray.errors import ConfigError, FencedError, InputError, Problem
 from dray.job.heeding import heeded
 from dray.job.opening import OpenJob
-from dray.job.spooling import DIGEST, is_missed, refuse_other, remove_older, spool_of
+from dray.job.spooling import DIGEST, is_missed, refuse_other, remove_older, remove_own, spool_of
 from dray.requests.files import FileInfo
 from dray.requests.ingest import Ingested, cut, ingest
 from dray.requests.model import Kind
@@ -47,11 +47,15 @@ def ingest_job(
         remove_older(job)
         ingested = _taken_in(job, progress, say)
         reach(Point.INGEST_SPOOLED)
-        if recorded.total is None:
-            _publish(store, job, ingested, replicas)
-        else:
-            refuse_other(job, recorded, known[0].uri, ingested)
-            store.move_shards(job.lease, ingested.spool_uri)
+        try:
+            if recorded.total is None:
+                _publish(store, job, ingested, replicas)
+            else:
+                refuse_other(job, recorded, known[0].uri, ingested)
+                store.move_shards(job.lease, ingested.spool_uri)
+        except FencedError:
+            remove_own(job, store.shards(job.job_id))
+            raise
         reach(Point.INGEST_PUBLISHED)
         return store.shards(job.job_id)
 

@@ -28,10 +28,19 @@ def spool_of(job: OpenJob) -> str:
     return job.settings.spool(job.job_id, job.lease.epoch)
 
 
-def remove_older(job: OpenJob) -> None:
-    """Remove what earlier drivers have written, and the store knows nothing of."""
+def remove_older(job: OpenJob, shards: Sequence[Shard] = ()) -> None:
+    """Remove what earlier drivers have written, except the spool that ``shards`` were cut from."""
+    read = {shard.uri for shard in shards}
     for epoch in range(1, job.lease.epoch):
-        _remove(job, job.settings.spool(job.job_id, epoch))
+        spool = job.settings.spool(job.job_id, epoch)
+        if spool not in read:
+            _remove(job, spool)
+
+
+def remove_own(job: OpenJob, shards: Sequence[Shard]) -> None:
+    """Remove this driver's spool: another driver has the job. One that ``shards`` were cut from stays."""
+    if all(shard.uri != spool_of(job) for shard in shards):
+        _remove(job, spool_of(job))
 
 
 def refuse_other(job: OpenJob, recorded: Job, lost: str, ingested: Ingested) -> None:

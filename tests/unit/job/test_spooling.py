@@ -13,11 +13,13 @@ import pytest
 from dray.errors import FencedError, JobChangedError
 from dray.job import ingesting
 from dray.job.expiring import expire
+from dray.job.finalising import finalise_job
 from dray.job.ingesting import ingest_job
 from dray.job.opening import OpenJob, open_job
 from dray.job.settings import JobSettings
+from dray.job.timeline import Timeline
 from dray.requests.spool import decode, read_shard
-from dray.store import Shard, Store, open_store
+from dray.store import JobState, Shard, Store, open_store
 
 pytestmark = pytest.mark.unit
 
@@ -90,6 +92,38 @@ def test_a_driver_that_was_replaced_while_it_took_the_input_in_changes_nothing(
     assert store.shards("job") == taken[0]
     assert _prompts(taken[0]) == [f"prompt {number}" for number in range(ROWS)]
     assert job_input.read_text() != before
+    assert _spools(job) == ["requests-2.jsonl"]  # its own is gone: nothing reads it
+
+
+def test_the_spool_of_a_driver_that_published_and_was_replaced_stays(
+    job: OpenJob, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It hears that it was replaced only as it repeats a transaction whose acknowledgement was lost."""
+    add = Store.add_shards
+
+    def twice(self: Store, *arguments: Any, **options: Any) -> None:
+        add(self, *arguments, **options)
+        _resumed(store, job)
+        add(self, *arguments, **options)
+
+    monkeypatch.setattr(Store, "add_shards", twice)
+    with pytest.raises(FencedError):
+        ingest_job(job, replicas=1)
+    assert _spools(job) == ["requests-1.jsonl"]
+    assert len(_prompts(store.shards("job"))) == ROWS
+
+
+def test_what_a_driver_left_that_stood_still_goes_as_the_job_ends(job: OpenJob, store: Store) -> None:
+    """It was stopped in the midst of its spool, which its lock kept, and killed later."""
+    after = _resumed(store, job)
+    shards = ingest_job(after, replicas=1)
+    work = Path(job.settings.work(job.job_id))
+    (work / "requests-1.jsonl").write_bytes(b"all of it")
+    (work / ".requests-1.jsonl.0123abcd.part").write_bytes(b"half of it")
+    expire(store, after)
+    finalise_job(after, Timeline(0.0), state=JobState.EXPIRED)
+    assert _spools(job) == ["requests-2.jsonl"]
+    assert len(_prompts(shards)) == ROWS
 
 
 def test_what_a_killed_driver_left_is_removed(
