@@ -6,6 +6,7 @@ import argparse
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 NAMES = ("store", "idle", "scale", "throughput", "unequal_nodes", "weights", "weights_s3")
@@ -13,6 +14,16 @@ NAMES = ("store", "idle", "scale", "throughput", "unequal_nodes", "weights", "we
 
 def main() -> int:
     """Run each in a process of its own; the exit code is 0 when all of them ran to their end."""
+    arguments = parse()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    failed = [name for name in arguments.only if _run(_command(name, arguments)) != 0]
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """What the command line asks for."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.benchmarks",
         description="All benchmarks, one after the other. Each has its own --help: "
@@ -26,12 +37,7 @@ def main() -> int:
     parser.add_argument("--record", action="store_true", help="rewrite the sections of RESULTS.md")
     parser.add_argument("--repeats", type=int, default=None, help="rounds, where not each one's own number")
     parser.add_argument("--folder", type=Path, default=None, help="where temporary files go; a real disk")
-    arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    failed = [name for name in arguments.only if _run(_command(name, arguments)) != 0]
-    if failed:
-        print(f"failed: {', '.join(failed)}", file=sys.stderr)
-    return 1 if failed else 0
+    return parser.parse_args(argv)
 
 
 def _run(command: list[str]) -> int:

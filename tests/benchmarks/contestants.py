@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -215,12 +215,17 @@ CONTESTANTS: dict[str, Callable[[Work], dict[str, Any]]] = {
 
 def main() -> None:
     """Run one contestant."""
+    arguments = parse()
+    result = CONTESTANTS[arguments.name](Work.load(arguments.work))
+    print(orjson.dumps(result).decode(), flush=True)
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """What the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("name", choices=sorted(CONTESTANTS))
     parser.add_argument("work", type=Path)
-    arguments = parser.parse_args()
-    result = CONTESTANTS[arguments.name](Work.load(arguments.work))
-    print(orjson.dumps(result).decode(), flush=True)
+    return parser.parse_args(argv)
 
 
 if __name__ == "__main__":

@@ -50,14 +50,7 @@ class Measure:
 
 def main() -> int:
     """Measure as the arguments say."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    results.add_options(parser)
-    parser.add_argument("--timeout", type=float, default=180, help="seconds that one process may take")
-    arguments = parser.parse_args()
-    arguments.quick |= arguments.smoke
-    arguments.repeats = arguments.repeats or (1 if arguments.quick else 5)
+    arguments = parse()
     report = Report(name="idle")
     with workload.workspace(arguments.folder) as folder:
         measures = _rounds(arguments, folder, report)
@@ -83,6 +76,19 @@ def main() -> int:
         "the server, Ray and the imports overlap.",
     ]
     return results.publish(report, arguments)
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """What the command line asks for."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    results.add_options(parser)
+    parser.add_argument("--timeout", type=float, default=180, help="seconds that one process may take")
+    arguments = parser.parse_args(argv)
+    arguments.quick |= arguments.smoke
+    arguments.repeats = arguments.repeats or (1 if arguments.quick else 5)
+    return arguments
 
 
 _FIRST = re.compile(r"s  job \S+: new")

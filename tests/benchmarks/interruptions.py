@@ -109,7 +109,7 @@ def contestants() -> list[Contestant]:
 
 def main() -> int:
     """Measure as the arguments say."""
-    arguments = _parse()
+    arguments = parse()
     report = Report(name="goodput" if arguments.goodput else "interruptions")
     with workload.workspace(arguments.folder) as folder:
         bench = _Bench(folder, arguments, report)
@@ -121,7 +121,8 @@ def main() -> int:
     return results.publish(report, arguments)
 
 
-def _parse() -> argparse.Namespace:
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """What the command line asks for."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )  # the examples keep their lines
@@ -140,8 +141,8 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--timeout", type=float, default=600, help="seconds a run may take; then it has hung")
     parser.add_argument("--limit", type=float, default=1200, help="seconds a job may take, all runs together")
     parser.add_argument("--keep", type=Path, default=None, help="where logs and traces of the runs are kept")
-    parser.set_defaults(**_GOODPUT) if "--goodput" in sys.argv else None
-    arguments = parser.parse_args()
+    parser.set_defaults(**_GOODPUT) if "--goodput" in (sys.argv if argv is None else argv) else None
+    arguments = parser.parse_args(argv)
     arguments.quick |= arguments.smoke
     arguments.repeats = arguments.repeats or (1 if arguments.quick else 3)
     if arguments.smoke:

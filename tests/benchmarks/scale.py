@@ -63,7 +63,7 @@ class Measure:
 
 def main() -> int:
     """Measure as the arguments say."""
-    arguments = _parse()
+    arguments = parse()
     report = Report(name="scale")
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(workload.workspace(arguments.folder))
@@ -84,7 +84,8 @@ def main() -> int:
     return results.publish(report, arguments)
 
 
-def _parse() -> argparse.Namespace:
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """What the command line asks for."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -92,7 +93,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--rows", type=int, nargs="+", default=None, help="(10000 100000 1000000)")
     parser.add_argument("--stores", nargs="+", choices=STORES, default=list(STORES))
     parser.add_argument("--timeout", type=float, default=1800, help="seconds that one run may take")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     arguments.quick |= arguments.smoke
     arguments.repeats = arguments.repeats or (1 if arguments.quick else 3)
     if arguments.smoke:

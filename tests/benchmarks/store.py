@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from tests.benchmarks import processes, results, workload
@@ -23,16 +24,7 @@ _ASKED = {"sqlite": 30_000, "postgresql": 20_000}  # rows/s
 
 def main() -> int:
     """Measure as the arguments say."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    results.add_options(parser)
-    parser.add_argument("--rows", type=int, default=None, help="(100000)")
-    parser.add_argument("--timeout", type=float, default=600, help="seconds that one process may take")
-    arguments = parser.parse_args()
-    arguments.quick |= arguments.smoke
-    arguments.repeats = arguments.repeats or (1 if arguments.quick else 3)
-    arguments.rows = arguments.rows or (1000 if arguments.smoke else 10_000 if arguments.quick else 100_000)
+    arguments = parse()
     report = Report(name="store")
     found = _rounds(arguments, report)
     report.raw = [{"name": name, **run} for name, runs in found.items() for run in runs]
@@ -50,6 +42,21 @@ def main() -> int:
         "`flat` compares the time per row of the last tenth of the rows with that of the first tenth."
     ]
     return results.publish(report, arguments)
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """What the command line asks for."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    results.add_options(parser)
+    parser.add_argument("--rows", type=int, default=None, help="(100000)")
+    parser.add_argument("--timeout", type=float, default=600, help="seconds that one process may take")
+    arguments = parser.parse_args(argv)
+    arguments.quick |= arguments.smoke
+    arguments.repeats = arguments.repeats or (1 if arguments.quick else 3)
+    arguments.rows = arguments.rows or (1000 if arguments.smoke else 10_000 if arguments.quick else 100_000)
+    return arguments
 
 
 def _rounds(arguments: argparse.Namespace, report: Report) -> dict[str, list[dict[str, Any]]]:

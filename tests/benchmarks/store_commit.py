@@ -19,7 +19,7 @@ import shutil
 import sqlite3
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -151,17 +151,7 @@ def plain_sqlite(path: Path, load: Load) -> Meter:
 
 def main() -> None:
     """Runs the benchmark as the arguments say."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--url", help="a store of yours; a new SQLite file when not given")
-    parser.add_argument("--postgres", action="store_true", help="start a private PostgreSQL server")
-    parser.add_argument("--folder", help="where temporary databases go")
-    parser.add_argument("--rows", type=int, default=100_000)
-    parser.add_argument("--batch", type=int, default=256)
-    parser.add_argument("--size", type=int, default=1024, help="bytes per answer")
-    parser.add_argument("--shards", type=int, default=4, help="shards committed to in turn")
-    parser.add_argument("--ids", choices=["sequential", "random"], default="random")
-    parser.add_argument("--no-limit", action="store_true", help="leave plain sqlite3 out")
-    arguments = parser.parse_args()
+    arguments = parse()
     load = Load(
         rows=arguments.rows,
         batch=arguments.batch,
@@ -188,6 +178,21 @@ def main() -> None:
     for name, value in results.items():
         print(f"{name:24} {value}")
     print(json.dumps(results))
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """What the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--url", help="a store of yours; a new SQLite file when not given")
+    parser.add_argument("--postgres", action="store_true", help="start a private PostgreSQL server")
+    parser.add_argument("--folder", help="where temporary databases go")
+    parser.add_argument("--rows", type=int, default=100_000)
+    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--size", type=int, default=1024, help="bytes per answer")
+    parser.add_argument("--shards", type=int, default=4, help="shards committed to in turn")
+    parser.add_argument("--ids", choices=["sequential", "random"], default="random")
+    parser.add_argument("--no-limit", action="store_true", help="leave plain sqlite3 out")
+    return parser.parse_args(argv)
 
 
 if __name__ == "__main__":

@@ -96,7 +96,7 @@ def contestants() -> list[Contestant]:
 
 def main() -> int:
     """Measure as the arguments say."""
-    arguments = _parse()
+    arguments = parse()
     report = Report(name="throughput")
     with workload.workspace(arguments.folder) as folder:
         bench = _Bench(folder, arguments, report)
@@ -109,7 +109,8 @@ def main() -> int:
     return results.publish(report, arguments)
 
 
-def _parse() -> argparse.Namespace:
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """What the command line asks for."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )  # the examples keep their lines
@@ -119,7 +120,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", choices=[c.name for c in contestants()], default=None)
     parser.add_argument("--timeout", type=float, default=600, help="seconds that one process may take")
     parser.add_argument("--ray-cpus", type=int, default=None, help="logical CPUs of Ray Data's cluster (all)")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     arguments.quick |= arguments.smoke
     arguments.repeats = arguments.repeats or (1 if arguments.quick else 3)
     if arguments.smoke:

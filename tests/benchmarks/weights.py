@@ -313,7 +313,7 @@ def install_peers() -> None:
 
 def main() -> int:
     """Measure as the arguments say; or, with ``--contestant``, be measured."""
-    arguments = _parse()
+    arguments = parse()
     if arguments.contestant:
         work = Work(**orjson.loads(arguments.work.read_bytes()))
         print(orjson.dumps(CONTESTANTS[arguments.contestant](work)).decode(), flush=True)
@@ -339,7 +339,8 @@ def _name(arguments: argparse.Namespace) -> str:
     return "weights-vllm-s3" if arguments.like_s3 else "weights-vllm"
 
 
-def _parse() -> argparse.Namespace:
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """What the command line asks for."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )  # the examples keep their lines
@@ -357,7 +358,8 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--timeout", type=float, default=300, help="seconds that one process may take")
     parser.add_argument("--contestant", choices=sorted(CONTESTANTS), help=argparse.SUPPRESS)
     parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
+    _chosen(arguments.only)  # so that a wrong name is told before anything is prepared
     arguments.quick |= arguments.smoke
     arguments.repeats = arguments.repeats or (1 if arguments.quick else 3)
     if arguments.smoke:

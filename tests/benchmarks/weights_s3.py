@@ -63,7 +63,7 @@ class Run:
 
 def main() -> int:
     """Measure as the arguments say."""
-    arguments = _parse()
+    arguments = parse()
     report = Report(name="weights-s3")
     with workload.workspace(arguments.folder) as folder:
         with Bench(folder, arguments.gigabytes, arguments.files, arguments.timeout) as bench:
@@ -81,7 +81,8 @@ def main() -> int:
     return results.publish(report, arguments)
 
 
-def _parse() -> argparse.Namespace:
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """What the command line asks for."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )  # the examples keep their lines
@@ -92,7 +93,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--runs", type=int, default=None, help="fetches with faults (100)")
     parser.add_argument("--small", type=float, default=0.2, help="gigabytes of the model of those")
     parser.add_argument("--timeout", type=float, default=300, help="seconds that one process may take")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     arguments.quick |= arguments.smoke
     quick = arguments.quick
     arguments.repeats = arguments.repeats or (1 if quick else 3)

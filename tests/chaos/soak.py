@@ -347,7 +347,8 @@ def _end(*_: object) -> None:
     os._exit(143)
 
 
-def main() -> int:
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """What the command line asks for."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -361,7 +362,11 @@ def main() -> int:
     parser.add_argument("--record", action="store_true", help="write the section of tests/chaos/RESULTS.md")
     parser.add_argument("--kept", type=Path, default=None, help="a folder: go on with what was done before")
     parser.add_argument("--every", type=int, default=10, help="runs between two lines of progress")
-    given = parser.parse_args()
+    return parser.parse_args(argv)
+
+
+def main() -> int:
+    given = parse()
     signal.signal(signal.SIGTERM, _end)
     facts = machine.describe()
     command = f"python -m tests.chaos.soak --runs {given.runs} --seed {given.seed} --first {given.first} --rows {given.rows} --lanes {given.lanes}"  # fmt: skip # noqa: E501
