@@ -121,7 +121,13 @@ class UnknownJobError(RefusedError):
 
 
 class StoreError(DrayError):
-    """Base of errors of the result store."""
+    """Base of errors of the result store.
+
+    Messages travel to Prefect's pages and into events: they name the database, never its user or host.
+    ``address`` says where it is, its password masked, for the terminal of the user who gave it.
+    """
+
+    address: str | None = None
 
 
 class StoreUnreachableError(StoreError):

@@ -1,6 +1,6 @@
 """Events of dray's own in Prefect, for its automations. docs/prefect.md lists names and payloads.
 
-Payloads hold figures, names and reasons; never prompts, answers, addresses of stores or secrets.
+Payloads hold figures, names and reasons; never prompts, answers, secrets, or a database's user or host.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from typing import Any, TextIO
 import orjson
 
 from dray.cli import terminal
-from dray.errors import DrayError, InputError
+from dray.errors import DrayError, InputError, StoreError
 from dray.job.driven import PULSE_RECORD
 
 _BEGAN = time.monotonic()
@@ -57,6 +57,8 @@ def explain(error: DrayError) -> None:
             say(f"  {line}")
         return
     say(f"dray: {error}")
+    if isinstance(error, StoreError) and error.address is not None and error.address not in str(error):
+        say(f"  the store's address: {error.address}")
 
 
 class RunLog(logging.Handler):

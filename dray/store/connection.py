@@ -22,7 +22,7 @@ from dray.store.clock import Clock
 from dray.store.seam import translate
 from dray.store.sqlite_file import PLAIN_USE, SqliteUse, leave, sqlite_engine
 from dray.store.turn import Turn
-from dray.store.urls import masked_url
+from dray.store.urls import masked_url, plain_name
 
 T = TypeVar("T")
 
@@ -93,6 +93,7 @@ class Database:
 
     def __init__(self, url: URL, *, clock: Clock, patience: float, sqlite_use: SqliteUse = PLAIN_USE) -> None:
         self.url = masked_url(url.render_as_string(hide_password=False))
+        self.name = plain_name(url)
         self.clock = clock
         self.patience = patience
         self.engine = _engine(url, sqlite_use)
@@ -154,7 +155,8 @@ class Database:
                 now = literal_column(self.clock.now(connection.dialect.name), Double)
                 return work(Tx(connection=connection, now=now))
         except (SQLAlchemyError, self._driver_error) as error:
-            failure = translate(error, self.url)
+            failure = translate(error, self.name)
+        failure.address = self.url
         raise failure
 
 

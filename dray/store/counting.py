@@ -32,7 +32,7 @@ Row = tuple[int, str | None, bool, int]
 Read = Callable[[Callable[[Tx], list[Row]]], list[Row]]
 
 
-def recount(read: Read, counters: Callable[[], Counts], job_key: int, url: str) -> tuple[Counts, Counts]:
+def recount(read: Read, counters: Callable[[], Counts], job_key: int, name: str) -> tuple[Counts, Counts]:
     """What the rows themselves come to, and what the counters say. Memory stays bounded.
 
     Digests of the ids, 24 bytes each, go to the folder for temporary files beyond a million rows.
@@ -48,7 +48,7 @@ def recount(read: Read, counters: Callable[[], Counts], job_key: int, url: str) 
             break
     if repeats:
         raise StoreFatalError(
-            f"store {url}: {repeats} rows carry the custom_id of another row; this is a fault in dray"
+            f"store {name}: {repeats} rows carry the custom_id of another row; this is a fault in dray"
         )
     return Counts(total=after.total, done=done, failed=failed), after
 

@@ -31,11 +31,11 @@ def find(tx: Tx, job_id: str) -> Job | None:
     return None if row is None else _job(row)
 
 
-def get(tx: Tx, job_id: str, url: str) -> Job:
+def get(tx: Tx, job_id: str, store: str) -> Job:
     """The job, or UnknownJobError."""
     job = find(tx, job_id)
     if job is None:
-        raise UnknownJobError(f"no job {job_id!r} in store {url}: `dray jobs` lists the jobs of a store")
+        raise UnknownJobError(f"no job {job_id!r} in store {store}: `dray jobs` lists the jobs of a store")
     return job
 
 

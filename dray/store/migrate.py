@@ -30,11 +30,13 @@ def ensure_schema(database: Database, *, create: bool) -> None:
     if found == REVISION:
         return
     if found is None and not create:
-        raise StoreUnreachableError(f"store {database.url}: no dray tables there; check the URL")
-    database.write(lambda tx: _change(tx, database.url), long=True)
+        missing = StoreUnreachableError(f"store {database.name}: no dray tables there; check the URL")
+        missing.address = database.url
+        raise missing
+    database.write(lambda tx: _change(tx, database.name), long=True)
 
 
-def _change(tx: Tx, url: str) -> None:
+def _change(tx: Tx, name: str) -> None:
     if tx.dialect == "postgresql":
         tx.connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
     found = _revision(tx)  # again, now that nobody else can change it
@@ -42,7 +44,7 @@ def _change(tx: Tx, url: str) -> None:
         metadata.create_all(tx.connection, checkfirst=False)
         _stamp(tx.connection)
     elif found != REVISION:
-        upgrade(tx.connection, found, url)
+        upgrade(tx.connection, found, name)
 
 
 def _revision(tx: Tx) -> str | None:
@@ -59,7 +61,7 @@ def _stamp(connection: Connection) -> None:
     connection.exec_driver_sql(f"INSERT INTO {_VERSION_TABLE} VALUES ('{REVISION}')")  # noqa: S608
 
 
-def upgrade(connection: Connection, found: str | None, url: str) -> None:
+def upgrade(connection: Connection, found: str | None, name: str) -> None:
     """Runs the migrations after ``found`` (None: all) in the connection's transaction."""
     from alembic import command
     from alembic.config import Config
@@ -73,7 +75,7 @@ def upgrade(connection: Connection, found: str | None, url: str) -> None:
             ScriptDirectory.from_config(config).get_revision(found)
     except CommandError:
         raise StoreFatalError(
-            f"store {url}: its schema ({found}) is newer than this dray's ({REVISION}); upgrade dray"
+            f"store {name}: its schema ({found}) is newer than this dray's ({REVISION}); upgrade dray"
         ) from None
     config.attributes["connection"] = connection
     command.upgrade(config, "head")

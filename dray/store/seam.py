@@ -4,8 +4,9 @@ Which code means what follows the rows STORE_TRANSIENT and STORE_FATAL of the ta
 lost connections, server restarts, serialisation, deadlocks and locks are worth another try; a
 full disk, a missing table or right, and a read-only database need somebody to act.
 
-Messages carry the driver's code and the masked URL. They never carry SQL parameters, which
-hold answers, nor the driver's own detail lines, which may quote them.
+Messages carry the driver's code and the store's name, without user and host: they go to Prefect and
+into events. They never carry SQL parameters, which hold answers, nor the driver's own detail lines,
+which may quote them.
 """
 
 from __future__ import annotations
@@ -49,46 +50,46 @@ _POSTGRES_FATAL = {
 }
 
 
-def translate(error: Exception, url: str) -> StoreError:
-    """The dray error for one of SQLAlchemy, sqlite3 or psycopg. ``url`` must be masked.
+def translate(error: Exception, name: str) -> StoreError:
+    """The dray error for one of SQLAlchemy, sqlite3 or psycopg. ``name`` is what messages call it.
 
     Raise it after the ``except`` block, not in it: as context, the original would travel along.
     """
     if isinstance(error, PoolTimeoutError):
-        return StoreTransientError(f"store {url}: no free connection in this process's pool; try again")
+        return StoreTransientError(f"store {name}: no free connection in this process's pool; try again")
     if isinstance(error, DBAPIError):
         lost, orig = error.connection_invalidated, error.orig
     elif isinstance(error, SQLAlchemyError):
-        return StoreFatalError(f"store {url}: {type(error).__name__}; this is a fault in dray")
+        return StoreFatalError(f"store {name}: {type(error).__name__}; this is a fault in dray")
     else:  # from the driver's own cursor, which bulk reads and writes use
         lost, orig = False, error
     if isinstance(orig, sqlite3.Error):
-        return _of_sqlite(orig, url)
-    return _of_postgres(orig, url, lost=lost)
+        return _of_sqlite(orig, name)
+    return _of_postgres(orig, name, lost=lost)
 
 
-def _of_sqlite(error: sqlite3.Error, url: str) -> StoreError:
+def _of_sqlite(error: sqlite3.Error, name: str) -> StoreError:
     code = getattr(error, "sqlite_errorcode", None)
-    name = getattr(error, "sqlite_errorname", type(error).__name__)
+    code_name = getattr(error, "sqlite_errorname", type(error).__name__)
     base = (code or 0) & 0xFF  # the low byte is the class, the rest refines it
     if base in _SQLITE_TRANSIENT:
-        return StoreTransientError(f"store {url}: {_SQLITE_TRANSIENT[base]} ({name})")
+        return StoreTransientError(f"store {name}: {_SQLITE_TRANSIENT[base]} ({code_name})")
     if base == sqlite3.SQLITE_TOOBIG:
-        return ValueTooLargeError(f"store {url}: a value is larger than this SQLite takes ({name})")
-    return StoreFatalError(f"store {url}: {_SQLITE_FATAL.get(base, 'SQLite failed')} ({name})")
+        return ValueTooLargeError(f"store {name}: a value is larger than this SQLite takes ({code_name})")
+    return StoreFatalError(f"store {name}: {_SQLITE_FATAL.get(base, 'SQLite failed')} ({code_name})")
 
 
-def _of_postgres(error: BaseException | None, url: str, *, lost: bool) -> StoreError:
+def _of_postgres(error: BaseException | None, name: str, *, lost: bool) -> StoreError:
     state = getattr(error, "sqlstate", None)
-    name = type(error).__name__
+    kind = type(error).__name__
     if state is None:
         # libpq gives no SQLSTATE for what never reached the server, or was cut off from it.
-        if lost or name in ("OperationalError", "InterfaceError", "ConnectionTimeout"):
-            return StoreTransientError(f"store {url}: the connection failed or was lost")
-        return StoreFatalError(f"store {url}: {name}; this is a fault in dray")
+        if lost or kind in ("OperationalError", "InterfaceError", "ConnectionTimeout"):
+            return StoreTransientError(f"store {name}: the connection failed or was lost")
+        return StoreFatalError(f"store {name}: {kind}; this is a fault in dray")
     if state.startswith(_TRANSIENT_STATES):
-        return StoreTransientError(f"store {url}: the server asks to try again (SQLSTATE {state})")
+        return StoreTransientError(f"store {name}: the server asks to try again (SQLSTATE {state})")
     if state == _POSTGRES_TOO_LARGE:
-        return ValueTooLargeError(f"store {url}: a value is larger than PostgreSQL takes (SQLSTATE {state})")
+        return ValueTooLargeError(f"store {name}: a value is larger than PostgreSQL takes (SQLSTATE {state})")
     hint = _POSTGRES_FATAL.get(state) or _POSTGRES_FATAL.get(state[:2]) or "the server refused the statement"
-    return StoreFatalError(f"store {url}: {hint} (SQLSTATE {state})")
+    return StoreFatalError(f"store {name}: {hint} (SQLSTATE {state})")

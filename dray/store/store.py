@@ -87,7 +87,9 @@ def open_store(
         ensure_schema(database, create=create)
     except StoreTransientError as error:
         database.close()
-        raise StoreUnreachableError(f"{error}; is the server up, and the URL right?") from error
+        unreachable = StoreUnreachableError(f"{error}; is the server up, and the URL right?")
+        unreachable.address = error.address
+        raise unreachable from error
     return Store(database)
 
 
@@ -148,7 +150,7 @@ class Store:
 
     def get_job(self, job_id: str) -> Job:
         """The job; UnknownJobError when the store has none of this id."""
-        return self._seen(self._read(lambda tx: jobs.get(tx, job_id, self.url)))
+        return self._seen(self._read(lambda tx: jobs.get(tx, job_id, self._database.name)))
 
     def list_jobs(self, limit: int = 50) -> list[Job]:
         """The newest jobs, newest first."""
@@ -577,7 +579,7 @@ class Store:
             StoreFatalError: the shards' counters say otherwise, or a custom_id stands twice.
         """
         key = self._key(job_id)
-        counted, kept = counting.recount(self._read, lambda: self.counts(job_id), key, self.url)
+        counted, kept = counting.recount(self._read, lambda: self.counts(job_id), key, self._database.name)
         if counted != kept:
             raise StoreFatalError(f"job {job_id!r}: its rows give {counted}, its counters {kept}")
         return counted

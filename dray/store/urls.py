@@ -25,6 +25,13 @@ def masked_url(url: str) -> str:
     return parsed.render_as_string(hide_password=True)
 
 
+def plain_name(url: URL) -> str:
+    """What messages call a store: a SQLite file's path, or a PostgreSQL database without user and host."""
+    if url.get_backend_name() == "sqlite":
+        return url.render_as_string(hide_password=True)
+    return f"{url.database} (PostgreSQL)" if url.database else "on PostgreSQL"
+
+
 def parse_url(url: str) -> URL:
     """The SQLAlchemy URL of a store.
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from dray.cli import output
 from dray.cli.jobs import recipe_of, store_at
-from dray.errors import ConfigError, UnknownJobError
+from dray.errors import ConfigError, StoreUnreachableError, UnknownJobError
 from dray.store import open_store
 from tests.support.stores import FINGERPRINT
 
@@ -70,3 +71,15 @@ def test_the_recipe_names_its_job(folder: Path) -> None:
 def test_a_store_named_by_url_is_the_one_that_goes_on(folder: Path) -> None:
     url = f"sqlite:///{folder / 'dray.db'}"
     assert recipe_of("with", url)["store"] == url
+
+
+def test_the_address_of_a_store_that_does_not_answer_is_told_to_its_user(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    error = StoreUnreachableError("store results (PostgreSQL): the connection failed or was lost")
+    error.address = "postgresql+psycopg://me:***@host/results"
+    output.explain(error)
+    assert capsys.readouterr().err.splitlines() == [
+        "dray: store results (PostgreSQL): the connection failed or was lost",
+        "  the store's address: postgresql+psycopg://me:***@host/results",
+    ]
