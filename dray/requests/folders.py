@@ -1,17 +1,21 @@
 """Whose an output folder is: a marker in it, ``.dray/owner.json``, names the one job that writes there.
 
 Two jobs never take one folder: a local marker appears by a link, which fails where there is one, and an
-object by a conditional put (``If-None-Match``). A store that knows no conditional puts lets the last of two
-jobs that start within the same moment have the folder; the other one sees that before it publishes.
+object by a conditional put (``If-None-Match``). A file system without links (FAT, some of a network) has a
+marker created that is not there yet, and then written. A store that knows no conditional puts lets the last
+of two jobs that start within the same moment have the folder; the other one sees that before it publishes.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import orjson
 
@@ -23,6 +27,20 @@ from dray.requests.objects import ObjectStoreOptions, is_object
 
 WORK = ".dray"
 """dray's own folder in every output folder."""
+
+_IDENTITY_DIGITS = 12  # of 32, in the names of folders
+_WRITTEN_SECONDS = 2.0  # in which a marker that was created has its bytes
+# As file systems without hard links say it, each in its way.
+_NO_LINKS = {
+    errno.EPERM,
+    errno.EACCES,
+    errno.ENOTSUP,
+    errno.EOPNOTSUPP,
+    errno.ENOSYS,
+    errno.EMLINK,
+    errno.EXDEV,
+    errno.EINVAL,
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,6 +60,14 @@ class Owner:
         return f"{what} {self.job_id}"
 
 
+def work_of(directory: str, owner: Owner) -> str:
+    """The folder of the owner's own files: no other job has one of this name, also where their ids are equal.
+
+    So a job that was deleted, and a driver of it that wakes up, meet no file of a newer job.
+    """
+    return join(join(directory, WORK), f"{owner.job_id}-{owner.identity[:_IDENTITY_DIGITS]}")
+
+
 def owner_of(directory: str, options: ObjectStoreOptions | None = None) -> Owner | None:
     """Who has marked the folder as its own; None where nobody has.
 
@@ -49,8 +75,7 @@ def owner_of(directory: str, options: ObjectStoreOptions | None = None) -> Owner
         ConfigError: the marker cannot be read.
     """
     try:
-        found = orjson.loads(_read(_marker(directory), options))
-        return Owner(job_id=str(found["job_id"]), identity=str(found["identity"]))
+        return _owner_in(_read(_marker(directory), options))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -132,11 +157,28 @@ def confirm(directory: str, owner: Owner, options: ObjectStoreOptions | None = N
 
 
 def give_up(directory: str, owner: Owner, options: ObjectStoreOptions | None = None) -> None:
-    """Remove the marker, where it is the owner's."""
-    if owner_of(directory, options) == owner:
-        marker = _marker(directory)
-        with suppress(FileNotFoundError):
-            objects.delete(marker, options) if is_object(marker) else local_path(marker).unlink()
+    """Remove the marker, where it is the owner's.
+
+    A local one is first renamed, and comes back where another job has put its own there at that moment.
+    """
+    if owner_of(directory, options) != owner:
+        return
+    marker = _marker(directory)
+    with suppress(FileNotFoundError):
+        if is_object(marker):
+            objects.delete(marker, options)
+            return
+        path = local_path(marker)
+        aside = path.with_name(f"owner-{secrets.token_hex(4)}")
+        path.replace(aside)
+        if _owner_in(aside.read_bytes()) != owner:
+            _link(aside, path)
+        aside.unlink()
+
+
+def _owner_in(content: bytes) -> Owner:
+    found = orjson.loads(content)
+    return Owner(job_id=str(found["job_id"]), identity=str(found["identity"]))
 
 
 def _marker(directory: str) -> str:
@@ -144,7 +186,12 @@ def _marker(directory: str) -> str:
 
 
 def _read(uri: str, options: ObjectStoreOptions | None) -> bytes:
-    return b"".join(objects.stream(uri, options)) if is_object(uri) else local_path(uri).read_bytes()
+    if is_object(uri):
+        return b"".join(objects.stream(uri, options))
+    deadline = time.monotonic() + _WRITTEN_SECONDS
+    while not (content := local_path(uri).read_bytes()) and time.monotonic() < deadline:
+        time.sleep(0.05)  # another job creates it without a link: its bytes come in a moment
+    return content
 
 
 def _create(uri: str, content: bytes, options: ObjectStoreOptions | None) -> bool:
@@ -152,17 +199,58 @@ def _create(uri: str, content: bytes, options: ObjectStoreOptions | None) -> boo
     if is_object(uri):
         return objects.create(uri, content, options)
     path = local_path(uri)
-    path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f"owner-{secrets.token_hex(4)}")
     try:
-        draft.write_bytes(content)
-        sync(draft)
-        os.link(draft, path)
-        sync(path.parent)
-    except FileExistsError:
-        return False
+        _write_new(draft, content)
+        return _link(draft, path)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def _write_new(draft: Path, content: bytes) -> None:
+    """Write a file beside the marker; again where a deletion has just removed the empty folder."""
+    for left in (2, 1, 0):
+        draft.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            draft.write_bytes(content)
+        except FileNotFoundError:
+            if not left:
+                raise
+        else:
+            break
+    sync(draft)
+
+
+def _link(draft: Path, path: Path) -> bool:
+    """Give a file the marker's name too, unless there is a marker; false when there is."""
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        if not _copy_exclusively(draft, path):
+            return False
+    sync(path.parent)
+    return True
+
+
+def _copy_exclusively(draft: Path, path: Path) -> bool:
+    """As :func:`_link`, on a file system without links. What could not be written whole is removed."""
+    content = draft.read_bytes()
+    try:
+        file = path.open("xb")
+    except FileExistsError:
+        return False
+    try:
+        with file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
     return True
 
 
