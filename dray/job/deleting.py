@@ -11,7 +11,8 @@ from dray.errors import ConfigError, UnknownJobError
 from dray.job.driver import is_gone
 from dray.job.opening import owner_of_job
 from dray.requests import folders, objects
-from dray.requests.files import local_path
+from dray.requests.files import join, local_path
+from dray.requests.folders import Owner, work_of
 from dray.requests.objects import is_object
 from dray.store import Job, Store
 from dray.store.deletion import SPOOLS, name_of
@@ -55,66 +56,104 @@ def finish_deletions(store: Store) -> Iterator[Deleted]:
 
 
 def _remove(store: Store, job: Job) -> Deleted:
-    freed, left = 0, None
-    for spool in job.info.get(SPOOLS) or _likely_spool(job):
+    """First the files, which are found by what the store has of the job; then its rows."""
+    freed, left = 0, []
+    for folder in _folders(job):
         try:
-            freed += _remove_work(job, spool)
+            freed += _remove_folder(job, folder)
         except (OSError, ConfigError) as error:  # its rows go all the same
-            left = f"{spool} ({type(error).__name__})"
+            left.append(f"{folder.work} ({type(error).__name__})")
     return Deleted(
         job_id=name_of(job),
         rows=store.remove_job(job),
         spool_bytes=freed,
         output=str(job.settings.get("output", "")),
-        left=left,
+        left=", ".join(left) or None,
     )
 
 
-def _likely_spool(job: Job) -> list[str]:
-    """Where that of a job without shards would lie: its ingest was not over, or no row was valid."""
-    output = job.settings.get("output")
-    return [f"{output}/{folders.WORK}/{name_of(job)}/requests-{job.epoch}.jsonl"] if output else []
+@dataclass(frozen=True, slots=True)
+class _Folder:
+    """A folder in which files of the job may lie, ``OUTPUT/.dray/NAME``, and those of its spools there."""
+
+    work: str
+    spools: tuple[str, ...] = ()
+
+    @property
+    def output(self) -> str:
+        return self.work.rpartition("/")[0].rpartition("/")[0]
 
 
-def _remove_work(job: Job, spool: str) -> int:
-    """Remove the job's own folder, in which its spool lies; bytes freed.
+def _folders(job: Job) -> list[_Folder]:
+    """Those of its spools; and those of a job without shards, whose ingest was not over."""
+    spools: list[str] = list(job.info.get(SPOOLS) or [])
+    name, output = name_of(job), job.settings.get("output")
+    works = []
+    if output:
+        works = [work_of(output, owner_of_job(job, name)), join(join(output, folders.WORK), name)]
+    works += [spool.rpartition("/")[0] for spool in spools]
+    return [
+        _Folder(work, tuple(spool for spool in spools if spool.startswith(f"{work}/")))
+        for work in dict.fromkeys(works)
+    ]
 
-    A folder that belongs to another job by now is left alone: its files may have the same names.
-    """
-    work = spool.rpartition("/")[0]
-    directory = work.rpartition("/")[0].rpartition("/")[0]  # OUTPUT/.dray/JOB/requests-EPOCH.jsonl
+
+def _remove_folder(job: Job, folder: _Folder) -> int:
+    """Remove what is the job's; bytes freed. What a newer job of this name has there has other names."""
     mine = owner_of_job(job, name_of(job))
-    owner = folders.owner_of(directory)
-    if owner not in (mine, None):
-        return 0
-    if is_object(work):
-        freed = _remove_objects(work, spool, whole=owner == mine)
+    if folder.work == work_of(folder.output, mine):
+        freed = _remove_all(folder.work)
     else:
-        freed = _remove_files(work, spool, whole=owner == mine)
-    folders.give_up(directory, mine)
-    if not is_object(work):
-        for folder in (work, local_path(work).parent):
+        freed = _remove_old_files(folder, mine)
+    folders.give_up(folder.output, mine)
+    if not is_object(folder.work):
+        work = local_path(folder.work)
+        for empty in (work, work.parent):
             with suppress(OSError):  # it holds something else, or is gone
-                local_path(str(folder)).rmdir()
+                empty.rmdir()
     return freed
 
 
-def _remove_files(work: str, spool: str, *, whole: bool) -> int:
-    folder = local_path(work)
-    named = [local_path(spool), local_path(f"{spool}.rejects")]
-    found = [path for path in (folder.rglob("*") if whole else named) if path.is_file()]
-    freed = sum(path.stat().st_size for path in found)
-    for path in found:
-        path.unlink()
-    if whole:
-        shutil.rmtree(folder, ignore_errors=True)
+def _remove_all(work: str) -> int:
+    """The folder has the job's identity in its name, so all in it is the job's, whatever the marker says."""
+    freed = sum(_remove_file(uri, size) for uri, size in _files_in(work))
+    if not is_object(work):
+        shutil.rmtree(local_path(work), ignore_errors=True)
     return freed
 
 
-def _remove_objects(work: str, spool: str, *, whole: bool) -> int:
+def _remove_old_files(folder: _Folder, mine: Owner) -> int:
+    """An earlier version of dray named folders after the job alone, so they may be another job's by now.
+
+    All in it is the job's while the marker says so. Without a marker, only what the store knows of is.
+    """
+    named = {uri for spool in folder.spools for uri in (spool, f"{spool}.rejects")}
     freed = 0
-    for info in objects.list_under(f"{work}/"):
-        if whole or info.uri in (spool, f"{spool}.rejects"):
-            objects.delete(info.uri)
-            freed += info.size
+    for uri, size in _files_in(folder.work):
+        owner = folders.owner_of(folder.output)  # asked for each file: another job may take the folder
+        if owner not in (mine, None):
+            break
+        if owner == mine or uri in named:
+            freed += _remove_file(uri, size)
     return freed
+
+
+def _files_in(work: str) -> list[tuple[str, int]]:
+    """URIs and sizes in bytes."""
+    if is_object(work):
+        return [(info.uri, info.size) for info in objects.list_under(f"{work}/")]
+    found = []
+    for path in local_path(work).rglob("*"):
+        with suppress(FileNotFoundError):  # another deletion of the job is at work
+            if path.is_file():
+                found.append((str(path), path.stat().st_size))
+    return found
+
+
+def _remove_file(uri: str, size: int) -> int:
+    """The bytes it had; none where another deletion was faster."""
+    try:
+        objects.delete(uri) if is_object(uri) else local_path(uri).unlink()
+    except FileNotFoundError:
+        return 0
+    return size

@@ -13,8 +13,8 @@ from dray.job.driver import driver_name, is_gone
 from dray.job.identity import derived_job_id, fingerprint_of
 from dray.job.model_files import checked_weights, refuse_misfit
 from dray.job.settings import JobSettings
-from dray.requests.files import check_writable
-from dray.requests.folders import Owner, refuse_foreign, take
+from dray.requests.files import check_writable, join
+from dray.requests.folders import Owner, refuse_foreign, take, work_of
 from dray.store import Job, JobLease, Store, open_store
 from dray.store.store import PATIENCE
 from dray.triggers import Point, reach
@@ -51,6 +51,15 @@ class OpenJob:
     def owner(self) -> Owner:
         """As the output folder names the job."""
         return Owner(job_id=self.job_id, identity=self.identity)
+
+    @property
+    def work(self) -> str:
+        """The folder of the job's own files."""
+        return work_of(self.settings.output, self.owner)
+
+    def spool(self, epoch: int) -> str:
+        """The file in which the driver of an epoch keeps every valid request of the job."""
+        return join(self.work, f"requests-{epoch}.jsonl")
 
 
 def open_job(settings: JobSettings, *, started: float | None = None, resume: bool = False) -> OpenJob:

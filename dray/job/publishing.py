@@ -30,14 +30,13 @@ def job_drafts(store: Store, job: OpenJob) -> Iterator[Drafts]:
         FencedError: another driver has the job; nothing more is published.
     """
     settings = job.settings
-    work = settings.work(job.job_id)
-    withdraw(work, older_than=job.lease.epoch, options=settings.objects)
-    begun = store.get_job(job.job_id).info.get(UPLOADS, {"epoch": 0, "ids": {}})
-    if begun["epoch"] <= job.lease.epoch:  # else they are those of a successor
-        for uri, upload in begun["ids"].items():
-            with writing(uri):
-                abort(uri, upload, settings.objects)
-    stage = Stage(folder=work, tag=str(job.lease.epoch), note=_Uploads(store, job).note)
+    withdraw(job.work, older_than=job.lease.epoch, options=settings.objects)
+    # As of one moment: those of a successor, or of a newer job of this name, are not to be ended.
+    begun = store.driven_job(job.lease).info.get(UPLOADS, {"epoch": 0, "ids": {}})
+    for uri, upload in begun["ids"].items():
+        with writing(uri):
+            abort(uri, upload, settings.objects)
+    stage = Stage(folder=job.work, tag=str(job.lease.epoch), note=_Uploads(store, job).note)
     with Drafts(settings.output, stage=stage, options=settings.objects) as drafts:
         yield drafts
 

@@ -9,8 +9,6 @@ from typing import Any
 
 from dray.errors import ConfigError
 from dray.requests.addresses import refuse_secret
-from dray.requests.files import join
-from dray.requests.folders import WORK
 from dray.requests.objects import ObjectStoreOptions
 from dray.requests.output import OutputFormat
 from dray.requests.readers import Limits
@@ -89,11 +87,3 @@ class JobSettings:
         The environment's endpoint and region go along; its keys do not: nodes have theirs, or a block says.
         """
         return self.model_objects or self.objects or ObjectStoreOptions.from_env()
-
-    def work(self, job_id: str) -> str:
-        """The folder of the job's own files."""
-        return join(join(self.output, WORK), job_id)
-
-    def spool(self, job_id: str, epoch: int) -> str:
-        """The file in which the driver of an epoch keeps every valid request of the job."""
-        return join(self.work(job_id), f"requests-{epoch}.jsonl")

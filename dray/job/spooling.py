@@ -25,14 +25,14 @@ def is_missed(job: OpenJob, shards: Sequence[Shard]) -> bool:
 
 def spool_of(job: OpenJob) -> str:
     """Where this driver writes the job's spool."""
-    return job.settings.spool(job.job_id, job.lease.epoch)
+    return job.spool(job.lease.epoch)
 
 
 def remove_older(job: OpenJob, shards: Sequence[Shard] = ()) -> None:
     """Remove what earlier drivers have written, except the spool that ``shards`` were cut from."""
     read = {shard.uri for shard in shards}
     for epoch in range(1, job.lease.epoch):
-        spool = job.settings.spool(job.job_id, epoch)
+        spool = job.spool(epoch)
         if spool not in read:
             _remove(job, spool)
 

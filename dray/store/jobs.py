@@ -39,6 +39,14 @@ def get(tx: Tx, job_id: str, store: str) -> Job:
     return job
 
 
+def driven(tx: Tx, lease: JobLease) -> Job:
+    """The job of the lease, or FencedError."""
+    row = tx.execute(select(jobs).where(_held(lease))).first()
+    if row is None:
+        raise superseded(lease)
+    return _job(row)
+
+
 def of_key(tx: Tx, job_key: int, *, locked: bool = False) -> Job | None:
     """The job that has this key now, or None; ``locked`` keeps it as it is until the commit."""
     query = select(jobs).where(jobs.c.job_key == job_key)

@@ -152,6 +152,10 @@ class Store:
         """The job; UnknownJobError when the store has none of this id."""
         return self._seen(self._read(lambda tx: jobs.get(tx, job_id, self._database.name)))
 
+    def driven_job(self, lease: JobLease) -> Job:
+        """The job of the lease; FencedError when another driver has it, or it was deleted."""
+        return self._read(lambda tx: jobs.driven(tx, lease))
+
     def list_jobs(self, limit: int = 50) -> list[Job]:
         """The newest jobs, newest first."""
         return self._read(lambda tx: jobs.latest(tx, limit))

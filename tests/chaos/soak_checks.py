@@ -97,7 +97,7 @@ def _check_nothing_left(run: Run) -> None:
     work = {".dray/owner.json", f".dray/{run.job}/requests.jsonl"}
     expected = {"output.jsonl", "errors.jsonl", "report.html"} | work
     files = [str(path.relative_to(run.output)) for path in run.output.rglob("*") if path.is_file()]
-    found = {re.sub(r"/requests-\d+\.", "/requests.", name) for name in files}
+    found = {re.sub(r"-[0-9a-f]{12}/requests-\d+\.", "/requests.", name) for name in files}
     assert len(files) == len(found), f"I7: spools that nobody reads: {files}"
     assert found == expected, f"I7: files beside the outputs: {found ^ expected}"
     beside = {path.name for path in run.folder.iterdir()}

@@ -13,6 +13,7 @@ import pytest
 from dray.errors import ConfigError, FencedError, JobFailedError
 from dray.job.finalising import finalise_job
 from dray.job.opening import open_job
+from dray.job.publishing import job_drafts
 from dray.job.settings import JobSettings
 from dray.job.timeline import Timeline
 from dray.requests import RowDefaults, drafts, s3_uploads, source_of
@@ -201,6 +202,27 @@ def test_a_folder_of_objects_belongs_to_one_job(
         finalise_job(job, Timeline())
     finalise_job(taken, Timeline())
     assert_published(other, "other", _reader(emulator, other))
+
+
+def test_a_driver_of_a_deleted_job_leaves_the_uploads_of_a_newer_one_of_its_name_alone(
+    make_settings: MakeSettings, emulator: EmulatorProcess
+) -> None:
+    """Both are at the same epoch."""
+    settings = make_settings()
+    job = open_job(settings)
+    answer(job)
+    with open_store(settings.store_url, create=False) as store:
+        store.release_job(job.lease)  # stands for the 60 s of a lease
+        store.remove_job(store.bury_job("job"))
+        newer = open_job(make_settings(overwrite=True))
+        assert newer.lease.epoch == job.lease.epoch
+        answer(newer)
+        with job_drafts(store, newer) as found:
+            found.open("output.jsonl").write(b"whole")
+            with pytest.raises(FencedError), job_drafts(store, job):
+                pass
+            found.publish()
+    assert _reader(emulator, settings)("output.jsonl") == b"whole"
 
 
 def test_a_job_that_cannot_finish_leaves_no_upload(

@@ -190,7 +190,7 @@ def test_a_bad_line_is_named(name: str, make: Callable[..., JobSettings], tmp_pa
     with open_store(job.settings.store_url, create=False) as store:
         assert store.shards("job") == []
         assert store.get_job("job").total is None
-    assert not Path(job.settings.spool("job", epoch=1)).exists()
+    assert not Path(job.spool(1)).exists()
 
 
 def test_twenty_problems_and_how_many_more(make: Callable[..., JobSettings], tmp_path: Path) -> None:

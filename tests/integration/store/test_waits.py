@@ -102,7 +102,7 @@ def reading(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
 
 def _left(job: OpenJob) -> list[str]:
-    folder = Path(job.settings.work(job.job_id))
+    folder = Path(job.work)
     return [path.name for path in folder.iterdir()] if folder.is_dir() else []
 
 

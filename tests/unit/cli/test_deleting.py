@@ -14,11 +14,12 @@ import pytest
 
 from dray.cli import deleting
 from dray.cli.app import run_app
+from dray.job.deleting import finish_deletions
 from dray.job.finalising import finalise_job
 from dray.job.opening import OpenJob, open_job
 from dray.job.settings import JobSettings
 from dray.job.timeline import Timeline
-from dray.requests import RowDefaults, source_of
+from dray.requests import ObjectStoreOptions, RowDefaults, folders, source_of
 from dray.requests.folders import owner_of
 from dray.store import StoredOutcome, open_store, reading
 from dray.store.connection import Tx
@@ -70,7 +71,8 @@ def test_a_deleted_job_leaves_the_users_files(
     make_job("one")
     make_job("two")
     before = (tmp_path / "one" / "output.jsonl").read_bytes()
-    spool = (tmp_path / "one" / ".dray" / "one" / "requests-1.jsonl").stat().st_size
+    [found] = (tmp_path / "one" / ".dray").rglob("requests-1.jsonl")
+    spool = found.stat().st_size
     assert run_app(["jobs", "delete", "one", "--yes", "--store", store, "--json"]) == 0
     said = capsys.readouterr()
     assert json.loads(said.out.splitlines()[-1])["deleted"] == [
@@ -132,15 +134,64 @@ def test_old_jobs_alone(
 def test_a_folder_that_went_to_another_job_is_left_alone(
     make_job: MakeJob, store: str, tmp_path: Path
 ) -> None:
-    """Its files may have the same names."""
-    make_job("one", output="out")
-    make_job("two", output="out", overwrite=True)
-    before = left(tmp_path / "out")
+    """But for what the deleted job has kept there."""
+    one = make_job("one", output="out")
+    two = make_job("two", output="out", overwrite=True)
+    before = [name for name in left(tmp_path / "out") if Path(one.work).name not in name]
     assert run_app(["jobs", "delete", "one", "--yes", "--store", store]) == 0
     assert left(tmp_path / "out") == before
-    found = owner_of(str(tmp_path / "out"))
-    assert found is not None
-    assert found.job_id == "two"
+    assert owner_of(str(tmp_path / "out")) == two.owner
+
+
+@pytest.mark.parametrize("call", [1, 2, 3])
+def test_a_newer_job_of_the_same_name_that_takes_the_folder_keeps_it(
+    make_job: MakeJob, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int
+) -> None:
+    """At whatever moment of the deletion: here, right after it has seen whose the folder is."""
+    make_job("one", output="out")
+    calls, newer = itertools.count(1), list[OpenJob]()
+
+    def seen(directory: str, options: ObjectStoreOptions | None = None) -> folders.Owner | None:
+        found = owner_of(directory, options)
+        if not newer and next(calls) == call:
+            newer.append(make_job("one", output="out", overwrite=True))
+        return found
+
+    with open_store(store, create=False) as opened:
+        buried = opened.bury_job("one")
+        monkeypatch.setattr(folders, "owner_of", seen)
+        assert [(done.job_id, done.rows, done.left) for done in finish_deletions(opened)] == [
+            ("one", 9, None)
+        ]
+        monkeypatch.undo()
+        kept = newer[0] if newer else make_job("one", output="out", overwrite=True)
+        assert owner_of(str(tmp_path / "out")) == kept.owner
+        spools = {Path(shard.uri) for shard in opened.shards("one")}
+        assert list((tmp_path / "out" / ".dray").rglob("requests-*")) == list(spools)
+        assert opened.verify_counts("one").done == 9
+        assert opened.remove_job(buried) == 0
+        assert [done.rows for done in finish_deletions(opened)] == []
+        assert owner_of(str(tmp_path / "out")) == kept.owner
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_the_folder_of_an_earlier_version_of_dray_goes_too(
+    make_job: MakeJob, store: str, tmp_path: Path, marked: bool
+) -> None:
+    """It was named after the job alone, and had no marker at first."""
+    job = make_job("one")
+    work = tmp_path / "one" / ".dray" / "one"
+    Path(job.work).rename(work)
+    (work / "output-1.jsonl.part").write_bytes(b"draft")
+    with open_store(store, create=False) as opened:
+        lease = opened.claim_job("one", "earlier")
+        opened.move_shards(lease, str(work / "requests-1.jsonl"))
+        opened.release_job(lease)
+    if not marked:
+        (work.parent / "owner.json").unlink()
+    assert run_app(["jobs", "delete", "one", "--yes", "--store", store]) == 0
+    draft = [] if marked else [".dray", ".dray/one", ".dray/one/output-1.jsonl.part"]
+    assert left(tmp_path / "one") == [*draft, "errors.jsonl", "output.jsonl", "report.html"]
 
 
 @pytest.mark.parametrize("when", ["the first page", "the end"])

@@ -465,4 +465,4 @@ def test_rows_come_in_chunks_and_the_last_is_known(shard: Shard) -> None:
 
 
 def test_the_spool_lies_where_the_shard_says(shard: Shard, job: OpenJob) -> None:
-    assert Path(shard.uri) == Path(job.settings.spool(job.job_id, epoch=1))
+    assert Path(shard.uri) == Path(job.spool(1))

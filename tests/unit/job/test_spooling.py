@@ -12,6 +12,7 @@ import pytest
 
 from dray.errors import FencedError, JobChangedError
 from dray.job import ingesting
+from dray.job.deleting import delete_job
 from dray.job.expiring import expire
 from dray.job.finalising import finalise_job
 from dray.job.ingesting import ingest_job
@@ -51,7 +52,7 @@ def _prompts(shards: list[Shard]) -> list[str]:
 
 
 def _spools(job: OpenJob) -> list[str]:
-    return sorted(file.name for file in Path(job.settings.work(job.job_id)).iterdir())
+    return sorted(file.name for file in Path(job.work).iterdir())
 
 
 def _edit(path: Path, change: Callable[[list[dict[str, Any]]], object]) -> None:
@@ -117,13 +118,36 @@ def test_what_a_driver_left_that_stood_still_goes_as_the_job_ends(job: OpenJob, 
     """It was stopped in the midst of its spool, which its lock kept, and killed later."""
     after = _resumed(store, job)
     shards = ingest_job(after, replicas=1)
-    work = Path(job.settings.work(job.job_id))
+    work = Path(job.work)
     (work / "requests-1.jsonl").write_bytes(b"all of it")
     (work / ".requests-1.jsonl.0123abcd.part").write_bytes(b"half of it")
     expire(store, after)
     finalise_job(after, Timeline(0.0), state=JobState.EXPIRED)
     assert _spools(job) == ["requests-2.jsonl"]
     assert len(_prompts(shards)) == ROWS
+
+
+def test_a_driver_of_a_deleted_job_changes_nothing_of_a_newer_one_of_its_name(
+    job: OpenJob, store: Store, job_input: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are at the same epoch, in the same folder."""
+    ingest, taken = ingesting.ingest, list[Shard]()
+
+    def frozen(*arguments: Any, **options: Any) -> Any:
+        monkeypatch.undo()
+        store.release_job(job.lease)  # stands for the 60 s of a lease
+        delete_job(store, "job")
+        newer = open_job(job.settings)
+        assert newer.lease.epoch == job.lease.epoch
+        taken.extend(ingest_job(newer, replicas=1))
+        _edit(job_input, _as_long)  # its own rows are others
+        return ingest(*arguments, **options)
+
+    monkeypatch.setattr(ingesting, "ingest", frozen)
+    with pytest.raises(FencedError):
+        ingest_job(job, replicas=1)
+    assert store.shards("job") == taken
+    assert _prompts(taken) == [f"prompt {number}" for number in range(ROWS)]
 
 
 def test_what_a_killed_driver_left_is_removed(
@@ -138,7 +162,7 @@ def test_what_a_killed_driver_left_is_removed(
     monkeypatch.undo()
     assert _spools(job) == ["requests-1.jsonl"]
     for name in ("requests-1.jsonl", "requests-1.jsonl.rejects"):  # of one that was killed while it wrote
-        (Path(job.settings.work(job.job_id)) / f".{name}.0123abcd.part").write_bytes(b"half of it")
+        (Path(job.work) / f".{name}.0123abcd.part").write_bytes(b"half of it")
     shards = ingest_job(_resumed(store, job), replicas=1)
     assert _spools(job) == ["requests-2.jsonl"]
     assert len(_prompts(shards)) == ROWS
