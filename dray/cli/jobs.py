@@ -90,6 +90,7 @@ def export_job(
     from dray.requests import check_writable, folders, write_outputs
     from dray.requests.drafts import Stage
     from dray.requests.files import join
+    from dray.requests.s3_uploads import end_unfinished, unfinished_outputs
 
     check_writable(directory)
     with store_at(reference) as store:
@@ -100,6 +101,10 @@ def export_job(
             names = [f"output.{form}", f"errors.{form}"]
             folders.refuse_foreign(directory, owner, names)
         folders.take(directory, owner, overwrite=overwrite)
+        others = unfinished_outputs(directory)  # of exports that were killed
+        if others:
+            folders.confirm(directory, owner)
+            end_unfinished(others)
         work = join(join(directory, folders.WORK), job_id)
         written = write_outputs(
             store.outcomes(job_id),

@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from dray.errors import ConfigError, UnknownJobError
 from dray.job.driver import is_gone
 from dray.job.opening import owner_of_job
+from dray.job.publishing import UPLOADS
 from dray.requests import folders, objects
 from dray.requests.files import join, local_path
 from dray.requests.folders import Owner, work_of
 from dray.requests.objects import is_object
+from dray.requests.s3_uploads import abort, end_unfinished, unfinished, unfinished_outputs
 from dray.store import Job, Store
 from dray.store.deletion import SPOOLS, name_of
 
@@ -58,11 +60,22 @@ def finish_deletions(store: Store) -> Iterator[Deleted]:
 def _remove(store: Store, job: Job) -> Deleted:
     """First the files, which are found by what the store has of the job; then its rows."""
     freed, left = 0, []
-    for folder in _folders(job):
+    for uri, upload in job.info.get(UPLOADS, {}).get("ids", {}).items():
+        try:
+            abort(uri, upload)
+        except OSError as error:
+            left.append(f"an upload of {uri} ({type(error).__name__})")
+    found = _folders(job)
+    for folder in found:
         try:
             freed += _remove_folder(job, folder)
         except (OSError, ConfigError) as error:  # its rows go all the same
             left.append(f"{folder.work} ({type(error).__name__})")
+    for output in dict.fromkeys(folder.output for folder in found):
+        try:
+            _give_up(job, output)
+        except (OSError, ConfigError) as error:
+            left.append(f"{output}/{folders.WORK} ({type(error).__name__})")
     return Deleted(
         job_id=name_of(job),
         rows=store.remove_job(job),
@@ -105,18 +118,28 @@ def _remove_folder(job: Job, folder: _Folder) -> int:
         freed = _remove_all(folder.work)
     else:
         freed = _remove_old_files(folder, mine)
-    folders.give_up(folder.output, mine)
     if not is_object(folder.work):
-        work = local_path(folder.work)
-        for empty in (work, work.parent):
-            with suppress(OSError):  # it holds something else, or is gone
-                empty.rmdir()
+        with suppress(OSError):  # it holds something else, or is gone
+            local_path(folder.work).rmdir()
     return freed
+
+
+def _give_up(job: Job, output: str) -> None:
+    """Leave an output folder to others: what killed drivers were uploading is ended, the marker goes."""
+    mine = owner_of_job(job, name_of(job))
+    others = unfinished_outputs(output)
+    if others and folders.owner_of(output) == mine:  # asked after the look: no other job had begun one
+        end_unfinished(others)
+    folders.give_up(output, mine)
+    if not is_object(output):
+        with suppress(OSError):
+            (local_path(output) / folders.WORK).rmdir()
 
 
 def _remove_all(work: str) -> int:
     """The folder has the job's identity in its name, so all in it is the job's, whatever the marker says."""
     freed = sum(_remove_file(uri, size) for uri, size in _files_in(work))
+    end_unfinished(unfinished(f"{work}/"))
     if not is_object(work):
         shutil.rmtree(local_path(work), ignore_errors=True)
     return freed

@@ -13,7 +13,7 @@ from dray.job.opening import OpenJob
 from dray.requests import folders
 from dray.requests.drafts import DraftGoneError, Drafts, Stage, withdraw
 from dray.requests.files import FileInfo, writing
-from dray.requests.s3_uploads import abort
+from dray.requests.s3_uploads import abort, end_unfinished, unfinished_outputs
 from dray.store import Store
 
 PUBLISHED = "published"
@@ -31,11 +31,15 @@ def job_drafts(store: Store, job: OpenJob) -> Iterator[Drafts]:
     """
     settings = job.settings
     withdraw(job.work, older_than=job.lease.epoch, options=settings.objects)
+    others = unfinished_outputs(settings.output, settings.objects)
     # As of one moment: those of a successor, or of a newer job of this name, are not to be ended.
     begun = store.driven_job(job.lease).info.get(UPLOADS, {"epoch": 0, "ids": {}})
     for uri, upload in begun["ids"].items():
         with writing(uri):
             abort(uri, upload, settings.objects)
+    if others:  # of drivers that were killed before the store knew, and of who had the folder before
+        folders.confirm(settings.output, job.owner, settings.objects)
+        end_unfinished(others, settings.objects)
     stage = Stage(folder=job.work, tag=str(job.lease.epoch), note=_Uploads(store, job).note)
     with Drafts(settings.output, stage=stage, options=settings.objects) as drafts:
         yield drafts

@@ -12,6 +12,7 @@ from dray.errors import JobChangedError
 from dray.job.opening import OpenJob
 from dray.requests.files import exists, remove
 from dray.requests.ingest import Ingested
+from dray.requests.s3_uploads import end_unfinished, unfinished
 from dray.store import Job, Shard
 
 DIGEST = "spool_sha256"
@@ -31,10 +32,12 @@ def spool_of(job: OpenJob) -> str:
 def remove_older(job: OpenJob, shards: Sequence[Shard] = ()) -> None:
     """Remove what earlier drivers have written, except the spool that ``shards`` were cut from."""
     read = {shard.uri for shard in shards}
-    for epoch in range(1, job.lease.epoch):
-        spool = job.spool(epoch)
-        if spool not in read:
-            _remove(job, spool)
+    older = {job.spool(epoch) for epoch in range(1, job.lease.epoch)}
+    for spool in older - read:
+        _remove(job, spool)
+    if older:
+        found = unfinished(f"{job.work}/", job.settings.objects)
+        end_unfinished([one for one in found if one[0] in older], job.settings.objects)
 
 
 def remove_own(job: OpenJob, shards: Sequence[Shard]) -> None:

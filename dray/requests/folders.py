@@ -209,13 +209,14 @@ def _create(uri: str, content: bytes, options: ObjectStoreOptions | None) -> boo
 
 def _write_new(draft: Path, content: bytes) -> None:
     """Write a file beside the marker; again where a deletion has just removed the empty folder."""
-    for left in (2, 1, 0):
-        draft.parent.mkdir(parents=True, exist_ok=True)
+    for left in reversed(range(10)):
         try:
+            draft.parent.mkdir(parents=True, exist_ok=True)
             draft.write_bytes(content)
-        except FileNotFoundError:
+        except (FileNotFoundError, FileExistsError):
             if not left:
                 raise
+            time.sleep(0.005)
         else:
             break
     sync(draft)

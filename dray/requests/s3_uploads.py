@@ -13,14 +13,14 @@ import hashlib
 import secrets
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from dray.errors import JobFailedError
 from dray.requests.drafts import Stage, gone
-from dray.requests.files import FileInfo, writing
+from dray.requests.files import FileInfo, join, writing
 from dray.requests.objects import ObjectStoreOptions, not_allowed, s3_client
 
 if TYPE_CHECKING:
@@ -37,6 +37,10 @@ _MOST_PARTS = 10_000
 _IN_FLIGHT_BYTES = 128 << 20
 _CONFLICTS = 5  # times that a completion is tried beside others that change the object
 _DRAFT = "dray-draft"  # metadata that tells our own object from another of the same content
+
+
+OUTPUT_NAMES = ("output.jsonl", "errors.jsonl", "output.parquet", "errors.parquet", "report.html")
+"""The files that are published in an output folder."""
 
 
 def part_bytes(number: int) -> int:
@@ -195,6 +199,36 @@ _REFUSALS = {
     "NotImplemented": "NotImplemented",
     "501": "NotImplemented",
 }
+
+
+def unfinished(prefix: str, options: ObjectStoreOptions | None = None) -> list[tuple[str, str]]:
+    """URIs and ids of the uploads under way whose URI begins so: killed writers leave theirs.
+
+    Nothing on other stores than S3, nor where S3 does not tell: such an upload only costs room.
+    Make sure after this that you are still the one to write there, and only then end what was found.
+    """
+    if not prefix.startswith("s3://"):
+        return []
+    bucket, _, key = prefix.split("://", 1)[1].partition("/")
+    found: list[tuple[str, str]] = []
+    with suppress(OSError), _translated(prefix):
+        pages = s3_client(options).get_paginator("list_multipart_uploads")
+        for page in pages.paginate(Bucket=bucket, Prefix=key):
+            found += [(f"s3://{bucket}/{one['Key']}", one["UploadId"]) for one in page.get("Uploads", ())]
+    return found
+
+
+def unfinished_outputs(directory: str, options: ObjectStoreOptions | None = None) -> list[tuple[str, str]]:
+    """As :func:`unfinished`, of the files that jobs and exports publish in a folder."""
+    uris = [join(directory, name) for name in OUTPUT_NAMES]
+    return [one for uri in uris for one in unfinished(uri, options) if one[0] == uri]
+
+
+def end_unfinished(found: Iterable[tuple[str, str]], options: ObjectStoreOptions | None = None) -> None:
+    """Abort them. One that cannot be aborted stays: it only costs room."""
+    for uri, upload in found:
+        with suppress(OSError):
+            abort(uri, upload, options)
 
 
 def abort(

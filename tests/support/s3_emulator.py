@@ -62,7 +62,7 @@ from tests.support.s3_pages import (
     send_head,
 )
 from tests.support.s3_state import Behaviour, State, Turn
-from tests.support.s3_writes import known, write, writes
+from tests.support.s3_writes import known, list_uploads, write, writes
 
 PIECE = 256 * 1024  # bytes sent at once where a rate, a fault or TLS asks for it
 
@@ -130,6 +130,9 @@ class Emulator:
             return self._hub(exchange, page)
         if is_object:
             return self._object(exchange, request.path.lstrip("/"), {})
+        if "uploads" in request.query:
+            found = list_uploads(self.root, request).encode()
+            return reply(connection, request, 200, found, {"Content-Type": "application/xml"})
         found = listing(self.root, request, changed=turn.changed)
         return reply(connection, request, 200, found, {"Content-Type": "application/xml"})
 

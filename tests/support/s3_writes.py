@@ -15,7 +15,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,6 +78,27 @@ def write(root: Path, request: Request, name: str) -> Answer | Refusal:
         _put(root, name, content, etag, _own_headers(request))
         copied = f"<CopyObjectResult><ETag>{escape(etag)}</ETag></CopyObjectResult>" if source else ""
         return Answer(status=200, headers={"ETag": etag}, body=copied)
+
+
+def list_uploads(root: Path, request: Request) -> str:
+    """The XML of ListMultipartUploads: all on one page, by key and then by their start."""
+    bucket, prefix = os.path.normpath(request.path).strip("/"), request.query.get("prefix", "")
+    found = []
+    for about in uploads(root):
+        with suppress(FileNotFoundError):  # it was completed or aborted this moment
+            begun, name = about.stat().st_mtime_ns, json.loads(about.read_text())["name"]
+            if name.startswith(f"{bucket}/{prefix}"):
+                found.append((name.removeprefix(f"{bucket}/"), begun, about.parent.name))
+    listed = "".join(
+        f"<Upload><Key>{escape(key)}</Key><UploadId>{upload}</UploadId></Upload>"
+        for key, _, upload in sorted(found)
+    )
+    return (
+        '<?xml version="1.0" encoding="UTF-8"?>'
+        '<ListMultipartUploadsResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'
+        f"<Bucket>{escape(bucket)}</Bucket><Prefix>{escape(prefix)}</Prefix>"
+        f"<IsTruncated>false</IsTruncated>{listed}</ListMultipartUploadsResult>"
+    )
 
 
 def _in_parts(root: Path, request: Request, name: str) -> Answer | Refusal:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 
+from dray.cli.app import run_app
 from dray.errors import ConfigError, FencedError, JobFailedError
+from dray.job import publishing
+from dray.job.deleting import delete_job, finish_deletions
 from dray.job.finalising import finalise_job
 from dray.job.opening import open_job
 from dray.job.publishing import job_drafts
@@ -18,10 +25,11 @@ from dray.job.settings import JobSettings
 from dray.job.timeline import Timeline
 from dray.requests import RowDefaults, drafts, s3_uploads, source_of
 from dray.requests.drafts import DraftGoneError, Drafts, Stage
+from dray.requests.objects import forget_credentials, s3_client
 from dray.requests.s3_uploads import part_bytes
 from dray.store import open_store
-from dray.triggers import Point
-from tests.support.command import write_requests
+from dray.triggers import TRIGGER_VARIABLE, Point
+from tests.support.command import ROOT, write_requests
 from tests.support.publishing import STEPS, answer, assert_published, race, stoppable
 from tests.support.s3_emulator import EmulatorProcess
 from tests.support.s3_writes import uploads
@@ -223,6 +231,180 @@ def test_a_driver_of_a_deleted_job_leaves_the_uploads_of_a_newer_one_of_its_name
                 pass
             found.publish()
     assert _reader(emulator, settings)("output.jsonl") == b"whole"
+
+
+def _begin(emulator: EmulatorProcess, uri: str) -> str:
+    """An upload as a writer leaves it that is killed before anybody knows of it; its id."""
+    bucket, _, key = uri.removeprefix("s3://").partition("/")
+    return s3_client(emulator.options).create_multipart_upload(Bucket=bucket, Key=key)["UploadId"]
+
+
+def _left(emulator: EmulatorProcess) -> list[str]:
+    """The names of the uploads that are not over."""
+    return sorted(orjson.loads(about.read_bytes())["name"] for about in uploads(emulator.root))
+
+
+def _reach_by_environment(emulator: EmulatorProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the command line reaches object stores."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", emulator.url)
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    forget_credentials()
+
+
+def test_the_next_driver_ends_uploads_that_the_store_never_knew(
+    make_settings: MakeSettings, emulator: EmulatorProcess
+) -> None:
+    """Those under the names of its files alone, and what killed ones left of their requests."""
+    settings = make_settings()
+    job = open_job(settings)
+    ours = ["output.jsonl", "errors.jsonl", "report.html"]
+    for name in ours:
+        _begin(emulator, f"{settings.output}/{name}")
+    _begin(emulator, job.spool(1))
+    with open_store(settings.store_url, create=False) as store:
+        store.release_job(job.lease)
+    others = {f"{settings.output}/{name}" for name in ("output.jsonl.gz", "deeper/output.jsonl", "mine.txt")}
+    kept = {uri: _begin(emulator, uri) for uri in others}
+    job = open_job(settings)
+    answer(job)
+    finalise_job(job, Timeline())
+    assert_published(settings, "job", _reader(emulator, settings))
+    assert _left(emulator) == sorted(uri.removeprefix("s3://") for uri in others)
+    for uri, upload in kept.items():
+        s3_uploads.abort(uri, upload, emulator.options)
+
+
+@pytest.mark.parametrize("begun", ["before the look", "after the look"])
+def test_a_driver_that_stood_still_ends_no_upload_of_its_successor(
+    make_settings: MakeSettings, emulator: EmulatorProcess, begun: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = make_settings()
+    old = open_job(settings)
+    answer(old)
+    look = publishing.unfinished_outputs
+    with open_store(settings.store_url, create=False) as store, ExitStack() as stack:
+        successor: list[Drafts] = []
+
+        def take_over() -> None:
+            monkeypatch.setattr(publishing, "unfinished_outputs", look)
+            store.release_job(old.lease)  # stands for the 60 s of a lease
+            successor.append(stack.enter_context(job_drafts(store, open_job(settings))))
+            successor[0].open("output.jsonl").write(b"whole")
+
+        def looking(*arguments: Any) -> Any:
+            if begun == "before the look":
+                take_over()
+            found = look(*arguments)
+            if begun == "after the look":
+                take_over()
+            return found
+
+        monkeypatch.setattr(publishing, "unfinished_outputs", looking)
+        with pytest.raises(FencedError), job_drafts(store, old):
+            pass
+        successor[0].publish()
+    assert _reader(emulator, settings)("output.jsonl") == b"whole"
+
+
+def test_the_next_export_ends_uploads_of_one_that_was_killed(
+    make_settings: MakeSettings, emulator: EmulatorProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _reach_by_environment(emulator, monkeypatch)
+    settings = make_settings()
+    job = open_job(settings)
+    answer(job)
+    place = f"{settings.output}-exported"
+    command = ["export", "job", "--output", place, "--store", settings.store_url]
+    ended = subprocess.run(
+        [sys.executable, "-m", "dray.cli.app", *command],
+        env={**os.environ, TRIGGER_VARIABLE: Point.FINALISE_WRITTEN.value, "PYTHONPATH": str(ROOT)},
+        timeout=120,
+    )
+    assert ended.returncode == -signal.SIGKILL
+    folder = place.removeprefix("s3://")
+    assert _left(emulator) == [f"{folder}/errors.jsonl", f"{folder}/output.jsonl"]
+    assert run_app(command) == 0
+    assert (emulator.root / folder / "output.jsonl").read_bytes().count(b"\n") == 50
+
+
+def test_of_two_exports_at_once_one_is_published(
+    make_settings: MakeSettings, emulator: EmulatorProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that began last, where that has seen the other's uploads."""
+    _reach_by_environment(emulator, monkeypatch)
+    settings = make_settings()
+    answer(open_job(settings))
+    command = ["export", "job", "--output", f"{settings.output}-exported", "--store", settings.store_url]
+    codes: list[int] = []
+    real = drafts.reach
+
+    def reach(point: Point) -> None:
+        if point is Point.FINALISE_WRITTEN:
+            monkeypatch.setattr(drafts, "reach", real)
+            codes.append(run_app(command))
+
+    monkeypatch.setattr(drafts, "reach", reach)
+    codes.append(run_app(command))
+    assert codes == [0, 1]
+    place = emulator.root / f"{settings.output.removeprefix('s3://')}-exported" / "output.jsonl"
+    assert place.read_bytes().count(b"\n") == 50
+
+
+def test_a_deletion_ends_the_uploads_of_its_job(
+    make_settings: MakeSettings, emulator: EmulatorProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that the store knows, and others under the names of its files."""
+    _reach_by_environment(emulator, monkeypatch)
+    settings = make_settings()
+    job = open_job(settings)
+    answer(job)
+    with open_store(settings.store_url, create=False) as store:
+        killed = job_drafts(store, job)
+        killed.__enter__().open("output.jsonl").write(b"half")
+        _begin(emulator, f"{settings.output}/report.html")
+        _begin(emulator, job.spool(1))
+        other = f"{settings.output}/mine.txt"
+        kept = _begin(emulator, other)
+        store.release_job(job.lease)
+        assert delete_job(store, "job").left is None
+        assert _left(emulator) == [other.removeprefix("s3://")]
+        s3_uploads.abort(other, kept, emulator.options)
+
+
+def test_a_deletion_leaves_the_uploads_of_a_newer_job_alone(
+    make_settings: MakeSettings, emulator: EmulatorProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the same name, in the same folder, at the same epoch."""
+    _reach_by_environment(emulator, monkeypatch)
+    settings = make_settings()
+    answer(job := open_job(settings))
+    with open_store(settings.store_url, create=False) as store:
+        store.release_job(job.lease)
+        store.bury_job("job")
+        answer(newer := open_job(make_settings(overwrite=True)))
+        with job_drafts(store, newer) as found:
+            found.open("output.jsonl").write(b"whole")
+            assert [done.left for done in finish_deletions(store)] == [None]
+            found.publish()
+        assert _reader(emulator, settings)("output.jsonl") == b"whole"
+        assert store.shards("job")[0].uri.startswith(newer.work)
+        finalise_job(newer, Timeline())
+    assert_published(settings, "job", _reader(emulator, settings))
+
+
+def test_uploads_that_s3_does_not_list_are_left(
+    emulator: EmulatorProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = f"s3://bucket/{tmp_path.name}"
+    upload = _begin(emulator, f"{where}/output.jsonl")
+    assert s3_uploads.unfinished_outputs(where, emulator.options) == [(f"{where}/output.jsonl", upload)]
+    emulator.behave(access_key="another")
+    assert s3_uploads.unfinished_outputs(where, emulator.options) == []
+    emulator.behave()
+    s3_uploads.end_unfinished([(f"{where}/output.jsonl", upload)], emulator.options)
+    s3_uploads.end_unfinished([(f"{where}/output.jsonl", upload)], emulator.options)
 
 
 def test_a_job_that_cannot_finish_leaves_no_upload(

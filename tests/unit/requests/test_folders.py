@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -122,6 +123,7 @@ def test_a_folder_that_a_deletion_removes_can_be_taken(tmp_path: Path) -> None:
         while not done.is_set():
             with suppress(OSError):
                 (tmp_path / ".dray").rmdir()
+            time.sleep(0.002)
 
     deletion = threading.Thread(target=remove)
     deletion.start()
