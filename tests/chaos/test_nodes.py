@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import math
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.chaos import Job, wait_for_release
-from tests.support.command import write_requests
+from tests.support.command import prefect_api, write_requests
 from tests.support.spot_nodes import SpotNodes
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
@@ -55,13 +57,39 @@ def test_a_node_that_is_killed_without_notice_is_charged_once(
 ) -> None:
     job = make_job()
     run = job.start()
-    cloud.kill(job.node_at_work(run))
+    number = job.node_at_work(run)
+    node = cloud.raylets.nodes[number]
+    cloud.kill(number)
     cloud.refill()
     figures = job.finished(run)
     print(figures)
     assert job.causes() == {"NODE_LOSS"}
     assert job.budgets() == {"infra": 1, "node": 1}  # however many shards it took along
     assert 0 < figures.recomputed <= 3 * SEQS  # 1.2 times what the engine runs, and what was on its way back
+    (event,) = told_of_node(node)  # once, however many shards it took along
+    replica = event["payload"].pop("replica")
+    assert replica in {f"replica-{lane}" for lane in range(SPOT)}
+    assert event["payload"] == {"job_id": "job", "node": node, "cause": "NODE_LOSS"}
+    related = {one["prefect.resource.role"]: one["prefect.resource.id"] for one in event["related"]}
+    assert related["job"] == "dray.job.job"
+    assert related["flow-run"].startswith("prefect.flow-run.")
+
+
+def told_of_node(node: str) -> list[dict[str, Any]]:
+    """The events ``dray.node.lost`` of a node at Prefect's server, which writes them a little later."""
+    wanted = {"event": {"name": ["dray.node.lost"]}, "resource": {"id": [f"dray.node.{node}"]}}
+    request = urllib.request.Request(
+        f"{prefect_api()}/events/filter",
+        data=json.dumps({"filter": wanted, "limit": 50}).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+    deadline = time.monotonic() + 30
+    while True:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            found: list[dict[str, Any]] = json.load(answer)["events"]
+        if found or time.monotonic() > deadline:
+            return found
+        time.sleep(0.5)
 
 
 @pytest.mark.long
