@@ -61,7 +61,7 @@ class Measure:
 
 def main() -> int:
     """Measure as the arguments say."""
-    arguments = _parse()
+    arguments = parse()
     report = Report(name="unequal_nodes")
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(workload.workspace(arguments.folder))
@@ -93,14 +93,15 @@ def main() -> int:
     return results.publish(report, arguments)
 
 
-def _parse() -> argparse.Namespace:
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """What the command line asks for."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     results.add_options(parser)
     parser.add_argument("--rows", type=int, default=None, help="of a run (900)")
     parser.add_argument("--timeout", type=float, default=300, help="seconds that one run may take")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     arguments.quick |= arguments.smoke
     arguments.repeats = arguments.repeats or (1 if arguments.quick else 3)
     arguments.rows = arguments.rows or (96 if arguments.smoke else 300 if arguments.quick else 900)

@@ -164,7 +164,8 @@ def test_one_that_crashes_its_compiler_is_refused_for_what_it_is(patient: Gramma
     with pytest.raises(GrammarPending):
         patient.require(bomb("crashes"))
     os.kill(a_child(compilers(patient)), signal.SIGSEGV)
-    assert "SIGSEGV" in (judged(patient, [bomb("crashes")])[0] or "")
+    told = judged(patient, [bomb("crashes")])[0] or ""
+    assert "SIGSEGV" in told or "SIGABRT" in told, told  # a library's handler turns the one into the other
 
 
 @linux
