@@ -8,7 +8,7 @@ from prefect.blocks.core import Block
 from pydantic import Field, HttpUrl
 
 from blocks.object_store import ObjectStoreCredentials
-from dray.requests import ObjectStoreOptions
+from dray.storage import ObjectStoreOptions
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from prefect.blocks.core import Block
 from pydantic import Field, HttpUrl, SecretStr
 
-from dray.requests import ObjectStoreOptions
+from dray.storage import ObjectStoreOptions
 
 
 class ObjectStoreCredentials(Block):

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from dray.errors import ConfigError
 from dray.job.finalising import JobResult
 from dray.requests import Kind, frame_to_source
-from dray.requests.files import local_path
-from dray.requests.objects import is_object
+from dray.storage.files import local_path
+from dray.storage.objects import is_object
 from flows.batch_inference import batch_inference
 from flows.parameters import EngineOptions, RowOptions, SamplingOptions
 

@@ -13,9 +13,10 @@ from blocks.result_store import ResultStore
 from dray.cluster import ClusterSettings
 from dray.errors import ConfigError
 from dray.job.settings import JobSettings
-from dray.requests import Kind, ObjectStoreOptions, OutputFormat, RowDefaults, source_of
-from dray.requests.files import absolute, join
-from dray.requests.objects import is_object
+from dray.requests import Kind, OutputFormat, RowDefaults, source_of
+from dray.storage import ObjectStoreOptions
+from dray.storage.files import absolute, join
+from dray.storage.objects import is_object
 from flows.parameters import EngineOptions, RowOptions, SamplingOptions, seconds_of
 
 _VARIABLE = "env:"

@@ -27,11 +27,11 @@ from dray.job.driver import driver_name
 from dray.job.shard import ShardReceipt
 from dray.job.untaken import advised
 from dray.places import lane_of
-from dray.requests import ObjectStoreOptions
 from dray.spot.causes import Decision, Facts, decide
 from dray.spot.effects import OnPrefect
 from dray.spot.foreign import Sign
 from dray.spot.signs import facts_of
+from dray.storage import ObjectStoreOptions
 from dray.store import JobLease, Shard, Store, open_store
 from tasks.retrying import RETRIES, Backoff, say_why, worth_retrying
 

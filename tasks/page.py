@@ -13,8 +13,8 @@ from dray.job.finalising import JobResult
 from dray.job.opening import OpenJob
 from dray.report import ReportData, render_markdown
 from dray.report.artifact import web_address
-from dray.requests.files import local_path
-from dray.requests.objects import is_object
+from dray.storage.files import local_path
+from dray.storage.objects import is_object
 from dray.store import open_store
 
 _LONGEST = 60

@@ -21,7 +21,7 @@ from dray.cli.introduction import introduction
 from dray.cli.models import models
 from dray.errors import ConfigError, DrayError
 from dray.processes import end
-from dray.requests.files import absolute
+from dray.storage.files import absolute
 
 app = App(
     name="dray",

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from dray.cli.flow import check_forms
 from dray.cli.output import printable
 from dray.errors import ConfigError, InputError, Problem
-from dray.requests.addresses import refuse_secret
-from dray.requests.files import local_path
-from dray.requests.objects import is_object
+from dray.storage.addresses import refuse_secret
+from dray.storage.files import local_path
+from dray.storage.objects import is_object
 
 if TYPE_CHECKING:
     from dray.requests import Source
@@ -163,7 +163,7 @@ def _check_first_rows(source: Source, skip_invalid: bool) -> None:
 
 
 def _check_output(parameters: Mapping[str, Any]) -> None:
-    from dray.requests import check_writable
+    from dray.storage import check_writable
 
     if parameters["objects"] is None or not is_object(parameters["output"]):
         check_writable(parameters["output"])

@@ -87,10 +87,11 @@ def export_job(
         ConfigError: the folder holds files of others, and may not be given to the export.
     """
     from dray.job.opening import owner_of_job
-    from dray.requests import check_writable, folders, write_outputs
-    from dray.requests.drafts import Stage
-    from dray.requests.files import join
-    from dray.requests.s3_uploads import end_unfinished, unfinished_outputs
+    from dray.requests import write_outputs
+    from dray.storage import check_writable, folders
+    from dray.storage.drafts import Stage
+    from dray.storage.files import join
+    from dray.storage.s3_uploads import end_unfinished, unfinished_outputs
 
     check_writable(directory)
     with store_at(reference) as store:
@@ -137,7 +138,7 @@ def _refuse_own_folder(job: Job, directory: str) -> None:
 def rewrite_report(job_id: str, path: str, reference: str | None, *, json: bool) -> int:
     """Render a kept report again."""
     from dray.report import ReportData, render_html
-    from dray.requests.files import write_atomic
+    from dray.storage.files import write_atomic
 
     with store_at(reference) as store:
         kept = store.get_job(job_id).summary.get("report")

@@ -10,7 +10,7 @@ from cyclopts import App, Parameter
 
 from dray.cli import output
 from dray.errors import ConfigError
-from dray.requests.files import absolute
+from dray.storage.files import absolute
 
 models = App(name="models", help="Checksums of models, and the models that this machine keeps.")
 

@@ -16,7 +16,7 @@ from dray.cluster.base import NAMESPACE, Node
 from dray.cluster.connect import live_nodes
 from dray.cluster.handed_down import handed_down
 from dray.errors import DrayError, WeightsError
-from dray.requests.objects import ObjectStoreOptions
+from dray.storage.objects import ObjectStoreOptions
 from dray.weights.agent import Agent
 from dray.weights.local import ModelProgress
 from dray.weights.manifest import Manifest

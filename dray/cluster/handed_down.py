@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 
-from dray.requests.addresses import without_secret
+from dray.storage.addresses import without_secret
 
 _NAMES = (
     "DRAY_TRACE_DIR",

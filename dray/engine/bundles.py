@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dray.engine.protocol import EngineSpec
-from dray.requests.objects import ObjectStoreOptions
+from dray.storage.objects import ObjectStoreOptions
 from dray.weights.bundle import (
     bundle_key,
     bundle_root,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from dray.requests.model import Kind, Outcome, Request
-from dray.requests.objects import ObjectStoreOptions
+from dray.storage.objects import ObjectStoreOptions
 from dray.weights.manifest import Manifest
 
 

@@ -21,12 +21,12 @@ from dray.job.splitting import parts_of
 from dray.job.untaken import Untaken, advised
 from dray.places import place_of
 from dray.requests.model import Outcome
-from dray.requests.objects import ObjectStoreOptions
 from dray.requests.spool import decode, index_of, read_shard
 from dray.spot.causes import STORE_PATIENCE, Cause, Decision, Facts, decide
 from dray.spot.effects import OnPrefect, OnRequest, OnShard, Wait
 from dray.spot.foreign import Sign
 from dray.spot.signs import ErrorFacts, facts_of
+from dray.storage.objects import ObjectStoreOptions
 from dray.store import Charge, JobLease, ReplicaState, Shard, ShardLease, Standing, Store
 from dray.store.store import SHARD_TTL
 from dray.triggers import Point, reach

@@ -11,11 +11,11 @@ from dray.errors import ConfigError, UnknownJobError
 from dray.job.driver import is_gone
 from dray.job.opening import owner_of_job
 from dray.job.publishing import UPLOADS
-from dray.requests import folders, objects
-from dray.requests.files import join, local_path
-from dray.requests.folders import Owner, work_of
-from dray.requests.objects import is_object
-from dray.requests.s3_uploads import abort, end_unfinished, unfinished, unfinished_outputs
+from dray.storage import folders, objects
+from dray.storage.files import join, local_path
+from dray.storage.folders import Owner, work_of
+from dray.storage.objects import is_object
+from dray.storage.s3_uploads import abort, end_unfinished, unfinished, unfinished_outputs
 from dray.store import Job, Store
 from dray.store.deletion import SPOOLS, name_of
 

@@ -8,10 +8,10 @@ from dray.errors import ConfigError, FencedError, InputError, Problem
 from dray.job.heeding import heeded
 from dray.job.opening import OpenJob
 from dray.job.spooling import DIGEST, is_missed, refuse_other, remove_older, remove_own, spool_of
-from dray.requests.files import FileInfo
 from dray.requests.ingest import Ingested, cut, ingest
 from dray.requests.model import Kind
 from dray.requests.pulse import READ_SECONDS, Pulse
+from dray.storage.files import FileInfo
 from dray.store import Shard, ShardSpec, ShardState, Store, open_store
 from dray.triggers import Point, reach
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dray.errors import ConfigError
-from dray.requests.objects import ObjectStoreOptions, is_object
+from dray.storage.objects import ObjectStoreOptions, is_object
 from dray.weights import Manifest, check_checkpoint, check_remote, read_manifest
 from dray.weights.checkpoint import refuse_incomplete
 from dray.weights.header import HEADER_LIMIT

@@ -13,8 +13,8 @@ from dray.job.driver import driver_name, is_gone
 from dray.job.identity import derived_job_id, fingerprint_of
 from dray.job.model_files import checked_weights, refuse_misfit
 from dray.job.settings import JobSettings
-from dray.requests.files import check_writable, join
-from dray.requests.folders import Owner, refuse_foreign, take, work_of
+from dray.storage.files import check_writable, join
+from dray.storage.folders import Owner, refuse_foreign, take, work_of
 from dray.store import Job, JobLease, Store, open_store
 from dray.store.store import PATIENCE
 from dray.triggers import Point, reach

@@ -1,6 +1,6 @@
 """Publish a job's files: under drafts with the driver's epoch, recorded by the store, then by their names.
 
-Why a driver that stood still cannot replace the files of its successor: see :mod:`dray.requests.drafts`.
+Why a driver that stood still cannot replace the files of its successor: see :mod:`dray.storage.drafts`.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from dray.job.opening import OpenJob
-from dray.requests import folders
-from dray.requests.drafts import DraftGoneError, Drafts, Stage, withdraw
-from dray.requests.files import FileInfo, writing
-from dray.requests.s3_uploads import abort, end_unfinished, unfinished_outputs
+from dray.storage import folders
+from dray.storage.drafts import DraftGoneError, Drafts, Stage, withdraw
+from dray.storage.files import FileInfo, writing
+from dray.storage.s3_uploads import abort, end_unfinished, unfinished_outputs
 from dray.store import Store
 
 PUBLISHED = "published"

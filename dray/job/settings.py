@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dray.errors import ConfigError
-from dray.requests.addresses import refuse_secret
-from dray.requests.objects import ObjectStoreOptions
 from dray.requests.output import OutputFormat
 from dray.requests.readers import Limits
 from dray.requests.sources import RowDefaults, Source
+from dray.storage.addresses import refuse_secret
+from dray.storage.objects import ObjectStoreOptions
 
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 

@@ -14,8 +14,8 @@ from dray.job.holding import Holder
 from dray.job.proof import proof_session, prove
 from dray.job.untaken import Untaken
 from dray.requests.model import Outcome
-from dray.requests.objects import ObjectStoreOptions
 from dray.requests.spool import index_of, read_shard
+from dray.storage.objects import ObjectStoreOptions
 from dray.store import CommitReceipt, Shard, ShardLease, Store
 from dray.triggers import Point, reach
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 
-from dray.requests.objects import ObjectStoreOptions
 from dray.requests.spool import index_of, read_shard
+from dray.storage.objects import ObjectStoreOptions
 from dray.store import Shard, ShardSpec
 
 

@@ -10,9 +10,9 @@ from contextlib import suppress
 
 from dray.errors import JobChangedError
 from dray.job.opening import OpenJob
-from dray.requests.files import exists, remove
 from dray.requests.ingest import Ingested
-from dray.requests.s3_uploads import end_unfinished, unfinished
+from dray.storage.files import exists, remove
+from dray.storage.s3_uploads import end_unfinished, unfinished
 from dray.store import Job, Shard
 
 DIGEST = "spool_sha256"

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dray.requests.files import FileInfo, check_writable
 from dray.requests.ingest import Ingested, cut, ingest
 from dray.requests.inputs import FileRef, digest, expand
 from dray.requests.model import Kind, Outcome, Request
-from dray.requests.objects import ObjectStoreOptions
 from dray.requests.output import OutputFormat, Written, write_outputs
 from dray.requests.readers import Limits, files_of, source_digest
 from dray.requests.settling import settled
@@ -24,14 +22,12 @@ from dray.requests.sources import (
 from dray.requests.spool import Mark, SpoolRange, decode, encode, index_of, read_shard
 
 __all__ = [
-    "FileInfo",
     "FileRef",
     "Ingested",
     "JsonlBatch",
     "Kind",
     "Limits",
     "Mark",
-    "ObjectStoreOptions",
     "Outcome",
     "OutputFormat",
     "Request",
@@ -42,7 +38,6 @@ __all__ = [
     "SpoolRange",
     "SqlQuery",
     "Written",
-    "check_writable",
     "cut",
     "decode",
     "digest",

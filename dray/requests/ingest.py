@@ -9,9 +9,7 @@ from itertools import chain, islice
 
 from dray.errors import InputError, Problem
 from dray.requests.duplicates import IdIndex
-from dray.requests.files import write_atomic
 from dray.requests.model import Kind, Outcome
-from dray.requests.objects import ObjectStoreOptions
 from dray.requests.pulse import Pulse
 from dray.requests.readers import Limits, RawRow, files_of, read_rows
 from dray.requests.rejects import SKIP_ADVICE, Reject, RejectLog, empty_input, read_rejects
@@ -21,6 +19,8 @@ from dray.requests.settling import settled
 from dray.requests.sources import RowDefaults, Source
 from dray.requests.spool import Mark, SpoolRange, SpoolWriter, cut_marks, encode_line
 from dray.requests.validate import BadRow
+from dray.storage.files import write_atomic
+from dray.storage.objects import ObjectStoreOptions
 
 QUERY_NAME = "query"
 """What stands for the file's name where the rows come from a query."""

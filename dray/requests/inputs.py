@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dray.errors import InputError, Problem
-from dray.requests import objects
-from dray.requests.files import folder_named, local_path, reading, refused
 from dray.requests.formats import told_of_folder
-from dray.requests.objects import ObjectStoreOptions, is_object
+from dray.storage import objects
+from dray.storage.files import folder_named, local_path, reading, refused
+from dray.storage.objects import ObjectStoreOptions, is_object
 
 _WILDCARD = re.compile(r"[*?\[]")
 

@@ -10,8 +10,8 @@ from itertools import chain
 import orjson
 
 from dray.errors import InputError
-from dray.requests.files import open_lines, open_stream, refused
-from dray.requests.objects import ObjectStoreOptions
+from dray.storage.files import open_lines, open_stream, refused
+from dray.storage.objects import ObjectStoreOptions
 
 Line = tuple[int, "bytes | None"]
 """(line number from 1, the line without its end); None for one over the limit."""

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
-from dray.requests.drafts import Draft, Drafts, Stage
-from dray.requests.files import FileInfo
 from dray.requests.lines import answer_line, error_line, page_of
-from dray.requests.objects import ObjectStoreOptions
+from dray.storage.drafts import Draft, Drafts, Stage
+from dray.storage.files import FileInfo
+from dray.storage.objects import ObjectStoreOptions
 
 OutputFormat = Literal["jsonl", "parquet"]
 Page = Sequence[tuple[Any, ...]]
@@ -59,7 +59,7 @@ def write_outputs(
     """Write answers and error rows of a job into ``directory``, each file whole or not at all.
 
     ``confirm`` is called when all is written and no file has its name: what it raises leaves things as they
-    were. Arguments and errors else as :func:`fill` and :class:`dray.requests.drafts.Drafts` have them.
+    were. Arguments and errors else as :func:`fill` and :class:`dray.storage.drafts.Drafts` have them.
     """
     with Drafts(directory, stage=stage, options=options) as drafts:
         written = fill(drafts, pages, format=format, observe=observe)

@@ -11,10 +11,10 @@ import orjson
 
 from dray.codes import ErrorCode, JobCode
 from dray.errors import InputError, Problem
-from dray.requests.files import open_lines
 from dray.requests.model import Outcome
-from dray.requests.objects import ObjectStoreOptions
 from dray.requests.validate import BadRow
+from dray.storage.files import open_lines
+from dray.storage.objects import ObjectStoreOptions
 
 SKIP_ADVICE = "--skip-invalid (in Python: skip_invalid) makes error rows of such rows, and runs the others"
 """What a refusal of rows offers."""

@@ -9,9 +9,9 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from dray.requests.files import AtomicFile
 from dray.requests.rejects import Reject, RejectLog
 from dray.requests.spool import SpoolWriter, index_of, place_of
+from dray.storage.files import AtomicFile
 
 if TYPE_CHECKING:
     import numpy as np

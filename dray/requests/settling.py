@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from dray.errors import ConfigError, InputError
-from dray.requests.files import LINE_LIMIT_BYTES
 from dray.requests.inputs import expand
 from dray.requests.json_lines import json_lines
 from dray.requests.model import Kind
-from dray.requests.objects import ObjectStoreOptions
 from dray.requests.rejects import empty_input
 from dray.requests.sources import JsonlBatch, Rows, RowShape, Source, SqlQuery
 from dray.requests.tables import open_parquet
 from dray.requests.template import named
+from dray.storage.files import LINE_LIMIT_BYTES
+from dray.storage.objects import ObjectStoreOptions
 
 if TYPE_CHECKING:
     import pyarrow

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dray.errors import ConfigError, InputError, Problem
-from dray.requests.addresses import refuse_secret
 from dray.requests.formats import FORMATS, Format, format_of
 from dray.requests.inputs import refuse_odd
 from dray.requests.model import Kind
+from dray.storage.addresses import refuse_secret
 
 if TYPE_CHECKING:
     import pandas

@@ -14,9 +14,9 @@ from typing import Any
 import orjson
 
 from dray.errors import JobFailedError
-from dray.requests.files import stream_range
 from dray.requests.model import Request
-from dray.requests.objects import ObjectStoreOptions
+from dray.storage.files import stream_range
+from dray.storage.objects import ObjectStoreOptions
 
 MAX_MARKS = 32_768
 """Places to cut at that are kept per spool, at least half of them in use: 16 shards for 1,000 replicas."""

@@ -9,13 +9,13 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from dray.errors import ConfigError, InputError, Problem
-from dray.requests.files import open_lines, open_seekable
 from dray.requests.json_lines import json_lines
-from dray.requests.objects import ObjectStoreOptions
 from dray.requests.pulse import READ_SECONDS, Pulse
 from dray.requests.sources import Rows, RowShape, SqlQuery
 from dray.requests.template import columns_of, missing_column
 from dray.requests.validate import BadRow, parse_object, too_long
+from dray.storage.files import open_lines, open_seekable
+from dray.storage.objects import ObjectStoreOptions
 
 if TYPE_CHECKING:
     from _csv import Reader

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 
 from dray.errors import WeightsError
-from dray.requests.objects import ObjectStoreOptions
+from dray.storage.objects import ObjectStoreOptions
 from dray.weights.cache import evict
 from dray.weights.local import LocalModel, ModelProgress
 from dray.weights.manifest import Manifest

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import IO
 
 from dray.errors import WeightsError
-from dray.requests.files import sync
+from dray.storage.files import sync
 from dray.weights.description import read_description, write_description
 from dray.weights.manifest import Manifest
 from dray.weights.places import Place, places, prepare, room, withdraw

@@ -12,7 +12,7 @@ from pathlib import Path
 from blake3 import blake3
 
 from dray.errors import WeightsError
-from dray.requests.files import sync
+from dray.storage.files import sync
 from dray.weights.cache import DESCRIPTION, Shelf
 from dray.weights.checkpoint import check_checkpoint
 from dray.weights.chunks import Chunk, ChunkPlan

@@ -23,7 +23,7 @@ from typing import IO, Any
 from urllib.parse import quote, urljoin, urlsplit
 
 from dray.errors import ConfigError
-from dray.requests.addresses import refuse_metadata
+from dray.storage.addresses import refuse_metadata
 from dray.weights.manifest import Manifest, ModelFile
 from dray.weights.patience import patiently
 

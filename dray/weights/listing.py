@@ -7,13 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 from dray.errors import ConfigError, WeightsError
-from dray.requests.objects import (
-    ObjectInfo,
-    ObjectStoreOptions,
-    head,
-    list_under,
-    read_range,
-)
+from dray.storage.objects import ObjectInfo, ObjectStoreOptions, head, list_under, read_range
 from dray.weights import hub
 from dray.weights.checkpoint import INDEX, compare, places_of, refuse_incomplete
 from dray.weights.header import HEADER_LIMIT, Header, parse_header

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dray.errors import WeightsError
-from dray.requests.objects import ObjectStoreOptions
+from dray.storage.objects import ObjectStoreOptions
 from dray.weights.cache import READY, Shelf, attached
 from dray.weights.chunks import ChunkPlan
 from dray.weights.filling import EngineFolder, distrust, lay_out, publish

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from urllib.parse import quote, unquote
 
-from dray.requests.objects import ObjectStoreOptions, forget_credentials, signed_url
+from dray.storage.objects import ObjectStoreOptions, forget_credentials, signed_url
 from dray.weights.hub import address as hub_address
 from dray.weights.hub import is_hub
 from dray.weights.manifest import Manifest, ModelFile

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from dray.requests.objects import ReplacedError
+from dray.storage.objects import ReplacedError
 
 _WAITS = (0.5, 1.0, 2.0)  # seconds at most before the next try
 

@@ -11,8 +11,8 @@ from typing import Any
 from blake3 import blake3
 
 from dray.errors import ConfigError, WeightsError
-from dray.requests.files import join
-from dray.requests.objects import ObjectStoreOptions, is_object, stream, upload
+from dray.storage.files import join
+from dray.storage.objects import ObjectStoreOptions, is_object, stream, upload
 from dray.weights.checkpoint import check_checkpoint
 from dray.weights.hub import is_hub
 from dray.weights.listing import check_remote, read_manifest, wanted_files

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dray.errors import WeightsError
-from dray.requests.objects import ObjectStoreOptions
+from dray.storage.objects import ObjectStoreOptions
 from dray.weights import fetcher
 from dray.weights.chunks import Chunk, ChunkPlan
 from dray.weights.hub import BusyError

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from dray.requests import ObjectStoreOptions
+from dray.storage import ObjectStoreOptions
 from dray.weights.places import Place, prepare
 from tests.benchmarks import workload
 

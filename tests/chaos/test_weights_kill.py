@@ -41,7 +41,7 @@ FILLER = f"""
 import faulthandler, sys
 faulthandler.dump_traceback_later(40)  # it takes seconds
 from dataclasses import replace
-from dray.requests import ObjectStoreOptions
+from dray.storage import ObjectStoreOptions
 from dray.weights import LocalModel, read_manifest, transfer
 from dray.weights.schedule import Limits
 transfer.Limits = lambda: Limits(largest_window={WINDOW})

@@ -17,8 +17,9 @@ from dray.job.ingesting import ingest_job, open_shards
 from dray.job.opening import OpenJob, open_job
 from dray.job.settings import JobSettings
 from dray.job.timeline import Timeline
-from dray.requests import decode, drafts, read_shard
+from dray.requests import decode, read_shard
 from dray.requests.model import Outcome
+from dray.storage import drafts
 from dray.store import JobState, open_store
 from dray.triggers import Point
 

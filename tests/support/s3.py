@@ -9,7 +9,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from dray.requests import ObjectStoreOptions
+from dray.storage import ObjectStoreOptions
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client

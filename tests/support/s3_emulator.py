@@ -38,7 +38,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from dray.requests import ObjectStoreOptions
+from dray.storage import ObjectStoreOptions
 from tests.support.certificate import make_certificate
 from tests.support.s3_pages import (
     HUB,

@@ -46,7 +46,7 @@ PLACES = {
     ],
     "dray/engine/loop.py": [Point.REPLICA_ADMIT, Point.REPLICA_DELIVER],
     "dray/job/finalising.py": [Point.FINALISE_BEFORE, Point.FINALISE_AFTER],
-    "dray/requests/drafts.py": [
+    "dray/storage/drafts.py": [
         Point.FINALISE_WRITTEN,
         Point.FINALISE_RECORDED,
         Point.FINALISE_RENAMED,

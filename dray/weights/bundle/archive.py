@@ -13,9 +13,9 @@ import tarfile
 from pathlib import Path
 from typing import IO, Any, cast
 
-from dray.requests import streams
-from dray.requests.files import AtomicFile, join
-from dray.requests.objects import BLOCK_BYTES
+from dray.storage import streams
+from dray.storage.files import AtomicFile, join
+from dray.storage.objects import BLOCK_BYTES
 
 LIMIT_BYTES = 8 << 30
 """Bytes of a bundle, packed and unpacked: a runaway cache is neither saved nor restored."""

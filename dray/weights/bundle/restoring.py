@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dray.requests import objects
-from dray.requests.files import local_path
-from dray.requests.objects import BLOCK_BYTES, ObjectStoreOptions, is_object
+from dray.storage import objects
+from dray.storage.files import local_path
+from dray.storage.objects import BLOCK_BYTES, ObjectStoreOptions, is_object
 from dray.weights.bundle import archive
 from dray.weights.bundle.environment import FOLDER_VARIABLE
 from dray.weights.ready import boot_id

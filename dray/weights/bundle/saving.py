@@ -6,8 +6,8 @@ import logging
 import time
 from pathlib import Path
 
-from dray.requests.files import exists, write_atomic
-from dray.requests.objects import ObjectStoreOptions
+from dray.storage.files import exists, write_atomic
+from dray.storage.objects import ObjectStoreOptions
 from dray.weights.bundle import archive
 from dray.weights.bundle.restoring import came_from_bundle
 

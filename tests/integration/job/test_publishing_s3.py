@@ -23,10 +23,11 @@ from dray.job.opening import open_job
 from dray.job.publishing import job_drafts
 from dray.job.settings import JobSettings
 from dray.job.timeline import Timeline
-from dray.requests import RowDefaults, drafts, s3_uploads, source_of
-from dray.requests.drafts import DraftGoneError, Drafts, Stage
-from dray.requests.objects import forget_credentials, s3_client
-from dray.requests.s3_uploads import part_bytes
+from dray.requests import RowDefaults, source_of
+from dray.storage import drafts, s3_uploads
+from dray.storage.drafts import DraftGoneError, Drafts, Stage
+from dray.storage.objects import forget_credentials, s3_client
+from dray.storage.s3_uploads import part_bytes
 from dray.store import open_store
 from dray.triggers import TRIGGER_VARIABLE, Point
 from tests.support.command import ROOT, write_requests

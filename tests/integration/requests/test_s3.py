@@ -23,21 +23,19 @@ from pyarrow import parquet
 from dray.errors import ConfigError, InputError, JobFailedError
 from dray.requests import (
     Kind,
-    ObjectStoreOptions,
     Outcome,
-    check_writable,
     cut,
     decode,
     digest,
     expand,
     index_of,
     ingest,
-    objects,
     read_shard,
     source_of,
     write_outputs,
 )
-from dray.requests.files import stream_range, write_atomic
+from dray.storage import ObjectStoreOptions, check_writable, objects
+from dray.storage.files import stream_range, write_atomic
 from tests.support.s3 import S3Server
 
 if TYPE_CHECKING:

@@ -33,8 +33,8 @@ from dray.job.opening import open_job
 from dray.job.settings import JobSettings
 from dray.job.timeline import Timeline
 from dray.requests import RowDefaults, source_of
-from dray.requests import files as files_module
 from dray.requests.output import OutputFormat, write_outputs
+from dray.storage import files as files_module
 from dray.store import JobLease, JobState, ShardLease, ShardState, Store, open_store, sqlite_file
 from dray.store import connection as connection_module
 from tests.support.command import write_requests

@@ -21,7 +21,7 @@ import obstore
 import pytest
 from obstore.store import S3Store
 
-from dray.requests.objects import _open
+from dray.storage.objects import _open
 from tests.support.s3_emulator import EmulatorProcess
 
 pytestmark = pytest.mark.integration

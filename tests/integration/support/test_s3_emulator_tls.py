@@ -95,8 +95,8 @@ def test_a_client_that_others_wrote_reads_it(server: EmulatorProcess) -> None:
 
 TRUSTED_BY_ENVIRONMENT = """
 import sys
-from dray.requests import ObjectStoreOptions
-from dray.requests.objects import head
+from dray.storage import ObjectStoreOptions
+from dray.storage.objects import head
 keys = dict(access_key_id="key", secret_access_key="secret")
 options = ObjectStoreOptions(endpoint=sys.argv[1], region="us-east-1", **keys)
 print(head("s3://bucket/model/weights.bin", options).size)

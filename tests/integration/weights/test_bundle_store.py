@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from dray.requests import ObjectStoreOptions
+from dray.storage import ObjectStoreOptions
 from dray.weights import bundle
 from tests.support.s3 import S3Server
 

@@ -18,7 +18,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from dray.errors import ConfigError, WeightsError
-from dray.requests import ObjectStoreOptions
+from dray.storage import ObjectStoreOptions
 from dray.weights import LocalModel, check_remote, filling, read_manifest, ready
 from dray.weights.cache import READY
 from dray.weights.checkpoint import INDEX
@@ -140,7 +140,7 @@ def test_a_bad_network_is_lived_with(
 
 KILLED = """
 import sys
-from dray.requests import ObjectStoreOptions
+from dray.storage import ObjectStoreOptions
 from dray.weights import LocalModel, read_manifest
 keys = dict(access_key_id="k", secret_access_key="s")
 options = ObjectStoreOptions(endpoint=sys.argv[1], region="r", allow_http=True, **keys)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from dray.errors import ConfigError, WeightsError
-from dray.requests import ObjectStoreOptions
+from dray.storage import ObjectStoreOptions
 from dray.weights import LocalModel, check_remote, read_manifest
 from dray.weights.checkpoint import INDEX
 from dray.weights.manifest import PUBLISHED, Manifest

@@ -66,7 +66,7 @@ ENGINES = f"""{GIVEN}
 from dataclasses import replace
 from dray.engine.protocol import EngineSpec
 from dray.engine.vllm_engine import VllmEngine
-from dray.requests import ObjectStoreOptions
+from dray.storage import ObjectStoreOptions
 from dray.requests.model import Kind, Request
 from dray.weights import read_manifest
 from dray.weights.loading.vllm_loader import load_stats

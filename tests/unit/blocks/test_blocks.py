@@ -14,7 +14,7 @@ from prefect.testing.standard_test_suites import BlockStandardTestSuite
 import blocks
 from blocks import ExistingRayCluster, LocalRayCluster, ModelSource, ObjectStoreCredentials, ResultStore
 from dray.cluster import ClusterSettings
-from dray.requests import ObjectStoreOptions
+from dray.storage import ObjectStoreOptions
 
 pytestmark = pytest.mark.unit
 

@@ -19,8 +19,9 @@ from dray.job.finalising import finalise_job
 from dray.job.opening import OpenJob, open_job
 from dray.job.settings import JobSettings
 from dray.job.timeline import Timeline
-from dray.requests import ObjectStoreOptions, RowDefaults, folders, source_of
-from dray.requests.folders import owner_of
+from dray.requests import RowDefaults, source_of
+from dray.storage import ObjectStoreOptions, folders
+from dray.storage.folders import owner_of
 from dray.store import StoredOutcome, open_store, reading
 from dray.store.connection import Tx
 from tests.support.command import write_requests

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dray.cli.app import _absolute_store, pairs
 from dray.errors import ConfigError
-from dray.requests.files import absolute
+from dray.storage.files import absolute
 
 pytestmark = pytest.mark.unit
 

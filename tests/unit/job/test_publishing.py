@@ -17,7 +17,7 @@ from dray.job.opening import open_job
 from dray.job.settings import JobSettings
 from dray.job.timeline import Timeline
 from dray.requests import source_of
-from dray.requests.folders import Owner, owner_of
+from dray.storage.folders import Owner, owner_of
 from dray.store import JobState, Store, open_store
 from dray.triggers import Point
 from tests.support.command import write_requests

@@ -16,10 +16,10 @@ from dray.engine.vllm_arguments import ENVIRONMENT
 from dray.errors import ConfigError, InputError
 from dray.job.settings import JobSettings
 from dray.requests import RowDefaults, cut, ingest, read_shard, source_of, write_outputs
-from dray.requests.addresses import refuse_metadata, without_secret
 from dray.requests.model import Outcome
-from dray.requests.objects import head
 from dray.requests.spool import decode
+from dray.storage.addresses import refuse_metadata, without_secret
+from dray.storage.objects import head
 
 pytestmark = pytest.mark.unit
 

@@ -14,8 +14,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from dray.errors import WeightsError
-from dray.requests import ObjectStoreOptions
-from dray.requests.objects import head, list_under
+from dray.storage import ObjectStoreOptions
+from dray.storage.objects import head, list_under
 from dray.weights import LocalModel, check_remote, read_manifest
 from dray.weights.places import CACHE_VARIABLE
 

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from dray.errors import WeightsError
-from dray.requests import ObjectStoreOptions
+from dray.storage import ObjectStoreOptions
 from dray.weights import LocalModel, Manifest, check_remote, read_manifest
 from dray.weights.loading.streamed import StreamedWeights
 from dray.weights.manifest import ModelFile

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.integration
 FILLER = """
 import sys
 from dataclasses import replace
-from dray.requests import ObjectStoreOptions
+from dray.storage import ObjectStoreOptions
 from dray.weights import LocalModel, read_manifest
 keys = dict(access_key_id="k", secret_access_key="s")
 options = ObjectStoreOptions(endpoint=sys.argv[1], region="r", allow_http=True, **keys)

@@ -27,18 +27,9 @@ from types import TracebackType
 from typing import Protocol
 
 from dray.errors import JobFailedError
-from dray.requests import objects
-from dray.requests.files import (
-    AtomicFile,
-    FileInfo,
-    clear,
-    clear_abandoned,
-    join,
-    local_path,
-    sync,
-    writing,
-)
-from dray.requests.objects import ObjectStoreOptions, is_object
+from dray.storage import objects
+from dray.storage.files import AtomicFile, FileInfo, clear, clear_abandoned, join, local_path, sync, writing
+from dray.storage.objects import ObjectStoreOptions, is_object
 from dray.triggers import Point, reach
 
 
@@ -183,7 +174,7 @@ def _draft(uri: str, name: str, stage: Stage | None, options: ObjectStoreOptions
     if not is_object(uri):
         return LocalDraft(uri, name, stage)
     if _is_s3(uri):
-        from dray.requests.s3_uploads import UploadDraft
+        from dray.storage.s3_uploads import UploadDraft
 
         return UploadDraft(uri, stage, options)
     return CopiedDraft(uri, name, stage, options)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from dray.requests.addresses import refuse_metadata
+from dray.storage.addresses import refuse_metadata
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client

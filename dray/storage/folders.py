@@ -20,10 +20,10 @@ from pathlib import Path
 import orjson
 
 from dray.errors import ConfigError, JobFailedError
-from dray.requests import objects
-from dray.requests.drafts import withdraw
-from dray.requests.files import exists, join, local_path, sync, writing
-from dray.requests.objects import ObjectStoreOptions, is_object
+from dray.storage import objects
+from dray.storage.drafts import withdraw
+from dray.storage.files import exists, join, local_path, sync, writing
+from dray.storage.objects import ObjectStoreOptions, is_object
 
 WORK = ".dray"
 """dray's own folder in every output folder."""

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dray.errors import InputError
-from dray.requests import files, streams
+from dray.storage import files, streams
 
 pytestmark = pytest.mark.unit
 

@@ -19,9 +19,9 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from dray.errors import JobFailedError
-from dray.requests.drafts import Stage, gone
-from dray.requests.files import FileInfo, join, writing
-from dray.requests.objects import ObjectStoreOptions, not_allowed, s3_client
+from dray.storage.drafts import Stage, gone
+from dray.storage.files import FileInfo, join, writing
+from dray.storage.objects import ObjectStoreOptions, not_allowed, s3_client
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client

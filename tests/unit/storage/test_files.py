@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from dray.errors import ConfigError, InputError
-from dray.requests import ObjectStoreOptions, check_writable, digest, expand
-from dray.requests.files import stream_range, write_atomic
+from dray.requests import digest, expand
+from dray.storage import ObjectStoreOptions, check_writable
+from dray.storage.files import stream_range, write_atomic
 
 pytestmark = pytest.mark.unit
 
@@ -111,7 +112,7 @@ def test_a_writable_folder_is_left_as_it_was(tmp_path: Path) -> None:
 def test_what_a_killed_check_left_is_removed_by_the_next(tmp_path: Path) -> None:
     code = (
         "import os, signal, sys\n"
-        "from dray.requests import check_writable\n"
+        "from dray.storage import check_writable\n"
         "os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)\n"
         "check_writable(sys.argv[1])\n"
     )

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from dray.errors import ConfigError, JobFailedError
-from dray.requests import folders
-from dray.requests.folders import Owner, give_up, owner_of, take
+from dray.storage import folders
+from dray.storage.folders import Owner, give_up, owner_of, take
 
 pytestmark = pytest.mark.unit
 

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import IO, cast
 
 from dray.errors import ConfigError, InputError, JobFailedError, Problem
-from dray.requests import objects, streams
-from dray.requests.objects import BLOCK_BYTES, ObjectStoreOptions, is_object
+from dray.storage import objects, streams
+from dray.storage.objects import BLOCK_BYTES, ObjectStoreOptions, is_object
 
 LINE_LIMIT_BYTES = 16 << 20
 """The longest line accepted, in bytes, unless the caller says otherwise."""

@@ -1,0 +1,8 @@
+"""Files by URI: on local disks and in object stores, behind the same few functions."""
+
+from __future__ import annotations
+
+from dray.storage.files import FileInfo, check_writable
+from dray.storage.objects import ObjectStoreOptions
+
+__all__ = ["FileInfo", "ObjectStoreOptions", "check_writable"]
