@@ -22,15 +22,15 @@ from dray.errors import (
     ReplicaLostError,
     StoreError,
 )
+from dray.failures.causes import Decision, Facts, decide
+from dray.failures.effects import OnPrefect
+from dray.failures.foreign import Sign
+from dray.failures.signs import facts_of
 from dray.job.attempt import Ended, How, Work, attempt
 from dray.job.driver import driver_name
 from dray.job.shard import ShardReceipt
 from dray.job.untaken import advised
 from dray.places import lane_of
-from dray.spot.causes import Decision, Facts, decide
-from dray.spot.effects import OnPrefect
-from dray.spot.foreign import Sign
-from dray.spot.signs import facts_of
 from dray.storage import ObjectStoreOptions
 from dray.store import JobLease, Shard, Store, open_store
 from tasks.retrying import RETRIES, Backoff, say_why, worth_retrying

@@ -10,7 +10,7 @@ from prefect import get_run_logger
 from dray.cluster import Node, ReplicaPool
 from dray.cluster.watching import NodeWatchers
 from dray.job.opening import OpenJob, reopen
-from dray.spot import Kind, Notice
+from dray.notices import Kind, Notice
 from dray.store import Notice as KeptNotice
 
 LEAD_SECONDS = 150.0

@@ -7,9 +7,9 @@ import math
 import time
 
 from dray.errors import FencedError, JobPausedError, StoreError, StoreFatalError
+from dray.failures.causes import STORE_PATIENCE
 from dray.job.attempt import SPOOL_AWAY
 from dray.job.untaken import ADVICE
-from dray.spot.causes import STORE_PATIENCE
 from dray.store import Store
 
 SHORT_PATIENCE = 2.0

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dray.errors import InterruptedShardError
+from dray.failures.causes import Decision
+from dray.failures.facts import Cause
 from dray.job.untaken import Untaken
-from dray.spot import Cause
-from dray.spot.causes import Decision
 
 RETRIES = 1_000_000
 """No limit of Prefect's: the budgets in the store say when a job has failed."""

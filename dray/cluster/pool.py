@@ -27,8 +27,8 @@ from dray.errors import (
     ReplicaLostError,
     StoreError,
 )
+from dray.notices.notice import SOON
 from dray.places import lane_of
-from dray.spot.notices import SOON
 
 SLOTS = 2
 """Shards at a time on a replica: the tail of one overlaps the head of the next."""

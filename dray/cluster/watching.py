@@ -13,9 +13,9 @@ from dray.cluster.base import NAMESPACE, Node
 from dray.cluster.connect import live_nodes
 from dray.cluster.handed_down import handed_down
 from dray.cluster.ray_private import draining
-from dray.spot.detecting import BaseUrls, detect_cloud, pod_sources
-from dray.spot.notices import Kind, Notice
-from dray.spot.watcher import Watcher
+from dray.notices.detecting import BaseUrls, detect_cloud, pod_sources
+from dray.notices.notice import Kind, Notice
+from dray.notices.watcher import Watcher
 
 _ASK_SECONDS = 1.0
 _TRIES = 10  # to find the cloud: its service may be slow, or busy, while engines start beside us
@@ -38,7 +38,7 @@ class NodeWatch:
         self._guard = threading.Lock()
         self._found: list[Notice] = []
         self._told = _Warnings()
-        logging.getLogger("dray.spot").addHandler(self._told)
+        logging.getLogger("dray.notices").addHandler(self._told)
         threading.Thread(target=self._start, name="dray-notices", daemon=True).start()
 
     def heard(self) -> Heard:

@@ -16,9 +16,9 @@ from dray.engine.admission import MAX_ADMITTED_BYTES, Held, sequence_limit, sequ
 from dray.engine.batches import BATCH_BYTES, bounded, cut, size_of
 from dray.engine.protocol import Engine, EngineInfo
 from dray.errors import EngineDeadError, ReplicaLeftError, RequestRefused
+from dray.failures.signs import out_of_memory
 from dray.requests.model import Outcome, Request
 from dray.requests.spool import decode
-from dray.spot.signs import out_of_memory
 from dray.triggers import Point, reach
 
 logger = logging.getLogger(__name__)

@@ -22,8 +22,8 @@ from typing import Any
 from dray.engine.loop import LoopStats, StepLoop
 from dray.engine.protocol import Engine, EngineInfo, EngineSpec
 from dray.errors import ConfigError, DrayError, EngineDeadError, EngineStartError
+from dray.failures.signs import out_of_memory
 from dray.requests.model import Outcome
-from dray.spot.signs import out_of_memory
 
 logger = logging.getLogger(__name__)
 

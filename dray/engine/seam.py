@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from dray.errors import CancelledError, ConfigError, DrayError, EngineDeadError, EngineError, ReplicaLostError
-from dray.spot.foreign import Sign, sign_of_class
-from dray.spot.signs import facts_of
+from dray.failures.foreign import Sign, sign_of_class
+from dray.failures.signs import facts_of
 
 
 @contextmanager
 def ray_errors(replica: str) -> Iterator[None]:
-    """Translate what Ray raises for a call to ``replica``, as ``spot/foreign.py`` reads it.
+    """Translate what Ray raises for a call to ``replica``, as ``failures/foreign.py`` reads it.
 
     An error raised by our own code in the actor comes back as itself. Messages name the replica and the kind
     of loss, nothing else: Ray's own quote log lines of the dead process.

@@ -15,6 +15,10 @@ from dray.cluster.pool import START_SECONDS
 from dray.codes import ErrorCode
 from dray.engine.client import ReplicaClient
 from dray.errors import EngineError, ExpiredError, JobPausedError, StoreError
+from dray.failures.causes import STORE_PATIENCE, Cause, Decision, Facts, decide
+from dray.failures.effects import OnPrefect, OnRequest, OnShard, Wait
+from dray.failures.foreign import Sign
+from dray.failures.signs import ErrorFacts, facts_of
 from dray.job import budgets
 from dray.job.shard import Fed, ShardReceipt, publish, run_shard
 from dray.job.splitting import parts_of
@@ -22,10 +26,6 @@ from dray.job.untaken import Untaken, advised
 from dray.places import place_of
 from dray.requests.model import Outcome
 from dray.requests.spool import decode, index_of, read_shard
-from dray.spot.causes import STORE_PATIENCE, Cause, Decision, Facts, decide
-from dray.spot.effects import OnPrefect, OnRequest, OnShard, Wait
-from dray.spot.foreign import Sign
-from dray.spot.signs import ErrorFacts, facts_of
 from dray.storage.objects import ObjectStoreOptions
 from dray.store import Charge, JobLease, ReplicaState, Shard, ShardLease, Standing, Store
 from dray.store.store import SHARD_TTL

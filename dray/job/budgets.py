@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from dray.failures.causes import Cause, Decision
+from dray.failures.effects import ALLOWANCES, Budget
 from dray.places import split_place
-from dray.spot.causes import Cause, Decision
-from dray.spot.effects import ALLOWANCES, Budget
 from dray.store import Charge, Store
 
 _OF_PLACE = frozenset({Budget.NODE, Budget.REPLICA})
 
 
 def spent(store: Store, job_id: str, place: str | None, *, event: str) -> dict[Budget, int]:
-    """What was charged before this event, as :class:`dray.spot.causes.Facts` has it.
+    """What was charged before this event, as :class:`dray.failures.causes.Facts` has it.
 
     ``place`` is that of the replica (see :mod:`dray.places`), None where its node is not known.
     """

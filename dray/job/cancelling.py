@@ -6,8 +6,8 @@ import logging
 import time
 
 from dray.errors import FencedError, StoreError
+from dray.failures.causes import STORE_PATIENCE
 from dray.job.opening import OpenJob, reopen
-from dray.spot.causes import STORE_PATIENCE
 
 CANCEL_SECONDS = STORE_PATIENCE
 """How long a cancel waits for a store that does not answer: as long as the job itself does."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dray.errors import StoreFatalError
+from dray.failures.causes import Cause
 from dray.job.attempt import refused
 from dray.job.driver import driver_name
 from dray.job.ingesting import open_shards
@@ -12,7 +13,6 @@ from dray.job.opening import OpenJob
 from dray.job.shard import publish
 from dray.requests.model import EXPIRED
 from dray.requests.spool import index_of, read_shard
-from dray.spot.causes import Cause
 from dray.store import JobState, Shard, ShardLease, ShardState, Store
 
 MESSAGE = "the job's completion window was over before this request was answered"

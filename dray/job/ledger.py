@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from dray.cluster.member import Member
 from dray.cluster.pool import Loss
 from dray.errors import DrayError, JobFailedError, StoreError
+from dray.failures.causes import Facts, decide
+from dray.failures.effects import SHRINK_STEPS, OnJob
+from dray.failures.facts import Cause
+from dray.failures.signs import facts_of
 from dray.job import budgets
 from dray.job.attempt import loss_event
 from dray.job.opening import OpenJob, reopen
 from dray.places import lane_of, place_of, split_place
-from dray.spot import Cause
-from dray.spot.causes import Facts, decide
-from dray.spot.effects import SHRINK_STEPS, OnJob
-from dray.spot.signs import facts_of
 from dray.store import ReplicaRow, ReplicaState
 
 _NODE_WENT = frozenset({Cause.SPOT, Cause.NODE_LOSS})

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from dray.errors import StoreTransientError, StoreUnreachableError
-from dray.spot.causes import STORE_PATIENCE, Cause, Decision
-from dray.spot.effects import OnPrefect
+from dray.failures.causes import STORE_PATIENCE, Cause, Decision
+from dray.failures.effects import OnPrefect
 
 ADVICE = (
     "look whether the database is up, and for what holds a lock there: on PostgreSQL a session in pg_locks "

@@ -20,6 +20,7 @@ from dray.engine.client import ReplicaClient
 from dray.engine.protocol import EngineSpec
 from dray.engine.replica import FLUSH_SECONDS, Replica
 from dray.errors import EngineDeadError, EngineError, JobFailedError, ReplicaLostError
+from dray.failures.effects import OnPrefect
 from dray.job import attempt as attempts
 from dray.job import opening, shard
 from dray.job.attempt import Ended, How, Work, attempt
@@ -31,7 +32,6 @@ from dray.job.opening import OpenJob, open_job
 from dray.job.settings import JobSettings
 from dray.job.timeline import Timeline
 from dray.requests import Outcome, RowDefaults, source_of
-from dray.spot.effects import OnPrefect
 from dray.store import ReplicaRow, ReplicaState, Shard, Store, open_store
 
 JOB = "job"

@@ -22,6 +22,7 @@ from dray.cluster.pool import SLOTS, Loss, replica_name
 from dray.engine.protocol import EngineSpec
 from dray.engine.replica import Replica
 from dray.errors import EngineDeadError, ReplicaLostError
+from dray.failures.effects import OnJob
 from dray.job.attempt import Ended, How, Work, attempt
 from dray.job.driver import driver_name
 from dray.job.ingesting import ingest_job, open_shards
@@ -30,7 +31,6 @@ from dray.job.opening import OpenJob, open_job
 from dray.job.settings import JobSettings
 from dray.places import lane_of
 from dray.requests.model import Kind, Outcome
-from dray.spot.effects import OnJob
 from dray.store import Counts, JobState, ReplicaRow, ReplicaState, Shard, Store, StoredOutcome, open_store
 
 Takes = Literal["memory", "engine", "node"]

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from dray.errors import EngineStartError, WeightsError
-from dray.spot.signs import out_of_memory
+from dray.failures.signs import out_of_memory
 
 _VARIABLE = "DRAY_LOAD_FAILURES"
 _NO_MEMORY = "memory did not suffice for the weights"

@@ -18,6 +18,7 @@ import pytest
 from dray.engine.protocol import EngineSpec
 from dray.engine.replica import Replica
 from dray.errors import InterruptedShardError, JobPausedError, StoreTransientError
+from dray.failures import rules
 from dray.job import attempt as attempts
 from dray.job import holding, untaken
 from dray.job.ingesting import ingest_job
@@ -25,7 +26,6 @@ from dray.job.opening import open_job
 from dray.job.settings import JobSettings
 from dray.job.shard import ShardReceipt
 from dray.requests import Kind, RowDefaults, source_of
-from dray.spot import rules
 from dray.store import ReplicaRow, ReplicaState, connection, open_store, sqlite_file
 from tasks.infer_shard import ShardWork, _backoffs, infer_shard
 from tasks.retrying import NO_WAIT_VARIABLE, Backoff

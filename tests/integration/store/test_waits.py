@@ -26,6 +26,7 @@ from dray.errors import (
     InterruptedShardError,
     JobPausedError,
 )
+from dray.failures.causes import STORE_PATIENCE
 from dray.job import attempt as attempts
 from dray.job import heeding, ingesting
 from dray.job.attempt import SPOOL_AWAY, Work, _placed
@@ -38,7 +39,6 @@ from dray.requests.readers import files_of, read_rows
 from dray.requests.sources import RowShape, SqlQuery
 from dray.requests.spool import read_shard
 from dray.requests.tables import query_rows
-from dray.spot.causes import STORE_PATIENCE
 from dray.store import JobState, ReplicaRow, ReplicaState, Store, clock, open_store
 from tasks import heeding as page
 from tasks.infer_shard import ShardWork, _backoffs, infer_shard

@@ -7,7 +7,7 @@ import pytest
 from dray.cluster import watching
 from dray.cluster.base import Node
 from dray.cluster.watching import Heard, NodeWatchers
-from dray.spot import Kind, Notice
+from dray.notices import Kind, Notice
 
 pytestmark = pytest.mark.unit
 

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from dray.engine import EngineInfo, EngineSpec, Replica
 from dray.engine.loop import LoopStats, StepLoop
 from dray.errors import ConfigError, EngineDeadError, ReplicaLeftError, RequestRefused
+from dray.failures.signs import facts_of
 from dray.requests.model import Kind, Outcome, Request
 from dray.requests.spool import encode
-from dray.spot import facts_of
 
 pytestmark = pytest.mark.unit
 

@@ -16,6 +16,9 @@ from dray.cluster.losses import NodeFacts
 from dray.engine.protocol import EngineSpec
 from dray.engine.replica import Replica
 from dray.errors import EngineDeadError, ReplicaLeftError, ReplicaLostError, StoreTransientError
+from dray.failures.causes import Decision
+from dray.failures.effects import OnPrefect
+from dray.failures.facts import Cause
 from dray.job import attempt as attempts
 from dray.job import holding
 from dray.job import shard as shards
@@ -26,8 +29,6 @@ from dray.job.settings import JobSettings
 from dray.job.shard import FEED_AHEAD, Rows, ShardReceipt
 from dray.requests import Kind, Outcome
 from dray.requests.spool import index_of
-from dray.spot import Cause, Decision
-from dray.spot.effects import OnPrefect
 from dray.store import ReplicaRow, ReplicaState, Shard, ShardState, Store, open_store
 
 pytestmark = pytest.mark.unit

@@ -10,10 +10,10 @@ import pytest
 
 from dray.cli import server, status
 from dray.cluster import connect, head, pool
+from dray.failures.causes import STORE_PATIENCE
 from dray.job import cancelling, heeding
 from dray.job.opening import DRIVER_TTL
 from dray.requests import pulse, tables
-from dray.spot.causes import STORE_PATIENCE
 from dray.store import connection, sqlite_file
 from dray.store.store import PATIENCE, SHARD_TTL
 from dray.weights import fetcher, peers, ready

@@ -10,10 +10,10 @@ from typing import get_args
 import pytest
 
 from dray.codes import STATUS, ErrorCode, JobCode
+from dray.failures.effects import OnRequest, OnShard
+from dray.failures.rules import RULES
 from dray.job.attempt import VERDICTS
 from dray.requests.lines import error_line
-from dray.spot.effects import OnRequest, OnShard
-from dray.spot.rules import RULES
 
 pytestmark = pytest.mark.unit
 

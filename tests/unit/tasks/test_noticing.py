@@ -13,7 +13,7 @@ import pytest
 
 from dray.cluster import Node
 from dray.errors import StoreTransientError
-from dray.spot import Kind, Notice
+from dray.notices import Kind, Notice
 from tasks import noticing
 from tasks.noticing import LEAD_SECONDS, Noticing
 

@@ -21,8 +21,9 @@ from dray.errors import (
     ReplicaLostError,
     StoreTransientError,
 )
+from dray.failures.causes import Decision, decide
+from dray.failures.facts import Cause, Facts
 from dray.job.attempt import Ended, How
-from dray.spot import Cause, Decision, Facts, decide
 from dray.store import open_store
 from tasks.infer import _stable
 from tasks.infer_shard import ShardWork, _backoffs, infer_shard

@@ -14,8 +14,8 @@ import pytest
 from dray import errors
 from dray.engine.seam import ray_errors
 from dray.errors import DrayError, StoreError, StoreFatalError, StoreTransientError
-from dray.spot.foreign import FOREIGN, NEVER, Sign, sign_of_class
-from dray.spot.signs import OURS, facts_of
+from dray.failures.foreign import FOREIGN, NEVER, Sign, sign_of_class
+from dray.failures.signs import OURS, facts_of
 
 pytestmark = pytest.mark.unit
 
@@ -60,7 +60,7 @@ def ray_exceptions() -> list[type[BaseException]]:
 def test_every_exception_of_ray_is_known() -> None:
     names = {f"{one.__module__}.{one.__qualname__}" for one in ray_exceptions()}
     known = {name for name in {*FOREIGN, *NEVER} if name.startswith("ray.")}
-    assert names - known == set(), "new in Ray: name them in dray/spot/foreign.py"
+    assert names - known == set(), "new in Ray: name them in dray/failures/foreign.py"
     assert known - names == set(), "gone from Ray"
     assert not set(FOREIGN) & set(NEVER)
 
@@ -133,7 +133,7 @@ def test_every_exception_of_vllm_is_known() -> None:
     names = vllm_exceptions()
     assert "vllm.exceptions.VLLMValidationError" in names  # the search finds something
     unknown = {name for name in names if name not in FOREIGN and not never(name)}
-    assert unknown == set(), "new in vLLM: name them in dray/spot/foreign.py"
+    assert unknown == set(), "new in vLLM: name them in dray/failures/foreign.py"
     assert {name for name in FOREIGN if name.startswith("vllm.")} - names == set(), "gone from vLLM"
     gone = {part for part in NEVER if part.startswith("vllm.") and not any(n.startswith(part) for n in names)}
     assert gone == set(), "gone from vLLM"

@@ -9,7 +9,7 @@ from typing import cast
 
 from dray import errors
 from dray.codes import STATUS, ErrorCode
-from dray.spot.foreign import Sign, sign_of_class
+from dray.failures.foreign import Sign, sign_of_class
 
 OURS: Mapping[type[BaseException], Sign] = {
     errors.DrayError: Sign.OTHER,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dray.spot.instants import instant, on_this_clock
+from dray.notices.instants import instant, on_this_clock
 
 pytestmark = pytest.mark.unit
 

@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 
 from dray.cluster import watching
-from dray.spot import BaseUrls, Host, Kind, Notice, Source, SourceError, Watcher, detect
-from dray.spot.asking import ask
-from dray.spot.aws import INTERRUPTION, REBALANCE, AwsSource, Imds
-from dray.spot.azure_events import AzureSource, event_id_of
-from dray.spot.gcp import MAINTENANCE, PREEMPTED, GcpSource
-from dray.spot.kube import ApiServer, NodeSource, PodSource
+from dray.notices import BaseUrls, Host, Kind, Notice, Source, SourceError, Watcher, detect
+from dray.notices.asking import ask
+from dray.notices.aws import INTERRUPTION, REBALANCE, AwsSource, Imds
+from dray.notices.azure_events import AzureSource, event_id_of
+from dray.notices.gcp import MAINTENANCE, PREEMPTED, GcpSource
+from dray.notices.kube import ApiServer, NodeSource, PodSource
 from tests.support.metadata_faces import ACCOUNT_TOKEN, NAMESPACE, NODE, POD, VM
 from tests.support.metadata_server import MetadataServer
 

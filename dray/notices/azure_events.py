@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from dray.spot.asking import LINK_LOCAL, TIMEOUT, Answer, ask, json_object
-from dray.spot.instants import instant, on_this_clock
-from dray.spot.notices import Kind, Notice, SourceError, plain
+from dray.notices.asking import LINK_LOCAL, TIMEOUT, Answer, ask, json_object
+from dray.notices.instants import instant, on_this_clock
+from dray.notices.notice import Kind, Notice, SourceError, plain
 
 EVENTS = "/metadata/scheduledevents?api-version=2020-07-01"
 COMPUTE = "/metadata/instance/compute?api-version=2021-02-01"

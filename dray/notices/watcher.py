@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Self
 
-from dray.spot.notices import Notice, Source, SourceError
+from dray.notices.notice import Notice, Source, SourceError
 
 logger = logging.getLogger(__name__)
 

@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dray.spot import gcp
-from dray.spot.asking import LINK_LOCAL, ask, json_object
-from dray.spot.aws import INSTANCE_ID, INTERRUPTION, LIFE_CYCLE, REBALANCE, AwsSource, Imds
-from dray.spot.azure_events import COMPUTE, HEADERS, AzureSource
-from dray.spot.gcp import GcpSource
-from dray.spot.kube import ACCOUNT, sources_in_pod
-from dray.spot.notices import Source, SourceError, plain
+from dray.notices import gcp
+from dray.notices.asking import LINK_LOCAL, ask, json_object
+from dray.notices.aws import INSTANCE_ID, INTERRUPTION, LIFE_CYCLE, REBALANCE, AwsSource, Imds
+from dray.notices.azure_events import COMPUTE, HEADERS, AzureSource
+from dray.notices.gcp import GcpSource
+from dray.notices.kube import ACCOUNT, sources_in_pod
+from dray.notices.notice import Source, SourceError, plain
 
 logger = logging.getLogger(__name__)
 

@@ -1,20 +1,17 @@
-"""The watcher's own promises, with sources that do as a test says; and SIGTERM."""
+"""The watcher's own promises, with sources that do as a test says."""
 
 from __future__ import annotations
 
-import os
 import random
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dray.spot import Kind, Notice, Source, SourceError, TermSource, Watcher
-from dray.spot.watcher import LONGEST_PAUSE, retry_pause
+from dray.notices import Kind, Notice, Source, SourceError, Watcher
+from dray.notices.watcher import LONGEST_PAUSE, retry_pause
 
 pytestmark = [pytest.mark.unit, pytest.mark.timeout(60)]
 
@@ -128,43 +125,3 @@ def test_a_watcher_that_never_started_can_be_stopped() -> None:
 def test_retries_wait_longer_but_never_long(pause: float, failures: int, seed: int) -> None:
     seconds = retry_pause(pause, failures, random.Random(seed))
     assert 0.25 <= seconds <= LONGEST_PAUSE
-
-
-# -- SIGTERM --------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def sigterm() -> Iterator[list[int]]:
-    """Whoever handled SIGTERM before."""
-    heard: list[int] = []
-    before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
-    yield heard
-    signal.signal(signal.SIGTERM, before)
-
-
-def test_sigterm_is_a_notice_and_reaches_who_had_it_before(sigterm: list[int]) -> None:
-    source = TermSource(lambda: 45.0, clock=lambda: 100.0)
-    assert source.install()
-    assert source.poll() == []
-    os.kill(os.getpid(), signal.SIGTERM)
-    os.kill(os.getpid(), signal.SIGTERM)
-    (found,) = source.poll()
-    assert (found.kind, found.action, found.deadline, found.seen_at) == (Kind.TERM, "SIGTERM", 145.0, 100.0)
-    assert sigterm == [signal.SIGTERM, signal.SIGTERM]
-
-
-def test_without_a_handler_before_the_process_lives_on(sigterm: list[int]) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    source = TermSource()
-    assert source.install()
-    with Watcher([source], lambda new: None) as watcher:
-        os.kill(os.getpid(), signal.SIGTERM)
-        until(lambda: len(watcher.in_force) == 1)
-
-
-def test_handlers_can_only_be_installed_in_the_main_thread(sigterm: list[int]) -> None:
-    outcome: list[bool] = []
-    thread = threading.Thread(target=lambda: outcome.append(TermSource().install()))
-    thread.start()
-    thread.join()
-    assert outcome == [False]

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dray.spot import Kind, Notice, SourceError
-from dray.spot.asking import Answer, json_object
-from dray.spot.aws import interruption, rebalance
-from dray.spot.azure_events import KINDS, event_id_of, scheduled
-from dray.spot.gcp import MAINTENANCE, PREEMPTED, noticed, value_of
-from dray.spot.kube import TAINTS, deletion, marks
-from dray.spot.notices import plain
+from dray.notices import Kind, Notice, SourceError
+from dray.notices.asking import Answer, json_object
+from dray.notices.aws import interruption, rebalance
+from dray.notices.azure_events import KINDS, event_id_of, scheduled
+from dray.notices.gcp import MAINTENANCE, PREEMPTED, noticed, value_of
+from dray.notices.kube import TAINTS, deletion, marks
+from dray.notices.notice import plain
 
 pytestmark = pytest.mark.unit
 

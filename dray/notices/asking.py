@@ -13,8 +13,8 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnec
 from typing import Any
 from urllib.parse import urlsplit
 
-from dray.spot.instants import instant
-from dray.spot.notices import SourceError
+from dray.notices.instants import instant
+from dray.notices.notice import SourceError
 
 LINK_LOCAL = "http://169.254.169.254"
 """Where AWS, GCP and Azure all answer. No name: a resolver may wait longer than a notice lasts."""

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from urllib.parse import quote
 
-from dray.spot.asking import TIMEOUT, Answer, ask, json_object
-from dray.spot.instants import instant, on_this_clock
-from dray.spot.notices import SOON, Kind, Notice, SourceError, plain
+from dray.notices.asking import TIMEOUT, Answer, ask, json_object
+from dray.notices.instants import instant, on_this_clock
+from dray.notices.notice import SOON, Kind, Notice, SourceError, plain
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 

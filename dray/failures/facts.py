@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from dray.spot.effects import Budget
+from dray.failures.effects import Budget
 
 NOTICE_SECONDS = 600.0
 """How long a notice explains losses, and how long before and after its deadline."""

@@ -1,4 +1,4 @@
-"""What follows from a loss: the first of :data:`dray.spot.rules.RULES` that fits decides.
+"""What follows from a loss: the first of :data:`dray.failures.rules.RULES` that fits decides.
 
 :func:`decide` is a pure function of an error and of what is known around it. Its caller carries the decision
 out, and counts the charges in the store, where they outlive the process.
@@ -10,10 +10,10 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from dray.spot.effects import ALLOWANCES, Budget, Effect, OnJob, OnPrefect, OnRequest, OnShard, OnSpent
-from dray.spot.facts import Cause, Facts
-from dray.spot.rules import RULES, STORE_PATIENCE, Rule
-from dray.spot.signs import ErrorFacts, facts_of
+from dray.failures.effects import ALLOWANCES, Budget, Effect, OnJob, OnPrefect, OnRequest, OnShard, OnSpent
+from dray.failures.facts import Cause, Facts
+from dray.failures.rules import RULES, STORE_PATIENCE, Rule
+from dray.failures.signs import ErrorFacts, facts_of
 
 __all__ = ["STORE_PATIENCE", "Cause", "Decision", "Facts", "decide", "is_spent"]
 

@@ -32,8 +32,8 @@ from dray.errors import (
     StoreUnreachableError,
     WeightsError,
 )
-from dray.spot.causes import Decision, decide
-from dray.spot.effects import (
+from dray.failures.causes import Decision, decide
+from dray.failures.effects import (
     ALLOWANCES,
     SHRINK_STEPS,
     Budget,
@@ -44,10 +44,10 @@ from dray.spot.effects import (
     OnShard,
     OnSpent,
 )
-from dray.spot.facts import NOTICE_SECONDS, Cause, Facts, in_force
-from dray.spot.foreign import Sign
-from dray.spot.rules import INTERRUPTIONS, RULES, SAME_PLACE, STORE_PATIENCE
-from dray.spot.signs import ErrorFacts, facts_of
+from dray.failures.facts import NOTICE_SECONDS, Cause, Facts, in_force
+from dray.failures.foreign import Sign
+from dray.failures.rules import INTERRUPTIONS, RULES, SAME_PLACE, STORE_PATIENCE
+from dray.failures.signs import ErrorFacts, facts_of
 from dray.store.seam import translate
 
 pytestmark = pytest.mark.unit

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
 
-from dray.spot.asking import LINK_LOCAL, TIMEOUT, Answer, ask
-from dray.spot.notices import SOON, Kind, Notice, SourceError, plain
+from dray.notices.asking import LINK_LOCAL, TIMEOUT, Answer, ask
+from dray.notices.notice import SOON, Kind, Notice, SourceError, plain
 
 PREEMPTED = "preempted"
 MAINTENANCE = "maintenance-event"

@@ -1,6 +1,6 @@
 """The tables of docs/interruptions.md are those of the code.
 
-``python -m tests.unit.spot.test_table_in_docs`` writes them anew.
+``python -m tests.unit.failures.test_table_in_docs`` writes them anew.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dray.spot.effects import ALLOWANCES
-from dray.spot.rules import RULES, Rule
+from dray.failures.effects import ALLOWANCES
+from dray.failures.rules import RULES, Rule
 from tests.benchmarks.results import Table, record
 
 pytestmark = pytest.mark.unit

@@ -1,6 +1,6 @@
 """The table of causes: what went wrong, and what follows for the request, the shard, the node and the job.
 
-:func:`dray.spot.causes.decide` takes the first of :data:`RULES` that fits an error and its circumstances.
+:func:`dray.failures.causes.decide` takes the first of :data:`RULES` that fits an error and its circumstances.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from dray.codes import ErrorCode
-from dray.requests.model import EXPIRED
-from dray.spot.effects import (
+from dray.failures.effects import (
     SHRINK_STEPS,
     Budget,
     Effect,
@@ -21,9 +20,10 @@ from dray.spot.effects import (
     OnShard,
     Wait,
 )
-from dray.spot.facts import Cause, Facts, in_force
-from dray.spot.foreign import Sign
-from dray.spot.signs import ErrorFacts
+from dray.failures.facts import Cause, Facts, in_force
+from dray.failures.foreign import Sign
+from dray.failures.signs import ErrorFacts
+from dray.requests.model import EXPIRED
 
 INTERRUPTIONS = 5
 """Interruptions in a row without one new row, after which a shard is cut in two and the loss charged."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from dray.spot.asking import LINK_LOCAL, TIMEOUT, Answer, ask, json_object
-from dray.spot.instants import instant, on_this_clock
-from dray.spot.notices import Kind, Notice, SourceError, plain
+from dray.notices.asking import LINK_LOCAL, TIMEOUT, Answer, ask, json_object
+from dray.notices.instants import instant, on_this_clock
+from dray.notices.notice import Kind, Notice, SourceError, plain
 
 INTERRUPTION = "/latest/meta-data/spot/instance-action"
 REBALANCE = "/latest/meta-data/events/recommendations/rebalance"
