@@ -15,9 +15,9 @@ from dray.cluster.agents import NodeAgents
 from dray.errors import DrayError
 from dray.job.opening import OpenJob
 from dray.weights import LocalModel
-from dray.weights.cache import evict
-from dray.weights.local import ModelProgress
-from dray.weights.wording import progress_line
+from dray.weights.node.cache import evict
+from dray.weights.node.local import ModelProgress
+from dray.weights.node.wording import progress_line
 
 LOOK_EVERY = 0.5  # seconds
 LINE_EVERY = 5.0

@@ -27,7 +27,7 @@ def publish(model: str, /, *, json: Json = False) -> int:
     model
         A directory, or the URI of one in an object store.
     """
-    from dray.weights.publish import publish as write
+    from dray.weights.source.publish import publish as write
 
     began = said = time.monotonic()
     done = 0
@@ -53,8 +53,8 @@ def publish(model: str, /, *, json: Json = False) -> int:
 @models.command(name="list")
 def list_(*, json: Json = False) -> int:
     """The models that this machine keeps, in memory and on disk, the one used last first."""
-    from dray.weights.cache import kept
-    from dray.weights.places import places
+    from dray.weights.node.cache import kept
+    from dray.weights.node.places import places
 
     found = [(place, model) for place in places() for model in kept(place)]
     if json:
@@ -79,8 +79,8 @@ def remove(keys: list[str] | None = None, /, *, json: Json = False) -> int:
     keys
         What `dray models list` shows first; all when left out.
     """
-    from dray.weights.cache import evict, kept
-    from dray.weights.places import places
+    from dray.weights.node.cache import evict, kept
+    from dray.weights.node.places import places
 
     removed: list[str] = []
     left: list[str] = []

@@ -17,10 +17,10 @@ from dray.cluster.connect import live_nodes
 from dray.cluster.handed_down import handed_down
 from dray.errors import DrayError, WeightsError
 from dray.storage.objects import ObjectStoreOptions
-from dray.weights.agent import Agent
-from dray.weights.local import ModelProgress
-from dray.weights.manifest import Manifest
-from dray.weights.peers import Peer
+from dray.weights.node.agent import Agent
+from dray.weights.node.local import ModelProgress
+from dray.weights.node.peers import Peer
+from dray.weights.source.manifest import Manifest
 
 IDLE_SECONDS = 600.0
 _PREFIX = "agent/"

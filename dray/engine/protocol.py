@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from dray.requests.model import Kind, Outcome, Request
 from dray.storage.objects import ObjectStoreOptions
-from dray.weights.manifest import Manifest
+from dray.weights.source.manifest import Manifest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

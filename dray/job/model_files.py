@@ -14,9 +14,9 @@ from typing import Any
 from dray.errors import ConfigError
 from dray.storage.objects import ObjectStoreOptions, is_object
 from dray.weights import Manifest, check_checkpoint, check_remote, read_manifest
-from dray.weights.checkpoint import refuse_incomplete
-from dray.weights.header import HEADER_LIMIT
-from dray.weights.hub import is_hub
+from dray.weights.source.checkpoint import refuse_incomplete
+from dray.weights.source.header import HEADER_LIMIT
+from dray.weights.source.hub import is_hub
 
 _SMALL_FILES = (
     "config.json",

@@ -14,7 +14,7 @@ from types import TracebackType
 
 from dray.errors import JobChangedError, StoreError, WeightsError
 from dray.job.opening import OpenJob, reopen
-from dray.weights.content import content_digests
+from dray.weights.source.content import content_digests
 
 WEIGHTS = "weights_blake3"
 """Where the job's ``info`` has the digest of each of its weight files."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dray.weights.checkpoint import check_checkpoint
-from dray.weights.header import Header, TensorInfo, parse_header, read_header
-from dray.weights.listing import check_remote, read_manifest
-from dray.weights.local import LocalModel
-from dray.weights.manifest import Manifest
+from dray.weights.node.local import LocalModel
+from dray.weights.source.checkpoint import check_checkpoint
+from dray.weights.source.header import Header, TensorInfo, parse_header, read_header
+from dray.weights.source.listing import check_remote, read_manifest
+from dray.weights.source.manifest import Manifest
 
 __all__ = [
     "Header",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dray.weights.publish import publish
+from dray.weights.source.publish import publish
 from tests.support.command import ROOT, Command, run_arguments
 from tests.support.raylets import Raylets
 from tests.support.s3_emulator import EmulatorProcess

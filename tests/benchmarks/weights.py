@@ -33,8 +33,8 @@ from typing import Any
 
 import orjson
 
-from dray.weights.cache import evict
-from dray.weights.places import CACHE_VARIABLE, HUGE_VARIABLE, Place
+from dray.weights.node.cache import evict
+from dray.weights.node.places import CACHE_VARIABLE, HUGE_VARIABLE, Place
 from tests.benchmarks import processes, results, workload
 from tests.benchmarks.processes import RunError
 from tests.benchmarks.results import Report, Table, Target, median, number, say, spread
@@ -271,7 +271,7 @@ def clear(memory: Path) -> None:
 
 def write_model(folder: Path, gigabytes: float, files: int) -> Path:
     """A Llama of about that size in bfloat16 with a tokenizer, and its published manifest."""
-    from dray.weights.publish import publish
+    from dray.weights.source.publish import publish
     from tests.support.checkpoints import Stored, _llama_shapes, write_shards
     from tests.support.tiny_model import write_tiny_model
 

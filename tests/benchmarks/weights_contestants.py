@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import orjson
 
 from dray.storage import ObjectStoreOptions
-from dray.weights.places import Place, prepare
+from dray.weights.node.places import Place, prepare
 from tests.benchmarks import workload
 
 BUCKET, PREFIX = "bucket", "models/m"

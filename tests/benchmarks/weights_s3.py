@@ -25,8 +25,8 @@ from typing import Any
 
 from dray.errors import ConfigError, WeightsError
 from dray.weights import LocalModel, read_manifest
-from dray.weights.manifest import Manifest
-from dray.weights.places import CACHE_VARIABLE
+from dray.weights.node.places import CACHE_VARIABLE
+from dray.weights.source.manifest import Manifest
 from tests.benchmarks import results, workload
 from tests.benchmarks.results import Report, Table, Target, median, number, say, spread
 from tests.benchmarks.weights import SMOKE_GIGABYTES, Bench, Contestant, Measure, clear, engine, rounds

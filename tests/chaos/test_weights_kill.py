@@ -21,10 +21,10 @@ import pytest
 from safetensors.numpy import save_file
 
 from dray.weights import LocalModel, Manifest, read_manifest
-from dray.weights.cache import READY, Shelf
-from dray.weights.chunks import ChunkPlan
-from dray.weights.places import CACHE_VARIABLE, Place
-from dray.weights.ready import ReadyMap
+from dray.weights.fetch.chunks import ChunkPlan
+from dray.weights.node.cache import READY, Shelf
+from dray.weights.node.places import CACHE_VARIABLE, Place
+from dray.weights.node.ready import ReadyMap
 from tests.support.command import MARK, ROOT
 from tests.support.s3_emulator import EmulatorProcess
 
@@ -42,8 +42,9 @@ import faulthandler, sys
 faulthandler.dump_traceback_later(40)  # it takes seconds
 from dataclasses import replace
 from dray.storage import ObjectStoreOptions
-from dray.weights import LocalModel, read_manifest, transfer
-from dray.weights.schedule import Limits
+from dray.weights import LocalModel, read_manifest
+from dray.weights.fetch import transfer
+from dray.weights.fetch.schedule import Limits
 transfer.Limits = lambda: Limits(largest_window={WINDOW})
 keys = dict(access_key_id="k", secret_access_key="s")
 options = ObjectStoreOptions(endpoint=sys.argv[1], region="r", allow_http=True, **keys)

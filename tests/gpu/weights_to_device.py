@@ -33,15 +33,15 @@ import numpy
 import torch
 
 try:
-    from dray.weights import header
     from dray.weights.loading import device, registration, staging
+    from dray.weights.source import header
 except ModuleNotFoundError:
     # The package around them imports what reads object stores; these need nothing of it.
     _package = ModuleType("dray.weights")
     _package.__path__ = [str(Path(__file__).parents[2] / "dray" / "weights")]
     sys.modules["dray.weights"] = _package
-    from dray.weights import header
     from dray.weights.loading import device, registration, staging
+    from dray.weights.source import header
 
 HEADROOM = 1 << 30
 PART = 64 << 20  # bytes that the file is written and compared by

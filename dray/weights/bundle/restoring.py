@@ -16,7 +16,7 @@ from dray.storage.files import local_path
 from dray.storage.objects import BLOCK_BYTES, ObjectStoreOptions, is_object
 from dray.weights.bundle import archive
 from dray.weights.bundle.environment import FOLDER_VARIABLE
-from dray.weights.ready import boot_id
+from dray.weights.node.ready import boot_id
 
 logger = logging.getLogger(__name__)
 

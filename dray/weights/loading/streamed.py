@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dray.errors import WeightsError
-from dray.weights.cache import DESCRIPTION, READY, Shelf
-from dray.weights.checkpoint import INDEX, compare, places_of
-from dray.weights.chunks import ChunkPlan
-from dray.weights.description import Description, read_description
-from dray.weights.header import BITS, Header, TensorInfo, parse_header
-from dray.weights.places import Place
-from dray.weights.ready import ReadyMap
+from dray.weights.fetch.chunks import ChunkPlan
+from dray.weights.node.cache import DESCRIPTION, READY, Shelf
+from dray.weights.node.description import Description, read_description
+from dray.weights.node.places import Place
+from dray.weights.node.ready import ReadyMap
+from dray.weights.source.checkpoint import INDEX, compare, places_of
+from dray.weights.source.header import BITS, Header, TensorInfo, parse_header
 
 if TYPE_CHECKING:
     import torch

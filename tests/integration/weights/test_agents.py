@@ -18,10 +18,10 @@ from safetensors.numpy import save_file
 from dray.cluster import ClusterInfo, open_cluster
 from dray.cluster.agents import NodeAgents
 from dray.weights import read_manifest
-from dray.weights.agent import Agent
-from dray.weights.local import ModelProgress
-from dray.weights.manifest import Manifest
-from dray.weights.publish import publish
+from dray.weights.node.agent import Agent
+from dray.weights.node.local import ModelProgress
+from dray.weights.source.manifest import Manifest
+from dray.weights.source.publish import publish
 from tests.support.raylets import Raylets
 from tests.support.s3_emulator import EmulatorProcess
 

@@ -17,10 +17,10 @@ import pytest
 from dray.errors import ConfigError, WeightsError
 from dray.storage import ObjectStoreOptions
 from dray.weights import LocalModel, check_remote, read_manifest
-from dray.weights.checkpoint import INDEX
-from dray.weights.manifest import PUBLISHED, Manifest
-from dray.weights.places import CACHE_VARIABLE
-from dray.weights.publish import publish
+from dray.weights.node.places import CACHE_VARIABLE
+from dray.weights.source.checkpoint import INDEX
+from dray.weights.source.manifest import PUBLISHED, Manifest
+from dray.weights.source.publish import publish
 from tests.support.checkpoints import sharded
 from tests.support.s3 import S3Server
 from tests.support.s3_emulator import EmulatorProcess

@@ -19,11 +19,11 @@ import pytest
 
 from dray.errors import WeightsError
 from dray.weights import LocalModel, read_manifest
-from dray.weights.description import Description, read_description
 from dray.weights.loading import streamed
 from dray.weights.loading.failures import ranks_heard
-from dray.weights.manifest import Manifest
-from dray.weights.places import CACHE_VARIABLE
+from dray.weights.node.description import Description, read_description
+from dray.weights.node.places import CACHE_VARIABLE
+from dray.weights.source.manifest import Manifest
 from tests.support.engines import write_lively_model
 from tests.support.s3_emulator import EmulatorProcess
 

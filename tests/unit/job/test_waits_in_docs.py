@@ -16,7 +16,8 @@ from dray.job.opening import DRIVER_TTL
 from dray.requests import pulse, tables
 from dray.store import connection, sqlite_file
 from dray.store.store import PATIENCE, SHARD_TTL
-from dray.weights import fetcher, peers, ready
+from dray.weights.fetch import fetcher
+from dray.weights.node import peers, ready
 from flows.parameters import EngineOptions
 from tasks import infer, stopping
 

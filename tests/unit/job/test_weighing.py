@@ -20,8 +20,8 @@ from dray.job.settings import JobSettings
 from dray.job.weighing import WEIGHTS, Weighing
 from dray.requests import Outcome
 from dray.store import JobState, Store, open_store
-from dray.weights import content
-from dray.weights.content import content_digests
+from dray.weights.source import content
+from dray.weights.source.content import content_digests
 from tasks.failing import note_failure
 
 pytestmark = pytest.mark.unit

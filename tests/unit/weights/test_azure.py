@@ -17,7 +17,7 @@ from dray.errors import WeightsError
 from dray.storage import ObjectStoreOptions
 from dray.storage.objects import head, list_under
 from dray.weights import LocalModel, check_remote, read_manifest
-from dray.weights.places import CACHE_VARIABLE
+from dray.weights.node.places import CACHE_VARIABLE
 
 pytestmark = pytest.mark.unit
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from dray.weights import transfer
-from dray.weights.checkpoint import INDEX
-from dray.weights.places import CACHE_VARIABLE
-from dray.weights.schedule import Limits
+from dray.weights.fetch import transfer
+from dray.weights.fetch.schedule import Limits
+from dray.weights.node.places import CACHE_VARIABLE
+from dray.weights.source.checkpoint import INDEX
 from tests.integration.weights.bad_inputs.support import (
     FIRST,
     SECOND,

@@ -22,9 +22,9 @@ import pytest
 from dray.errors import WeightsError
 from dray.storage import ObjectStoreOptions
 from dray.weights import LocalModel, Manifest, check_remote, read_manifest
+from dray.weights.fetch.schedule import Limits
 from dray.weights.loading.streamed import StreamedWeights
-from dray.weights.manifest import ModelFile
-from dray.weights.schedule import Limits
+from dray.weights.source.manifest import ModelFile
 from tests.support.s3_emulator import EmulatorProcess
 
 ROOT = Path(__file__).parents[4]

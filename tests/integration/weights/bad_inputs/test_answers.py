@@ -11,7 +11,7 @@ import pytest
 
 from dray.errors import WeightsError
 from dray.weights import LocalModel
-from dray.weights.chunks import ChunkPlan
+from dray.weights.fetch.chunks import ChunkPlan
 from dray.weights.loading.streamed import StreamedWeights
 from tests.integration.weights.bad_inputs.support import (
     Answer,

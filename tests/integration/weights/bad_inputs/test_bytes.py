@@ -12,11 +12,11 @@ import pytest
 
 from dray.errors import WeightsError
 from dray.weights import LocalModel, Manifest, read_manifest
-from dray.weights.chunks import ChunkPlan
-from dray.weights.manifest import PUBLISHED
-from dray.weights.origin import Address
-from dray.weights.publish import publish
-from dray.weights.schedule import Limits
+from dray.weights.fetch.chunks import ChunkPlan
+from dray.weights.fetch.origin import Address
+from dray.weights.fetch.schedule import Limits
+from dray.weights.source.manifest import PUBLISHED
+from dray.weights.source.publish import publish
 from tests.integration.weights.bad_inputs.support import (
     CHUNK,
     FIRST,

@@ -13,8 +13,8 @@ from safetensors.numpy import save_file
 
 from dray.errors import WeightsError
 from dray.weights import LocalModel, check_remote, read_manifest
-from dray.weights.checkpoint import INDEX
 from dray.weights.loading.streamed import StreamedWeights
+from dray.weights.source.checkpoint import INDEX
 from tests.integration.weights.bad_inputs.support import (
     FIRST,
     SECOND,

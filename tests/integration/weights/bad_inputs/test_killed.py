@@ -15,10 +15,10 @@ import pytest
 from safetensors import deserialize
 
 from dray.weights import LocalModel, Manifest
-from dray.weights.cache import READY
-from dray.weights.checkpoint import INDEX
 from dray.weights.loading.streamed import StreamedWeights
-from dray.weights.ready import ReadyMap
+from dray.weights.node.cache import READY
+from dray.weights.node.ready import ReadyMap
+from dray.weights.source.checkpoint import INDEX
 from tests.integration.weights.bad_inputs.support import (
     CHUNK,
     ROOT,

@@ -15,9 +15,9 @@ from safetensors.numpy import save_file
 
 from dray.errors import ConfigError, WeightsError
 from dray.weights import LocalModel, check_checkpoint, check_remote, read_manifest
-from dray.weights.cache import READY
-from dray.weights.checkpoint import INDEX
 from dray.weights.loading.streamed import StreamedWeights
+from dray.weights.node.cache import READY
+from dray.weights.source.checkpoint import INDEX
 from tests.integration.weights.bad_inputs.support import (
     FIRST,
     SECOND,

@@ -13,7 +13,7 @@ import pytest
 from dray.errors import WeightsError
 from dray.weights import LocalModel
 from dray.weights.loading.streamed import StreamedWeights
-from dray.weights.places import CACHE_VARIABLE
+from dray.weights.node.places import CACHE_VARIABLE
 from tests.integration.weights.bad_inputs.support import (
     SECOND,
     URI,

@@ -1,0 +1,70 @@
+"""Where the files of a model are read: addresses that a plain HTTP client can use."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass
+from urllib.parse import quote, unquote
+
+from dray.storage.objects import ObjectStoreOptions, forget_credentials, signed_url
+from dray.weights.source.hub import address as hub_address
+from dray.weights.source.hub import is_hub
+from dray.weights.source.manifest import Manifest, ModelFile
+
+SIGNED_SECONDS = 3600.0
+_RENEWED_AFTER = 900.0  # seconds; a signature dies with the session that made it, whatever it says itself
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """Where to ask, and with which headers. ``url`` may be signed, and is then a secret."""
+
+    url: str
+    headers: dict[str, str]
+
+
+class Origin:
+    """Signs addresses as they are needed, and again when they were refused."""
+
+    def __init__(self, manifest: Manifest, options: ObjectStoreOptions | None) -> None:
+        self._manifest = manifest
+        self._options = options
+        self._known: dict[str, tuple[Address, float]] = {}
+        self._renewed = float("-inf")  # when credentials were last asked for anew
+
+    def address(self, file: ModelFile, *, fresh: bool = False) -> Address:
+        """Where to read a file.
+
+        Raises:
+            OSError: it cannot be signed.
+        """
+        now = time.monotonic()
+        if fresh and now - self._renewed > 1.0:  # what was signed before then is not fresh
+            forget_credentials()
+            self._renewed = now
+        address, signed = self._known.get(file.name, (None, float("-inf")))
+        if address is None or now - signed > _RENEWED_AFTER or (fresh and signed < self._renewed):
+            address = self._of_hub(file) if is_hub(self._manifest.uri) else self._of_store(file)
+            self._known[file.name] = (address, now)
+        return address
+
+    def _of_hub(self, file: ModelFile) -> Address:
+        url, headers = hub_address(file)
+        return Address(url=url, headers=headers)
+
+    def _of_store(self, file: ModelFile) -> Address:
+        uri = f"{self._manifest.uri}/{file.name}"
+        url = signed_url(uri, self._options, seconds=SIGNED_SECONDS)
+        if url == uri:
+            url = quote(url, safe=":/?&=%+,;@~$!*'()#[]")
+        # A weak ETag never matches If-Match (RFC 9110, 13.1.1); the answer's own is compared in any case.
+        headers = {} if file.etag.startswith("W/") or not file.etag else {"If-Match": file.etag}
+        return Address(url=url, headers=headers)
+
+    def principal(self) -> str:
+        """Whose key signed last, as stores show it (its id alone); empty where nothing is signed."""
+        latest = max(self._known.values(), key=lambda known: known[1], default=None)
+        url = "" if latest is None else unquote(latest[0].url)
+        found = re.search(r"(?:X-Amz-Credential|X-Goog-Credential)=([^&/%]+)", url)
+        return found[1] if found else ""

@@ -1,0 +1,330 @@
+"""Models on this node: each state of a model is read once, by whoever comes first, and shared by all.
+
+::
+
+    ROOT/.lock           held for an instant by whoever attaches or evicts
+    ROOT/KEY.use         locked (shared) by every process that uses the model; its time is the last use
+    ROOT/KEY.fill        locked by the process that fills it, and by its fetch processes
+    ROOT/KEY.partial/    the files while they are filled, with .dray-ready, the map of what is there
+    ROOT/KEY/            the same folder once it is complete and sound
+    ROOT/KEY.engine/     what an engine is given: configuration, tokenizer, the weights' true headers
+    ROOT/KEY.gone-*/     one of these folders while it is removed; the next who looks goes on with that
+
+All locks are the kernel's: whoever dies lets go of them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from dray.errors import WeightsError
+from dray.storage.files import sync
+from dray.weights.node.description import read_description, write_description
+from dray.weights.node.places import Place, places, prepare, room, withdraw
+from dray.weights.source.manifest import Manifest
+
+_logger = logging.getLogger(__name__)
+
+READY = ".dray-ready"
+DESCRIPTION = ".dray-model.json"
+_LOCK = ".lock"
+_KEY = re.compile("[0-9a-f]{64}")
+_GONE = re.compile(r"[0-9a-f]{64}\.gone-[0-9a-f]+")
+_FOLDERS = ("", ".partial", ".engine", ".engine-new")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shelf:
+    """The paths of one model at one place."""
+
+    place: Place
+    key: str
+
+    @property
+    def whole(self) -> Path:
+        """The complete model."""
+        return self.place.root / self.key
+
+    @property
+    def partial(self) -> Path:
+        """The model while it is filled."""
+        return self.place.root / f"{self.key}.partial"
+
+    @property
+    def engine(self) -> Path:
+        """What an engine is given as the model's folder."""
+        return self.place.root / f"{self.key}.engine"
+
+    @property
+    def fill_lock(self) -> Path:
+        """Held by who fills the model."""
+        return self.place.root / f"{self.key}.fill"
+
+    @property
+    def use_lock(self) -> Path:
+        """Held, shared, by all who use the model."""
+        return self.place.root / f"{self.key}.use"
+
+    def file(self, name: str) -> Path:
+        """A file of the model, wherever it is by now."""
+        found = self.whole / name
+        return found if found.exists() else self.partial / name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """One model of a place. ``used`` is in seconds since 1970, ``size`` in bytes of memory or disk."""
+
+    key: str
+    uri: str
+    size: int
+    whole: bool
+    used: float
+    in_use: bool
+
+
+@contextmanager
+def attached(manifest: Manifest) -> Iterator[Shelf]:
+    """The model's shelf, in use as long as the block runs: it is not evicted meanwhile.
+
+    Where the model is already, there; else at the first place with room for it, after the models that were
+    not used for longest have made way.
+
+    Raises:
+        WeightsError: no place has room.
+    """
+    try:
+        shelf, use = _attach(manifest)
+    except FileNotFoundError:  # the last user of the place removed it at this moment
+        shelf, use = _attach(manifest)
+    try:
+        yield shelf
+    finally:
+        with suppress(OSError):
+            os.utime(use)
+        os.close(use)
+
+
+def kept(place: Place) -> list[Kept]:
+    """The models at a place, the one used last first."""
+    if not place.root.is_dir():
+        return []
+    with _locked(place.root):
+        found = _models(place)
+    return sorted(found, key=lambda model: -model.used)
+
+
+def evict(place: Place, keys: set[str] | None = None) -> list[str]:
+    """Remove the models that nobody uses, all or only these; returns the keys of the removed ones."""
+    gone = []
+    for model in kept(place):
+        if (keys is None or model.key in keys) and _remove(Shelf(place=place, key=model.key)):
+            gone.append(model.key)
+    withdraw(place)
+    if place.memory and not os.path.ismount(place.root):
+        _leave(place)
+    return gone
+
+
+def _leave(place: Place) -> None:
+    """Remove the folder where nothing else is in it: whoever waits for its lock makes it anew."""
+    with suppress(OSError), _locked(place.root):
+        if [path.name for path in place.root.iterdir()] == [_LOCK]:
+            (place.root / _LOCK).unlink()
+            place.root.rmdir()
+
+
+def _attach(manifest: Manifest) -> tuple[Shelf, int]:
+    options = _usable(places())
+    with _locked(options[0].root) as first:  # all processes of the node choose one after the other
+        shelf = _chosen(manifest, options)
+        with nullcontext() if shelf.place.root == first else _locked(shelf.place.root):
+            use = os.open(shelf.use_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(use, fcntl.LOCK_SH)
+                os.utime(use)
+                if not shelf.whole.is_dir():
+                    _begin(shelf, manifest)
+            except BaseException:
+                os.close(use)
+                raise
+    return shelf, use
+
+
+def _usable(options: list[Place]) -> list[Place]:
+    """Without the first ones that are not this user's: nothing there is to be trusted. The last one must be.
+
+    Raises:
+        WeightsError: it is not.
+    """
+    for number, place in enumerate(options[:-1]):
+        try:
+            prepare(place)
+        except WeightsError as error:
+            _logger.warning("%s; the model goes to %s", error, options[number + 1].root)
+        else:
+            return options[number:]
+    prepare(options[-1])
+    return options[-1:]
+
+
+def _begin(shelf: Shelf, manifest: Manifest) -> None:
+    """From now on everybody finds the model here, and counts with its bytes."""
+    shelf.partial.mkdir(exist_ok=True)
+    if not (shelf.partial / DESCRIPTION).exists():
+        write_description(shelf.partial / DESCRIPTION, manifest)
+
+
+def _chosen(manifest: Manifest, options: list[Place]) -> Shelf:
+    shelves = [Shelf(place=place, key=manifest.key) for place in options]
+    for shelf in shelves:
+        if shelf.whole.is_dir() or shelf.partial.is_dir():
+            return shelf
+    told = []
+    for shelf in shelves:
+        place = shelf.place
+        try:
+            prepare(place)
+        except WeightsError as error:
+            told.append(str(error))
+            continue
+        with nullcontext() if place is options[0] else _locked(place.root):
+            if _make_room(place, manifest.size):
+                return shelf
+            told.append(f"{max(0, _free(place)) / 1e9:.2f} GB are free in {place.root}")
+    raise WeightsError(
+        f"no room for model {manifest.uri} ({manifest.size / 1e9:.2f} GB): {', '.join(told)}; "
+        "set DRAY_MODEL_CACHE to a folder on a larger disk"
+    )
+
+
+def _make_room(place: Place, size: int) -> bool:
+    """Evict the models used longest ago until ``size`` bytes are free; none where that would not do."""
+    models = sorted((model for model in _models(place) if not model.in_use), key=lambda model: model.used)
+    if _free(place) + sum(model.size for model in models) < size:
+        return False
+    for model in models:
+        if _free(place) >= size:
+            break
+        _remove_locked(Shelf(place=place, key=model.key))
+    return _free(place) >= size
+
+
+def _free(place: Place) -> int:
+    """Bytes that nothing has taken, nor will: models that are being filled will take their whole size."""
+    filled = [
+        Shelf(place=place, key=model.key) for model in _models(place) if model.in_use and not model.whole
+    ]
+    return room(place) - sum(max(0, _size(shelf) - _allocated(shelf)) for shelf in filled)
+
+
+def _size(shelf: Shelf) -> int:
+    """Bytes of a model's files once they are there."""
+    with suppress(WeightsError):
+        return sum(file.size for file in read_description(shelf.file(DESCRIPTION)).files)
+    return 0
+
+
+def _models(place: Place) -> list[Kept]:
+    _sweep(place.root)
+    names = [path.name for path in place.root.iterdir() if not _GONE.fullmatch(path.name)]
+    keys = {key for name in names if _KEY.fullmatch(key := name.split(".")[0])}
+    return [_kept(Shelf(place=place, key=key)) for key in keys]
+
+
+def _kept(shelf: Shelf) -> Kept:
+    with suppress(FileNotFoundError):
+        used = shelf.use_lock.stat().st_mtime
+        return Kept(
+            key=shelf.key,
+            uri=_uri(shelf),
+            size=_allocated(shelf),
+            whole=shelf.whole.is_dir(),
+            used=used,
+            in_use=not _is_free(shelf),
+        )
+    return Kept(key=shelf.key, uri="", size=_allocated(shelf), whole=False, used=0.0, in_use=False)
+
+
+def _uri(shelf: Shelf) -> str:
+    try:
+        return read_description(shelf.file(DESCRIPTION)).uri
+    except WeightsError:
+        return ""
+
+
+def _allocated(shelf: Shelf) -> int:
+    folders = [shelf.place.root / f"{shelf.key}{suffix}" for suffix in _FOLDERS]
+    return sum(file.stat().st_blocks * 512 for f in folders if f.is_dir() for file in f.iterdir())
+
+
+def _is_free(shelf: Shelf) -> bool:
+    """Whether nobody uses the model now."""
+    descriptor = os.open(shelf.use_lock, os.O_RDWR)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def _remove(shelf: Shelf) -> bool:
+    with _locked(shelf.place.root):
+        if shelf.use_lock.exists() and not _is_free(shelf):
+            return False
+        _remove_locked(shelf)
+        return True
+
+
+def _remove_locked(shelf: Shelf) -> None:
+    """Under another name first: who is killed meanwhile leaves no part of it that looks like the whole."""
+    root = shelf.place.root
+    for suffix in _FOLDERS:
+        with suppress(FileNotFoundError):
+            (root / f"{shelf.key}{suffix}").rename(root / f"{shelf.key}.gone-{secrets.token_hex(8)}")
+    sync(root)
+    _sweep(root)
+    for file in (shelf.fill_lock, shelf.use_lock):
+        file.unlink(missing_ok=True)
+
+
+def _sweep(root: Path) -> None:
+    """Go on with removals that were begun, here or by somebody who was killed."""
+    for path in root.iterdir():
+        if _GONE.fullmatch(path.name):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+@contextmanager
+def _locked(root: Path) -> Iterator[Path]:
+    """Alone with the place; for an instant."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        with (root / _LOCK).open("w") as lock:
+            if _taken(lock, root / _LOCK):
+                yield root
+                return
+        time.sleep(0.005)
+    raise WeightsError(f"{root / _LOCK} is held for a minute; is a process stopped?")
+
+
+def _taken(lock: IO[str], path: Path) -> bool:
+    """Whether the lock is ours now, and still the one that others come to."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.path.samestat(os.fstat(lock.fileno()), path.stat())
+    except (BlockingIOError, FileNotFoundError):
+        return False

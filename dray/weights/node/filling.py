@@ -1,0 +1,151 @@
+"""What whoever fills a model does to its folders, from their first file to their final name."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from blake3 import blake3
+
+from dray.errors import WeightsError
+from dray.storage.files import sync
+from dray.weights.fetch.chunks import Chunk, ChunkPlan
+from dray.weights.node.cache import DESCRIPTION, Shelf
+from dray.weights.node.description import write_description
+from dray.weights.node.ready import ReadyMap, boot_id
+from dray.weights.source.checkpoint import check_checkpoint
+from dray.weights.source.header import HEADER_LIMIT
+from dray.weights.source.manifest import Manifest
+
+_PIECE = 8 << 20  # bytes that are hashed at once
+
+
+def lay_out(folder: Path, manifest: Manifest) -> None:
+    """All files in their sizes, as holes, and what the model is."""
+    for file in manifest.files:
+        descriptor = os.open(folder / file.name, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            if os.fstat(descriptor).st_size != file.size:
+                os.ftruncate(descriptor, file.size)
+        finally:
+            os.close(descriptor)
+    write_description(folder / DESCRIPTION, manifest)
+
+
+def distrust(ready: ReadyMap, plan: ChunkPlan, shelf: Shelf) -> None:
+    """After a restart of the machine, keep only the marks of chunks whose bytes are what the map says.
+
+    The engine's folder is made anew: nothing says what of it reached the disk.
+    """
+    if ready.boot == boot_id():
+        return
+    if shelf.engine.is_dir():
+        shutil.rmtree(shelf.engine)
+    for number, mark in enumerate(ready.noted):
+        chunk = plan.chunks[number]
+        path = shelf.partial / plan.manifest.files[chunk.file].name
+        if mark and _digest(path, chunk) != ready.digest(number):
+            ready.unmark(number)
+        ready.beat()
+
+
+def _digest(path: Path, chunk: Chunk) -> bytes:
+    with path.open("rb") as file:
+        file.seek(chunk.start)
+        return blake3(file.read(chunk.size)).digest()
+
+
+class EngineFolder:
+    """Makes the engine's folder as soon as all it takes is ready."""
+
+    def __init__(self, shelf: Shelf, plan: ChunkPlan, ready: ReadyMap) -> None:
+        self._shelf = shelf
+        self._plan = plan
+        self._ready = ready
+        self._small = [c.number for c in plan.chunks if not plan.manifest.files[c.file].is_weights]
+
+    def look(self, chunk: Chunk | None = None) -> None:
+        """Make it, if it can be made and is not there."""
+        if self._shelf.engine.is_dir() or not self._ready.ready(self._small):
+            return
+        lengths = {}
+        for number, file in enumerate(self._plan.manifest.files):
+            if file.is_weights:
+                length = self._header_bytes(number)
+                if length is None:
+                    return
+                lengths[file.name] = length
+        with _doubted(self._plan, self._ready):
+            check_checkpoint(self._shelf.partial)
+        _make_engine_folder(self._shelf, self._plan.manifest, lengths)
+
+    def _header_bytes(self, file: int) -> int | None:
+        """Length of a file's header with its count, None while not all of it is there."""
+        entry = self._plan.manifest.files[file]
+        if not self._ready.ready(self._plan.covering(file, 0, min(8, entry.size))):
+            return None
+        with (self._shelf.partial / entry.name).open("rb") as stream:
+            length = 8 + min(int.from_bytes(stream.read(8), "little"), HEADER_LIMIT)
+        length = min(length, entry.size)
+        return length if self._ready.ready(self._plan.covering(file, 0, length)) else None
+
+
+def _make_engine_folder(shelf: Shelf, manifest: Manifest, lengths: dict[str, int]) -> None:
+    fresh = shelf.engine.with_suffix(".engine-new")
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir()
+    for file in manifest.files:
+        source = shelf.partial / file.name
+        if file.is_weights:
+            with source.open("rb") as stream:
+                (fresh / file.name).write_bytes(stream.read(lengths[file.name]))
+        else:
+            shutil.copyfile(source, fresh / file.name)
+    fresh.rename(shelf.engine)
+
+
+def publish(shelf: Shelf, plan: ChunkPlan, ready: ReadyMap) -> None:
+    """Under its final name, once all is verified and a power cut could not take anything back."""
+    with _doubted(plan, ready):
+        check_checkpoint(shelf.partial)
+        for file in plan.manifest.files:
+            if not file.sha256 or file.digests:
+                continue
+            if _sha256(shelf.partial / file.name, ready.beat) != file.sha256:
+                shutil.rmtree(shelf.engine, ignore_errors=True)
+                raise WeightsError(
+                    f"{plan.manifest.uri}/{file.name}: its SHA-256 is not the one that the hub says"
+                )
+    for folder in (shelf.engine, shelf.partial):  # the engine's too: it is not made again for what is whole
+        for path in folder.iterdir():
+            sync(path)
+            ready.beat()
+        sync(folder)
+    shelf.partial.rename(shelf.whole)
+    sync(shelf.place.root)
+
+
+@contextmanager
+def _doubted(plan: ChunkPlan, ready: ReadyMap) -> Iterator[None]:
+    """Where what came is wrong, chunks without a checksum of their own are read again by who tries again."""
+    try:
+        yield
+    except WeightsError:
+        for chunk in plan.chunks:
+            if not plan.manifest.files[chunk.file].digests:
+                ready.unmark(chunk.number)
+        raise
+
+
+def _sha256(path: Path, beat: Callable[[], None]) -> str:
+    """The SHA-256 of a file in hexadecimal; ``beat`` is called for each piece."""
+    digest, piece = hashlib.sha256(), memoryview(bytearray(_PIECE))
+    with path.open("rb", buffering=0) as stream:
+        while count := stream.readinto(piece):
+            digest.update(piece[:count])
+            beat()
+    return digest.hexdigest()

@@ -1,0 +1,274 @@
+"""A model on this node, as one process sees it: usable at once, complete a little later."""
+
+from __future__ import annotations
+
+import fcntl
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from dray.errors import WeightsError
+from dray.storage.objects import ObjectStoreOptions
+from dray.weights.fetch.chunks import ChunkPlan
+from dray.weights.fetch.transfer import Outcome, Peers, Transfer
+from dray.weights.node.cache import READY, Shelf, attached
+from dray.weights.node.filling import EngineFolder, distrust, lay_out, publish
+from dray.weights.node.ready import STALL_SECONDS, ReadyMap
+from dray.weights.source.manifest import Manifest
+
+_STANDBY_SECONDS = 0.1  # between looks whether the one who fills is gone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelProgress:
+    """How far a node is with a model: bytes, and seconds since 1970 (``began``, ``moved``).
+
+    ``failure`` says why it cannot be had; ``from_peers`` is known once the fetch ended.
+    """
+
+    node: str
+    ready: int
+    size: int
+    root: str
+    memory: bool
+    began: float
+    moved: float
+    failure: str | None = None
+    from_peers: int | None = None
+
+
+class LocalModel:
+    """A model that this process uses, and fills when nobody else does.
+
+    Of all processes of the node that have one open, one fills it; when that one dies, the next goes on
+    where it stopped, whichever notices first. With ``patience`` (seconds) this process leaves that to others
+    for so long: to the node's agent, which knows other nodes.
+
+    Raises:
+        WeightsError: there is no room for it.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        options: ObjectStoreOptions | None = None,
+        *,
+        peers: Peers | None = None,
+        patience: float = 0.0,
+    ) -> None:
+        self.manifest = manifest
+        self.plan = ChunkPlan(manifest)
+        self.outcome: Outcome | None = None
+        self._options = options
+        self._peers = peers
+        self._patience = patience
+        self._stack = ExitStack()
+        self.shelf: Shelf = self._stack.enter_context(attached(manifest))
+        self._map: ReadyMap | None = None
+        self._generation: int | None = None  # of the map, when what the engine loads was given to it
+        self._transfer: Transfer | None = None
+        self._closed = threading.Event()
+        self._settled = threading.Event()  # who fills it now is known: a failure in the map is no older one
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._stand_by, name="dray-weights", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> LocalModel:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Use it no longer; a fetch of this process ends, with what is there."""
+        self._closed.set()
+        if self._transfer is not None:
+            self._transfer.stop()
+        self._thread.join()
+        if self._map is not None:
+            self._map.close()
+        self._stack.close()
+
+    @property
+    def ready(self) -> ReadyMap:
+        """What of it is there; waits until the one who fills has made the map."""
+        deadline = time.monotonic() + STALL_SECONDS
+        while (found := self._opened_map()) is None:
+            if self._error is not None:
+                raise self._error
+            if time.monotonic() > deadline:
+                raise WeightsError(f"model {self.manifest.uri}: nobody fills {self.shelf.partial}")
+            time.sleep(0.002)
+        return found
+
+    def _opened_map(self) -> ReadyMap | None:
+        """The map, once there is one."""
+        if self._map is None:
+            whole = self.shelf.whole.is_dir()
+            folder = self.shelf.whole if whole else self.shelf.partial
+            with suppress(FileNotFoundError):
+                self._map = ReadyMap(folder / READY, writable=False, published=whole)
+        return self._map
+
+    def marks(self) -> bytes:
+        """What is there, a byte a chunk; all zeros while nobody has begun."""
+        ready = self._opened_map()
+        return bytes(len(self.plan.chunks)) if ready is None else ready.marks
+
+    def progress(self) -> tuple[int, int]:
+        """Bytes that are there, and bytes in all."""
+        pairs = zip(self.plan.chunks, self.marks(), strict=True)
+        return sum(chunk.size for chunk, mark in pairs if mark), self.manifest.size
+
+    def span(self) -> tuple[float, float]:
+        """When the latest fetch began and when its latest chunk came (seconds since 1970); zeros before."""
+        ready = self._opened_map()
+        return (0.0, 0.0) if ready is None else ready.span
+
+    def failure(self) -> str | None:
+        """Why it cannot be had, as things are."""
+        if self._error is not None:
+            return str(self._error)
+        return self._map.failure if self._map is not None else None
+
+    def describe(self, node: str) -> ModelProgress:
+        """How far it is, for people; ``node`` is what this node is called."""
+        ready, size = self.progress()
+        began, moved = self.span()
+        outcome = self.outcome
+        return ModelProgress(
+            node=node,
+            ready=ready,
+            size=size,
+            root=str(self.shelf.place.root),
+            memory=self.shelf.place.memory,
+            began=began,
+            moved=moved,
+            failure=self.failure(),
+            from_peers=None if outcome is None else sum(b for s, b in outcome.bytes_from.items() if s),
+        )
+
+    def wait_engine(self, alive: Callable[[], None] = lambda: None) -> Path:
+        """The folder to give to an engine, once its small files and headers are there.
+
+        It holds configuration, tokenizer, index, and safetensors files cut off behind their headers: only
+        the load format ``dray`` can load from it, everything else refuses.
+
+        Raises:
+            WeightsError: the model cannot be had, or is damaged.
+        """
+        self._wait(self._engine_made, alive)
+        return self.shelf.engine
+
+    def wait_whole(self, alive: Callable[[], None] = lambda: None) -> Path:
+        """The folder of the complete model, once it is complete and sound.
+
+        Raises:
+            WeightsError: the model cannot be had, or is damaged; or parts of it were, which may have been
+                loaded since :meth:`wait_engine` returned, and were fetched anew.
+        """
+        self._wait(self.shelf.whole.is_dir, alive)
+        if self._generation is not None and self._generation != self.ready.generation:
+            raise WeightsError(
+                f"model {self.manifest.uri}: what was loaded of it was damaged, and fetched anew since"
+            )
+        return self.shelf.whole
+
+    def _engine_made(self) -> bool:
+        """Whether its folder is there, and none that is left of an earlier boot: what fills removes that."""
+        ready = self._opened_map()
+        if not (self.shelf.whole.is_dir() or (ready is not None and ready.believed)):
+            return False
+        if ready is not None:
+            self._generation = ready.generation
+        # Last: it is removed before its map is believed, and before chunks are unmarked.
+        return self.shelf.engine.is_dir()
+
+    def _wait(self, done: Callable[[], bool], alive: Callable[[], None]) -> None:
+        moved, signs = time.monotonic(), (-1, 0)
+        while not done():
+            alive()
+            if not self._settled.wait(0.005):
+                continue
+            if self._error is not None:
+                raise self._error
+            ready = self.ready
+            if ready.failure is not None:
+                raise WeightsError(ready.failure)
+            if (found := ready.signs) != signs:
+                moved, signs = time.monotonic(), found
+            if time.monotonic() - moved > STALL_SECONDS:
+                raise WeightsError(f"model {self.manifest.uri}: nothing arrived for {STALL_SECONDS:.0f} s")
+            time.sleep(0.005)
+
+    # -- filling ----------------------------------------------------------------------------
+
+    def _stand_by(self) -> None:
+        """Fill it, or wait until it is whole, ready to take over."""
+        try:
+            self._stand_by_until_settled()
+        except Exception as error:  # noqa: BLE001  thread edge: raised where the model is waited for
+            self._error = WeightsError(f"model {self.manifest.uri}: {type(error).__name__}: {error}")
+        finally:
+            self._settled.set()
+
+    def _stand_by_until_settled(self) -> None:
+        others, free_since = False, time.monotonic()
+        while not self._closed.is_set() and not self.shelf.whole.is_dir():
+            with self.shelf.fill_lock.open("w") as lock:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    others, free_since = True, time.monotonic()
+                    self._settled.set()
+                else:
+                    if self.shelf.whole.is_dir() or (others and self._failed()):
+                        return
+                    if time.monotonic() - free_since >= self._patience:
+                        self._fill(lock.fileno())
+                        return
+            self._closed.wait(_STANDBY_SECONDS)
+
+    def _failed(self) -> bool:
+        """Whether those who filled it gave up: it would fail again. What asks anew tries anew."""
+        return self.shelf.file(READY).exists() and self.ready.failure is not None
+
+    def _fill(self, lock: int) -> None:
+        ready: ReadyMap | None = None
+        try:
+            lay_out(self.shelf.partial, self.manifest)
+            ready = ReadyMap.made(self.shelf.partial / READY, len(self.plan.chunks))
+            self._fill_map(ready, lock)
+        except Exception as error:  # noqa: BLE001  thread edge: told to all who wait, by the map
+            reason = str(error) if isinstance(error, WeightsError) else f"{type(error).__name__}: {error}"
+            self._error = WeightsError(reason)
+            if ready is not None:
+                ready.fail(reason)
+        finally:
+            if ready is not None:
+                ready.close()
+
+    def _fill_map(self, ready: ReadyMap, lock: int) -> None:
+        ready.forget()  # what it says of failures from now on is of this try
+        distrust(ready, self.plan, self.shelf)
+        ready.begin()
+        self._settled.set()
+        engine = EngineFolder(self.shelf, self.plan, ready)
+        engine.look()
+        self._transfer = Transfer(
+            self.plan,
+            self.shelf.partial,
+            ready,
+            options=self._options,
+            peers=self._peers,
+            inherit=(lock,),
+        )
+        if self._closed.is_set():
+            return
+        self.outcome = self._transfer.run(engine.look)
+        if self.outcome is not None:
+            publish(self.shelf, self.plan, ready)
+            ready.finish()

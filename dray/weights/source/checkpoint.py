@@ -1,0 +1,113 @@
+"""A model's weights as a whole: every file sound, and the index true."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from dray.errors import ConfigError, WeightsError
+from dray.weights.source.header import Header, read_header
+
+INDEX = "model.safetensors.index.json"
+_PICKLES = (".bin", ".pt", ".pth", ".ckpt")
+
+
+def refuse_incomplete(model: str, names: Collection[str], *, weights: bool = True) -> None:
+    """What a model's folder must hold, wherever it is: a config and, unless told otherwise, safetensors.
+
+    Raises:
+        ConfigError: says what is missing, or that there are only pickles.
+    """
+    if "config.json" not in names:
+        raise ConfigError(f"model {model}: no config.json in it; is this the model's folder?")
+    if not weights or any(name.endswith(".safetensors") for name in names):
+        return
+    pickles = sorted(name for name in names if name.endswith(_PICKLES))
+    if pickles:
+        raise ConfigError(
+            f"model {model}: its weights are pickle files ({pickles[0]}), which can run code when loaded; "
+            "convert them to safetensors"
+        )
+    raise ConfigError(f"model {model}: no *.safetensors file in it")
+
+
+def check_checkpoint(folder: Path) -> dict[str, Header]:
+    """The headers of the safetensors files that make up the checkpoint, by file name.
+
+    With an index those are the files it names, each holding exactly the tensors it says; files that it does
+    not name are left alone (some repositories carry a second copy). Without one, all files of the folder.
+
+    Raises:
+        WeightsError: a file is missing or damaged, or the index is not true; names file and tensor.
+    """
+    index = folder / INDEX
+    places = places_of(index.read_bytes(), str(index)) if index.is_file() else None
+    names = sorted(set(places.values())) if places is not None else _files(folder)
+    headers = {name: _header(folder / name, places is not None) for name in names}
+    compare(str(folder), places, headers)
+    return headers
+
+
+def places_of(index: bytes, name: str) -> dict[str, str]:
+    """Tensor name to file name, as the index says.
+
+    Raises:
+        WeightsError: it is no index, or points outside the model's folder. ``name`` is what it is called.
+    """
+    try:
+        places = json.loads(index)["weight_map"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise WeightsError(f"{name}: no valid index: weight_map is missing") from None
+    if not isinstance(places, dict) or not all(isinstance(file, str) for file in places.values()):
+        raise WeightsError(f"{name}: weight_map does not say a file for each tensor")
+    for tensor, file in places.items():
+        if Path(file).name != file or not file.endswith(".safetensors"):
+            raise WeightsError(
+                f"{name}: tensor {tensor!r}: {file!r} is not a safetensors file of this folder"
+            )
+    return places
+
+
+def compare(folder: str, places: Mapping[str, str] | None, headers: Mapping[str, Header]) -> None:
+    """The index against the headers; without an index (None), that no tensor is in two files.
+
+    Raises:
+        WeightsError: names file and tensor.
+    """
+    if places is None:
+        _refuse_doubles(folder, headers)
+        return
+    held = {(tensor.name, file) for file, header in headers.items() for tensor in header.tensors}
+    said = set(places.items())
+    for tensor, file in sorted(said - held):
+        missing = "" if file in headers else ", which is missing"
+        raise WeightsError(f"{folder}/{INDEX}: tensor {tensor!r} is not in {file}{missing}")
+    for tensor, file in sorted(held - said):
+        raise WeightsError(f"{folder}/{file}: tensor {tensor!r} is not in {INDEX}, or elsewhere in it")
+
+
+def _files(folder: Path) -> list[str]:
+    return sorted(file.name for file in folder.glob("*.safetensors"))
+
+
+def _header(file: Path, indexed: bool) -> Header:
+    try:
+        return read_header(file)
+    except FileNotFoundError:
+        reason = f"missing, though {INDEX} names it" if indexed else "missing"
+        raise WeightsError(f"{file}: {reason}") from None
+    except OSError as error:
+        raise WeightsError(f"{file}: cannot be read: {error.strerror}") from None
+
+
+def _refuse_doubles(folder: str, headers: Mapping[str, Header]) -> None:
+    seen: dict[str, str] = {}
+    for file, header in headers.items():
+        for tensor in header.tensors:
+            if tensor.name in seen:
+                raise WeightsError(
+                    f"{folder}: tensor {tensor.name!r} is in {seen[tensor.name]} and in {file}, "
+                    f"and there is no {INDEX} to say which one counts"
+                )
+            seen[tensor.name] = file

@@ -1,0 +1,186 @@
+"""A hub that redirects, that is busy for a moment, and one that is none."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from dray.errors import ConfigError, WeightsError
+from dray.weights import LocalModel
+from dray.weights.node.places import CACHE_VARIABLE
+from dray.weights.source import hub
+from dray.weights.source.manifest import Manifest, ModelFile
+
+pytestmark = pytest.mark.unit
+
+TOKEN = "hub-token"
+HEADER = json.dumps({"w": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}}).encode()
+FILES = {"config.json": b"{}", "model.safetensors": len(HEADER).to_bytes(8, "little") + HEADER + b"abcd"}
+INFO = {"sha": "c0ffee", "siblings": [{"rfilename": name, "size": len(data)} for name, data in FILES.items()]}
+
+
+class Web:
+    """A web server that answers by path: bytes, a redirect (text), or a status. It notes what it was sent."""
+
+    def __init__(self) -> None:
+        self.pages: dict[str, bytes | str | int] = {}
+        self.tokens: list[tuple[str, str | None]] = []
+        self.asked: Counter[str] = Counter()
+        self.busy: Callable[[str], int | None] = lambda path: None
+        web = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                web.answer(self)
+
+            do_HEAD = do_GET  # noqa: N815  the base class's name
+
+            def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.port = self._server.server_address[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def answer(self, request: BaseHTTPRequestHandler) -> None:
+        path = request.path.partition("?")[0]
+        self.asked[path] += 1
+        self.tokens.append((path, request.headers.get("Authorization")))
+        page = self.busy(path) or self.pages.get(path, 404)
+        body = page if isinstance(page, bytes) else b""
+        span = request.headers.get("Range")
+        if body and span:
+            first, _, last = span.removeprefix("bytes=").partition("-")
+            part = body[int(first) : int(last) + 1]
+            request.send_response(206)
+            request.send_header("Content-Range", f"bytes {first}-{int(first) + len(part) - 1}/{len(body)}")
+            body = part
+        elif isinstance(page, str):
+            request.send_response(307)
+            request.send_header("Location", page)
+        else:
+            request.send_response(page if isinstance(page, int) else 200)
+        request.send_header("Content-Length", str(len(body)))
+        request.end_headers()
+        if request.command == "GET":
+            request.wfile.write(body)
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def webs() -> Iterator[list[Web]]:
+    with ExitStack() as stack:
+        made = [Web(), Web()]
+        for web in made:
+            stack.callback(web.stop)
+        yield made
+
+
+@pytest.fixture
+def web(webs: list[Web], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Web:
+    """The hub, with a repository."""
+    monkeypatch.setenv("HF_ENDPOINT", webs[0].url)
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
+    webs[0].pages["/api/models/org/m/revision/main"] = json.dumps(INFO).encode()
+    webs[0].pages |= {f"/org/m/resolve/c0ffee/{name}": data for name, data in FILES.items()}
+    return webs[0]
+
+
+def _manifest(repository: hub.Repository) -> Manifest:
+    return hub.with_files(repository, list(repository.files))
+
+
+def test_a_repository_that_was_renamed_is_found(web: Web) -> None:
+    web.pages["/api/models/org/old/revision/main"] = "/api/models/org/m/revision/main?blobs=true"
+    for name in FILES:
+        web.pages[f"/org/old/resolve/c0ffee/{name}"] = f"/org/m/resolve/c0ffee/{name}"
+    found = hub.look("hf://org/old")
+    assert found.uri == "hf://org/old@c0ffee"
+    assert {name: hub.read(file, 0, file.size) for name, file in found.files.items()} == FILES
+    assert {token for _, token in web.tokens} == {f"Bearer {TOKEN}"}
+    with LocalModel(_manifest(found)) as model:
+        folder = model.wait_whole()
+        assert {name: (folder / name).read_bytes() for name in FILES} == FILES
+
+
+def test_the_token_stays_at_the_hub(web: Web, webs: list[Web]) -> None:
+    other = webs[1]
+    api, file = "/api/models/org/m/revision/main", "/org/m/resolve/c0ffee/config.json"
+    other.pages = {"/moved": web.pages[api], "/stored": b"{}"}
+    web.pages |= {api: f"{other.url}/moved", file: f"{other.url}/stored"}
+    found = hub.look("hf://org/m")
+    assert hub.address(found.files["config.json"]) == (f"{other.url}/stored", {})
+    assert hub.read(found.files["config.json"], 0, 2) == b"{}"
+    assert set(other.tokens) == {("/moved", None), ("/stored", None)}
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (b"<html>Sign in to the network</html>", "is no hub"),
+        (b"\xff\xfe", "is no hub"),
+        (b"[]", "is no hub"),
+        (b'{"sha": "c0ffee"}', "is no hub"),
+        (b'{"sha": "c0ffee", "siblings": [{"rfilename": "config.json", "size": null}]}', "is no hub"),
+        (b"[" * 100_000, "is no hub"),
+        ("/api/models/org/m/revision/main", "redirected again and again"),
+        ("file:///etc/hostname", "does not answer: .* redirected to file:"),
+        ("http://169.254.169.254/latest", "metadata service"),
+        (503, "does not answer: .*HTTP 503"),
+        (403, "not for us to read"),
+        (404, "no such repository"),
+    ],
+)
+def test_what_is_no_answer_of_a_hub_is_refused(web: Web, answer: bytes | str | int, says: str) -> None:
+    web.pages["/api/models/org/m/revision/main"] = answer
+    with pytest.raises(ConfigError, match=says):
+        hub.look("hf://org/m")
+
+
+def test_a_hub_that_is_busy_when_it_is_looked_at_is_asked_again(web: Web) -> None:
+    web.busy = lambda path: 429 if web.asked[path] <= 3 else None
+    assert set(hub.look("hf://org/m").files) == set(FILES)
+
+
+@pytest.mark.parametrize("status", [429, 500, 503, 418])
+def test_a_hub_that_is_away_for_a_moment_is_lived_with(web: Web, status: int) -> None:
+    """Each of its first addresses is refused four times."""
+    manifest = _manifest(hub.look("hf://org/m"))
+    web.busy = lambda path: status if web.asked[path] <= 4 else None
+    with LocalModel(manifest) as model:
+        folder = model.wait_whole()
+        assert {name: (folder / name).read_bytes() for name in FILES} == FILES
+    assert model.outcome is not None
+    assert set(model.outcome.faults) == {"network" if status == 418 else "busy"}
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "says"), [(403, 2, "not allowed: .*HF_TOKEN"), (404, 1, "no such object: hf://")]
+)
+def test_a_file_that_is_refused_fails_at_once(web: Web, status: int, kind: int, says: str) -> None:
+    manifest = _manifest(hub.look("hf://org/m"))
+    place = "/org/m/resolve/c0ffee/model.safetensors"
+    web.pages[place] = status
+    with LocalModel(manifest) as model, pytest.raises(WeightsError, match=says):
+        model.wait_whole()
+    assert web.asked[place] == kind
+
+
+def test_a_file_that_moves_between_two_looks_is_not_taken_for_its_redirect(web: Web) -> None:
+    file = ModelFile(name="config.json", size=2, etag="", url=f"{web.url}/moving")
+    web.pages["/moving"] = b"{}"
+    web.busy = lambda path: 302 if web.asked[path] > 1 else None
+    with pytest.raises(OSError, match="elsewhere by now"):
+        hub.read(file, 0, 2)
