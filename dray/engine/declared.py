@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from dray.engine.vllm_arguments import SERVING_OPTIONS
+from dray.engine.vllm_adapter.arguments import SERVING_OPTIONS
 from dray.errors import ConfigError
 
 _MODULE, _CLASS = "vllm.engine.arg_utils", "EngineArgs"

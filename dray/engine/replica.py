@@ -185,7 +185,7 @@ def build_engine(spec: EngineSpec) -> Engine:
 
         return SimulatedEngine(spec)
     if spec.name == "vllm":
-        from dray.engine.vllm_engine import VllmEngine
+        from dray.engine.vllm_adapter.engine import VllmEngine
 
         return VllmEngine(spec)
     raise ConfigError(f"unknown engine {spec.name!r}; dray has 'vllm' and 'simulated'")

@@ -55,7 +55,7 @@ class Work:
 def engine_arguments(work: Work) -> dict[str, Any]:
     """What dray would give to vLLM for this model."""
     from dray.engine.model_folder import EngineModel
-    from dray.engine.vllm_arguments import engine_arguments as filled_in
+    from dray.engine.vllm_adapter.arguments import engine_arguments as filled_in
 
     with EngineModel(_spec(work)) as model:
         return {"arguments": filled_in(_spec(work), model.arguments(), cpu=True)}
@@ -172,7 +172,7 @@ def _answers(folder: Path) -> list[dict[str, Any]]:
 
 
 def _llm(work: Work, changes: dict[str, Any]) -> dict[str, Any]:
-    from dray.engine.vllm_arguments import prepare_environment
+    from dray.engine.vllm_adapter.arguments import prepare_environment
 
     prepare_environment(_spec(work))
     from vllm import LLM, SamplingParams

@@ -428,7 +428,7 @@ def _vllm(
 ) -> dict[str, Any]:
     """Build an engine and ask it one thing; ``ready`` is printed in between."""
     from dray.engine.protocol import EngineSpec
-    from dray.engine.vllm_engine import VllmEngine
+    from dray.engine.vllm_adapter.engine import VllmEngine
     from dray.requests.model import Kind, Request
 
     fixed = {"enforce_eager": True, "max_model_len": 256, "max_num_seqs": 8, "dtype": "bfloat16"}

@@ -24,7 +24,7 @@ ABOVE = {  # folder -> what it must not import
 }
 ENGINE_LIBRARIES = {"torch", "vllm", "transformers"}
 SCRIPTS = {"__main__.py", "env.py"}  # run as they are read: the second one by Alembic, inside its own context
-INSIDE_THE_ACTOR = "vllm_*.py"  # modules of dray/engine that only a replica's process loads
+INSIDE_THE_ACTOR = ROOT / "dray/engine/vllm_adapter"  # what only a replica's process loads
 ENGINE_PLACES = ("engine", "weights/loading")  # what may name those libraries at all
 FIXED_NAMES = {"requests"}  # dray/requests is named by the design; it is never on the path by itself
 
@@ -110,8 +110,7 @@ def test_only_the_engine_imports_engine_libraries() -> None:
 
 
 def loaded_by_the_driver(file: Path) -> bool:
-    inside = file.parent == ROOT / "dray" / "engine" and file.match(INSIDE_THE_ACTOR)
-    return not inside and file.name not in SCRIPTS
+    return not file.is_relative_to(INSIDE_THE_ACTOR) and file.name not in SCRIPTS
 
 
 def test_no_module_of_the_driver_loads_an_engine() -> None:

@@ -244,7 +244,7 @@ def test_template_kwargs_reach_the_template(generation: Runner) -> None:
 
 def test_template_and_parsers_come_from_the_engine_arguments(lively_model: Path) -> None:
     """Read from a file; parsers by name."""
-    from dray.engine.vllm_serving import _template_options
+    from dray.engine.vllm_adapter.serving import _template_options
     from tests.support.engines import generation_spec
 
     template = lively_model / "other.jinja"

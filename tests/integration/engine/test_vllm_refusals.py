@@ -328,7 +328,7 @@ def test_messages_name_the_field_and_not_pydantics_types() -> None:
     from pydantic import TypeAdapter, ValidationError
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 
-    from dray.engine.vllm_errors import refusal_of
+    from dray.engine.vllm_adapter.errors import refusal_of
 
     cases = {
         "messages.0.content": {"messages": [{"role": "user", "content": 5}]},
@@ -345,7 +345,7 @@ def test_messages_name_the_field_and_not_pydantics_types() -> None:
 
 
 def test_what_python_says_of_a_broken_body_is_not_passed_on() -> None:
-    from dray.engine.vllm_errors import refusal_of
+    from dray.engine.vllm_adapter.errors import refusal_of
 
     for error in (TypeError("'kanarienvogel' is not iterable"), KeyError("kanarienvogel"), RecursionError()):
         refusal = refusal_of(error, {})
@@ -409,7 +409,7 @@ def test_an_answer_that_json_cannot_hold_refuses_its_row(
 def test_no_row_is_blamed_for_the_engines_end() -> None:
     from vllm.v1.engine.exceptions import EngineDeadError
 
-    from dray.engine.vllm_errors import is_the_engines
+    from dray.engine.vllm_adapter.errors import is_the_engines
 
     full, broken = OSError(errno.EMFILE, "files"), OSError(errno.ENOENT, "none")
     for error in (EngineDeadError(), MemoryError(), full, RuntimeError("can't start new thread")):
@@ -421,6 +421,6 @@ def test_no_row_is_blamed_for_the_engines_end() -> None:
 def test_other_errors_of_generation_have_their_own_code() -> None:
     from vllm.exceptions import GenerationError
 
-    from dray.engine.vllm_errors import refusal_of
+    from dray.engine.vllm_adapter.errors import refusal_of
 
     assert refusal_of(GenerationError(), {"prompt": "a"}).code == "generation_failed"

@@ -65,7 +65,7 @@ def processes():
 ENGINES = f"""{GIVEN}
 from dataclasses import replace
 from dray.engine.protocol import EngineSpec
-from dray.engine.vllm_engine import VllmEngine
+from dray.engine.vllm_adapter.engine import VllmEngine
 from dray.storage import ObjectStoreOptions
 from dray.requests.model import Kind, Request
 from dray.weights import read_manifest

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import pytest
 
 from dray.engine.grammars import Grammar, GrammarPending, Grammars
-from dray.engine.vllm_engine import VllmEngine
+from dray.engine.vllm_adapter.engine import VllmEngine
 from dray.errors import RequestRefused
 from dray.requests.model import Kind, Request
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from dray.engine import EngineSpec
 from dray.engine.quotations import without_quotes
-from dray.engine.vllm_arguments import ENVIRONMENT, _cache_bytes, prepare_environment, runs_eagerly
-from dray.engine.vllm_engine import VllmEngine
+from dray.engine.vllm_adapter.arguments import ENVIRONMENT, _cache_bytes, prepare_environment, runs_eagerly
+from dray.engine.vllm_adapter.engine import VllmEngine
 from dray.errors import ConfigError, EngineDeadError
 from dray.failures.signs import out_of_memory
 from dray.requests.model import Kind

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dray.engine.unsafe import refuse_unsafe
-from dray.engine.vllm_arguments import ENVIRONMENT
+from dray.engine.vllm_adapter.arguments import ENVIRONMENT
 from dray.errors import ConfigError, InputError
 from dray.job.settings import JobSettings
 from dray.requests import RowDefaults, cut, ingest, read_shard, source_of, write_outputs

@@ -13,7 +13,7 @@ from dray.engine.bundles import Bundle
 from dray.engine.grammars import GrammarPending
 from dray.engine.model_folder import EngineModel
 from dray.engine.protocol import EngineInfo, EngineSpec
-from dray.engine.vllm_arguments import (
+from dray.engine.vllm_adapter.arguments import (
     engine_arguments,
     grammar_seconds,
     prepare_environment,
@@ -74,9 +74,9 @@ class VllmEngine:
         from vllm.usage.usage_lib import UsageContext
         from vllm.v1.engine.llm_engine import LLMEngine
 
-        from dray.engine.vllm_client import StepClient, drive_without_event_loop
-        from dray.engine.vllm_grammars import grammars_of
-        from dray.engine.vllm_serving import check_parsers, serving_for
+        from dray.engine.vllm_adapter.client import StepClient, drive_without_event_loop
+        from dray.engine.vllm_adapter.grammars import grammars_of
+        from dray.engine.vllm_adapter.serving import check_parsers, serving_for
         from dray.weights.loading.failures import ranks_heard
         from dray.weights.loading.vllm_loader import register
 
@@ -193,8 +193,8 @@ class VllmEngine:
         Raises:
             RequestRefused: the request cannot be honoured.
         """
-        from dray.engine.vllm_client import Ticket
-        from dray.engine.vllm_errors import is_the_engines, refusal_of
+        from dray.engine.vllm_adapter.client import Ticket
+        from dray.engine.vllm_adapter.errors import is_the_engines, refusal_of
 
         try:
             awaited = flight.coroutine.send(None)
@@ -234,7 +234,7 @@ class VllmEngine:
                     self._finished.append((flight.key, self._refused(flight, refusal)))
 
     def _complete(self, flight: _Flight, answer: Any) -> None:
-        from dray.engine.vllm_errors import is_the_engines, refusal_of_answer
+        from dray.engine.vllm_adapter.errors import is_the_engines, refusal_of_answer
 
         try:
             outcome = self._outcome(flight, answer)
@@ -316,7 +316,11 @@ def _import_vllm(spec: EngineSpec) -> bool:
         if cpu and runs_eagerly(spec, cpu=cpu):
             # Samplers compile C++ on first use all the same: 18 s on 2 busy cores, or no g++.
             os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
-        for module in ("vllm.v1.engine.llm_engine", "dray.engine.vllm_client", "dray.engine.vllm_serving"):
+        for module in (
+            "vllm.v1.engine.llm_engine",
+            "dray.engine.vllm_adapter.client",
+            "dray.engine.vllm_adapter.serving",
+        ):
             import_module(module)
     except ImportError as error:
         raise ConfigError(

@@ -16,8 +16,8 @@ from vllm.entrypoints.openai.completion import serving as completion_serving
 from vllm.v1.engine.llm_engine import LLMEngine
 
 from dray.engine.grammars import Grammars
-from dray.engine.vllm_grammars import grammar_of
-from dray.engine.vllm_timings import Timings, Waits
+from dray.engine.vllm_adapter.grammars import grammar_of
+from dray.engine.vllm_adapter.timings import Timings, Waits
 from dray.errors import EngineDeadError
 
 T = TypeVar("T")

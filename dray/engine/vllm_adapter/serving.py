@@ -27,8 +27,8 @@ from vllm.sampling_params import StructuredOutputsParams
 from vllm.tokenizers import cached_tokenizer_from_config
 
 from dray.engine.protocol import EngineSpec
-from dray.engine.vllm_client import StepClient
-from dray.engine.vllm_errors import refusal_of_response
+from dray.engine.vllm_adapter.client import StepClient
+from dray.engine.vllm_adapter.errors import refusal_of_response
 from dray.errors import RequestRefused
 from dray.requests.model import Kind, Request
 
@@ -99,7 +99,7 @@ def serving_for(spec: EngineSpec, client: StepClient) -> Serving:
     name = spec.model_name or Path(spec.model).name
     models = OpenAIServingModels(client, [BaseModelPath(name=name, model_path=spec.model)])
     if spec.kind is Kind.EMBEDDING:
-        from dray.engine.vllm_embedding import EmbeddingServing
+        from dray.engine.vllm_adapter.embedding import EmbeddingServing
 
         return EmbeddingServing(spec, client, models, name)
     return GenerationServing(spec, client, models, name)

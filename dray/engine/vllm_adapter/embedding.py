@@ -12,7 +12,7 @@ from vllm.entrypoints.pooling.embed import protocol
 from vllm.entrypoints.pooling.embed.serving import ServingEmbedding
 
 from dray.engine.protocol import EngineSpec
-from dray.engine.vllm_client import StepClient
+from dray.engine.vllm_adapter.client import StepClient
 from dray.errors import RequestRefused
 from dray.requests.model import Kind, Request
 
@@ -52,7 +52,7 @@ class EmbeddingServing:
         return self._answer(request)
 
     async def _answer(self, request: Request) -> Any:
-        from dray.engine.vllm_serving import refuse_unknown, refuse_unusable
+        from dray.engine.vllm_adapter.serving import refuse_unknown, refuse_unusable
 
         if Kind.of_url(request.url) is not Kind.EMBEDDING:
             raise RequestRefused("unsupported", f"this engine embeds; it does not serve {request.url}")

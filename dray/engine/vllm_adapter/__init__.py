@@ -1,0 +1,1 @@
+"""vLLM as an engine: its own OpenAI classes, driven by a step loop."""
