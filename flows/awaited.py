@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from dray.errors import FencedError, StoreError
-from dray.job import driven
+from dray.job import current_job
 from dray.job.cancelling import cancel
 from dray.job.finalising import JobResult
 from dray.job.opening import OpenJob
@@ -92,7 +92,7 @@ class _Run:
 
     def _work(self) -> Any:
         self._thread = threading.get_ident()
-        with driven.calling(self._note):
+        with current_job.calling(self._note):
             return self._call()
 
     def _note(self, job: OpenJob) -> None:

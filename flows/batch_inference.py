@@ -29,7 +29,6 @@ from dray.weights import LocalModel
 from flows.parameters import EngineOptions, RowOptions, SamplingOptions, filled
 from flows.resolving import cluster_settings, job_settings
 from tasks.blocking import warn_of_loop
-from tasks.bulletin import Bulletin
 from tasks.cluster import RunningCluster, cluster_of
 from tasks.failing import driving
 from tasks.finalise import finalise
@@ -37,9 +36,10 @@ from tasks.flushing import flush_prefect
 from tasks.heeding import heeding, suspended
 from tasks.infer import ShardTasks, bound_tasks
 from tasks.ingest import ingest
+from tasks.interruptions import Noticing
 from tasks.monitor import Monitor
-from tasks.noticing import Noticing
 from tasks.opening import Declined, open_job
+from tasks.progress_artifact import Bulletin
 from tasks.replicas import note_starts, start_replicas
 from tasks.stopping import stoppable
 from tasks.telling import cancelled, declined, ended, told

@@ -13,7 +13,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.client.orchestration import get_client
 
 from dray.cluster import Cluster, ClusterInfo, ClusterSettings, open_cluster
-from dray.cluster.handed_down import handed_down
+from dray.cluster.forwarded_env import handed_down
 from dray.cluster.member import ReplicaStart
 from dray.engine import ReplicaStatus
 from dray.errors import ConfigError

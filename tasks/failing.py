@@ -16,7 +16,7 @@ from dray.errors import (
     JobPausedError,
     StoreError,
 )
-from dray.job.keeping import kept
+from dray.job.job_lease import kept
 from dray.job.opening import OpenJob
 from dray.store import JobState, Store, open_store
 from tasks.heeding import SUSPENDED, Heard, suspended

@@ -27,7 +27,7 @@ from dray.failures.effects import OnPrefect
 from dray.failures.foreign import Sign
 from dray.failures.signs import facts_of
 from dray.job.attempt import Ended, How, Work, attempt
-from dray.job.driver import driver_name
+from dray.job.owner import driver_name
 from dray.job.shard import ShardReceipt
 from dray.job.untaken import advised
 from dray.places import lane_of

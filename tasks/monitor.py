@@ -16,7 +16,7 @@ from dray.errors import (
     JobFailedError,
     StoreError,
 )
-from dray.job import driven
+from dray.job import current_job
 from dray.job.deadline import orders_of
 from dray.job.idling import why_idle
 from dray.job.ledger import JobLedger
@@ -24,10 +24,10 @@ from dray.job.opening import OpenJob, reopen
 from dray.job.pace import PACE_EVERY, pace_of
 from dray.report import Meter, Pulse
 from dray.store import Progress, Store
-from tasks.bulletin import Bulletin
 from tasks.events import ErrorShare, tell_of_job, tell_of_node
-from tasks.noticing import Noticing
+from tasks.interruptions import Noticing
 from tasks.patience import SHORT_PATIENCE, SpoolWatch, StorePatience
+from tasks.progress_artifact import Bulletin
 from tasks.replicas import follow
 
 LOOK_EVERY = 1.0  # seconds
@@ -199,11 +199,11 @@ class Monitor:
             store.merge_job_info(self._job.lease, pace_of(pulse, at=store.now()))
 
     def _say(self, pulse: Pulse, *, last: bool = False) -> None:
-        driven.tell(pulse)
+        current_job.tell(pulse)
         self._tell_of_errors(pulse)
         clock = time.monotonic()
         if last or clock - self._last_line > LINE_EVERY:
             self._last_line = clock
-            self._logger.info(pulse.line, extra={driven.PULSE_RECORD: not last})
+            self._logger.info(pulse.line, extra={current_job.PULSE_RECORD: not last})
         if self._bulletin is not None:
             self._bulletin.show(100.0 * pulse.finished / pulse.total if pulse.total else 100.0)

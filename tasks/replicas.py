@@ -21,7 +21,7 @@ from dray.job.opening import OpenJob, reopen
 from dray.job.timeline import Timeline
 from dray.places import lane_of
 from dray.report.wording import plural
-from tasks.noticing import Noticing
+from tasks.interruptions import Noticing
 from tasks.patience import SHORT_PATIENCE, Logger, StorePatience
 
 _LOOK_EVERY = 0.1  # seconds

@@ -83,8 +83,8 @@ def _check_engine(parameters: Mapping[str, Any]) -> None:
         if not parameters.get("resume"):  # a word for the model was made a path where the job began
             refuse_typo(model)
         return
+    from dray.engine.argument_policy import refuse_unsafe
     from dray.engine.declared import refuse_arguments
-    from dray.engine.unsafe import refuse_unsafe
     from dray.job.model_files import checked_weights, refuse_misfit
 
     refuse_unsafe(arguments)

@@ -13,7 +13,7 @@ import orjson
 
 from dray.cli import terminal
 from dray.errors import DrayError, InputError, StoreError
-from dray.job.driven import PULSE_RECORD
+from dray.job.current_job import PULSE_RECORD
 
 _BEGAN = time.monotonic()
 

@@ -17,7 +17,7 @@ from dray.cli.introduction import starting
 from dray.cli.jobs import HIDDEN_INPUT
 from dray.cli.server import PrefectServer, configured
 from dray.errors import CancelledError, DrayError, FencedError, StoreError
-from dray.job import driven
+from dray.job import current_job
 from dray.processes import kill_descendants
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def _bar(*, json: bool) -> Iterator[None]:
         if shown is None:
             yield
             return
-        with driven.hearing(shown.hear):
+        with current_job.hearing(shown.hear):
             yield
 
 
@@ -117,7 +117,9 @@ def _run_flow(parameters: dict[str, Any], server: PrefectServer | None) -> dict[
     finally:
         flush_prefect()
     if state.is_cancelled():
-        if driven.latest() is None:  # it was cancelled before, and is not revived by repeating its command
+        if (
+            current_job.latest() is None
+        ):  # it was cancelled before, and is not revived by repeating its command
             raise CancelledError(state.message or "the run was cancelled before there was a job")
         return _stored_result()
     outcome: Any = state.result(raise_on_failure=False)
@@ -139,7 +141,7 @@ def _despite(error: Exception) -> dict[str, Any]:
     from dray.store import JobState, open_store
 
     failure = f"Prefect failed: {type(error).__name__}: {str(error)[:300]}"
-    job = driven.latest()
+    job = current_job.latest()
     if job is None:
         raise DrayError(failure) from error
     with open_store(job.settings.store_url, create=False) as store:
@@ -154,7 +156,7 @@ def _stored_result() -> dict[str, Any]:
     """The result of the job as its store has it; of one that was cancelled before it had any, its counts."""
     from dray.store import open_store
 
-    job = driven.latest()
+    job = current_job.latest()
     if job is None:
         return _without_result(None, None)
     with open_store(job.settings.store_url, create=False) as store:
@@ -196,7 +198,7 @@ def _signals() -> Iterator[None]:
 
     def on_interrupt(_signal: int, _frame: FrameType | None) -> None:
         signal.alarm(0)  # Ray's core takes a SIGTERM for a failure, and wants to abort 3 s later
-        if asked.is_set() or driven.latest() is None:
+        if asked.is_set() or current_job.latest() is None:
             output.say("dray: stopped at once; run the same command again to go on")
             terminal.leave()
             kill_descendants()
@@ -212,7 +214,7 @@ def _signals() -> Iterator[None]:
     before = {number: signal.signal(number, on_interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         # When the flow begins, Prefect puts its own handler for SIGTERM, which makes a crash of it.
-        with driven.calling(take_over):
+        with current_job.calling(take_over):
             yield
     finally:
         for number, handler in before.items():
@@ -222,7 +224,7 @@ def _signals() -> Iterator[None]:
 def _cancel() -> None:
     from dray.job.cancelling import cancel
 
-    job = driven.latest()
+    job = current_job.latest()
     if job is None:
         return
     try:

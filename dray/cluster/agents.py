@@ -14,7 +14,7 @@ from typing import Any
 
 from dray.cluster.base import NAMESPACE, Node
 from dray.cluster.connect import live_nodes
-from dray.cluster.handed_down import handed_down
+from dray.cluster.forwarded_env import handed_down
 from dray.errors import DrayError, WeightsError
 from dray.storage.objects import ObjectStoreOptions
 from dray.weights.node.agent import Agent

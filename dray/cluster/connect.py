@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from dray.cluster.auth import answers_anybody, close_token_file
 from dray.cluster.base import NAMESPACE, STABLE_RESOURCE, Cluster, ClusterInfo, ClusterSettings, Node
-from dray.cluster.guarded import answers_anybody, close_token_file
 from dray.cluster.head import Head
 from dray.cluster.head_watch import HeadWatch
 from dray.cluster.ray_private import enable_token_auth, keep_off_stdout, node_types

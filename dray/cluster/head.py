@@ -21,7 +21,7 @@ from contextlib import suppress
 from typing import Any
 
 from dray.cluster.base import STABLE_RESOURCE, ClusterSettings
-from dray.cluster.temporary import TemporaryFolder, sweep
+from dray.cluster.session_dir import TemporaryFolder, sweep
 from dray.errors import ClusterError
 from dray.processes import no_survivors
 

@@ -11,8 +11,8 @@ from dray.cluster.base import NAMESPACE
 from dray.cluster.ray_private import node_of
 from dray.engine.client import RayReplica
 from dray.engine.protocol import EngineInfo, EngineSpec
+from dray.engine.ray_errors import ray_errors
 from dray.engine.replica import ReplicaStatus, actor_class
-from dray.engine.seam import ray_errors
 from dray.errors import EngineStartError
 
 _QUIET_SECONDS = 5.0  # without an answer or an error, after which a question got through

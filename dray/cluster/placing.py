@@ -9,7 +9,7 @@ from typing import Any
 
 from dray.cluster.asking import Ask, gpus_of, ranks_of, runs_on_gpus, vllm_build
 from dray.cluster.base import ClusterInfo, ClusterSettings
-from dray.cluster.handed_down import handed_down
+from dray.cluster.forwarded_env import handed_down
 from dray.engine.protocol import EngineSpec
 from dray.requests.model import Kind
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, Protocol
 
+from dray.engine.ray_errors import ray_errors
 from dray.engine.replica import FLUSH_SECONDS
-from dray.engine.seam import ray_errors
 from dray.errors import EngineError
 from dray.requests.model import Outcome
 

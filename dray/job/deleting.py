@@ -8,8 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from dray.errors import ConfigError, UnknownJobError
-from dray.job.driver import is_gone
 from dray.job.opening import owner_of_job
+from dray.job.owner import is_gone
 from dray.job.publishing import UPLOADS
 from dray.storage import folders, objects
 from dray.storage.files import join, local_path

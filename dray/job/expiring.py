@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dray.errors import StoreFatalError
 from dray.failures.causes import Cause
 from dray.job.attempt import refused
-from dray.job.driver import driver_name
 from dray.job.ingesting import open_shards
 from dray.job.opening import OpenJob
+from dray.job.owner import driver_name
 from dray.job.shard import publish
 from dray.requests.model import EXPIRED
 from dray.requests.spool import index_of, read_shard

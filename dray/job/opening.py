@@ -6,12 +6,12 @@ import time
 import uuid
 from dataclasses import dataclass
 
-from dray.engine.unsafe import refuse_unsafe
+from dray.engine.argument_policy import refuse_unsafe
 from dray.errors import DrayError
-from dray.job import driven
-from dray.job.driver import driver_name, is_gone
+from dray.job import current_job
 from dray.job.identity import derived_job_id, fingerprint_of
 from dray.job.model_files import checked_weights, refuse_misfit
+from dray.job.owner import driver_name, is_gone
 from dray.job.settings import JobSettings
 from dray.storage.files import check_writable, join
 from dray.storage.folders import Owner, refuse_foreign, take, work_of
@@ -102,7 +102,7 @@ def open_job(settings: JobSettings, *, started: float | None = None, resume: boo
             weights=weights,
             identity=identity,
         )
-    driven.note(job)
+    current_job.note(job)
     return job
 
 

@@ -10,8 +10,8 @@ from dray import history
 from dray.engine.batches import too_large
 from dray.engine.client import ReplicaClient
 from dray.errors import StoreFatalError, StoreTransientError, StoreUnreachableError, ValueTooLargeError
-from dray.job.holding import Holder
 from dray.job.proof import proof_session, prove
+from dray.job.shard_lease import Holder
 from dray.job.untaken import Untaken
 from dray.requests.model import Outcome
 from dray.requests.spool import index_of, read_shard

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dray.errors import JobBusyError
-from dray.job.driver import driver_name, is_gone
+from dray.job.owner import driver_name, is_gone
 from dray.store import open_store
 from tests.support.command import CANARY, Command, Ended, committed, dray, run_arguments, write_requests
 

@@ -24,11 +24,11 @@ from dray.failures.effects import OnPrefect
 from dray.job import attempt as attempts
 from dray.job import opening, shard
 from dray.job.attempt import Ended, How, Work, attempt
-from dray.job.driver import driver_name
 from dray.job.finalising import finalise_job
 from dray.job.ingesting import engine_kind, ingest_job, open_shards
-from dray.job.keeping import kept
+from dray.job.job_lease import kept
 from dray.job.opening import OpenJob, open_job
+from dray.job.owner import driver_name
 from dray.job.settings import JobSettings
 from dray.job.timeline import Timeline
 from dray.requests import Outcome, RowDefaults, source_of

@@ -36,22 +36,22 @@ import ray
 
 import tasks.infer
 import tasks.infer_shard
+import tasks.interruptions
 import tasks.monitor
-import tasks.noticing
 import tasks.replicas
 from dray import history
 from dray.cluster import ClusterInfo, ClusterSettings, ReplicaPool, open_cluster
 from dray.cluster.base import NAMESPACE
-from dray.cluster.handed_down import handed_down
+from dray.cluster.forwarded_env import handed_down
 from dray.cluster.pool import SLOTS
 from dray.cluster.ray_private import enable_token_auth
 from dray.engine import EngineSpec
 from dray.errors import InterruptedShardError
-from dray.job import holding, opening
+from dray.job import opening, shard_lease
 from dray.job.attempt import Work
 from dray.job.finalising import ReplicaAccount, finalise_job
 from dray.job.ingesting import engine_kind, ingest_job, open_shards
-from dray.job.keeping import kept
+from dray.job.job_lease import kept
 from dray.job.ledger import JobLedger
 from dray.job.opening import OpenJob, open_job
 from dray.job.settings import JobSettings
@@ -62,8 +62,8 @@ from dray.store import Shard, open_store
 from tasks.cluster import RunningCluster
 from tasks.infer import ShardTasks
 from tasks.infer_shard import ShardWork, infer_shard
+from tasks.interruptions import Noticing
 from tasks.monitor import Monitor
-from tasks.noticing import Noticing
 from tasks.replicas import start_replicas
 
 REPLICAS = 3
@@ -273,8 +273,8 @@ def _actors_left(job_id: str) -> list[str]:
 def _shorten(driver: float, shard: float) -> None:
     """Leases that end within a run, renewed and given up in the same proportions as the usual ones."""
     opening.DRIVER_TTL = driver
-    holding.RENEW_EVERY = holding.STOP_BEFORE_EXPIRY = shard / 6
-    holding.LOOK_EVERY = min(holding.LOOK_EVERY, shard / 12)
+    shard_lease.RENEW_EVERY = shard_lease.STOP_BEFORE_EXPIRY = shard / 6
+    shard_lease.LOOK_EVERY = min(shard_lease.LOOK_EVERY, shard / 12)
     tasks.infer_shard.Work = partial(Work, ttl=shard)  # type: ignore[misc,assignment]
 
 
@@ -289,7 +289,7 @@ def _drive(order: Order) -> NoReturn:
         os.dup2(log, 2)
         logging.basicConfig(format="%(asctime)s %(threadName)s %(message)s", level=logging.WARNING)
         logger.setLevel(logging.INFO)
-        for module in (tasks.infer, tasks.infer_shard, tasks.monitor, tasks.noticing, tasks.replicas):
+        for module in (tasks.infer, tasks.infer_shard, tasks.monitor, tasks.interruptions, tasks.replicas):
             module.get_run_logger = lambda: logger  # there is no run of Prefect's
         os.environ[history.FOLDER_VARIABLE] = order.history
         history._folder = order.history  # read at import, before there was this job

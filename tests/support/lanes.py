@@ -24,10 +24,10 @@ from dray.engine.replica import Replica
 from dray.errors import EngineDeadError, ReplicaLostError
 from dray.failures.effects import OnJob
 from dray.job.attempt import Ended, How, Work, attempt
-from dray.job.driver import driver_name
 from dray.job.ingesting import ingest_job, open_shards
 from dray.job.ledger import JobLedger
 from dray.job.opening import OpenJob, open_job
+from dray.job.owner import driver_name
 from dray.job.settings import JobSettings
 from dray.places import lane_of
 from dray.requests.model import Kind, Outcome

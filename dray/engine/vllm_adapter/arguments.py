@@ -12,9 +12,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from dray.engine.argument_policy import refuse_unsafe
 from dray.engine.grammars import GRAMMAR_SECONDS
 from dray.engine.protocol import EngineSpec
-from dray.engine.unsafe import refuse_unsafe
 from dray.errors import ConfigError
 from dray.requests.model import Kind
 

@@ -11,7 +11,7 @@ from vllm.exceptions import GenerationError, VLLMClientError
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from dray.codes import ErrorCode
-from dray.engine.quotations import without_quotes
+from dray.engine.redaction import without_quotes
 from dray.errors import RequestRefused
 
 _TOO_LONG = re.compile(

@@ -28,7 +28,7 @@ from dray.job.timeline import Timeline
 from dray.report import ReportData
 from dray.requests import Kind, RowDefaults, source_of
 from dray.store import JobState, ReplicaState, Store, open_store
-from tasks import infer, infer_shard, monitor, noticing, replicas
+from tasks import infer, infer_shard, interruptions, monitor, replicas
 from tests.chaos.soak_driver import Deaf, ThreadShards
 from tests.support.chaos import Job
 from tests.support.command import write_requests
@@ -94,7 +94,7 @@ class _Driven:
     """A job whose driver is this process: real store, real Ray, replicas as its actors, shards in threads."""
 
     def __init__(self, raylets: Raylets, folder: Path, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
-        for module in (infer, infer_shard, monitor, noticing, replicas):
+        for module in (infer, infer_shard, monitor, interruptions, replicas):
             monkeypatch.setattr(module, "get_run_logger", lambda: logging.getLogger("run"))
         folder.mkdir(exist_ok=True)
         self.store = f"sqlite:///{folder / 'jobs.db'}"

@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from dray.cluster import ClusterSettings, open_cluster
-from dray.cluster.guarded import answers_anybody
+from dray.cluster.auth import answers_anybody
 from dray.cluster.head import Head
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -136,7 +136,7 @@ def test_secrets_in_ray_the_token_is_its_owners(head: tuple[str, psutil.Process]
     assert len(token.read_text()) == 64
     assert stat.S_IMODE(token.stat().st_mode) == 0o600
     token.chmod(0o644)  # as Ray makes it
-    from dray.cluster.guarded import close_token_file
+    from dray.cluster.auth import close_token_file
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", str(home))

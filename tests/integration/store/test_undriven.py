@@ -14,9 +14,9 @@ from dray.cli import status
 from dray.cli.jobs import cancel_job
 from dray.cli.status import show_status
 from dray.errors import FencedError, JobPausedError
-from dray.job.driver import driver_name
 from dray.job.driverless import cancel_or_ask, is_undriven, no_driver
 from dray.job.heeding import Heed
+from dray.job.owner import driver_name
 from dray.store import JobState, ShardState, Store
 from tests.support.stores import FakeClock, outcome, ready_job
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.integration
 
 def dead_driver() -> str:
     """The name of a driver whose process has ended."""
-    command = "from dray.job.driver import driver_name; print(driver_name())"
+    command = "from dray.job.owner import driver_name; print(driver_name())"
     return subprocess.run(
         [sys.executable, "-c", command], check=True, capture_output=True, text=True
     ).stdout.strip()

@@ -20,7 +20,7 @@ from dray.engine.replica import Replica
 from dray.errors import InterruptedShardError, JobPausedError, StoreTransientError
 from dray.failures import rules
 from dray.job import attempt as attempts
-from dray.job import holding, untaken
+from dray.job import shard_lease, untaken
 from dray.job.ingesting import ingest_job
 from dray.job.opening import open_job
 from dray.job.settings import JobSettings
@@ -67,9 +67,9 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "LOCK_SECONDS", 0.2)
     monkeypatch.setattr(connection, "BUSY_SECONDS", 0.2)
     monkeypatch.setattr(sqlite_file, "BUSY_SECONDS", 0.2)
-    monkeypatch.setattr(holding, "STOP_BEFORE_EXPIRY", 88.0)  # of a lease of 90 s: it lapses after 2 s
-    monkeypatch.setattr(holding, "RENEW_EVERY", 0.2)
-    monkeypatch.setattr(holding, "LOOK_EVERY", 0.05)
+    monkeypatch.setattr(shard_lease, "STOP_BEFORE_EXPIRY", 88.0)  # of a lease of 90 s: it lapses after 2 s
+    monkeypatch.setattr(shard_lease, "RENEW_EVERY", 0.2)
+    monkeypatch.setattr(shard_lease, "LOOK_EVERY", 0.05)
     monkeypatch.setattr("tasks.infer_shard.open_store", partial(open_store, patience=0.3))
     monkeypatch.setenv(NO_WAIT_VARIABLE, "1")
 

@@ -13,7 +13,7 @@ import pytest
 from dray.cli import running
 from dray.cli.running import _despite, _hide_secrets, _signals
 from dray.errors import DrayError
-from dray.job import driven
+from dray.job import current_job
 from dray.job.opening import OpenJob, open_job
 from dray.job.settings import JobSettings
 from dray.requests.sources import RowDefaults, source_of
@@ -48,7 +48,7 @@ def test_anything_else_stays() -> None:
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OpenJob:
     """One that this process drives."""
-    monkeypatch.setattr(driven, "_driven", [])
+    monkeypatch.setattr(current_job, "_driven", [])
     inputs = tmp_path / "in.jsonl"
     inputs.write_text('{"custom_id": "1", "body": {"messages": [{"role": "user", "content": "x"}]}}\n')
     settings = JobSettings(
@@ -80,7 +80,7 @@ def test_a_job_that_is_not_done_says_how_to_go_on(job: OpenJob) -> None:
 
 
 def test_without_a_job_there_is_nothing_to_go_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driven, "_driven", [])
+    monkeypatch.setattr(current_job, "_driven", [])
     with pytest.raises(DrayError, match=r"Prefect failed: OSError: away$"):
         _despite(OSError("away"))
 
@@ -102,7 +102,7 @@ def test_a_run_cancelled_before_there_is_a_result_says_what_is_kept(
 def test_a_run_cancelled_before_there_is_a_job(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(driven, "_driven", [])
+    monkeypatch.setattr(current_job, "_driven", [])
     running._summarise(running._stored_result())
     assert "job       none yet  cancelled" in capsys.readouterr().err
 
@@ -132,7 +132,7 @@ def test_a_signal_cancels_the_job_and_a_second_one_ends_all(
 ) -> None:
     with _signals():
         signal.signal(signal.SIGTERM, lambda *_: pytest.fail("Prefect had it"))  # as the flow begins
-        driven.note(job)
+        current_job.note(job)
         signal.raise_signal(first)
         with open_store(job.settings.store_url, create=False) as store:
             deadline = time.monotonic() + 10
@@ -149,7 +149,7 @@ def test_a_signal_cancels_the_job_and_a_second_one_ends_all(
 def test_without_a_job_a_signal_ends_all(
     number: signal.Signals, killed: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driven, "_driven", [])
+    monkeypatch.setattr(current_job, "_driven", [])
     before = signal.getsignal(number)
     with _signals(), pytest.raises(Over):
         signal.raise_signal(number)

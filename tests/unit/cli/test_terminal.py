@@ -14,7 +14,7 @@ from rich.console import Console
 from dray.cli import output, terminal
 from dray.cli.app import run_app
 from dray.cli.introduction import introduction, starting
-from dray.job import driven
+from dray.job import current_job
 from dray.report import Pulse
 
 pytestmark = pytest.mark.unit
@@ -121,8 +121,8 @@ def test_lines_go_above_the_bar_which_is_gone_at_the_end() -> None:
     console = _screen(120)
     with terminal.bar(plain=False, console=console) as shown:
         assert shown is not None
-        with driven.hearing(shown.hear):
-            driven.tell(PULSE)
+        with current_job.hearing(shown.hear):
+            current_job.tell(PULSE)
             output.stage("replica-0 ready [bold]")
             _log("1 of 2 rows", pulse=True)
             _log("ingest: 2 requests")
@@ -144,7 +144,7 @@ def test_without_a_terminal_the_same_are_lines(capsys: pytest.CaptureFixture[str
 
 def _log(text: str, *, pulse: bool = False) -> None:
     record = logging.LogRecord("prefect.flow_runs", logging.INFO, "tasks/x.py", 1, text, None, None)
-    setattr(record, driven.PULSE_RECORD, pulse)
+    setattr(record, current_job.PULSE_RECORD, pulse)
     output.RunLog().emit(record)
 
 

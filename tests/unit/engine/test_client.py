@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dray.engine.client import RayReplica
-from dray.engine.seam import ray_errors
+from dray.engine.ray_errors import ray_errors
 from dray.errors import ConfigError, DrayError, EngineDeadError, ReplicaLostError
 
 pytestmark = pytest.mark.unit

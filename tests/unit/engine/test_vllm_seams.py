@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dray.engine import EngineSpec
-from dray.engine.quotations import without_quotes
+from dray.engine.redaction import without_quotes
 from dray.engine.vllm_adapter.arguments import ENVIRONMENT, _cache_bytes, prepare_environment, runs_eagerly
 from dray.engine.vllm_adapter.engine import VllmEngine
 from dray.errors import ConfigError, EngineDeadError

@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 from dray import errors
-from dray.engine.seam import ray_errors
+from dray.engine.ray_errors import ray_errors
 from dray.errors import DrayError, StoreError, StoreFatalError, StoreTransientError
 from dray.failures.foreign import FOREIGN, NEVER, Sign, sign_of_class
 from dray.failures.signs import OURS, facts_of

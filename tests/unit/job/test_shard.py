@@ -20,8 +20,8 @@ from dray.failures.causes import Decision
 from dray.failures.effects import OnPrefect
 from dray.failures.facts import Cause
 from dray.job import attempt as attempts
-from dray.job import holding
 from dray.job import shard as shards
+from dray.job import shard_lease
 from dray.job.attempt import Ended, How, Work, attempt
 from dray.job.ingesting import ingest_job
 from dray.job.opening import OpenJob, open_job
@@ -210,7 +210,7 @@ def test_a_cancel_is_seen_while_nothing_comes_back(
     make_replica: Callable[..., Replica],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(holding, "LOOK_EVERY", 0.05)
+    monkeypatch.setattr(shard_lease, "LOOK_EVERY", 0.05)
     replica = make_replica(stall_on="prompt")
     threading.Timer(0.3, lambda: store.request_cancel(job.job_id)).start()
     began = time.monotonic()
@@ -243,8 +243,8 @@ def test_the_holder_stops_by_its_own_clock_before_its_lease_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The store is away and nothing comes back: the holder gives up while the lease is still its own."""
-    monkeypatch.setattr(holding, "STOP_BEFORE_EXPIRY", 2.2)
-    monkeypatch.setattr(holding, "LOOK_EVERY", 0.05)
+    monkeypatch.setattr(shard_lease, "STOP_BEFORE_EXPIRY", 2.2)
+    monkeypatch.setattr(shard_lease, "LOOK_EVERY", 0.05)
 
     def away(*_: object) -> bool:
         raise StoreTransientError("away")
@@ -265,9 +265,9 @@ def test_a_quiet_shard_keeps_its_lease(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Rows that take longer than the lease: renewals keep it."""
-    monkeypatch.setattr(holding, "STOP_BEFORE_EXPIRY", 0.2)
-    monkeypatch.setattr(holding, "RENEW_EVERY", 0.2)
-    monkeypatch.setattr(holding, "LOOK_EVERY", 0.05)
+    monkeypatch.setattr(shard_lease, "STOP_BEFORE_EXPIRY", 0.2)
+    monkeypatch.setattr(shard_lease, "RENEW_EVERY", 0.2)
+    monkeypatch.setattr(shard_lease, "LOOK_EVERY", 0.05)
     replica = make_replica(max_num_seqs=64, seconds_per_token=0.5)  # 2 s a row
     assert _receipt(_run(store, job, shard, replica, ttl=1.0)).rows == 50
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dray.engine.unsafe import refuse_unsafe
+from dray.engine.argument_policy import refuse_unsafe
 from dray.engine.vllm_adapter.arguments import ENVIRONMENT
 from dray.errors import ConfigError, InputError
 from dray.job.settings import JobSettings

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dray.errors import DrayError, FencedError, JobPausedError, StoreFatalError, StoreTransientError
-from dray.job import driven
+from dray.job import current_job
 from dray.report import Pulse
 from dray.store import ShardState
 from tasks import monitor as monitors
@@ -143,7 +143,7 @@ def test_others_are_told_how_far_the_job_is_and_how_fast(monkeypatch: pytest.Mon
     watched = _Watched(monkeypatch)
     monkeypatch.setattr(monitors, "PACE_EVERY", 0.0)
     heard: list[Pulse] = []
-    with driven.hearing(heard.append), watched.monitor:
+    with current_job.hearing(heard.append), watched.monitor:
         watched.until(lambda: watched.calls["merge_job_info"] > 1)
     assert (heard[0].finished, heard[0].total, heard[0].rows_per_second) == (1, 2, None)
     assert heard[-1].rows_per_second == 0.0

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dray.cluster.temporary import TemporaryFolder, sweep
+from dray.cluster.session_dir import TemporaryFolder, sweep
 
 pytestmark = pytest.mark.unit
 
@@ -27,7 +27,7 @@ def _age(folder: Path) -> None:
 
 
 def test_a_killed_run_leaves_nothing_for_long(tmp_path: Path) -> None:
-    program = "import os; from dray.cluster.temporary import TemporaryFolder; "
+    program = "import os; from dray.cluster.session_dir import TemporaryFolder; "
     program += "folder = TemporaryFolder(); os.kill(os.getpid(), 9)"
     subprocess.run([sys.executable, "-c", program], env={**os.environ, "TMPDIR": str(tmp_path)}, timeout=30)
     [left] = tmp_path.glob("dray-ray-*")
@@ -41,7 +41,7 @@ def test_a_killed_run_leaves_nothing_for_long(tmp_path: Path) -> None:
 def test_a_folder_in_use_stays(tmp_path: Path) -> None:
     folder = TemporaryFolder()
     _age(folder.path)
-    program = "from dray.cluster.temporary import sweep; sweep()"
+    program = "from dray.cluster.session_dir import sweep; sweep()"
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     subprocess.run([sys.executable, "-c", program], env=environment, timeout=30, check=True)
     assert folder.path.exists()

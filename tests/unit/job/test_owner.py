@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from dray.errors import JobBusyError
-from dray.job import driver
-from dray.job.driver import driver_name, is_gone
+from dray.job import owner
+from dray.job.owner import driver_name, is_gone
 from dray.store import open_store
 from tests.support.stores import ready_job
 
@@ -75,7 +75,7 @@ def test_without_a_proc_of_its_own_a_process_knows_of_none(
     gone = "/".join([socket.gethostname(), str(2**22), "1", "2", *HERE])
     assert is_gone(gone)
     (tmp_path / "self").symlink_to("1")
-    monkeypatch.setattr(driver, "_PROC", tmp_path)
+    monkeypatch.setattr(owner, "_PROC", tmp_path)
     assert not is_gone(gone)
     assert not is_gone(driver_name())
 
@@ -83,7 +83,7 @@ def test_without_a_proc_of_its_own_a_process_knows_of_none(
 _SECOND = """
 import sys
 from dray.errors import JobBusyError
-from dray.job.driver import driver_name, is_gone
+from dray.job.owner import driver_name, is_gone
 from dray.store import open_store
 with open_store(sys.argv[1], create=False) as store:
     try:

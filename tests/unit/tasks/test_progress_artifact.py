@@ -8,8 +8,8 @@ from uuid import uuid4
 
 import pytest
 
-from tasks import bulletin
-from tasks.bulletin import Bulletin
+from tasks import progress_artifact
+from tasks.progress_artifact import Bulletin
 
 pytestmark = pytest.mark.unit
 
@@ -17,12 +17,14 @@ pytestmark = pytest.mark.unit
 @pytest.fixture
 def written(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     shares: list[float] = []
-    monkeypatch.setattr(bulletin, "get_run_logger", logging.getLogger)
-    monkeypatch.setattr(bulletin, "WRITE_EVERY", 0.0)
-    monkeypatch.setattr(bulletin, "_TICK", 0.01)
-    monkeypatch.setattr(bulletin, "_LAST_WORD_SECONDS", 0.1)
-    monkeypatch.setattr(bulletin, "create_progress_artifact", lambda **_: uuid4())
-    monkeypatch.setattr(bulletin, "update_progress_artifact", lambda _, progress: shares.append(progress))
+    monkeypatch.setattr(progress_artifact, "get_run_logger", logging.getLogger)
+    monkeypatch.setattr(progress_artifact, "WRITE_EVERY", 0.0)
+    monkeypatch.setattr(progress_artifact, "_TICK", 0.01)
+    monkeypatch.setattr(progress_artifact, "_LAST_WORD_SECONDS", 0.1)
+    monkeypatch.setattr(progress_artifact, "create_progress_artifact", lambda **_: uuid4())
+    monkeypatch.setattr(
+        progress_artifact, "update_progress_artifact", lambda _, progress: shares.append(progress)
+    )
     return shares
 
 
@@ -32,7 +34,7 @@ def test_the_last_share_is_written_beside_a_call_that_still_sleeps(
 ) -> None:
     """It began while the API was away, and waits for its next try when the run ends."""
     asleep, awake = threading.Event(), threading.Event()
-    update = bulletin.update_progress_artifact
+    update = progress_artifact.update_progress_artifact
 
     def sleepy(artifact: object, progress: float) -> None:
         if threading.current_thread() is not threading.main_thread():
@@ -41,8 +43,8 @@ def test_the_last_share_is_written_beside_a_call_that_still_sleeps(
             return
         update(artifact, progress=progress)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(bulletin, "update_progress_artifact", sleepy)
-    monkeypatch.setattr(bulletin, "api_answers", lambda: back)
+    monkeypatch.setattr(progress_artifact, "update_progress_artifact", sleepy)
+    monkeypatch.setattr(progress_artifact, "api_answers", lambda: back)
     with Bulletin("job") as shown:
         shown.show(0.0)
         while shown._artifact is None:

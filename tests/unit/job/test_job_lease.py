@@ -10,7 +10,7 @@ import pytest
 
 from dray.errors import JobBusyError
 from dray.job import opening
-from dray.job.keeping import kept
+from dray.job.job_lease import kept
 from dray.job.opening import open_job
 from dray.job.settings import JobSettings
 from dray.store import open_store

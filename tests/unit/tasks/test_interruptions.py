@@ -14,8 +14,8 @@ import pytest
 from dray.cluster import Node
 from dray.errors import StoreTransientError
 from dray.notices import Kind, Notice
-from tasks import noticing
-from tasks.noticing import LEAD_SECONDS, Noticing
+from tasks import interruptions
+from tasks.interruptions import LEAD_SECONDS, Noticing
 
 pytestmark = pytest.mark.unit
 
@@ -58,9 +58,9 @@ class _Heard:
                 raise StoreTransientError("away")
             yield SimpleNamespace(record_notice=lambda job_id, notice: self.recorded.append(notice))
 
-        monkeypatch.setattr(noticing, "reopen", reopened)
-        monkeypatch.setattr(noticing, "NodeWatchers", lambda: self.watchers)
-        monkeypatch.setattr(noticing, "get_run_logger", lambda: logging.getLogger("test"))
+        monkeypatch.setattr(interruptions, "reopen", reopened)
+        monkeypatch.setattr(interruptions, "NodeWatchers", lambda: self.watchers)
+        monkeypatch.setattr(interruptions, "get_run_logger", lambda: logging.getLogger("test"))
         self.shunned: list[Node] = []
         pool = SimpleNamespace(
             leave=lambda node, deadline: self.left.append((node, deadline)), shun=self.shunned.append
@@ -89,7 +89,7 @@ def test_maintenance_in_an_hour_is_obeyed_when_it_is_near(monkeypatch: pytest.Mo
     assert heard.left == heard.watchers.ours == []  # Ray's own word of the node is still news
     assert heard.shunned == [NODE]  # the node works on, and gets nothing new
     with monkeypatch.context() as later:
-        later.setattr(noticing.time, "time", lambda: (notice.deadline or 0.0) - LEAD_SECONDS)
+        later.setattr(interruptions.time, "time", lambda: (notice.deadline or 0.0) - LEAD_SECONDS)
         heard.noticing.look()
     assert heard.left == [(NODE, notice.deadline)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dray.cluster.handed_down import handed_down
+from dray.cluster.forwarded_env import handed_down
 
 pytestmark = pytest.mark.unit
 
