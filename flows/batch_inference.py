@@ -36,10 +36,10 @@ from tasks.flushing import flush_prefect
 from tasks.heeding import heeding, suspended
 from tasks.infer import ShardTasks, bound_tasks
 from tasks.ingest import ingest
-from tasks.interruptions import Noticing
+from tasks.interruptions import InterruptionHandler
 from tasks.monitor import Monitor
 from tasks.opening import Declined, open_job
-from tasks.progress_artifact import Bulletin
+from tasks.progress_artifact import ProgressArtifact
 from tasks.replicas import note_starts, start_replicas
 from tasks.stopping import stoppable
 from tasks.telling import cancelled, declined, ended, told
@@ -126,7 +126,7 @@ def batch_inference(
     job = open_job(settings, started, resume=resume)
     if isinstance(job, Declined):
         return declined(job)
-    with told(job), heeding(job) as heard, Bulletin(job.job_id) as bulletin:
+    with told(job), heeding(job) as heard, ProgressArtifact(job.job_id) as bulletin:
         try:
             with driving(job, heard):
                 result = _drive(job, where, bulletin)
@@ -135,7 +135,7 @@ def batch_inference(
         return ended(job, result)
 
 
-def _drive(job: OpenJob, where: ClusterSettings, bulletin: Bulletin) -> JobResult:
+def _drive(job: OpenJob, where: ClusterSettings, bulletin: ProgressArtifact) -> JobResult:
     """The job, from its input to its last file."""
     timeline, settings = Timeline(job.started), job.settings
     with (
@@ -165,7 +165,7 @@ def _run_shards(
     running: RunningCluster,
     timeline: Timeline,
     early: LocalModel | None,
-    bulletin: Bulletin,
+    bulletin: ProgressArtifact,
 ) -> list[ReplicaAccount]:
     """Start the replicas, run the shards on them, and say what each replica did."""
     try:
@@ -193,7 +193,7 @@ def _run_shards(
     prefix = f"{job.job_id}/{job.lease.epoch}"
     lanes = settings.replicas or default_replicas(spec, info)
     pool = ReplicaPool(prefix, spec, info, lanes, ledger)
-    noticing = Noticing(job, pool)
+    noticing = InterruptionHandler(job, pool)
     pool.start()
     try:
         bound = bound_tasks(job, pool.lanes, info)

@@ -16,7 +16,7 @@ from dray.errors import (
     JobPausedError,
     StoreError,
 )
-from dray.job.job_lease import kept
+from dray.job.job_lease import job_lease_kept
 from dray.job.opening import OpenJob
 from dray.store import JobState, Store, open_store
 from tasks.heeding import SUSPENDED, Heard, suspended
@@ -33,7 +33,7 @@ def driving(job: OpenJob, heard: Heard) -> Iterator[None]:
     job that was suspended ends the run as a suspended one.
     """
     try:
-        with kept(job):
+        with job_lease_kept(job):
             yield
     except BaseException as error:
         asked = heard.wish is Wish.SUSPEND and isinstance(error, DrayError)

@@ -12,7 +12,7 @@ from prefect.client.schemas.objects import State
 from prefect.states import Completed
 
 from dray.cluster.base import NAMESPACE
-from dray.cluster.losses import NodeFacts, settle
+from dray.cluster.losses import NodeFacts, diagnose
 from dray.engine.client import RayReplica, ReplicaClient
 from dray.errors import (
     FencedError,
@@ -26,7 +26,7 @@ from dray.failures.causes import Decision, Facts, decide
 from dray.failures.effects import OnPrefect
 from dray.failures.foreign import Sign
 from dray.failures.signs import facts_of
-from dray.job.attempt import Ended, How, Work, attempt
+from dray.job.attempt import AttemptEnd, AttemptResult, Work, attempt
 from dray.job.owner import driver_name
 from dray.job.shard import ShardReceipt
 from dray.job.untaken import advised
@@ -78,11 +78,13 @@ def infer_shard(number: int, work: ShardWork) -> ShardReceipt | State[Any] | Non
             store_seconds=backoff.away_seconds,
             tries=backoff.tries,
         )
-        ended = Ended(how=How.EARLY, decision=advised(decide(error, facts)), note=str(error))
+        ended = AttemptResult(
+            how=AttemptEnd.INTERRUPTED, decision=advised(decide(error, facts)), note=str(error)
+        )
     return _as_state(number, ended, backoff)
 
 
-def _attempt(store: Store, work: ShardWork, backoff: Backoff) -> Ended:
+def _attempt(store: Store, work: ShardWork, backoff: Backoff) -> AttemptResult:
     logger = get_run_logger()
     return attempt(
         Work(
@@ -101,19 +103,19 @@ def _attempt(store: Store, work: ShardWork, backoff: Backoff) -> Ended:
     )
 
 
-def _as_state(number: int, ended: Ended, backoff: Backoff) -> ShardReceipt | State[Any] | None:
+def _as_state(number: int, ended: AttemptResult, backoff: Backoff) -> ShardReceipt | State[Any] | None:
     """What Prefect is to make of the end of an attempt."""
     logger = get_run_logger()
-    if ended.how is not How.EARLY:
+    if ended.how is not AttemptEnd.INTERRUPTED:
         backoff.answered()
-    if ended.how is How.DONE:
+    if ended.how is AttemptEnd.DONE:
         assert ended.receipt is not None
         logger.info("shard %d: %d rows in %.1f s", number, ended.receipt.rows, ended.receipt.seconds)
         return ended.receipt
-    if ended.how is How.HELD:
+    if ended.how is AttemptEnd.HELD:
         logger.info("shard %d is finished, or held by another attempt", number)
         return None
-    if ended.how is How.STOPPED:
+    if ended.how is AttemptEnd.STOPPED:
         return Completed(name="Stopped", message=f"shard {number}: the job goes no further")
     assert ended.decision is not None
     backoff.note(ended.decision, unread=ended.unread)
@@ -147,4 +149,4 @@ class _RayReplicas:
     def facts(self, client: ReplicaClient, node: str | None) -> NodeFacts:
         """What became of it, and of its node."""
         assert isinstance(client, RayReplica)
-        return settle(client.actor_id, node)
+        return diagnose(client.actor_id, node)

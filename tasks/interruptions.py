@@ -20,7 +20,7 @@ Maintenance may be announced an hour ahead; the node works on until then.
 """
 
 
-class Noticing:
+class InterruptionHandler:
     """Asks the nodes' watchers, and obeys; what the store is to know waits until it can be told."""
 
     def __init__(self, job: OpenJob, pool: ReplicaPool) -> None:
@@ -38,7 +38,7 @@ class Noticing:
             self._obey(node, deadline)
         for node, notice in self._watchers.look():
             if notice.kind is Kind.REBALANCE:
-                self._pool.shun(node)
+                self._pool.cordon(node)
             elif notice.ends_node:
                 self._obey(node, notice.deadline)
             self._logger.warning(
@@ -51,9 +51,9 @@ class Noticing:
     def _obey(self, node: Node, deadline: float | None) -> None:
         if deadline is None or deadline - time.time() <= LEAD_SECONDS:
             self._watchers.drained(node)
-            self._pool.leave(node, deadline)
+            self._pool.drain_node(node, deadline)
         else:
-            self._pool.shun(node)
+            self._pool.cordon(node)
             self._later.append((node, deadline))
 
     def record(self) -> None:

@@ -25,9 +25,9 @@ from dray.job.pace import PACE_EVERY, pace_of
 from dray.report import Meter, Pulse
 from dray.store import Progress, Store
 from tasks.events import ErrorShare, tell_of_job, tell_of_node
-from tasks.interruptions import Noticing
-from tasks.patience import SHORT_PATIENCE, SpoolWatch, StorePatience
-from tasks.progress_artifact import Bulletin
+from tasks.interruptions import InterruptionHandler
+from tasks.patience import SHORT_PATIENCE, SpoolWatch, StoreOutage
+from tasks.progress_artifact import ProgressArtifact
 from tasks.replicas import follow
 
 LOOK_EVERY = 1.0  # seconds
@@ -44,8 +44,8 @@ class Monitor:
         job: OpenJob,
         pool: ReplicaPool,
         ledger: JobLedger,
-        noticing: Noticing,
-        bulletin: Bulletin | None = None,
+        noticing: InterruptionHandler,
+        bulletin: ProgressArtifact | None = None,
     ) -> None:
         self._job = job
         self._pool = pool
@@ -56,7 +56,7 @@ class Monitor:
         self._over = threading.Event()
         self._error: DrayError | None = None
         self._statuses: dict[str, ReplicaStatus] = {}
-        self._patience = StorePatience(self._logger)
+        self._patience = StoreOutage(self._logger)
         self._spool_watch = SpoolWatch(job.job_id, self._logger)
         self._meter = Meter()
         self._last_line = self._last_renewal = self._last_pace = time.monotonic()
@@ -121,7 +121,7 @@ class Monitor:
                 store = store or held.enter_context(reopen(self._job, patience=SHORT_PATIENCE))
                 self._say(self._pulse(store.progress(self._job.job_id)), last=True)
 
-    def _bears(self, patience: StorePatience, error: StoreError) -> bool:
+    def _bears(self, patience: StoreOutage, error: StoreError) -> bool:
         """Whether to wait on for a store that is away: nodes and replicas are looked after meanwhile."""
         try:
             patience.bear(error)

@@ -23,7 +23,7 @@ _SAY_EVERY = 60.0  # seconds
 Logger = logging.Logger | logging.LoggerAdapter[logging.Logger]
 
 
-class StorePatience:
+class StoreOutage:
     """For one who asks the store again and again."""
 
     def __init__(self, logger: Logger) -> None:

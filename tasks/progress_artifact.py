@@ -19,7 +19,7 @@ _TICK = 0.5
 _LAST_WORD_SECONDS = 10.0
 
 
-class Bulletin:
+class ProgressArtifact:
     """The job's progress artifact, written in a thread of its own.
 
     A call to Prefect's API takes a minute when that is away, and whoever renews leases must not wait for it.

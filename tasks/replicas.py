@@ -10,7 +10,7 @@ from prefect import get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 
 from dray.cluster import ReplicaPool
-from dray.cluster.asking import Ask
+from dray.cluster.asking import ReplicaResources
 from dray.cluster.member import ReplicaStart
 from dray.cluster.pool import START_SECONDS
 from dray.engine import ReplicaStatus
@@ -21,8 +21,8 @@ from dray.job.opening import OpenJob, reopen
 from dray.job.timeline import Timeline
 from dray.places import lane_of
 from dray.report.wording import plural
-from tasks.interruptions import Noticing
-from tasks.patience import SHORT_PATIENCE, Logger, StorePatience
+from tasks.interruptions import InterruptionHandler
+from tasks.patience import SHORT_PATIENCE, Logger, StoreOutage
 
 _LOOK_EVERY = 0.1  # seconds
 _ASK_EVERY = 1.0
@@ -31,7 +31,7 @@ _OF_WEIGHTS = frozenset(("wait", "load"))  # parts that say something where weig
 
 @task(name="start-replicas", task_run_name="start replicas", persist_result=False, cache_policy=NO_CACHE)
 def start_replicas(
-    job: OpenJob, pool: ReplicaPool, ledger: JobLedger, noticing: Noticing, timeline: Timeline
+    job: OpenJob, pool: ReplicaPool, ledger: JobLedger, noticing: InterruptionHandler, timeline: Timeline
 ) -> bool:
     """Wait until a replica can take work: others may come later. False when the job was cancelled meanwhile.
 
@@ -42,7 +42,7 @@ def start_replicas(
         FencedError: another driver has the job.
     """
     logger = get_run_logger()
-    patience, asked = StorePatience(logger), 0.0
+    patience, asked = StoreOutage(logger), 0.0
     deadline = time.monotonic() + START_SECONDS
     logger.info("%s", _plan(job, pool))
     with timeline.phase("engine_start"):
@@ -72,7 +72,7 @@ def start_replicas(
 def _plan(job: OpenJob, pool: ReplicaPool) -> str:
     """How many replicas, with what, and by whose word."""
     told = f"starting {plural(pool.lanes, 'replica')}"
-    if pool.ask != Ask(cpus=0):
+    if pool.ask != ReplicaResources(cpus=0):
         told += f", each with {pool.ask}"
     if job.settings.replicas is not None:
         return told
@@ -81,7 +81,7 @@ def _plan(job: OpenJob, pool: ReplicaPool) -> str:
     )
 
 
-def _is_stopped(job: OpenJob, noticing: Noticing) -> bool:
+def _is_stopped(job: OpenJob, noticing: InterruptionHandler) -> bool:
     """Whether nobody wants the replicas any more; what was noticed is recorded."""
     noticing.record()
     with reopen(job, patience=SHORT_PATIENCE) as store:

@@ -53,10 +53,10 @@ def publish(model: str, /, *, json: Json = False) -> int:
 @models.command(name="list")
 def list_(*, json: Json = False) -> int:
     """The models that this machine keeps, in memory and on disk, the one used last first."""
-    from dray.weights.node.cache import kept
-    from dray.weights.node.places import places
+    from dray.weights.node.cache import cached_models
+    from dray.weights.node.places import cache_roots
 
-    found = [(place, model) for place in places() for model in kept(place)]
+    found = [(place, model) for place in cache_roots() for model in cached_models(place)]
     if json:
         rows = [asdict(model) | {"root": str(place.root), "memory": place.memory} for place, model in found]
         output.print_json({"models": rows})
@@ -79,13 +79,13 @@ def remove(keys: list[str] | None = None, /, *, json: Json = False) -> int:
     keys
         What `dray models list` shows first; all when left out.
     """
-    from dray.weights.node.cache import evict, kept
-    from dray.weights.node.places import places
+    from dray.weights.node.cache import cached_models, evict
+    from dray.weights.node.places import cache_roots
 
     removed: list[str] = []
     left: list[str] = []
-    for place in places():
-        chosen = {m.key for m in kept(place) if keys is None or m.key.startswith(tuple(keys))}
+    for place in cache_roots():
+        chosen = {m.key for m in cached_models(place) if keys is None or m.key.startswith(tuple(keys))}
         gone = evict(place, chosen) if chosen else []
         removed += gone
         left += sorted(chosen - set(gone))

@@ -16,7 +16,7 @@ _SMALLEST = 1e-4  # of a resource, as Ray counts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class ReplicaResources:
     """Processors and GPUs of one replica."""
 
     cpus: float
@@ -32,7 +32,7 @@ class Ask:
         return " and ".join(parts)
 
 
-def ask_of(spec: EngineSpec, cluster: ClusterInfo, replicas: int) -> Ask:
+def ask_of(spec: EngineSpec, cluster: ClusterInfo, replicas: int) -> ReplicaResources:
     """What each of so many replicas asks for.
 
     On GPUs: one for each rank, and a processor where there is one for each GPU. On processors: the most whole
@@ -51,12 +51,12 @@ def ask_of(spec: EngineSpec, cluster: ClusterInfo, replicas: int) -> Ask:
             )
         _refuse_out_of_reach(gpus, cluster)
         cpus = _cpus_beside(gpus, cluster.nodes) if spec.cpus is None else spec.cpus
-        return Ask(cpus=cpus, gpus=gpus)
+        return ReplicaResources(cpus=cpus, gpus=gpus)
     if spec.cpus is not None:
-        return Ask(cpus=spec.cpus)
+        return ReplicaResources(cpus=spec.cpus)
     if spec.name == "simulated" and cluster.own:
-        return Ask(cpus=0.0)  # it computes next to nothing
-    return Ask(cpus=_share([node.cpus for node in cluster.nodes], replicas, own=cluster.own))
+        return ReplicaResources(cpus=0.0)  # it computes next to nothing
+    return ReplicaResources(cpus=_share([node.cpus for node in cluster.nodes], replicas, own=cluster.own))
 
 
 def gpus_of(spec: EngineSpec) -> int:

@@ -37,7 +37,7 @@ def is_gone(actor_id: str, node_id: str | None) -> bool:
     return death is not None or _alive(death, node_id, _find(node_id)) is False
 
 
-def settle(actor_id: str, node_id: str | None, *, seconds: float = SETTLE_SECONDS) -> NodeFacts:
+def diagnose(actor_id: str, node_id: str | None, *, seconds: float = SETTLE_SECONDS) -> NodeFacts:
     """Find out, for at most ``seconds``, whether a replica died alone or with its node."""
     deadline = time.monotonic() + seconds
     while True:

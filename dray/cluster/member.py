@@ -44,7 +44,7 @@ class ReplicaStart:
 
 
 @dataclass(kw_only=True, eq=False)
-class Member:
+class ReplicaHandle:
     """A replica's actor and what the pool knows of it. ``lane`` is its place in the pool, kept by successors.
 
     ``node`` and ``host`` are known once it is ready; ``note`` says why it does not work. ``asked`` (when Ray
@@ -130,7 +130,7 @@ class Member:
         self.state = MemberState.GONE
 
 
-def begin(name: str, lane: int, spec: EngineSpec, options: dict[str, Any], *, slots: int) -> Member:
+def launch(name: str, lane: int, spec: EngineSpec, options: dict[str, Any], *, slots: int) -> ReplicaHandle:
     """Ask Ray for a replica, once it has let go of an older actor of this name; it starts in the background.
 
     Raises:
@@ -147,16 +147,18 @@ def begin(name: str, lane: int, spec: EngineSpec, options: dict[str, Any], *, sl
                 raise EngineStartError(f"replica {name}: another actor of this name lives on") from None
             time.sleep(0.2)
         else:
-            return Member(lane=lane, replica=RayReplica(name, actor), slots=slots)
+            return ReplicaHandle(lane=lane, replica=RayReplica(name, actor), slots=slots)
 
 
-def statuses(members: list[Member], seconds: float) -> dict[Member, ReplicaStatus | Exception | None]:
+def statuses(
+    members: list[ReplicaHandle], seconds: float
+) -> dict[ReplicaHandle, ReplicaStatus | Exception | None]:
     """What each says of itself within ``seconds``; an error where it is lost, None where it is silent."""
     import ray
 
     calls = {member.replica.actor.status.remote(): member for member in members}
     ready = ray.wait(list(calls), num_returns=len(calls), timeout=seconds)[0] if calls else []
-    found: dict[Member, ReplicaStatus | Exception | None] = dict.fromkeys(members)
+    found: dict[ReplicaHandle, ReplicaStatus | Exception | None] = dict.fromkeys(members)
     for reference in ready:
         member = calls[reference]
         try:

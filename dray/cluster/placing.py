@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dray.cluster.asking import Ask, gpus_of, ranks_of, runs_on_gpus, vllm_build
+from dray.cluster.asking import ReplicaResources, gpus_of, ranks_of, runs_on_gpus, vllm_build
 from dray.cluster.base import ClusterInfo, ClusterSettings
 from dray.cluster.forwarded_env import handed_down
 from dray.engine.protocol import EngineSpec
@@ -20,7 +20,9 @@ _USUAL_SEQS = 256  # vLLM's own on small devices, where nobody says
 _USUAL_TOKENS = 8192
 
 
-def actor_options(ask: Ask, cluster: ClusterInfo, *, avoid: Collection[str] = ()) -> dict[str, Any]:
+def actor_options(
+    ask: ReplicaResources, cluster: ClusterInfo, *, avoid: Collection[str] = ()
+) -> dict[str, Any]:
     """Resources, environment and place of one replica's process.
 
     It comes to none of the nodes to ``avoid``, unless no other can have it.

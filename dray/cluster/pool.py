@@ -10,10 +10,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from dray.cluster.asking import Ask
+from dray.cluster.asking import ReplicaResources
 from dray.cluster.base import ClusterInfo, Node
-from dray.cluster.losses import NodeFacts, is_gone, settle
-from dray.cluster.member import Member, MemberState, ReplicaStart, begin, statuses
+from dray.cluster.losses import NodeFacts, diagnose, is_gone
+from dray.cluster.member import MemberState, ReplicaHandle, ReplicaStart, launch, statuses
 from dray.cluster.placing import actor_options, shrunk
 from dray.cluster.ray_private import drain, node_of
 from dray.cluster.waiting import Places, no_place_for_tasks
@@ -60,7 +60,7 @@ class Loss:
 class Ledger(Protocol):
     """What a pool tells of its replicas, and asks before it starts another. Calls may raise StoreError."""
 
-    def publish(self, members: Sequence[Member]) -> None:
+    def publish(self, members: Sequence[ReplicaHandle]) -> None:
         """These stand so now."""
 
     def lost(self, loss: Loss) -> None:
@@ -88,13 +88,13 @@ class ReplicaPool:
         self._ledger = ledger
         self._guard = threading.Lock()
         self._stopped = False
-        self._members: list[Member] = []
-        self._changed: set[Member] = set()
+        self._members: list[ReplicaHandle] = []
+        self._changed: set[ReplicaHandle] = set()
         self._due = dict.fromkeys(range(replicas), 0.0)  # lanes without a replica: when to start one
         self._failures: Counter[int] = Counter()  # of a lane, since one of it was ready
         self._generation: Counter[int] = Counter()
         self._leaving_nodes: dict[str, float] = {}
-        self._shunned: set[str] = set()
+        self._cordoned: set[str] = set()
         self._avoided: dict[int, set[str]] = {}  # by lane: spent nodes that its last replica was to avoid
         self._ready: list[ReplicaStart] = []
         self._seqs = 0
@@ -106,7 +106,7 @@ class ReplicaPool:
         self.restarts = 0
 
     def start(self) -> None:
-        """Ask Ray for all replicas; returns at once. What the store is missed for, ``settle`` does."""
+        """Ask Ray for all replicas; returns at once. ``settle`` repeats what the store was away for."""
         with suppress(StoreError):
             self._begin_due()
 
@@ -138,7 +138,7 @@ class ReplicaPool:
         self._begin_due()
         self._publish()
 
-    def leave(self, node: Node, deadline: float | None) -> None:
+    def drain_node(self, node: Node, deadline: float | None) -> None:
         """A node is taken back at ``deadline`` (seconds since 1970): its replicas finish, others begin."""
         left = (deadline - time.time()) if deadline is not None else SOON
         drain(node.node_id, time.time() + max(left - 5.0, 1.0))  # before the end: Ray is to see it come
@@ -151,12 +151,12 @@ class ReplicaPool:
                 self._end(member)
                 self._due[member.lane] = 0.0
 
-    def shun(self, node: Node) -> None:
+    def cordon(self, node: Node) -> None:
         """A node may be taken back: it gets no new replicas while another can have them."""
-        self._shunned.add(node.node_id)
+        self._cordoned.add(node.node_id)
 
     @property
-    def ask(self) -> Ask:
+    def ask(self) -> ReplicaResources:
         """What each replica asks Ray for."""
         return self._places.ask
 
@@ -197,7 +197,7 @@ class ReplicaPool:
         last = {member.lane: member for member in self._members}
         return {lane_of(one.name): one.note for _, one in sorted(last.items()) if one.note is not None}
 
-    def _idle(self, seconds: float) -> list[Member]:
+    def _idle(self, seconds: float) -> list[ReplicaHandle]:
         now = time.monotonic()
         ready = self._in(MemberState.READY)
         return [member for member in ready if member.idle is not None and now - member.idle > seconds]
@@ -231,13 +231,13 @@ class ReplicaPool:
         if self._rests(lane, spent):
             return False
         self._avoided[lane] = spent
-        avoid = spent | self._shunned
+        avoid = spent | self._cordoned
         avoid |= {
             node for node, end in self._leaving_nodes.items() if end > time.monotonic() - SILENT_SECONDS
         }
         spec = shrunk(self._spec, steps, self._seqs)
         options = actor_options(self._places.ask, self._cluster, avoid=avoid)
-        member = begin(name, lane, spec, options, slots=SLOTS)
+        member = launch(name, lane, spec, options, slots=SLOTS)
         self._generation[lane] += 1
         self._members.append(member)
         self._changed.add(member)
@@ -285,7 +285,7 @@ class ReplicaPool:
                 elif member.is_overdue(START_SECONDS):
                     self._lose(member, EngineStartError(f"not ready after {START_SECONDS:.0f} s"))
 
-    def _judged(self, member: Member, error: EngineError | ConfigError) -> EngineStartError:
+    def _judged(self, member: ReplicaHandle, error: EngineError | ConfigError) -> EngineStartError:
         """What a failed start is charged as. Once an engine has started, no start refuses the job.
 
         Raises:
@@ -300,7 +300,7 @@ class ReplicaPool:
             raise error
         return error if isinstance(error, EngineStartError) else EngineStartError(str(error), oom=oom)
 
-    def _note_ready(self, member: Member) -> None:
+    def _note_ready(self, member: ReplicaHandle) -> None:
         assert member.start is not None
         self._ready.append(member.start)
         self._seqs = self._seqs or member.max_num_seqs
@@ -329,7 +329,7 @@ class ReplicaPool:
                 self._end(member)
         return found
 
-    def _note_work(self, member: Member, sessions: int) -> None:
+    def _note_work(self, member: ReplicaHandle, sessions: int) -> None:
         if not sessions:
             member.idle = member.idle or time.monotonic()
             return
@@ -338,7 +338,7 @@ class ReplicaPool:
             member.note = None
             self._changed.add(member)
 
-    def _may_live(self, member: Member, error: Exception) -> bool:
+    def _may_live(self, member: ReplicaHandle, error: Exception) -> bool:
         """Whether only a call was lost, as far as anybody knows, and not yet for too long."""
         if not (isinstance(error, ReplicaLostError) and error.unsure):
             return False
@@ -348,18 +348,18 @@ class ReplicaPool:
         node = member.node or node_of(member.replica.actor_id)
         return not is_gone(member.replica.actor_id, node)
 
-    def _drain(self, member: Member, seconds: float) -> None:
+    def _drain(self, member: ReplicaHandle, seconds: float) -> None:
         member.state = MemberState.LEAVING
         member.leave_by = time.monotonic() + seconds + 3.0
         member.replica.actor.drain.remote(seconds)
         self._changed.add(member)
         self._due[member.lane] = 0.0
 
-    def _end(self, member: Member) -> None:
+    def _end(self, member: ReplicaHandle) -> None:
         member.kill()
         self._changed.add(member)
 
-    def _lose(self, member: Member, error: BaseException) -> None:
+    def _lose(self, member: ReplicaHandle, error: BaseException) -> None:
         leaving = member.state is MemberState.LEAVING
         member.node = member.node or node_of(member.replica.actor_id)
         self._end(member)
@@ -377,9 +377,9 @@ class ReplicaPool:
         pause = min(0.2 * 2 ** self._failures[member.lane], _LONGEST_PAUSE)
         self._due[member.lane] = time.monotonic() + pause
 
-    def _account(self, member: Member, error: BaseException) -> None:
+    def _account(self, member: ReplicaHandle, error: BaseException) -> None:
         assert self._ledger is not None
-        facts = settle(member.replica.actor_id, member.node)
+        facts = diagnose(member.replica.actor_id, member.node)
         node = member.node or node_of(member.replica.actor_id)  # Ray may know by now which one took it along
         self._ledger.lost(Loss(name=member.name, node=node, error=error, facts=facts))
 
@@ -391,7 +391,7 @@ class ReplicaPool:
             self._ledger.publish(sorted(self._changed, key=lambda member: (member.lane, member.began)))
         self._changed.clear()
 
-    def _in(self, *states: MemberState) -> list[Member]:
+    def _in(self, *states: MemberState) -> list[ReplicaHandle]:
         return [member for member in self._members if member.state in states]
 
 

@@ -6,10 +6,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from dray.cluster.asking import Ask, ask_of
+from dray.cluster.asking import ReplicaResources, ask_of
 from dray.cluster.base import STABLE_SHARE, ClusterInfo, Node, NodeType
 from dray.cluster.connect import live_nodes
-from dray.cluster.member import Member
+from dray.cluster.member import ReplicaHandle
 from dray.cluster.ray_private import free_resources, refused_by_autoscaler
 from dray.engine.protocol import EngineSpec
 
@@ -29,11 +29,11 @@ class Room:
     free_cpus: float
     free_gpus: float
 
-    def holds(self, ask: Ask) -> bool:
+    def holds(self, ask: ReplicaResources) -> bool:
         """Whether there is room for it on the node when nothing else runs there."""
         return ask.fits(self.cpus, self.gpus)
 
-    def takes(self, ask: Ask) -> bool:
+    def takes(self, ask: ReplicaResources) -> bool:
         """Whether there is room for it now."""
         return ask.fits(self.free_cpus, self.free_gpus)
 
@@ -61,7 +61,7 @@ def _room(node: Node, free: dict[str, dict[str, float]]) -> Room:
     )
 
 
-def why_waiting(ask: Ask, capacity: Capacity, coming: Sequence[NodeType] | None) -> str:
+def why_waiting(ask: ReplicaResources, capacity: Capacity, coming: Sequence[NodeType] | None) -> str:
     """The reason in words, to follow on the replica's name: ``asks for 2 CPUs, ...``."""
     rooms = capacity.rooms
     if any(room.takes(ask) for room in rooms):
@@ -73,17 +73,18 @@ def why_waiting(ask: Ask, capacity: Capacity, coming: Sequence[NodeType] | None)
     return f"asks for {ask}, {largest}; {_hope(ask, capacity, coming)}"
 
 
-def _largest(ask: Ask, found: Sequence[tuple[float, float]], what: str) -> str:
+def _largest(ask: ReplicaResources, found: Sequence[tuple[float, float]], what: str) -> str:
     """What comes nearest: the most GPUs where too few, else the most CPUs beside enough GPUs."""
     gpus = max((gpus for _, gpus in found), default=0.0)
     if ask.gpus > gpus:
-        return f"the largest {what} has {Ask(cpus=0, gpus=gpus)}" if gpus else f"no {what} has a GPU"
+        largest = ReplicaResources(cpus=0, gpus=gpus)
+        return f"the largest {what} has {largest}" if gpus else f"no {what} has a GPU"
     cpus = max((cpus for cpus, beside in found if beside >= ask.gpus), default=0.0)
     beside = " beside its GPUs" if ask.gpus else ""
-    return f"the largest {what} has {Ask(cpus=cpus)}{beside}"
+    return f"the largest {what} has {ReplicaResources(cpus=cpus)}{beside}"
 
 
-def _hope(ask: Ask, capacity: Capacity, coming: Sequence[NodeType] | None) -> str:
+def _hope(ask: ReplicaResources, capacity: Capacity, coming: Sequence[NodeType] | None) -> str:
     if (ask.cpus, ask.gpus) in capacity.refused:
         return "the cluster's autoscaler says that it cannot start such a node"
     if coming is None:
@@ -110,7 +111,7 @@ class Places:
         self._hopeless: float | None = None  # since when no node could hold what is asked for
         self.ask = ask_of(spec, cluster, lanes)
 
-    def look(self, starting: Sequence[Member]) -> list[Member]:
+    def look(self, starting: Sequence[ReplicaHandle]) -> list[ReplicaHandle]:
         """Note at each replica that starts why it waits. Returns those that are to ask again, for less."""
         now = time.monotonic()
         if now < self._look_at:

@@ -27,7 +27,7 @@ from dray.places import place_of
 from dray.requests.model import Outcome
 from dray.requests.spool import decode, index_of, read_shard
 from dray.storage.objects import ObjectStoreOptions
-from dray.store import Charge, JobLease, ReplicaState, Shard, ShardLease, Standing, Store
+from dray.store import Charge, JobLease, ReplicaState, Shard, ShardLease, ShardSnapshot, Store
 from dray.store.store import SHARD_TTL
 from dray.triggers import Point, reach
 
@@ -54,23 +54,23 @@ class Replicas(Protocol):
         """What became of it, and of its node."""
 
 
-class How(StrEnum):
+class AttemptEnd(StrEnum):
     """How an attempt ended."""
 
     DONE = "done"
     HELD = "held"  # by another attempt, or it was done before
     STOPPED = "stopped"  # the job is cancelled, or its time is over
-    EARLY = "early"  # see the decision
+    INTERRUPTED = "interrupted"  # see the decision
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ended:
+class AttemptResult:
     """The end of an attempt. ``note`` is for people: the node, and what was kept.
 
     ``unread``: its requests could not be read from the spool.
     """
 
-    how: How
+    how: AttemptEnd
     receipt: ShardReceipt | None = None
     decision: Decision | None = None
     note: str = ""
@@ -98,7 +98,7 @@ def attempt(
     untaken: Untaken | None = None,
     on_answer: Callable[[], None] = lambda: None,
     on_start: Callable[[str], None] = lambda replica: None,
-) -> Ended:
+) -> AttemptResult:
     """Wait for a place on a replica, and run the shard there. ``tries`` failed of one cause before this.
 
     ``unread_seconds``: for so long, attempts at this shard could not read its requests. ``untaken``: the same
@@ -113,7 +113,7 @@ def attempt(
     while True:
         lease = _placed(work, on_answer)
         if not isinstance(lease, ShardLease):
-            return Ended(how=lease)
+            return AttemptResult(how=lease)
         place = _Place.of(work, lease)
         if place is not None:
             break
@@ -132,14 +132,14 @@ def attempt(
         )
     except Exception as error:  # noqa: BLE001  the table of causes knows what to do with each
         return _Ending(work, lease, place, fed, tries, unread_seconds, untaken).of(error)
-    return Ended(how=How.DONE, receipt=receipt)
+    return AttemptResult(how=AttemptEnd.DONE, receipt=receipt)
 
 
-def _placed(work: Work, on_answer: Callable[[], None] = lambda: None) -> ShardLease | How:
+def _placed(work: Work, on_answer: Callable[[], None] = lambda: None) -> ShardLease | AttemptEnd:
     capacity = _Capacity(work)
     while True:
         if work.store.orders(work.job.job_id).stop:
-            return How.STOPPED
+            return AttemptEnd.STOPPED
         reach(Point.CLAIM_BEFORE)
         claim = work.store.place_shard(work.job, work.shard.number, owner=work.owner, ttl=work.ttl)
         on_answer()
@@ -147,7 +147,7 @@ def _placed(work: Work, on_answer: Callable[[], None] = lambda: None) -> ShardLe
             reach(Point.CLAIM_AFTER)
             return claim.lease
         if not claim.waiting:
-            return How.HELD
+            return AttemptEnd.HELD
         capacity.look()
         time.sleep(_ASK_EVERY)
 
@@ -227,7 +227,7 @@ class _Ending:
         """The replica's place, as budgets have it."""
         return place_of(self.node, self.place.client.name)
 
-    def of(self, error: BaseException) -> Ended:
+    def of(self, error: BaseException) -> AttemptResult:
         """Decide, and carry it out; without the store the lease is left to lapse."""
         told = facts_of(error)
         unread = isinstance(error, OSError)  # of all that an attempt touches, the spool alone raises these
@@ -247,7 +247,9 @@ class _Ending:
                 untaken_seconds=untaken_seconds,
                 tries=self.tries,
             )
-            return Ended(how=How.EARLY, decision=advised(decide(told, facts)), note="the store is away")
+            return AttemptResult(
+                how=AttemptEnd.INTERRUPTED, decision=advised(decide(told, facts)), note="the store is away"
+            )
         event = self._event(told, node_facts)
         facts = Facts(
             now=standing.now,
@@ -287,7 +289,7 @@ class _Ending:
         kept = f"{self.place.host}: {shard.rows - shard.remaining} of {shard.rows} rows are kept"
         if isinstance(error, StoreError):  # its own words: they say what to do, and quote nothing
             kept = f"{error}; {kept}"
-        return Ended(
+        return AttemptResult(
             how=_how(decision, receipt), receipt=receipt, decision=decision, note=kept, unread=unread
         )
 
@@ -311,7 +313,7 @@ class _Ending:
         return f"{decision.cause}: the requests in {place} cannot be read{since} ({told.name}){advice}"
 
     def _carry_out(
-        self, decision: Decision, standing: Standing, event: str, cause: str
+        self, decision: Decision, standing: ShardSnapshot, event: str, cause: str
     ) -> ShardReceipt | None:
         store, lease = self.work.store, self.lease
         charged = budgets.charges(decision, self.at, event=event)
@@ -411,7 +413,7 @@ def loss_event(replica: str, node: str | None, facts: NodeFacts) -> str:
     return f"node {node}" if node is not None and facts.alive is False else f"replica {replica}"
 
 
-def _how(decision: Decision, receipt: ShardReceipt | None) -> How:
+def _how(decision: Decision, receipt: ShardReceipt | None) -> AttemptEnd:
     if receipt is not None:
-        return How.DONE
-    return How.STOPPED if decision.cause is Cause.CANCEL else How.EARLY
+        return AttemptEnd.DONE
+    return AttemptEnd.STOPPED if decision.cause is Cause.CANCEL else AttemptEnd.INTERRUPTED

@@ -7,12 +7,12 @@ import time
 from dataclasses import replace
 
 from dray.job.opening import OpenJob
-from dray.store import Orders, Store
+from dray.store import StopSignals, Store
 
 _logger = logging.getLogger(__name__)
 
 
-def orders_of(store: Store, job: OpenJob) -> Orders:
+def orders_of(store: Store, job: OpenJob) -> StopSignals:
     """What is to become of the job, as its driver obeys it.
 
     What expires is final, and one reading of a clock that was set forward would end every row. So where the

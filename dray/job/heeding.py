@@ -12,7 +12,7 @@ from typing import TypeVar
 from dray.errors import CancelledError, ExpiredError, JobPausedError, StoreError
 from dray.job.deadline import orders_of
 from dray.job.opening import OpenJob, reopen
-from dray.store import Orders, Store
+from dray.store import StopSignals, Store
 
 T = TypeVar("T")
 
@@ -67,7 +67,7 @@ class Heed:
             store.close()
 
 
-def obey(job: OpenJob, orders: Orders) -> None:
+def obey(job: OpenJob, orders: StopSignals) -> None:
     """Raise what an order to stop comes to: CancelledError or ExpiredError."""
     if orders.cancelled:
         raise CancelledError(f"job {job.job_id} was cancelled; `dray resume {job.job_id}` goes on with it")

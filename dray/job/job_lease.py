@@ -12,7 +12,7 @@ from dray.store import open_store
 
 
 @contextmanager
-def kept(job: OpenJob) -> Iterator[None]:
+def job_lease_kept(job: OpenJob) -> Iterator[None]:
     """Renew the lease every quarter of its time, in a thread, for as long as the block runs."""
     over = threading.Event()
     thread = threading.Thread(target=_renew, args=(job, over), name="dray-lease", daemon=True)

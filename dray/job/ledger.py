@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from dray.cluster.member import Member
+from dray.cluster.member import ReplicaHandle
 from dray.cluster.pool import Loss
 from dray.errors import DrayError, JobFailedError, StoreError
 from dray.failures.causes import Facts, decide
@@ -49,7 +49,7 @@ class JobLedger:
         """The nodes that went since the last time, each once."""
         return [self._lost.popleft() for _ in range(len(self._lost))]
 
-    def publish(self, members: Sequence[Member]) -> None:
+    def publish(self, members: Sequence[ReplicaHandle]) -> None:
         """Shards find their replicas in the store."""
         rows = [
             ReplicaRow(

@@ -11,7 +11,7 @@ from dray.engine.batches import too_large
 from dray.engine.client import ReplicaClient
 from dray.errors import StoreFatalError, StoreTransientError, StoreUnreachableError, ValueTooLargeError
 from dray.job.proof import proof_session, prove
-from dray.job.shard_lease import Holder
+from dray.job.shard_lease import ShardLeaseKeeper
 from dray.job.untaken import Untaken
 from dray.requests.model import Outcome
 from dray.requests.spool import index_of, read_shard
@@ -90,7 +90,7 @@ def run_shard(
         replica.abort(session)
 
     try:
-        with Holder(store, lease, on_stop=abort) as holder:
+        with ShardLeaseKeeper(store, lease, on_stop=abort) as holder:
             if lease.suspect and rows.first is not None:
                 prove(replica, session, rows.first)
                 holder.check()
@@ -153,7 +153,7 @@ class Rows:
 
 def _pump(
     store: Store,
-    holder: Holder,
+    holder: ShardLeaseKeeper,
     replica: ReplicaClient,
     rows: Rows,
     fed: Fed,
@@ -189,7 +189,7 @@ def _pump(
     return committed
 
 
-def _commit(store: Store, holder: Holder, batch: list[Outcome], untaken: Untaken) -> int:
+def _commit(store: Store, holder: ShardLeaseKeeper, batch: list[Outcome], untaken: Untaken) -> int:
     """Publish a micro-batch as soon as the store takes it, as long as the lease holds.
 
     Meanwhile nothing more is fed, and the replica's finished rows wait in its own memory. A lock on the table

@@ -15,14 +15,14 @@ from dray.errors import (
     StoreError,
     StoreFatalError,
 )
-from dray.store import Orders, ShardLease, Store
+from dray.store import ShardLease, StopSignals, Store
 
 RENEW_EVERY = 15.0
 STOP_BEFORE_EXPIRY = 15.0  # seconds; by the holder's own monotonic clock
 LOOK_EVERY = 1.0
 
 
-class Holder:
+class ShardLeaseKeeper:
     """Keeps a lease alive in a thread. ``on_stop`` ends the stream of results, from that thread."""
 
     def __init__(self, store: Store, lease: ShardLease, *, on_stop: Callable[[], None]) -> None:
@@ -39,7 +39,7 @@ class Holder:
             for work in (self._keep, self._watch_clock)
         ]
 
-    def __enter__(self) -> Holder:
+    def __enter__(self) -> ShardLeaseKeeper:
         for thread in self._threads:
             thread.start()
         return self
@@ -53,7 +53,7 @@ class Holder:
         """A commit extended the lease."""
         self._renewed_at = time.monotonic()
 
-    def obey(self, orders: Orders) -> None:
+    def obey(self, orders: StopSignals) -> None:
         """Stop if the job is cancelled, its time over, or it was put to rest for another reason."""
         if orders.cancelled:
             self._stop(CancelledError(f"job {self.lease.job_id} was cancelled"))

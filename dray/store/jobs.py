@@ -15,7 +15,7 @@ from dray.errors import CancelledError, FencedError, JobBusyError, JobChangedErr
 from dray.store import routing
 from dray.store.attempts import close_attempts
 from dray.store.connection import Tx
-from dray.store.records import Fingerprint, Job, JobLease, JobState, Orders, ShardState
+from dray.store.records import Fingerprint, Job, JobLease, JobState, ShardState, StopSignals
 from dray.store.schema import charges, jobs, shards
 
 _ANSWERED = [JobState.COMPLETED.value, JobState.EXPIRED.value]
@@ -350,12 +350,12 @@ def cancel_undriven(tx: Tx, seen: Job, *, seize: bool) -> bool:
     return bool(hit == 1)
 
 
-def orders(tx: Tx, job_key: int) -> Orders:
+def orders(tx: Tx, job_key: int) -> StopSignals:
     """What is to become of the job, by the database's clock."""
     over = func.coalesce(jobs.c.expires_at <= tx.now, false())
     wanted = select(jobs.c.cancel_requested, over, jobs.c.state).where(jobs.c.job_key == job_key)
     cancelled, expired, state = tx.execute(wanted).one()
-    return Orders(cancelled=bool(cancelled), expired=bool(expired), at_rest=JobState(state).at_rest)
+    return StopSignals(cancelled=bool(cancelled), expired=bool(expired), at_rest=JobState(state).at_rest)
 
 
 def set_expiry(tx: Tx, lease: JobLease, seconds: float | None) -> None:

@@ -146,7 +146,7 @@ class Shard:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Orders:
+class StopSignals:
     """What is to become of a job: somebody asked to cancel it, its time is over, or its driver gave it up."""
 
     cancelled: bool
@@ -243,7 +243,7 @@ class Charge:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class ShardSnapshot:
     """What the store knows of a shard at the end of an attempt, read at one moment.
 
     ``now`` is the database's time; ``new_rows`` got their outcome in this attempt. ``elsewhere`` is true if
@@ -255,7 +255,7 @@ class Standing:
     new_rows: int
     elsewhere: bool
     notices: tuple[Notice, ...]
-    orders: Orders
+    orders: StopSignals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,7 +263,7 @@ class CommitReceipt:
     """What a commit did: rows that were new, and what is to become of the job."""
 
     inserted: int
-    orders: Orders
+    orders: StopSignals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

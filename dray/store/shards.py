@@ -29,9 +29,9 @@ from dray.store.records import (
     JobState,
     Shard,
     ShardLease,
+    ShardSnapshot,
     ShardSpec,
     ShardState,
-    Standing,
 )
 from dray.store.schema import jobs, results, shards
 
@@ -300,11 +300,11 @@ def split(
     return [_shard(row) for row in tx.execute(children.order_by(shards.c.number))]
 
 
-def standing(tx: Tx, lease: ShardLease, node: str | None) -> Standing:
+def standing(tx: Tx, lease: ShardLease, node: str | None) -> ShardSnapshot:
     """What is known of a shard whose attempt ends."""
     known = list_notices(tx, lease.key) if node is not None else []
     shard = _get(tx, lease)
-    return Standing(
+    return ShardSnapshot(
         now=float(tx.execute(select(tx.now)).scalar_one()),
         shard=shard,
         new_rows=rows_of_attempt(tx, lease.key, lease.number, lease.epoch),

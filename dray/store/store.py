@@ -34,15 +34,15 @@ from dray.store.records import (
     JobLease,
     JobState,
     Notice,
-    Orders,
     Progress,
     ReplicaRow,
     Shard,
     ShardLease,
+    ShardSnapshot,
     ShardSpec,
     ShardState,
     Span,
-    Standing,
+    StopSignals,
     StoredOutcome,
 )
 from dray.store.sqlite_file import PLAIN_USE, SqliteUse
@@ -258,7 +258,7 @@ class Store:
         """Whether somebody asked to cancel the job since it was last claimed."""
         return self.get_job(job_id).cancel_requested
 
-    def orders(self, job_id: str) -> Orders:
+    def orders(self, job_id: str) -> StopSignals:
         """What is to become of the job."""
         key = self._key(job_id)
         return self._read(lambda tx: jobs.orders(tx, key))
@@ -442,7 +442,7 @@ class Store:
     def _rows_between(self, key: int, first: int, last: int) -> int:
         return counting.rows_between(self._read, key, first, last)
 
-    def standing(self, lease: ShardLease, node: str | None = None) -> Standing:
+    def standing(self, lease: ShardLease, node: str | None = None) -> ShardSnapshot:
         """What is known of a shard at the end of an attempt; ``node`` is its replica's, where known."""
         return self._read(lambda tx: shards.standing(tx, lease, node), snapshot=True, long=False)
 

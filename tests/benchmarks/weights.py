@@ -34,7 +34,7 @@ from typing import Any
 import orjson
 
 from dray.weights.node.cache import evict
-from dray.weights.node.places import CACHE_VARIABLE, HUGE_VARIABLE, Place
+from dray.weights.node.places import CACHE_VARIABLE, HUGE_VARIABLE, CacheRoot
 from tests.benchmarks import processes, results, workload
 from tests.benchmarks.processes import RunError
 from tests.benchmarks.results import Report, Table, Target, median, number, say, spread
@@ -263,7 +263,7 @@ def clear(memory: Path) -> None:
     if not memory.is_dir():
         return
     shutil.rmtree(memory / "sink", ignore_errors=True)
-    evict(Place(root=memory, memory=True))
+    evict(CacheRoot(root=memory, memory=True))
     while os.path.ismount(memory):  # somebody may still look at it, or have mounted there too
         subprocess.run(["umount", "--lazy", str(memory)], check=True)
     shutil.rmtree(memory, ignore_errors=True)

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import orjson
 
 from dray.storage import ObjectStoreOptions
-from dray.weights.node.places import Place, prepare
+from dray.weights.node.places import CacheRoot, prepare
 from tests.benchmarks import workload
 
 BUCKET, PREFIX = "bucket", "models/m"
@@ -295,7 +295,7 @@ def _mapped(path: Path, access: int, *, populate: bool = False) -> mmap.mmap:
 
 def _fresh_files(work: Work) -> list[mmap.mmap]:
     """A mapping for each file, in the memory that dray would use, of which nothing was touched yet."""
-    prepare(Place(root=Path(work.memory), memory=True))
+    prepare(CacheRoot(root=Path(work.memory), memory=True))
     folder = Path(work.memory) / "sink"
     folder.mkdir()
     found = []

@@ -23,10 +23,10 @@ from dray.errors import EngineDeadError, EngineError, JobFailedError, ReplicaLos
 from dray.failures.effects import OnPrefect
 from dray.job import attempt as attempts
 from dray.job import opening, shard
-from dray.job.attempt import Ended, How, Work, attempt
+from dray.job.attempt import AttemptEnd, AttemptResult, Work, attempt
 from dray.job.finalising import finalise_job
 from dray.job.ingesting import engine_kind, ingest_job, open_shards
-from dray.job.job_lease import kept
+from dray.job.job_lease import job_lease_kept
 from dray.job.opening import OpenJob, open_job
 from dray.job.owner import driver_name
 from dray.job.settings import JobSettings
@@ -166,7 +166,7 @@ def _lives(member: Member) -> bool:
 def run_shards(store: Store, job: OpenJob, lanes: int) -> None:
     """All open shards, one a lane, and again by decision and without waits, until none is left."""
     pool = Pool(store, job, lanes)
-    running: dict[Future[Ended], int] = {}
+    running: dict[Future[AttemptResult], int] = {}
     with ThreadPoolExecutor(lanes) as threads:
         try:
             while True:
@@ -185,14 +185,14 @@ def run_shards(store: Store, job: OpenJob, lanes: int) -> None:
             pool.stop()
 
 
-def _run(job: OpenJob, one: Shard, pool: Pool) -> Ended:
+def _run(job: OpenJob, one: Shard, pool: Pool) -> AttemptResult:
     with open_store(job.settings.store_url, create=False) as store:
         return attempt(Work(store=store, job=job.lease, shard=one, replicas=pool, owner=driver_name()))
 
 
-def _obey(ended: Ended) -> None:
+def _obey(ended: AttemptResult) -> None:
     """As ``tasks/infer_shard.py``: what is split, or tried again, is an open shard."""
-    assert ended.how in (How.DONE, How.EARLY), ended
+    assert ended.how in (AttemptEnd.DONE, AttemptEnd.INTERRUPTED), ended
     if ended.decision is not None and ended.decision.effect.prefect in (OnPrefect.FAIL, OnPrefect.PAUSE):
         raise JobFailedError(ended.decision.reason)
 
@@ -207,7 +207,7 @@ def main() -> None:
     lanes = given.get("lanes", LANES)
     job = open_job(settings_of(path))
     # Whose lease is to lapse must not renew it either: a thread stopped in a commit keeps SQLite's only lock.
-    with nullcontext() if "driver_ttl" in given else kept(job):
+    with nullcontext() if "driver_ttl" in given else job_lease_kept(job):
         ingest_job(job, replicas=lanes)
         with open_store(job.settings.store_url, create=False) as store:
             run_shards(store, job, lanes)

@@ -51,7 +51,7 @@ from dray.job import opening, shard_lease
 from dray.job.attempt import Work
 from dray.job.finalising import ReplicaAccount, finalise_job
 from dray.job.ingesting import engine_kind, ingest_job, open_shards
-from dray.job.job_lease import kept
+from dray.job.job_lease import job_lease_kept
 from dray.job.ledger import JobLedger
 from dray.job.opening import OpenJob, open_job
 from dray.job.settings import JobSettings
@@ -62,7 +62,7 @@ from dray.store import Shard, open_store
 from tasks.cluster import RunningCluster
 from tasks.infer import ShardTasks
 from tasks.infer_shard import ShardWork, infer_shard
-from tasks.interruptions import Noticing
+from tasks.interruptions import InterruptionHandler
 from tasks.monitor import Monitor
 from tasks.replicas import start_replicas
 
@@ -114,7 +114,7 @@ class Order:
         )
 
 
-class Deaf(Noticing):
+class Deaf(InterruptionHandler):
     """Has no watchers on the nodes."""
 
     def look(self) -> None:
@@ -215,7 +215,7 @@ def _run_job(order: Order, processes: ProcessPoolExecutor | None) -> dict[str, A
     cluster.start()
     accounts: list[ReplicaAccount] = []
     try:
-        with kept(job):
+        with job_lease_kept(job):
             shards = ingest_job(job, replicas=REPLICAS)
             if open_shards(shards):
                 info = cluster.wait()
@@ -224,7 +224,7 @@ def _run_job(order: Order, processes: ProcessPoolExecutor | None) -> dict[str, A
         left = _actors_left(job.job_id)
     finally:
         cluster.leave()
-    with kept(job):
+    with job_lease_kept(job):
         result = finalise_job(job, timeline, accounts)
     with open_store(job.settings.store_url, create=False) as store:
         store.release_job(job.lease)
@@ -248,7 +248,7 @@ def _run_shards(
     )
     ledger = JobLedger(job)
     pool = ReplicaPool(f"{job.job_id}/{job.lease.epoch}", spec, info, REPLICAS, ledger)
-    noticing = Noticing(job, pool) if notices else Deaf(job, pool)
+    noticing = InterruptionHandler(job, pool) if notices else Deaf(job, pool)
     pool.start()
     try:
         with ThreadShards(job, shards, pool.lanes, info, processes) as running:

@@ -22,9 +22,9 @@ from safetensors.numpy import save_file
 
 from dray.weights import LocalModel, Manifest, read_manifest
 from dray.weights.fetch.chunks import ChunkPlan
-from dray.weights.node.cache import READY, Shelf
-from dray.weights.node.places import CACHE_VARIABLE, Place
-from dray.weights.node.ready import ReadyMap
+from dray.weights.node.cache import READY, ModelPaths
+from dray.weights.node.places import CACHE_VARIABLE, CacheRoot
+from dray.weights.node.ready import ChunkMap
 from tests.support.command import MARK, ROOT
 from tests.support.s3_emulator import EmulatorProcess
 
@@ -124,10 +124,10 @@ def manifest(server: EmulatorProcess) -> Manifest:
 
 
 @pytest.fixture
-def shelf(manifest: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shelf:
+def shelf(manifest: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModelPaths:
     """Where the model is kept; nothing is there yet."""
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
-    return Shelf(place=Place(root=tmp_path / "cache", memory=False), key=manifest.key)
+    return ModelPaths(place=CacheRoot(root=tmp_path / "cache", memory=False), key=manifest.key)
 
 
 @pytest.mark.parametrize("standby", [False, True], ids=["resumed", "taken over"])
@@ -135,7 +135,7 @@ def test_a_fetch_that_is_killed_again_and_again_loses_what_was_in_flight_and_no_
     standby: bool,
     server: EmulatorProcess,
     manifest: Manifest,
-    shelf: Shelf,
+    shelf: ModelPaths,
     rng: random.Random,
     chaos_rounds: int,
 ) -> None:
@@ -171,7 +171,7 @@ def test_a_fetch_that_is_killed_again_and_again_loses_what_was_in_flight_and_no_
 
 
 def test_a_kill_while_it_is_published_leaves_a_whole_model_or_none(
-    server: EmulatorProcess, manifest: Manifest, shelf: Shelf, rng: random.Random, chaos_rounds: int
+    server: EmulatorProcess, manifest: Manifest, shelf: ModelPaths, rng: random.Random, chaos_rounds: int
 ) -> None:
     server.behave()
     states, chunks = [], len(ChunkPlan(manifest).chunks)
@@ -194,7 +194,7 @@ def test_a_kill_while_it_is_published_leaves_a_whole_model_or_none(
 
 
 def _moment(
-    shelf: Shelf, rng: random.Random, rounds_left: int, *, early: bool
+    shelf: ModelPaths, rng: random.Random, rounds_left: int, *, early: bool
 ) -> tuple[Callable[[], bool], str]:
     """When to kill: after some more chunks, or (sometimes) soon after the start."""
     if early or rng.random() < 0.15:
@@ -209,10 +209,10 @@ def _moment(
     return lambda: _marked(shelf).count(1) >= known + more, f"{more} chunks on"
 
 
-def _marked(shelf: Shelf) -> bytes:
+def _marked(shelf: ModelPaths) -> bytes:
     """What the map says; nothing where there is none yet."""
     with suppress(FileNotFoundError):
-        found = ReadyMap(shelf.file(READY), writable=False)
+        found = ChunkMap(shelf.file(READY), writable=False)
         try:
             return found.marks
         finally:
@@ -227,12 +227,12 @@ def _until(condition: Callable[[], bool], seconds: float = 30) -> None:
         time.sleep(0.001)
 
 
-def _is_there_once(server: EmulatorProcess, manifest: Manifest, shelf: Shelf) -> None:
+def _is_there_once(server: EmulatorProcess, manifest: Manifest, shelf: ModelPaths) -> None:
     """Whole, with the right bytes, under its name alone; and who comes now reads nothing."""
     folders = {path.name for path in shelf.place.root.iterdir() if path.is_dir()}
     assert folders == {manifest.key, f"{manifest.key}.engine"}
     plan = ChunkPlan(manifest)
-    ready = ReadyMap(shelf.whole / READY, writable=False)
+    ready = ChunkMap(shelf.whole / READY, writable=False)
     assert ready.marks == b"\1" * len(plan.chunks)
     for file in manifest.files:
         served = server.root / "bucket/m" / file.name

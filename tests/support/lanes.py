@@ -23,7 +23,7 @@ from dray.engine.protocol import EngineSpec
 from dray.engine.replica import Replica
 from dray.errors import EngineDeadError, ReplicaLostError
 from dray.failures.effects import OnJob
-from dray.job.attempt import Ended, How, Work, attempt
+from dray.job.attempt import AttemptEnd, AttemptResult, Work, attempt
 from dray.job.ingesting import ingest_job, open_shards
 from dray.job.ledger import JobLedger
 from dray.job.opening import OpenJob, open_job
@@ -221,8 +221,8 @@ class Lanes:
                 if self._is_over(ended):
                     return
 
-    def _is_over(self, ended: Ended) -> bool:
-        if ended.how is not How.EARLY:
+    def _is_over(self, ended: AttemptResult) -> bool:
+        if ended.how is not AttemptEnd.INTERRUPTED:
             return True
         assert ended.decision is not None
         if ended.decision.effect.job is OnJob.FAIL:

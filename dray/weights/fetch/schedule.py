@@ -43,7 +43,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class FetchRequest:
     """One request for one chunk."""
 
     number: int
@@ -101,7 +101,7 @@ class Schedule:
         self._rng = rng or random.Random()  # noqa: S311  spreads load, guards nothing
         self._home = home
         self._left: dict[int, _Chunk] = {chunk: _Chunk() for chunk in order}
-        self._asks: dict[int, tuple[Ask, float]] = {}
+        self._asks: dict[int, tuple[FetchRequest, float]] = {}
         self._numbers = 0
         self._peers: dict[str, _Peer] = {}
         self._window = Window(self.limits)
@@ -123,7 +123,7 @@ class Schedule:
         for name in self._peers.keys() | peers.keys():
             self._peers.setdefault(name, _Peer()).has = peers.get(name, b"")
 
-    def next(self, now: float) -> Ask | None:
+    def next(self, now: float) -> FetchRequest | None:
         """What to ask for now, if anything."""
         if self.failure is not None:
             return None
@@ -133,7 +133,7 @@ class Schedule:
             return None
         return self._fresh(now) or self._hedge(now)
 
-    def done(self, ask: Ask, now: float, size: int) -> bool:
+    def done(self, ask: FetchRequest, now: float, size: int) -> bool:
         """An answer came and was sound; False when another one was first."""
         _, began = self._asks.pop(ask.number)
         self.bytes_from[ask.source] += size
@@ -143,7 +143,7 @@ class Schedule:
         self._moved = now
         return self._left.pop(ask.chunk, None) is not None
 
-    def failed(self, ask: Ask, kind: str, detail: str, now: float) -> None:
+    def failed(self, ask: FetchRequest, kind: str, detail: str, now: float) -> None:
         """An attempt failed; decides when and whether it is made again."""
         self._asks.pop(ask.number)
         self.faults[kind] += 1
@@ -180,7 +180,7 @@ class Schedule:
             or chunk.tries.total() - chunk.tries["busy"] >= limits.tries
         )
 
-    def _fresh(self, now: float) -> Ask | None:
+    def _fresh(self, now: float) -> FetchRequest | None:
         load = Counter(ask.source for ask, _ in self._asks.values())
         origin_free = load[ORIGIN] < self._window.size
         usable = {n: p for n, p in self._peers.items() if p.has and not p.banned and p.rests_until <= now}
@@ -204,7 +204,7 @@ class Schedule:
             chunk.seen = now
         return self._home(number) or now - chunk.seen > self.limits.patience
 
-    def _hedge(self, now: float) -> Ask | None:
+    def _hedge(self, now: float) -> FetchRequest | None:
         """A second request for what is far later than usual."""
         limits = self.limits
         running = sum(ask.hedge and ask.chunk in self._left for ask, _ in self._asks.values())
@@ -221,9 +221,11 @@ class Schedule:
                 return self._ask(ask.chunk, chunk, ORIGIN, now, hedge=True)
         return None
 
-    def _ask(self, number: int, chunk: _Chunk, source: str, now: float, *, hedge: bool = False) -> Ask:
+    def _ask(
+        self, number: int, chunk: _Chunk, source: str, now: float, *, hedge: bool = False
+    ) -> FetchRequest:
         self._numbers += 1
-        ask = Ask(
+        ask = FetchRequest(
             number=self._numbers,
             chunk=number,
             source=source,

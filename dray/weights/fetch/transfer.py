@@ -21,8 +21,8 @@ from dray.weights.fetch import fetcher
 from dray.weights.fetch.chunks import Chunk, ChunkPlan
 from dray.weights.fetch.origin import Address, Origin
 from dray.weights.fetch.reasons import reason_of
-from dray.weights.fetch.schedule import ORIGIN, Ask, Limits, Schedule
-from dray.weights.node.ready import ReadyMap
+from dray.weights.fetch.schedule import ORIGIN, FetchRequest, Limits, Schedule
+from dray.weights.node.ready import ChunkMap
 from dray.weights.source.hub import BusyError
 
 FLOOR_RATE = 50e3
@@ -65,7 +65,7 @@ class Transfer:
         self,
         plan: ChunkPlan,
         folder: Path,
-        ready: ReadyMap,
+        ready: ChunkMap,
         *,
         options: ObjectStoreOptions | None = None,
         peers: Peers | None = None,
@@ -127,7 +127,7 @@ class Transfer:
         return [self._folder / file.name for file in self._plan.manifest.files]
 
     def _loop(self, schedule: Schedule, crew: _Crew, on_chunk: Callable[[Chunk], None]) -> None:
-        asks: dict[int, Ask] = {}
+        asks: dict[int, FetchRequest] = {}
         looked = float("-inf")
         while not (schedule.complete or schedule.failure or self._stopped):
             now = time.monotonic()
@@ -143,7 +143,7 @@ class Transfer:
                 asks.clear()
                 schedule.lost(time.monotonic())
 
-    def _send(self, schedule: Schedule, crew: _Crew, ask: Ask, now: float) -> None:
+    def _send(self, schedule: Schedule, crew: _Crew, ask: FetchRequest, now: float) -> None:
         chunk = self._plan.chunks[ask.chunk]
         file = self._plan.manifest.files[chunk.file]
         try:
@@ -174,7 +174,7 @@ class Transfer:
         crew.send(order)
 
     def _take(
-        self, schedule: Schedule, ask: Ask, answer: dict[str, Any], on_chunk: Callable[[Chunk], None]
+        self, schedule: Schedule, ask: FetchRequest, answer: dict[str, Any], on_chunk: Callable[[Chunk], None]
     ) -> None:
         now = time.monotonic()
         if "error" in answer:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from dray.errors import WeightsError
 from dray.weights.fetch.chunks import ChunkPlan
-from dray.weights.node.cache import DESCRIPTION, READY, Shelf
+from dray.weights.node.cache import DESCRIPTION, READY, ModelPaths
 from dray.weights.node.description import Description, read_description
-from dray.weights.node.places import Place
-from dray.weights.node.ready import ReadyMap
+from dray.weights.node.places import CacheRoot
+from dray.weights.node.ready import ChunkMap
 from dray.weights.source.checkpoint import INDEX, compare, places_of
 from dray.weights.source.header import BITS, Header, TensorInfo, parse_header
 
@@ -65,7 +65,7 @@ class StreamedWeights:
     name: str
     files: list[_File]
     plan: ChunkPlan | None = None
-    ready: ReadyMap | None = None
+    ready: ChunkMap | None = None
     stats: LoadStats = field(default_factory=LoadStats)
 
     @classmethod
@@ -78,7 +78,7 @@ class StreamedWeights:
         if not folder.name.endswith(_ENGINE):
             return cls(name=str(folder), files=_files(folder, folder, {}))
         key = folder.name.removesuffix(_ENGINE)
-        shelf = Shelf(place=Place(root=folder.parent, memory=True), key=key)
+        shelf = ModelPaths(place=CacheRoot(root=folder.parent, memory=True), key=key)
         try:
             place, description, ready = _opened(shelf.partial)
         except (FileNotFoundError, WeightsError):
@@ -139,9 +139,9 @@ class StreamedWeights:
         return torch.frombuffer(mapping, dtype=dtype, count=count, offset=start).view(shape)
 
 
-def _opened(place: Path, *, published: bool = False) -> tuple[Path, Description, ReadyMap]:
+def _opened(place: Path, *, published: bool = False) -> tuple[Path, Description, ChunkMap]:
     description = read_description(place / DESCRIPTION)
-    return place, description, ReadyMap(place / READY, writable=False, published=published)
+    return place, description, ChunkMap(place / READY, writable=False, published=published)
 
 
 def _refuse_to_be_left() -> None:

@@ -31,7 +31,7 @@ from typing import IO
 from dray.errors import WeightsError
 from dray.storage.files import sync
 from dray.weights.node.description import read_description, write_description
-from dray.weights.node.places import Place, places, prepare, room, withdraw
+from dray.weights.node.places import CacheRoot, cache_roots, prepare, room, withdraw
 from dray.weights.source.manifest import Manifest
 
 _logger = logging.getLogger(__name__)
@@ -45,10 +45,10 @@ _FOLDERS = ("", ".partial", ".engine", ".engine-new")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shelf:
+class ModelPaths:
     """The paths of one model at one place."""
 
-    place: Place
+    place: CacheRoot
     key: str
 
     @property
@@ -83,7 +83,7 @@ class Shelf:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class CachedModel:
     """One model of a place. ``used`` is in seconds since 1970, ``size`` in bytes of memory or disk."""
 
     key: str
@@ -95,7 +95,7 @@ class Kept:
 
 
 @contextmanager
-def attached(manifest: Manifest) -> Iterator[Shelf]:
+def attached(manifest: Manifest) -> Iterator[ModelPaths]:
     """The model's shelf, in use as long as the block runs: it is not evicted meanwhile.
 
     Where the model is already, there; else at the first place with room for it, after the models that were
@@ -116,7 +116,7 @@ def attached(manifest: Manifest) -> Iterator[Shelf]:
         os.close(use)
 
 
-def kept(place: Place) -> list[Kept]:
+def cached_models(place: CacheRoot) -> list[CachedModel]:
     """The models at a place, the one used last first."""
     if not place.root.is_dir():
         return []
@@ -125,11 +125,11 @@ def kept(place: Place) -> list[Kept]:
     return sorted(found, key=lambda model: -model.used)
 
 
-def evict(place: Place, keys: set[str] | None = None) -> list[str]:
+def evict(place: CacheRoot, keys: set[str] | None = None) -> list[str]:
     """Remove the models that nobody uses, all or only these; returns the keys of the removed ones."""
     gone = []
-    for model in kept(place):
-        if (keys is None or model.key in keys) and _remove(Shelf(place=place, key=model.key)):
+    for model in cached_models(place):
+        if (keys is None or model.key in keys) and _remove(ModelPaths(place=place, key=model.key)):
             gone.append(model.key)
     withdraw(place)
     if place.memory and not os.path.ismount(place.root):
@@ -137,7 +137,7 @@ def evict(place: Place, keys: set[str] | None = None) -> list[str]:
     return gone
 
 
-def _leave(place: Place) -> None:
+def _leave(place: CacheRoot) -> None:
     """Remove the folder where nothing else is in it: whoever waits for its lock makes it anew."""
     with suppress(OSError), _locked(place.root):
         if [path.name for path in place.root.iterdir()] == [_LOCK]:
@@ -145,8 +145,8 @@ def _leave(place: Place) -> None:
             place.root.rmdir()
 
 
-def _attach(manifest: Manifest) -> tuple[Shelf, int]:
-    options = _usable(places())
+def _attach(manifest: Manifest) -> tuple[ModelPaths, int]:
+    options = _usable(cache_roots())
     with _locked(options[0].root) as first:  # all processes of the node choose one after the other
         shelf = _chosen(manifest, options)
         with nullcontext() if shelf.place.root == first else _locked(shelf.place.root):
@@ -162,7 +162,7 @@ def _attach(manifest: Manifest) -> tuple[Shelf, int]:
     return shelf, use
 
 
-def _usable(options: list[Place]) -> list[Place]:
+def _usable(options: list[CacheRoot]) -> list[CacheRoot]:
     """Without the first ones that are not this user's: nothing there is to be trusted. The last one must be.
 
     Raises:
@@ -179,15 +179,15 @@ def _usable(options: list[Place]) -> list[Place]:
     return options[-1:]
 
 
-def _begin(shelf: Shelf, manifest: Manifest) -> None:
+def _begin(shelf: ModelPaths, manifest: Manifest) -> None:
     """From now on everybody finds the model here, and counts with its bytes."""
     shelf.partial.mkdir(exist_ok=True)
     if not (shelf.partial / DESCRIPTION).exists():
         write_description(shelf.partial / DESCRIPTION, manifest)
 
 
-def _chosen(manifest: Manifest, options: list[Place]) -> Shelf:
-    shelves = [Shelf(place=place, key=manifest.key) for place in options]
+def _chosen(manifest: Manifest, options: list[CacheRoot]) -> ModelPaths:
+    shelves = [ModelPaths(place=place, key=manifest.key) for place in options]
     for shelf in shelves:
         if shelf.whole.is_dir() or shelf.partial.is_dir():
             return shelf
@@ -209,7 +209,7 @@ def _chosen(manifest: Manifest, options: list[Place]) -> Shelf:
     )
 
 
-def _make_room(place: Place, size: int) -> bool:
+def _make_room(place: CacheRoot, size: int) -> bool:
     """Evict the models used longest ago until ``size`` bytes are free; none where that would not do."""
     models = sorted((model for model in _models(place) if not model.in_use), key=lambda model: model.used)
     if _free(place) + sum(model.size for model in models) < size:
@@ -217,36 +217,36 @@ def _make_room(place: Place, size: int) -> bool:
     for model in models:
         if _free(place) >= size:
             break
-        _remove_locked(Shelf(place=place, key=model.key))
+        _remove_locked(ModelPaths(place=place, key=model.key))
     return _free(place) >= size
 
 
-def _free(place: Place) -> int:
+def _free(place: CacheRoot) -> int:
     """Bytes that nothing has taken, nor will: models that are being filled will take their whole size."""
     filled = [
-        Shelf(place=place, key=model.key) for model in _models(place) if model.in_use and not model.whole
+        ModelPaths(place=place, key=model.key) for model in _models(place) if model.in_use and not model.whole
     ]
     return room(place) - sum(max(0, _size(shelf) - _allocated(shelf)) for shelf in filled)
 
 
-def _size(shelf: Shelf) -> int:
+def _size(shelf: ModelPaths) -> int:
     """Bytes of a model's files once they are there."""
     with suppress(WeightsError):
         return sum(file.size for file in read_description(shelf.file(DESCRIPTION)).files)
     return 0
 
 
-def _models(place: Place) -> list[Kept]:
+def _models(place: CacheRoot) -> list[CachedModel]:
     _sweep(place.root)
     names = [path.name for path in place.root.iterdir() if not _GONE.fullmatch(path.name)]
     keys = {key for name in names if _KEY.fullmatch(key := name.split(".")[0])}
-    return [_kept(Shelf(place=place, key=key)) for key in keys]
+    return [_kept(ModelPaths(place=place, key=key)) for key in keys]
 
 
-def _kept(shelf: Shelf) -> Kept:
+def _kept(shelf: ModelPaths) -> CachedModel:
     with suppress(FileNotFoundError):
         used = shelf.use_lock.stat().st_mtime
-        return Kept(
+        return CachedModel(
             key=shelf.key,
             uri=_uri(shelf),
             size=_allocated(shelf),
@@ -254,22 +254,22 @@ def _kept(shelf: Shelf) -> Kept:
             used=used,
             in_use=not _is_free(shelf),
         )
-    return Kept(key=shelf.key, uri="", size=_allocated(shelf), whole=False, used=0.0, in_use=False)
+    return CachedModel(key=shelf.key, uri="", size=_allocated(shelf), whole=False, used=0.0, in_use=False)
 
 
-def _uri(shelf: Shelf) -> str:
+def _uri(shelf: ModelPaths) -> str:
     try:
         return read_description(shelf.file(DESCRIPTION)).uri
     except WeightsError:
         return ""
 
 
-def _allocated(shelf: Shelf) -> int:
+def _allocated(shelf: ModelPaths) -> int:
     folders = [shelf.place.root / f"{shelf.key}{suffix}" for suffix in _FOLDERS]
     return sum(file.stat().st_blocks * 512 for f in folders if f.is_dir() for file in f.iterdir())
 
 
-def _is_free(shelf: Shelf) -> bool:
+def _is_free(shelf: ModelPaths) -> bool:
     """Whether nobody uses the model now."""
     descriptor = os.open(shelf.use_lock, os.O_RDWR)
     try:
@@ -281,7 +281,7 @@ def _is_free(shelf: Shelf) -> bool:
     return True
 
 
-def _remove(shelf: Shelf) -> bool:
+def _remove(shelf: ModelPaths) -> bool:
     with _locked(shelf.place.root):
         if shelf.use_lock.exists() and not _is_free(shelf):
             return False
@@ -289,7 +289,7 @@ def _remove(shelf: Shelf) -> bool:
         return True
 
 
-def _remove_locked(shelf: Shelf) -> None:
+def _remove_locked(shelf: ModelPaths) -> None:
     """Under another name first: who is killed meanwhile leaves no part of it that looks like the whole."""
     root = shelf.place.root
     for suffix in _FOLDERS:

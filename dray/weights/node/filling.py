@@ -14,9 +14,9 @@ from blake3 import blake3
 from dray.errors import WeightsError
 from dray.storage.files import sync
 from dray.weights.fetch.chunks import Chunk, ChunkPlan
-from dray.weights.node.cache import DESCRIPTION, Shelf
+from dray.weights.node.cache import DESCRIPTION, ModelPaths
 from dray.weights.node.description import write_description
-from dray.weights.node.ready import ReadyMap, boot_id
+from dray.weights.node.ready import ChunkMap, boot_id
 from dray.weights.source.checkpoint import check_checkpoint
 from dray.weights.source.header import HEADER_LIMIT
 from dray.weights.source.manifest import Manifest
@@ -36,7 +36,7 @@ def lay_out(folder: Path, manifest: Manifest) -> None:
     write_description(folder / DESCRIPTION, manifest)
 
 
-def distrust(ready: ReadyMap, plan: ChunkPlan, shelf: Shelf) -> None:
+def distrust(ready: ChunkMap, plan: ChunkPlan, shelf: ModelPaths) -> None:
     """After a restart of the machine, keep only the marks of chunks whose bytes are what the map says.
 
     The engine's folder is made anew: nothing says what of it reached the disk.
@@ -62,7 +62,7 @@ def _digest(path: Path, chunk: Chunk) -> bytes:
 class EngineFolder:
     """Makes the engine's folder as soon as all it takes is ready."""
 
-    def __init__(self, shelf: Shelf, plan: ChunkPlan, ready: ReadyMap) -> None:
+    def __init__(self, shelf: ModelPaths, plan: ChunkPlan, ready: ChunkMap) -> None:
         self._shelf = shelf
         self._plan = plan
         self._ready = ready
@@ -94,7 +94,7 @@ class EngineFolder:
         return length if self._ready.ready(self._plan.covering(file, 0, length)) else None
 
 
-def _make_engine_folder(shelf: Shelf, manifest: Manifest, lengths: dict[str, int]) -> None:
+def _make_engine_folder(shelf: ModelPaths, manifest: Manifest, lengths: dict[str, int]) -> None:
     fresh = shelf.engine.with_suffix(".engine-new")
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir()
@@ -108,7 +108,7 @@ def _make_engine_folder(shelf: Shelf, manifest: Manifest, lengths: dict[str, int
     fresh.rename(shelf.engine)
 
 
-def publish(shelf: Shelf, plan: ChunkPlan, ready: ReadyMap) -> None:
+def publish(shelf: ModelPaths, plan: ChunkPlan, ready: ChunkMap) -> None:
     """Under its final name, once all is verified and a power cut could not take anything back."""
     with _doubted(plan, ready):
         check_checkpoint(shelf.partial)
@@ -130,7 +130,7 @@ def publish(shelf: Shelf, plan: ChunkPlan, ready: ReadyMap) -> None:
 
 
 @contextmanager
-def _doubted(plan: ChunkPlan, ready: ReadyMap) -> Iterator[None]:
+def _doubted(plan: ChunkPlan, ready: ChunkMap) -> Iterator[None]:
     """Where what came is wrong, chunks without a checksum of their own are read again by who tries again."""
     try:
         yield

@@ -14,9 +14,9 @@ from dray.errors import WeightsError
 from dray.storage.objects import ObjectStoreOptions
 from dray.weights.fetch.chunks import ChunkPlan
 from dray.weights.fetch.transfer import Outcome, Peers, Transfer
-from dray.weights.node.cache import READY, Shelf, attached
+from dray.weights.node.cache import READY, ModelPaths, attached
 from dray.weights.node.filling import EngineFolder, distrust, lay_out, publish
-from dray.weights.node.ready import STALL_SECONDS, ReadyMap
+from dray.weights.node.ready import STALL_SECONDS, ChunkMap
 from dray.weights.source.manifest import Manifest
 
 _STANDBY_SECONDS = 0.1  # between looks whether the one who fills is gone
@@ -66,8 +66,8 @@ class LocalModel:
         self._peers = peers
         self._patience = patience
         self._stack = ExitStack()
-        self.shelf: Shelf = self._stack.enter_context(attached(manifest))
-        self._map: ReadyMap | None = None
+        self.shelf: ModelPaths = self._stack.enter_context(attached(manifest))
+        self._map: ChunkMap | None = None
         self._generation: int | None = None  # of the map, when what the engine loads was given to it
         self._transfer: Transfer | None = None
         self._closed = threading.Event()
@@ -93,7 +93,7 @@ class LocalModel:
         self._stack.close()
 
     @property
-    def ready(self) -> ReadyMap:
+    def ready(self) -> ChunkMap:
         """What of it is there; waits until the one who fills has made the map."""
         deadline = time.monotonic() + STALL_SECONDS
         while (found := self._opened_map()) is None:
@@ -104,13 +104,13 @@ class LocalModel:
             time.sleep(0.002)
         return found
 
-    def _opened_map(self) -> ReadyMap | None:
+    def _opened_map(self) -> ChunkMap | None:
         """The map, once there is one."""
         if self._map is None:
             whole = self.shelf.whole.is_dir()
             folder = self.shelf.whole if whole else self.shelf.partial
             with suppress(FileNotFoundError):
-                self._map = ReadyMap(folder / READY, writable=False, published=whole)
+                self._map = ChunkMap(folder / READY, writable=False, published=whole)
         return self._map
 
     def marks(self) -> bytes:
@@ -237,10 +237,10 @@ class LocalModel:
         return self.shelf.file(READY).exists() and self.ready.failure is not None
 
     def _fill(self, lock: int) -> None:
-        ready: ReadyMap | None = None
+        ready: ChunkMap | None = None
         try:
             lay_out(self.shelf.partial, self.manifest)
-            ready = ReadyMap.made(self.shelf.partial / READY, len(self.plan.chunks))
+            ready = ChunkMap.made(self.shelf.partial / READY, len(self.plan.chunks))
             self._fill_map(ready, lock)
         except Exception as error:  # noqa: BLE001  thread edge: told to all who wait, by the map
             reason = str(error) if isinstance(error, WeightsError) else f"{type(error).__name__}: {error}"
@@ -251,7 +251,7 @@ class LocalModel:
             if ready is not None:
                 ready.close()
 
-    def _fill_map(self, ready: ReadyMap, lock: int) -> None:
+    def _fill_map(self, ready: ChunkMap, lock: int) -> None:
         ready.forget()  # what it says of failures from now on is of this try
         distrust(ready, self.plan, self.shelf)
         ready.begin()

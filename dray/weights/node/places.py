@@ -26,28 +26,28 @@ _LIMITS = {  # by version: the limit, the use, and what of the use gives way whe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class CacheRoot:
     """A folder for models. ``memory``: it is a file system in memory; what it holds counts as memory."""
 
     root: Path
     memory: bool
 
 
-def places(environ: Mapping[str, str] = os.environ) -> list[Place]:
+def cache_roots(environ: Mapping[str, str] = os.environ) -> list[CacheRoot]:
     """Where models may lie, best first: the folder that ``DRAY_MODEL_CACHE`` names and no other, or shared
     memory, then ``dray/models`` in the user's cache folder.
     """
     if named := environ.get(CACHE_VARIABLE):
-        return [Place(root=Path(named), memory=_in_memory(Path(named)))]
-    disk = Place(
+        return [CacheRoot(root=Path(named), memory=_in_memory(Path(named)))]
+    disk = CacheRoot(
         root=Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dray/models", memory=False
     )
     if not os.access(_SHARED, os.W_OK):
         return [disk]
-    return [Place(root=_SHARED / f"dray-{os.getuid()}", memory=True), disk]
+    return [CacheRoot(root=_SHARED / f"dray-{os.getuid()}", memory=True), disk]
 
 
-def prepare(place: Place) -> None:
+def prepare(place: CacheRoot) -> None:
     """Make the folder, for this user alone; in memory, as a mount with huge pages where we may.
 
     Fresh bytes cost less there: ``python -m tests.benchmarks.weights --only memcpy memcpy-4k`` measures it.
@@ -70,13 +70,13 @@ def prepare(place: Place) -> None:
         _mount_huge(place.root)
 
 
-def withdraw(place: Place) -> None:
+def withdraw(place: CacheRoot) -> None:
     """Remove our mount where nothing is in it any more; while somebody has a file of it open, it stays."""
     if place.root.parent == _SHARED and os.path.ismount(place.root) and not _folders(place.root):
         subprocess.run(["umount", str(place.root)], capture_output=True, check=False)
 
 
-def room(place: Place) -> int:
+def room(place: CacheRoot) -> int:
     """Bytes that may be written there."""
     free = shutil.disk_usage(place.root).free
     return min(free, memory_room()) if place.memory else free

@@ -36,7 +36,7 @@ _PAGE = 4096
 _FILLING, _WHOLE, _FAILED = 0, 1, 2
 
 
-class ReadyMap:
+class ChunkMap:
     """The map of one model's chunks. Opened by readers; made by who fills it.
 
     ``published``: the model is complete, and on disk before its map said so; every boot may believe it.
@@ -56,7 +56,7 @@ class ReadyMap:
         self._believed = published
 
     @classmethod
-    def made(cls, path: Path, chunks: int) -> ReadyMap:
+    def made(cls, path: Path, chunks: int) -> ChunkMap:
         """The map at ``path``; a new one, which nobody believes yet, where none is for this many chunks."""
         if not path.is_file() or path.stat().st_size != _size(chunks):
             fresh = path.with_suffix(".new")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dray.cluster import Cluster, ClusterInfo, ClusterSettings, ReplicaPool, open_cluster
-from dray.cluster.member import Member
+from dray.cluster.member import ReplicaHandle
 from dray.cluster.pool import Ledger, Loss
 from dray.engine.protocol import EngineSpec
 from dray.errors import ClusterError, ConfigError
@@ -84,7 +84,7 @@ class _Ledger:
         self.steps = 0
         self.bad: set[str] = set()
 
-    def publish(self, members: Sequence[Member]) -> None:
+    def publish(self, members: Sequence[ReplicaHandle]) -> None:
         self.rows |= {member.name: member.state for member in members}
 
     def lost(self, loss: Loss) -> None:

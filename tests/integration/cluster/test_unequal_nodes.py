@@ -15,7 +15,7 @@ import ray
 
 from dray.cli.app import run_app
 from dray.cluster import asking, open_cluster
-from dray.cluster.asking import Ask
+from dray.cluster.asking import ReplicaResources
 from dray.cluster.pool import ReplicaPool
 from dray.cluster.ray_private import death_of, node_of
 from dray.engine.protocol import EngineSpec
@@ -201,7 +201,7 @@ def test_gpus_are_asked_of_ray_while_no_node_has_any(
     cluster.start()
     try:
         pool = ReplicaPool("demand/1", EngineSpec(name="vllm", model="m", kind=Kind.CHAT), cluster.wait(), 2)
-        assert pool.ask == Ask(cpus=1, gpus=1)
+        assert pool.ask == ReplicaResources(cpus=1, gpus=1)
         pool.start()
         deadline = time.monotonic() + 30
         while pool.waiting() is None or not _demands():

@@ -14,7 +14,7 @@ from dray.errors import (
     StoreFatalError,
     UnknownJobError,
 )
-from dray.store import JobState, Orders, ShardState, Store, open_store
+from dray.store import JobState, ShardState, StopSignals, Store, open_store
 from tests.support.stores import FINGERPRINT, FakeClock, claimed, failure, outcomes, ready_job, specs
 
 pytestmark = pytest.mark.integration
@@ -320,7 +320,7 @@ def test_a_jobs_time_runs_from_its_creation_by_the_databases_clock(store: Store,
     store.set_expiry(job, 100.0)
     assert not store.orders("job").stop
     clock.pass_seconds(100)
-    assert store.orders("job") == Orders(cancelled=False, expired=True)
+    assert store.orders("job") == StopSignals(cancelled=False, expired=True)
     store.set_expiry(job, None)
     assert not store.orders("job").stop
 
@@ -328,7 +328,7 @@ def test_a_jobs_time_runs_from_its_creation_by_the_databases_clock(store: Store,
 def test_a_job_that_its_driver_gave_up_stops_until_it_is_resumed(store: Store) -> None:
     job = ready_job(store)
     store.set_job_state(job, JobState.PAUSED, reason="the disk is full")
-    assert store.orders("job") == Orders(cancelled=False, expired=False, at_rest=True)
+    assert store.orders("job") == StopSignals(cancelled=False, expired=False, at_rest=True)
     store.release_job(job)
     store.claim_job("job", "another")
     assert not store.orders("job").stop

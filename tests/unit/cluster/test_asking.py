@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dray.cluster import asking
-from dray.cluster.asking import Ask, ask_of, runs_on_gpus
+from dray.cluster.asking import ReplicaResources, ask_of, runs_on_gpus
 from dray.cluster.base import ClusterInfo, Node, NodeType
 from dray.cluster.placing import default_replicas
 from dray.engine.protocol import EngineSpec
@@ -64,25 +64,25 @@ def _build(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_all_replicas_find_room_at_once_where_there_is_any(
     spec: EngineSpec, nodes: list[tuple[float, float]], replicas: int, cpus: float
 ) -> None:
-    assert ask_of(spec, cluster(*nodes), replicas) == Ask(cpus=cpus)
+    assert ask_of(spec, cluster(*nodes), replicas) == ReplicaResources(cpus=cpus)
 
 
 @pytest.mark.parametrize(
     ("cpus", "replicas", "expected"), [(8, 1, 8.0), (8, 3, 2.0), (2, 4, 0.5), (1, 3, 0.3333)]
 )
 def test_on_this_machine_replicas_share_processors(cpus: float, replicas: int, expected: float) -> None:
-    assert ask_of(VLLM, cluster((cpus, 0), own=True), replicas) == Ask(cpus=expected)
+    assert ask_of(VLLM, cluster((cpus, 0), own=True), replicas) == ReplicaResources(cpus=expected)
 
 
 def test_the_simulated_engine_takes_no_processor_of_this_machine() -> None:
-    assert ask_of(SIMULATED, cluster((8, 4), own=True), 1) == Ask(cpus=0)
+    assert ask_of(SIMULATED, cluster((8, 4), own=True), 1) == ReplicaResources(cpus=0)
 
 
 def test_what_the_user_says_goes_first() -> None:
     spec = EngineSpec(name="vllm", model="m", kind=Kind.CHAT, cpus=3, gpus=0)
-    assert ask_of(spec, cluster((8, 4)), 1) == Ask(cpus=3)
+    assert ask_of(spec, cluster((8, 4)), 1) == ReplicaResources(cpus=3)
     half = EngineSpec(name="vllm", model="m", kind=Kind.CHAT, gpus=0.5)
-    assert ask_of(half, cluster((8, 4)), 8) == Ask(cpus=1, gpus=0.5)
+    assert ask_of(half, cluster((8, 4)), 8) == ReplicaResources(cpus=1, gpus=0.5)
     assert default_replicas(half, cluster((8, 4))) == 8
 
 
@@ -93,30 +93,30 @@ def test_fewer_gpus_than_ranks_are_refused() -> None:
 
 
 def test_one_gpu_a_rank() -> None:
-    assert ask_of(VLLM, cluster((4, 0), (32, 8)), 8) == Ask(cpus=1, gpus=1)
-    assert ask_of(TWO_RANKS, cluster((32, 8)), 4) == Ask(cpus=1, gpus=2)
+    assert ask_of(VLLM, cluster((4, 0), (32, 8)), 8) == ReplicaResources(cpus=1, gpus=1)
+    assert ask_of(TWO_RANKS, cluster((32, 8)), 4) == ReplicaResources(cpus=1, gpus=2)
 
 
 def test_a_node_with_fewer_processors_than_gpus_is_filled_all_the_same() -> None:
-    assert ask_of(VLLM, cluster((2, 8)), 8) == Ask(cpus=0.25, gpus=1)
-    assert ask_of(VLLM, cluster((0, 8)), 8) == Ask(cpus=0, gpus=1)
+    assert ask_of(VLLM, cluster((2, 8)), 8) == ReplicaResources(cpus=0.25, gpus=1)
+    assert ask_of(VLLM, cluster((0, 8)), 8) == ReplicaResources(cpus=0, gpus=1)
 
 
 @pytest.mark.parametrize(
     ("build", "coming", "expected"),
     [
-        ("gpu", None, Ask(cpus=1, gpus=1)),
-        ("gpu", (), Ask(cpus=1, gpus=1)),
-        ("cpu", None, Ask(cpus=8)),
-        (None, None, Ask(cpus=8)),
-        (None, (_type(8, 8),), Ask(cpus=1, gpus=1)),
+        ("gpu", None, ReplicaResources(cpus=1, gpus=1)),
+        ("gpu", (), ReplicaResources(cpus=1, gpus=1)),
+        ("cpu", None, ReplicaResources(cpus=8)),
+        (None, None, ReplicaResources(cpus=8)),
+        (None, (_type(8, 8),), ReplicaResources(cpus=1, gpus=1)),
     ],
 )
 def test_gpus_are_asked_for_while_none_is_up(
     monkeypatch: pytest.MonkeyPatch,
     build: str | None,
     coming: tuple[NodeType, ...] | None,
-    expected: Ask,
+    expected: ReplicaResources,
 ) -> None:
     """An autoscaler brings what is asked for, and nothing else."""
     monkeypatch.setattr(asking, "vllm_build", lambda: build)

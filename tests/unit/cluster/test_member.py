@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dray.cluster import member as members
-from dray.cluster.member import Member
+from dray.cluster.member import ReplicaHandle
 
 pytestmark = pytest.mark.unit
 
@@ -21,14 +21,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 @pytest.fixture
-def member() -> Member:
+def member() -> ReplicaHandle:
     actor = SimpleNamespace(**{name: SimpleNamespace(remote=object) for name in ("ready", "whereabouts")})
     replica: Any = SimpleNamespace(name="r", actor=actor, actor_id="a")
-    return Member(lane=0, replica=replica, slots=2)
+    return ReplicaHandle(lane=0, replica=replica, slots=2)
 
 
 def test_the_time_of_a_start_begins_when_it_has_a_place(
-    member: Member, clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+    member: ReplicaHandle, clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place: list[str | None] = [None]
     monkeypatch.setattr(members, "node_of", lambda actor_id: place[0])
@@ -47,7 +47,7 @@ def test_the_time_of_a_start_begins_when_it_has_a_place(
 
 
 def test_a_question_that_is_not_answered_got_through(
-    member: Member, clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+    member: ReplicaHandle, clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import ray
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dray.cluster import placing
-from dray.cluster.asking import Ask
+from dray.cluster.asking import ReplicaResources
 from dray.cluster.base import ClusterInfo, ClusterSettings, Node
 from dray.cluster.placing import actor_options, default_replicas, expected_replicas, shrunk
 from dray.cluster.pool import replica_name
@@ -42,16 +42,19 @@ def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_a_replica_asks_for_is_asked_of_ray() -> None:
-    assert actor_options(Ask(cpus=0.5, gpus=2), _cluster((8, 4))) == {"num_cpus": 0.5, "num_gpus": 2}
-    assert actor_options(Ask(cpus=0), replace(_cluster((2, 0)), own=True)) == {"num_cpus": 0}
+    assert actor_options(ReplicaResources(cpus=0.5, gpus=2), _cluster((8, 4))) == {
+        "num_cpus": 0.5,
+        "num_gpus": 2,
+    }
+    assert actor_options(ReplicaResources(cpus=0), replace(_cluster((2, 0)), own=True)) == {"num_cpus": 0}
 
 
 def test_replicas_without_gpus_spread_over_the_nodes_of_a_cluster() -> None:
-    assert actor_options(Ask(cpus=1), _cluster((2, 0)))["scheduling_strategy"] == "SPREAD"
+    assert actor_options(ReplicaResources(cpus=1), _cluster((2, 0)))["scheduling_strategy"] == "SPREAD"
 
 
 def test_nodes_to_avoid_are_named_and_taken_all_the_same_where_no_other_is() -> None:
-    options = actor_options(Ask(cpus=1), _cluster((8, 0)), avoid={"b", "a"})
+    options = actor_options(ReplicaResources(cpus=1), _cluster((8, 0)), avoid={"b", "a"})
     assert options["label_selector"] == {"ray.io/node-id": "!in(a,b)"}
     assert options["fallback_strategy"] == [{"label_selector": {}}]
 
@@ -66,7 +69,7 @@ def test_a_step_halves_what_runs_at_a_time() -> None:
 def test_what_configures_engines_goes_along_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
     monkeypatch.setenv("DRAY_STORE_URL", "postgresql://u:secret@h/d")
-    options = actor_options(Ask(cpus=1), _cluster((1, 0)))
+    options = actor_options(ReplicaResources(cpus=1), _cluster((1, 0)))
     assert options["runtime_env"] == {"env_vars": {"VLLM_CPU_KVCACHE_SPACE": "1"}}
 
 

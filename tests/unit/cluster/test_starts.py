@@ -13,7 +13,7 @@ import pytest
 from dray.cluster import pool as pools
 from dray.cluster.base import ClusterInfo, Node
 from dray.cluster.losses import NodeFacts
-from dray.cluster.member import Member, MemberState
+from dray.cluster.member import MemberState, ReplicaHandle
 from dray.cluster.pool import Loss, ReplicaPool
 from dray.engine.protocol import EngineSpec
 from dray.errors import (
@@ -77,7 +77,7 @@ class Ledger:
         self.steps = 0
         self.spent: dict[str, set[str]] = {}  # nodes, by lane
 
-    def publish(self, members: Sequence[Member]) -> None:
+    def publish(self, members: Sequence[ReplicaHandle]) -> None:
         pass
 
     def lost(self, loss: Loss) -> None:
@@ -104,9 +104,9 @@ class Started:
             self.members.append(FakeMember(name, lane, spec, left.pop(0) if left else []))
             return self.members[-1]
 
-        monkeypatch.setattr(pools, "begin", begin)
+        monkeypatch.setattr(pools, "launch", begin)
         monkeypatch.setattr(pools, "node_of", lambda actor_id: "node")
-        monkeypatch.setattr(pools, "settle", lambda actor_id, node: None)
+        monkeypatch.setattr(pools, "diagnose", lambda actor_id, node: None)
         monkeypatch.setattr(pools, "statuses", lambda members, seconds: {})
         node = Node(node_id="node", host="h", cpus=8, gpus=0, stable=True)
         info = ClusterInfo(address="a", nodes=(node,), seconds=0.0, stable_resource="dray_stable")
@@ -198,7 +198,7 @@ def test_a_replica_that_dies_with_its_node_as_it_starts_is_that_nodes_loss(
         known.append("the node")
         return gone
 
-    monkeypatch.setattr(pools, "settle", settle)
+    monkeypatch.setattr(pools, "diagnose", settle)
     monkeypatch.setattr(pools, "node_of", lambda actor_id: known[0] if known else None)
     started.go_on(3)
     [loss] = started.losses(1)
@@ -242,6 +242,6 @@ def test_what_the_store_is_missed_for_is_done_when_it_is_back(monkeypatch: pytes
 
 def test_a_node_at_risk_gets_no_new_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
     started = Started(monkeypatch, 2, [True], [False, EngineStartError("its node")])
-    started.pool.shun(Node(node_id="risky", host="r", cpus=8, gpus=0, stable=False))
+    started.pool.cordon(Node(node_id="risky", host="r", cpus=8, gpus=0, stable=False))
     started.go_on(3)
     assert started.options["label_selector"] == {"ray.io/node-id": "!in(risky)"}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dray.cluster import waiting
-from dray.cluster.asking import Ask
+from dray.cluster.asking import ReplicaResources
 from dray.cluster.base import ClusterInfo, Node, NodeType
 from dray.cluster.waiting import Capacity, Places, Room, why_waiting
 from dray.engine.protocol import EngineSpec
@@ -41,58 +41,58 @@ def _nodes(*nodes: tuple[float, float]) -> tuple[Node, ...]:
     ("ask", "capacity", "coming", "told"),
     [
         (
-            Ask(cpus=2),
+            ReplicaResources(cpus=2),
             _capacity((2, 0, 1, 0), (1, 0, 0, 0)),
             None,
             "asks for 2 CPUs, the largest free node has 1 CPU",
         ),
         (
-            Ask(cpus=2),
+            ReplicaResources(cpus=2),
             _capacity((1, 0, 1, 0)),
             (),
             "asks for 2 CPUs, the largest node has 1 CPU; "
             "it waits until such a node joins, and this cluster has no autoscaler",
         ),
         (
-            Ask(cpus=1, gpus=1),
+            ReplicaResources(cpus=1, gpus=1),
             _capacity((8, 0, 8, 0)),
             None,
             "asks for 1 GPU and 1 CPU, no node has a GPU; it waits until such a node joins",
         ),
         (
-            Ask(cpus=1, gpus=1),
+            ReplicaResources(cpus=1, gpus=1),
             _capacity((8, 0, 8, 0)),
             (GROUP,),
             "asks for 1 GPU and 1 CPU, no node has a GPU; the cluster's autoscaler is asked for such a node",
         ),
         (
-            Ask(cpus=1, gpus=16),
+            ReplicaResources(cpus=1, gpus=16),
             _capacity((8, 4, 8, 4)),
             (GROUP,),
             "asks for 16 GPUs and 1 CPU, the largest node has 4 GPUs; "
             "the cluster's autoscaler has no such node",
         ),
         (
-            Ask(cpus=1, gpus=1),
+            ReplicaResources(cpus=1, gpus=1),
             _capacity((8, 0, 8, 0), refused=(1, 1)),
             None,
             "asks for 1 GPU and 1 CPU, no node has a GPU; "
             "the cluster's autoscaler says that it cannot start such a node",
         ),
         (
-            Ask(cpus=1, gpus=1),
+            ReplicaResources(cpus=1, gpus=1),
             _capacity((8, 1, 8, 0), (8, 0, 8, 0)),
             None,
             "asks for 1 GPU and 1 CPU, no free node has a GPU",
         ),
         (
-            Ask(cpus=1, gpus=1),
+            ReplicaResources(cpus=1, gpus=1),
             _capacity((8, 1, 0, 1), (8, 0, 8, 0)),
             None,
             "asks for 1 GPU and 1 CPU, the largest free node has 0 CPUs beside its GPUs",
         ),
         (
-            Ask(cpus=1),
+            ReplicaResources(cpus=1),
             _capacity((1, 0, 1, 0)),
             None,
             "asks for 1 CPU, which a node has free; Ray has not started it yet",
@@ -100,7 +100,7 @@ def _nodes(*nodes: tuple[float, float]) -> tuple[Node, ...]:
     ],
 )
 def test_the_reason_names_what_is_asked_for_and_what_comes_nearest(
-    ask: Ask, capacity: Capacity, coming: tuple[NodeType, ...] | None, told: str
+    ask: ReplicaResources, capacity: Capacity, coming: tuple[NodeType, ...] | None, told: str
 ) -> None:
     assert why_waiting(ask, capacity, coming) == told
 
@@ -158,14 +158,14 @@ def test_when_the_large_nodes_went_for_good_replicas_ask_for_what_is_left(
     monkeypatch: pytest.MonkeyPatch, coming: tuple[NodeType, ...] | None, seconds: float
 ) -> None:
     followed = _Followed(monkeypatch, _capacity((1, 0, 1, 0), *[(8, 0, 8, 0)] * 3), coming=coming)
-    assert followed.places.ask == Ask(cpus=8)
+    assert followed.places.ask == ReplicaResources(cpus=8)
     followed.capacity = _capacity((1, 0, 1, 0), (2, 0, 2, 0), (2, 0, 2, 0))
     one, placed = followed.member(), followed.member(placed=True)
     assert followed.look(one, placed) == []
     assert followed.look(one, placed, after=seconds - 1) == []
-    assert followed.places.ask == Ask(cpus=8)
+    assert followed.places.ask == ReplicaResources(cpus=8)
     assert followed.look(one, placed) == [one]
-    assert followed.places.ask == Ask(cpus=1)
+    assert followed.places.ask == ReplicaResources(cpus=1)
     assert followed.look(one, placed, after=1000) == []
 
 
@@ -176,4 +176,4 @@ def test_a_node_that_the_autoscaler_may_bring_is_waited_for(monkeypatch: pytest.
     one = followed.member()
     assert followed.look(one) == []
     assert followed.look(one, after=10_000) == []
-    assert followed.places.ask == Ask(cpus=8)
+    assert followed.places.ask == ReplicaResources(cpus=8)

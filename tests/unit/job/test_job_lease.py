@@ -10,7 +10,7 @@ import pytest
 
 from dray.errors import JobBusyError
 from dray.job import opening
-from dray.job.job_lease import kept
+from dray.job.job_lease import job_lease_kept
 from dray.job.opening import open_job
 from dray.job.settings import JobSettings
 from dray.store import open_store
@@ -24,7 +24,7 @@ def test_a_lease_outlives_its_time_while_it_is_kept(
     monkeypatch.setattr(opening, "DRIVER_TTL", 1.0)
     job = open_job(make_settings())
     with open_store(job.settings.store_url, create=False) as store:
-        with kept(job):
+        with job_lease_kept(job):
             time.sleep(2.0)
             with pytest.raises(JobBusyError):
                 store.claim_job(job.job_id, "another")
@@ -37,6 +37,6 @@ def test_a_driver_that_lost_its_job_leaves_it_alone(make_settings: Callable[...,
     with open_store(job.settings.store_url, create=False) as store:
         store.claim_job(job.job_id, "another", takeover=lambda _: True)
         before = store.get_job(job.job_id).driver_until
-        with kept(replace(job, lease=replace(job.lease, ttl=0.2))):
+        with job_lease_kept(replace(job, lease=replace(job.lease, ttl=0.2))):
             time.sleep(0.5)
         assert store.get_job(job.job_id).driver_until == before

@@ -22,7 +22,7 @@ from dray.failures.facts import Cause
 from dray.job import attempt as attempts
 from dray.job import shard as shards
 from dray.job import shard_lease
-from dray.job.attempt import Ended, How, Work, attempt
+from dray.job.attempt import AttemptEnd, AttemptResult, Work, attempt
 from dray.job.ingesting import ingest_job
 from dray.job.opening import OpenJob, open_job
 from dray.job.settings import JobSettings
@@ -89,7 +89,7 @@ class _Replicas:
 
 def _run(
     store: Store, job: OpenJob, shard: Shard, replica: Any, *, alive: bool | None = False, ttl: float = 90.0
-) -> Ended:
+) -> AttemptResult:
     row = ReplicaRow(
         name=replica.name,
         lane=0,
@@ -104,14 +104,14 @@ def _run(
     return attempt(Work(store=store, job=job.lease, shard=shard, replicas=replicas, owner="me", ttl=ttl))
 
 
-def _receipt(ended: Ended) -> ShardReceipt:
-    assert ended.how is How.DONE, ended
+def _receipt(ended: AttemptResult) -> ShardReceipt:
+    assert ended.how is AttemptEnd.DONE, ended
     assert ended.receipt is not None
     return ended.receipt
 
 
-def _early(ended: Ended) -> Decision:
-    assert ended.how is How.EARLY, ended
+def _early(ended: AttemptResult) -> Decision:
+    assert ended.how is AttemptEnd.INTERRUPTED, ended
     assert ended.decision is not None
     return ended.decision
 
@@ -152,7 +152,7 @@ def test_every_row_is_committed_once_and_the_shard_ends(
     assert (receipt.rows, receipt.skipped, receipt.replica) == (50, 0, "job/replica-0")
     assert store.verify_counts(job.job_id).done == 50
     assert [s.state for s in store.shards(job.job_id)] == [ShardState.DONE]
-    assert _run(store, job, shard, make_replica()).how is How.HELD  # nothing left to take
+    assert _run(store, job, shard, make_replica()).how is AttemptEnd.HELD  # nothing left to take
 
 
 def test_rows_that_are_terminal_are_not_fed_again(
@@ -195,7 +195,7 @@ def test_a_cancel_ends_it_keeps_what_is_committed_and_frees_the_shard(
     spy = Spy(
         make_replica(seconds_per_token=0.05), lambda n: store.request_cancel(job.job_id) if n == 1 else None
     )
-    assert _run(store, job, shard, spy).how is How.STOPPED
+    assert _run(store, job, shard, spy).how is AttemptEnd.STOPPED
     [after] = store.shards(job.job_id)
     assert (after.state, after.owner) == (ShardState.PENDING, None)
     assert 0 < store.verify_counts(job.job_id).done < 50
@@ -214,7 +214,7 @@ def test_a_cancel_is_seen_while_nothing_comes_back(
     replica = make_replica(stall_on="prompt")
     threading.Timer(0.3, lambda: store.request_cancel(job.job_id)).start()
     began = time.monotonic()
-    assert _run(store, job, shard, replica).how is How.STOPPED
+    assert _run(store, job, shard, replica).how is AttemptEnd.STOPPED
     assert time.monotonic() - began < 5
 
 
@@ -321,7 +321,7 @@ def test_a_shard_under_which_engines_die_is_cut_down_to_the_row(
         one = max(open_shards, key=lambda one: one.crashes)  # a suspect's replica takes nobody else
         replica = make_replica(oom_on="prompt 17")  # the engine dies as soon as it runs this row
         ended = _run(store, job, one, _Crash(replica), alive=True)
-        crashes += ended.how is How.EARLY
+        crashes += ended.how is AttemptEnd.INTERRUPTED
     counts = store.verify_counts(job.job_id)
     assert (counts.done, counts.failed) == (49, 1)
     [bad] = [row for page in store.outcomes(job.job_id) for row in page if row.error_code]
@@ -359,7 +359,7 @@ def test_a_shard_whose_requests_cannot_be_read_just_now_is_given_back(
         if ended.decision is not None and "cannot be read just now (OSError)" in ended.decision.reason:
             put_off += 1
             [after] = [now for now in store.shards(job.job_id) if now.number == one.number]
-            assert (ended.how, ended.decision.retried) == (How.EARLY, True)
+            assert (ended.how, ended.decision.retried) == (AttemptEnd.INTERRUPTED, True)
             assert (after.state, after.owner, after.crashes) == (ShardState.PENDING, None, one.crashes)
             last = store.attempts(job.job_id)[-1]
             assert (last.cause, last.detail) == (cause, ended.decision.reason)

@@ -15,7 +15,7 @@ from dray.cluster import Node
 from dray.errors import StoreTransientError
 from dray.notices import Kind, Notice
 from tasks import interruptions
-from tasks.interruptions import LEAD_SECONDS, Noticing
+from tasks.interruptions import LEAD_SECONDS, InterruptionHandler
 
 pytestmark = pytest.mark.unit
 
@@ -44,7 +44,7 @@ class _Watchers:
 
 
 class _Heard:
-    """A Noticing with watchers that a test speaks for, and a store that may be away."""
+    """An InterruptionHandler with watchers that a test speaks for, and a store that may be away."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.away = False
@@ -61,11 +61,11 @@ class _Heard:
         monkeypatch.setattr(interruptions, "reopen", reopened)
         monkeypatch.setattr(interruptions, "NodeWatchers", lambda: self.watchers)
         monkeypatch.setattr(interruptions, "get_run_logger", lambda: logging.getLogger("test"))
-        self.shunned: list[Node] = []
+        self.cordoned: list[Node] = []
         pool = SimpleNamespace(
-            leave=lambda node, deadline: self.left.append((node, deadline)), shun=self.shunned.append
+            drain_node=lambda node, deadline: self.left.append((node, deadline)), cordon=self.cordoned.append
         )
-        self.noticing = Noticing(SimpleNamespace(job_id="j"), pool)  # type: ignore[arg-type]
+        self.noticing = InterruptionHandler(SimpleNamespace(job_id="j"), pool)  # type: ignore[arg-type]
 
     def say(self, notice: Notice) -> None:
         self.watchers.fresh.append((NODE, notice))
@@ -87,7 +87,7 @@ def test_maintenance_in_an_hour_is_obeyed_when_it_is_near(monkeypatch: pytest.Mo
     notice = _notice(3600, Kind.MAINTENANCE)
     heard.say(notice)
     assert heard.left == heard.watchers.ours == []  # Ray's own word of the node is still news
-    assert heard.shunned == [NODE]  # the node works on, and gets nothing new
+    assert heard.cordoned == [NODE]  # the node works on, and gets nothing new
     with monkeypatch.context() as later:
         later.setattr(interruptions.time, "time", lambda: (notice.deadline or 0.0) - LEAD_SECONDS)
         heard.noticing.look()
@@ -99,7 +99,7 @@ def test_a_risk_is_recorded_and_ends_nothing(monkeypatch: pytest.MonkeyPatch) ->
     heard.say(_notice(None, Kind.REBALANCE))
     heard.noticing.record()
     assert heard.left == []
-    assert heard.shunned == [NODE]
+    assert heard.cordoned == [NODE]
     assert len(heard.recorded) == 1
 
 

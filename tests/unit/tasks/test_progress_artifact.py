@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from tasks import progress_artifact
-from tasks.progress_artifact import Bulletin
+from tasks.progress_artifact import ProgressArtifact
 
 pytestmark = pytest.mark.unit
 
@@ -45,7 +45,7 @@ def test_the_last_share_is_written_beside_a_call_that_still_sleeps(
 
     monkeypatch.setattr(progress_artifact, "update_progress_artifact", sleepy)
     monkeypatch.setattr(progress_artifact, "api_answers", lambda: back)
-    with Bulletin("job") as shown:
+    with ProgressArtifact("job") as shown:
         shown.show(0.0)
         while shown._artifact is None:
             pass

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dray.cluster.asking import Ask
+from dray.cluster.asking import ReplicaResources
 from dray.cluster.member import ReplicaStart
 from dray.engine import EngineInfo, ReplicaStatus
 from dray.errors import EngineStartError, JobPausedError, StoreUnreachableError
@@ -59,7 +59,7 @@ class _Pool:
     """Has a replica after some looks; its store is away for some of its turns."""
 
     lanes = 1
-    ask = Ask(cpus=1)
+    ask = ReplicaResources(cpus=1)
     waits: str | None = None
 
     def __init__(self, *, ready_after: int, away: int = 0) -> None:
@@ -117,18 +117,20 @@ def test_the_first_replica_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("ask", "wanted", "told"),
     [
-        (Ask(cpus=1, gpus=2), 2, "starting 2 replicas, each with 2 GPUs and 1 CPU"),
+        (ReplicaResources(cpus=1, gpus=2), 2, "starting 2 replicas, each with 2 GPUs and 1 CPU"),
         (
-            Ask(cpus=1, gpus=2),
+            ReplicaResources(cpus=1, gpus=2),
             None,
             "starting 2 replicas, each with 2 GPUs and 1 CPU, for the GPUs that are there now; "
             "--replicas asks for more",
         ),
-        (Ask(cpus=4), None, "starting 2 replicas, each with 4 CPUs; --replicas asks for more"),
-        (Ask(cpus=0), 2, "starting 2 replicas"),
+        (ReplicaResources(cpus=4), None, "starting 2 replicas, each with 4 CPUs; --replicas asks for more"),
+        (ReplicaResources(cpus=0), 2, "starting 2 replicas"),
     ],
 )
-def test_the_log_says_how_many_replicas_with_what(ask: Ask, wanted: int | None, told: str) -> None:
+def test_the_log_says_how_many_replicas_with_what(
+    ask: ReplicaResources, wanted: int | None, told: str
+) -> None:
     job: Any = SimpleNamespace(settings=SimpleNamespace(replicas=wanted))
     pool: Any = SimpleNamespace(lanes=2, ask=ask)
     assert replicas._plan(job, pool) == told

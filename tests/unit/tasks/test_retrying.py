@@ -23,7 +23,7 @@ from dray.errors import (
 )
 from dray.failures.causes import Decision, decide
 from dray.failures.facts import Cause, Facts
-from dray.job.attempt import Ended, How
+from dray.job.attempt import AttemptEnd, AttemptResult
 from dray.store import open_store
 from tasks.infer import _stable
 from tasks.infer_shard import ShardWork, _backoffs, infer_shard
@@ -77,7 +77,7 @@ def test_the_clock_of_a_store_that_is_away_ends_when_it_answers(
         lease = ready_job(store)
         work = ShardWork(job=lease, shard=store.shards("job")[0], store_url=url)
     monkeypatch.setenv(NO_WAIT_VARIABLE, "1")
-    monkeypatch.setattr("tasks.infer_shard._attempt", lambda *_: Ended(how=How.HELD))
+    monkeypatch.setattr("tasks.infer_shard._attempt", lambda *_: AttemptResult(how=AttemptEnd.HELD))
     monkeypatch.setattr("tasks.infer_shard.get_run_logger", logging.getLogger)
     monkeypatch.setitem(_backoffs, ("job", 0), backoff := Backoff())
     backoff.note(_decision(StoreTransientError("x")))

@@ -17,7 +17,7 @@ from safetensors import deserialize
 from dray.weights import LocalModel, Manifest
 from dray.weights.loading.streamed import StreamedWeights
 from dray.weights.node.cache import READY
-from dray.weights.node.ready import ReadyMap
+from dray.weights.node.ready import ChunkMap
 from dray.weights.source.checkpoint import INDEX
 from tests.integration.weights.bad_inputs.support import (
     CHUNK,
@@ -56,7 +56,7 @@ def _filler(server: EmulatorProcess) -> subprocess.Popen[str]:
 
 def _marked(cache: Path, manifest: Manifest) -> bytes:
     path = cache / f"{manifest.key}.partial" / READY
-    return ReadyMap(path, writable=False).marks if path.is_file() else b""
+    return ChunkMap(path, writable=False).marks if path.is_file() else b""
 
 
 def _fetchers() -> list[psutil.Process]:

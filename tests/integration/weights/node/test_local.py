@@ -25,7 +25,7 @@ from dray.weights.loading.streamed import StreamedWeights
 from dray.weights.node import filling, ready
 from dray.weights.node.cache import READY
 from dray.weights.node.places import CACHE_VARIABLE
-from dray.weights.node.ready import ReadyMap
+from dray.weights.node.ready import ChunkMap
 from dray.weights.source.checkpoint import INDEX
 from dray.weights.source.manifest import Manifest
 from tests.support.s3_emulator import EmulatorProcess
@@ -156,12 +156,12 @@ def test_a_killed_fetch_is_gone_on_with(
     process = subprocess.Popen([sys.executable, "-c", KILLED, server.url])
     done = cache / f"{manifest.key}.partial" / READY
     deadline = time.monotonic() + 30
-    while not (done.is_file() and ReadyMap(done, writable=False).marks.count(1) >= 4):
+    while not (done.is_file() and ChunkMap(done, writable=False).marks.count(1) >= 4):
         assert time.monotonic() < deadline
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    finished = ReadyMap(done, writable=False).marks
+    finished = ChunkMap(done, writable=False).marks
     server.behave()
     folder = obtain(manifest, server.options)
     left = sum(chunk.size for chunk in ChunkPlan(manifest).chunks if not finished[chunk.number])
@@ -179,7 +179,7 @@ def test_after_a_restart_what_the_disk_lost_is_read_again_before_anybody_loads_i
         model.wait_engine()
         while model.marks().count(1) < 8:
             time.sleep(0.02)
-    found = ReadyMap(partial / READY, writable=False)
+    found = ChunkMap(partial / READY, writable=False)
     plan, marked = ChunkPlan(manifest), found.marks
     lost = [chunk for chunk in plan.chunks if marked[chunk.number]][-1]
     with (partial / manifest.files[lost.file].name).open("r+b") as file:

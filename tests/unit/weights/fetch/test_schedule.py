@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dray.weights.fetch.schedule import FATAL, ORIGIN, Ask, Limits, Schedule, Window
+from dray.weights.fetch.schedule import FATAL, ORIGIN, FetchRequest, Limits, Schedule, Window
 
 pytestmark = pytest.mark.unit
 
@@ -41,7 +41,7 @@ def planned(
     )
 
 
-def asked(schedule: Schedule, now: float = NOW) -> list[Ask]:
+def asked(schedule: Schedule, now: float = NOW) -> list[FetchRequest]:
     """All that it asks for at this moment."""
     found = []
     while (ask := schedule.next(now)) is not None:
@@ -49,13 +49,13 @@ def asked(schedule: Schedule, now: float = NOW) -> list[Ask]:
     return found
 
 
-def one(schedule: Schedule, now: float = NOW) -> Ask:
+def one(schedule: Schedule, now: float = NOW) -> FetchRequest:
     found = asked(schedule, now)
     assert len(found) == 1, found
     return found[0]
 
 
-def answered(schedule: Schedule, asks: list[Ask], now: float) -> None:
+def answered(schedule: Schedule, asks: list[FetchRequest], now: float) -> None:
     for ask in asks:
         schedule.done(ask, now, SIZE)
 
@@ -258,7 +258,7 @@ def test_what_a_dead_process_was_asked_for_is_asked_again() -> None:
 # -- twice where an answer is late ------------------------------------------------------------
 
 
-def _all_but_the_first(schedule: Schedule, seconds: float = 0.1) -> Ask:
+def _all_but_the_first(schedule: Schedule, seconds: float = 0.1) -> FetchRequest:
     """Every chunk but the first is answered, each after ``seconds``; the ask for the first."""
     late, *others = asked(schedule)
     now = NOW
@@ -500,7 +500,7 @@ class Simulation:
     world: World
     budget: int | None = None  # faults that one chunk meets at the origin at most; None for any number
     now: float = NOW
-    in_flight: dict[int, tuple[float, Ask, str]] = field(default_factory=dict)
+    in_flight: dict[int, tuple[float, FetchRequest, str]] = field(default_factory=dict)
     won: Counter[int] = field(default_factory=Counter)
     met: Counter[int] = field(default_factory=Counter)
     denied: Counter[int] = field(default_factory=Counter)
@@ -542,7 +542,7 @@ class Simulation:
                     self.peers[name] = bytes(self.rng.random() < 0.5 for _ in range(self.world.chunks))
         self.schedule.learn(self.peers)
 
-    def _ask(self, ask: Ask) -> None:
+    def _ask(self, ask: FetchRequest) -> None:
         asks = [other for _, other, _ in self.in_flight.values()]
         assert ask.number not in self.in_flight
         assert not self.won[ask.chunk], "a chunk that is there is asked for"
@@ -559,18 +559,18 @@ class Simulation:
             assert len(same) < self.limits.peer_window
         self.in_flight[ask.number] = (self.now + self._latency(ask), ask, self._fault(ask))
 
-    def _ask_origin(self, ask: Ask, same: list[Ask]) -> None:
+    def _ask_origin(self, ask: FetchRequest, same: list[FetchRequest]) -> None:
         largest = self.limits.largest_window
         if ask.hedge:
             assert len(same) < largest + max(2, largest // 4)
         else:
             assert len(same) < self.schedule.window <= largest
 
-    def _latency(self, ask: Ask) -> float:
+    def _latency(self, ask: FetchRequest) -> float:
         scale = self.world.latency * (0.2 if ask.source else 1.0)
         return min(0.001 + self.rng.expovariate(1 / scale), 4.0)
 
-    def _fault(self, ask: Ask) -> str:
+    def _fault(self, ask: FetchRequest) -> str:
         shares = self.world.shares if ask.source == ORIGIN else self.world.peer_shares
         kind = next((kind for kind, share in shares.items() if self.rng.random() < share), "")
         if self.budget is None or not kind or ask.source:
@@ -597,7 +597,7 @@ class Simulation:
             _, ask, fault = self.in_flight.pop(number)
             self._answer(ask, fault)
 
-    def _answer(self, ask: Ask, fault: str) -> None:
+    def _answer(self, ask: FetchRequest, fault: str) -> None:
         if not fault:
             won = self.schedule.done(ask, self.now, SIZE)
             self.won[ask.chunk] += won
@@ -689,7 +689,7 @@ class Cluster:
 
     def run(self) -> float:
         """Until all have all; returns the seconds."""
-        events: list[tuple[float, int, int, Ask]] = []
+        events: list[tuple[float, int, int, FetchRequest]] = []
         numbers, now = count(), NOW
         while not all(node.complete for node in self.nodes):
             for node, schedule in enumerate(self.nodes):

@@ -19,10 +19,10 @@ import pytest
 
 from dray.errors import WeightsError
 from dray.weights.node import cache
-from dray.weights.node.cache import DESCRIPTION, Shelf, attached, evict, kept
+from dray.weights.node.cache import DESCRIPTION, ModelPaths, attached, cached_models, evict
 from dray.weights.node.description import read_description
 from dray.weights.node.filling import lay_out
-from dray.weights.node.places import Place, prepare
+from dray.weights.node.places import CacheRoot, prepare
 from dray.weights.source.manifest import Manifest, ModelFile
 
 pytestmark = pytest.mark.unit
@@ -35,7 +35,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from dray.weights.node import cache
 from dray.weights.source.manifest import Manifest, ModelFile
-from dray.weights.node.places import Place
+from dray.weights.node.places import CacheRoot
 
 said = json.loads(sys.argv[1])
 roots = {root: capacity for root, _, capacity in said["places"]}
@@ -43,7 +43,7 @@ roots = {root: capacity for root, _, capacity in said["places"]}
 def used(root):
     return sum(f.stat().st_blocks * 512 for f in Path(root).rglob("*") if f.is_file())
 
-cache.places = lambda: [Place(root=Path(root), memory=memory) for root, memory, _ in said["places"]]
+cache.cache_roots = lambda: [CacheRoot(root=Path(root), memory=memory) for root, memory, _ in said["places"]]
 cache.room = lambda place: roots[str(place.root)] - used(place.root)
 
 for line in sys.stdin:
@@ -280,8 +280,8 @@ def test_a_first_place_that_is_not_ours_is_passed_over_and_said(
 ) -> None:
     """Shared memory is open to all users of a machine: another one may have made our folder there."""
     (root / manifest("a").key).mkdir(parents=True)  # what lies there is not believed
-    found = [Place(root=root, memory=False), Place(root=second, memory=False)]
-    monkeypatch.setattr(cache, "places", lambda: found)
+    found = [CacheRoot(root=root, memory=False), CacheRoot(root=second, memory=False)]
+    monkeypatch.setattr(cache, "cache_roots", lambda: found)
     monkeypatch.setattr(cache, "prepare", lambda place: _prepare_as_another(place, where=root))
     with attached(manifest("a")) as shelf:
         assert shelf.place.root == second
@@ -289,7 +289,7 @@ def test_a_first_place_that_is_not_ours_is_passed_over_and_said(
     assert f"the model goes to {second}" in caplog.text
 
 
-def _prepare_as_another(place: Place, *, where: Path) -> None:
+def _prepare_as_another(place: CacheRoot, *, where: Path) -> None:
     """As :func:`prepare` does for a user who has not made the folder at ``where``."""
     with pytest.MonkeyPatch.context() as patch:
         if place.root == where:
@@ -301,10 +301,10 @@ def _prepare_as_another(place: Place, *, where: Path) -> None:
 
 
 @pytest.fixture
-def place(root: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+def place(root: Path, monkeypatch: pytest.MonkeyPatch) -> CacheRoot:
     """The same place, for this process."""
-    found = Place(root=root, memory=True)
-    monkeypatch.setattr(cache, "places", lambda: [found])
+    found = CacheRoot(root=root, memory=True)
+    monkeypatch.setattr(cache, "cache_roots", lambda: [found])
     monkeypatch.setattr(cache, "room", lambda place: 10 * MB)
     return found
 
@@ -316,11 +316,11 @@ def _filled(name: str) -> str:
         return shelf.key
 
 
-def test_what_lies_at_a_place_can_be_looked_at(place: Place) -> None:
-    assert kept(place) == []
+def test_what_lies_at_a_place_can_be_looked_at(place: CacheRoot) -> None:
+    assert cached_models(place) == []
     key = _filled("a")
     with attached(manifest("b")) as shelf:
-        found = kept(place)
+        found = cached_models(place)
         assert [(model.uri, model.whole, model.in_use) for model in found] == [
             ("s3://b/b", False, True),
             ("s3://b/a", True, False),
@@ -331,17 +331,17 @@ def test_what_lies_at_a_place_can_be_looked_at(place: Place) -> None:
         assert shelf.partial.is_dir()
 
 
-def test_what_is_not_used_can_be_removed(place: Place) -> None:
+def test_what_is_not_used_can_be_removed(place: CacheRoot) -> None:
     keys = [_filled(name) for name in "abc"]
     with attached(manifest("a")):
         assert evict(place, {keys[0], keys[1]}) == [keys[1]]
-        assert {model.key for model in kept(place)} == {keys[0], keys[2]}
+        assert {model.key for model in cached_models(place)} == {keys[0], keys[2]}
         assert evict(place) == [keys[2]]
         assert (place.root / keys[0]).is_dir()
 
 
 def test_of_a_model_whose_removal_was_cut_short_nothing_is_believed(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: CacheRoot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = _filled("a")
     (place.root / f"{key}.engine").mkdir()
@@ -359,20 +359,20 @@ def test_of_a_model_whose_removal_was_cut_short_nothing_is_believed(
         assert not shelf.whole.exists()
         assert not shelf.engine.exists()
         assert shelf.partial.is_dir()
-        assert [model.key for model in kept(place)] == [key]
+        assert [model.key for model in cached_models(place)] == [key]
         assert not list(place.root.glob("*.gone-*"))
 
 
-def test_with_the_last_model_the_folder_goes(place: Place) -> None:
+def test_with_the_last_model_the_folder_goes(place: CacheRoot) -> None:
     _filled("a")
     assert len(evict(place)) == 1
     assert not place.root.exists()
     assert evict(place) == []
     _filled("a")  # and comes again
-    assert len(kept(place)) == 1
+    assert len(cached_models(place)) == 1
 
 
-def test_what_is_not_ours_stays(place: Place) -> None:
+def test_what_is_not_ours_stays(place: CacheRoot) -> None:
     """The folder may be one that the user has for other things too, such as /dev/shm."""
     _filled("a")
     (place.root / "theirs").write_text("precious")
@@ -383,7 +383,7 @@ def test_what_is_not_ours_stays(place: Place) -> None:
     assert (place.root / ("x" * 64)).is_dir()
 
 
-def test_a_model_that_came_while_the_folder_went_is_not_lost(place: Place, user: Users) -> None:
+def test_a_model_that_came_while_the_folder_went_is_not_lost(place: CacheRoot, user: Users) -> None:
     """Users come and go while the place is emptied again and again."""
     users = [user((place.root, True, 10 * MB)) for _ in range(2)]
     deadline, rounds = time.monotonic() + 3, 0
@@ -393,7 +393,7 @@ def test_a_model_that_came_while_the_folder_went_is_not_lost(place: Place, user:
         evict(place)
         for number, one in enumerate(users):
             assert one.told() == str(place.root)
-            shelf = Shelf(place=place, key=manifest(f"m{number}", MB).key)
+            shelf = ModelPaths(place=place, key=manifest(f"m{number}", MB).key)
             evict(place)
             assert (shelf.whole if rounds % 2 else shelf.partial).is_dir()
             one._tell("")
@@ -404,28 +404,28 @@ def test_a_model_that_came_while_the_folder_went_is_not_lost(place: Place, user:
     assert rounds > 10
 
 
-def test_a_lock_that_somebody_keeps_is_named(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_that_somebody_keeps_is_named(place: CacheRoot, monkeypatch: pytest.MonkeyPatch) -> None:
     _filled("a")
     ticks = iter(range(1000))
     monkeypatch.setattr(cache, "time", SimpleNamespace(monotonic=lambda: next(ticks), sleep=lambda s: None))
     with (place.root / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(WeightsError, match=r"first/\.lock is held for a minute; is a process stopped\?"):
-            kept(place)
+            cached_models(place)
 
 
-def test_what_cannot_be_begun_is_not_in_use(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_begun_is_not_in_use(place: CacheRoot, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(path: Path, manifest: Manifest) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(cache, "write_description", full)
     with pytest.raises(OSError, match="No space left"), attached(manifest("a")):
         pass
-    assert [model.in_use for model in kept(place)] == [False]
+    assert [model.in_use for model in cached_models(place)] == [False]
 
 
 def test_a_description_that_cannot_be_written_again_stays(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: CacheRoot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Loaders read it meanwhile."""
 
@@ -442,7 +442,7 @@ def test_a_description_that_cannot_be_written_again_stays(
         assert read_description(shelf.partial / DESCRIPTION) == before
 
 
-def test_a_shelf_finds_a_file_before_and_after_it_is_whole(place: Place) -> None:
+def test_a_shelf_finds_a_file_before_and_after_it_is_whole(place: CacheRoot) -> None:
     with attached(manifest("a")) as shelf:
         (shelf.partial / "f").write_text("x")
         assert shelf.file("f") == shelf.partial / "f"

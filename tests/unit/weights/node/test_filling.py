@@ -25,11 +25,11 @@ from dray.weights.fetch.chunks import ChunkPlan
 from dray.weights.loading.streamed import StreamedWeights
 from dray.weights.node import filling, local
 from dray.weights.node import ready as ready_module
-from dray.weights.node.cache import READY, Shelf, attached
+from dray.weights.node.cache import READY, ModelPaths, attached
 from dray.weights.node.filling import EngineFolder, distrust, lay_out, publish
 from dray.weights.node.local import LocalModel
 from dray.weights.node.places import CACHE_VARIABLE
-from dray.weights.node.ready import ReadyMap
+from dray.weights.node.ready import ChunkMap
 from dray.weights.source.manifest import Manifest, ModelFile
 
 pytestmark = pytest.mark.unit
@@ -41,14 +41,14 @@ NAME = "model.safetensors"
 class Filler:
     """The process that fills a model, step by step; it holds the model's lock."""
 
-    def __init__(self, shelf: Shelf, manifest: Manifest, contents: dict[str, bytes]) -> None:
+    def __init__(self, shelf: ModelPaths, manifest: Manifest, contents: dict[str, bytes]) -> None:
         self.shelf = shelf
         self.plan = ChunkPlan(manifest)
         self._contents = contents
         self.lock = shelf.fill_lock.open("w")
         fcntl.flock(self.lock, fcntl.LOCK_EX)
         lay_out(shelf.partial, manifest)
-        self.ready = ReadyMap.made(shelf.partial / READY, len(self.plan.chunks))
+        self.ready = ChunkMap.made(shelf.partial / READY, len(self.plan.chunks))
 
     @property
     def engine(self) -> EngineFolder:

@@ -18,10 +18,10 @@ from blake3 import blake3
 
 from dray.weights.fetch.chunks import ChunkPlan
 from dray.weights.node import peers
-from dray.weights.node.cache import Shelf
+from dray.weights.node.cache import ModelPaths
 from dray.weights.node.peers import DIGEST_HEADER, PeerServer
-from dray.weights.node.places import Place
-from dray.weights.node.ready import ReadyMap
+from dray.weights.node.places import CacheRoot
+from dray.weights.node.ready import ChunkMap
 from dray.weights.source.manifest import CHUNK_BYTES, Manifest, ModelFile
 
 pytestmark = pytest.mark.unit
@@ -39,10 +39,13 @@ def content(rng: random.Random) -> bytes:
 def model(content: bytes, tmp_path: Path) -> Iterator[Any]:
     """What a server asks of a model that is whole."""
     manifest = Manifest(uri="s3://b/m", files=(ModelFile(name=NAME, size=len(content), etag="e"),))
-    plan, shelf = ChunkPlan(manifest), Shelf(place=Place(root=tmp_path, memory=False), key=manifest.key)
+    plan, shelf = (
+        ChunkPlan(manifest),
+        ModelPaths(place=CacheRoot(root=tmp_path, memory=False), key=manifest.key),
+    )
     shelf.whole.mkdir()
     (shelf.whole / NAME).write_bytes(content)
-    ready = ReadyMap.made(shelf.whole / "map", len(plan.chunks))
+    ready = ChunkMap.made(shelf.whole / "map", len(plan.chunks))
     ready.begin()
     for chunk in plan.chunks:
         ready.mark(chunk.number, blake3(content[chunk.start : chunk.end]).digest())

@@ -12,7 +12,15 @@ import pytest
 
 from dray.errors import WeightsError
 from dray.weights.node import places as module
-from dray.weights.node.places import CACHE_VARIABLE, Place, memory_room, places, prepare, room, withdraw
+from dray.weights.node.places import (
+    CACHE_VARIABLE,
+    CacheRoot,
+    cache_roots,
+    memory_room,
+    prepare,
+    room,
+    withdraw,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -62,21 +70,21 @@ def _about(value: int, expected: float) -> None:
 
 
 def test_the_named_folder_and_no_other(tmp_path: Path) -> None:
-    found = places({CACHE_VARIABLE: str(tmp_path), "XDG_CACHE_HOME": "/elsewhere"})
+    found = cache_roots({CACHE_VARIABLE: str(tmp_path), "XDG_CACHE_HOME": "/elsewhere"})
     assert [place.root for place in found] == [tmp_path]
 
 
 def test_shared_memory_goes_before_the_users_cache_folder() -> None:
-    found = places({"XDG_CACHE_HOME": "/x"})
+    found = cache_roots({"XDG_CACHE_HOME": "/x"})
     assert found == [
-        Place(root=Path(f"/dev/shm/dray-{os.getuid()}"), memory=True),
-        Place(root=Path("/x/dray/models"), memory=False),
+        CacheRoot(root=Path(f"/dev/shm/dray-{os.getuid()}"), memory=True),
+        CacheRoot(root=Path("/x/dray/models"), memory=False),
     ]
 
 
 def test_without_shared_memory_there_is_the_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(module, "_SHARED", tmp_path / "none")
-    assert places({"XDG_CACHE_HOME": "/x"}) == [Place(root=Path("/x/dray/models"), memory=False)]
+    assert cache_roots({"XDG_CACHE_HOME": "/x"}) == [CacheRoot(root=Path("/x/dray/models"), memory=False)]
 
 
 def test_a_named_folder_in_memory_counts_as_memory(files: Files, tmp_path: Path) -> None:
@@ -91,7 +99,7 @@ def test_a_named_folder_in_memory_counts_as_memory(files: Files, tmp_path: Path)
         (memory / "not/there/yet", True),
         (tmp_path / "link/models", True),
     ):
-        assert [place.memory for place in places({CACHE_VARIABLE: str(folder)})] == [expected], folder
+        assert [place.memory for place in cache_roots({CACHE_VARIABLE: str(folder)})] == [expected], folder
 
 
 # -- how much room ----------------------------------------------------------------------------
@@ -153,7 +161,7 @@ def test_the_tightest_limit_on_the_way_to_the_root_counts(files: Files) -> None:
 
 def test_where_the_kernel_says_nothing_the_file_system_counts(files: Files, tmp_path: Path) -> None:
     files({})
-    assert room(Place(root=tmp_path, memory=True)) == room(Place(root=tmp_path, memory=False)) > 0
+    assert room(CacheRoot(root=tmp_path, memory=True)) == room(CacheRoot(root=tmp_path, memory=False)) > 0
 
 
 @pytest.mark.parametrize(("memory", "free", "expected"), [
@@ -166,14 +174,14 @@ def test_the_file_system_and_in_memory_the_memory_limit_it(
 ) -> None:
     files(machine())
     monkeypatch.setattr("shutil.disk_usage", lambda path: Usage(free, 0, free))
-    _about(room(Place(root=tmp_path, memory=memory)), expected)
+    _about(room(CacheRoot(root=tmp_path, memory=memory)), expected)
 
 
 # -- making and leaving -----------------------------------------------------------------------
 
 
 def test_the_folder_is_this_users_alone(tmp_path: Path) -> None:
-    place = Place(root=tmp_path / "a/b", memory=False)
+    place = CacheRoot(root=tmp_path / "a/b", memory=False)
     prepare(place)
     prepare(place)
     assert place.root.stat().st_mode & 0o777 == 0o700
@@ -182,13 +190,13 @@ def test_the_folder_is_this_users_alone(tmp_path: Path) -> None:
 def test_a_file_in_its_place_is_named(tmp_path: Path) -> None:
     (tmp_path / "models").write_text("")
     with pytest.raises(WeightsError, match="models: models cannot be kept there: File exists"):
-        prepare(Place(root=tmp_path / "models", memory=False))
+        prepare(CacheRoot(root=tmp_path / "models", memory=False))
 
 
 def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.getuid", lambda: 12_345)
     with pytest.raises(WeightsError, match="it belongs to another user"):
-        prepare(Place(root=tmp_path, memory=False))
+        prepare(CacheRoot(root=tmp_path, memory=False))
 
 
 def test_a_link_that_another_user_left_in_shared_memory_is_refused(
@@ -204,14 +212,14 @@ def test_a_link_that_another_user_left_in_shared_memory_is_refused(
     os.chown(shared / "dray-0", 65_534, 65_534, follow_symlinks=False)
     monkeypatch.setattr(module, "_SHARED", shared)
     with pytest.raises(WeightsError, match="it belongs to another user"):
-        prepare(Place(root=shared / "dray-0", memory=True))
+        prepare(CacheRoot(root=shared / "dray-0", memory=True))
     assert list(precious.iterdir()) == []
 
 
 def test_a_mount_in_shared_memory_comes_and_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_SHARED", tmp_path)
     monkeypatch.delenv(module.HUGE_VARIABLE, raising=False)
-    place = Place(root=tmp_path / "dray-test", memory=True)
+    place = CacheRoot(root=tmp_path / "dray-test", memory=True)
     prepare(place)
     if not os.path.ismount(place.root):
         pytest.skip("needs the right to mount")
@@ -232,5 +240,5 @@ def test_a_mount_in_shared_memory_comes_and_goes(tmp_path: Path, monkeypatch: py
 def test_no_mount_where_the_user_wants_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_SHARED", tmp_path)
     monkeypatch.setenv(module.HUGE_VARIABLE, "0")
-    prepare(Place(root=tmp_path / "dray-test", memory=True))
+    prepare(CacheRoot(root=tmp_path / "dray-test", memory=True))
     assert not os.path.ismount(tmp_path / "dray-test")

@@ -15,7 +15,7 @@ import pytest
 
 from dray.errors import WeightsError
 from dray.weights.node import ready
-from dray.weights.node.ready import ReadyMap, boot_id
+from dray.weights.node.ready import ChunkMap, boot_id
 
 pytestmark = pytest.mark.unit
 
@@ -28,18 +28,18 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def filler(path: Path) -> Iterator[ReadyMap]:
+def filler(path: Path) -> Iterator[ChunkMap]:
     """As the process that fills sees it."""
-    made = ReadyMap.made(path, CHUNKS)
+    made = ChunkMap.made(path, CHUNKS)
     made.begin()
     yield made
     made.close()
 
 
 @pytest.fixture
-def reader(filler: ReadyMap, path: Path) -> Iterator[ReadyMap]:
+def reader(filler: ChunkMap, path: Path) -> Iterator[ChunkMap]:
     """As all others see it."""
-    opened = ReadyMap(path, writable=False)
+    opened = ChunkMap(path, writable=False)
     yield opened
     opened.close()
 
@@ -48,7 +48,7 @@ def digest(number: int) -> bytes:
     return number.to_bytes(32, "big")
 
 
-def test_a_new_map_says_that_nothing_is_there(reader: ReadyMap) -> None:
+def test_a_new_map_says_that_nothing_is_there(reader: ChunkMap) -> None:
     assert reader.chunks == CHUNKS
     assert reader.marks == bytes(CHUNKS)
     assert not reader.whole
@@ -56,7 +56,7 @@ def test_a_new_map_says_that_nothing_is_there(reader: ReadyMap) -> None:
     assert reader.boot == boot_id()
 
 
-def test_each_mark_is_seen_with_its_digest(filler: ReadyMap, reader: ReadyMap, rng: random.Random) -> None:
+def test_each_mark_is_seen_with_its_digest(filler: ChunkMap, reader: ChunkMap, rng: random.Random) -> None:
     numbers = rng.sample(range(CHUNKS), CHUNKS)
     for done, number in enumerate(numbers, 1):
         assert not reader.ready([number])
@@ -67,11 +67,11 @@ def test_each_mark_is_seen_with_its_digest(filler: ReadyMap, reader: ReadyMap, r
 
 
 def test_marks_of_another_boot_are_believed_once_somebody_has_begun_in_this_one(
-    filler: ReadyMap, path: Path, monkeypatch: pytest.MonkeyPatch
+    filler: ChunkMap, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filler.mark(3, digest(3))
     monkeypatch.setattr(ready, "boot_id", lambda: "another")
-    reader, published = ReadyMap(path, writable=False), ReadyMap(path, writable=False, published=True)
+    reader, published = ChunkMap(path, writable=False), ChunkMap(path, writable=False, published=True)
     assert not reader.ready([3])
     assert not reader.ready([])
     assert reader.marks == bytes(CHUNKS)
@@ -79,7 +79,7 @@ def test_marks_of_another_boot_are_believed_once_somebody_has_begun_in_this_one(
     assert published.ready([3])
     with pytest.raises(WeightsError, match="nothing arrived"):
         reader.wait(range(3, 4), what="w", stall=0.05)
-    again = ReadyMap.made(path, CHUNKS)
+    again = ChunkMap.made(path, CHUNKS)
     again.begin()
     assert reader.ready([3])
     assert reader.boot == "another"
@@ -87,18 +87,18 @@ def test_marks_of_another_boot_are_believed_once_somebody_has_begun_in_this_one(
         one.close()
 
 
-def test_a_boot_that_cannot_be_read_is_another_one(filler: ReadyMap, path: Path) -> None:
+def test_a_boot_that_cannot_be_read_is_another_one(filler: ChunkMap, path: Path) -> None:
     filler.mark(3, digest(3))
     with path.open("r+b") as file:
         file.seek(24)
         file.write(b"\xff" * 36)
-    reader = ReadyMap(path, writable=False)
+    reader = ChunkMap(path, writable=False)
     assert not reader.ready([3])
     reader.close()
 
 
 def test_a_new_map_is_believed_once_it_is_begun(path: Path) -> None:
-    made = ReadyMap.made(path, CHUNKS)
+    made = ChunkMap.made(path, CHUNKS)
     made.mark(3, digest(3))
     assert not made.ready([3])
     made.begin()
@@ -106,7 +106,7 @@ def test_a_new_map_is_believed_once_it_is_begun(path: Path) -> None:
     made.close()
 
 
-def test_chunks_are_ready_when_all_of_them_are(filler: ReadyMap, reader: ReadyMap) -> None:
+def test_chunks_are_ready_when_all_of_them_are(filler: ChunkMap, reader: ChunkMap) -> None:
     for number in (3, 4, 6):
         filler.mark(number, digest(number))
     assert reader.ready(range(3, 5))
@@ -116,22 +116,22 @@ def test_chunks_are_ready_when_all_of_them_are(filler: ReadyMap, reader: ReadyMa
     assert not reader.ready(range(3, 5))
 
 
-def test_another_process_sees_it(filler: ReadyMap, path: Path) -> None:
+def test_another_process_sees_it(filler: ChunkMap, path: Path) -> None:
     filler.mark(7, digest(7))
     filler.finish()
     code = (
-        "import sys; from pathlib import Path; from dray.weights.node.ready import ReadyMap\n"
-        "found = ReadyMap(Path(sys.argv[1]), writable=False)\n"
+        "import sys; from pathlib import Path; from dray.weights.node.ready import ChunkMap\n"
+        "found = ChunkMap(Path(sys.argv[1]), writable=False)\n"
         "print(found.marks.index(1), found.digest(7)[-1], found.whole)"
     )
     said = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=60)
     assert said.stdout.split() == ["7", "7", "True"], said.stderr
 
 
-def test_who_goes_on_finds_the_marks_and_not_the_failure(filler: ReadyMap, path: Path) -> None:
+def test_who_goes_on_finds_the_marks_and_not_the_failure(filler: ChunkMap, path: Path) -> None:
     filler.mark(5, digest(5))
     filler.fail("the store was away")
-    again = ReadyMap.made(path, CHUNKS)
+    again = ChunkMap.made(path, CHUNKS)
     assert again.failure == "the store was away"
     again.begin()
     assert again.failure is None
@@ -139,9 +139,9 @@ def test_who_goes_on_finds_the_marks_and_not_the_failure(filler: ReadyMap, path:
     again.close()
 
 
-def test_a_map_of_another_number_of_chunks_is_made_anew(filler: ReadyMap, path: Path) -> None:
+def test_a_map_of_another_number_of_chunks_is_made_anew(filler: ChunkMap, path: Path) -> None:
     filler.mark(0, digest(0))
-    other = ReadyMap.made(path, CHUNKS + 1)
+    other = ChunkMap.made(path, CHUNKS + 1)
     assert (other.chunks, other.marks.count(1)) == (CHUNKS + 1, 0)
     other.close()
 
@@ -152,16 +152,16 @@ def test_a_map_of_another_number_of_chunks_is_made_anew(filler: ReadyMap, path: 
 def test_what_is_no_map_is_refused_by_name(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(WeightsError, match="map: not a map of ready chunks; remove"):
-        ReadyMap(path, writable=False)
+        ChunkMap(path, writable=False)
 
 
-def test_a_reader_cannot_write(reader: ReadyMap) -> None:
+def test_a_reader_cannot_write(reader: ChunkMap) -> None:
     with pytest.raises(TypeError):
         reader.mark(0, digest(0))
 
 
 @pytest.mark.parametrize("text", ["", "s3://bucket/m: truncated", "é" * 5000, "x" + "名" * 5000])
-def test_a_reason_is_told_as_far_as_it_fits(filler: ReadyMap, reader: ReadyMap, text: str) -> None:
+def test_a_reason_is_told_as_far_as_it_fits(filler: ChunkMap, reader: ChunkMap, text: str) -> None:
     filler.fail("an earlier one, which was rather long")
     filler.fail(text)
     assert reader.failure is not None
@@ -169,13 +169,13 @@ def test_a_reason_is_told_as_far_as_it_fits(filler: ReadyMap, reader: ReadyMap, 
     assert len(reader.failure.encode()) > min(len(text.encode()), 2040) - 1
 
 
-def test_a_failure_is_none_once_it_is_whole(filler: ReadyMap, reader: ReadyMap) -> None:
+def test_a_failure_is_none_once_it_is_whole(filler: ChunkMap, reader: ChunkMap) -> None:
     filler.finish()
     assert reader.whole
     assert reader.failure is None
 
 
-def test_the_span_is_from_the_begin_to_the_latest_mark(filler: ReadyMap, reader: ReadyMap) -> None:
+def test_the_span_is_from_the_begin_to_the_latest_mark(filler: ChunkMap, reader: ChunkMap) -> None:
     before = reader.span[0]
     time.sleep(0.02)
     filler.mark(0, digest(0))
@@ -187,13 +187,13 @@ def test_the_span_is_from_the_begin_to_the_latest_mark(filler: ReadyMap, reader:
 # -- waiting ----------------------------------------------------------------------------------
 
 
-def test_what_is_there_is_not_waited_for(filler: ReadyMap, reader: ReadyMap) -> None:
+def test_what_is_there_is_not_waited_for(filler: ChunkMap, reader: ChunkMap) -> None:
     filler.mark(3, digest(3))
     assert reader.wait(range(3, 4), what="w", stall=0) == 0.0
     assert reader.wait(range(0), what="w", stall=0) == 0.0
 
 
-def test_a_wait_ends_with_the_last_of_its_chunks(filler: ReadyMap, reader: ReadyMap) -> None:
+def test_a_wait_ends_with_the_last_of_its_chunks(filler: ChunkMap, reader: ChunkMap) -> None:
     def fill() -> None:
         for number in range(5):
             time.sleep(0.02)
@@ -207,26 +207,26 @@ def test_a_wait_ends_with_the_last_of_its_chunks(filler: ReadyMap, reader: Ready
     assert 0.02 < waited < 2
 
 
-def test_a_wait_ends_with_a_failure(filler: ReadyMap, reader: ReadyMap) -> None:
+def test_a_wait_ends_with_a_failure(filler: ChunkMap, reader: ChunkMap) -> None:
     timer = threading.Timer(0.05, filler.fail, ["s3://bucket/m/f was replaced"])
     timer.start()
     with pytest.raises(WeightsError, match="s3://bucket/m/f was replaced"):
         reader.wait(range(1), what="w", stall=5)
 
 
-def test_what_is_there_can_be_used_after_a_failure(filler: ReadyMap, reader: ReadyMap) -> None:
+def test_what_is_there_can_be_used_after_a_failure(filler: ChunkMap, reader: ChunkMap) -> None:
     filler.mark(0, digest(0))
     filler.fail("no more comes")
     assert reader.wait(range(1), what="w") == 0.0
 
 
-def test_a_wait_ends_where_nothing_comes_and_says_what_for(filler: ReadyMap, reader: ReadyMap) -> None:
+def test_a_wait_ends_where_nothing_comes_and_says_what_for(filler: ChunkMap, reader: ChunkMap) -> None:
     filler.mark(0, digest(0))
     with pytest.raises(WeightsError, match=r"tensor 't': nothing arrived for 0 s \(1 of 40 chunks are there"):
         reader.wait(range(1, 2), what="tensor 't'", stall=0.05)
 
 
-def test_whatever_comes_prolongs_the_wait(filler: ReadyMap, reader: ReadyMap) -> None:
+def test_whatever_comes_prolongs_the_wait(filler: ChunkMap, reader: ChunkMap) -> None:
     def fill() -> None:
         for number in range(CHUNKS - 1, -1, -1):
             time.sleep(0.02)
@@ -238,7 +238,7 @@ def test_whatever_comes_prolongs_the_wait(filler: ReadyMap, reader: ReadyMap) ->
     thread.join()
 
 
-def test_who_waits_can_be_told_to_stop(reader: ReadyMap) -> None:
+def test_who_waits_can_be_told_to_stop(reader: ChunkMap) -> None:
     calls = []
 
     def alive() -> None:
@@ -255,9 +255,9 @@ def test_who_waits_can_be_told_to_stop(reader: ReadyMap) -> None:
 FULL = """
 import os, sys
 from pathlib import Path
-from dray.weights.node.ready import ReadyMap
+from dray.weights.node.ready import ChunkMap
 folder, chunks = Path(sys.argv[1]), 10_000
-made = ReadyMap.made(folder / "map", chunks)
+made = ChunkMap.made(folder / "map", chunks)
 made.begin()
 with (folder / "other").open("wb", buffering=0) as other:  # somebody takes all that is left
     try:
@@ -283,7 +283,7 @@ def test_marking_never_meets_a_full_disk(small_disk: Path) -> None:
 
 def test_a_map_that_has_no_room_is_an_error(small_disk: Path) -> None:
     with pytest.raises(OSError, match="No space left"):
-        ReadyMap.made(small_disk / "map", 100_000)
+        ChunkMap.made(small_disk / "map", 100_000)
     assert not (small_disk / "map").exists()
 
 
