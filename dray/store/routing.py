@@ -1,37 +1,23 @@
-"""Which replica a shard runs on: chosen by the store as the shard is claimed, so that two never collide.
+"""The table of replicas, and the claim of a place on one of them, which no other shard is given.
 
-The driver keeps the table of replicas; a shard goes to the ready one with the fewest shards. The last ones
-wait for replicas that are being started rather than queue behind others on a busy one: who comes then would
-have nothing to do. A shard under which engines died gets one to itself: it reserves the emptiest, and has it
-when the others are done. It goes to another node than that of its last death, or to another lane, while one
-that is ready can take it.
+The driver keeps the table. :func:`dray.scheduling.choose` says which replica a shard gets.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 from sqlalchemy import and_, case, delete, func, or_, select, update
 
-from dray.places import place_of, split_place
+from dray.places import place_of
+from dray.scheduling import Backlog, ReplicaView, ShardView, choose, nearness
 from dray.store.attempts import last_death
 from dray.store.connection import Tx
 from dray.store.records import ReplicaRow, ReplicaState, ShardState
 from dray.store.schema import replicas, shards
 
 _COLUMNS = [replicas.c[name] for name in ReplicaRow.__dataclass_fields__]
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """A ready replica: its load, and the shard that is to have it alone."""
-
-    name: str
-    at: str | None
-    slots: int
-    load: int
-    reserved: int | None
 
 
 def put(tx: Tx, job_key: int, rows: Sequence[ReplicaRow]) -> None:
@@ -76,35 +62,31 @@ def elsewhere(tx: Tx, job_key: int, before: str | None, here: str | None) -> boo
         replicas.c.job_key == job_key, replicas.c.node.is_not(None)
     )
     places = {place_of(*row) for row in tx.execute(known)} | {here}
-    farther = any(_nearness(place, here) == 0 for place in places)
+    farther = any(nearness(place, here) == 0 for place in places)
     wanted = 0 if farther else 1
-    return (before is not None and _nearness(before, here) <= wanted) or len(places) == 1
+    return (before is not None and nearness(before, here) <= wanted) or len(places) == 1
 
 
-def _nearness(place: str | None, other: str | None) -> int:
-    """0 on another node, 1 on the same in another lane, 2 at the same place; 0 where one is not known."""
-    if place is None or other is None:
-        return 0
-    (node, lane), (other_node, other_lane) = split_place(place), split_place(other)
-    return 0 if node != other_node else 1 if lane != other_lane else 2
-
-
-def choose(tx: Tx, job_key: int, number: int) -> str | None:
-    """A replica for a shard; None while all are taken. The caller has locked the job's row."""
+def place(tx: Tx, job_key: int, number: int) -> str | None:
+    """A replica for a shard; None while it has to wait. The caller has locked the job's row."""
     known = select(shards.c.crashes, shards.c.crashed_at)
-    shard = tx.execute(known.where(shards.c.job_key == job_key, shards.c.number == number)).one()
-    places = _places(tx, job_key)
-    if not shard.crashes:
-        return _shared(tx, job_key, number, places)
-    return _alone(tx, job_key, number, places, last_death(tx, job_key, number) or shard.crashed_at)
+    row = tx.execute(known.where(shards.c.job_key == job_key, shards.c.number == number)).one()
+    died_at = (last_death(tx, job_key, number) or row.crashed_at) if row.crashes else None
+    shard = ShardView(number=number, suspect=row.crashes > 0, died_at=died_at)
+    ready = _ready(tx, job_key)
+    choice = choose(shard, ready, lambda: Backlog(waiting=_waiting(tx, job_key), coming=_coming(tx, job_key)))
+    if choice.reserve is not None:
+        _reserve(tx, job_key, number, choice.reserve, ready)
+    return choice.replica
 
 
-def _shared(tx: Tx, job_key: int, number: int, places: list[_Place]) -> str | None:
-    free = [place for place in places if place.load < place.slots and place.reserved in (None, number)]
-    if not free:
-        return None
-    best = min(free, key=lambda place: (place.load, place.name))
-    return None if best.load and 0 < _waiting(tx, job_key) <= _coming(tx, job_key) else best.name
+def _reserve(tx: Tx, job_key: int, number: int, name: str, ready: Sequence[ReplicaView]) -> None:
+    if any(one.name == name and one.reserved == number for one in ready):
+        return
+    ours = and_(replicas.c.job_key == job_key, replicas.c.reserved == number)
+    tx.execute(update(replicas).where(ours).values(reserved=None))
+    own = and_(replicas.c.job_key == job_key, replicas.c.name == name)
+    tx.execute(update(replicas).where(own).values(reserved=number))
 
 
 def _waiting(tx: Tx, job_key: int) -> int:
@@ -123,28 +105,7 @@ def _coming(tx: Tx, job_key: int) -> int:
     return int(lanes - with_one)
 
 
-def _alone(tx: Tx, job_key: int, number: int, places: list[_Place], died_at: str | None) -> str | None:
-    """The replica that a suspect has to itself, once it is empty; until then it is reserved for it.
-
-    One that is farther from the last death is preferred, also to one that is reserved already.
-    """
-
-    def rank(place: _Place) -> tuple[int, bool, int, str]:
-        return _nearness(place.at, died_at), place.reserved != number, place.load, place.name
-
-    open_ones = [place for place in places if place.reserved in (None, number)]
-    if not open_ones:
-        return None
-    best = min(open_ones, key=rank)
-    if best.reserved != number:
-        ours = and_(replicas.c.job_key == job_key, replicas.c.reserved == number)
-        tx.execute(update(replicas).where(ours).values(reserved=None))
-        own = and_(replicas.c.job_key == job_key, replicas.c.name == best.name)
-        tx.execute(update(replicas).where(own).values(reserved=number))
-    return best.name if best.load == 0 else None
-
-
-def _places(tx: Tx, job_key: int) -> list[_Place]:
+def _ready(tx: Tx, job_key: int) -> list[ReplicaView]:
     leased = and_(shards.c.state == ShardState.LEASED.value, shards.c.lease_until > tx.now)
     counted = (
         select(shards.c.replica, func.count())
@@ -160,9 +121,9 @@ def _places(tx: Tx, job_key: int) -> list[_Place]:
     ready = and_(replicas.c.job_key == job_key, replicas.c.state == ReplicaState.READY.value)
     columns = replicas.c.name, replicas.c.node, replicas.c.slots, replicas.c.reserved
     return [
-        _Place(
+        ReplicaView(
             name=row.name,
-            at=place_of(row.node, row.name),
+            place=place_of(row.node, row.name),
             slots=row.slots,
             load=loads.get(row.name, 0),
             reserved=row.reserved if row.reserved in suspects else None,

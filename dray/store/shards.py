@@ -167,7 +167,7 @@ def place(tx: Tx, lease: JobLease, number: int, *, owner: str, ttl: float) -> Cl
     state, live, holder = tx.execute(taken).one()
     if state not in _OPEN or (state == ShardState.LEASED.value and live and holder != owner):
         return Claim(lease=None)
-    replica = routing.choose(tx, lease.key, number)
+    replica = routing.place(tx, lease.key, number)
     if replica is None:
         if state == ShardState.LEASED.value:
             _lapse(tx, lease, number, owner)
