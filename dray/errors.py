@@ -32,7 +32,7 @@
 
 Messages name files, lines, fields and codes; never prompts, answers or secrets.
 Foreign errors are translated at one seam per library: ``store/seam.py`` (SQLAlchemy),
-``engine/seam.py`` (Ray actors), ``requests/files.py`` (object stores and files).
+``engine/ray_errors.py`` (Ray actors), ``storage/files.py`` (object stores and files).
 """
 
 from __future__ import annotations
