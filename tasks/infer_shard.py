@@ -74,7 +74,6 @@ def infer_shard(number: int, work: ShardWork) -> ShardReceipt | State[Any] | Non
     except StoreError as error:  # before there was a lease to decide about
         facts = Facts(
             lapsed=facts_of(error).sign is Sign.STORE_AWAY,
-            lease_left=0.0,
             store_seconds=backoff.away_seconds,
             tries=backoff.tries,
         )

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from dray.failures.effects import ALLOWANCES, Budget, Effect, OnJob, OnPrefect, OnRequest, OnShard, OnSpent
+from dray.failures.effects import ALLOWANCES, Budget, Effect, OnPrefect, OnSpent
 from dray.failures.facts import Cause, Facts
 from dray.failures.rules import RULES, STORE_PATIENCE, Rule
 from dray.failures.signs import ErrorFacts, facts_of
@@ -23,19 +23,12 @@ class Decision:
     """What to do. ``reason`` is for people: it quotes nothing.
 
     ``delay`` is seconds before the next try, to be slept at its start: Prefect ignores its own jitter.
-    ``exclude_node`` says that the node is to have no more replicas while another can.
     """
 
     cause: Cause
     effect: Effect
     delay: float
-    exclude_node: bool
     reason: str
-
-    @property
-    def retried(self) -> bool:
-        """Whether Prefect runs the task again."""
-        return self.effect.prefect is OnPrefect.RETRY
 
 
 def decide(
@@ -48,26 +41,19 @@ def decide(
     spent = [budget for budget in rule.effect.charges if is_spent(budget, known.spent)]
     over = [budget for budget in spent if ALLOWANCES[budget].then is OnSpent.FAIL]
     effect = rule.effect
-    if over:
-        effect = Effect(
-            replica=effect.replica, job=OnJob.FAIL, prefect=OnPrefect.FAIL, charges=effect.charges
-        )  # no verdict on a row: where engines always die, none is to blame
-    if effect.request is OnRequest.ERROR and effect.code is None:
-        effect = replace(effect, code=said.code or "invalid_request")
-    delay = effect.wait.seconds(known.tries, rng or random.Random())  # noqa: S311  spreads load
+    if over:  # no verdict on a row: where engines always die, none is to blame
+        effect = Effect(prefect=OnPrefect.FAIL, charges=effect.charges)
     return Decision(
         cause=rule.cause,
         effect=effect,
-        delay=max(0.0, min(delay, known.lease_left)) if effect.shard is OnShard.HOLD else delay,
-        exclude_node=any(ALLOWANCES[budget].then is OnSpent.EXCLUDE for budget in spent),
+        delay=effect.wait.seconds(known.tries, rng or random.Random()),  # noqa: S311  spreads load
         reason=_reason(rule, said, over),
     )
 
 
 def is_spent(budget: Budget, spent: Mapping[Budget, int]) -> bool:
     """Whether one more charge is one too many, after ``spent``."""
-    limit = ALLOWANCES[budget].limit
-    return limit is not None and spent.get(budget, 0) >= limit
+    return spent.get(budget, 0) >= ALLOWANCES[budget].limit
 
 
 def _reason(rule: Rule, error: ErrorFacts, over: list[Budget]) -> str:

@@ -10,59 +10,31 @@ from enum import StrEnum
 from dray.codes import ErrorCode
 
 
-class OnRequest(StrEnum):
-    """What becomes of the requests without an outcome."""
-
-    KEEP = "keep"  # pending, for whoever takes the shard next
-    RETRY = "retry"  # this one, in the same engine
-    ERROR = "error"  # an error row with the decision's code
-
-
 class OnShard(StrEnum):
     """What becomes of the shard. Finished rows stay in every case."""
 
-    GO_ON = "go on"
-    HOLD = "hold"  # keep the lease and the results, admit nothing, try the store again
     DROP = "drop"  # it is not ours
     RELEASE = "release"
     SUSPECT = "suspect"  # release; from now on it has an engine to itself, so that a crash tells something
     SPLIT = "split"  # two halves, which are suspects, and begin without interruptions
     HALVE = "halve"  # two halves, which are suspects only if the whole was, and begin without interruptions
+    REFUSE = "refuse"  # what is left of it, one request, becomes an error row with the effect's code
 
 
 SHRINK_STEPS = 2
 """How often memory that does not suffice halves what the job's new engines do at a time."""
 
 
-class OnReplica(StrEnum):
-    """What becomes of the replica."""
-
-    GO_ON = "go on"
-    LEAVE = "leave"  # it is fed no more, and its node is drained; another is asked for
-    REPLACE = "replace"
-    SHRINK = "shrink"  # replace by one with fewer sequences and tokens at once
-
-
-class OnJob(StrEnum):
-    """What becomes of the job."""
-
-    GO_ON = "go on"
-    FAIL = "fail"
-    PAUSE = "pause"  # with the reason; an operator resumes it
-    CANCEL = "cancel"
-    EXPIRE = "expire"
-
-
 class OnPrefect(StrEnum):
-    """How the shard's task ends."""
+    """How the shard's task ends, and the job with it where that is said."""
 
-    GO_ON = "go on"  # it does not
+    DONE = "done"
     RETRY = "retry"
     SUPERSEDED = "superseded"  # completed, under this name
     SPLIT = "split"  # completed, under this name: the halves are tasks of their own
-    FAIL = "fail"  # and is not retried
-    PAUSE = "pause"
-    CANCEL = "cancel"
+    FAIL = "fail the job"
+    PAUSE = "pause the job"  # with the reason; an operator resumes it
+    CANCEL = "cancel"  # the job is being cancelled, or its time is over: the driver ends it
 
 
 class Budget(StrEnum):
@@ -74,7 +46,6 @@ class Budget(StrEnum):
     MODEL = "model"
     OOM = "oom"
     UNKNOWN = "unknown"
-    ERROR_RATE = "error rate"
 
 
 class OnSpent(StrEnum):
@@ -86,14 +57,14 @@ class OnSpent(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowance:
-    """``limit`` charges have no consequence, the next one has. None leaves it to the job's settings.
+    """``limit`` charges have no consequence, the next one has.
 
     ``within`` is the last part of the work, as a share of the job's rows, whose charges are counted: 0 for
     those since a row was last answered, so that what is found by trying does not add up; None for all.
     ``advice`` is what to do when it is spent.
     """
 
-    limit: int | None
+    limit: int
     scope: str
     then: OnSpent
     within: float | None = None
@@ -137,7 +108,6 @@ ALLOWANCES: Mapping[Budget, Allowance] = {
     Budget.UNKNOWN: Allowance(
         limit=2, scope="the job, since a row was last answered", within=0.0, then=OnSpent.FAIL
     ),
-    Budget.ERROR_RATE: Allowance(limit=None, scope="the job", then=OnSpent.FAIL),
 }
 
 
@@ -158,13 +128,10 @@ class Wait:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effect:
-    """What follows, and what it is charged to. ``code`` is that of error rows, None for the request's own."""
+    """What follows, and what it is charged to. ``code`` is that of the error row of a request refused."""
 
-    request: OnRequest = OnRequest.KEEP
-    code: ErrorCode | None = None
     shard: OnShard = OnShard.RELEASE
-    replica: OnReplica = OnReplica.GO_ON
-    job: OnJob = OnJob.GO_ON
+    code: ErrorCode | None = None
     prefect: OnPrefect = OnPrefect.RETRY
     charges: tuple[Budget, ...] = ()
     wait: Wait = Wait()

@@ -22,7 +22,6 @@ class Cause(StrEnum):
     NODE_LOSS = "NODE_LOSS"
     ENGINE_CRASH = "ENGINE_CRASH"
     OOM = "OOM"
-    GEN_TRANSIENT = "GEN_TRANSIENT"
     STORE_TRANSIENT = "STORE_TRANSIENT"
     STORE_FATAL = "STORE_FATAL"
     POISON = "POISON"
@@ -55,11 +54,9 @@ class Facts:
     preempted: bool = False  # Ray says that one was
     node_alive: bool | None = None
     oom: bool = False  # the death's context says so
-    stuck: bool = False  # the watchdog ended a replica that brought nothing
     cancelled: bool = False
     expired: bool = False
     lapsed: bool = False  # the lease ran out by the holder's own clock; nobody else is known to have it
-    lease_left: float = float("inf")  # seconds
     store_seconds: float = 0.0  # for which the store has been away
     untaken_seconds: float = 0.0  # for which it answered, and took no row
     rows: int = 1  # of the shard, without an outcome
@@ -70,7 +67,6 @@ class Facts:
     interruptions: int = 0  # of the shard in a row, without a new row
     crashes: int = 0  # that count against the shard; the halves of a split shard begin with 1
     shrinks: int = 0  # engines of the job that lacked memory
-    request_failures: int = 0  # of the one request
     tries: int = 0  # in a row that failed of the same cause
     spent: Mapping[Budget, int] = field(default_factory=dict)
 

@@ -15,8 +15,8 @@ class Sign(StrEnum):
 
     FENCED = "fenced"
     """The lease belongs to somebody else."""
-    REQUEST_REFUSED = "request refused"
-    """One request cannot be honoured."""
+    OF_A_REQUEST = "of a request"
+    """One request's own: the engine makes an error row of it, and it ends no attempt."""
     REFUSED = "refused"
     """The job cannot be done as it is."""
     LOST = "lost"
@@ -27,8 +27,6 @@ class Sign(StrEnum):
     """The engine never became ready."""
     OOM = "out of memory"
     """Memory did not suffice, the device's or the machine's."""
-    GENERATION = "generation"
-    """One request failed inside a living engine, and may succeed."""
     STORE_AWAY = "store away"
     """A store of rows or objects may work when it is tried again."""
     STORE_BROKEN = "store broken"
@@ -72,18 +70,18 @@ FOREIGN: Mapping[str, Sign] = {
     "ray.exceptions.OutOfDiskError": Sign.OTHER,
     # vLLM, inside the replica's process.
     "vllm.exceptions.VLLMError": Sign.OTHER,
-    "vllm.exceptions.VLLMClientError": Sign.REQUEST_REFUSED,
-    "vllm.exceptions.VLLMValidationError": Sign.REQUEST_REFUSED,
-    "vllm.exceptions.VLLMNotFoundError": Sign.REQUEST_REFUSED,
-    "vllm.exceptions.VLLMUnprocessableEntityError": Sign.REQUEST_REFUSED,
+    "vllm.exceptions.VLLMClientError": Sign.OF_A_REQUEST,
+    "vllm.exceptions.VLLMValidationError": Sign.OF_A_REQUEST,
+    "vllm.exceptions.VLLMNotFoundError": Sign.OF_A_REQUEST,
+    "vllm.exceptions.VLLMUnprocessableEntityError": Sign.OF_A_REQUEST,
     "vllm.exceptions.VLLMServerError": Sign.ENGINE_DEAD,
-    "vllm.exceptions.GenerationError": Sign.GENERATION,
-    "vllm.exceptions.RetryableRequestError": Sign.GENERATION,
-    "vllm.v1.engine.exceptions.EngineGenerateError": Sign.GENERATION,
+    "vllm.exceptions.GenerationError": Sign.OF_A_REQUEST,
+    "vllm.exceptions.RetryableRequestError": Sign.OF_A_REQUEST,
+    "vllm.v1.engine.exceptions.EngineGenerateError": Sign.OF_A_REQUEST,
     "vllm.v1.engine.exceptions.EngineDeadError": Sign.ENGINE_DEAD,
-    "vllm.connections.HTTPResponseSizeExceededError": Sign.REQUEST_REFUSED,
-    "vllm.renderers.chat_utils.ChatTemplateResolutionError": Sign.REQUEST_REFUSED,
-    "vllm.tool_parsers.utils.UnexpectedAstError": Sign.REQUEST_REFUSED,
+    "vllm.connections.HTTPResponseSizeExceededError": Sign.OF_A_REQUEST,
+    "vllm.renderers.chat_utils.ChatTemplateResolutionError": Sign.OF_A_REQUEST,
+    "vllm.tool_parsers.utils.UnexpectedAstError": Sign.OF_A_REQUEST,
     # What the engine's own libraries raise when memory or the device fails.
     "torch.OutOfMemoryError": Sign.OOM,
     "torch.AcceleratorError": Sign.ENGINE_DEAD,

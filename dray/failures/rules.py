@@ -1,4 +1,4 @@
-"""The table of causes: what went wrong, and what follows for the request, the shard, the node and the job.
+"""The table of causes: what went wrong, and what follows for the shard, its task and the job.
 
 :func:`dray.failures.causes.decide` takes the first of :data:`RULES` that fits an error and its circumstances.
 """
@@ -13,17 +13,13 @@ from dray.failures.effects import (
     SHRINK_STEPS,
     Budget,
     Effect,
-    OnJob,
     OnPrefect,
-    OnReplica,
-    OnRequest,
     OnShard,
     Wait,
 )
 from dray.failures.facts import Cause, Facts, in_force
 from dray.failures.foreign import Sign
 from dray.failures.signs import ErrorFacts
-from dray.requests.model import EXPIRED
 
 INTERRUPTIONS = 5
 """Interruptions in a row without one new row, after which a shard is cut in two and the loss charged."""
@@ -31,9 +27,6 @@ INTERRUPTIONS = 5
 SAME_PLACE = 4
 """Crashes that refuse a suspect of one row though all were at one place: no other place took it meanwhile, or
 each died before it was given the row. A suspect begins with 1."""
-
-REQUEST_TRIES = 2
-"""How often a request that fails in a living engine is tried again."""
 
 STORE_PATIENCE = 1800.0
 """Seconds that a store may be away, or take no rows, before the job is paused."""
@@ -80,7 +73,7 @@ def _oom(error: ErrorFacts, facts: Facts) -> bool:
 
 def _node_loss(error: ErrorFacts, facts: Facts) -> bool:
     """A process that went with its node, as far as is known; one that stood still was ended by dray."""
-    if error.sign not in _DEATHS or facts.stuck or error.stuck:
+    if error.sign not in _DEATHS or error.stuck:
         return False
     return facts.node_alive is False or (error.sign is Sign.LOST and facts.node_alive is None)
 
@@ -126,7 +119,6 @@ class _Search:
     what: str
     died: _Fits
     code: ErrorCode
-    replica: OnReplica
     charges: tuple[Budget, ...]
 
 
@@ -135,7 +127,6 @@ _OUT_OF_MEMORY = _Search(
     what="memory did not suffice",
     died=_oom,
     code="out_of_memory",
-    replica=OnReplica.SHRINK,
     charges=_ENGINE,
 )
 _LOST_NODE = _Search(
@@ -143,7 +134,6 @@ _LOST_NODE = _Search(
     what="nodes were lost",
     died=_node_loss,
     code="poison",
-    replica=OnReplica.REPLACE,
     charges=_NODE,
 )
 _DEAD_ENGINE = _Search(
@@ -151,7 +141,6 @@ _DEAD_ENGINE = _Search(
     what="engines died",
     died=_crash,
     code="poison",
-    replica=OnReplica.REPLACE,
     charges=_ENGINE,
 )
 
@@ -164,33 +153,27 @@ def _search(found: _Search) -> Iterator[Rule]:
         when=f"{found.what} under this one request",
         fits=lambda error, facts: lone(error, facts) and _convicted(facts),
         effect=Effect(
-            request=OnRequest.ERROR,
+            shard=OnShard.REFUSE,
             code=found.code,
-            shard=OnShard.GO_ON,
-            replica=found.replica,
-            prefect=OnPrefect.GO_ON,
-            charges=(*found.charges, Budget.ERROR_RATE),
+            prefect=OnPrefect.DONE,
+            charges=found.charges,
         ),
     )
     yield Rule(
         cause=found.cause,
         when=f"{found.what} under this suspect",
         fits=lambda error, facts: lone(error, facts) and facts.rows > 1,
-        effect=Effect(
-            shard=OnShard.SPLIT, replica=found.replica, prefect=OnPrefect.SPLIT, charges=found.charges
-        ),
+        effect=Effect(shard=OnShard.SPLIT, prefect=OnPrefect.SPLIT, charges=found.charges),
     )
     yield Rule(
         cause=found.cause,
         when=f"{found.what} under this suspect of one request, to be tried again",
         fits=lone,
-        effect=Effect(
-            shard=OnShard.SUSPECT, replica=found.replica, charges=found.charges, wait=Wait(1.0, 30.0)
-        ),
+        effect=Effect(shard=OnShard.SUSPECT, charges=found.charges, wait=Wait(1.0, 30.0)),
     )
 
 
-_PAUSED = Effect(job=OnJob.PAUSE, prefect=OnPrefect.PAUSE)
+_PAUSED = Effect(prefect=OnPrefect.PAUSE)
 
 # In the order of the causes, except: a cancelled job comes early, for nothing of it is retried whatever else
 # happened; and memory and poison come before the deaths that they look like.
@@ -205,25 +188,19 @@ RULES: tuple[Rule, ...] = (
         cause=Cause.CANCEL,
         when="the job was cancelled",
         fits=lambda error, facts: error.sign is Sign.CANCELLED or facts.cancelled,
-        effect=Effect(job=OnJob.CANCEL, prefect=OnPrefect.CANCEL),  # a resume runs what is left
+        effect=Effect(prefect=OnPrefect.CANCEL),  # a resume runs what is left
     ),
     Rule(
         cause=Cause.CANCEL,
         when="the job's time is over",
         fits=lambda error, facts: facts.expired,
-        effect=Effect(request=OnRequest.ERROR, code=EXPIRED, job=OnJob.EXPIRE, prefect=OnPrefect.CANCEL),
-    ),
-    Rule(
-        cause=Cause.USER_ERROR,
-        when="the request cannot be honoured",
-        fits=_sign(Sign.REQUEST_REFUSED),
-        effect=Effect(request=OnRequest.ERROR, shard=OnShard.GO_ON, prefect=OnPrefect.GO_ON),
+        effect=Effect(prefect=OnPrefect.CANCEL),
     ),
     Rule(
         cause=Cause.USER_ERROR,
         when="the job cannot be done as it is",
         fits=_sign(Sign.REFUSED),
-        effect=Effect(job=OnJob.FAIL, prefect=OnPrefect.FAIL),
+        effect=Effect(prefect=OnPrefect.FAIL),
     ),
     Rule(
         cause=Cause.NODE_LOSS,
@@ -231,7 +208,6 @@ RULES: tuple[Rule, ...] = (
         fits=lambda error, facts: _spot(error, facts) and _idle(facts) and facts.rows > 1,
         effect=Effect(
             shard=OnShard.HALVE,
-            replica=OnReplica.LEAVE,
             prefect=OnPrefect.SPLIT,
             charges=(Budget.INFRA,),
         ),
@@ -240,92 +216,70 @@ RULES: tuple[Rule, ...] = (
         cause=Cause.NODE_LOSS,
         when=f"taken back {INTERRUPTIONS} times without its one row",
         fits=lambda error, facts: _spot(error, facts) and _idle(facts),
-        effect=Effect(replica=OnReplica.LEAVE, charges=(Budget.INFRA,), wait=Wait(5.0, 120.0)),
+        effect=Effect(charges=(Budget.INFRA,), wait=Wait(5.0, 120.0)),
     ),
     Rule(
         cause=Cause.SPOT,
         when="the node was taken back",
         fits=_spot,
-        effect=Effect(replica=OnReplica.LEAVE, wait=Wait(1.0, 1.0)),
+        effect=Effect(wait=Wait(1.0, 1.0)),
     ),
     Rule(
         cause=Cause.OOM,
         when="memory did not suffice for the engine itself",
         fits=lambda error, facts: _oom(error, facts) and _of_the_engine(error, facts),
-        effect=Effect(replica=OnReplica.SHRINK, charges=(Budget.REPLICA, Budget.OOM), wait=Wait(1.0, 10.0)),
+        effect=Effect(charges=(Budget.REPLICA, Budget.OOM), wait=Wait(1.0, 10.0)),
     ),
     Rule(
         cause=Cause.OOM,
         when="memory did not suffice, and a smaller engine may do",
         fits=lambda error, facts: _oom(error, facts) and not facts.alone and facts.shrinks < SHRINK_STEPS,
-        effect=Effect(replica=OnReplica.SHRINK, charges=(Budget.OOM,), wait=Wait(1.0, 10.0)),
+        effect=Effect(charges=(Budget.OOM,), wait=Wait(1.0, 10.0)),
     ),
     *_search(_OUT_OF_MEMORY),
     Rule(
         cause=Cause.OOM,
         when="memory did not suffice in the smallest engine",
         fits=_oom,
-        effect=Effect(shard=OnShard.SUSPECT, replica=OnReplica.SHRINK, charges=_ENGINE, wait=Wait(1.0, 30.0)),
+        effect=Effect(shard=OnShard.SUSPECT, charges=_ENGINE, wait=Wait(1.0, 30.0)),
     ),
     *_search(_LOST_NODE),
     Rule(
         cause=Cause.NODE_LOSS,
         when=f"nodes were lost {INTERRUPTIONS} times without a new row",
         fits=lambda error, facts: _accused_by_nodes(error, facts) and facts.rows > 1,
-        effect=Effect(shard=OnShard.SPLIT, replica=OnReplica.REPLACE, prefect=OnPrefect.SPLIT, charges=_NODE),
+        effect=Effect(shard=OnShard.SPLIT, prefect=OnPrefect.SPLIT, charges=_NODE),
     ),
     Rule(
         cause=Cause.NODE_LOSS,
         when=f"nodes were lost {INTERRUPTIONS} times without its one row",
         fits=_accused_by_nodes,
-        effect=Effect(shard=OnShard.SUSPECT, replica=OnReplica.REPLACE, charges=_NODE, wait=Wait(5.0, 120.0)),
+        effect=Effect(shard=OnShard.SUSPECT, charges=_NODE, wait=Wait(5.0, 120.0)),
     ),
     Rule(
         cause=Cause.NODE_LOSS,
         when="the node or the way to it was lost without notice",
         fits=_node_loss,
-        effect=Effect(replica=OnReplica.REPLACE, charges=_NODE, wait=Wait(5.0, 120.0)),
+        effect=Effect(charges=_NODE, wait=Wait(5.0, 120.0)),
     ),
     Rule(
         cause=Cause.ENGINE_CRASH,
         when="the engine did not start",
         fits=_sign(Sign.ENGINE_START),
-        effect=Effect(replica=OnReplica.REPLACE, charges=_ENGINE, wait=Wait(1.0, 30.0)),
+        effect=Effect(charges=_ENGINE, wait=Wait(1.0, 30.0)),
     ),
     *_search(_DEAD_ENGINE),
     Rule(
         cause=Cause.ENGINE_CRASH,
         when="the engine died before it was given a row",
         fits=lambda error, facts: _crash(error, facts) and _of_the_engine(error, facts),
-        effect=Effect(replica=OnReplica.REPLACE, charges=_ENGINE, wait=Wait(1.0, 30.0)),
+        effect=Effect(charges=_ENGINE, wait=Wait(1.0, 30.0)),
     ),
     Rule(
         cause=Cause.ENGINE_CRASH,
         when="the engine died",
         fits=_crash,
-        effect=Effect(
-            shard=OnShard.SUSPECT, replica=OnReplica.REPLACE, charges=_ENGINE, wait=Wait(1.0, 30.0)
-        ),
-    ),
-    Rule(
-        cause=Cause.POISON,
-        when=f"the request failed {REQUEST_TRIES + 1} times",
-        fits=lambda error, facts: error.sign is Sign.GENERATION and facts.request_failures >= REQUEST_TRIES,
-        effect=Effect(
-            request=OnRequest.ERROR,
-            code="poison",
-            shard=OnShard.GO_ON,
-            prefect=OnPrefect.GO_ON,
-            charges=(Budget.ERROR_RATE,),
-        ),
-    ),
-    Rule(
-        cause=Cause.GEN_TRANSIENT,
-        when="the request failed in a living engine",
-        fits=_sign(Sign.GENERATION),
-        effect=Effect(
-            request=OnRequest.RETRY, shard=OnShard.GO_ON, prefect=OnPrefect.GO_ON, wait=Wait(0.1, 1.0)
-        ),
+        effect=Effect(shard=OnShard.SUSPECT, charges=_ENGINE, wait=Wait(1.0, 30.0)),
     ),
     Rule(
         cause=Cause.STORE_TRANSIENT,
@@ -341,15 +295,9 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         cause=Cause.STORE_TRANSIENT,
-        when="the store was away for longer than the lease",
-        fits=lambda error, facts: _store_away(error, facts) and (facts.lapsed or facts.lease_left <= 0),
-        effect=Effect(wait=Wait(5.0, 60.0)),
-    ),
-    Rule(
-        cause=Cause.STORE_TRANSIENT,
-        when="the store is away",
+        when="the store was away",
         fits=_store_away,
-        effect=Effect(shard=OnShard.HOLD, prefect=OnPrefect.GO_ON, wait=Wait(0.2, 5.0)),
+        effect=Effect(wait=Wait(5.0, 60.0)),
     ),
     Rule(
         cause=Cause.STORE_FATAL,
@@ -361,7 +309,7 @@ RULES: tuple[Rule, ...] = (
         cause=Cause.UNKNOWN,
         when="the run was ended",
         fits=_sign(Sign.ENDED),
-        effect=Effect(job=OnJob.FAIL, prefect=OnPrefect.FAIL),
+        effect=Effect(prefect=OnPrefect.FAIL),
     ),
     Rule(
         cause=Cause.UNKNOWN,

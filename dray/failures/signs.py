@@ -5,10 +5,8 @@ from __future__ import annotations
 import errno
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import cast
 
 from dray import errors
-from dray.codes import STATUS, ErrorCode
 from dray.failures.foreign import Sign, sign_of_class
 
 OURS: Mapping[type[BaseException], Sign] = {
@@ -28,7 +26,7 @@ OURS: Mapping[type[BaseException], Sign] = {
     errors.FencedError: Sign.FENCED,
     errors.LeaseLapsedError: Sign.STORE_AWAY,
     errors.EngineError: Sign.OTHER,
-    errors.RequestRefused: Sign.REQUEST_REFUSED,
+    errors.RequestRefused: Sign.OF_A_REQUEST,
     errors.EngineDeadError: Sign.ENGINE_DEAD,
     errors.EngineStartError: Sign.ENGINE_START,
     errors.ReplicaLostError: Sign.LOST,
@@ -47,14 +45,13 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorFacts:
-    """An error without its text, which may quote what it must not. ``code`` is that of a refused request.
+    """An error without its text, which may quote what it must not.
 
     ``oom``, ``preempted`` and ``stuck`` are what whoever reported the loss knew, such as Ray's own word.
     """
 
     sign: Sign
     name: str = ""
-    code: ErrorCode | None = None
     oom: bool = False
     preempted: bool = False
     stuck: bool = False
@@ -70,11 +67,9 @@ def facts_of(error: BaseException) -> ErrorFacts:
     if inside:  # foreign to the engine: it is dead, of what the cause says if that is memory
         oom = isinstance(cause, BaseException) and sign_of_class(type(cause)) is Sign.OOM
         sign = Sign.OOM if oom else Sign.ENGINE_DEAD
-    code = _attribute(error, "code") if sign is Sign.REQUEST_REFUSED else None
     return ErrorFacts(
         sign=sign,
         name=type(error).__name__,
-        code=cast("ErrorCode", code) if code in STATUS else None,
         oom=_attribute(error, "oom") is True,
         preempted=_attribute(error, "preempted") is True,
         stuck=_attribute(error, "stuck") is True,

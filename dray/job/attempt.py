@@ -16,7 +16,7 @@ from dray.codes import ErrorCode
 from dray.engine.client import ReplicaClient
 from dray.errors import EngineError, ExpiredError, JobPausedError, StoreError
 from dray.failures.causes import STORE_PATIENCE, Cause, Decision, Facts, decide
-from dray.failures.effects import OnPrefect, OnRequest, OnShard, Wait
+from dray.failures.effects import OnPrefect, OnShard, Wait
 from dray.failures.foreign import Sign
 from dray.failures.signs import ErrorFacts, facts_of
 from dray.job import budgets
@@ -243,7 +243,6 @@ class _Ending:
         except StoreError:
             facts = Facts(
                 lapsed=told.sign is Sign.STORE_AWAY,
-                lease_left=0.0,
                 untaken_seconds=untaken_seconds,
                 tries=self.tries,
             )
@@ -261,7 +260,6 @@ class _Ending:
             cancelled=standing.orders.cancelled,
             expired=isinstance(error, ExpiredError) or standing.orders.expired,
             lapsed=told.sign is Sign.STORE_AWAY,
-            lease_left=0.0,
             store_seconds=self.unread_seconds if unread else 0.0,
             untaken_seconds=untaken_seconds,
             rows=standing.shard.remaining,
@@ -334,7 +332,7 @@ class _Ending:
                     charged=charged,
                 )
                 reach(Point.SPLIT_AFTER)
-            elif decision.effect.request is OnRequest.ERROR and on_shard is OnShard.GO_ON:
+            elif on_shard is OnShard.REFUSE:
                 store.charge(lease.job_id, charged)
                 return self._refuse_rows(decision)
             else:
@@ -347,7 +345,6 @@ class _Ending:
         too_long = self.unread_seconds >= STORE_PATIENCE
         effect = replace(
             decision.effect,
-            request=OnRequest.KEEP,
             code=None,
             shard=OnShard.RELEASE,
             prefect=OnPrefect.PAUSE if too_long else OnPrefect.RETRY,

@@ -22,7 +22,7 @@ def spent(store: Store, job_id: str, place: str | None, *, event: str) -> dict[B
             job_id, budget, scope=_scope(budget, place), within=ALLOWANCES[budget].within, besides=event
         )
         for budget in ALLOWANCES
-        if ALLOWANCES[budget].limit is not None and (place or budget not in _OF_PLACE)
+        if place or budget not in _OF_PLACE
     }
 
 
@@ -31,7 +31,7 @@ def charges(decision: Decision, place: str | None, *, event: str) -> list[Charge
     return [
         Charge(budget=budget, scope=_scope(budget, place), event=event, cause=decision.cause)
         for budget in decision.effect.charges
-        if ALLOWANCES[budget].limit is not None and (place or budget not in _OF_PLACE)
+        if place or budget not in _OF_PLACE
     ]
 
 
@@ -39,9 +39,8 @@ def excluded(store: Store, job_id: str) -> set[str]:
     """Nodes and places that are to have no more replicas while another can: their budgets are spent."""
     found: set[str] = set()
     for budget in _OF_PLACE:
-        limit = ALLOWANCES[budget].limit
-        assert limit is not None
-        found.update(store.overspent(job_id, budget, above=limit, within=ALLOWANCES[budget].within))
+        allowed = ALLOWANCES[budget]
+        found.update(store.overspent(job_id, budget, above=allowed.limit, within=allowed.within))
     return found
 
 

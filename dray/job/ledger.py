@@ -10,7 +10,7 @@ from dray.cluster.member import ReplicaHandle
 from dray.cluster.pool import Loss
 from dray.errors import DrayError, JobFailedError, StoreError
 from dray.failures.causes import Facts, decide
-from dray.failures.effects import SHRINK_STEPS, OnJob
+from dray.failures.effects import SHRINK_STEPS, OnPrefect
 from dray.failures.facts import Cause
 from dray.failures.signs import facts_of
 from dray.job import budgets
@@ -97,7 +97,7 @@ class JobLedger:
             return
         self._told.append(f"{lane_of(loss.name)} lost: {decision.reason}")
         self._note_node(loss, decision.cause)
-        if decision.effect.job is OnJob.FAIL:
+        if decision.effect.prefect is OnPrefect.FAIL:
             self.failure = JobFailedError(decision.reason)
 
     def _note_node(self, loss: Loss, cause: str) -> None:

@@ -22,7 +22,7 @@ from dray.cluster.pool import SLOTS, Loss, replica_name
 from dray.engine.protocol import EngineSpec
 from dray.engine.replica import Replica
 from dray.errors import EngineDeadError, ReplicaLostError
-from dray.failures.effects import OnJob
+from dray.failures.effects import OnPrefect
 from dray.job.attempt import AttemptEnd, AttemptResult, Work, attempt
 from dray.job.ingesting import ingest_job, open_shards
 from dray.job.ledger import JobLedger
@@ -225,9 +225,9 @@ class Lanes:
         if ended.how is not AttemptEnd.INTERRUPTED:
             return True
         assert ended.decision is not None
-        if ended.decision.effect.job is OnJob.FAIL:
+        if ended.decision.effect.prefect is OnPrefect.FAIL:
             self._fail(ended.decision.reason)
-        return not ended.decision.retried
+        return ended.decision.effect.prefect is not OnPrefect.RETRY
 
     def find(self, name: str) -> Mortal:
         """The replica of this name."""

@@ -262,7 +262,7 @@ def troubled() -> ReportData:
         "invalid_json_schema": 0.004,
         "poison": 0.0006,
     }
-    return replace(small(errors=codes), retries={"ENGINE_CRASH": 2, "GEN_TRANSIENT": 1})
+    return replace(small(errors=codes), retries={"ENGINE_CRASH": 2, "STORE_TRANSIENT": 1})
 
 
 def resumed() -> ReportData:

@@ -26,7 +26,6 @@ from dray.errors import (
     InputError,
     JobFailedError,
     ReplicaLostError,
-    RequestRefused,
     StoreFatalError,
     StoreTransientError,
     StoreUnreachableError,
@@ -37,10 +36,7 @@ from dray.failures.effects import (
     ALLOWANCES,
     SHRINK_STEPS,
     Budget,
-    OnJob,
     OnPrefect,
-    OnReplica,
-    OnRequest,
     OnShard,
     OnSpent,
 )
@@ -106,22 +102,16 @@ CELLS: list[tuple[str, Any, Facts, Cause, dict[str, Any]]] = [
     ("fenced", FencedError("x"), Facts(), Cause.FENCED,
      {"shard": OnShard.DROP, "prefect": OnPrefect.SUPERSEDED, "charges": ()}),
     ("fenced, though the node was noticed", FencedError("x"), NOTICED, Cause.FENCED, {"charges": ()}),
-    # USER_ERROR: the request becomes an error row; job-level: the job fails; never retried.
-    ("request refused", RequestRefused("context_length_exceeded", "x"), Facts(), Cause.USER_ERROR,
-     {"request": OnRequest.ERROR, "code": "context_length_exceeded", "shard": OnShard.GO_ON,
-      "job": OnJob.GO_ON, "prefect": OnPrefect.GO_ON, "charges": ()}),
-    ("request refused, from the actor", inside(RequestRefused("unknown_field", "x")), Facts(),
-     Cause.USER_ERROR, {"request": OnRequest.ERROR, "code": "unknown_field"}),
+    # USER_ERROR: the job fails; never retried.
     ("bad model", ConfigError("x"), Facts(), Cause.USER_ERROR,
-     {"job": OnJob.FAIL, "prefect": OnPrefect.FAIL, "charges": ()}),
+     {"prefect": OnPrefect.FAIL, "charges": ()}),
     ("bad model, from the actor", inside(ConfigError("x")), NOTICED, Cause.USER_ERROR,
-     {"job": OnJob.FAIL}),
-    ("damaged weights", WeightsError("x"), Facts(), Cause.USER_ERROR, {"job": OnJob.FAIL}),
+     {"prefect": OnPrefect.FAIL}),
+    ("damaged weights", WeightsError("x"), Facts(), Cause.USER_ERROR, {"prefect": OnPrefect.FAIL}),
     ("bad input", InputError([]), Facts(), Cause.USER_ERROR, {"prefect": OnPrefect.FAIL}),
     # SPOT: any one signal. Release, keep finished rows, retry at once, not charged.
     ("noticed", LOST, NOTICED, Cause.SPOT,
-     {"request": OnRequest.KEEP, "shard": OnShard.RELEASE, "replica": OnReplica.LEAVE,
-      "prefect": OnPrefect.RETRY, "charges": ()}),
+     {"shard": OnShard.RELEASE, "prefect": OnPrefect.RETRY, "charges": ()}),
     ("noticed long ago, due now", LOST, Facts(now=NOW, notices=(Seen(NOW - 86400, NOW - 5),)),
      Cause.SPOT, {"charges": ()}),
     ("noticed for one node of several", LOST,
@@ -149,7 +139,7 @@ CELLS: list[tuple[str, Any, Facts, Cause, dict[str, Any]]] = [
      {"shard": OnShard.RELEASE, "prefect": OnPrefect.RETRY, "charges": (Budget.INFRA,)}),
     # NODE_LOSS: without notice. Release, retry with backoff, job budget and node budget.
     ("node gone", LOST, Facts(node_alive=False), Cause.NODE_LOSS,
-     {"shard": OnShard.RELEASE, "replica": OnReplica.REPLACE, "prefect": OnPrefect.RETRY,
+     {"shard": OnShard.RELEASE, "prefect": OnPrefect.RETRY,
       "charges": (Budget.INFRA, Budget.NODE)}),
     ("nobody knows", LOST, Facts(), Cause.NODE_LOSS, {"charges": (Budget.INFRA, Budget.NODE)}),
     *((name, ray_error(name), Facts(), Cause.NODE_LOSS, {}) for name in (
@@ -170,8 +160,8 @@ CELLS: list[tuple[str, Any, Facts, Cause, dict[str, Any]]] = [
     ("node gone with one suspect, first time", LOST, replace(PROVEN, node_alive=False), Cause.NODE_LOSS,
      {"shard": OnShard.SUSPECT, "charges": (Budget.INFRA, Budget.NODE)}),
     ("node gone with one suspect, second time", LOST, replace(PROVEN, crashes=2, node_alive=False),
-     Cause.POISON, {"request": OnRequest.ERROR, "code": "poison",
-                    "charges": (Budget.INFRA, Budget.NODE, Budget.ERROR_RATE)}),
+     Cause.POISON, {"shard": OnShard.REFUSE, "code": "poison",
+                    "charges": (Budget.INFRA, Budget.NODE)}),
     ("node gone before a suspect was fed", LOST,
      replace(PROVEN, crashes=2, proven=False, interruptions=9, node_alive=False), Cause.NODE_LOSS,
      {"shard": OnShard.RELEASE}),
@@ -179,11 +169,11 @@ CELLS: list[tuple[str, Any, Facts, Cause, dict[str, Any]]] = [
      {"shard": OnShard.RELEASE}),
     # ENGINE_CRASH: suspicion, then halves, then the row.
     ("engine dead", DEAD, Facts(rows=500), Cause.ENGINE_CRASH,
-     {"shard": OnShard.SUSPECT, "replica": OnReplica.REPLACE, "prefect": OnPrefect.RETRY,
+     {"shard": OnShard.SUSPECT, "prefect": OnPrefect.RETRY,
       "charges": (Budget.REPLICA, Budget.MODEL)}),
     ("actor exit, node alive", LOST, Facts(node_alive=True), Cause.ENGINE_CRASH, {}),
     ("device error", inside(RuntimeError("CUDA error")), Facts(node_alive=True), Cause.ENGINE_CRASH, {}),
-    ("watchdog", LOST, Facts(stuck=True), Cause.ENGINE_CRASH, {"replica": OnReplica.REPLACE}),
+    ("watchdog", EngineDeadError("x", stuck=True), Facts(), Cause.ENGINE_CRASH, {}),
     ("engine never started", EngineStartError("x"), Facts(rows=500, crashes=1, alone=True),
      Cause.ENGINE_CRASH, {"shard": OnShard.RELEASE, "charges": (Budget.REPLICA, Budget.MODEL)}),
     ("second crash", DEAD, replace(PROVEN, rows=500), Cause.ENGINE_CRASH,
@@ -196,77 +186,67 @@ CELLS: list[tuple[str, Any, Facts, Cause, dict[str, Any]]] = [
      {"shard": OnShard.RELEASE, "charges": (Budget.REPLICA, Budget.MODEL)}),
     # OOM: restart smaller, own budget; then as a crash.
     ("Ray's memory monitor", ray_error("OutOfMemoryError"), Facts(), Cause.OOM,
-     {"shard": OnShard.RELEASE, "replica": OnReplica.SHRINK, "prefect": OnPrefect.RETRY,
+     {"shard": OnShard.RELEASE, "prefect": OnPrefect.RETRY,
       "charges": (Budget.OOM,)}),
     ("death context", LOST, Facts(oom=True, node_alive=True), Cause.OOM, {}),
     ("memory in the actor", inside(MemoryError()), Facts(), Cause.OOM, {}),
     ("device memory", DEAD, Facts(oom=True), Cause.OOM, {"charges": (Budget.OOM,)}),
     ("memory at the start", EngineStartError("x", oom=True), Facts(shrinks=9), Cause.OOM,
-     {"shard": OnShard.RELEASE, "replica": OnReplica.SHRINK, "charges": (Budget.REPLICA, Budget.OOM)}),
+     {"shard": OnShard.RELEASE, "charges": (Budget.REPLICA, Budget.OOM)}),
     ("memory before a suspect was fed", DEAD, replace(PROVEN, proven=False, oom=True), Cause.OOM,
      {"shard": OnShard.RELEASE, "charges": (Budget.REPLICA, Budget.OOM)}),
     ("memory, and no smaller engine", DEAD, Facts(oom=True, rows=9, shrinks=SHRINK_STEPS), Cause.OOM,
      {"shard": OnShard.SUSPECT, "charges": (Budget.REPLICA, Budget.MODEL)}),
     ("memory under a suspect", DEAD, replace(PROVEN, oom=True, rows=9), Cause.OOM,
-     {"shard": OnShard.SPLIT, "replica": OnReplica.SHRINK, "charges": (Budget.REPLICA, Budget.MODEL)}),
+     {"shard": OnShard.SPLIT, "charges": (Budget.REPLICA, Budget.MODEL)}),
     ("memory under one suspect, first time", DEAD, replace(PROVEN, oom=True), Cause.OOM,
      {"shard": OnShard.SUSPECT}),
     ("memory under one suspect, second time", DEAD, replace(PROVEN, oom=True, crashes=2), Cause.POISON,
-     {"request": OnRequest.ERROR, "code": "out_of_memory", "shard": OnShard.GO_ON}),
-    # GEN_TRANSIENT: twice more in the actor, nothing for Prefect, nothing charged.
-    *((f"generation {count}", ErrorFacts(sign=Sign.GENERATION), Facts(request_failures=count),
-       Cause.GEN_TRANSIENT,
-       {"request": OnRequest.RETRY, "shard": OnShard.GO_ON, "prefect": OnPrefect.GO_ON, "charges": ()})
-      for count in (0, 1)),
-    # STORE_TRANSIENT: hold and retry inside the task; past the lease, Prefect; past the cap, paused.
+     {"shard": OnShard.REFUSE, "code": "out_of_memory"}),
+    # STORE_TRANSIENT: retried by Prefect, for nothing; past the cap, paused.
     *((f"SQLSTATE {state}", postgres_error(state), Facts(), Cause.STORE_TRANSIENT,
-       {"shard": OnShard.HOLD, "prefect": OnPrefect.GO_ON, "charges": ()})
+       {"shard": OnShard.RELEASE, "prefect": OnPrefect.RETRY, "charges": ()})
       for state in ("08000", "08003", "08006", "57P01", "57P02", "57P03", "40001", "40P01", "53300")),
     ("SQLITE_BUSY", sqlite_error(sqlite3.SQLITE_BUSY), Facts(), Cause.STORE_TRANSIENT, {}),
     ("object store busy", OSError("s3://b/k: 503 SlowDown"), Facts(), Cause.STORE_TRANSIENT, {}),
     ("timeout", TimeoutError(), Facts(), Cause.STORE_TRANSIENT, {}),
     ("connection cut", ConnectionResetError(errno.ECONNRESET, "x"), Facts(), Cause.STORE_TRANSIENT, {}),
     ("store unreachable", StoreUnreachableError("x"), Facts(), Cause.STORE_TRANSIENT, {}),
-    ("longer than the lease", StoreTransientError("x"), Facts(lease_left=0.0), Cause.STORE_TRANSIENT,
-     {"shard": OnShard.RELEASE, "prefect": OnPrefect.RETRY, "charges": ()}),
     ("the holder gave its lease up", FencedError("x"), Facts(lapsed=True), Cause.STORE_TRANSIENT,
      {"shard": OnShard.RELEASE, "prefect": OnPrefect.RETRY, "charges": ()}),
     ("past the cap", StoreTransientError("x"), Facts(store_seconds=STORE_PATIENCE), Cause.STORE_TRANSIENT,
-     {"job": OnJob.PAUSE, "prefect": OnPrefect.PAUSE, "charges": ()}),
+     {"prefect": OnPrefect.PAUSE, "charges": ()}),
     ("no row past the cap", StoreTransientError("x"), Facts(untaken_seconds=STORE_PATIENCE, lapsed=True),
-     Cause.STORE_TRANSIENT, {"job": OnJob.PAUSE, "prefect": OnPrefect.PAUSE, "charges": ()}),
+     Cause.STORE_TRANSIENT, {"prefect": OnPrefect.PAUSE, "charges": ()}),
     # STORE_FATAL: paused with the reason, an operator resumes.
     *((f"SQLSTATE {state}", postgres_error(state), Facts(), Cause.STORE_FATAL,
-       {"job": OnJob.PAUSE, "prefect": OnPrefect.PAUSE, "charges": ()})
+       {"prefect": OnPrefect.PAUSE, "charges": ()})
       for state in ("53100", "42P01", "42501", "25006")),
     ("SQLITE_FULL", sqlite_error(sqlite3.SQLITE_FULL), Facts(), Cause.STORE_FATAL, {}),
     ("SQLITE_READONLY", sqlite_error(sqlite3.SQLITE_READONLY), Facts(), Cause.STORE_FATAL, {}),
-    ("disk full", OSError(errno.ENOSPC, "x"), Facts(), Cause.STORE_FATAL, {"job": OnJob.PAUSE}),
+    ("disk full", OSError(errno.ENOSPC, "x"), Facts(), Cause.STORE_FATAL, {"prefect": OnPrefect.PAUSE}),
     ("spool gone", FileNotFoundError("no such object: s3://b/k"), Facts(), Cause.STORE_FATAL, {}),
     ("no right", PermissionError("not allowed: s3://b/k"), Facts(), Cause.STORE_FATAL, {}),
     # POISON: only that row; the others go on.
     ("one row, first crash alone", DEAD, PROVEN, Cause.ENGINE_CRASH, {"shard": OnShard.SUSPECT}),
     ("one row, both at one place of several", DEAD, replace(PROVEN, crashes=2, elsewhere=False),
-     Cause.ENGINE_CRASH, {"request": OnRequest.KEEP, "shard": OnShard.SUSPECT}),
+     Cause.ENGINE_CRASH, {"shard": OnShard.SUSPECT}),
     ("one row, all at one place", DEAD, replace(PROVEN, crashes=SAME_PLACE, elsewhere=False), Cause.POISON,
      {}),
     ("one row, second crash alone", DEAD, replace(PROVEN, crashes=2), Cause.POISON,
-     {"request": OnRequest.ERROR, "code": "poison", "shard": OnShard.GO_ON, "prefect": OnPrefect.GO_ON,
-      "replica": OnReplica.REPLACE, "charges": (Budget.REPLICA, Budget.MODEL, Budget.ERROR_RATE)}),
-    ("third failure in a living engine", ErrorFacts(sign=Sign.GENERATION), Facts(request_failures=2),
-     Cause.POISON, {"request": OnRequest.ERROR, "code": "poison", "replica": OnReplica.GO_ON,
-                    "charges": (Budget.ERROR_RATE,)}),
+     {"shard": OnShard.REFUSE, "code": "poison", "prefect": OnPrefect.DONE,
+      "charges": (Budget.REPLICA, Budget.MODEL)}),
     ("one row, second crash, beside others", DEAD, Facts(rows=1, crashes=1), Cause.ENGINE_CRASH,
-     {"request": OnRequest.KEEP, "shard": OnShard.SUSPECT}),
+     {"shard": OnShard.SUSPECT}),
     # CANCEL and EXPIRE: finished rows stay; never a crash.
     ("cancelled", CancelledError("x"), Facts(), Cause.CANCEL,
-     {"request": OnRequest.KEEP, "job": OnJob.CANCEL, "prefect": OnPrefect.CANCEL, "charges": ()}),
+     {"prefect": OnPrefect.CANCEL, "charges": ()}),
     ("cancelled while a node goes", LOST, replace(NOTICED, cancelled=True), Cause.CANCEL, {}),
     ("cancelled while a store is away", StoreTransientError("x"), Facts(cancelled=True), Cause.CANCEL, {}),
     ("cancelled by Ray", ray_error("TaskCancelledError"), Facts(), Cause.CANCEL, {}),
     ("Ctrl-C", KeyboardInterrupt(), Facts(), Cause.CANCEL, {}),
     ("expired", LOST, Facts(expired=True), Cause.CANCEL,
-     {"request": OnRequest.ERROR, "code": "expired", "job": OnJob.EXPIRE, "charges": ()}),
+     {"prefect": OnPrefect.CANCEL, "charges": ()}),
     # UNKNOWN: release, retry, a small budget.
     ("unknown", KeyError("a prompt"), Facts(), Cause.UNKNOWN,
      {"shard": OnShard.RELEASE, "prefect": OnPrefect.RETRY, "charges": (Budget.UNKNOWN,)}),
@@ -274,7 +254,7 @@ CELLS: list[tuple[str, Any, Facts, Cause, dict[str, Any]]] = [
     ("the end of the process", SystemExit(15), Facts(), Cause.UNKNOWN, {"prefect": OnPrefect.RETRY}),
     ("too many open files", OSError(errno.EMFILE, "x"), Facts(), Cause.UNKNOWN, {}),
     ("decided already", JobFailedError("x"), Facts(), Cause.UNKNOWN,
-     {"job": OnJob.FAIL, "prefect": OnPrefect.FAIL, "charges": ()}),
+     {"prefect": OnPrefect.FAIL, "charges": ()}),
     ("the cluster's head is gone", ClusterError("x"), Facts(), Cause.UNKNOWN, {"prefect": OnPrefect.FAIL}),
 ]  # fmt: skip
 
@@ -320,26 +300,12 @@ def test_one_charge_too_many_fails_the_job(error: Exception, facts: Facts, budge
     for spent in range(free + 3):
         decision = decide(error, replace(facts, spent={budget: spent}))
         failed = spent >= free
-        assert (decision.effect.job is OnJob.FAIL) is failed
         assert (decision.effect.prefect is OnPrefect.FAIL) is failed
         assert ("no more are allowed" in decision.reason) is failed
 
 
-def test_the_third_loss_of_a_node_excludes_it_and_the_job_goes_on() -> None:
-    for spent, excluded in ((0, False), (1, False), (2, True), (9, True)):
-        decision = decide(LOST, Facts(spent={Budget.NODE: spent}))
-        assert (decision.exclude_node, decision.retried) == (excluded, True)
-
-
-def test_a_replica_that_crashes_again_and_again_moves() -> None:
-    decision = decide(DEAD, Facts(rows=9, spent={Budget.REPLICA: ALLOWANCES[Budget.REPLICA].limit or 0}))
-    assert decision.exclude_node
-    assert decision.retried
-
-
 def test_every_budget_has_an_allowance() -> None:
     assert set(ALLOWANCES) == set(Budget)
-    assert [budget for budget in Budget if ALLOWANCES[budget].limit is None] == [Budget.ERROR_RATE]
 
 
 # -- waiting --------------------------------------------------------------------------------
@@ -352,9 +318,7 @@ def test_every_budget_has_an_allowance() -> None:
         (LOST, NOTICED, 1.0, 1.0),
         (DEAD, Facts(rows=9), 1.0, 30.0),
         (KeyError(), Facts(), 5.0, 60.0),
-        (StoreTransientError("x"), Facts(lease_left=0.0), 5.0, 60.0),
-        (StoreTransientError("x"), Facts(lease_left=60.0), 0.2, 5.0),
-        (ErrorFacts(sign=Sign.GENERATION), Facts(), 0.1, 1.0),
+        (StoreTransientError("x"), Facts(), 5.0, 60.0),
     ],
 )
 def test_waits_have_full_jitter(error: Any, facts: Facts, base: float, cap: float, seed: int) -> None:
@@ -364,12 +328,6 @@ def test_waits_have_full_jitter(error: Any, facts: Facts, base: float, cap: floa
         drawn = [decide(error, replace(facts, tries=tries), rng=rng).delay for _ in range(400)]
         assert 0 <= min(drawn) < 0.05 * longest
         assert 0.95 * longest < max(drawn) <= longest
-
-
-def test_a_wait_for_the_store_ends_with_the_lease(seed: int) -> None:
-    rng = random.Random(seed)
-    facts = Facts(lease_left=0.5, tries=9)
-    assert max(decide(StoreTransientError("x"), facts, rng=rng).delay for _ in range(100)) == 0.5
 
 
 def test_the_same_draw_gives_the_same_decision() -> None:
@@ -390,11 +348,9 @@ FACTS = st.builds(
     preempted=st.booleans(),
     node_alive=st.sampled_from([None, True, False]),
     oom=st.booleans(),
-    stuck=st.booleans(),
     cancelled=st.booleans(),
     expired=st.booleans(),
     lapsed=st.booleans(),
-    lease_left=st.floats(-10, 90),
     store_seconds=st.floats(0, 4000),
     untaken_seconds=st.floats(0, 4000),
     rows=st.integers(0, 1000),
@@ -405,7 +361,6 @@ FACTS = st.builds(
     new_rows=st.integers(0, 2),
     interruptions=COUNTS,
     crashes=COUNTS,
-    request_failures=COUNTS,
     tries=COUNTS,
     spent=st.dictionaries(st.sampled_from(Budget), COUNTS),
 )
@@ -413,7 +368,7 @@ ERRORS = st.builds(
     ErrorFacts, sign=st.sampled_from(Sign), name=st.just("X"), oom=st.booleans(), preempted=st.booleans()
 )
 FINAL = {Cause.FENCED, Cause.USER_ERROR, Cause.STORE_FATAL, Cause.POISON, Cause.CANCEL}
-UNCHARGED = {*FINAL - {Cause.POISON}, Cause.SPOT, Cause.GEN_TRANSIENT, Cause.STORE_TRANSIENT}
+UNCHARGED = {*FINAL - {Cause.POISON}, Cause.SPOT, Cause.STORE_TRANSIENT}
 
 
 @given(ERRORS, FACTS, st.integers())
@@ -423,18 +378,14 @@ def test_there_is_always_a_decision(error: ErrorFacts, facts: Facts, seed: int) 
     assert 0.0 <= decision.delay <= 120.0
     if decision.cause in FINAL:
         assert effect.prefect is not OnPrefect.RETRY
-        assert effect.request is not OnRequest.RETRY
     if decision.cause in UNCHARGED:
         assert effect.charges == ()
-    assert (effect.request is OnRequest.ERROR) is (effect.code is not None)
-    # A job that ends in any way is not tried again, and its tasks end with it.
-    if effect.job is not OnJob.GO_ON:
-        assert effect.prefect in {OnPrefect.FAIL, OnPrefect.PAUSE, OnPrefect.CANCEL}
-    # A shard that is given back needs a task that ends; one that goes on, a task that does.
-    assert (effect.shard in {OnShard.GO_ON, OnShard.HOLD}) is (effect.prefect is OnPrefect.GO_ON)
+    assert (effect.shard is OnShard.REFUSE) is (effect.code is not None)
+    assert (effect.shard is OnShard.REFUSE) is (effect.prefect is OnPrefect.DONE)
+    assert (effect.shard in {OnShard.SPLIT, OnShard.HALVE}) is (effect.prefect is OnPrefect.SPLIT)
     if effect.shard is OnShard.SPLIT:
         assert facts.rows > 1
-    if decision.cause is Cause.POISON and error.sign is not Sign.GENERATION:
+    if decision.cause is Cause.POISON and effect.prefect is not OnPrefect.FAIL:
         assert facts.alone
         assert facts.proven  # no verdict before the engine has answered
         assert facts.elsewhere or facts.crashes >= SAME_PLACE
@@ -487,7 +438,6 @@ class World:
             crashes=self.facts.crashes + (decision.effect.shard is OnShard.SUSPECT),
             shrinks=self.facts.shrinks + (decision.cause is Cause.OOM),
             alone=self.facts.alone or decision.effect.shard is OnShard.SUSPECT,
-            request_failures=self.facts.request_failures + (error.sign is Sign.GENERATION),
             store_seconds=self.facts.store_seconds + 60 * (error.sign is Sign.STORE_AWAY),
         )
 
@@ -506,9 +456,7 @@ def test_a_shard_that_never_gets_anywhere_ends(
         error, alive, spot, proven = script[step % len(script)]
         facts = replace(world.facts, node_alive=alive, draining=spot, proven=proven)
         decision = decide(error, facts, rng=random.Random(seed))
-        if decision.effect.prefect not in {OnPrefect.RETRY, OnPrefect.GO_ON}:
-            return
-        if decision.effect.request is OnRequest.ERROR:
+        if decision.effect.prefect is not OnPrefect.RETRY:
             return
         world.count(decision, error)
     raise AssertionError(f"still going after {bound} failures: {world}")
@@ -563,7 +511,7 @@ def search(
             spent=dict(spent),
         )
         decision = decide(LOST, facts, rng=rng)
-        assert decision.effect.job is OnJob.GO_ON, "the breaker tripped on a bad row"
+        assert decision.effect.prefect is not OnPrefect.FAIL, "the breaker tripped on a bad row"
         spent.update(decision.effect.charges)
         if decision.cause is Cause.POISON:
             errors.update(left)
@@ -607,9 +555,8 @@ def test_a_model_that_never_runs_fails_the_job_and_not_its_rows(rows: int) -> No
     while True:
         decision = decide(DEAD, Facts(rows=rows, crashes=crashes, alone=crashes > 0, spent=dict(spent)))
         decisions += 1
-        if decision.effect.job is OnJob.FAIL:
+        if decision.effect.prefect is OnPrefect.FAIL:
             break
-        assert decision.effect.request is OnRequest.KEEP
         assert decision.effect.shard is (OnShard.RELEASE if crashes else OnShard.SUSPECT)
         crashes += decision.effect.shard is OnShard.SUSPECT
         spent.update(decision.effect.charges)
@@ -620,7 +567,7 @@ def test_a_model_that_never_runs_fails_the_job_and_not_its_rows(rows: int) -> No
 def test_memory_that_never_suffices_is_told_as_such() -> None:
     """Whatever budget its engines were charged to."""
     decision = decide(DEAD, Facts(oom=True, shrinks=SHRINK_STEPS, spent={Budget.MODEL: 25}))
-    assert decision.effect.job is OnJob.FAIL
+    assert decision.effect.prefect is OnPrefect.FAIL
     assert "max_num_seqs" in decision.reason
 
 

@@ -20,7 +20,7 @@ PAGE = Path(__file__).parents[3] / "docs/interruptions.md"
 
 def causes() -> str:
     """The table of causes."""
-    header = ("cause", "when", "requests", "shard", "replica", "job", "Prefect task", "charged to", "waits")
+    header = ("cause", "when", "shard", "its task", "charged to", "waits")
     return _bare(Table(title="", header=header, rows=[_cells(rule) for rule in RULES]))
 
 
@@ -31,10 +31,7 @@ def _cells(rule: Rule) -> list[str]:
     return [
         f"`{rule.cause}`",
         rule.when,
-        f"{effect.request}{code}",
-        str(effect.shard),
-        str(effect.replica),
-        str(effect.job),
+        f"{effect.shard}{code}",
         str(effect.prefect),
         ", ".join(effect.charges) or "nobody",
         waits,
@@ -44,7 +41,7 @@ def _cells(rule: Rule) -> list[str]:
 def budgets() -> str:
     """The table of budgets."""
     rows = [
-        [str(budget), "-" if one.limit is None else str(one.limit), one.scope, str(one.then), one.advice]
+        [str(budget), str(one.limit), one.scope, str(one.then), one.advice]
         for budget, one in ALLOWANCES.items()
     ]
     return _bare(Table(title="", header=("budget", "losses", "counted for", "one more", "advice"), rows=rows))

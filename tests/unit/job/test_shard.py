@@ -254,7 +254,10 @@ def test_the_holder_stops_by_its_own_clock_before_its_lease_ends(
     began = time.monotonic()
     decision = _early(_run(store, job, shard, replica, ttl=3.0))
     assert 0.5 < time.monotonic() - began < 3.0
-    assert (decision.cause, decision.retried) == (Cause.STORE_TRANSIENT, True)  # and not superseded
+    assert (decision.cause, decision.effect.prefect) == (
+        Cause.STORE_TRANSIENT,
+        OnPrefect.RETRY,
+    )  # and not superseded
 
 
 def test_a_quiet_shard_keeps_its_lease(
@@ -281,7 +284,7 @@ def test_a_lost_replica_gives_the_shard_back(
 
     lost = Spy(make_replica(seconds_per_token=0.01), lose)
     decision = _early(_run(store, job, shard, lost))
-    assert (decision.cause, decision.retried) == (Cause.NODE_LOSS, True)
+    assert (decision.cause, decision.effect.prefect) == (Cause.NODE_LOSS, OnPrefect.RETRY)
     assert {(one.budget, one.scope) for one in store.charges(job.job_id)} == {
         ("infra", ""),
         ("node", "node-1"),
@@ -301,7 +304,7 @@ def test_a_drained_replica_keeps_what_is_done_and_charges_nothing(
     replica = make_replica(seconds_per_token=0.05)
     spy = Spy(replica, lambda count: replica.drain(5.0) if count == 0 else None)
     decision = _early(_run(store, job, shard, spy, alive=True))
-    assert (decision.cause, decision.retried) == (Cause.SPOT, True)
+    assert (decision.cause, decision.effect.prefect) == (Cause.SPOT, OnPrefect.RETRY)
     assert store.charges(job.job_id) == []
     done = store.verify_counts(job.job_id).done
     assert MAX_NUM_SEQS <= done < 50  # what was in flight has come out
@@ -359,7 +362,7 @@ def test_a_shard_whose_requests_cannot_be_read_just_now_is_given_back(
         if ended.decision is not None and "cannot be read just now (OSError)" in ended.decision.reason:
             put_off += 1
             [after] = [now for now in store.shards(job.job_id) if now.number == one.number]
-            assert (ended.how, ended.decision.retried) == (AttemptEnd.INTERRUPTED, True)
+            assert (ended.how, ended.decision.effect.prefect) == (AttemptEnd.INTERRUPTED, OnPrefect.RETRY)
             assert (after.state, after.owner, after.crashes) == (ShardState.PENDING, None, one.crashes)
             last = store.attempts(job.job_id)[-1]
             assert (last.cause, last.detail) == (cause, ended.decision.reason)
@@ -384,7 +387,7 @@ def test_a_loss_that_ray_cannot_tell_about_is_one_all_the_same(
 
     monkeypatch.setattr(_Replicas, "facts", unknown)
     decision = _early(_run(store, job, shard, Spy(make_replica(), lose)))
-    assert (decision.cause, decision.retried) == (Cause.NODE_LOSS, True)
+    assert (decision.cause, decision.effect.prefect) == (Cause.NODE_LOSS, OnPrefect.RETRY)
     assert [one.state for one in store.shards(job.job_id)] == [ShardState.PENDING]
 
 

@@ -10,7 +10,7 @@ from typing import get_args
 import pytest
 
 from dray.codes import STATUS, ErrorCode, JobCode
-from dray.failures.effects import OnRequest, OnShard
+from dray.failures.effects import OnShard
 from dray.failures.rules import RULES
 from dray.job.attempt import VERDICTS
 from dray.requests.lines import error_line
@@ -54,10 +54,6 @@ def test_each_can_be_written(code: str) -> None:
 
 
 def test_rows_that_end_engines_failed_by_no_fault_of_their_form() -> None:
-    found = {
-        rule.effect.code
-        for rule in RULES
-        if rule.effect.request is OnRequest.ERROR and rule.effect.shard is OnShard.GO_ON and rule.effect.code
-    }
+    found = {rule.effect.code for rule in RULES if rule.effect.shard is OnShard.REFUSE}
     assert found == VERDICTS.keys()
     assert {STATUS[code] for code in VERDICTS} == {500}
