@@ -89,7 +89,7 @@ def export_job(
     from dray.job.opening import owner_of_job
     from dray.requests import write_outputs
     from dray.storage import check_writable, folders
-    from dray.storage.drafts import Stage
+    from dray.storage.draft import Stage
     from dray.storage.files import join
     from dray.storage.s3_uploads import end_unfinished, unfinished_outputs
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from dray.job.opening import OpenJob
 from dray.storage import folders
-from dray.storage.drafts import DraftGoneError, Drafts, Stage, withdraw
+from dray.storage.draft import DraftGoneError, Stage
+from dray.storage.drafts import Drafts, withdraw
 from dray.storage.files import FileInfo, writing
 from dray.storage.s3_uploads import abort, end_unfinished, unfinished_outputs
 from dray.store import Store

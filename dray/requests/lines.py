@@ -5,11 +5,15 @@ Clients of OpenAI read ``row["response"]["status_code"]`` of every row, so error
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
 
 from dray.codes import FAILED, STATUS
+
+Page = Sequence[tuple[Any, ...]]
+"""Outcomes in the order of their index: tuples whose first fields are those of Outcome."""
 
 # Line ends to Unicode, and so to `str.splitlines` and to the line reader of `openai`. JSON may hold them as
 # they are; escaped, every reader agrees on what a line is. In UTF-8 no other character holds these bytes.

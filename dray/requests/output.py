@@ -5,17 +5,17 @@ The bytes depend on the rows alone: not on how they were paged, nor on when they
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
-from dray.requests.lines import answer_line, error_line, page_of
-from dray.storage.drafts import Draft, Drafts, Stage
+from dray.requests.lines import Page, answer_line, error_line, page_of
+from dray.storage.draft import Draft, Stage
+from dray.storage.drafts import Drafts
 from dray.storage.files import FileInfo
 from dray.storage.objects import ObjectStoreOptions
 
 OutputFormat = Literal["jsonl", "parquet"]
-Page = Sequence[tuple[Any, ...]]
 PageT = TypeVar("PageT", bound=Page)
 
 

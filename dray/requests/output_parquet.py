@@ -8,8 +8,8 @@ import orjson
 import pyarrow
 from pyarrow import parquet
 
-from dray.requests.output import Page
-from dray.storage.drafts import Draft
+from dray.requests.lines import Page
+from dray.storage.draft import Draft
 
 # Row groups are cut by what the rows hold, never by how they were paged: same rows, same bytes.
 _GROUP_ROWS = 16_384

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from dray.errors import JobFailedError
-from dray.storage.drafts import Stage, gone
+from dray.storage.draft import Stage, gone
 from dray.storage.files import FileInfo, join, writing
 from dray.storage.objects import ObjectStoreOptions, not_allowed, s3_client
 

@@ -13,6 +13,7 @@ from vllm.entrypoints.pooling.embed.serving import ServingEmbedding
 
 from dray.engine.protocol import EngineSpec
 from dray.engine.vllm_adapter.client import StepClient
+from dray.engine.vllm_adapter.fields import refuse_unknown, refuse_unusable
 from dray.errors import RequestRefused
 from dray.requests.model import Kind, Request
 
@@ -52,8 +53,6 @@ class EmbeddingServing:
         return self._answer(request)
 
     async def _answer(self, request: Request) -> Any:
-        from dray.engine.vllm_adapter.serving import refuse_unknown, refuse_unusable
-
         if Kind.of_url(request.url) is not Kind.EMBEDDING:
             raise RequestRefused("unsupported", f"this engine embeds; it does not serve {request.url}")
         refuse_unusable(request.body, self._only_name)

@@ -7,8 +7,7 @@ store too, and not in the answer.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable
-from dataclasses import fields
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,65 +20,15 @@ from vllm.entrypoints.openai.models.protocol import BaseModelPath
 from vllm.entrypoints.openai.models.serving import OpenAIServingModels
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 from vllm.parser import ParserManager
-from vllm.renderers.chat_utils import has_non_text_content
 from vllm.renderers.online_renderer import OnlineRenderer
-from vllm.sampling_params import StructuredOutputsParams
 from vllm.tokenizers import cached_tokenizer_from_config
 
 from dray.engine.protocol import EngineSpec
 from dray.engine.vllm_adapter.client import StepClient
 from dray.engine.vllm_adapter.errors import refusal_of_response
+from dray.engine.vllm_adapter.fields import refuse_unknown, refuse_unusable
 from dray.errors import RequestRefused
 from dray.requests.model import Kind, Request
-
-# Fields that vLLM's protocol classes take and its offline path cannot honour.
-_NOT_IN_A_BATCH = {
-    "stream_options": "a batch has no stream",
-    "stream_interval": "a batch has no stream",
-    "use_beam_search": "beam search is not offered in a batch",
-    "kv_transfer_params": "a batch transfers no key-value cache",
-    "ec_transfer_params": "a batch transfers no encoder cache",
-    "return_token_offsets": "only vLLM's render endpoints give token offsets",
-    "return_mm_kwargs": "only vLLM's render endpoints give these",
-    "mm_payload": "only vLLM's render endpoints give these",
-    "priority": "the order of the rows is the job's",
-    "watermarking": "the engine has no watermark configured",
-    "routed_experts_prompt_start": "routed experts are not returned",
-    "prompt_embeds": "prompts are text or token ids",
-    "mm_processor_kwargs": "messages hold text only",
-    "media_io_kwargs": "messages hold text only",
-}
-_STRUCTURED_FIELDS = frozenset(
-    field.name for field in fields(StructuredOutputsParams) if not field.name.startswith("_")
-)
-
-
-# Fields of OpenAI's that vLLM's classes do not have and its server ignores: none changes an answer here.
-_WITHOUT_EFFECT = frozenset(
-    {
-        "metadata",
-        "prediction",  # makes OpenAI's answers faster, and no other ones
-        "prompt_cache_key",
-        "prompt_cache_options",
-        "prompt_cache_retention",
-        "safety_identifier",
-        "service_tier",
-        "store",
-        "user",
-        "verbosity",
-    }
-)
-# Fields of OpenAI's that would change an answer: taken with the values that leave it as it is.
-_DEFAULTS: dict[str, tuple[Any, ...]] = {
-    "audio": (None,),
-    "best_of": (None, 1),
-    "function_call": (None,),
-    "functions": (None,),
-    "modalities": (None, ["text"]),
-    "moderation": (None,),
-    "suffix": (None,),
-    "web_search_options": (None,),
-}
 
 
 class Serving(Protocol):
@@ -204,61 +153,3 @@ def _template_options(spec: EngineSpec) -> tuple[str | None, Any, dict[str, Any]
         "enable_auto_tools": bool(arguments.get("enable_auto_tool_choice", False)),
     }
     return template, arguments.get("chat_template_content_format", "auto"), tools
-
-
-def refuse_unusable(body: dict[str, Any], only_name: str | None) -> None:
-    """Refuse what vLLM would take and not honour, and whatever would make it fetch something.
-
-    ``only_name`` is the one name that ``model`` may carry; None: any.
-    """
-    model = body.get("model")
-    if only_name is not None and model is not None and model != only_name:
-        raise RequestRefused("model_mismatch", f"this job serves {only_name!r} only", param="model")
-    if body.get("stream"):
-        raise RequestRefused("stream_unsupported", "a batch has no stream; remove `stream`", param="stream")
-    for name in body.keys() & _NOT_IN_A_BATCH.keys():
-        if body[name]:
-            reason = _NOT_IN_A_BATCH[name]
-            raise RequestRefused("unsupported_field", f"`{name}` cannot be honoured: {reason}", param=name)
-    if body.get("length_penalty", 1) not in (1, None):
-        raise RequestRefused(
-            "unsupported_field", "`length_penalty` is for beam search, which is not offered in a batch"
-        )
-    if _holds_media(body.get("messages")) or _holds_media(body.get("input")):
-        raise RequestRefused("unsupported_content", "messages can hold text parts only", param="messages")
-    constraint = body.get("structured_outputs")
-    if constraint is not None and not isinstance(constraint, dict):
-        raise RequestRefused(
-            "invalid_json_schema", "structured_outputs must be an object", param="structured_outputs"
-        )
-    if constraint:
-        refuse_names(constraint.keys() - _STRUCTURED_FIELDS, "structured_outputs.")
-
-
-def _holds_media(messages: Any) -> bool:
-    """Whether a conversation, or one of several, has a part that vLLM would fetch or decode."""
-    if not isinstance(messages, list):
-        return False
-    return has_non_text_content(messages) or any(map(has_non_text_content, messages))
-
-
-def refuse_unknown(body: Any) -> None:
-    """vLLM keeps unknown fields and ignores them; dray takes those alone that could not change an answer."""
-    refuse_names(name for name, value in (body.model_extra or {}).items() if not _is_idle(name, value))
-    response_format = getattr(body, "response_format", None)
-    if response_format is not None:
-        refuse_names(response_format.model_extra or (), "response_format.")
-
-
-def _is_idle(name: str, value: Any) -> bool:
-    """Whether a field that vLLM does not have makes no difference: 1 counts, and true or 1.0 do not."""
-    defaults = _DEFAULTS.get(name, ())
-    return name in _WITHOUT_EFFECT or any(type(one) is type(value) and one == value for one in defaults)
-
-
-def refuse_names(names: Iterable[str], where: str = "") -> None:
-    """Refuse a row for fields that nobody knows; no names, no refusal."""
-    unknown = sorted(names)
-    if unknown:
-        listed = ", ".join(f"`{where}{name[:64]}`" for name in unknown[:5])
-        raise RequestRefused("unknown_field", f"unknown body field {listed}", param=where + unknown[0][:64])

@@ -181,7 +181,7 @@ def test_no_compiler_is_needed_and_a_dead_engine_ends_the_process(lively_model: 
 
 
 def test_without_a_model_name_any_name_will_do(generation: Runner) -> None:
-    from dray.engine.vllm_adapter.serving import refuse_unusable
+    from dray.engine.vllm_adapter.fields import refuse_unusable
 
     refuse_unusable({"model": "whatever", "prompt": "a"}, None)
     spec = EngineSpec(name="vllm", model="m", kind=Kind.CHAT)

@@ -25,7 +25,8 @@ from dray.job.settings import JobSettings
 from dray.job.timeline import Timeline
 from dray.requests import RowDefaults, source_of
 from dray.storage import drafts, s3_uploads
-from dray.storage.drafts import DraftGoneError, Drafts, Stage
+from dray.storage.draft import DraftGoneError, Stage
+from dray.storage.drafts import Drafts
 from dray.storage.objects import forget_credentials, s3_client
 from dray.storage.s3_uploads import part_bytes
 from dray.store import open_store
