@@ -22,7 +22,7 @@ from dray.job.idling import Bound, bound_of
 from dray.job.ingesting import open_shards
 from dray.job.lapsed import LapsedLeases
 from dray.job.opening import OpenJob
-from dray.job.shard import ShardReceipt
+from dray.shard.pump import ShardReceipt
 from dray.store import ReplicaState, Shard, ShardState, Store, open_store
 from tasks.failing import note_failure
 from tasks.infer_shard import ShardWork, infer_shard

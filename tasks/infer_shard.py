@@ -26,11 +26,12 @@ from dray.failures.causes import Decision, Facts, decide
 from dray.failures.effects import OnPrefect
 from dray.failures.foreign import Sign
 from dray.failures.signs import facts_of
-from dray.job.attempt import AttemptEnd, AttemptResult, Work, attempt
 from dray.job.owner import driver_name
-from dray.job.shard import ShardReceipt
-from dray.job.untaken import advised
 from dray.places import lane_of
+from dray.shard.attempt import attempt
+from dray.shard.pump import ShardReceipt
+from dray.shard.untaken import advised
+from dray.shard.work import AttemptEnd, AttemptResult, Work
 from dray.storage import ObjectStoreOptions
 from dray.store import JobLease, Shard, Store, open_store
 from tasks.retrying import RETRIES, Backoff, say_why, worth_retrying

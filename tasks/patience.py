@@ -8,8 +8,8 @@ import time
 
 from dray.errors import FencedError, JobPausedError, StoreError, StoreFatalError
 from dray.failures.causes import STORE_PATIENCE
-from dray.job.attempt import SPOOL_AWAY
-from dray.job.untaken import ADVICE
+from dray.shard.ending import SPOOL_AWAY
+from dray.shard.untaken import ADVICE
 from dray.store import Store
 
 SHORT_PATIENCE = 2.0

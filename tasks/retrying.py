@@ -12,7 +12,7 @@ from typing import Any
 from dray.errors import InterruptedShardError
 from dray.failures.causes import Decision
 from dray.failures.facts import Cause
-from dray.job.untaken import Untaken
+from dray.shard.untaken import Untaken
 
 RETRIES = 1_000_000
 """No limit of Prefect's: the budgets in the store say when a job has failed."""

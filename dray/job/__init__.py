@@ -1,4 +1,4 @@
 """A batch job from settings to report, without the orchestrator around it.
 
-Import from its modules: a shard's worker process loads `dray.job.shard` and nothing of the report.
+Import from its modules: a shard's worker process loads `dray.shard.pump` and nothing of the report.
 """

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 from dray.errors import StoreFatalError
 from dray.failures.causes import Cause
-from dray.job.attempt import refused
 from dray.job.ingesting import open_shards
 from dray.job.opening import OpenJob
 from dray.job.owner import driver_name
-from dray.job.shard import publish
 from dray.requests.model import EXPIRED
 from dray.requests.spool import index_of, read_shard
+from dray.shard.ending import refused
+from dray.shard.pump import publish
 from dray.store import JobState, Shard, ShardLease, ShardState, Store
 
 MESSAGE = "the job's completion window was over before this request was answered"

@@ -13,10 +13,10 @@ from dray.failures.causes import Facts, decide
 from dray.failures.effects import SHRINK_STEPS, OnPrefect
 from dray.failures.facts import Cause
 from dray.failures.signs import facts_of
-from dray.job import budgets
-from dray.job.attempt import loss_event
 from dray.job.opening import OpenJob, reopen
 from dray.places import lane_of, place_of, split_place
+from dray.shard import budgets
+from dray.shard.ending import loss_event
 from dray.store import ReplicaRow, ReplicaState
 
 _NODE_WENT = frozenset({Cause.SPOT, Cause.NODE_LOSS})

@@ -21,9 +21,7 @@ from dray.engine.protocol import EngineSpec
 from dray.engine.replica import FLUSH_SECONDS, Replica
 from dray.errors import EngineDeadError, EngineError, JobFailedError, ReplicaLostError
 from dray.failures.effects import OnPrefect
-from dray.job import attempt as attempts
-from dray.job import opening, shard
-from dray.job.attempt import AttemptEnd, AttemptResult, Work, attempt
+from dray.job import opening
 from dray.job.finalising import finalise_job
 from dray.job.ingesting import engine_kind, ingest_job, open_shards
 from dray.job.job_lease import job_lease_kept
@@ -32,6 +30,9 @@ from dray.job.owner import driver_name
 from dray.job.settings import JobSettings
 from dray.job.timeline import Timeline
 from dray.requests import Outcome, RowDefaults, source_of
+from dray.shard import placing, pump
+from dray.shard.attempt import attempt
+from dray.shard.work import AttemptEnd, AttemptResult, Work
 from dray.store import ReplicaRow, ReplicaState, Shard, Store, open_store
 
 JOB = "job"
@@ -201,8 +202,8 @@ def main() -> None:
     path = Path(sys.argv[1])
     given = json.loads(path.read_text())
     # Several micro-batches a shard, so that a kill finds some of its rows committed and others not.
-    shard.MICRO_BATCH_ROWS = MAX_NUM_SEQS
-    attempts._ASK_EVERY = 0.02
+    pump.MICRO_BATCH_ROWS = MAX_NUM_SEQS
+    placing._ASK_EVERY = 0.02
     opening.DRIVER_TTL = given.get("driver_ttl", opening.DRIVER_TTL)
     lanes = given.get("lanes", LANES)
     job = open_job(settings_of(path))

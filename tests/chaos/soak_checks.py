@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dray.history import Event
-from dray.job.attempt import VERDICTS
 from dray.requests.lines import error_line
+from dray.shard.ending import VERDICTS
 from dray.store import JobState, ShardState
 from tests.chaos.soak_plan import Fault, Kind
 from tests.chaos.soak_run import Run

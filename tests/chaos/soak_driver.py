@@ -47,17 +47,18 @@ from dray.cluster.pool import SLOTS
 from dray.cluster.ray_private import enable_token_auth
 from dray.engine import EngineSpec
 from dray.errors import InterruptedShardError
-from dray.job import opening, shard_lease
-from dray.job.attempt import Work
+from dray.job import opening
 from dray.job.finalising import ReplicaAccount, finalise_job
 from dray.job.ingesting import engine_kind, ingest_job, open_shards
 from dray.job.job_lease import job_lease_kept
 from dray.job.ledger import JobLedger
 from dray.job.opening import OpenJob, open_job
 from dray.job.settings import JobSettings
-from dray.job.shard import ShardReceipt
 from dray.job.timeline import Timeline
 from dray.requests import RowDefaults, source_of
+from dray.shard import lease
+from dray.shard.pump import ShardReceipt
+from dray.shard.work import Work
 from dray.store import Shard, open_store
 from tasks.cluster import RunningCluster
 from tasks.infer import ShardTasks
@@ -273,8 +274,8 @@ def _actors_left(job_id: str) -> list[str]:
 def _shorten(driver: float, shard: float) -> None:
     """Leases that end within a run, renewed and given up in the same proportions as the usual ones."""
     opening.DRIVER_TTL = driver
-    shard_lease.RENEW_EVERY = shard_lease.STOP_BEFORE_EXPIRY = shard / 6
-    shard_lease.LOOK_EVERY = min(shard_lease.LOOK_EVERY, shard / 12)
+    lease.RENEW_EVERY = lease.STOP_BEFORE_EXPIRY = shard / 6
+    lease.LOOK_EVERY = min(lease.LOOK_EVERY, shard / 12)
     tasks.infer_shard.Work = partial(Work, ttl=shard)  # type: ignore[misc,assignment]
 
 

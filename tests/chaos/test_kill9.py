@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dray.engine.admission import ADMISSION_FACTOR
-from dray.job.shard import FEED_AHEAD, FEED_ROWS, MICRO_BATCH_ROWS
+from dray.shard.pump import FEED_AHEAD, FEED_ROWS, MICRO_BATCH_ROWS
 from dray.store import open_store
 from tests.support.command import ROOT, Command, run_arguments, write_requests
 from tests.support.postgres import PostgresServer

@@ -23,7 +23,6 @@ from dray.engine.protocol import EngineSpec
 from dray.engine.replica import Replica
 from dray.errors import EngineDeadError, ReplicaLostError
 from dray.failures.effects import OnPrefect
-from dray.job.attempt import AttemptEnd, AttemptResult, Work, attempt
 from dray.job.ingesting import ingest_job, open_shards
 from dray.job.ledger import JobLedger
 from dray.job.opening import OpenJob, open_job
@@ -31,6 +30,8 @@ from dray.job.owner import driver_name
 from dray.job.settings import JobSettings
 from dray.places import lane_of
 from dray.requests.model import Kind, Outcome
+from dray.shard.attempt import attempt
+from dray.shard.work import AttemptEnd, AttemptResult, Work
 from dray.store import Counts, JobState, ReplicaRow, ReplicaState, Shard, Store, StoredOutcome, open_store
 
 Takes = Literal["memory", "engine", "node"]

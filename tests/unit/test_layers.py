@@ -21,6 +21,7 @@ LAYERS = (
     {"store", "report"},
     {"engine"},
     {"cluster"},
+    {"shard"},
     {"job"},
     {"cli"},
 )

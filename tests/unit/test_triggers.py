@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 PLACES = {
     "dray/job/opening.py": [Point.JOB_CLAIMED],
     "dray/job/ingesting.py": [Point.INGEST_SPOOLED, Point.INGEST_PUBLISHED],
-    "dray/job/shard.py": [
+    "dray/shard/pump.py": [
         Point.FEED,
         Point.RESULTS_RECEIVED,
         Point.COMMIT_BEFORE,
@@ -36,7 +36,7 @@ PLACES = {
         Point.FINISH_BEFORE,
         Point.FINISH_AFTER,
     ],
-    "dray/job/attempt.py": [
+    "dray/shard/attempt.py": [
         Point.CLAIM_BEFORE,
         Point.CLAIM_AFTER,
         Point.RELEASE_BEFORE,

@@ -18,9 +18,9 @@ from dray.job.finalising import finalise_job
 from dray.job.ingesting import ingest_job
 from dray.job.opening import open_job
 from dray.job.settings import JobSettings
-from dray.job.shard import run_shard
 from dray.job.timeline import Timeline
 from dray.requests import Kind, RowDefaults, source_of
+from dray.shard.pump import run_shard
 from dray.store import open_store
 from tests.support.command import Command, committed, prefect_api, run_arguments, write_requests
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from dray.job import attempt as attempts
 from dray.job.settings import JobSettings
 from dray.requests import RowDefaults, source_of
+from dray.shard import placing
 from tests.support.lanes import Lanes, Takes, write_marked
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
@@ -25,7 +25,7 @@ ALL: tuple[Takes, ...] = ("memory", "engine", "node")
 @pytest.fixture(autouse=True)
 def _eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shards that wait for a place ask for it often."""
-    monkeypatch.setattr(attempts, "_ASK_EVERY", 0.01)
+    monkeypatch.setattr(placing, "_ASK_EVERY", 0.01)
 
 
 @pytest.fixture

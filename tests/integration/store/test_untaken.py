@@ -19,13 +19,12 @@ from dray.engine.protocol import EngineSpec
 from dray.engine.replica import Replica
 from dray.errors import InterruptedShardError, JobPausedError, StoreTransientError
 from dray.failures import rules
-from dray.job import attempt as attempts
-from dray.job import shard_lease, untaken
 from dray.job.ingesting import ingest_job
 from dray.job.opening import open_job
 from dray.job.settings import JobSettings
-from dray.job.shard import ShardReceipt
 from dray.requests import Kind, RowDefaults, source_of
+from dray.shard import ending, lease, untaken
+from dray.shard.pump import ShardReceipt
 from dray.store import ReplicaRow, ReplicaState, connection, open_store, sqlite_file
 from tasks.infer_shard import ShardWork, _backoffs, infer_shard
 from tasks.retrying import NO_WAIT_VARIABLE, Backoff
@@ -65,11 +64,10 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (untaken, rules):
         monkeypatch.setattr(module, "STORE_PATIENCE", LIMIT)
     monkeypatch.setattr(connection, "LOCK_SECONDS", 0.2)
-    monkeypatch.setattr(connection, "BUSY_SECONDS", 0.2)
     monkeypatch.setattr(sqlite_file, "BUSY_SECONDS", 0.2)
-    monkeypatch.setattr(shard_lease, "STOP_BEFORE_EXPIRY", 88.0)  # of a lease of 90 s: it lapses after 2 s
-    monkeypatch.setattr(shard_lease, "RENEW_EVERY", 0.2)
-    monkeypatch.setattr(shard_lease, "LOOK_EVERY", 0.05)
+    monkeypatch.setattr(lease, "STOP_BEFORE_EXPIRY", 88.0)  # of a lease of 90 s: it lapses after 2 s
+    monkeypatch.setattr(lease, "RENEW_EVERY", 0.2)
+    monkeypatch.setattr(lease, "LOOK_EVERY", 0.05)
     monkeypatch.setattr("tasks.infer_shard.open_store", partial(open_store, patience=0.3))
     monkeypatch.setenv(NO_WAIT_VARIABLE, "1")
 
@@ -86,7 +84,7 @@ class _Replicas:
         return self._replica
 
     def facts(self, *_: object) -> Any:
-        return attempts.UNKNOWN_FACTS
+        return ending.UNKNOWN_FACTS
 
 
 @pytest.fixture

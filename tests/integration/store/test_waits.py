@@ -27,9 +27,7 @@ from dray.errors import (
     JobPausedError,
 )
 from dray.failures.causes import STORE_PATIENCE
-from dray.job import attempt as attempts
 from dray.job import heeding, ingesting
-from dray.job.attempt import SPOOL_AWAY, Work, _placed
 from dray.job.deadline import orders_of
 from dray.job.ingesting import ingest_job
 from dray.job.opening import OpenJob, open_job
@@ -39,6 +37,10 @@ from dray.requests.readers import files_of, read_rows
 from dray.requests.sources import RowShape, SqlQuery
 from dray.requests.spool import read_shard
 from dray.requests.tables import query_rows
+from dray.shard import placing as places
+from dray.shard.ending import SPOOL_AWAY, UNKNOWN_FACTS
+from dray.shard.placing import placed
+from dray.shard.work import Work
 from dray.store import JobState, ReplicaRow, ReplicaState, Store, clock, open_store
 from tasks import heeding as page
 from tasks.infer_shard import ShardWork, _backoffs, infer_shard
@@ -269,7 +271,7 @@ class _Alive:
         return self
 
     def facts(self, *_: object) -> NodeFacts:
-        return attempts.UNKNOWN_FACTS
+        return UNKNOWN_FACTS
 
     def check(self) -> None: ...
 
@@ -325,24 +327,24 @@ def _none() -> Any:
 def test_a_shard_does_not_wait_for_ever_for_replicas_that_do_not_come(
     placing: tuple[Store, Work], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attempts, "START_SECONDS", 0.5)
-    monkeypatch.setattr(attempts, "_CAPACITY_EVERY", 0.1)
+    monkeypatch.setattr(places, "START_SECONDS", 0.5)
+    monkeypatch.setattr(places, "_CAPACITY_EVERY", 0.1)
     with pytest.raises(
         JobPausedError, match=r"none of 1 replicas has been ready for .* `dray resume` goes on"
     ):
-        _placed(placing[1])
+        placed(placing[1])
 
 
 def test_it_waits_on_while_one_is_ready_and_busy(
     placing: tuple[Store, Work], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attempts, "START_SECONDS", 0.5)
-    monkeypatch.setattr(attempts, "_CAPACITY_EVERY", 0.1)
+    monkeypatch.setattr(places, "START_SECONDS", 0.5)
+    monkeypatch.setattr(places, "_CAPACITY_EVERY", 0.1)
     store, work = placing
     busy = ReplicaRow(name="r", lane=0, state=ReplicaState.READY, slots=0, node="n", host="h")
     store.put_replicas(work.job, [busy])
     ended: list[object] = []
-    thread = threading.Thread(target=lambda: ended.append(_placed(work)), daemon=True)
+    thread = threading.Thread(target=lambda: ended.append(placed(work)), daemon=True)
     thread.start()
     thread.join(1.5)
     assert ended == []

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dray.cli.app import app
-from dray.job.shard_lease import RENEW_EVERY
+from dray.shard.lease import RENEW_EVERY
 from dray.store.store import SHARD_TTL
 from flows.parameters import EngineOptions
 

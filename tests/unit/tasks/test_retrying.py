@@ -23,7 +23,7 @@ from dray.errors import (
 )
 from dray.failures.causes import Decision, decide
 from dray.failures.facts import Cause, Facts
-from dray.job.attempt import AttemptEnd, AttemptResult
+from dray.shard.work import AttemptEnd, AttemptResult
 from dray.store import open_store
 from tasks.infer import _stable
 from tasks.infer_shard import ShardWork, _backoffs, infer_shard

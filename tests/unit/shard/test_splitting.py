@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dray.job.splitting import parts_of
 from dray.requests import Request
 from dray.requests.spool import encode, index_of, read_shard
+from dray.shard.splitting import parts_of
 from dray.store import Shard, ShardSpec, ShardState
 
 pytestmark = pytest.mark.unit

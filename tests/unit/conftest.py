@@ -1,4 +1,4 @@
-"""Settings of a small job on the simulated engine."""
+"""Settings of a small job on the simulated engine, for tests of jobs and shards."""
 
 from __future__ import annotations
 

@@ -19,16 +19,16 @@ from dray.errors import EngineDeadError, ReplicaLeftError, ReplicaLostError, Sto
 from dray.failures.causes import Decision
 from dray.failures.effects import OnPrefect
 from dray.failures.facts import Cause
-from dray.job import attempt as attempts
-from dray.job import shard as shards
-from dray.job import shard_lease
-from dray.job.attempt import AttemptEnd, AttemptResult, Work, attempt
 from dray.job.ingesting import ingest_job
 from dray.job.opening import OpenJob, open_job
 from dray.job.settings import JobSettings
-from dray.job.shard import FEED_AHEAD, Rows, ShardReceipt
 from dray.requests import Kind, Outcome
 from dray.requests.spool import index_of
+from dray.shard import ending, lease
+from dray.shard import pump as shards
+from dray.shard.attempt import attempt
+from dray.shard.pump import FEED_AHEAD, Rows, ShardReceipt
+from dray.shard.work import AttemptEnd, AttemptResult, Work
 from dray.store import ReplicaRow, ReplicaState, Shard, ShardState, Store, open_store
 
 pytestmark = pytest.mark.unit
@@ -210,7 +210,7 @@ def test_a_cancel_is_seen_while_nothing_comes_back(
     make_replica: Callable[..., Replica],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(shard_lease, "LOOK_EVERY", 0.05)
+    monkeypatch.setattr(lease, "LOOK_EVERY", 0.05)
     replica = make_replica(stall_on="prompt")
     threading.Timer(0.3, lambda: store.request_cancel(job.job_id)).start()
     began = time.monotonic()
@@ -243,8 +243,8 @@ def test_the_holder_stops_by_its_own_clock_before_its_lease_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The store is away and nothing comes back: the holder gives up while the lease is still its own."""
-    monkeypatch.setattr(shard_lease, "STOP_BEFORE_EXPIRY", 2.2)
-    monkeypatch.setattr(shard_lease, "LOOK_EVERY", 0.05)
+    monkeypatch.setattr(lease, "STOP_BEFORE_EXPIRY", 2.2)
+    monkeypatch.setattr(lease, "LOOK_EVERY", 0.05)
 
     def away(*_: object) -> bool:
         raise StoreTransientError("away")
@@ -268,9 +268,9 @@ def test_a_quiet_shard_keeps_its_lease(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Rows that take longer than the lease: renewals keep it."""
-    monkeypatch.setattr(shard_lease, "STOP_BEFORE_EXPIRY", 0.2)
-    monkeypatch.setattr(shard_lease, "RENEW_EVERY", 0.2)
-    monkeypatch.setattr(shard_lease, "LOOK_EVERY", 0.05)
+    monkeypatch.setattr(lease, "STOP_BEFORE_EXPIRY", 0.2)
+    monkeypatch.setattr(lease, "RENEW_EVERY", 0.2)
+    monkeypatch.setattr(lease, "LOOK_EVERY", 0.05)
     replica = make_replica(max_num_seqs=64, seconds_per_token=0.5)  # 2 s a row
     assert _receipt(_run(store, job, shard, replica, ttl=1.0)).rows == 50
 
@@ -344,7 +344,7 @@ def test_a_shard_whose_requests_cannot_be_read_just_now_is_given_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The object store is out of reach as the shard is to be split, or its one row to be refused."""
-    plain = getattr(attempts, reader)
+    plain = getattr(ending, reader)
     failures = 0
 
     def read(*arguments: Any, **options: Any) -> Any:
@@ -354,7 +354,7 @@ def test_a_shard_whose_requests_cannot_be_read_just_now_is_given_back(
             raise OSError("s3://bucket/requests.jsonl: busy")
         return plain(*arguments, **options)
 
-    monkeypatch.setattr(attempts, reader, read)
+    monkeypatch.setattr(ending, reader, read)
     put_off = 0
     while found := [one for one in store.shards(job.job_id) if one.state is ShardState.PENDING]:
         one = max(found, key=lambda one: one.crashes)  # a suspect's replica takes nobody else

@@ -1,217 +1,47 @@
-"""One attempt at a shard: get it a replica, run it, and decide what follows when that ends early."""
+"""The early end of an attempt: what it was, and what is done about it."""
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from enum import StrEnum
-from typing import Protocol
 
 from dray.cluster.losses import NodeFacts
-from dray.cluster.pool import START_SECONDS
 from dray.codes import ErrorCode
-from dray.engine.client import ReplicaClient
-from dray.errors import EngineError, ExpiredError, JobPausedError, StoreError
+from dray.errors import ExpiredError, StoreError
 from dray.failures.causes import STORE_PATIENCE, Cause, Decision, Facts, decide
 from dray.failures.effects import OnPrefect, OnShard, Wait
 from dray.failures.foreign import Sign
 from dray.failures.signs import ErrorFacts, facts_of
-from dray.job import budgets
-from dray.job.shard import Fed, ShardReceipt, publish, run_shard
-from dray.job.splitting import parts_of
-from dray.job.untaken import Untaken, advised
 from dray.places import place_of
 from dray.requests.model import Outcome
 from dray.requests.spool import decode, index_of, read_shard
-from dray.storage.objects import ObjectStoreOptions
-from dray.store import Charge, JobLease, ReplicaState, Shard, ShardLease, ShardSnapshot, Store
-from dray.store.store import SHARD_TTL
+from dray.shard import budgets
+from dray.shard.placing import Place
+from dray.shard.pump import Fed, ShardReceipt, publish
+from dray.shard.splitting import parts_of
+from dray.shard.untaken import Untaken, advised
+from dray.shard.work import AttemptEnd, AttemptResult, Work
+from dray.store import Charge, ShardLease, ShardSnapshot
 from dray.triggers import Point, reach
-
-_ASK_EVERY = 0.2  # seconds between questions for a place on a replica
-_CAPACITY_EVERY = 5.0  # seconds between looks whether any replica is ready
-_UNREAD = Wait(5.0, 60.0)  # before a shard whose requests could not be read is tried again
-NOT_THERE = "NOT_THERE"
-"""How an attempt ends whose replica was gone before a row came to it: nobody's loss."""
 
 SPOOL_AWAY = "SPOOL_AWAY"
 """How an attempt ends whose requests could not be read from the spool: counted, and nobody's loss."""
 
-_DEATHS = frozenset({Sign.LOST, Sign.ENGINE_DEAD, Sign.ENGINE_START, Sign.OOM})
 UNKNOWN_FACTS = NodeFacts(alive=None, draining=False, preempted=False, oom=False)
-
-
-class Replicas(Protocol):
-    """How replicas are reached."""
-
-    def find(self, name: str) -> ReplicaClient:
-        """The replica of this name; ReplicaLostError where there is none."""
-
-    def facts(self, client: ReplicaClient, node: str | None) -> NodeFacts:
-        """What became of it, and of its node."""
-
-
-class AttemptEnd(StrEnum):
-    """How an attempt ended."""
-
-    DONE = "done"
-    HELD = "held"  # by another attempt, or it was done before
-    STOPPED = "stopped"  # the job is cancelled, or its time is over
-    INTERRUPTED = "interrupted"  # see the decision
-
-
-@dataclass(frozen=True, kw_only=True)
-class AttemptResult:
-    """The end of an attempt. ``note`` is for people: the node, and what was kept.
-
-    ``unread``: its requests could not be read from the spool.
-    """
-
-    how: AttemptEnd
-    receipt: ShardReceipt | None = None
-    decision: Decision | None = None
-    note: str = ""
-    unread: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Work:
-    """A shard to be run, and what all attempts at it share."""
-
-    store: Store
-    job: JobLease
-    shard: Shard
-    replicas: Replicas
-    owner: str
-    options: ObjectStoreOptions | None = None
-    ttl: float = SHARD_TTL
-
-
-def attempt(
-    work: Work,
-    *,
-    tries: int = 0,
-    unread_seconds: float = 0.0,
-    untaken: Untaken | None = None,
-    on_answer: Callable[[], None] = lambda: None,
-    on_start: Callable[[str], None] = lambda replica: None,
-) -> AttemptResult:
-    """Wait for a place on a replica, and run the shard there. ``tries`` failed of one cause before this.
-
-    ``unread_seconds``: for so long, attempts at this shard could not read its requests. ``untaken``: the same
-    of rows that could not be committed. ``on_answer``: the store has taken a write.
-
-    Raises:
-        FencedError: another driver has the job.
-        StoreError: the store is away, or takes no writes; a lease that there is by then is left to lapse.
-        JobPausedError: no replica has been ready for ``START_SECONDS``.
-    """
-    untaken = untaken or Untaken()
-    while True:
-        lease = _placed(work, on_answer)
-        if not isinstance(lease, ShardLease):
-            return AttemptResult(how=lease)
-        place = _Place.of(work, lease)
-        if place is not None:
-            break
-    on_start(place.client.name)
-    fed = Fed()
-    try:
-        receipt = run_shard(
-            work.store,
-            lease,
-            work.shard,
-            place.client,
-            max_num_seqs=place.seqs,
-            fed=fed,
-            untaken=untaken,
-            options=work.options,
-        )
-    except Exception as error:  # noqa: BLE001  the table of causes knows what to do with each
-        return _Ending(work, lease, place, fed, tries, unread_seconds, untaken).of(error)
-    return AttemptResult(how=AttemptEnd.DONE, receipt=receipt)
-
-
-def _placed(work: Work, on_answer: Callable[[], None] = lambda: None) -> ShardLease | AttemptEnd:
-    capacity = _Capacity(work)
-    while True:
-        if work.store.orders(work.job.job_id).stop:
-            return AttemptEnd.STOPPED
-        reach(Point.CLAIM_BEFORE)
-        claim = work.store.place_shard(work.job, work.shard.number, owner=work.owner, ttl=work.ttl)
-        on_answer()
-        if claim.lease is not None:
-            reach(Point.CLAIM_AFTER)
-            return claim.lease
-        if not claim.waiting:
-            return AttemptEnd.HELD
-        capacity.look()
-        time.sleep(_ASK_EVERY)
-
-
-class _Capacity:
-    """Whether there is a replica to wait for: the work of one that is ready ends, others may not come."""
-
-    def __init__(self, work: Work) -> None:
-        self._work = work
-        self._looked = self._ready_at = time.monotonic()
-
-    def look(self) -> None:
-        """Look every few seconds.
-
-        Raises:
-            JobPausedError: none has been ready for as long as a start may take.
-        """
-        now = time.monotonic()
-        if now - self._looked < _CAPACITY_EVERY:
-            return
-        self._looked = now
-        replicas = self._work.store.replicas(self._work.job.job_id)
-        if any(row.state is ReplicaState.READY for row in replicas):
-            self._ready_at = now
-        elif now - self._ready_at > START_SECONDS:
-            raise JobPausedError(
-                f"none of {len({row.lane for row in replicas})} replicas has been ready for "
-                f"{START_SECONDS / 60:.0f} minutes; finished rows are kept: when there are nodes for them "
-                "again, `dray resume` goes on"
-            )
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Place:
-    """A replica that lived when the shard came to it: whatever kills it later may be the shard's doing."""
-
-    client: ReplicaClient
-    node: str | None
-    host: str
-    seqs: int
-
-    @classmethod
-    def of(cls, work: Work, lease: ShardLease) -> _Place | None:
-        """The replica that a lease names; None where it is gone, and the shard is given back."""
-        name = lease.replica or ""
-        try:
-            [row] = [row for row in work.store.replicas(lease.job_id) if row.name == name]
-            client = work.replicas.find(name)
-            client.check()
-        except (EngineError, ValueError):
-            work.store.replica_gone(lease.job_id, name)
-            work.store.release_shard(lease, cause=NOT_THERE, detail="the replica was gone before it began")
-            return None
-        work.store.note_attempt(lease, node=row.node)
-        return cls(client=client, node=row.node, host=row.host or "its node", seqs=row.max_num_seqs)
+_DEATHS = frozenset({Sign.LOST, Sign.ENGINE_DEAD, Sign.ENGINE_START, Sign.OOM})
+_UNREAD = Wait(5.0, 60.0)  # before a shard whose requests could not be read is tried again
 
 
 @dataclass(frozen=True)
-class _Ending:
+class Ending:
     """The end of an attempt that did not finish its shard: what it was, and what is done about it."""
 
     work: Work
     lease: ShardLease
-    place: _Place
+    place: Place
     fed: Fed
     tries: int
     unread_seconds: float

@@ -10,11 +10,11 @@ from dray import history
 from dray.engine.batches import too_large
 from dray.engine.client import ReplicaClient
 from dray.errors import StoreFatalError, StoreTransientError, StoreUnreachableError, ValueTooLargeError
-from dray.job.proof import proof_session, prove
-from dray.job.shard_lease import ShardLeaseKeeper
-from dray.job.untaken import Untaken
 from dray.requests.model import Outcome
 from dray.requests.spool import index_of, read_shard
+from dray.shard.lease import ShardLeaseKeeper
+from dray.shard.proof import proof_session, prove
+from dray.shard.untaken import Untaken
 from dray.storage.objects import ObjectStoreOptions
 from dray.store import CommitReceipt, Shard, ShardLease, Store
 from dray.triggers import Point, reach

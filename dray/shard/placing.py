@@ -1,0 +1,97 @@
+"""A place on a replica for a shard: asked of the store until there is one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dray.cluster.pool import START_SECONDS
+from dray.engine.client import ReplicaClient
+from dray.errors import EngineError, JobPausedError
+from dray.shard.work import AttemptEnd, Work
+from dray.store import ReplicaState, ShardLease
+from dray.triggers import Point, reach
+
+NOT_THERE = "NOT_THERE"
+"""How an attempt ends whose replica was gone before a row came to it: nobody's loss."""
+
+_ASK_EVERY = 0.2  # seconds between questions for a place on a replica
+_CAPACITY_EVERY = 5.0  # seconds between looks whether any replica is ready
+
+
+def placed(work: Work, on_answer: Callable[[], None] = lambda: None) -> ShardLease | AttemptEnd:
+    """Wait for a place; how the attempt ends where the shard is to have none.
+
+    ``on_answer``: the store took a write.
+
+    Raises:
+        JobPausedError: no replica has been ready for ``START_SECONDS``.
+    """
+    capacity = _Capacity(work)
+    while True:
+        if work.store.orders(work.job.job_id).stop:
+            return AttemptEnd.STOPPED
+        reach(Point.CLAIM_BEFORE)
+        claim = work.store.place_shard(work.job, work.shard.number, owner=work.owner, ttl=work.ttl)
+        on_answer()
+        if claim.lease is not None:
+            reach(Point.CLAIM_AFTER)
+            return claim.lease
+        if not claim.waiting:
+            return AttemptEnd.HELD
+        capacity.look()
+        time.sleep(_ASK_EVERY)
+
+
+class _Capacity:
+    """Whether there is a replica to wait for: the work of one that is ready ends, others may not come."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._looked = self._ready_at = time.monotonic()
+
+    def look(self) -> None:
+        """Look every few seconds.
+
+        Raises:
+            JobPausedError: none has been ready for as long as a start may take.
+        """
+        now = time.monotonic()
+        if now - self._looked < _CAPACITY_EVERY:
+            return
+        self._looked = now
+        replicas = self._work.store.replicas(self._work.job.job_id)
+        if any(row.state is ReplicaState.READY for row in replicas):
+            self._ready_at = now
+        elif now - self._ready_at > START_SECONDS:
+            raise JobPausedError(
+                f"none of {len({row.lane for row in replicas})} replicas has been ready for "
+                f"{START_SECONDS / 60:.0f} minutes; finished rows are kept: when there are nodes for them "
+                "again, `dray resume` goes on"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A replica that lived when the shard came to it: whatever kills it later may be the shard's doing."""
+
+    client: ReplicaClient
+    node: str | None
+    host: str
+    seqs: int
+
+    @classmethod
+    def of(cls, work: Work, lease: ShardLease) -> Place | None:
+        """The replica that a lease names; None where it is gone, and the shard is given back."""
+        name = lease.replica or ""
+        try:
+            [row] = [row for row in work.store.replicas(lease.job_id) if row.name == name]
+            client = work.replicas.find(name)
+            client.check()
+        except (EngineError, ValueError):
+            work.store.replica_gone(lease.job_id, name)
+            work.store.release_shard(lease, cause=NOT_THERE, detail="the replica was gone before it began")
+            return None
+        work.store.note_attempt(lease, node=row.node)
+        return cls(client=client, node=row.node, host=row.host or "its node", seqs=row.max_num_seqs)

@@ -1,0 +1,61 @@
+"""What an attempt at a shard is given, and how it can end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from dray.cluster.losses import NodeFacts
+from dray.engine.client import ReplicaClient
+from dray.failures.causes import Decision
+from dray.shard.pump import ShardReceipt
+from dray.storage.objects import ObjectStoreOptions
+from dray.store import JobLease, Shard, Store
+from dray.store.store import SHARD_TTL
+
+
+class Replicas(Protocol):
+    """How replicas are reached."""
+
+    def find(self, name: str) -> ReplicaClient:
+        """The replica of this name; ReplicaLostError where there is none."""
+
+    def facts(self, client: ReplicaClient, node: str | None) -> NodeFacts:
+        """What became of it, and of its node."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """A shard to be run, and what all attempts at it share."""
+
+    store: Store
+    job: JobLease
+    shard: Shard
+    replicas: Replicas
+    owner: str
+    options: ObjectStoreOptions | None = None
+    ttl: float = SHARD_TTL
+
+
+class AttemptEnd(StrEnum):
+    """How an attempt ended."""
+
+    DONE = "done"
+    HELD = "held"  # by another attempt, or it was done before
+    STOPPED = "stopped"  # the job is cancelled, or its time is over
+    INTERRUPTED = "interrupted"  # see the decision
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptResult:
+    """The end of an attempt. ``note`` is for people: the node, and what was kept.
+
+    ``unread``: its requests could not be read from the spool.
+    """
+
+    how: AttemptEnd
+    receipt: ShardReceipt | None = None
+    decision: Decision | None = None
+    note: str = ""
+    unread: bool = False
