@@ -36,7 +36,6 @@ from dray.requests import RowDefaults, source_of
 from dray.requests.output import OutputFormat, write_outputs
 from dray.storage import files as files_module
 from dray.store import JobLease, JobState, ShardLease, ShardState, Store, open_store, sqlite_file
-from dray.store import connection as connection_module
 from tests.support.command import write_requests
 from tests.support.history import check_history
 from tests.support.postgres import Mode, PostgresServer
@@ -81,8 +80,7 @@ def test_db_locked_for_a_while_is_waited_out(tmp_path: Path, seconds: int) -> No
 
 
 def test_db_locked_for_longer_is_transient_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (connection_module, sqlite_file):
-        monkeypatch.setattr(module, "BUSY_SECONDS", 0.5)
+    monkeypatch.setattr(sqlite_file, "BUSY_SECONDS", 0.5)
     path = tmp_path / "locked.db"
     with open_store(str(path), patience=0.2) as store:
         lease = claimed(store, ready_job(store))
@@ -472,8 +470,7 @@ def _freeze_with_the_file_locked(path: str) -> None:
 
 def test_zombie_that_holds_sqlites_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """SQLite has no server that takes it away: the others end in time, and go on when it is gone."""
-    for module in (connection_module, sqlite_file):
-        monkeypatch.setattr(module, "BUSY_SECONDS", 0.5)
+    monkeypatch.setattr(sqlite_file, "BUSY_SECONDS", 0.5)
     path = str(tmp_path / "frozen.db")
     with open_store(path, patience=0.2) as store:
         lease = claimed(store, ready_job(store))
