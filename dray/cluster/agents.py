@@ -1,4 +1,4 @@
-"""The agents of a cluster: one Ray actor a node that fetches models for all replicas there.
+"""The agents of a cluster: one Ray actor per node that fetches models for all replicas there.
 
 On a cluster that outlives the job the agents do too, so that the next job finds its model: they are detached,
 come back when they die, and end themselves after :data:`IDLE_SECONDS` without use.
@@ -89,10 +89,10 @@ class NodeAgents:
         return len(self._actors)
 
     def look(self) -> list[ModelProgress]:
-        """How far each node is; the first time tells all to begin.
+        """How far each node is. The first call starts the fetch on all nodes.
 
-        Nodes that joined meanwhile begin too, those that are gone are forgotten, and an agent that died is
-        told again what to fetch.
+        Nodes that joined meanwhile begin too, and those that are gone are forgotten. An agent that died
+        is asked again to fetch the model.
         """
         self._follow()
         self._introduce()

@@ -60,7 +60,7 @@ def ask_of(spec: EngineSpec, cluster: ClusterInfo, replicas: int) -> ReplicaReso
 
 
 def gpus_of(spec: EngineSpec) -> int:
-    """GPUs of one replica: one a rank."""
+    """GPUs of one replica: one per rank."""
     return ranks_of(spec.arguments)
 
 
@@ -101,7 +101,7 @@ def vllm_build() -> str | None:
 def _refuse_out_of_reach(gpus: float, cluster: ClusterInfo) -> None:
     there = max((node.gpus for node in cluster.nodes), default=0.0)
     if gpus <= there or (cluster.coming is None and not cluster.own):
-        return  # or nobody knows what will come: it is waited for, and said so
+        return  # or the nodes to come are unknown: the replica waits, and the driver says so
     if not there and not cluster.own and not cluster.coming:
         return  # a head alone, whose nodes are joined by hand
     most = max([there, *(one.gpus for one in cluster.coming or ())])

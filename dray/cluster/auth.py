@@ -24,7 +24,7 @@ def answers_anybody(address: str) -> bool:
 
 
 def close_token_file() -> None:
-    """Make the file of this user's token where it is missing, and see that nobody else can read it.
+    """Make the file of this user's token where it is missing, and let no other user read it.
 
     Ray makes it readable to every user of the machine.
     """

@@ -149,7 +149,7 @@ class RayCluster:
         try:
             self._info = self._joined()
             self._watch = HeadWatch(self._info.address)
-        except Exception as error:  # noqa: BLE001  thread edge: handed to whoever waits
+        except Exception as error:  # noqa: BLE001  thread edge: ``wait`` raises it
             self._error = (
                 error if isinstance(error, ClusterError | ConfigError) else _failed(self._settings, error)
             )

@@ -27,7 +27,7 @@ class HeadWatch:
         """Look once.
 
         Raises:
-            JobPausedError: nobody has listened there for most of the time that Ray allows.
+            JobPausedError: the head has taken no connection for most of the time that Ray allows.
         """
         if self._listens():
             self._silent_since = None

@@ -1,7 +1,8 @@
 """What became of a replica's node: asked when a replica does not answer any more.
 
 The first sign of a lost node is an actor that is unreachable. Ray takes 15 s to a minute to call the node
-dead, so its daemon's port is tried as well: where nobody listens, the node is gone, or as good as.
+dead, so its daemon's port is tried as well: where it takes no connection,
+the node is gone, or as good as.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dray.cluster.connect import live_nodes
 from dray.cluster.ray_private import ActorDeath, death_of, draining
 
 SETTLE_SECONDS = 4.0
-"""For Ray to say how an actor died: a living daemon tells within a second."""
+"""For Ray to say how an actor died: a live daemon reports it within a second."""
 
 _PAUSE = 0.1
 _CONNECT_SECONDS = 1.0
@@ -23,7 +24,7 @@ _CONNECT_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
-    """``alive`` is None where nobody knows."""
+    """``alive`` is None where neither Ray nor the daemon's port settles it."""
 
     alive: bool | None
     draining: bool
@@ -32,7 +33,7 @@ class NodeFacts:
 
 
 def is_gone(actor_id: str, node_id: str | None) -> bool:
-    """Whether Ray knows by now that a replica is dead, or nobody listens at its node."""
+    """Whether Ray knows by now that a replica is dead, or its node takes no connections."""
     death = death_of(actor_id)
     return death is not None or _alive(death, node_id, _find(node_id)) is False
 

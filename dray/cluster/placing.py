@@ -16,7 +16,7 @@ from dray.requests.model import Kind
 _NODE_LABEL = "ray.io/node-id"
 _USUAL_GPUS = 8.0  # of a node
 _DEVICES = Path("/dev")
-_USUAL_SEQS = 256  # vLLM's own on small devices, where nobody says
+_USUAL_SEQS = 256  # vLLM's own on small devices, where neither the user nor an engine gives one
 _USUAL_TOKENS = 8192
 
 
@@ -50,8 +50,9 @@ def default_replicas(spec: EngineSpec, cluster: ClusterInfo) -> int:
 def expected_replicas(
     engine: str, arguments: Mapping[str, Any], each: float | None, settings: ClusterSettings
 ) -> int:
-    """How many there may be when nobody said and the cluster is not joined yet: shards are cut by then.
+    """How many replicas there may be, where the user gives no number and the cluster is not joined yet.
 
+    The driver cuts the shards before it joins the cluster, and needs a number for that.
     ``each`` is the GPUs of a replica, where the user says so. A machine's GPUs are known; of a cluster that
     vLLM's build for GPUs goes to, a node with eight is assumed.
     """

@@ -49,7 +49,7 @@ _LONGEST_PAUSE = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """A replica that died. ``alone`` is None: nobody knows whether it had more than one shard."""
+    """A replica that died. The pool does not know whether it had more than one shard."""
 
     name: str
     node: str | None
@@ -58,7 +58,7 @@ class Loss:
 
 
 class Ledger(Protocol):
-    """What a pool tells of its replicas, and asks before it starts another. Calls may raise StoreError."""
+    """What a pool reports of its replicas, and asks before it starts another. Calls may raise StoreError."""
 
     def publish(self, members: Sequence[ReplicaHandle]) -> None:
         """These stand so now."""
@@ -130,7 +130,7 @@ class ReplicaPool:
         return self._ask()
 
     def settle(self) -> None:
-        """Start what is due, and tell the ledger of what changed.
+        """Start what is due, and report the changes to the ledger.
 
         Raises:
             StoreError: the ledger's; the next call does what is left.
@@ -339,7 +339,7 @@ class ReplicaPool:
             self._changed.add(member)
 
     def _may_live(self, member: ReplicaHandle, error: Exception) -> bool:
-        """Whether only a call was lost, as far as anybody knows, and not yet for too long."""
+        """Whether only a call was lost, as far as Ray and its node show, and not yet for too long."""
         if not (isinstance(error, ReplicaLostError) and error.unsure):
             return False
         member.unsure = member.unsure or time.monotonic()
@@ -380,7 +380,7 @@ class ReplicaPool:
     def _account(self, member: ReplicaHandle, error: BaseException) -> None:
         assert self._ledger is not None
         facts = diagnose(member.replica.actor_id, member.node)
-        node = member.node or node_of(member.replica.actor_id)  # Ray may know by now which one took it along
+        node = member.node or node_of(member.replica.actor_id)  # Ray may know by now with which node it went
         self._ledger.lost(Loss(name=member.name, node=node, error=error, facts=facts))
 
     def _publish(self) -> None:

@@ -57,7 +57,7 @@ def drain(node_id: str, deadline: float) -> bool:
 
 
 def draining() -> dict[str, float]:
-    """The nodes that are being drained, and until when (seconds since 1970; 0 where nobody says)."""
+    """The nodes that are being drained, and until when (seconds since 1970; 0 where Ray has no deadline)."""
     from ray._private.state import state
 
     return {node: deadline / 1000.0 for node, deadline in state.get_draining_nodes().items()}

@@ -15,7 +15,7 @@ _YOUNG = 60.0  # seconds in which a folder may be there and not locked yet
 
 
 class TemporaryFolder:
-    """A folder that is locked for as long as its process lives: an unlocked one belongs to nobody.
+    """A folder that is locked for as long as its process lives: an unlocked one has no live process.
 
     Short names: Ray puts sockets into it, whose paths Linux limits to 107 bytes.
     """
@@ -43,7 +43,7 @@ def sweep() -> None:
 
 
 def _taken(folder: Path) -> IO[str] | None:
-    """The folder's lock, if nobody holds it; None for one that is in use, new, or not ours to judge."""
+    """The folder's lock, if no process holds it; None for one that is in use, new, or not ours to judge."""
     try:
         if time.time() - folder.stat().st_mtime < _YOUNG:
             return None

@@ -64,7 +64,7 @@ class NodeWatch:
 
 
 class _Warnings(logging.Handler):
-    """Keeps messages for whoever asks next: they name what was asked, and nothing that was answered."""
+    """Keeps messages until the driver asks for them. They name the request, and quote no answer."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -81,13 +81,13 @@ class _Warnings(logging.Handler):
 class NodeWatchers:
     """One watcher on each node that is not stable, for as long as this process lives.
 
-    Stable nodes need none: when one goes, so does the job, and whoever starts it again goes on.
+    Stable nodes need none: when one goes, the job ends with it. It continues when the user starts it again.
     """
 
     def __init__(self) -> None:
         self._actors: dict[str, Any] = {}
         self._known: set[tuple[str, str]] = set()
-        self._ours: set[str] = set()  # nodes that we drain
+        self._ours: set[str] = set()  # nodes that the driver drains
         self._told: list[str] = []
 
     def look(self) -> list[tuple[Node, Notice]]:
@@ -112,7 +112,7 @@ class NodeWatchers:
         return [(nodes[node_id], notice) for node_id, notice in fresh]
 
     def drained(self, node: Node) -> None:
-        """It is we who drain this node in Ray: that is no news."""
+        """The driver itself drains this node in Ray: that is no new notice."""
         self._ours.add(node.node_id)
 
     def take_told(self) -> list[str]:
@@ -155,7 +155,7 @@ def _watch_on(node_id: str) -> Any:
 
 
 def _of_ray(node_id: str, deadline: float) -> Notice:
-    """A node that somebody else drains in Ray: its autoscaler, or ``ray start`` after a SIGTERM."""
+    """A node that another process drains in Ray: its autoscaler, or ``ray start`` after a SIGTERM."""
     return Notice(
         source="ray",
         kind=Kind.TERM,

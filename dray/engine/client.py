@@ -55,7 +55,7 @@ class RayReplica:
         self.name = name
         self.actor = actor
         self._fed: Counter[str] = Counter()  # calls of `feed` by session
-        self._feeding: dict[str, list[Any]] = {}  # those of which nobody knows yet whether they came through
+        self._feeding: dict[str, list[Any]] = {}  # calls of `feed` not known to be done, by session
 
     @classmethod
     def find(cls, name: str, namespace: str) -> RayReplica | None:

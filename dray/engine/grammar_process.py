@@ -43,7 +43,7 @@ def die_with(parent: int) -> None:
     """
     if _PRCTL is not None:
         _PRCTL(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
-    if os.getppid() != parent:  # it ended before the kernel was told
+    if os.getppid() != parent:  # the parent ended before the prctl call
         os._exit(1)
 
 
@@ -139,7 +139,7 @@ class Compilers:
         return found
 
     def kill(self) -> None:
-        """Nobody waits for them any more."""
+        """Kill the children: the engine waits for no verdict any more."""
         for pid in self.running:
             os.kill(pid, signal.SIGKILL)
 

@@ -31,7 +31,7 @@ GRAMMAR_BYTES = 1 << 30
 """Memory to compile one grammar in."""
 _PLAIN_BYTES = 1024
 _KEPT_VERDICTS = 1 << 16
-_FEWEST_CHILDREN, _MOST_CHILDREN = 4, 8  # at work at a time: one that takes long is to hold nobody up
+_FEWEST_CHILDREN, _MOST_CHILDREN = 4, 8  # at work at a time: a slow one must not hold up the rest
 _DEATHS = 3  # of the process, after which the machine is to blame, and no grammar
 # With these a short schema may take long. Without them one of 1 KB takes 1.3 s at most, but one of 4 KB 20 s:
 # 463 fields that may all be absent and hold anything. A backslash may hide any of these words.
@@ -237,7 +237,7 @@ class _Process:
             process.wait()
 
     def _live(self) -> None:
-        """Start it, read its verdicts, and tell of its end."""
+        """Start it, read its verdicts, and report its end."""
         try:
             with self._starting:
                 if self._ended:

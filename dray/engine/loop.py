@@ -123,7 +123,7 @@ class StepLoop(threading.Thread):
         self._to_abort: list[int] = []
         self._aborted: set[str] = set()  # names of sessions whose late rows are dropped
         self._end: EngineDeadError | None = None  # why nothing more will come out
-        self._leave_at: float | None = None  # monotonic; drained by then, set once it is told to
+        self._leave_at: float | None = None  # monotonic; drained by then, set by ``drain``
         self._produced = 0
         self._moved_at = time.monotonic()
         self.started = threading.Event()
@@ -165,7 +165,7 @@ class StepLoop(threading.Thread):
             if self._leave_at is None:
                 session.waiting.extend(lines)
             else:
-                session.left = True  # for whoever takes the shard next
+                session.left = True  # the next attempt at the shard feeds them
             session.fed += 1
             if last:
                 session.feeds = session.fed if number is None else number + 1
@@ -277,7 +277,7 @@ class StepLoop(threading.Thread):
         """Build the engine, then step it until stopped."""
         try:
             engine = self._build()
-        except BaseException as error:  # noqa: BLE001  process edge: handed to whoever waits for the start
+        except BaseException as error:  # noqa: BLE001  process edge: raised where the start is awaited
             self.start_error = error
             self._finish(EngineDeadError("the engine did not start"))
             self.started.set()
@@ -374,7 +374,7 @@ class StepLoop(threading.Thread):
         return bool(self._taken)
 
     def _drop_taken(self) -> None:
-        """Forget rows in hand that nobody waits for any more, or that the replica leaves to others."""
+        """Forget rows in hand whose session was aborted, or that a draining replica leaves to others."""
         if not self._taken or (self._leave_at is None and not any(t.session.aborted for t in self._taken)):
             return
         kept: deque[_Taken] = deque()

@@ -39,7 +39,7 @@ class EngineModel:
             except BaseException:
                 self._local.close()
                 raise
-        # Whoever fills it may still have to publish it, which nobody here needs to wait for.
+        # The process that fills it may still have to publish it. The engine does not wait for that.
         threading.Thread(target=_close, args=(self._local,), name="dray-weights-end", daemon=True).start()
 
     def place(self) -> Path:

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 FLUSH_SECONDS = 0.25  # the longest a finished row waits for its micro-batch
 TRACE_VARIABLE = "DRAY_TRACE_DIR"  # set: each replica appends the index of every row it admits
 ENGINE_DEAD_EXIT = 71
-LAST_WORDS_SECONDS = 0.5  # for the sessions' readers to be told why, before the process is gone
+LAST_WORDS_SECONDS = 0.5  # for the sessions' readers to get the reason, before the process exits
 KEPT_LOG_RECORDS = 1000
 
 
@@ -209,7 +209,7 @@ def _place(error: BaseException) -> str:
 
 
 class _Records(logging.Handler):
-    """Keeps the latest records for whoever asks."""
+    """Keeps the latest records until ``status`` takes them."""
 
     def __init__(self, records: deque[tuple[int, str, str]]) -> None:
         super().__init__(logging.INFO)

@@ -82,8 +82,8 @@ ALLOWANCES: Mapping[Budget, Allowance] = {
         advice="look at the nodes, then resume the job",
     ),
     Budget.NODE: Allowance(limit=2, scope="the node, in the job", then=OnSpent.EXCLUDE),
-    # More than it takes to find one bad row of a million, log2(n) + 3, or a broken model would never be told
-    # from bad rows.
+    # More than it takes to find one bad row of a million, log2(n) + 3, or a broken model could not be
+    # distinguished from bad rows.
     Budget.MODEL: Allowance(
         limit=25,
         scope="the job, since a row was last answered",

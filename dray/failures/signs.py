@@ -47,7 +47,7 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
 class ErrorFacts:
     """An error without its text, which may quote what it must not.
 
-    ``oom``, ``preempted`` and ``stuck`` are what whoever reported the loss knew, such as Ray's own word.
+    ``oom``, ``preempted`` and ``stuck`` are what the reporter of the loss knew: Ray, the pool or the replica.
     """
 
     sign: Sign
@@ -87,7 +87,7 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def _lacked_by_a_rank(error: BaseException) -> bool:
-    """vLLM's ranks beside the first tell their errors as text alone (v1/executor/multiproc_executor.py)."""
+    """vLLM's ranks beside the first report their errors only as text (v1/executor/multiproc_executor.py)."""
     return (
         isinstance(error, RuntimeError)
         and str(error).startswith("Worker failed with error")
@@ -118,7 +118,7 @@ def _of_system(error: OSError) -> Sign:
 def _attribute(error: BaseException, name: str) -> object:
     try:
         return getattr(error, name, None)
-    except Exception:  # noqa: BLE001  a property of a class that nobody here has seen
+    except Exception:  # noqa: BLE001  a property of a class that dray does not know
         return None
 
 

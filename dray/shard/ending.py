@@ -28,7 +28,7 @@ from dray.store import Charge, ShardLease, ShardSnapshot
 from dray.triggers import Point, reach
 
 SPOOL_AWAY = "SPOOL_AWAY"
-"""How an attempt ends whose requests could not be read from the spool: counted, and nobody's loss."""
+"""How an attempt ends whose requests could not be read from the spool: counted, and charged to no budget."""
 
 UNKNOWN_FACTS = NodeFacts(alive=None, draining=False, preempted=False, oom=False)
 _DEATHS = frozenset({Sign.LOST, Sign.ENGINE_DEAD, Sign.ENGINE_START, Sign.OOM})
@@ -124,7 +124,7 @@ class Ending:
     def _node_facts(self) -> NodeFacts:
         try:
             return self.work.replicas.facts(self.place.client, self.node)
-        except Exception:  # noqa: BLE001  whatever kept Ray from telling, the shard is to be given back
+        except Exception:  # noqa: BLE001  without facts from Ray, the shard is still to be given back
             return UNKNOWN_FACTS
 
     def _event(self, told: ErrorFacts, node_facts: NodeFacts) -> str:

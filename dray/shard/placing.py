@@ -14,7 +14,7 @@ from dray.store import ReplicaState, ShardLease
 from dray.triggers import Point, reach
 
 NOT_THERE = "NOT_THERE"
-"""How an attempt ends whose replica was gone before a row came to it: nobody's loss."""
+"""How an attempt ends whose replica was gone before a row came to it: charged to no budget."""
 
 _ASK_EVERY = 0.2  # seconds between questions for a place on a replica
 _CAPACITY_EVERY = 5.0  # seconds between looks whether any replica is ready

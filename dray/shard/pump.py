@@ -66,12 +66,12 @@ def run_shard(
 ) -> ShardReceipt:
     """Run what is not terminal of a leased shard, and end it. Errors leave the lease as it is.
 
-    ``fed`` is kept up to date, for who has to look for the row that ended this; ``untaken`` goes on from
-    attempt to attempt. A suspect's engine answers a request of dray's own first.
+    ``fed`` is kept up to date: `Ending` uses it to look for the row that ended the attempt. ``untaken`` goes
+    on from attempt to attempt. A suspect's engine answers a request of dray's own first.
 
     Raises:
         CancelledError, ExpiredError: the job was cancelled, or its time is over.
-        FencedError: the lease was lost; the rows belong to somebody else now.
+        FencedError: the lease was lost; the rows belong to another holder now.
         LeaseLapsedError: the store was away for longer than the lease.
         StoreTransientError: its rows cannot be read just now, or the store has taken none for too long.
         ReplicaLostError, EngineDeadError: the replica went away.
@@ -98,7 +98,7 @@ def run_shard(
             window = int(FEED_AHEAD * max_num_seqs)
             committed = _pump(store, holder, replica, rows, fed, untaken, window=window)
     except BaseException:
-        abort()  # whoever takes the shard next feeds its rows again
+        abort()  # the next attempt at the shard feeds its rows again
         raise
     last_commit = time.time() if committed else None
     reach(Point.FINISH_BEFORE)

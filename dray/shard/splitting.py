@@ -1,4 +1,4 @@
-"""Cut a shard in parts, so that the row under which engines die is found by halving."""
+"""Split a shard, so that the row under which engines die is found by halving."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class Ticket:
         return await self
 
     async def aclose(self) -> None:
-        """Part of an async generator's manners."""
+        """An async generator has this method; there is nothing to close."""
 
 
 class StepClient:

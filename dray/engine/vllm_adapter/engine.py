@@ -220,7 +220,7 @@ class VllmEngine:
                 self._by_ticket[ticket.engine_id] = flight
 
     def _unpark(self) -> None:
-        """Begin anew with rows whose grammars were judged; waits a little where there is no other work."""
+        """Start again the rows whose grammars have a verdict; waits briefly where there is no other work."""
         assert self._client.grammars is not None
         for key in self._client.grammars.arrived(0 if self._by_ticket else _VERDICT_SECONDS):
             self._judged += 1

@@ -99,7 +99,7 @@ def _of_validation(error: ValidationError, body: dict[str, Any]) -> RequestRefus
 
 
 def _alternative(loc: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The part of a location that tells the members of a union apart."""
+    """The part of a location that distinguishes the members of a union."""
     tags = [number for number, part in enumerate(loc) if not _is_name(part)]
     return loc[: tags[0] + 1] if tags else loc[:1]
 

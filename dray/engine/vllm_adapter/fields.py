@@ -112,7 +112,7 @@ def _is_idle(name: str, value: Any) -> bool:
 
 
 def refuse_names(names: Iterable[str], where: str = "") -> None:
-    """Refuse a row for fields that nobody knows; no names, no refusal."""
+    """Refuse a row for ``names``, its unknown fields; without names, refuse nothing."""
     unknown = sorted(names)
     if unknown:
         listed = ", ".join(f"`{where}{name[:64]}`" for name in unknown[:5])

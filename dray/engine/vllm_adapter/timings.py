@@ -41,7 +41,7 @@ class Timings:
         self._count_steps(engine.engine_core)
         self._get_output = engine.engine_core.get_output
         engine.engine_core.get_output = self._listen
-        # The core goes on to report events; nobody counts every request in every step any more.
+        # The core still reports events; vLLM no longer counts every request in every step.
         engine.log_stats = False
         engine.output_processor.log_stats = False
         engine.logger_manager = None
