@@ -15,7 +15,7 @@
     |   +-- StoreTransientError      worth retrying: lock, lost connection, serialisation
     |   +-- StoreFatalError          disk full, schema mismatch, read-only: an operator must act
     |   |   `-- ValueTooLargeError   a value is larger than the database takes
-    |   +-- LeaseLapsedError         the store was away for longer than the lease; nobody is known to have it
+    |   +-- LeaseLapsedError         the store was away for longer than the lease; its holder is unknown
     |   `-- FencedError              the lease was lost; drop the work, do not retry
     +-- EngineError
     |   +-- RequestRefused           one request cannot be honoured; becomes its error row
@@ -26,7 +26,7 @@
     +-- InterruptedShardError        one attempt at a shard ended early, and another follows
     +-- ClusterError                 the Ray cluster could not be started or reached
     +-- JobFailedError               the job ended without finishing: exit code 1
-    |   `-- JobPausedError           it stops until somebody acts, and goes on from there: exit code 1
+    |   `-- JobPausedError           it stops until a user acts, and goes on from there: exit code 1
     +-- ExpiredError                 the job's time is over
     `-- CancelledError               the job was cancelled: exit code 130
 
@@ -141,7 +141,7 @@ class StoreTransientError(StoreError):
 
 
 class StoreFatalError(StoreError):
-    """The store cannot take writes until somebody acts."""
+    """The store cannot take writes until an operator acts."""
 
 
 class ValueTooLargeError(StoreFatalError):
@@ -149,7 +149,7 @@ class ValueTooLargeError(StoreFatalError):
 
 
 class FencedError(StoreError):
-    """The lease belongs to somebody else now; the holder drops its work."""
+    """Another driver or shard task has the lease now; the former holder drops its work."""
 
 
 class LeaseLapsedError(StoreError):
@@ -193,7 +193,7 @@ class EngineStartError(EngineError):
 
 
 class ReplicaLostError(EngineError):
-    """The replica's process or its node went away. ``oom`` and ``preempted`` are Ray's own word for it.
+    """The replica's process or its node went away. ``oom`` and ``preempted`` are as Ray reports them.
 
     ``unsure``: a call did not get through, and it may live.
     """
@@ -227,7 +227,7 @@ class JobFailedError(DrayError):
 
 
 class JobPausedError(JobFailedError):
-    """The job stops until somebody acts; then ``dray resume`` goes on with it. Nothing is lost."""
+    """The job stops until a user acts; then ``dray resume`` goes on with it. Nothing is lost."""
 
 
 class ExpiredError(DrayError):

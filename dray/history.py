@@ -1,7 +1,7 @@
 """What a job's processes say they did, kept outside the database, so that tests can hold the two together.
 
 Off unless ``DRAY_HISTORY_DIR`` names a folder when this module is imported. Then each process appends to one
-file there, one JSON object a line, on the disk before the call returns::
+file there, one JSON object per line, on the disk before the call returns::
 
     {"event": "ack", "job": ..., "shard": 0, "epoch": 1, "indexes": [...], "at": ..., "pid": ...}
 

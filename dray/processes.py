@@ -40,8 +40,8 @@ def kill_descendants() -> None:
 def no_survivors() -> Iterator[None]:
     """After the block, SIGKILL to those that descended from this process before it and still live.
 
-    Those whose parent ends in the block are nobody's descendants afterwards; and a number may be taken by
-    another process, so they are held by pidfd (pidfd_open(2)).
+    A process whose parent ends in the block is no longer a descendant of this one. Another process may reuse
+    its pid. So each descendant is held by pidfd (pidfd_open(2)).
     """
     held = []
     for pid in _descendants(os.getpid()):

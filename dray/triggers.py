@@ -6,8 +6,8 @@ Off unless the environment says otherwise when this module is imported::
 
 At the COUNT-th time (1 by default) that a process reaches NAME it does ACTION: ``kill`` (the default: SIGKILL
 to itself), ``stop`` (SIGSTOP to itself), ``raise`` (:class:`TriggeredError`) or ``sleep SECONDS``, once. With
-``DRAY_TRIGGER_DIR``, a folder that outlives the processes, times are counted over all of them, and a trigger
-acts once a job, not once a restarted process; ``NAME.fired`` there holds the pid of whoever it hit.
+``DRAY_TRIGGER_DIR``, a folder that outlives the processes, times are counted over all of them. A trigger then
+acts once per job, not once per restarted process. ``NAME.fired`` there holds the pid of the process it hit.
 """
 
 from __future__ import annotations
@@ -62,15 +62,15 @@ class Point(StrEnum):
     FINISH_BEFORE = "finish.before"
     """All rows of a shard are committed; it is not marked done."""
     FINISH_AFTER = "finish.after"
-    """A shard is marked done; nobody was told."""
+    """A shard is marked done; the shard task has not reported it yet."""
     RELEASE_BEFORE = "release.before"
     """A shard is about to be given back."""
     RELEASE_AFTER = "release.after"
-    """It is given back; nobody was told."""
+    """It is given back; the shard task has not reported it yet."""
     SPLIT_BEFORE = "split.before"
     """A shard is about to be split."""
     SPLIT_AFTER = "split.after"
-    """Its parts are there; nobody was told."""
+    """Its splits are in the store; the shard task has not reported them yet."""
     FINALISE_BEFORE = "finalise.before"
     """All rows have an outcome; no output is begun."""
     FINALISE_WRITTEN = "finalise.written"
@@ -78,9 +78,9 @@ class Point(StrEnum):
     FINALISE_RECORDED = "finalise.recorded"
     """The store has recorded the drafts as the job's files; none has its name."""
     FINALISE_RENAMED = "finalise.renamed"
-    """One file has its name; reached once a file: errors first, then answers, then the report."""
+    """One file has its name; reached once per file: errors first, then answers, then the report."""
     FINALISE_AFTER = "finalise.after"
-    """The job is in its final state; nobody was told."""
+    """The job is in its final state; the driver has not reported it yet."""
 
 
 class TriggeredError(RuntimeError):
@@ -109,7 +109,7 @@ class _Trigger:
             return self._reached == self.count
         if self._count_with_others(self.folder) < self.count:
             return False
-        # At the count or any time after it: who counted to it may have been killed by something else.
+        # At the count or any time after it: the process that reached it may have been killed otherwise.
         with suppress(FileExistsError):
             fired = os.open(self.folder / f"{self.point}.fired", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
             os.write(fired, b"%d\n" % os.getpid())

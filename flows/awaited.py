@@ -33,7 +33,7 @@ async def abatch_inference(**parameters: Any) -> JobResult:
 
     Raises:
         DrayError: as the flow does.
-        CancelledRun: the job was cancelled by somebody else.
+        CancelledRun: the job was cancelled, and not by the awaiting task.
     """
     run = _Run(partial(batch_inference, **parameters))
     running = asyncio.ensure_future(run.start())

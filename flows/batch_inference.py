@@ -211,7 +211,7 @@ def _run_shards(
 
 
 def _is_stopped(job: OpenJob) -> bool:
-    """Whether nobody wants the replicas any more; they are not asked for then."""
+    """Whether the job is to stop; its driver then starts no replicas."""
     with open_store(job.settings.store_url, create=False) as store:
         return orders_of(store, job).stop
 

@@ -156,7 +156,7 @@ def _variable(value: str) -> str:
 
 
 def _unless_secret(value: Any) -> Any:
-    """A URL that may hold a password is not kept: whoever resumes the job names it again."""
+    """A URL that may hold a password is not kept: the user who resumes the job names it again."""
     if isinstance(value, str) and "://" in value and ("@" in value or "password" in value.lower()):
         return None
     return value

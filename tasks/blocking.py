@@ -1,4 +1,4 @@
-"""A job that runs on somebody's event loop keeps everything else there from going on."""
+"""A job that runs on its caller's event loop blocks everything else there."""
 
 from __future__ import annotations
 

@@ -47,8 +47,8 @@ def driving(job: OpenJob, heard: Heard) -> Iterator[None]:
 def note_failure(job: OpenJob, error: BaseException, *, release: bool = False) -> None:
     """Put the job to rest, upon which its shards stop; ``release`` also gives the driver's lease back.
 
-    A lost lease or store leaves that to the next driver, and so does a signal that nobody asked for: then
-    this machine is being taken away, and whoever comes next resumes the job.
+    A lost lease or store leaves that to the next driver. So does a signal without a cancel of the run: this
+    machine is then being taken away, and the next driver resumes the job.
     """
     wanted = isinstance(error, Pause) or (isinstance(error, TerminationSignal) and is_cancelled())
     if not wanted and not isinstance(error, Exception):

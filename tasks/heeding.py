@@ -19,7 +19,7 @@ from tasks.patience import SHORT_PATIENCE
 from tasks.prefect_run import Wish, of_deployment, state_of_run, suspension, wish_in
 from tasks.stopping import NOT_TAKEN, STOP_SECONDS
 
-ASK_EVERY = 5.0  # seconds; a run without a Prefect worker is told by nobody that it was cancelled
+ASK_EVERY = 5.0  # seconds; without a Prefect worker, a run learns only by asking that it was cancelled
 _TICK = 0.5
 
 SUSPENDED = "suspended in Prefect"

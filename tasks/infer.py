@@ -46,7 +46,7 @@ class ShardTasks:
 
     The first of them are submitted at once: their processes start, and wait, beside the replicas'. Others
     follow as replicas become ready, two for each, up to ``bound``. Which shards are open is read in the store
-    after each: parts of a split one come in, and none is forgotten.
+    after each: so the splits of a shard come in, and none is forgotten.
     """
 
     def __init__(
@@ -257,7 +257,7 @@ def _submit(runner: Any, job: OpenJob, shard: Shard) -> Any:
 
 
 def _awaited(store: Store, job_id: str) -> frozenset[int]:
-    """Suspects that have reserved a replica, which takes nobody else until they have run: one a replica."""
+    """Suspects that have reserved a replica, one per replica: it takes no other shard until they have run."""
     ready = (row for row in store.replicas(job_id) if row.state is ReplicaState.READY)
     return frozenset(row.reserved for row in ready if row.reserved is not None)
 

@@ -21,7 +21,7 @@ Maintenance may be announced an hour ahead; the node works on until then.
 
 
 class InterruptionHandler:
-    """Asks the nodes' watchers, and obeys; what the store is to know waits until it can be told."""
+    """Asks the nodes' watchers, and obeys; what the store is to record waits until it answers."""
 
     def __init__(self, job: OpenJob, pool: ReplicaPool) -> None:
         self._job = job

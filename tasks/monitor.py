@@ -113,10 +113,10 @@ class Monitor:
                 except DrayError as error:
                     self._fail(error)
                     return
-                except Exception as error:  # noqa: BLE001  thread edge: a job nobody watches must not go on
+                except Exception as error:  # noqa: BLE001  thread edge: a job must not go on unwatched
                     self._fail(JobFailedError(f"watching the job failed: {type(error).__name__}"))
                     return
-            with suppress(DrayError):  # last words; whoever needs the store next says so
+            with suppress(DrayError):  # last words; the driver's next use of the store reports it
                 self._follow()
                 store = store or held.enter_context(reopen(self._job, patience=SHORT_PATIENCE))
                 self._say(self._pulse(store.progress(self._job.job_id)), last=True)
@@ -142,7 +142,7 @@ class Monitor:
 
     def _look(self, store: Store) -> None:
         now = time.monotonic()
-        store.now()  # the first word to a store that was away, before anything is counted on
+        store.now()  # the first query to a store that was away, before anything is counted on
         lease = self._job.lease
         if now - self._last_renewal > lease.ttl / 4:
             store.renew_job(lease)

@@ -34,8 +34,8 @@ def open_job(settings: JobSettings, started: float, *, resume: bool = False) -> 
     """Check settings, model, output and store; create or resume the job; become its driver.
 
     One that was cancelled goes on when its user asks for that, by ``resume`` or by a retry. An automation
-    that starts the run again is no such word. A deployment's run whose job is driven by another is declined,
-    as on a schedule that is faster than its job.
+    that starts the run again is no such request. A deployment's run whose job is driven by another is
+    declined, as on a schedule that is faster than its job.
 
     Raises:
         JobBusyError: another run drives it, and this one is no deployment's.

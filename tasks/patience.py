@@ -13,7 +13,7 @@ from dray.shard.untaken import ADVICE
 from dray.store import Store
 
 SHORT_PATIENCE = 2.0
-"""Seconds for one try of who has more to look after than the store."""
+"""Seconds for one try by a thread that has more to look after than the store."""
 
 SPOOL_LOOK_EVERY = 30.0
 """Seconds between looks whether shards can read their requests."""
@@ -24,7 +24,7 @@ Logger = logging.Logger | logging.LoggerAdapter[logging.Logger]
 
 
 class StoreOutage:
-    """For one who asks the store again and again."""
+    """The store's outages, for a thread that asks it again and again."""
 
     def __init__(self, logger: Logger) -> None:
         self._logger = logger
@@ -47,7 +47,7 @@ class StoreOutage:
 
         Raises:
             FencedError: it has, and the job is another driver's.
-            JobPausedError: it will not until somebody acts, or has not for too long.
+            JobPausedError: it will not until an operator acts, or has not for too long.
         """
         if isinstance(error, FencedError):
             raise error

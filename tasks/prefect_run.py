@@ -18,7 +18,7 @@ _LOOK_EVERY = 1.0
 
 
 class Wish(Enum):
-    """What somebody asked of the run, in Prefect's UI or through its API."""
+    """What a user asked of the run, in Prefect's UI or through its API."""
 
     CANCEL = "cancel"
     SUSPEND = "suspend"
@@ -76,7 +76,7 @@ def wish_in(state: State | None) -> Wish | None:
 
 
 def is_cancelled() -> bool:
-    """Whether somebody cancelled the run; where its API is away, what its worker said when it ended us."""
+    """Whether a user cancelled the run. While Prefect's API is away, the intent from its worker decides."""
     try:
         return wish_in(state_of_run()) is Wish.CANCEL
     except Exception:  # noqa: BLE001  whatever the API's trouble is, the run has to end

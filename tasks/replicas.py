@@ -82,7 +82,7 @@ def _plan(job: OpenJob, pool: ReplicaPool) -> str:
 
 
 def _is_stopped(job: OpenJob, noticing: InterruptionHandler) -> bool:
-    """Whether nobody wants the replicas any more; what was noticed is recorded."""
+    """Whether the job is to stop and needs no replicas. Records the noticed interruptions first."""
     noticing.record()
     with reopen(job, patience=SHORT_PATIENCE) as store:
         return orders_of(store, job).stop

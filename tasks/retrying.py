@@ -110,7 +110,7 @@ class Backoff:
         return 0.0 if self.unread_since is None else time.monotonic() - self.unread_since
 
     def wait(self, stopped: Callable[[], bool]) -> None:
-        """Wait before the next attempt, unless nobody wants it any more."""
+        """Wait before the next attempt, at most until ``stopped`` says that the job is to stop."""
         if os.environ.get(NO_WAIT_VARIABLE):
             return
         began = time.monotonic()

@@ -40,10 +40,10 @@ def stoppable(job: OpenJob, work: Callable[[], T], look: Callable[[], None] = la
     ``look`` is called once a second. What it raises ends the wait: the work may hang in Ray for good.
 
     Prefect ends a run by raising in the main thread. Inside a call of Ray's that turns into a SystemError,
-    which reads as a failure of the flow; waiting for a thread, it stays what it is.
+    which reads as a failure of the flow. In a wait for a thread it stays a TerminationSignal.
 
     Raises:
-        TerminationSignal: Prefect ended the run. When somebody cancelled it, the shards have stopped.
+        TerminationSignal: Prefect ended the run. If a user cancelled it, the shards have stopped.
     """
     future: Future[T] = Future()
     context = contextvars.copy_context()  # Prefect knows by it which run the thread belongs to

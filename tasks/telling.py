@@ -56,7 +56,7 @@ def told(job: OpenJob) -> Iterator[None]:
 def ended(job: OpenJob, result: JobResult) -> State[Any]:
     """Show the report, and give the run's state, whose message says what came of the rows.
 
-    Waits for a server of Prefect's that is being restarted: what is told in between would be lost.
+    Waits for a server of Prefect's that is being restarted: what is sent in between would be lost.
     """
     there = wait_for_api()
     if there:

@@ -92,7 +92,7 @@ class _OneNode:
         return [self._model.describe("this machine")]
 
     def end(self) -> None:
-        """Nothing: whoever opened the model closes it."""
+        """Nothing: ``early_weights`` opened the model and closes it."""
 
 
 class _Agents:
@@ -117,7 +117,7 @@ class _Agents:
 
 
 class _Watch:
-    """Looks after the nodes, again and again: an agent that came back is told anew what to fetch."""
+    """Looks after the nodes, again and again: an agent that came back is told again what to fetch."""
 
     def __init__(self, nodes: _Nodes) -> None:
         self._nodes = nodes

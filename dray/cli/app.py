@@ -60,7 +60,7 @@ def run_app(arguments: Sequence[str]) -> int:
         return _refused(error, arguments, error.exit_code)
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # whoever read what was asked for has read enough, as `head` does
+    except BrokenPipeError:  # the reader of stdout has read enough, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python's end would complain
         return 0
     return code if isinstance(code, int) else 0

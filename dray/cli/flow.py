@@ -50,7 +50,7 @@ def check_forms(parameters: Mapping[str, Any]) -> None:
                 seconds_of,
             )
     except ModuleNotFoundError:
-        return  # whoever runs the flow says that it is not there
+        return  # `the_flow` reports that the flows are missing
     try:
         RowOptions(**parameters["rows"])
         SamplingOptions(**parameters["sampling"])

@@ -228,7 +228,7 @@ def _cancel() -> None:
     if job is None:
         return
     try:
-        # A signal stops this run: the same command goes on. A word to the job is `dray cancel`.
+        # A signal stops this run: the same command goes on. `dray cancel` cancels the job.
         cancel(job, for_good=False)
     except FencedError:
         output.say(f"dray: another driver has job {job.job_id}, and goes on with it; this run ends")

@@ -88,7 +88,7 @@ _SERVER_ENVIRONMENT = {
 
 
 def configured() -> bool:
-    """Whether Prefect is told where its API is, by the environment or by a profile."""
+    """Whether the environment or a profile says where Prefect's API is."""
     if os.environ.get("PREFECT_API_URL"):
         return True
     home = Path(os.environ.get("PREFECT_HOME", "~/.prefect")).expanduser()

@@ -105,7 +105,7 @@ def _looks(job_id: str | None, reference: str | None) -> Iterator[tuple[dict[str
 
 
 class _Window:
-    """A store that is kept open from look to look, and opened anew after an error."""
+    """A store that is kept open from look to look, and opened again after an error."""
 
     def __init__(self, reference: str | None) -> None:
         self._reference = reference

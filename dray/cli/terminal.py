@@ -1,4 +1,4 @@
-"""The live part of a terminal: a bar below the lines of a run, or a screen that is written anew."""
+"""The live part of a terminal: a bar below the lines of a run, or a screen that is rewritten."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def write(text: str) -> None:
 
 
 def is_live() -> bool:
-    """Whether something on the terminal is written anew again and again."""
+    """Whether something on the terminal is rewritten again and again."""
     return _live is not None
 
 

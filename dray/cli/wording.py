@@ -57,7 +57,7 @@ def next_step(facts: Facts, store: str | None) -> str:
 
 
 def job_table(found: Sequence[Facts]) -> list[str]:
-    """The jobs of a store, one a line, under a head."""
+    """The jobs of a store, one per line, under a head."""
     head = ("CREATED", "STATE", "ROWS DONE", "OF", "SHARE", "ERRORS", "JOB")
     rows = [head, *(_job_row(facts) for facts in found)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(head))]

@@ -1,4 +1,4 @@
-"""When a job's time is over: by the store's clock and by its driver's own, whichever says so later."""
+"""When a job's time is over: by the store's clock or by its driver's own, whichever is later."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ _logger = logging.getLogger(__name__)
 
 
 def orders_of(store: Store, job: OpenJob) -> StopSignals:
-    """What is to become of the job, as its driver obeys it.
+    """The job's orders, as its driver obeys them.
 
-    What expires is final, and one reading of a clock that was set forward would end every row. So where the
-    store says that the time is over, and by the driver's monotonic clock some is left, the end moves along.
+    Expiry is final, and one reading of a clock that was set forward would end every row. The store's clock
+    may say that the time is over while the driver's monotonic clock has some left. The driver then postpones
+    the end in the store.
 
     Raises:
         FencedError: another driver has the job.

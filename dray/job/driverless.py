@@ -1,4 +1,4 @@
-"""Jobs whose driver is gone: they look alive, and nothing moves until somebody resumes or cancels them."""
+"""Jobs whose driver is gone: they look alive, and nothing moves until a user resumes or cancels them."""
 
 from __future__ import annotations
 

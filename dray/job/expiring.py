@@ -27,7 +27,7 @@ def expire(store: Store, job: OpenJob) -> None:
         FencedError: another driver has the job.
         StoreFatalError: rows are left without an outcome.
     """
-    # First, so that whoever goes on after a crash knows what the rows came to.
+    # First, so that the driver that resumes the job after a crash knows that its rows expired.
     store.set_job_state(job.lease, JobState.EXPIRED)
     owner = driver_name()
     while unfinished := open_shards(store.shards(job.job_id)):

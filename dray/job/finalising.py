@@ -144,7 +144,7 @@ def _summary(result: JobResult, data: ReportData) -> dict[str, Any]:
 
 
 def _told(store: Store, job: OpenJob, state: JobState) -> ReportData | None:
-    """The report of the run that ended the job, where this one had no row to run and nothing to tell."""
+    """The report of the run that ended the job, where this one had no row to run and nothing to report."""
     found = store.get_job(job.job_id).summary.get("report")
     if found is None or job.skipped < store.counts(job.job_id).total:
         return None

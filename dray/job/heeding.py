@@ -1,4 +1,4 @@
-"""Hear, while something takes long, that nobody wants it any more."""
+"""Let the driver notice, during a long step, that its job is to stop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dray.store import StopSignals, Store
 T = TypeVar("T")
 
 HEAR_EVERY = 1.0
-"""Seconds between looks at what is to become of the job."""
+"""Seconds between looks at the job's orders."""
 
 STOP_SECONDS = 10.0
 """For work that was told to stop: what still hangs then is left behind, and ends with the process."""
@@ -57,7 +57,7 @@ class Heed:
             obey(self._job, orders)
             if orders.at_rest:
                 raise JobPausedError(self._store.get_job(self._job.job_id).reason or "put to rest")
-        except StoreError:  # whoever writes next says so
+        except StoreError:  # the driver's next write reports it
             self._close()
         self._looked = time.monotonic()
 
@@ -68,7 +68,7 @@ class Heed:
 
 
 def obey(job: OpenJob, orders: StopSignals) -> None:
-    """Raise what an order to stop comes to: CancelledError or ExpiredError."""
+    """Raise the error for an order to stop: CancelledError or ExpiredError."""
     if orders.cancelled:
         raise CancelledError(f"job {job.job_id} was cancelled; `dray resume {job.job_id}` goes on with it")
     if orders.expired:

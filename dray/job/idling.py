@@ -11,12 +11,12 @@ TASK_BYTES = 150e6
 """Private memory of a shard task's process: 142 MB were measured after its imports, with one shard."""
 
 _MEMORY_SHARE = 0.5  # of a stable node's memory for shard tasks: the driver and Ray's head are there, too
-_OTHER_CONNECTIONS = 10  # of the database: the driver's, its monitor's, and people's who look
+_OTHER_CONNECTIONS = 10  # of the database: the driver's, its monitor's, and those of people who look
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """Shard tasks that may run at a time; ``told`` says what binds, where that leaves replicas idle."""
+    """Shard tasks that may run at a time; ``told`` names the limit, where it leaves replicas idle."""
 
     tasks: int
     told: str | None = None

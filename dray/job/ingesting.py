@@ -17,8 +17,8 @@ from dray.triggers import Point, reach
 
 _MANY_SHARDS = 512  # each is a task that Prefect keeps: for few replicas shards get larger, not more
 _MOST_ROWS = 8192  # some minutes of work on one GPU
-# A replica that comes back finds work only while shards are left that nobody has: with 2 for each replica,
-# `python -m tests.benchmarks.interruptions --goodput` came to 0.75, with 16 to 0.94.
+# A replica that comes back finds work only while there are shards that no replica has. The benchmark
+# `python -m tests.benchmarks.interruptions --goodput` came to 0.75 with 2 per replica, to 0.94 with 16.
 _SHARDS_PER_REPLICA = 16
 _ROWS_WORTH_A_SHARD = 128  # splitting less than this costs more in tasks than it gives
 

@@ -32,4 +32,4 @@ def _renew(job: OpenJob, over: threading.Event) -> None:
         except FencedError:
             return  # another driver has the job: the next write of this one says so
         except StoreError:
-            continue  # it is away; whoever writes next says so
+            continue  # it is away; the driver's next write reports it

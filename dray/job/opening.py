@@ -107,7 +107,7 @@ def open_job(settings: JobSettings, *, started: float | None = None, resume: boo
 
 
 def owner_of_job(job: Job, name: str | None = None) -> Owner:
-    """As output folders name the job; one of an earlier version of dray is told by when it was created.
+    """As output folders name the job; one of an earlier version of dray is named by when it was created.
 
     ``name`` is that of a job that has another one in the store by now.
     """

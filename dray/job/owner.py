@@ -1,8 +1,8 @@
 """Who drives a job: one process, named so that its death can be noticed on the same machine.
 
 A name is ``HOST/PID/START/UNIQUE/BOOT/NAMESPACE``. The host is for people: containers with the host's network
-all have that of the machine. What a pid stands for is told by the kernel's boot and the pid namespace. A pid
-is used again, so the process's start time belongs to it.
+all have that of the machine. A pid has a meaning only within one boot of the kernel and one pid namespace.
+Pids are reused, so the name includes the process's start time.
 """
 
 from __future__ import annotations

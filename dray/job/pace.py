@@ -9,7 +9,7 @@ from dray.report import Pulse
 from dray.store import Job
 
 PACE_EVERY = 10.0
-"""Seconds between two words of the driver."""
+"""Seconds between two writes of the driver."""
 _STALE_SECONDS = 45.0  # a driver that missed four of them says nothing about now
 
 _KEY = "pace"  # in the job's info

@@ -38,7 +38,7 @@ def job_drafts(store: Store, job: OpenJob) -> Iterator[Drafts]:
     for uri, upload in begun["ids"].items():
         with writing(uri):
             abort(uri, upload, settings.objects)
-    if others:  # of drivers that were killed before the store knew, and of who had the folder before
+    if others:  # of drivers that were killed before the store knew, and of earlier owners of the folder
         folders.confirm(settings.output, job.owner, settings.objects)
         end_unfinished(others, settings.objects)
     stage = Stage(folder=job.work, tag=str(job.lease.epoch), note=_Uploads(store, job).note)
@@ -66,7 +66,7 @@ def publish(store: Store, job: OpenJob, drafts: Drafts, summary: Mapping[str, An
 
     Raises:
         FencedError: another driver has the job.
-        JobFailedError: another job was given the folder, or somebody removed a draft.
+        JobFailedError: another job was given the folder, or another process removed a draft.
     """
 
     def record(infos: Mapping[str, FileInfo]) -> None:

@@ -63,5 +63,5 @@ def refuse_other(job: OpenJob, recorded: Job, lost: str, ingested: Ingested) -> 
 
 def _remove(job: OpenJob, spool: str) -> None:
     for uri in (spool, f"{spool}.rejects"):
-        with suppress(OSError):  # it is not there, or may not be removed: nobody reads it
+        with suppress(OSError):  # it is not there, or may not be removed: no shard task reads it
             remove(uri, options=job.settings.objects)
