@@ -62,7 +62,7 @@ class GcpSource:
 
     def poll(self) -> list[Notice]:
         """The notice in force, if there is one; returns when the value changes or ``wait`` seconds passed."""
-        etag, self._etag = self._etag, _NEVER_SEEN  # after a fault the value is read anew
+        etag, self._etag = self._etag, _NEVER_SEEN  # after a fault the value is read again
         waits = 0 if etag == _NEVER_SEEN else self._wait
         query = f"?wait_for_change=true&last_etag={quote(etag, safe='')}&timeout_sec={self._wait}"
         answer = ask(

@@ -87,7 +87,7 @@ class PodSource:
         self._clock = clock
 
     def poll(self) -> list[Notice]:
-        """The notice, once somebody deleted the pod."""
+        """The notice, once the API server has marked the pod as deleted."""
         answer = self._api.get(self._path)
         spec = json_object(answer.body).get("spec")
         self.node = _text(spec, "nodeName") or self.node
@@ -109,7 +109,7 @@ class NodeSource:
         self._clock = clock
 
     def poll(self) -> list[Notice]:
-        """The notices in force. No deadlines: nobody states them."""
+        """The notices in force, without deadlines: Kubernetes states none."""
         node = self._node()
         if node is None:
             return []
@@ -140,7 +140,7 @@ def sources_in_pod(
     certificate, namespace = account / "ca.crt", account / "namespace"
     api = ApiServer(
         f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
-        token=lambda: (account / "token").read_text().strip(),  # read anew: it is replaced every hour
+        token=lambda: (account / "token").read_text().strip(),  # read each time: it is replaced every hour
         trust=_trust(certificate if certificate.is_file() else None),
     )
     space = namespace.read_text().strip() if namespace.is_file() else "default"

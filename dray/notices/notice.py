@@ -34,7 +34,7 @@ class Notice:
     """One notice. Times are seconds since 1970 by this node's clock.
 
     ``action`` is the source's own word (``terminate``, ``Preempt``, a taint's key). ``deadline`` is when the
-    node may end, None where nobody says. ``id`` names the event, and is the same at every look.
+    node may end, None where the source names no time. ``id`` names the event, and is the same at every look.
     """
 
     source: str

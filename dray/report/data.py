@@ -1,7 +1,7 @@
 """What a report says, as frozen data: made by a run, kept as JSON, rendered again at any time.
 
 Moments are epoch seconds, durations are seconds, sizes are bytes. Nothing here holds a prompt, an
-answer or a secret: whoever fills ``settings`` and ``environment`` leaves those out.
+answer or a secret: the driver fills ``settings`` and ``environment``, and leaves those out.
 """
 
 from __future__ import annotations

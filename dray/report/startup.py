@@ -17,7 +17,7 @@ MOST_SHOWN = 24
 _ROW = 28.0  # pixels a replica
 _BAR = 12.0  # pixels of the bar of its parts
 _FETCH = 4.0  # and of the fetch below it
-_LATE = 2.0  # a first token after so many times the start is told, not drawn: it would squeeze the rest
+_LATE = 2.0  # a first token after so many times the start is stated, not drawn: it would squeeze the rest
 _LOOK = {  # colour class, and meaning
     "cluster": ("rest", "cluster"),
     "process": ("cached", "process"),

@@ -1,7 +1,7 @@
 """Finding repeated ids among any number of rows, in bounded memory.
 
 Each id leaves a 16-byte digest and its row's index. Beyond a few million rows they go to temporary files,
-parted by the digest's first byte, and each part is searched on its own.
+split by the digest's first byte, and each file is searched on its own.
 """
 
 from __future__ import annotations

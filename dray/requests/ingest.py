@@ -65,10 +65,10 @@ def ingest(
     options: ObjectStoreOptions | None = None,
     pulse: Pulse | None = None,
 ) -> Ingested:
-    """Stream the input into one spool file at ``spool_uri``; ``progress`` hears of the rows read so far.
+    """Stream the input into one spool file at ``spool_uri``; ``progress`` gets the count of rows so far.
 
-    ``say`` hears what was found out about the input that no option says.
-    ``pulse`` tells another thread that rows come, and brings its word to stop (CancelledError).
+    ``say`` gets what was found out about the input that no option says.
+    ``pulse`` tells another thread that rows come, and passes on its request to stop (CancelledError).
 
     Raises InputError with the first problems in input order, and publishes nothing then. With
     ``skip_invalid``, rows that cannot be requests become error rows (``rejects``, kept beside the spool); a

@@ -101,7 +101,7 @@ def _oddity(path: Path) -> tuple[str, str] | None:
     try:
         kind = _ODD.get(stat.S_IFMT(path.stat().st_mode))
     except OSError:
-        return None  # that is told when it is opened
+        return None  # opening it reports that
     if kind is None:
         return None
     told = (

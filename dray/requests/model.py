@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from dray.codes import ErrorCode
 
 EXPIRED: Final = "expired"
-"""The error code of rows that nobody answered before the job's time was over."""
+"""The error code of rows that no replica answered before the job's time was over."""
 
 
 class Kind(StrEnum):
@@ -65,7 +65,7 @@ class Outcome(NamedTuple):
     the prefix cache.
     """
 
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
+    index: int  # type: ignore[assignment]  # hides tuple.index, which no reader of outcomes needs
     custom_id: str | None
     response: bytes | None = None
     error_code: ErrorCode | None = None

@@ -123,7 +123,7 @@ class _Sink:
         """Nothing is held back here."""
 
     def close(self) -> None:
-        """The file is closed by whoever opened it."""
+        """Leaves the file open: the caller that opened the draft closes it."""
 
 
 def _answer_row(row: tuple[Any, ...]) -> tuple[Any, ...]:

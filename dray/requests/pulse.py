@@ -25,7 +25,7 @@ class Pulse:
         """A row is there.
 
         Raises:
-            CancelledError: the one who waited wants no more.
+            CancelledError: the thread that waited for the rows wants no more.
         """
         if self._stopped.is_set():
             raise CancelledError("the input is not read on")

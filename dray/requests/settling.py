@@ -96,7 +96,7 @@ def _first_rows(source: JsonlBatch, options: ObjectStoreOptions | None) -> tuple
             lines = json_lines(uri, limit=LINE_LIMIT_BYTES, options=options)
             rows = [row for row in islice(_parsed(lines), _ROWS_SEEN) if isinstance(row, dict)]
         except InputError:
-            return [], uri  # whoever reads it says what is wrong, after what comes before
+            return [], uri  # ingest reports it, after what comes before
         if rows:
             return rows, uri
     return [], uri

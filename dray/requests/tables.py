@@ -175,8 +175,8 @@ def _csv_rows(
 def _csv_records(uri: str, reader: Reader, hint: str) -> Iterator[tuple[int, list[str]]]:
     """(line on which it begins, values) of each record.
 
-    An error ends the file: past a quote that is not closed, or closed too soon, nobody can tell where the
-    next record begins, and what looks like one may be the inside of a text.
+    An error ends the file. Past a quote that is not closed, or closed too soon, no parser can tell where the
+    next record begins. What looks like one may be the inside of a text.
     """
     while True:
         number = reader.line_num + 1
@@ -239,7 +239,7 @@ def _parquet_rows(uri: str, shape: RowShape, options: ObjectStoreOptions | None)
 def _parquet_values(column: pyarrow.Array[Any]) -> list[Any]:
     try:
         found: list[Any] = column.to_pylist()
-    except UnicodeDecodeError:  # Parquet's texts are bytes that nobody has looked at
+    except UnicodeDecodeError:  # Parquet's writers and readers do not check that texts are UTF-8
         found = [_parquet_value(value) for value in column]
     return found
 

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from dray.errors import ConfigError
 
-# Where a machine is told its own credentials, besides link-local addresses: AWS over IPv6, Azure, Alibaba.
+# Where a machine gets its own credentials, besides link-local addresses: AWS over IPv6, Azure, Alibaba.
 _METADATA = frozenset(("fd00:ec2::254", "168.63.129.16", "100.100.100.200"))
 
 
@@ -51,7 +51,7 @@ def refuse_metadata(address: str) -> None:
     try:
         found = {str(info[4][0]).split("%")[0] for info in socket.getaddrinfo(host, None)}
     except OSError:
-        return  # nobody knows it: whoever asks it says so
+        return  # the resolver does not know it: the request will report that
     for text in found:
         known = ipaddress.ip_address(text)
         known = getattr(known, "ipv4_mapped", None) or known

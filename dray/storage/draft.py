@@ -28,7 +28,7 @@ class Stage:
     """Where a writer's drafts lie, and what they are called.
 
     ``folder`` is the job's own one. ``tag`` names the writer: the driver's epoch, or ``x`` and digits for an
-    export. ``note`` is told the URI and id of every upload that lies in no folder, before its first byte.
+    export. ``note`` is given the URI and id of every upload that lies in no folder, before its first byte.
     """
 
     folder: str

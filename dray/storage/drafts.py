@@ -67,7 +67,7 @@ class Drafts:
         return dict(self._settled)
 
     def publish(self, record: Callable[[Mapping[str, FileInfo]], None] = lambda _infos: None) -> None:
-        """Settle, let ``record`` have its say, and give each file its name.
+        """Settle, call ``record``, and give each file its name.
 
         What ``record`` raises leaves things as they were.
 

@@ -1,7 +1,7 @@
 """Files by URI: local paths and object stores behind the same few functions.
 
-What is wrong with a file that somebody named leaves here as an InputError with a Problem; a place that
-cannot be written to as a ConfigError.
+A fault of a file that the user named leaves here as an InputError with a Problem. A place that cannot be
+written to leaves as a ConfigError.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ class AtomicFile:
 def write_atomic(
     uri: str, *, hashed: bool = True, options: ObjectStoreOptions | None = None
 ) -> Iterator[AtomicFile]:
-    """Write a file that nobody sees before it is complete and safe.
+    """Write a file that no reader sees before it is complete and safe.
 
     Local: a temporary name in the same folder, synced, renamed, the folder synced. Object store: a local
     temporary file, then one upload. When the block raises, nothing is published. JobFailedError says when
@@ -249,11 +249,11 @@ def _open_locked(path: Path) -> IO[bytes]:
     """A new file, whose lock says that its writer lives."""
     while True:
         file = path.open("xb", buffering=_WRITE_BUFFER_BYTES)
-        with suppress(OSError):  # a file system without such locks: then nobody clears up after a kill
+        with suppress(OSError):  # a file system without such locks: a killed writer's file stays
             fcntl.flock(file, fcntl.LOCK_EX)
         if path.exists():
             return file
-        file.close()  # somebody who clears up was there between the two calls
+        file.close()  # another process cleared it away between the two calls
 
 
 def clear(folder: Path, name: str) -> None:
@@ -262,7 +262,7 @@ def clear(folder: Path, name: str) -> None:
 
 
 def clear_abandoned(folder: Path, pattern: str) -> None:
-    """Remove files that nobody holds the lock of."""
+    """Remove files whose lock no process holds."""
     for path in folder.glob(pattern):
         with suppress(OSError), path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

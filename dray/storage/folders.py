@@ -69,7 +69,7 @@ def work_of(directory: str, owner: Owner) -> str:
 
 
 def owner_of(directory: str, options: ObjectStoreOptions | None = None) -> Owner | None:
-    """Who has marked the folder as its own; None where nobody has.
+    """The owner that has marked the folder as its own; None where there is no marker.
 
     Raises:
         ConfigError: the marker cannot be read.
@@ -93,7 +93,7 @@ def refuse_foreign(
     legacy: bool = False,
     options: ObjectStoreOptions | None = None,
 ) -> None:
-    """Refuse a folder with the files of somebody else. ``owner`` None is a job that has no marker yet.
+    """Refuse a folder whose files are not the owner's. ``owner`` None is a job that has no marker yet.
 
     ``names`` are the files that are to be written. ``legacy`` says that this was the job's folder from its
     start, so that its files are the job's also without a marker: an earlier version of dray wrote none.

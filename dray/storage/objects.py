@@ -134,7 +134,7 @@ def read_range(
 
 
 def signed_url(uri: str, options: ObjectStoreOptions | None = None, *, seconds: float = 3600) -> str:
-    """An address at which anybody may read the object for that long: a secret, to be kept out of logs.
+    """An address at which any client may read the object for that long: a secret, to be kept out of logs.
 
     Raises:
         OSError: there are no credentials to sign with.
@@ -379,7 +379,7 @@ def s3_client(options: ObjectStoreOptions | None) -> S3Client:
 
 
 def forget_credentials() -> None:
-    """Stores that are opened from now on ask for credentials anew: those they had were refused."""
+    """Stores that are opened from now on ask for credentials again: the earlier ones were refused."""
     _store.cache_clear()
     s3_client.cache_clear()
 

@@ -49,7 +49,7 @@ def part_bytes(number: int) -> int:
 
 
 class UploadDraft:
-    """An upload in parts. ``stage`` is told its id before its first byte."""
+    """An upload in parts. ``stage`` is given its id before its first byte."""
 
     def __init__(self, uri: str, stage: Stage | None, options: ObjectStoreOptions | None) -> None:
         self.uri = uri
@@ -205,7 +205,7 @@ def unfinished(prefix: str, options: ObjectStoreOptions | None = None) -> list[t
     """URIs and ids of the uploads under way whose URI begins so: killed writers leave theirs.
 
     Nothing on other stores than S3, nor where S3 does not tell: such an upload only costs room.
-    Make sure after this that you are still the one to write there, and only then end what was found.
+    After this the caller checks that it is still the writer there, and only then ends what was found.
     """
     if not prefix.startswith("s3://"):
         return []

@@ -16,7 +16,7 @@ from dray.store.records import Charge
 from dray.store.schema import attempts, charges, jobs, shards
 
 KNOWS_MORE = "OOM"
-"""A cause that replaces others: that memory was short is known only to whom the engine told so."""
+"""A cause that replaces others: only the process that gets the engine's report knows of short memory."""
 
 
 def charge(tx: Tx, job_key: int, found: Iterable[Charge]) -> None:
@@ -26,7 +26,7 @@ def charge(tx: Tx, job_key: int, found: Iterable[Charge]) -> None:
     """
     found = list(found)
     if found:
-        alone(tx, job_key)  # else two who find the event uncharged would both charge it
+        alone(tx, job_key)  # else two processes that find the event uncharged would both charge it
     for one in found:
         known = cause_of(tx, job_key, one.event)
         if known is not None and known != one.cause:

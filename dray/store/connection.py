@@ -34,8 +34,8 @@ A reader that gives up by itself leaves its server process behind, which waits o
 STATEMENT_SECONDS = 30.0
 """How long PostgreSQL works on one statement of a write, or waits for the next one, with locks held.
 
-A writer that is frozen or cut off in the middle of a commit would keep its shard from everybody else,
-whatever its lease says.
+A writer that is frozen or cut off in the middle of a commit would keep every other process from its
+shard, whatever its lease says.
 """
 SILENCE_SECONDS = 40.0
 """How long PostgreSQL may say nothing before its connection counts as lost: longer than it waits itself."""
@@ -45,7 +45,7 @@ LONG_SILENCE_SECONDS = 3600.0
 _READ = {"dray_begin": "BEGIN", "dray_hurried": False}
 _WRITE = {"dray_begin": "BEGIN IMMEDIATE", "dray_hurried": True}
 _LONG = {"dray_long": True, "dray_hurried": False}
-# What a network that swallows packets looks like to the kernel: it sees to it that the wait ends in an error.
+# For a network that swallows packets: with these settings the kernel ends the wait with an error.
 _NETWORK = {
     "connect_timeout": 10,
     "keepalives_idle": 10,
@@ -221,7 +221,7 @@ class _SilentError(Exception):
 
 
 def _until_silent(steps: Generator[Any, Any, T], seconds: float) -> Generator[Any, Any, T]:
-    """psycopg's steps of an exchange with the server. They are told every 0.1 s that there is nothing."""
+    """psycopg's steps of an exchange with the server. It resumes them every 0.1 s, also without data."""
     deadline = time.monotonic() + seconds
     try:
         wanted = next(steps)

@@ -1,7 +1,8 @@
 """Deleting a job: first out of sight, in one transaction; then its rows, in small ones.
 
-A job that is being deleted has another name, ``deleted:KEY:JOB``: nobody can resume it, a new job may have
-its old name, and a deletion that was interrupted is found again and goes on. Functions on one transaction.
+A job that is being deleted has another name, ``deleted:KEY:JOB``. So no driver can resume it, and a new job
+may have its old name. The next deletion finds one that was interrupted, and goes on with it. Functions
+on one open transaction.
 
 Two processes may delete one job at once, and SQLite gives a key again once its row is gone. So each
 transaction first makes sure that the key still is that of the buried job, and holds its row until the commit.
@@ -39,14 +40,14 @@ def bury(tx: Tx, seen: Job, burial: str, *, seize: bool) -> Job | None:
         .where(same(seen), jobs.c.epoch == seen.epoch, true() if seize else free)
         .values(
             job_id=f"{PREFIX}{seen.key}:{seen.job_id}",
-            epoch=jobs.c.epoch + 1,  # whoever drove it is fenced
+            epoch=jobs.c.epoch + 1,  # fences the driver that held it
             driver_owner=None,
             driver_until=None,
             info={**seen.info, SPOOLS: list(spools), BURIAL: burial},
         )
     )
     if buried.rowcount == 1:
-        tx.execute(delete(shards).where(shards.c.job_key == seen.key))  # so are those who hold one
+        tx.execute(delete(shards).where(shards.c.job_key == seen.key))  # fences the shard tasks that hold one
     found = of_key(tx, seen.key)
     return found if found is not None and found.info.get(BURIAL) == burial else None
 

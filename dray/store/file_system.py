@@ -31,7 +31,7 @@ _NETWORK_FUSE = re.compile(
     r"|lizardfs|seaweed|weed|quobyte|alluxio|hdfs|fuse_dfs|davfs|curlftpfs|cvmfs|beegfs|objectivefs|smbnetfs",
     re.IGNORECASE,
 )
-# Where a write-ahead log may be used: on others that nobody has listed the rollback journal does.
+# Where a write-ahead log may be used. A store on an unlisted file system has the rollback journal.
 _LOCAL = frozenset(
     (
         *("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "jfs", "reiserfs"),

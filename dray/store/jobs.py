@@ -85,7 +85,7 @@ def buried(tx: Tx) -> list[Job]:
 
 
 def ended(tx: Tx, seconds: float) -> list[Job]:
-    """Jobs that ended at least so long ago and that nobody drives, oldest first."""
+    """Jobs that ended at least so many seconds ago and have no live driver, oldest first."""
     found = select(jobs).where(
         jobs.c.job_id.not_like(f"{PREFIX}%"),
         jobs.c.state.in_(_CLOSED),
@@ -158,10 +158,10 @@ def _insert(tx: Tx, job_id: str, fingerprint: Fingerprint, settings: Mapping[str
 def claim(tx: Tx, seen: Job, owner: str, *, ttl: float, seize: bool, resume: bool = False) -> JobLease | None:
     """Takes the job for ``owner``, or None when it changed since it was ``seen``.
 
-    Everything leased under the older epoch is released with its epoch raised, which fences
-    whoever still works on it. ``seize`` takes the job even from a live lease, ``resume`` also
-    one that was cancelled for good. With ``resume``, one that was at rest has all of its budgets
-    again: its user could act. One that runs, or whose driver died, has not.
+    Shards leased under the older epoch are released with their epoch raised, which fences the shard
+    tasks that hold them. ``seize`` takes the job even from a live lease. ``resume`` takes also a job that
+    was cancelled for good. With ``resume``, a job that was at rest gets its full budgets again: its user
+    could act. A job that runs, or whose driver died, does not.
     """
     # Spelled with OR, because NOT of a comparison with NULL is NULL.
     free = or_(jobs.c.driver_owner.is_(None), jobs.c.driver_owner == owner, jobs.c.driver_until <= tx.now)
@@ -381,7 +381,7 @@ def check_driver(tx: Tx, lease: JobLease, *, alone: bool = False) -> None:
 
 
 def alone(tx: Tx, job_key: int) -> None:
-    """Keeps others from what they do alone until the commit. Whoever locks shards too does this first."""
+    """Makes other callers wait until the commit. A transaction that locks shards too calls this first."""
     own = select(jobs.c.job_key).where(jobs.c.job_key == job_key)
     tx.execute(own.with_for_update(key_share=True))
 

@@ -39,7 +39,7 @@ def ensure_schema(database: Database, *, create: bool) -> None:
 def _change(tx: Tx, name: str) -> None:
     if tx.dialect == "postgresql":
         tx.connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
-    found = _revision(tx)  # again, now that nobody else can change it
+    found = _revision(tx)  # again, now that no other process can change it
     if found is None:
         metadata.create_all(tx.connection, checkfirst=False)
         _stamp(tx.connection)

@@ -51,7 +51,7 @@ def page(tx: Tx, job_key: int, after: int, limit: int) -> list[StoredOutcome]:
         cursor.execute(_PAGES[tx.dialect], (job_key, after, limit))
         found: list[StoredOutcome] = []
         size = 0
-        # SQLite reads as it is asked for rows, and nobody commits meanwhile.
+        # SQLite reads rows as they are fetched, and no writer commits meanwhile.
         while size < _PAGE_BYTES and (rows := cursor.fetchmany(_FETCHED_ROWS)):
             found += map(StoredOutcome._make, rows)
             size += sum(len(row[2]) for row in rows if row[2] is not None)

@@ -26,7 +26,7 @@ class JobState(StrEnum):
 
     @property
     def at_rest(self) -> bool:
-        """Whether no driver is expected to work on the job until somebody resumes it."""
+        """Whether no driver is expected to work on the job until a user resumes it."""
         return self in _AT_REST
 
 
@@ -147,7 +147,7 @@ class Shard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopSignals:
-    """What is to become of a job: somebody asked to cancel it, its time is over, or its driver gave it up."""
+    """Whether a job is to stop: a user or its driver said so, its time is over, or its driver gave it up."""
 
     cancelled: bool
     expired: bool
@@ -155,7 +155,7 @@ class StopSignals:
 
     @property
     def stop(self) -> bool:
-        """Whether nobody is to work on it any more."""
+        """Whether its driver and its shard tasks are to stop work on it."""
         return self.cancelled or self.expired or self.at_rest
 
 
@@ -168,7 +168,7 @@ class JobLease:
     epoch: int
     owner: str
     ttl: float
-    """Seconds from the last renewal; every renewal starts them anew."""
+    """Seconds from the last renewal; every renewal starts them again."""
     until: float
     """Database time. Holders measure by their own monotonic clock from the renewal instead."""
 
@@ -296,7 +296,7 @@ class StoredOutcome(NamedTuple):
     ``committed_at`` is seconds since 1970 by the database's clock.
     """
 
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
+    index: int  # type: ignore[assignment]  # hides tuple.index, which no reader of outcomes needs
     custom_id: str | None
     response: bytes | None
     error_code: str | None

@@ -90,7 +90,7 @@ def _reserve(tx: Tx, job_key: int, number: int, name: str, ready: Sequence[Repli
 
 
 def _waiting(tx: Tx, job_key: int) -> int:
-    """Shards that nobody has: those whose lease lapsed are not pending, and to be had all the same."""
+    """Shards without a live lease: those that are pending, and those whose lease lapsed."""
     lapsed = and_(shards.c.state == ShardState.LEASED.value, shards.c.lease_until <= tx.now)
     nobodys = or_(shards.c.state == ShardState.PENDING.value, lapsed)
     counted = select(func.count()).select_from(shards).where(shards.c.job_key == job_key, nobodys)

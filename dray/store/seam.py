@@ -1,8 +1,8 @@
 """The one place where errors of SQLAlchemy and its drivers become dray's.
 
 Which code means what follows the rows STORE_TRANSIENT and STORE_FATAL of the table of causes:
-lost connections, server restarts, serialisation, deadlocks and locks are worth another try; a
-full disk, a missing table or right, and a read-only database need somebody to act.
+lost connections, server restarts, serialisation, deadlocks and locks are worth another try. An
+operator has to act on a full disk, a missing table or right, and a read-only database.
 
 Messages carry the driver's code and the store's name, without user and host: they go to Prefect and
 into events. They never carry SQL parameters, which hold answers, nor the driver's own detail lines,

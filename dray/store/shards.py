@@ -243,7 +243,7 @@ def release(
 
 
 def take_back(tx: Tx, lease: JobLease, number: int, *, cause: str, detail: str) -> None:
-    """Releases a shard in the driver's name, whoever holds it. Nothing happens when nobody does."""
+    """Releases a shard in the driver's name, whichever task holds it. A shard that no task holds stays so."""
     check_driver(tx, lease)
     held = select(shards.c.epoch, shards.c.owner).where(
         shards.c.job_key == lease.key,
@@ -340,7 +340,7 @@ def _numbered(tx: Tx, lease: ShardLease, parts: Sequence[ShardSpec]) -> list[Sha
 
 
 def fenced(lease: ShardLease) -> FencedError:
-    """The error of a holder whose shard went to somebody else."""
+    """The error of a shard task that has lost the lease of its shard."""
     return FencedError(
         f"job {lease.job_id!r}, shard {lease.number}: the lease of epoch {lease.epoch} is lost; drop the work"
     )

@@ -33,7 +33,7 @@ class SqliteUse:
     def of(cls, path: Path, *, create: bool) -> SqliteUse:
         """For a file: one on a network's file system is read at most, and never written or recovered.
 
-        ``create``: by who makes the store, and decides on its journal.
+        ``create`` is true for the process that makes the store and decides on its journal.
 
         Raises:
             ConfigError: it is to be made there.
@@ -77,7 +77,7 @@ def _preparation(use: SqliteUse) -> Callable[[sqlite3.Connection, Any], None]:
             return
         run("PRAGMA page_size = 8192")  # matters to new files only; 7 answers of 1 KB a page, not 3
         run("PRAGMA synchronous = FULL")
-        # The file says whether it has a write-ahead log: who did not make it leaves it at that.
+        # The file says whether it has a write-ahead log: a process that did not make it keeps to that.
         if use.wal:
             run("PRAGMA journal_mode = WAL")
         elif run("PRAGMA journal_mode").fetchone()[0] != "wal":

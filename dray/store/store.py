@@ -108,7 +108,7 @@ class Store:
     """Jobs, shards and results in one database. Safe to share between threads.
 
     Every method may raise StoreTransientError (after ``patience`` seconds of trying) and
-    StoreFatalError. Methods given a lease raise FencedError once it belongs to somebody else.
+    StoreFatalError. Methods given a lease raise FencedError once another holder has it.
     """
 
     def __init__(self, database: Database) -> None:
@@ -231,9 +231,9 @@ class Store:
     def request_cancel(self, job_id: str, *, for_good: bool = True, by: JobLease | None = None) -> None:
         """Asks the job's driver and shard holders to stop. A job that has its rows is left alone.
 
-        ``for_good``: it goes on only when that is asked for (``resume`` of :meth:`claim_job`). Otherwise the
-        next one who claims it goes on, as after a signal to one run of it. ``by`` is the lease of the run
-        that is meant: FencedError once another driver has taken the job.
+        ``for_good``: the job goes on only when a driver claims it with ``resume`` (:meth:`claim_job`).
+        Otherwise the next driver that claims it goes on, as after a signal to one run of it. ``by`` is the
+        lease of the run that is meant: FencedError once another driver has taken the job.
         """
         if self._write(lambda tx: jobs.request_cancel(tx, job_id, for_good=for_good, by=by)):
             return
@@ -255,7 +255,7 @@ class Store:
         return self._write(partial(jobs.cancel_undriven, seen=seen, seize=seize))
 
     def cancel_requested(self, job_id: str) -> bool:
-        """Whether somebody asked to cancel the job since it was last claimed."""
+        """Whether a user or a driver asked to cancel the job since a driver last claimed it."""
         return self.get_job(job_id).cancel_requested
 
     def orders(self, job_id: str) -> StopSignals:
@@ -282,7 +282,7 @@ class Store:
         return self._read(jobs.buried)
 
     def bury_job(self, job_id: str, *, is_gone: Callable[[str], bool] | None = None) -> Job:
-        """Begins to delete a job: nobody finds it under its name any more, and all who work on it are fenced.
+        """Begins to delete a job. No process finds its name any more; its driver and shard tasks are fenced.
 
         :meth:`remove_job` then does the rest. ``is_gone`` says of a driver whose lease is live whether its
         process is surely dead.
@@ -409,7 +409,7 @@ class Store:
         )
 
     def take_back(self, lease: JobLease, number: int, *, cause: str, detail: str = "") -> None:
-        """Gives a shard back in the driver's name, whoever holds it, and fences that holder."""
+        """Gives a shard back in the driver's name, and fences the shard task that holds it."""
         self._write(lambda tx: shards.take_back(tx, lease, number, cause=cause, detail=detail))
 
     def split_shard(
@@ -424,7 +424,7 @@ class Store:
     ) -> list[Shard]:
         """Replaces the shard by ``parts``, pending; returns them. Finished rows stay.
 
-        They are counted before the write, in short reads: nobody but the lease's holder adds to them.
+        They are counted before the write, in short reads: only the lease's holder adds to them.
         ``suspect`` says that a row of it ends engines; the parts that are marked so are suspects then.
         """
         parts = [

@@ -3,7 +3,7 @@
 SQLite's own waiting polls at growing intervals, up to 100 ms, so a busy neighbour that comes
 back after 2 ms wins nearly always: of eight processes committing without a pause, one got 4
 commits in 8 s while another got 148. Waiting here first, at short and equal intervals, gives
-everybody a similar share. It decides fairness only: SQLite's locks still decide correctness, so
+every process a similar share. It decides fairness only: SQLite's locks still decide correctness, so
 a turn that cannot be had in time is skipped. Its holder may stand still (a stopped process, a hung
 disk): the transactions after that do not wait for it again.
 """
@@ -48,7 +48,7 @@ class Turn:
                     os.close(file)
 
     def remove(self) -> None:
-        """Removes the lock's file. Whoever holds it at the time only loses fairness."""
+        """Removes the lock's file. The process that holds the lock then only loses fairness."""
         with suppress(OSError):
             self._path.unlink()
 

@@ -1,4 +1,4 @@
-"""Cancel: a job that somebody cancelled is told from one whose run was stopped."""
+"""Cancel: distinguishes a job that a user cancelled from one whose run was stopped."""
 
 from __future__ import annotations
 
