@@ -49,7 +49,7 @@ _LONGEST_PAUSE = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """A replica that died. The pool does not know whether it had more than one shard."""
+    """A replica that died."""
 
     name: str
     node: str | None
