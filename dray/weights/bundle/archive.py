@@ -149,7 +149,7 @@ def pack(file: AtomicFile, root: Path, names: list[str]) -> None:
 
 
 def _add(tar: tarfile.TarFile, root: Path, name: str) -> None:
-    """Append one file, without owner, and without its time unless that decides whether it is built anew."""
+    """Append one file, without its owner; its time is kept only where ninja compares times."""
     try:
         source = (root / name).open("rb")
     except FileNotFoundError:

@@ -17,7 +17,7 @@ from typing import Any
 
 from dray.weights.bundle.environment import bundle_folder
 
-_FORMAT = 1  # goes into the key: a change of the format starts anew
+_FORMAT = 1  # goes into the key: after a change of the format no older bundle is found
 
 
 def bundle_key(
@@ -36,7 +36,7 @@ def bundle_key(
         "hardware": hardware,
         "configuration": dict(configuration),
     }
-    # Paths and enums as text. What has no stable text gives a key that nobody finds: a cold start.
+    # Paths and enums as text. A value without stable text gives a key that no replica finds: a cold start.
     text = json.dumps(parts, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -75,7 +75,7 @@ def _installed(distribution: str) -> str:
 
 
 def _gpu() -> str:
-    """Name and compute capability of the first visible GPU; "unknown" where nobody says them.
+    """Name and compute capability of the first visible GPU; "unknown" if no tool reports them.
 
     CUDA is left alone in this process: once it is initialised, vLLM cannot fork its workers.
     """

@@ -1,4 +1,4 @@
-"""A process that fetches chunks for ``transfer.py``: started by it, told on stdin, heard on stdout.
+"""A process that fetches chunks for ``transfer.py``, which starts it, writes its stdin and reads its stdout.
 
 It stands alone (the standard library and blake3), so that it starts in a blink. Each line of stdin is an
 order (JSON); each gets one line on stdout. A chunk is received into private memory, judged, and only then
@@ -91,7 +91,7 @@ class Fetcher(threading.Thread):
             said = response.headers.get("Dray-Digest") if order["peer"] else None
             return _read(response, view, order["floor"]), said
         except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError) as error:
-            # A kept connection may have been closed meanwhile: that is no fault of anybody.
+            # The server may have closed a kept connection meanwhile: that is no fault.
             raise RefusedError("network" if fresh else "stale", type(error).__name__) from None
         except TimeoutError:
             raise RefusedError("stalled", f"nothing came for {STALL_SECONDS:.0f} s") from None
@@ -234,7 +234,7 @@ def _say(answer: dict[str, Any]) -> None:
     with _mouth:
         try:
             os.write(1, line)
-        except BrokenPipeError:  # nobody listens any more
+        except BrokenPipeError:  # the transfer reads no more answers
             os._exit(0)
 
 
@@ -250,7 +250,7 @@ def main() -> None:
             threads.append(Fetcher(orders, files, size))
             threads[-1].start()
         orders.put(order)
-    os._exit(0)  # at once, whatever is under way: nobody listens any more
+    os._exit(0)  # at once, whatever is under way: the transfer reads no more answers
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ class Origin:
         self._manifest = manifest
         self._options = options
         self._known: dict[str, tuple[Address, float]] = {}
-        self._renewed = float("-inf")  # when credentials were last asked for anew
+        self._renewed = float("-inf")  # when fresh credentials were last asked for
 
     def address(self, file: ModelFile, *, fresh: bool = False) -> Address:
         """Where to read a file.
@@ -63,7 +63,7 @@ class Origin:
         return Address(url=url, headers=headers)
 
     def principal(self) -> str:
-        """Whose key signed last, as stores show it (its id alone); empty where nothing is signed."""
+        """The id of the key that signed last, as stores show it; empty if nothing is signed."""
         latest = max(self._known.values(), key=lambda known: known[1], default=None)
         url = "" if latest is None else unquote(latest[0].url)
         found = re.search(r"(?:X-Amz-Credential|X-Goog-Credential)=([^&/%]+)", url)

@@ -28,7 +28,7 @@ _OTHERWISE = "{place}: could not be read in {tries} tries: {detail}"
 
 
 def reason_of(failure: Failure, plan: ChunkPlan, folder: Path, principal: str) -> str:
-    """The failure with file and range, and what to do; ``principal`` is whose key asked, if anybody's."""
+    """The failure with file and range, and what to do; ``principal``: id of the key that signed, if any."""
     place = plan.place(failure.chunk)
     return _SAYS.get(failure.kind, _OTHERWISE).format(
         place=place,

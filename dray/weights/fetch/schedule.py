@@ -1,4 +1,4 @@
-"""Which chunk is asked of whom, and when: decisions alone, no clock and no network.
+"""Which chunk is requested from which source, and when: decisions alone, no clock and no network.
 
 In the order of consumption; as many at once as pays; again after a fault, with full jitter; twice where an
 answer is far later than its fellows (hedged, https://research.google/pubs/the-tail-at-scale/); from another
@@ -17,7 +17,7 @@ ORIGIN = ""
 """The source that always has everything; others are names of peers."""
 
 FATAL = {"replaced", "missing", "room", "disk", "untrusted"}
-_HERE = {"room", "disk"}  # of this node, whoever sent the bytes
+_HERE = {"room", "disk"}  # of this node, whichever source sent the bytes
 _DENIALS = 2  # the second try carries fresh credentials
 
 
@@ -38,7 +38,7 @@ class Limits:
     peer_window: int = 8
     peer_strikes: int = 3
     peer_rest: float = 30.0
-    patience: float = 3.0  # for a chunk that another node is to bring
+    patience: float = 3.0  # for a chunk that another node is to fetch
     lookahead: int = 512
 
 
@@ -82,7 +82,7 @@ class _Peer:
 
 
 class Schedule:
-    """Asks for the chunks in ``order``; ``home`` says which are this node's own to bring from the origin."""
+    """Asks for the chunks in ``order``; ``home`` says which this node is to fetch from the origin."""
 
     def __init__(
         self,
@@ -119,7 +119,10 @@ class Schedule:
         return self._window.size
 
     def learn(self, peers: Mapping[str, bytes]) -> None:
-        """What each live peer has, a byte a chunk. Peers not named are away; what they did is remembered."""
+        """Which chunks each live peer has, one byte per chunk.
+
+        Peers not named are away; what they did is remembered.
+        """
         for name in self._peers.keys() | peers.keys():
             self._peers.setdefault(name, _Peer()).has = peers.get(name, b"")
 
@@ -165,7 +168,7 @@ class Schedule:
             self.failure = Failure(kind=kind, chunk=ask.chunk, source=ask.source, detail=detail, tries=tries)
 
     def lost(self, now: float) -> None:
-        """Whoever was asked is gone: everything unanswered is to be asked again."""
+        """The fetch processes are gone: every request without an answer is to be made again."""
         for ask, _ in list(self._asks.values()):
             self.failed(ask, "fetcher", "a fetch process ended", now)
 
@@ -199,7 +202,7 @@ class Schedule:
         return None
 
     def _may_bring(self, number: int, chunk: _Chunk, now: float) -> bool:
-        """Whether this node reads it from the origin: its own, or one that its node takes long to bring."""
+        """Whether this node reads it from the origin: its own, or one that its home node fetches late."""
         if chunk.seen is None:
             chunk.seen = now
         return self._home(number) or now - chunk.seen > self.limits.patience
@@ -274,7 +277,7 @@ class Window:
             self._began, self._bytes, self._answers = now, 0, 0
 
     def busy(self, now: float) -> None:
-        """The store asked for less; once a second at most, since the answers of one moment say one thing."""
+        """The store asked for less; counts once per second at most: answers of one moment mean the same."""
         if now - self._halved >= 1.0:
             self.size, self._halved = max(2, self.size // 2), now
             self._growing, self._rounds, self._before = False, 0, 0.0

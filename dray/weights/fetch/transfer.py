@@ -39,10 +39,13 @@ class Peers(Protocol):
     """Other nodes that hold, or are fetching, the same model."""
 
     def home(self, chunk: int) -> bool:
-        """Whether this node is to bring the chunk from the origin."""
+        """Whether this node is to fetch the chunk from the origin."""
 
     def look(self) -> Mapping[str, bytes]:
-        """What each live peer has, a byte a chunk; called from the transfer's loop, must not block long."""
+        """Which chunks each live peer has, one byte per chunk.
+
+        The transfer's loop calls it, so it must not block long.
+        """
 
     def address(self, peer: str, file: str) -> Address:
         """Where a peer serves a file."""
@@ -196,7 +199,7 @@ def _kind(error: Exception) -> str:
 
 
 class _Crew:
-    """The fetch processes. They hold the model's lock too: nobody else fills it while one of them lives."""
+    """The fetch processes. They hold the model's lock too: no other process fills it while one lives."""
 
     def __init__(self, files: list[Path], chunk_bytes: int, processes: int, inherit: tuple[int, ...]) -> None:
         self._command = [sys.executable, "-P", fetcher.__file__, str(chunk_bytes), *map(str, files)]

@@ -28,7 +28,8 @@ def to_device(
 
     Each is memory of its own, which the caller may keep and change. A tensor comes as it was given where the
     device is not a CUDA device, or where its free memory would not hold the largest tensor so far and the
-    headroom. That is then a view of the mapping: who may write into it depends on how it was mapped.
+    headroom. That is then a view of the mapping: whether the caller may write to it depends on how it was
+    mapped.
 
     When the iterator ends or is closed, nothing reads the host's tensors any more. About 128 MiB, or two
     tensors, are on their way at a time; what the caller has let go is used again.
@@ -57,13 +58,13 @@ def _moved(tensor: torch.Tensor, staging: Staging, room: Room) -> torch.Tensor:
         return tensor
     try:
         return staging.copy(tensor)
-    except torch.OutOfMemoryError:  # somebody else was faster, or it is free in pieces only
+    except torch.OutOfMemoryError:  # another process was faster, or it is free in pieces only
         room.ask_again()
         return tensor
 
 
 def _free_bytes(device: torch.device) -> int:
-    """Free on the device, or held by the allocator for nobody."""
+    """Bytes free on the device, or held by PyTorch's allocator and in no tensor."""
     import torch
 
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)

@@ -43,7 +43,7 @@ def ranks_heard() -> Iterator[None]:
 
 @contextmanager
 def told() -> Iterator[None]:
-    """Around a load: what it raises is told to whoever hears the ranks, if anybody does."""
+    """Around a load: reports what it raises to the process that waits in :func:`ranks_heard`, if one does."""
     try:
         yield
     except WeightsError as error:

@@ -30,8 +30,8 @@ def registered(mapping: mmap.mmap | memoryview, device: torch.device | str = "cu
 
     Where it does not, tensors of it are staged. A read-only mapping can be pinned only where the device
     supports that, and not even a B300 does (https://github.com/vllm-project/vllm-omni/pull/6240). A writable
-    one can be everywhere: map the file a second time, for the device alone, and let nobody write. 512 GiB and
-    more are refused.
+    one can be everywhere: map the file a second time, for the device alone, and never write to it. 512 GiB
+    and more are refused.
 
     The mapping cannot be closed in this block. Tensors of it are pinned where their whole storage lies in it.
 

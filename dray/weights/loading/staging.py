@@ -31,8 +31,8 @@ def indexed(device: torch.device | str) -> torch.device:
 class Staging:
     """Copies tensors of the host into fresh tensors of a CUDA device, on a stream of its own.
 
-    Tensors that are pinned go straight; others by way of pinned slots, which are made when the first such
-    tensor comes and which nobody else ever sees. Use it as a context manager, from one thread; at its end all
+    Pinned tensors go straight; others by way of pinned slots. The slots are made when the first such tensor
+    comes, and no other code ever sees them. Use it as a context manager, from one thread; at its end all
     copies are done. PyTorch keeps the slots' memory for the process's next pinned buffers.
 
     Args:
@@ -107,7 +107,7 @@ class Staging:
 def _event() -> torch.cuda.Event:
     import torch
 
-    # Blocking: who waits for it sleeps, and leaves the core to the threads that fill slots.
+    # Blocking: a thread that waits for it sleeps, and leaves the core to the threads that fill slots.
     return torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
 
 

@@ -58,8 +58,8 @@ class _File:
 class StreamedWeights:
     """The weights of one model: those of a folder that is complete, or of one that is being filled.
 
-    ``tensors`` yields views of private mappings: nothing is copied, and they stay what they are as long as
-    anybody holds them, whatever is done to one of them.
+    ``tensors`` yields views of private mappings, and copies nothing. The views stay what they are as long as
+    the caller holds them, whatever it does to one of them.
     """
 
     name: str
@@ -145,7 +145,7 @@ def _opened(place: Path, *, published: bool = False) -> tuple[Path, Description,
 
 
 def _refuse_to_be_left() -> None:
-    """A rank whose starter was killed waits no longer: it would keep its device's memory, for nobody.
+    """A rank whose parent process was killed waits no longer: no engine would use the device memory it keeps.
 
     vLLM's workers look for that only once they are loaded.
     """

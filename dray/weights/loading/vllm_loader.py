@@ -47,7 +47,7 @@ def _loader_class() -> type:
         """Loads what :class:`StreamedWeights` yields."""
 
         def download_model(self, model_config: Any) -> None:
-            """Nothing: whoever gave the folder fetches into it."""
+            """Does nothing: ``LocalModel`` fetches into the folder."""
 
         def load_weights(self, model: torch.nn.Module, model_config: Any) -> None:
             """Load all tensors, then make sure that each parameter got its own."""

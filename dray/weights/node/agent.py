@@ -1,7 +1,7 @@
 """The node's agent: fetches models for all replicas of its node, and serves them to the other nodes.
 
-It holds no bytes itself: they lie in the node's cache, and whoever has a model open goes on with the fetch
-when the agent dies. The class knows nothing of Ray.
+It holds no bytes itself: they lie in the node's cache. When the agent dies, a process that has the model open
+goes on with the fetch. The class knows nothing of Ray.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Agent:
         self._peers = {name: peer for name, peer in peers.items() if name != self._name}
 
     def hold(self, manifest: Manifest, options: ObjectStoreOptions | None, holder: str) -> ModelProgress:
-        """Have the model here, until ``holder`` drops it; returns at once. Again says how far it is.
+        """Have the model here, until ``holder`` drops it; returns at once. A later call reports progress.
 
         A node without room for it says so in ``failure``.
         """
@@ -56,7 +56,7 @@ class Agent:
         return self._models[key].describe(self._name)
 
     def drop(self, holder: str, *, remove: bool = False) -> None:
-        """``holder`` needs its models no longer; ``remove``: nobody else is likely to either."""
+        """``holder`` needs its models no longer; ``remove``: no other holder is likely to either."""
         with self._guard:
             for key in list(self._holders):
                 self._holders[key].discard(holder)
@@ -67,7 +67,7 @@ class Agent:
                         evict(place, {key})
 
     def idle(self) -> bool:
-        """Whether nobody holds a model."""
+        """Whether no model has a holder."""
         return not self._holders
 
     def close(self, *, remove: bool) -> None:
@@ -83,7 +83,7 @@ class Agent:
                     evict(place)
 
     def _failed(self, key: str) -> bool:
-        """Whether a fetch failed, so that who asks again tries again."""
+        """Whether a fetch failed, so that the next :meth:`hold` tries again."""
         return self._models[key].failure() is not None
 
     def _open(self, manifest: Manifest, options: ObjectStoreOptions | None) -> None:

@@ -1,16 +1,16 @@
-"""Models on this node: each state of a model is read once, by whoever comes first, and shared by all.
+"""Models on this node: the first process to come reads each state of a model, and all processes share it.
 
 ::
 
-    ROOT/.lock           held for an instant by whoever attaches or evicts
+    ROOT/.lock           held for an instant by a process that attaches or evicts a model
     ROOT/KEY.use         locked (shared) by every process that uses the model; its time is the last use
     ROOT/KEY.fill        locked by the process that fills it, and by its fetch processes
     ROOT/KEY.partial/    the files while they are filled, with .dray-ready, the map of what is there
     ROOT/KEY/            the same folder once it is complete and sound
     ROOT/KEY.engine/     what an engine is given: configuration, tokenizer, the weights' true headers
-    ROOT/KEY.gone-*/     one of these folders while it is removed; the next who looks goes on with that
+    ROOT/KEY.gone-*/     one of these folders while it is removed; the next process to look goes on with it
 
-All locks are the kernel's: whoever dies lets go of them.
+The kernel holds all locks: it releases those of a process that dies.
 """
 
 from __future__ import annotations
@@ -68,12 +68,12 @@ class ModelPaths:
 
     @property
     def fill_lock(self) -> Path:
-        """Held by who fills the model."""
+        """Held by the process that fills the model."""
         return self.place.root / f"{self.key}.fill"
 
     @property
     def use_lock(self) -> Path:
-        """Held, shared, by all who use the model."""
+        """Held, shared, by all processes that use the model."""
         return self.place.root / f"{self.key}.use"
 
     def file(self, name: str) -> Path:
@@ -98,8 +98,8 @@ class CachedModel:
 def attached(manifest: Manifest) -> Iterator[ModelPaths]:
     """The model's shelf, in use as long as the block runs: it is not evicted meanwhile.
 
-    Where the model is already, there; else at the first place with room for it, after the models that were
-    not used for longest have made way.
+    The shelf is where the model is already, else at the first place with room for it. To make that room, the
+    models used longest ago are evicted.
 
     Raises:
         WeightsError: no place has room.
@@ -126,7 +126,7 @@ def cached_models(place: CacheRoot) -> list[CachedModel]:
 
 
 def evict(place: CacheRoot, keys: set[str] | None = None) -> list[str]:
-    """Remove the models that nobody uses, all or only these; returns the keys of the removed ones."""
+    """Remove the models that no process uses, all or only these; returns the keys of the removed ones."""
     gone = []
     for model in cached_models(place):
         if (keys is None or model.key in keys) and _remove(ModelPaths(place=place, key=model.key)):
@@ -138,7 +138,7 @@ def evict(place: CacheRoot, keys: set[str] | None = None) -> list[str]:
 
 
 def _leave(place: CacheRoot) -> None:
-    """Remove the folder where nothing else is in it: whoever waits for its lock makes it anew."""
+    """Remove the folder if only its lock is in it: a process that waits for the lock makes it again."""
     with suppress(OSError), _locked(place.root):
         if [path.name for path in place.root.iterdir()] == [_LOCK]:
             (place.root / _LOCK).unlink()
@@ -180,7 +180,7 @@ def _usable(options: list[CacheRoot]) -> list[CacheRoot]:
 
 
 def _begin(shelf: ModelPaths, manifest: Manifest) -> None:
-    """From now on everybody finds the model here, and counts with its bytes."""
+    """From now on every process finds the model here, and counts its bytes as taken."""
     shelf.partial.mkdir(exist_ok=True)
     if not (shelf.partial / DESCRIPTION).exists():
         write_description(shelf.partial / DESCRIPTION, manifest)
@@ -270,7 +270,7 @@ def _allocated(shelf: ModelPaths) -> int:
 
 
 def _is_free(shelf: ModelPaths) -> bool:
-    """Whether nobody uses the model now."""
+    """Whether no process uses the model now."""
     descriptor = os.open(shelf.use_lock, os.O_RDWR)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -290,7 +290,7 @@ def _remove(shelf: ModelPaths) -> bool:
 
 
 def _remove_locked(shelf: ModelPaths) -> None:
-    """Under another name first: who is killed meanwhile leaves no part of it that looks like the whole."""
+    """Rename the folders first: a process killed meanwhile leaves no part that looks like the whole model."""
     root = shelf.place.root
     for suffix in _FOLDERS:
         with suppress(FileNotFoundError):
@@ -302,7 +302,7 @@ def _remove_locked(shelf: ModelPaths) -> None:
 
 
 def _sweep(root: Path) -> None:
-    """Go on with removals that were begun, here or by somebody who was killed."""
+    """Go on with removals that were begun, by this process or by one that was killed."""
     for path in root.iterdir():
         if _GONE.fullmatch(path.name):
             shutil.rmtree(path, ignore_errors=True)
@@ -310,7 +310,7 @@ def _sweep(root: Path) -> None:
 
 @contextmanager
 def _locked(root: Path) -> Iterator[Path]:
-    """Alone with the place; for an instant."""
+    """Hold the lock of the place, for an instant."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         with (root / _LOCK).open("w") as lock:
@@ -322,7 +322,7 @@ def _locked(root: Path) -> Iterator[Path]:
 
 
 def _taken(lock: IO[str], path: Path) -> bool:
-    """Whether the lock is ours now, and still the one that others come to."""
+    """Whether this process has the lock now, and other processes still find this lock at ``path``."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return os.path.samestat(os.fstat(lock.fileno()), path.stat())

@@ -1,4 +1,4 @@
-"""What lies in a model's folder on a node, for processes without the manifest: loaders, and people."""
+"""What lies in a model's folder on a node, for those without the manifest: loaders and users."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Description:
 
 
 def write_description(path: Path, manifest: Manifest) -> None:
-    """Describe ``manifest`` in a file that is there whole or not at all: others may be reading it."""
+    """Describe ``manifest`` in a file that is there whole or not at all: other processes may read it."""
     files = [[file.name, file.size, file.etag] for file in manifest.files]
     new = path.with_name(f"{path.name}.new")
     new.write_text(json.dumps({"uri": manifest.uri, "chunk_bytes": manifest.chunk_bytes, "files": files}))

@@ -1,4 +1,4 @@
-"""What whoever fills a model does to its folders, from their first file to their final name."""
+"""What the process that fills a model does to its folders, from their first file to their final name."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def lay_out(folder: Path, manifest: Manifest) -> None:
 def distrust(ready: ChunkMap, plan: ChunkPlan, shelf: ModelPaths) -> None:
     """After a restart of the machine, keep only the marks of chunks whose bytes are what the map says.
 
-    The engine's folder is made anew: nothing says what of it reached the disk.
+    The engine's folder is made again: no record says which of its bytes reached the disk.
     """
     if ready.boot == boot_id():
         return
@@ -109,7 +109,7 @@ def _make_engine_folder(shelf: ModelPaths, manifest: Manifest, lengths: dict[str
 
 
 def publish(shelf: ModelPaths, plan: ChunkPlan, ready: ChunkMap) -> None:
-    """Under its final name, once all is verified and a power cut could not take anything back."""
+    """Give the model its final name, once all is verified and a power cut could take nothing back."""
     with _doubted(plan, ready):
         check_checkpoint(shelf.partial)
         for file in plan.manifest.files:
@@ -120,7 +120,7 @@ def publish(shelf: ModelPaths, plan: ChunkPlan, ready: ChunkMap) -> None:
                 raise WeightsError(
                     f"{plan.manifest.uri}/{file.name}: its SHA-256 is not the one that the hub says"
                 )
-    for folder in (shelf.engine, shelf.partial):  # the engine's too: it is not made again for what is whole
+    for folder in (shelf.engine, shelf.partial):  # the engine's too: it is not made again for a whole model
         for path in folder.iterdir():
             sync(path)
             ready.beat()
@@ -131,7 +131,7 @@ def publish(shelf: ModelPaths, plan: ChunkPlan, ready: ChunkMap) -> None:
 
 @contextmanager
 def _doubted(plan: ChunkPlan, ready: ChunkMap) -> Iterator[None]:
-    """Where what came is wrong, chunks without a checksum of their own are read again by who tries again."""
+    """If the model that came is wrong, the next try reads chunks without a checksum of their own again."""
     try:
         yield
     except WeightsError:

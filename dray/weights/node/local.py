@@ -19,7 +19,7 @@ from dray.weights.node.filling import EngineFolder, distrust, lay_out, publish
 from dray.weights.node.ready import STALL_SECONDS, ChunkMap
 from dray.weights.source.manifest import Manifest
 
-_STANDBY_SECONDS = 0.1  # between looks whether the one who fills is gone
+_STANDBY_SECONDS = 0.1  # between looks whether the filling process is gone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +41,11 @@ class ModelProgress:
 
 
 class LocalModel:
-    """A model that this process uses, and fills when nobody else does.
+    """A model that this process uses, and fills when no other process does.
 
-    Of all processes of the node that have one open, one fills it; when that one dies, the next goes on
-    where it stopped, whichever notices first. With ``patience`` (seconds) this process leaves that to others
-    for so long: to the node's agent, which knows other nodes.
+    Of all processes of the node that have one open, one fills it. When that process dies, the first other
+    one to notice goes on where it stopped. For ``patience`` seconds this process leaves that to others: to
+    the node's agent, which knows other nodes.
 
     Raises:
         WeightsError: there is no room for it.
@@ -71,7 +71,7 @@ class LocalModel:
         self._generation: int | None = None  # of the map, when what the engine loads was given to it
         self._transfer: Transfer | None = None
         self._closed = threading.Event()
-        self._settled = threading.Event()  # who fills it now is known: a failure in the map is no older one
+        self._settled = threading.Event()  # the filling process is known: the map's failure is no older one
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._stand_by, name="dray-weights", daemon=True)
         self._thread.start()
@@ -94,7 +94,7 @@ class LocalModel:
 
     @property
     def ready(self) -> ChunkMap:
-        """What of it is there; waits until the one who fills has made the map."""
+        """The map of its ready chunks; waits until the filling process has made it."""
         deadline = time.monotonic() + STALL_SECONDS
         while (found := self._opened_map()) is None:
             if self._error is not None:
@@ -114,7 +114,7 @@ class LocalModel:
         return self._map
 
     def marks(self) -> bytes:
-        """What is there, a byte a chunk; all zeros while nobody has begun."""
+        """Which chunks are there, one byte per chunk; all zeros until a process begins to fill it."""
         ready = self._opened_map()
         return bytes(len(self.plan.chunks)) if ready is None else ready.marks
 
@@ -135,7 +135,7 @@ class LocalModel:
         return self._map.failure if self._map is not None else None
 
     def describe(self, node: str) -> ModelProgress:
-        """How far it is, for people; ``node`` is what this node is called."""
+        """How far the fetch is, for the user; ``node`` is the name of this node."""
         ready, size = self.progress()
         began, moved = self.span()
         outcome = self.outcome
@@ -167,8 +167,8 @@ class LocalModel:
         """The folder of the complete model, once it is complete and sound.
 
         Raises:
-            WeightsError: the model cannot be had, or is damaged; or parts of it were, which may have been
-                loaded since :meth:`wait_engine` returned, and were fetched anew.
+            WeightsError: the model cannot be had, or is damaged. Or parts of it were damaged and fetched
+                again, and may have been loaded since :meth:`wait_engine` returned.
         """
         self._wait(self.shelf.whole.is_dir, alive)
         if self._generation is not None and self._generation != self.ready.generation:
@@ -178,7 +178,7 @@ class LocalModel:
         return self.shelf.whole
 
     def _engine_made(self) -> bool:
-        """Whether its folder is there, and none that is left of an earlier boot: what fills removes that."""
+        """Whether the engine's folder is there, and is none that the filling process removes after a boot."""
         ready = self._opened_map()
         if not (self.shelf.whole.is_dir() or (ready is not None and ready.believed)):
             return False
@@ -233,7 +233,7 @@ class LocalModel:
             self._closed.wait(_STANDBY_SECONDS)
 
     def _failed(self) -> bool:
-        """Whether those who filled it gave up: it would fail again. What asks anew tries anew."""
+        """Whether the filling process gave up: it would fail again. A later ``LocalModel`` tries again."""
         return self.shelf.file(READY).exists() and self.ready.failure is not None
 
     def _fill(self, lock: int) -> None:
@@ -242,7 +242,7 @@ class LocalModel:
             lay_out(self.shelf.partial, self.manifest)
             ready = ChunkMap.made(self.shelf.partial / READY, len(self.plan.chunks))
             self._fill_map(ready, lock)
-        except Exception as error:  # noqa: BLE001  thread edge: told to all who wait, by the map
+        except Exception as error:  # noqa: BLE001  thread edge: the map reports it to all that wait
             reason = str(error) if isinstance(error, WeightsError) else f"{type(error).__name__}: {error}"
             self._error = WeightsError(reason)
             if ready is not None:

@@ -1,8 +1,8 @@
 """Nodes of a cluster give each other what they have fetched and verified of a model.
 
-Each node serves the ready chunks of its models to whoever knows its token, and brings its share of the
-chunks from the origin: of N nodes that start together each asks the origin for about one N-th. What a peer
-sends is verified like what the origin sends.
+Each node serves the ready chunks of its models to every client that knows its token, and fetches its share
+of the chunks from the origin. Of N nodes that start together, each asks the origin for about one N-th. What a
+peer sends is verified like what the origin sends.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class PeerServer:
 
 
 class _Server(ThreadingHTTPServer):
-    """A thread a connection; of those that have shown no token yet there are few, and none for long."""
+    """One thread per connection. Few connections have shown no token yet, and none of them lasts long."""
 
     daemon_threads = True
     request_queue_size = 128  # of the kernel: the nodes of a cluster come at the same time
@@ -72,13 +72,13 @@ class _Server(ThreadingHTTPServer):
         super().__init__(address, handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Begin a thread for a connection, or close it where there are too many strangers."""
+        """Start a thread for a connection, or close it if there are too many strangers."""
         if not self.strangers.acquire(blocking=False):
             self.shutdown_request(request)
             return
         try:
             super().process_request(request, client_address)
-        except BaseException:  # no thread could be begun
+        except BaseException:  # no thread could be started
             self.strangers.release()
             raise
 
@@ -210,12 +210,12 @@ class PeerView:
         self._over.set()
 
     def home(self, chunk: int) -> bool:
-        """Whether this node is to bring the chunk from the origin."""
+        """Whether this node is to fetch the chunk from the origin."""
         names = self._names
         return names[chunk % len(names)] == self._me
 
     def look(self) -> Mapping[str, bytes]:
-        """What each live peer has, a byte a chunk."""
+        """Which chunks each live peer has, one byte per chunk."""
         return dict(self._marks)
 
     def address(self, peer: str, file: str) -> Address:

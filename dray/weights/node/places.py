@@ -54,7 +54,7 @@ def prepare(place: CacheRoot) -> None:
 
     Raises:
         WeightsError: it cannot be made, or is not this user's.
-        FileNotFoundError: somebody removed it at this moment.
+        FileNotFoundError: another process removed it at this moment.
     """
     shared = place.root.parent == _SHARED  # where others may have put a link under this name
     try:
@@ -71,7 +71,7 @@ def prepare(place: CacheRoot) -> None:
 
 
 def withdraw(place: CacheRoot) -> None:
-    """Remove our mount where nothing is in it any more; while somebody has a file of it open, it stays."""
+    """Remove our mount if no model is in it; it stays while a process has a file of it open."""
     if place.root.parent == _SHARED and os.path.ismount(place.root) and not _folders(place.root):
         subprocess.run(["umount", str(place.root)], capture_output=True, check=False)
 
@@ -126,7 +126,7 @@ def _mount_huge(root: Path) -> None:
     below = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(below, fcntl.LOCK_EX)
-        if os.path.ismount(root) or any(os.scandir(below)):  # somebody was first, or works without
+        if os.path.ismount(root) or any(os.scandir(below)):  # another process mounted it, or uses it as it is
             return
         options = "huge=always,size=90%,mode=0700,nosuid,nodev,noexec"
         command = ["mount", "-t", "tmpfs", "-o", options, "dray-models", str(root)]

@@ -1,10 +1,11 @@
-"""What of a model is on this node already: one small file that every process of the node maps.
+"""Which chunks of a model are on this node: one small file that every process of the node maps.
 
-Layout: a page of :data:`_HEAD` (little endian), a byte a chunk (1 once its verified bytes are in their
-file), 32 bytes of digest a chunk. Only the process that holds the model's lock writes. A mark is set after
-the write of its bytes has returned, and both go through the kernel, so who sees the mark sees the bytes.
-That is true for one boot of the machine: marks may reach a disk ahead of their bytes. After another one,
-nobody believes them until whoever fills has looked at the bytes and written the new boot's id.
+Layout: a page of :data:`_HEAD` (little endian), one byte per chunk (1 once its verified bytes are in their
+file), 32 bytes of digest per chunk. Only the process that holds the model's lock writes. A mark is set after
+the write of its bytes has returned. Both go through the kernel, so a process that sees the mark sees the
+bytes. That is true for one boot of the machine: marks may reach a disk ahead of their bytes. After another
+boot, no reader believes the marks until the filling process has checked the bytes and written the new boot's
+id.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _FILLING, _WHOLE, _FAILED = 0, 1, 2
 
 
 class ChunkMap:
-    """The map of one model's chunks. Opened by readers; made by who fills it.
+    """The map of one model's chunks. The process that fills the model makes it; readers open it.
 
     ``published``: the model is complete, and on disk before its map said so; every boot may believe it.
     """
@@ -57,7 +58,7 @@ class ChunkMap:
 
     @classmethod
     def made(cls, path: Path, chunks: int) -> ChunkMap:
-        """The map at ``path``; a new one, which nobody believes yet, where none is for this many chunks."""
+        """The map at ``path``. If none is for this many chunks: a new one, which no reader believes yet."""
         if not path.is_file() or path.stat().st_size != _size(chunks):
             fresh = path.with_suffix(".new")
             head = _HEAD.pack(_MAGIC, chunks, _FILLING, 0, b"")
@@ -73,7 +74,7 @@ class ChunkMap:
         """Unmap it."""
         self._map.close()
 
-    # -- the one who fills ------------------------------------------------------------------
+    # -- the process that fills -------------------------------------------------------------
 
     def forget(self) -> None:
         """Forget how an earlier try ended; its marks stay."""
@@ -96,10 +97,10 @@ class ChunkMap:
     def unmark(self, number: int) -> None:
         """A chunk's bytes cannot be relied on."""
         self._map[_PAGE + number] = 0
-        self._count(_GENERATION_AT)  # last: who saw the mark sees this change
+        self._count(_GENERATION_AT)  # last: a reader that saw the mark sees this change
 
     def beat(self) -> None:
-        """Whoever fills it goes on, though no chunk is marked: it verifies, or waits for the disk."""
+        """The filling process goes on, though it marks no chunk: it verifies, or waits for the disk."""
         self._count(_BEATS_AT)
 
     def finish(self) -> None:
@@ -118,7 +119,7 @@ class ChunkMap:
     def _set_state(self, state: int) -> None:
         self._map[_STATE_AT : _STATE_AT + 4] = struct.pack("<I", state)
 
-    # -- everybody --------------------------------------------------------------------------
+    # -- every process ----------------------------------------------------------------------
 
     @property
     def whole(self) -> bool:
@@ -140,12 +141,12 @@ class ChunkMap:
 
     @property
     def signs(self) -> tuple[int, int]:
-        """Another pair whenever whoever fills it got on: chunks that are ready, and beats."""
+        """Counts of ready chunks and of beats; they change whenever the filling process makes progress."""
         return self.marks.count(1), _COUNT.unpack_from(self._map, _BEATS_AT)[0]
 
     @property
     def generation(self) -> int:
-        """Another one whenever chunks that were ready are so no longer."""
+        """A number that changes whenever chunks that were ready are so no longer."""
         found: int = _COUNT.unpack_from(self._map, _GENERATION_AT)[0]
         return found
 
@@ -156,7 +157,7 @@ class ChunkMap:
 
     @property
     def believed(self) -> bool:
-        """Whether its marks are true: whoever fills has begun in this boot of the machine."""
+        """Whether its marks are true: the filling process has begun in this boot of the machine."""
         self._believed = self._believed or self.boot == boot_id()
         return self._believed
 

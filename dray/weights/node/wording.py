@@ -1,4 +1,4 @@
-"""How the fetch of a model is told to people."""
+"""How the fetch of a model is reported to the user."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 The format (https://huggingface.co/docs/safetensors): 8 bytes of little-endian length N, N bytes of JSON,
 data. Rules of ``SafeTensors::read_metadata`` and ``Metadata::validate`` (safetensors 0.8, ``tensor.rs``).
 Refused beyond those: duplicate names, unknown fields of a tensor, a tensor written as an array,
-``"__metadata__": null``. Nobody writes them, and readers disagree on what they mean.
+``"__metadata__": null``. No library writes them, and readers disagree on what they mean.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Model repositories laid out as on the Hugging Face hub: ``hf://ORG/NAME[@REVISION]``.
 
-The revision becomes a commit when the model is looked at, so what is read later is that commit. A repository
-that was renamed answers with a redirect to its new name, large files with one to a signed address elsewhere,
-which is asked for anew when it is old; the token goes to the hub alone. ``HF_ENDPOINT`` names another hub,
-``HF_TOKEN`` (or the file that ``hf auth login`` writes) who asks. https://huggingface.co/docs/hub/api
+The revision becomes a commit when the model is looked at, so what is read later is that commit. For a renamed
+repository the hub redirects to its new name, for large files to a signed address elsewhere. An old signed
+address is asked for again. The token goes to the hub alone. ``HF_ENDPOINT`` names another hub; ``HF_TOKEN``
+(or the file that ``hf auth login`` writes) identifies the user. https://huggingface.co/docs/hub/api
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def look(uri: str) -> Repository:
     """The repository as it is now.
 
     Raises:
-        ConfigError: there is none, or it is not for us to read.
+        ConfigError: there is none, or this user may not read it.
     """
     match = _NAME.fullmatch(uri.rstrip("/"))
     if match is None:
@@ -104,7 +104,7 @@ def address(file: ModelFile) -> tuple[str, dict[str, str]]:
     """Where a file's bytes are now, and the headers to ask with. The address may be signed: a secret.
 
     Raises:
-        PermissionError: it is not for us to read.
+        PermissionError: this user may not read it.
         FileNotFoundError: there is none.
         BusyError: the hub wants to be asked later.
         OSError: the hub does not say.
@@ -191,13 +191,13 @@ def _refusal(status: int, name: str) -> OSError:
 
 
 def _target(answer: Any, url: str) -> str | None:
-    """Where an answer from ``url`` sends who asked; None where it is no redirect."""
+    """Where an answer from ``url`` redirects the client; None if it is no redirect."""
     location = answer.headers.get("Location") if answer.status in _REDIRECTS else None
     return None if location is None else urljoin(url, location)
 
 
 def _server(url: str) -> tuple[str, str]:
-    """Who gets what is sent there."""
+    """The server that gets what is sent to ``url``: scheme, and host with port."""
     parts = urlsplit(url)
     return parts.scheme, parts.netloc
 

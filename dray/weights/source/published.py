@@ -1,6 +1,6 @@
 """The published manifest: checksums of a model's chunks, kept beside the model as ``dray-manifest.json``.
 
-Whoever publishes a model writes it once; every node then verifies each chunk against it before a byte
+The user who publishes a model writes it once. Every node then verifies each chunk against it before a byte
 counts, wherever the chunk came from: the origin, a mirror, a proxy, or another node.
 """
 
@@ -27,7 +27,7 @@ def manifest_text(files: Mapping[str, Mapping[str, Any]], chunk_bytes: int) -> s
 
 
 def _seal(content: Mapping[str, Any]) -> str:
-    """Tells a damaged manifest from a damaged model; it keeps nobody from writing another one."""
+    """Tells a damaged manifest from a damaged model; it does not keep a user from writing another one."""
     canonical = {name: value for name, value in content.items() if name != "seal"}
     return blake3(json.dumps(canonical, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
