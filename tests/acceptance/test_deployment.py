@@ -127,6 +127,12 @@ def events(server: PrefectServer) -> list[dict[str, Any]]:
     return found
 
 
+def of_job(server: PrefectServer, job: str) -> dict[str, dict[str, Any]]:
+    """The last event of each kind about a job, as far as they are stored."""
+    about = [one for one in events(server) if one["resource"]["prefect.resource.id"] == f"dray.job.{job}"]
+    return {event["event"]: event for event in about}
+
+
 def errors_in_log(server: PrefectServer, run_id: str) -> list[str]:
     return [line["message"] for line in of_run(server, "logs", run_id) if line["level"] >= 40]
 
@@ -244,13 +250,12 @@ def test_a_run_started_as_the_ui_does(server: PrefectServer, notified: Notified,
     assert any(message.startswith(said) for message in messages)  # from the replica's actor
 
     until(lambda: any("dray.job.error-share" in body for body in notified.bodies), 30)
+    # Prefect's server stores events in batches, after its automations have seen them.
+    wanted = {"dray.job.started", "dray.job.error-share", "dray.job.completed"}
+    until(lambda: wanted <= of_job(server, "Job_1").keys(), 30)
     found = events(server)
-    ours = {
-        event["event"]: event
-        for event in found
-        if event["resource"]["prefect.resource.id"] == "dray.job.Job_1"
-    }
-    assert set(ours) == {"dray.job.started", "dray.job.error-share", "dray.job.completed"}
+    ours = of_job(server, "Job_1")
+    assert set(ours) == wanted
     assert ours["dray.job.error-share"]["payload"]["failed"] == 2
     assert ours["dray.job.completed"]["payload"]["done"] == 48
     for event in ours.values():
