@@ -104,11 +104,16 @@ def _folders(job: Job) -> list[_Folder]:
     works = []
     if output:
         works = [work_of(output, owner_of_job(job, name)), join(join(output, folders.WORK), name)]
-    works += [spool.rpartition("/")[0] for spool in spools]
+    works += [work for work in (spool.rpartition("/")[0] for spool in spools) if _is_work(work)]
     return [
         _Folder(work, tuple(spool for spool in spools if spool.startswith(f"{work}/")))
         for work in dict.fromkeys(works)
     ]
+
+
+def _is_work(folder: str) -> bool:
+    """Whether a folder is named as jobs' own are: in no other does a deletion look for files."""
+    return folder.rpartition("/")[0].endswith(f"/{folders.WORK}")
 
 
 def _remove_folder(job: Job, folder: _Folder) -> int:

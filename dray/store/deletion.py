@@ -53,7 +53,7 @@ def bury(tx: Tx, seen: Job, burial: str, *, seize: bool) -> Job | None:
 
 
 def remove_batch(tx: Tx, buried: Job) -> int:
-    """Delete some of the job's rows; how many. None where another deletion was faster."""
+    """Delete some of the job's rows; how many. 0 where another deletion was faster."""
     if not _is_there(tx, buried):
         return 0
     beyond = select(results.c.idx).where(results.c.job_key == buried.key)

@@ -36,9 +36,8 @@ PLACES = {
         Point.FINISH_BEFORE,
         Point.FINISH_AFTER,
     ],
-    "dray/shard/attempt.py": [
-        Point.CLAIM_BEFORE,
-        Point.CLAIM_AFTER,
+    "dray/shard/placing.py": [Point.CLAIM_BEFORE, Point.CLAIM_AFTER],
+    "dray/shard/ending.py": [
         Point.RELEASE_BEFORE,
         Point.RELEASE_AFTER,
         Point.SPLIT_BEFORE,

@@ -14,6 +14,7 @@ import pytest
 from sqlalchemy import func, select
 
 from dray.errors import FencedError, JobBusyError, UnknownJobError
+from dray.job import deleting
 from dray.job.deleting import delete_job, finish_deletions
 from dray.store import Charge, JobState, Notice, ReplicaRow, ReplicaState, Store, deletion, jobs, open_store
 from dray.store.schema import metadata
@@ -166,6 +167,17 @@ def _deleted_rows(store: Store) -> int:
     with suppress(UnknownJobError):
         return delete_job(store, "job").rows
     return 0
+
+
+def test_a_deletion_looks_for_files_in_folders_of_jobs_alone(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The requests of this job have an address without a folder: it read the whole working directory."""
+    looked: list[str] = []
+    monkeypatch.setattr(deleting, "_files_in", lambda work: looked.append(work) or [])
+    _busy_job(store, "job")
+    assert delete_job(store, "job").rows == 8
+    assert looked == []
 
 
 def test_a_burial_whose_acknowledgement_was_lost_is_repeated(store: Store) -> None:
