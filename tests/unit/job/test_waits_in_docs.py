@@ -14,7 +14,7 @@ from dray.failures.causes import STORE_PATIENCE
 from dray.job import cancelling, heeding
 from dray.job.opening import DRIVER_TTL
 from dray.requests import pulse, tables
-from dray.store import connection, sqlite_file
+from dray.store import connection, sqlite_file, turn
 from dray.store.store import PATIENCE, SHARD_TTL
 from dray.weights.fetch import fetcher
 from dray.weights.node import peers, ready
@@ -32,6 +32,7 @@ LIMITS: Mapping[str, float] = {
     "a query's connection, for a network that is gone": tables._LIBPQ["tcp_user_timeout"] / 1000,
     "a process that opens a store that does not answer": PATIENCE,
     "a read or write, for another's lock (PostgreSQL)": connection.LOCK_SECONDS,
+    "a write, for its turn at the file (SQLite)": turn.PATIENCE_SECONDS,
     "a write, for another's lock (SQLite)": sqlite_file.BUSY_SECONDS,
     "a statement of a write (PostgreSQL)": connection.STATEMENT_SECONDS,
     "a statement, for a server that says nothing": connection.SILENCE_SECONDS,
