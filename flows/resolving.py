@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
 from typing import Any
 
 from blocks.model_source import ModelPlace, ModelSource
@@ -15,11 +13,11 @@ from dray.errors import ConfigError
 from dray.job.settings import JobSettings
 from dray.requests import Kind, OutputFormat, RowDefaults, source_of
 from dray.storage import ObjectStoreOptions
+from dray.storage.addresses import VARIABLE, holds_password, names_login, without_variable
 from dray.storage.files import absolute, join
 from dray.storage.objects import is_object
 from flows.parameters import EngineOptions, RowOptions, SamplingOptions, seconds_of
 
-_VARIABLE = "env:"
 _BLOCK = "block:"
 
 
@@ -48,10 +46,10 @@ def job_settings(
     output = absolute(output)
     if isinstance(inputs, list):
         inputs = [absolute(item) for item in inputs]
-    elif rows.query is None and not inputs.startswith(_VARIABLE):
+    elif rows.query is None and not inputs.startswith(VARIABLE):
         inputs = absolute(inputs)
     source = source_of(
-        _variable(inputs) if isinstance(inputs, str) else inputs,
+        without_variable(inputs) if isinstance(inputs, str) else inputs,
         kind=Kind(rows.kind),
         prompt_column=rows.prompt_column,
         template=rows.template,
@@ -98,9 +96,6 @@ def job_settings(
     )
 
 
-_PASSWORD = re.compile(r"://[^/@]*:[^/@]+@|password=", re.IGNORECASE)
-
-
 def store_url(store: str | None, output: str) -> str:
     """The store's URL: as given, from a block or a variable, or a SQLite file in the output folder."""
     if store is None:
@@ -112,12 +107,12 @@ def store_url(store: str | None, output: str) -> str:
     if store.startswith(_BLOCK):
         url: str = _block(ResultStore, store).settings()
         return url
-    if _PASSWORD.search(store):
+    if holds_password(store):
         raise ConfigError(
             "the store's URL holds a password, which Prefect would keep with the run's parameters: "
             "put it into a variable (env:NAME) or a block (block:NAME)"
         )
-    return _variable(store)
+    return without_variable(store)
 
 
 def cluster_settings(cluster: str) -> ClusterSettings:
@@ -144,22 +139,9 @@ def _objects(block: str | None) -> ObjectStoreOptions | None:
     return None if block is None else _block(ObjectStoreCredentials, block).settings()
 
 
-def _variable(value: str) -> str:
-    """The value, or what the environment variable after ``env:`` holds: secrets stay out of Prefect."""
-    if not value.startswith(_VARIABLE):
-        return value
-    name = value.removeprefix(_VARIABLE)
-    found = os.environ.get(name)
-    if not found:
-        raise ConfigError(f"environment variable {name} is not set")
-    return found
-
-
 def _unless_secret(value: Any) -> Any:
     """A URL that may hold a password is not kept: the user who resumes the job names it again."""
-    if isinstance(value, str) and "://" in value and ("@" in value or "password" in value.lower()):
-        return None
-    return value
+    return None if isinstance(value, str) and names_login(value) else value
 
 
 def _block(block_type: Any, reference: str) -> Any:

@@ -5,7 +5,6 @@ The job checks all of this again, with everything that only the flow can resolve
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from dray.cli.flow import check_forms
 from dray.cli.output import printable
 from dray.errors import ConfigError, InputError, Problem
-from dray.storage.addresses import refuse_secret
+from dray.storage.addresses import refuse_secret, without_variable
 from dray.storage.files import local_path
 from dray.storage.objects import is_object
 
@@ -179,9 +178,4 @@ def _check_store(parameters: Mapping[str, Any]) -> None:
         refuse_network(file, file_system_of(file))
     if store is None or store.startswith("block:"):
         return
-    if store.startswith("env:"):
-        name = store.removeprefix("env:")
-        store = os.environ.get(name)
-        if not store:
-            raise ConfigError(f"environment variable {name} is not set")
-    open_store(store, patience=_PATIENCE).close()
+    open_store(without_variable(store), patience=_PATIENCE).close()

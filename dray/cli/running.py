@@ -19,6 +19,7 @@ from dray.cli.server import PrefectServer, configured
 from dray.errors import CancelledError, DrayError, FencedError, StoreError
 from dray.job import current_job
 from dray.processes import kill_descendants
+from dray.storage.addresses import names_login
 
 if TYPE_CHECKING:
     from dray.job.opening import OpenJob
@@ -70,7 +71,7 @@ def _hide_secrets(parameters: dict[str, Any]) -> None:
     """Prefect keeps the parameters of every run: a URL with a password goes by way of the environment."""
     for name, variable in _HIDDEN.items():
         value = parameters[name]
-        if isinstance(value, str) and "://" in value and ("@" in value or "password" in value.lower()):
+        if isinstance(value, str) and names_login(value):
             os.environ[variable] = value
             parameters[name] = f"env:{variable}"
 

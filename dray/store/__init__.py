@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dray.storage.addresses import masked_url
 from dray.store.clock import Clock
 from dray.store.records import (
     REJECTED,
@@ -28,7 +29,6 @@ from dray.store.records import (
     StoredOutcome,
 )
 from dray.store.store import Store, open_store
-from dray.store.urls import masked_url
 
 __all__ = [
     "open_store",

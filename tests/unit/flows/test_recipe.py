@@ -67,7 +67,11 @@ def test_a_recipe_makes_the_same_job(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "store",
-    ["postgresql://me:hidden-word@host/dray", "postgresql://host/dray?user=me&password=hidden-word"],
+    [
+        "postgresql://me:hidden-word@host/dray",
+        "postgresql://me:hidden-word/x@host/dray",
+        "postgresql://host/dray?user=me&password=hidden-word",
+    ],
 )
 def test_a_password_among_the_parameters_is_refused(store: str) -> None:
     """Prefect keeps them."""
