@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from prefect import flow, get_run_logger, runtime
 from prefect.client.schemas.objects import State
@@ -26,7 +26,7 @@ from dray.job.timeline import Timeline
 from dray.job.weighing import Weighing
 from dray.store import JobState, Shard, open_store
 from dray.weights import LocalModel
-from flows.parameters import EngineOptions, RowOptions, SamplingOptions, filled
+from flows.parameters import JobRequest, parameters_of
 from flows.resolving import cluster_settings, job_settings
 from tasks.blocking import warn_of_loop
 from tasks.cluster import RunningCluster, cluster_of
@@ -62,68 +62,22 @@ def _tail(path: str) -> str:
 
 
 @flow(name="batch-inference", flow_run_name=_run_name, persist_result=False, validate_parameters=True)
-def batch_inference(
-    input: str | list[str],  # noqa: A002  the user's word for it
-    model: str,
-    output: str,
-    prompt_column: str | None = None,
-    system_prompt: str | None = None,
-    max_tokens: int | None = None,
-    temperature: float | None = None,
-    replicas: int | None = None,
-    rows: RowOptions | None = None,
-    sampling: SamplingOptions | None = None,
-    engine: EngineOptions | None = None,
-    job_id: str | None = None,
-    store: str | None = None,
-    cluster: str = "local",
-    objects: str | None = None,
-    format: Literal["jsonl", "parquet"] = "jsonl",  # noqa: A002
-    completion_window: str | None = None,
-    resume: bool = False,
-    overwrite: bool = False,
-) -> JobResult | State:
+@parameters_of(JobRequest)
+def batch_inference(*values: Any, **options: Any) -> JobResult | State:
     """Run every request of the input through the model, once, and keep each result in SQL.
 
     Running it again with the same parameters resumes the job, or writes its outputs again. One that was
-    cancelled goes on with resume, or when its flow run is retried.
-
-    Args:
-        input: Paths, globs or object-store URIs: OpenAI batch JSONL, or rows as JSONL, CSV or Parquet.
-        model: Directory of the model (config, tokenizer and safetensors), or its URI in an object store.
-        output: Folder, or object-store URI, for output, errors and the report.
-        prompt_column: Column that holds the prompt. Leave it out for OpenAI batch files.
-        system_prompt: System message for rows of a prompt column.
-        max_tokens: Tokens to generate at most, where a row says nothing.
-        temperature: 0 always takes the likeliest token; higher values vary more.
-        replicas: Engines to run; one per GPU, or one on a machine without, when left out.
-        rows: More on how rows become requests: template, ids, SQL query, what to do with invalid rows.
-        sampling: More request fields for rows that do not set them.
-        engine: More of the engine: its arguments, the size of shards, patience with one that stands still.
-        job_id: Name of the job. Derived from input, model and settings when left out.
-        store: Result store: block:NAME, env:NAME of a variable with its URL, or a URL without password.
-            A SQLite file in the output folder when left out.
-        cluster: Ray cluster: local, block:NAME, or the address of one that runs.
-        objects: Object-store credentials: block:NAME. The environment's when left out.
-        format: Format of output and errors.
-        completion_window: 24h, 90m: what is unfinished so long after the job was created becomes error rows.
-        resume: Go on with the job, too, if it was cancelled.
-        overwrite: Replace files of others in the output folder; they are refused otherwise.
+    cancelled goes on with resume, or when its flow run is retried. Its parameters are the fields of
+    :class:`JobRequest`, in their order, by position or by name.
     """
     started = time.time()
     warn_of_loop()
-    settings = job_settings(
-        inputs=input, model=model, output=output, job_id=job_id,
-        rows=filled(rows or RowOptions(), prompt_column=prompt_column, system_prompt=system_prompt),
-        sampling=filled(sampling or SamplingOptions(), max_tokens=max_tokens, temperature=temperature),
-        engine=filled(engine or EngineOptions(), replicas=replicas),
-        store=store, cluster=cluster, objects=objects, output_format=format,
-        completion_window=completion_window, overwrite=overwrite,
-    )  # fmt: skip
-    where = cluster_settings(cluster)
+    request = JobRequest.of(*values, **options)
+    settings = job_settings(request)
+    where = cluster_settings(request.cluster)
     if where.address is None and settings.engine == "vllm":  # other clusters have a vLLM of their own
         refuse_arguments(settings.engine_arguments)
-    job = open_job(settings, started, resume=resume)
+    job = open_job(settings, started, resume=request.resume)
     if isinstance(job, Declined):
         return declined(job)
     with told(job), heeding(job) as heard, ProgressArtifact(job.job_id) as bulletin:

@@ -8,11 +8,28 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dray.errors import ConfigError
+from dray.job.request import JobRequest, seconds_of
 from dray.requests.output import OutputFormat
 from dray.requests.readers import Limits
 from dray.requests.sources import RowDefaults, Source
 from dray.storage.addresses import refuse_secret
 from dray.storage.objects import ObjectStoreOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """What the names in a request lead to: blocks and variables are read, paths are as seen from anywhere.
+
+    ``store_url`` may hold a password. The other fields are as in :class:`JobSettings`.
+    """
+
+    inputs: str | list[str] = field(repr=False)
+    model: str
+    store_url: str = field(repr=False)
+    objects: ObjectStoreOptions | None = field(default=None, repr=False)
+    model_objects: ObjectStoreOptions | None = field(default=None, repr=False)
+    bundles: str | None = None
+
 
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
@@ -57,6 +74,38 @@ class JobSettings:
     completion_window: float | None = None
     overwrite: bool = False
     recipe: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, request: JobRequest, places: Places) -> JobSettings:
+        """The settings of a request whose paths are anchored, with what its names lead to.
+
+        Raises:
+            ConfigError, InputError: options that do not go together, or an input that cannot be.
+        """
+        rows, engine = request.rows, request.engine
+        return cls(
+            source=rows.source(places.inputs),
+            defaults=RowDefaults(model_name=rows.model_name, sampling=request.sampling.fields()),
+            model=places.model,
+            output=request.output,
+            store_url=places.store_url,
+            engine=engine.name,
+            engine_arguments=engine.arguments,
+            replicas=engine.replicas,
+            replica_cpus=engine.replica_cpus,
+            replica_gpus=engine.replica_gpus,
+            stall_seconds=engine.stall_seconds,
+            shard_rows=engine.shard_rows,
+            completion_window=seconds_of(request.completion_window),
+            overwrite=request.overwrite,
+            job_id=request.job_id,
+            skip_invalid=rows.skip_invalid,
+            format=request.format,
+            objects=places.objects,
+            model_objects=places.model_objects,
+            bundles=places.bundles,
+            recipe=request.recipe(),
+        )
 
     def __post_init__(self) -> None:
         if self.job_id is not None and not _JOB_ID.fullmatch(self.job_id):
