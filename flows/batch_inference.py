@@ -13,8 +13,8 @@ from prefect.client.schemas.objects import State
 from dray.cluster import ClusterSettings, ReplicaPool
 from dray.cluster.placing import default_replicas, expected_replicas
 from dray.engine import EngineSpec
-from dray.engine.declared import refuse_arguments
 from dray.errors import CancelledError, ExpiredError
+from dray.job.checks import check_arguments
 from dray.job.deadline import orders_of
 from dray.job.expiring import expire
 from dray.job.finalising import JobResult, ReplicaAccount
@@ -75,8 +75,7 @@ def batch_inference(*values: Any, **options: Any) -> JobResult | State:
     request = JobRequest.of(*values, **options)
     settings = job_settings(request)
     where = cluster_settings(request.cluster)
-    if where.address is None and settings.engine == "vllm":  # other clusters have a vLLM of their own
-        refuse_arguments(settings.engine_arguments)
+    check_arguments(settings, local=where.address is None)
     job = open_job(settings, started, resume=request.resume)
     if isinstance(job, Declined):
         return declined(job)

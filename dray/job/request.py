@@ -10,15 +10,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from dray.errors import ConfigError
-from dray.requests.model import Kind
-from dray.requests.sources import RowShape, Source, source_of
 from dray.storage.addresses import VARIABLE, names_login
 from dray.storage.files import absolute
+
+if TYPE_CHECKING:
+    from dray.requests.sources import Source  # a tenth of a second, before the first line of a run
 
 BLOCK = "block:"
 """Before the name of a Prefect block."""
@@ -92,12 +93,16 @@ class RowOptions(_Form):
 
     def shape(self) -> dict[str, Any]:
         """What says how a row of columns becomes a request, by the names of :class:`RowShape`."""
-        return {field.name: getattr(self, field.name) for field in fields(RowShape)} | {
-            "kind": Kind(self.kind)
-        }
+        from dray.requests.model import Kind
+        from dray.requests.sources import RowShape
+
+        names = [field.name for field in fields(RowShape)]
+        return {name: getattr(self, name) for name in names} | {"kind": Kind(self.kind)}
 
     def source(self, inputs: str | list[str]) -> Source:
         """The source that these options make of ``inputs``; raises as :func:`source_of`."""
+        from dray.requests.sources import source_of
+
         return source_of(inputs, **self.shape(), query=self.query, delimiter=self.delimiter)
 
 

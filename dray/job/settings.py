@@ -130,6 +130,11 @@ class JobSettings:
             raise ConfigError("shard_rows must be at least 1")
 
     @property
+    def has_dummy_weights(self) -> bool:
+        """Whether the engine makes its weights up, and reads none of the model's."""
+        return self.engine_arguments.get("load_format") == "dummy"
+
+    @property
     def model_access(self) -> ObjectStoreOptions:
         """How the model's object store is reached, from any node.
 
