@@ -12,7 +12,6 @@ from prefect.client.schemas.objects import State
 
 from dray.cluster import ClusterSettings, ReplicaPool
 from dray.cluster.placing import default_replicas, expected_replicas
-from dray.engine import EngineSpec
 from dray.errors import CancelledError, ExpiredError
 from dray.job.checks import check_arguments
 from dray.job.deadline import orders_of
@@ -128,20 +127,7 @@ def _run_shards(
     with open_store(job.settings.store_url, create=False) as store:
         kind, model_name = engine_kind(store, job)
     settings = job.settings
-    spec = EngineSpec(
-        name=settings.engine,
-        model=settings.model,
-        kind=kind,
-        model_name=model_name,
-        arguments=dict(settings.engine_arguments),
-        weights=job.weights,
-        weights_patience=AGENT_SECONDS,
-        bundles=settings.bundles,
-        stall_seconds=settings.stall_seconds,
-        cpus=settings.replica_cpus,
-        gpus=settings.replica_gpus,
-        objects=settings.model_access,
-    )
+    spec = settings.engine_spec(kind, model_name, weights=job.weights, weights_patience=AGENT_SECONDS)
     ledger = JobLedger(job)
     prefix = f"{job.job_id}/{job.lease.epoch}"
     lanes = settings.replicas or default_replicas(spec, info)

@@ -82,7 +82,7 @@ def open_job(settings: JobSettings, *, started: float | None = None, resume: boo
         job_id = settings.job_id or derived_job_id(settings, fingerprint)
         known = store.find_job(job_id)
         _refuse_foreign(settings, job_id, known)
-        kept = describe(settings) | {"recipe": dict(settings.recipe)}
+        kept = describe(settings) | {"recipe": settings.recipe}
         store.create_job(job_id, fingerprint=fingerprint, settings=kept)
         lease = store.claim_job(job_id, driver_name(), ttl=DRIVER_TTL, takeover=is_gone, resume=resume)
         reach(Point.JOB_CLAIMED)

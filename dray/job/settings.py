@@ -7,13 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from dray.engine.protocol import EngineSpec
 from dray.errors import ConfigError
 from dray.job.request import JobRequest, seconds_of
+from dray.requests.model import Kind
 from dray.requests.output import OutputFormat
 from dray.requests.readers import Limits
 from dray.requests.sources import RowDefaults, Source
 from dray.storage.addresses import refuse_secret
 from dray.storage.objects import ObjectStoreOptions
+from dray.weights import Manifest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +37,9 @@ class Places:
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
+_UNASKED = JobRequest(input=[], model="", output="")
+
+
 @dataclass(frozen=True, kw_only=True)
 class JobSettings:
     """One batch job.
@@ -48,8 +54,8 @@ class JobSettings:
     is unfinished ``completion_window`` seconds after the job was created becomes error rows; None for
     never. ``overwrite`` gives the job an output folder that holds files of others. ``shard_rows`` None
     leaves to the planner how many rows a shard has; there are at most 512, or 16 a replica, either way.
-    ``recipe`` is what a caller needs to start the same job again, in its own terms and without secrets; the
-    store keeps it.
+    ``request`` is what the user asked for; an option that needs no reading is read there. A program that
+    fills the settings in itself leaves it out.
     """
 
     source: Source
@@ -73,7 +79,7 @@ class JobSettings:
     stall_seconds: float = 600.0
     completion_window: float | None = None
     overwrite: bool = False
-    recipe: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    request: JobRequest = field(default=_UNASKED, repr=False)
 
     @classmethod
     def of(cls, request: JobRequest, places: Places) -> JobSettings:
@@ -104,7 +110,7 @@ class JobSettings:
             objects=places.objects,
             model_objects=places.model_objects,
             bundles=places.bundles,
-            recipe=request.recipe(),
+            request=request,
         )
 
     def __post_init__(self) -> None:
@@ -128,6 +134,35 @@ class JobSettings:
             raise ConfigError("stall_seconds must be more than 0")
         if self.shard_rows is not None and self.shard_rows < 1:
             raise ConfigError("shard_rows must be at least 1")
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """The flow's parameters for another run of the job, which the store keeps; empty without a flow."""
+        return {} if self.request == _UNASKED else self.request.recipe()
+
+    def engine_spec(
+        self,
+        kind: Kind,
+        model_name: str | None,
+        *,
+        weights: Manifest | None = None,
+        weights_patience: float = 0.0,
+    ) -> EngineSpec:
+        """The engine of each replica; ``kind`` and ``model_name`` are what the input said."""
+        return EngineSpec(
+            name=self.engine,
+            model=self.model,
+            kind=kind,
+            model_name=model_name,
+            arguments=dict(self.engine_arguments),
+            weights=weights,
+            weights_patience=weights_patience,
+            bundles=self.bundles,
+            stall_seconds=self.stall_seconds,
+            cpus=self.replica_cpus,
+            gpus=self.replica_gpus,
+            objects=self.model_access,
+        )
 
     @property
     def has_dummy_weights(self) -> bool:
