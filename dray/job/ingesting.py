@@ -112,8 +112,7 @@ def _publish(store: Store, job: OpenJob, ingested: Ingested, replicas: int) -> N
             offset=part.offset,
             length=part.length,
             rows=part.rows,
-            first_index=part.first_index,
-            last_index=part.last_index,
+            first_position=part.first_position,
         )
         for part in ranges
     ]

@@ -129,7 +129,6 @@ def cut(
         uri=ingested.spool_uri,
         size=ingested.spool_bytes,
         rows=ingested.requests,
-        end_index=ingested.rows,
         parts=min(max(parts, min_shards), max_shards),
     )
 
@@ -184,7 +183,7 @@ class _Reading:
                 else:
                     add_id(index, custom_id)
                     check(index, file_no, line_no, url, body)
-                    add_line(index, line)
+                    add_line(line)
             if bad is not None:
                 if bad.custom_id is not None:
                     add_id(index, bad.custom_id)

@@ -7,7 +7,6 @@ first and answered by plain bulk inserts.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +17,7 @@ from dray.requests.model import Outcome
 from dray.store.attempts import change_attempt
 from dray.store.connection import Tx
 from dray.store.jobs import check_driver, orders
+from dray.store.presence import present
 from dray.store.records import REJECTED, CommitReceipt, JobLease, ShardLease
 from dray.store.schema import attempts, jobs, results, shards
 from dray.store.shards import renew
@@ -73,26 +73,13 @@ def forget_rejects(tx: Tx, lease: JobLease) -> None:
 
 def _insert_new(tx: Tx, job_key: int, shard: int, epoch: int, outcomes: Iterable[Outcome]) -> list[Outcome]:
     unique = {outcome.index: outcome for outcome in reversed(list(outcomes))}  # the first of a pair stays
-    for index in _present(tx, job_key, list(unique)):
+    for index in present(tx, job_key, list(unique)):
         del unique[index]
     fresh = sorted(unique.values())
     if fresh:
         now = tx.execute(select(tx.now)).scalar_one()
         _insert(tx, [_row(job_key, shard, epoch, now, outcome) for outcome in fresh])
     return fresh
-
-
-def _present(tx: Tx, job_key: int, indexes: list[int]) -> list[int]:
-    if tx.dialect == "postgresql":
-        found = tx.connection.exec_driver_sql(
-            "SELECT idx FROM results WHERE job_key = %s AND idx = ANY(%s)", (job_key, indexes)
-        )
-    else:
-        found = tx.connection.exec_driver_sql(
-            "SELECT idx FROM results WHERE job_key = ? AND idx IN (SELECT value FROM json_each(?))",
-            (job_key, json.dumps(indexes)),
-        )
-    return [row[0] for row in found]
 
 
 def _row(job_key: int, shard: int, epoch: int, now: float, outcome: Outcome) -> tuple[Any, ...]:

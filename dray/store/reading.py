@@ -8,7 +8,7 @@ from sqlalchemy import func, select
 
 from dray.store.connection import Tx
 from dray.store.records import Counts, Progress, StoredOutcome
-from dray.store.schema import jobs, results, shards
+from dray.store.schema import jobs, shards
 
 _OUTCOME = """idx, custom_id, {response}, error_code, error_message, prompt_tokens, cached_tokens,
     completion_tokens, queue_seconds, first_token_seconds, total_seconds, shard, epoch, committed_at"""
@@ -56,13 +56,3 @@ def page(tx: Tx, job_key: int, after: int, limit: int) -> list[StoredOutcome]:
             found += map(StoredOutcome._make, rows)
             size += sum(len(row[2]) for row in rows if row[2] is not None)
         return found
-
-
-def done_indexes(tx: Tx, job_key: int, first: int, last: int) -> list[int]:
-    """Terminal indexes in [first, last), ascending."""
-    rows = tx.execute(
-        select(results.c.idx)
-        .where(results.c.job_key == job_key, results.c.idx >= first, results.c.idx < last)
-        .order_by(results.c.idx)
-    )
-    return list(rows.scalars())

@@ -277,7 +277,7 @@ class LeanJob:
     def written(self) -> list[object]:
         """All that a driver or a worker writes: rows, shards, attempts, charges, and files by name."""
         with open_store(self.store_url, create=False) as store:
-            rows = store.done_indexes(JOB, 0, ROWS)
+            rows = store.done_indexes(JOB, range(ROWS))
             return [rows, store.shards(JOB), store.attempts(JOB), store.charges(JOB), self.published()]
 
     def published(self) -> list[str]:
