@@ -36,7 +36,6 @@ def _places(request: JobRequest) -> Places:
         store_url=store_url(request.store, request.output),
         objects=_objects(request.objects),
         model_objects=place.objects,
-        bundles=absolute(place.bundles) if place.bundles is not None else None,
     )
 
 
@@ -74,7 +73,7 @@ def cluster_settings(cluster: str) -> ClusterSettings:
 
 def _model(model: str) -> ModelPlace:
     if not model.startswith(BLOCK):
-        return ModelPlace(uri=model, objects=None, bundles=None)
+        return ModelPlace(uri=model, objects=None)
     place: ModelPlace = _block(ModelSource, model).settings()
     return place
 

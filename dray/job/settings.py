@@ -31,7 +31,6 @@ class Places:
     store_url: str = field(repr=False)
     objects: ObjectStoreOptions | None = field(default=None, repr=False)
     model_objects: ObjectStoreOptions | None = field(default=None, repr=False)
-    bundles: str | None = None
 
 
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -49,9 +48,8 @@ class JobSettings:
     ``replica_gpus``, or, where those are None, for what its engine needs. ``engine_arguments`` go to the
     engine as they are. ``work`` holds the spool; every stable node must reach it. ``store_url`` may hold a
     password and is kept out of the repr. ``model_objects`` reach the model, where that takes others than
-    ``objects``. ``bundles`` is where what engines compile is kept for the next ones: a folder or URI,
-    nowhere when None. An engine that gets no further with its requests for ``stall_seconds`` is ended. What
-    is unfinished ``completion_window`` seconds after the job was created becomes error rows; None for
+    ``objects``. An engine that gets no further with its requests for ``stall_seconds`` is ended. What is
+    unfinished ``completion_window`` seconds after the job was created becomes error rows; None for
     never. ``overwrite`` gives the job an output folder that holds files of others. ``shard_rows`` None
     leaves to the planner how many rows a shard has; there are at most 512, or 16 a replica, either way.
     ``request`` is what the user asked for; an option that needs no reading is read there. A program that
@@ -75,7 +73,6 @@ class JobSettings:
     shard_rows: int | None = None
     objects: ObjectStoreOptions | None = field(default=None, repr=False)
     model_objects: ObjectStoreOptions | None = field(default=None, repr=False)
-    bundles: str | None = None
     stall_seconds: float = 600.0
     completion_window: float | None = None
     overwrite: bool = False
@@ -109,7 +106,6 @@ class JobSettings:
             format=request.format,
             objects=places.objects,
             model_objects=places.model_objects,
-            bundles=places.bundles,
             request=request,
         )
 
@@ -120,7 +116,7 @@ class JobSettings:
             )
         if self.engine not in ("vllm", "simulated"):
             raise ConfigError(f"unknown engine {self.engine!r}: dray has 'vllm' and 'simulated'")
-        for address in (self.model, self.output, self.bundles or ""):
+        for address in (self.model, self.output):
             refuse_secret(address)
         if self.replicas is not None and self.replicas < 1:
             raise ConfigError("replicas must be at least 1")
@@ -157,7 +153,6 @@ class JobSettings:
             arguments=dict(self.engine_arguments),
             weights=weights,
             weights_patience=weights_patience,
-            bundles=self.bundles,
             stall_seconds=self.stall_seconds,
             cpus=self.replica_cpus,
             gpus=self.replica_gpus,

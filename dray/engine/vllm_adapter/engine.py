@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from dray.engine.bundles import Bundle
 from dray.engine.grammars import GrammarPending
 from dray.engine.model_folder import EngineModel
 from dray.engine.protocol import EngineInfo, EngineSpec
@@ -53,7 +52,6 @@ class VllmEngine:
         began = time.monotonic()
         prepare_environment(spec)
         with EngineModel(spec) as model:
-            self._bundle = Bundle.restored(spec, model.place())
             with lasting_imports():
                 cpu = _import_vllm(spec)
             imported = time.monotonic()
@@ -135,9 +133,6 @@ class VllmEngine:
             for output in self._stepped():
                 if output.finished:
                     self._land(output)
-            if self._finished and self._bundle is not None:
-                self._bundle.save()  # by now all has been compiled, also what is compiled on first use
-                self._bundle = None
         finished, self._finished = self._finished, []
         return finished
 

@@ -26,7 +26,7 @@ REQUEST = JobRequest(
         "replica_gpus": 0.5,
     },
 )
-PLACES = Places(inputs=["/in.jsonl"], model="s3://b/m", store_url="sqlite:////s.db", bundles="/bundles")
+PLACES = Places(inputs=["/in.jsonl"], model="s3://b/m", store_url="sqlite:////s.db")
 
 
 def test_an_engine_is_told_all_that_was_asked_for() -> None:
@@ -47,7 +47,6 @@ def test_an_engine_is_told_all_that_was_asked_for() -> None:
         arguments={"max_num_seqs": 8},
         weights=weights,
         weights_patience=3.0,
-        bundles="/bundles",
         stall_seconds=5.0,
         cpus=2.0,
         gpus=0.5,

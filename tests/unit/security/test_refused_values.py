@@ -70,7 +70,7 @@ def test_secrets_in_addresses(address: str, shown: str) -> None:
     with pytest.raises(ConfigError) as refusal:
         source_of([address])
     assert shown in str(refusal.value)
-    for name in ("model", "output", "bundles"):
+    for name in ("model", "output"):
         values = {"model": "m", "output": "o", name: address}
         with pytest.raises(ConfigError) as refused:
             JobSettings(source=source_of("in.jsonl"), defaults=RowDefaults(), store_url="", **values)
