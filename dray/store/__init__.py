@@ -24,7 +24,6 @@ from dray.store.records import (
     ShardSnapshot,
     ShardSpec,
     ShardState,
-    Span,
     StopSignals,
     StoredOutcome,
 )
@@ -48,7 +47,6 @@ __all__ = [
     "StoredOutcome",
     "REJECTED",
     "Attempt",
-    "Span",
     "Notice",
     "StopSignals",
     "Charge",

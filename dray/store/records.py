@@ -19,7 +19,6 @@ class JobState(StrEnum):
     FINALIZING = "finalizing"
     COMPLETED = "completed"
     FAILED = "failed"
-    CANCELLING = "cancelling"
     CANCELLED = "cancelled"
     EXPIRED = "expired"
     PAUSED = "paused"
@@ -344,18 +343,6 @@ class Attempt:
     failed: int
     prompt_tokens: int
     completion_tokens: int
-    lost_tokens: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
-    """A stretch of a node's time. ``started`` is seconds since 1970; ``price`` dollars per hour."""
-
-    node: str
-    phase: str
-    started: float
-    seconds: float
-    price: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

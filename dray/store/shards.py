@@ -106,11 +106,9 @@ def _insert(
     tx.execute(insert(shards), rows)
 
 
-def listing(tx: Tx, job_key: int, state: ShardState | None = None) -> list[Shard]:
+def listing(tx: Tx, job_key: int) -> list[Shard]:
     """The shards of a job, in the order of their numbers."""
     query = select(*_COLUMNS).where(shards.c.job_key == job_key).order_by(shards.c.number)
-    if state is not None:
-        query = query.where(shards.c.state == state.value)
     return [_shard(row) for row in tx.execute(query)]
 
 

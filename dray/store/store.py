@@ -41,8 +41,6 @@ from dray.store.records import (
     ShardLease,
     ShardSnapshot,
     ShardSpec,
-    ShardState,
-    Span,
     StopSignals,
     StoredOutcome,
 )
@@ -345,11 +343,6 @@ class Store:
         key = self._key(job_id)
         return self._read(lambda tx: shards.listing(tx, key))
 
-    def pending_shards(self, job_id: str) -> list[Shard]:
-        """The shards that wait to be claimed, by number."""
-        key = self._key(job_id)
-        return self._read(lambda tx: shards.listing(tx, key, ShardState.PENDING))
-
     def claim_shard(
         self,
         lease: JobLease,
@@ -455,10 +448,9 @@ class Store:
         *,
         node: str | None = None,
         replica: str | None = None,
-        lost_tokens: int | None = None,
     ) -> None:
         """Adds what became known about the attempt behind ``lease``; None leaves a field as it is."""
-        known = {"node": node, "replica": replica, "lost_tokens": lost_tokens}
+        known = {"node": node, "replica": replica}
         values = {name: value for name, value in known.items() if value is not None}
         if values:
             self._write(
@@ -474,19 +466,6 @@ class Store:
         """How many attempts ended by each cause. What budgets were charged is in :meth:`charges`."""
         key = self._key(job_id)
         return self._read(lambda tx: attempts.count_causes(tx, key))
-
-    def record_span(
-        self, job_id: str, node: str, phase: str, started: float, seconds: float, price: float | None = None
-    ) -> None:
-        """Notes a stretch of node time; ``price`` is dollars per hour."""
-        span = Span(node=node, phase=phase, started=started, seconds=seconds, price=price)
-        key = self._key(job_id)
-        self._write(lambda tx: attempts.add_span(tx, key, span))
-
-    def spans(self, job_id: str) -> list[Span]:
-        """The job's spans by start."""
-        key = self._key(job_id)
-        return self._read(lambda tx: attempts.list_spans(tx, key))
 
     def record_notice(self, job_id: str, notice: Notice) -> None:
         """Notes an interruption notice, seen now; one that is known changes nothing."""

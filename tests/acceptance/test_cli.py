@@ -24,7 +24,6 @@ KEYS = {
     "seconds": {"total", "ingest", "cluster", "weights", "engine_start", "inference", "finalise"},
     "interruptions": int,
     "retries": dict,
-    "cost": type(None),
     "output": str,
     "errors": str,
     "report": str,

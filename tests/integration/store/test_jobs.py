@@ -157,7 +157,7 @@ def test_a_new_driver_fences_the_old_ones_workers(store: Store) -> None:
         store.move_shards(old, "elsewhere.jsonl")
     assert {shard.uri for shard in store.shards("job")} == {"spool.jsonl"}
     assert store.done_indexes("job", range(8)) == [0]
-    assert [shard.state for shard in store.pending_shards("job")] == [ShardState.PENDING] * 2
+    assert [shard.state for shard in store.shards("job")] == [ShardState.PENDING] * 2
     assert store.causes("job") == {"DRIVER_LOST": 1}
     assert claimed(store, new).epoch == zombie.epoch + 2
 
