@@ -26,7 +26,7 @@ from dray.failures.causes import Decision, Facts, decide
 from dray.failures.effects import OnPrefect
 from dray.failures.foreign import Sign
 from dray.failures.signs import facts_of
-from dray.job.owner import driver_name
+from dray.owner import owner_name
 from dray.places import lane_of
 from dray.shard.attempt import attempt
 from dray.shard.pump import ShardReceipt
@@ -92,7 +92,7 @@ def _attempt(store: Store, work: ShardWork, backoff: Backoff) -> AttemptResult:
             job=work.job,
             shard=work.shard,
             replicas=_RayReplicas(),
-            owner=driver_name(),
+            owner=owner_name(),
             options=work.objects,
         ),
         tries=backoff.tries,

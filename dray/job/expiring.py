@@ -6,7 +6,7 @@ from dray.errors import StoreFatalError
 from dray.failures.causes import Cause
 from dray.job.ingesting import open_shards
 from dray.job.opening import OpenJob
-from dray.job.owner import driver_name
+from dray.owner import owner_name
 from dray.requests.model import EXPIRED
 from dray.shard.ending import refused
 from dray.shard.open_rows import Finished, open_lines
@@ -27,7 +27,7 @@ def expire(store: Store, job: OpenJob) -> None:
     """
     # First, so that the driver that resumes the job after a crash knows that its rows expired.
     store.set_job_state(job.lease, JobState.EXPIRED)
-    owner = driver_name()
+    owner = owner_name()
     while unfinished := open_shards(store.shards(job.job_id)):
         for shard in unfinished:
             lease = _taken(store, job, shard, owner)

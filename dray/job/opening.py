@@ -10,8 +10,8 @@ from dray.errors import DrayError
 from dray.job import current_job
 from dray.job.checks import check_arguments, check_weights
 from dray.job.identity import derived_job_id, fingerprint_of
-from dray.job.owner import driver_name, is_gone
 from dray.job.settings import JobSettings
+from dray.owner import is_gone, owner_name
 from dray.storage.files import check_writable, join
 from dray.storage.folders import Owner, refuse_foreign, take, work_of
 from dray.store import Job, JobLease, Store, open_store
@@ -84,7 +84,7 @@ def open_job(settings: JobSettings, *, started: float | None = None, resume: boo
         _refuse_foreign(settings, job_id, known)
         kept = describe(settings) | {"recipe": settings.recipe}
         store.create_job(job_id, fingerprint=fingerprint, settings=kept)
-        lease = store.claim_job(job_id, driver_name(), ttl=DRIVER_TTL, takeover=is_gone, resume=resume)
+        lease = store.claim_job(job_id, owner_name(), ttl=DRIVER_TTL, takeover=is_gone, resume=resume)
         reach(Point.JOB_CLAIMED)
         identity = _take_folder(store, settings, lease)
         store.set_expiry(lease, settings.completion_window)

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from dray import owner
 from dray.errors import JobBusyError
-from dray.job import owner
-from dray.job.owner import driver_name, is_gone
+from dray.owner import is_gone, owner_name
 from dray.store import open_store
 from tests.support.stores import ready_job
 
 pytestmark = pytest.mark.unit
 
-HERE = driver_name().split("/")[4:]
+HERE = owner_name().split("/")[4:]
 
 
 def _name_of(pid: int) -> str:
@@ -28,8 +28,8 @@ def _name_of(pid: int) -> str:
 
 
 def test_this_process_is_there() -> None:
-    assert not is_gone(driver_name())
-    assert driver_name() != driver_name()
+    assert not is_gone(owner_name())
+    assert owner_name() != owner_name()
 
 
 def test_a_killed_process_is_gone_even_as_a_zombie() -> None:
@@ -44,7 +44,7 @@ def test_a_killed_process_is_gone_even_as_a_zombie() -> None:
 
 
 def test_a_pid_that_was_given_to_another_process_is_another_driver() -> None:
-    host, pid, started, unique, *space = driver_name().split("/")
+    host, pid, started, unique, *space = owner_name().split("/")
     assert is_gone("/".join([host, pid, str(int(started) - 1), unique, *space]))
 
 
@@ -77,17 +77,17 @@ def test_without_a_proc_of_its_own_a_process_knows_of_none(
     (tmp_path / "self").symlink_to("1")
     monkeypatch.setattr(owner, "_PROC", tmp_path)
     assert not is_gone(gone)
-    assert not is_gone(driver_name())
+    assert not is_gone(owner_name())
 
 
 _SECOND = """
 import sys
 from dray.errors import JobBusyError
-from dray.job.owner import driver_name, is_gone
+from dray.owner import is_gone, owner_name
 from dray.store import open_store
 with open_store(sys.argv[1], create=False) as store:
     try:
-        store.claim_job("job", driver_name(), takeover=is_gone)
+        store.claim_job("job", owner_name(), takeover=is_gone)
     except JobBusyError:
         sys.exit(42)
 """
@@ -104,11 +104,11 @@ def test_a_live_driver_outlives_a_container_with_its_host_name(tmp_path: Path) -
     with open_store(url) as store:
         ready_job(store)
         store.release_job(store.claim_job("job", "driver"))
-        lease = store.claim_job("job", driver_name(), takeover=is_gone)
+        lease = store.claim_job("job", owner_name(), takeover=is_gone)
         second = subprocess.run(
             [*unshare, sys.executable, "-c", _SECOND, url], capture_output=True, text=True
         )
         assert second.returncode == 42, second.stderr
         store.renew_job(lease)  # FencedError, had the second one taken it
         with pytest.raises(JobBusyError):
-            store.claim_job("job", driver_name(), takeover=is_gone)
+            store.claim_job("job", owner_name(), takeover=is_gone)

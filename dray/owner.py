@@ -1,4 +1,4 @@
-"""Who drives a job: one process, named so that its death can be noticed on the same machine.
+"""Who holds a job or a shard: one process, named so that its death can be noticed on the same machine.
 
 A name is ``HOST/PID/START/UNIQUE/BOOT/NAMESPACE``. The host is for people: containers with the host's network
 all have that of the machine. A pid has a meaning only within one boot of the kernel and one pid namespace.
@@ -28,7 +28,7 @@ class _Space(NamedTuple):
         return _UNKNOWN not in self
 
 
-def driver_name() -> str:
+def owner_name() -> str:
     """A name for this process: host, pid, the process's start time, something unique, boot and namespace."""
     pid, space = os.getpid(), _space()
     unique = uuid.uuid4().hex[:8]
