@@ -14,7 +14,7 @@ pytestmark = pytest.mark.unit
 ROOT = Path(__file__).parents[2]
 
 LAYERS = (
-    {"errors", "imports", "places", "processes", "history"},
+    {"errors", "imports", "owner", "places", "processes", "history"},
     {"codes", "triggers"},
     {"storage", "failures", "scheduling"},
     {"notices", "requests", "weights"},
@@ -23,6 +23,7 @@ LAYERS = (
     {"cluster"},
     {"shard"},
     {"job"},
+    {"driver"},
     {"cli"},
 )
 """The parts of dray, the lowest first: each imports from layers below its own alone."""
