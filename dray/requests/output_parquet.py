@@ -8,7 +8,7 @@ import orjson
 import pyarrow
 from pyarrow import parquet
 
-from dray.requests.lines import Page
+from dray.requests.lines import Finished, Page
 from dray.storage.draft import Draft
 
 # Row groups are cut by what the rows hold, never by how they were paged: same rows, same bytes.
@@ -49,10 +49,11 @@ class ParquetWriter:
     def add(self, page: Page) -> None:
         """Take the next page."""
         for row in page:
-            if row[3] is None:
-                self._answers.add(_answer_row(row), len(row[2]))
+            if row.response is not None:
+                self._answers.add(_answer(row, row.response), len(row.response))
             else:
-                self._failures.add((row[0], row[1], row[3], row[4]), 0)
+                failure = {"code": row.error_code, "message": row.error_message}
+                self._failures.add({"index": row.index, "custom_id": row.custom_id, **failure}, 0)
 
     def close(self) -> None:
         """Write what is left, and the footers."""
@@ -72,10 +73,10 @@ class _Table:
             use_dictionary=cast("Any", [name for name in ("finish_reason", "code") if name in schema.names]),
             write_statistics=["index", "custom_id"],
         )
-        self._rows: list[tuple[Any, ...]] = []
+        self._rows: list[dict[str, Any]] = []
         self._bytes = 0
 
-    def add(self, row: tuple[Any, ...], size: int) -> None:
+    def add(self, row: dict[str, Any], size: int) -> None:
         self._rows.append(row)
         self._bytes += size
         if len(self._rows) >= _GROUP_ROWS or self._bytes >= _GROUP_BYTES:
@@ -89,8 +90,7 @@ class _Table:
         if not self._rows:
             return
         columns = [
-            pyarrow.array(values, type=field.type)
-            for values, field in zip(zip(*self._rows, strict=True), self._schema, strict=True)
+            pyarrow.array([row[field.name] for row in self._rows], type=field.type) for field in self._schema
         ]
         batch = pyarrow.Table.from_arrays(columns, schema=self._schema)
         self._writer.write_table(batch, row_group_size=_GROUP_ROWS)
@@ -126,10 +126,19 @@ class _Sink:
         """Leaves the file open: the caller that opened the draft closes it."""
 
 
-def _answer_row(row: tuple[Any, ...]) -> tuple[Any, ...]:
-    response = cast("bytes", row[2])
+def _answer(row: Finished, response: bytes) -> dict[str, Any]:
+    """The values of one row, by the names of their columns."""
     text, embedding, finish_reason = _first_choice(orjson.loads(response))
-    return (row[0], row[1], text, embedding, finish_reason, row[5], row[7], response.decode())
+    return {
+        "index": row.index,
+        "custom_id": row.custom_id,
+        "text": text,
+        "embedding": embedding,
+        "finish_reason": finish_reason,
+        "prompt_tokens": row.prompt_tokens,
+        "completion_tokens": row.completion_tokens,
+        "response": response.decode(),
+    }
 
 
 def _first_choice(body: dict[str, Any]) -> tuple[str | None, list[float] | None, str | None]:

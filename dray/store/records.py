@@ -305,7 +305,7 @@ class Progress:
 
 
 class StoredOutcome(NamedTuple):
-    """An outcome as read back: the fields of ``Outcome`` in the same order, then where it came from.
+    """An outcome as read back: the fields of ``Outcome``, and where it came from.
 
     ``committed_at`` is seconds since 1970 by the database's clock.
     """

@@ -121,6 +121,9 @@ results = Table(
     Column("response", Text),
 )
 
+FIELD_OF = {column.name: column.name for column in results.c} | {"idx": "index"}
+"""The field of an outcome that a column of ``results`` holds; INDEX is a word of SQL."""
+
 attempts = Table(
     "attempts",
     metadata,

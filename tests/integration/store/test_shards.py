@@ -93,8 +93,8 @@ def test_a_commit_stores_every_field(store: Store, clock: FakeClock) -> None:
     receipt = store.commit(lease, given)
     assert (receipt.inserted, receipt.orders.stop) == (2, False)
     rows = stored(store)
-    assert [Outcome(*row[:11]) for row in rows] == given
-    assert [row[11:] for row in rows] == [(0, 1, clock.time)] * 2
+    assert [Outcome(**{name: getattr(row, name) for name in Outcome._fields}) for row in rows] == given
+    assert [(row.shard, row.epoch, row.committed_at) for row in rows] == [(0, 1, clock.time)] * 2
     progress = store.progress("job")
     assert (progress.counts.done, progress.counts.failed, progress.counts.pending) == (1, 1, 6)
     assert (progress.prompt_tokens, progress.cached_tokens, progress.completion_tokens) == (1, 1, 2)
