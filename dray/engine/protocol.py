@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from dray.requests.model import Kind, Outcome, Request
+from dray.kinds import Kind
+from dray.requests.model import Outcome, Request
 from dray.storage.objects import ObjectStoreOptions
 from dray.weights.source.manifest import Manifest
 

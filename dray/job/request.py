@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from dray.errors import ConfigError
+from dray.kinds import Kind, KindName
 from dray.storage.addresses import VARIABLE, names_login
 from dray.storage.files import absolute
 
@@ -48,7 +49,7 @@ class _Form(BaseModel):
 class RowOptions(_Form):
     """How the input's rows become requests."""
 
-    kind: Literal["chat", "completion", "embedding"] = Field(
+    kind: KindName = Field(
         default="chat",
         description="What rows with a prompt_column or template ask for; OpenAI batch files say it.",
     )
@@ -93,11 +94,10 @@ class RowOptions(_Form):
 
     def shape(self) -> dict[str, Any]:
         """What says how a row of columns becomes a request, by the names of :class:`RowShape`."""
-        from dray.requests.model import Kind
         from dray.requests.sources import RowShape
 
         names = [field.name for field in fields(RowShape)]
-        return {name: getattr(self, name) for name in names} | {"kind": Kind(self.kind)}
+        return {name: getattr(self, name) for name in names} | {"kind": Kind.named(self.kind)}
 
     def source(self, inputs: str | list[str]) -> Source:
         """The source that these options make of ``inputs``; raises as :func:`source_of`."""

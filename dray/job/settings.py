@@ -10,7 +10,7 @@ from typing import Any
 from dray.engine.protocol import EngineSpec
 from dray.errors import ConfigError
 from dray.job.request import JobRequest, seconds_of
-from dray.requests.model import Kind
+from dray.kinds import Kind
 from dray.requests.output import OutputFormat
 from dray.requests.readers import Limits
 from dray.requests.sources import RowDefaults, Source

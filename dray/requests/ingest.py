@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 
 from dray.errors import InputError, Problem
+from dray.kinds import Kind
 from dray.requests.duplicates import IdIndex
-from dray.requests.model import Kind, Outcome
+from dray.requests.model import Outcome
 from dray.requests.pulse import Pulse
 from dray.requests.readers import Limits, RawRow, files_of, read_rows
 from dray.requests.rejects import SKIP_ADVICE, Reject, RejectLog, empty_input, read_rejects

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 LAYERS = (
     {"errors", "imports", "owner", "places", "processes", "history"},
-    {"codes", "triggers"},
+    {"codes", "kinds", "triggers"},
     {"storage", "failures", "scheduling"},
     {"notices", "requests", "weights"},
     {"store", "report"},

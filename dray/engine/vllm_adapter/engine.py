@@ -21,7 +21,7 @@ from dray.engine.vllm_adapter.arguments import (
 )
 from dray.errors import ConfigError, EngineDeadError, RequestRefused
 from dray.imports import lasting_imports
-from dray.requests.model import Kind, Outcome, Request
+from dray.requests.model import Outcome, Request
 
 _NOTHING_TO_COMPUTE = 0.002  # seconds until vLLM is asked again, where all that it holds waits
 _VERDICT_SECONDS = 0.05  # for a grammar to be judged, before aborts and new rows are looked at again
@@ -88,7 +88,7 @@ class VllmEngine:
                 self._config, UsageContext.LLM_CLASS, disable_log_stats=arguments["disable_log_stats"]
             )
         self._client = StepClient(self._engine)
-        if spec.kind is not Kind.EMBEDDING:
+        if spec.kind.engine.generates:
             tokenizer = self._client.input_processor.tokenizer
             self._client.grammars = grammars_of(self._config, tokenizer, grammar_seconds(spec))
         drive_without_event_loop(self._client)

@@ -19,7 +19,8 @@ import pytest
 from dray.engine.grammars import Grammar, GrammarPending, Grammars
 from dray.engine.vllm_adapter.engine import VllmEngine
 from dray.errors import RequestRefused
-from dray.requests.model import Kind, Request
+from dray.kinds import Kind
+from dray.requests.model import Request
 
 pytestmark = pytest.mark.unit
 
