@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 from pydantic.fields import FieldInfo
 
-from dray.job.request import GROUPS, EngineOptions, JobRequest, RowOptions, SamplingOptions, seconds_of
+from dray.job.forms import GROUPS, EngineOptions, RowOptions, SamplingOptions
+from dray.job.request import JobRequest
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def parameters_of(request: Callable[P, JobRequest]) -> Callable[[Callable[..., R]], Callable[P, R]]:
-    """Give a flow the fields of the request as its parameters.
+def parameters_of(form: Callable[P, JobRequest]) -> Callable[[Callable[..., R]], Callable[P, R]]:
+    """Give a flow the fields of the request, which is its form, as its parameters.
 
     Type checkers read them from the class. Prefect reads its form from the signature and from the docstring's
     ``Args``, which are set here. A group may be left out as a whole: Prefect's page opens groups with values.
@@ -23,7 +24,7 @@ def parameters_of(request: Callable[P, JobRequest]) -> Callable[[Callable[..., R
     """
 
     def give(flow: Callable[..., R]) -> Callable[P, R]:
-        fields = JobRequest.model_fields
+        fields = cast("type[JobRequest]", form).model_fields
         described = "\n".join(f"    {name}: {field.description}" for name, field in fields.items())
         parameters = [_parameter(name, field) for name, field in fields.items()]
         flow.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # inspect's own name
@@ -43,4 +44,4 @@ def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
     return inspect.Parameter(name, kind, default=field.default, annotation=hint)
 
 
-__all__ = ["EngineOptions", "JobRequest", "RowOptions", "SamplingOptions", "parameters_of", "seconds_of"]
+__all__ = ["EngineOptions", "JobRequest", "RowOptions", "SamplingOptions", "parameters_of"]

@@ -11,8 +11,9 @@ from tempfile import TemporaryDirectory
 
 from dray.errors import InputError, Problem
 from dray.job.checks import check_arguments, check_weights
+from dray.job.forms import RowOptions
 from dray.job.model_files import refuse_typo
-from dray.job.request import BLOCK, JobRequest, RowOptions
+from dray.job.request import BLOCK, JobRequest
 from dray.job.settings import JobSettings, Places
 from dray.requests import Limits, RowDefaults, Source, SqlQuery, expand, ingest, settled
 from dray.requests.readers import files_of, read_rows

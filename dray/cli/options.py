@@ -13,7 +13,8 @@ from pydantic.fields import FieldInfo
 from dray.cli.help import ENGINE, OUTPUT, PLACE, REQUIRED, ROWS, SAMPLING
 from dray.cli.output import printable
 from dray.errors import ConfigError
-from dray.job.request import GROUPS, JobRequest
+from dray.job.forms import GROUPS
+from dray.job.request import JobRequest
 
 Command = TypeVar("Command", bound=Callable[..., int])
 

@@ -1,189 +1,28 @@
 """What a user asks for: the one form that the flow, its page in Prefect, the command line and the store read.
 
-An option is declared here alone: its name, type, default, limits, and what it does. From that follow the
-parameter of the flow and the field in Prefect (flows/parameters.py), the option of ``dray run``
-(dray/cli/options.py), and the entry of the recipe by which a job is resumed (:meth:`JobRequest.recipe`).
+An option is declared here, or in dray/job/forms.py, and nowhere else: its name, type, default, limits, and
+what it does. From that follow the parameter of the flow and the field in Prefect (flows/parameters.py), the
+option of ``dray run`` (dray/cli/options.py), and the entry of the recipe by which a job is resumed
+(:meth:`JobRequest.recipe`).
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import fields
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
+from dray.durations import seconds_of
 from dray.errors import ConfigError
-from dray.kinds import Kind, KindName
+from dray.job.forms import GROUPS, EngineOptions, Form, RowOptions, SamplingOptions
 from dray.storage.addresses import VARIABLE, names_login
 from dray.storage.files import absolute
-
-if TYPE_CHECKING:
-    from dray.requests.sources import Source  # a tenth of a second, before the first line of a run
 
 BLOCK = "block:"
 """Before the name of a Prefect block."""
 
 _SQLITE = "sqlite:///"
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-
-
-def _numbered(schema: dict[str, Any]) -> None:
-    """Each field says its position: a server on PostgreSQL gives the fields of a schema in another order."""
-    for position, field in enumerate(schema["properties"].values()):
-        field["position"] = position
-
-
-class _Form(BaseModel):
-    """Fields are labelled with their own names, as in Python and JSON."""
-
-    model_config = ConfigDict(
-        extra="forbid",
-        frozen=True,
-        field_title_generator=lambda name, _: name,
-        json_schema_extra=_numbered,
-    )
-
-
-class RowOptions(_Form):
-    """How the input's rows become requests."""
-
-    kind: KindName = Field(
-        default="chat",
-        description="What rows with a prompt_column or template ask for; OpenAI batch files say it.",
-    )
-    prompt_column: str | None = Field(
-        default=None,
-        description="Column that holds the prompt: this, template or messages_column; none for OpenAI "
-        "batch files.",
-    )
-    template: str | None = Field(
-        default=None,
-        description="Prompt made from columns, for example: Summarise this: {text}",
-    )
-    messages_column: str | None = Field(
-        default=None,
-        description="Column of chat messages (role, content); JSON lines and Parquet are searched for one.",
-    )
-    system_prompt: str | None = Field(
-        default=None,
-        description="System message for chat rows that do not begin with one.",
-    )
-    id_column: str | None = Field(
-        default=None,
-        description="Column that holds a unique id; row-0, row-1, ... without it.",
-    )
-    query: str | None = Field(
-        default=None,
-        description="SQL query to read rows with; the input is then a database URL, or env:NAME of a "
-        "variable that holds it.",
-    )
-    delimiter: str | None = Field(
-        default=None,
-        description="What stands between the values of a CSV file, if no comma: ; or | or tab.",
-    )
-    model_name: str | None = Field(
-        default=None,
-        description="Name that rows may carry in body.model; rows that name another become error rows.",
-    )
-    skip_invalid: bool = Field(
-        default=False,
-        description="Turn invalid rows into error rows instead of refusing the input.",
-    )
-
-    def shape(self) -> dict[str, Any]:
-        """What says how a row of columns becomes a request, by the names of :class:`RowShape`."""
-        from dray.requests.sources import RowShape
-
-        names = [field.name for field in fields(RowShape)]
-        return {name: getattr(self, name) for name in names} | {"kind": Kind.named(self.kind)}
-
-    def source(self, inputs: str | list[str]) -> Source:
-        """The source that these options make of ``inputs``; raises as :func:`source_of`."""
-        from dray.requests.sources import source_of
-
-        return source_of(inputs, **self.shape(), query=self.query, delimiter=self.delimiter)
-
-
-class SamplingOptions(_Form):
-    """Request fields for every row that does not set them itself."""
-
-    max_tokens: int | None = Field(
-        default=None,
-        ge=1,
-        description="Tokens to generate at most; the engine's default when left out.",
-    )
-    temperature: float | None = Field(
-        default=None,
-        ge=0,
-        description="0 always takes the likeliest token; higher values vary more.",
-    )
-    top_p: float | None = Field(
-        default=None,
-        gt=0,
-        le=1,
-        description="Sample from the likeliest tokens that together have this probability.",
-    )
-    seed: int | None = Field(
-        default=None,
-        description="Seed of the sampling; the same seed gives the same answers.",
-    )
-    extra: dict[str, Any] = Field(
-        default_factory=dict,
-        description="Any other field of the request body, for example response_format.",
-    )
-
-    def fields(self) -> dict[str, Any]:
-        """The OpenAI body fields that are set."""
-        given = self.model_dump(exclude={"extra"}, exclude_none=True)
-        return given | self.extra
-
-
-class EngineOptions(_Form):
-    """The engine and its replicas."""
-
-    name: Literal["vllm", "simulated"] = Field(
-        default="vllm",
-        description="vllm, or simulated: answers made up without a model, to try out everything around it.",
-    )
-    replicas: int | None = Field(
-        default=None,
-        ge=1,
-        description="Engines to run; one per GPU, or one on a machine without, when left out.",
-    )
-    arguments: dict[str, Any] = Field(
-        default_factory=dict,
-        description="Engine arguments as vLLM names them, for example max_model_len.",
-    )
-    stall_seconds: float = Field(
-        default=600.0,
-        gt=0,
-        description="Seconds after which an engine that gets no further with its requests is ended.",
-    )
-    shard_rows: int | None = Field(
-        default=None,
-        ge=1,
-        description="Rows of a shard: what one task runs, and what a lost worker gives back. Left out: at "
-        "most 8192, and 16 shards or more for each of several replicas; no more than 512, or 16 a replica.",
-    )
-    replica_cpus: float | None = Field(
-        default=None,
-        gt=0,
-        description="CPUs that each replica asks the cluster for. Left out: 1 beside GPUs, else as many as "
-        "leave room for all replicas at once.",
-    )
-    replica_gpus: float | None = Field(
-        default=None,
-        ge=0,
-        description="GPUs that each replica asks the cluster for; 0 for an engine on CPUs. Left out: one for "
-        "each rank, where the cluster has GPUs or vLLM is a build for them.",
-    )
-
-
-GROUPS: dict[str, type[_Form]] = {"rows": RowOptions, "sampling": SamplingOptions, "engine": EngineOptions}
-"""The nested forms, by the field that holds them."""
-
 _SHORTCUTS = {
     "prompt_column": "rows",
     "system_prompt": "rows",
@@ -200,7 +39,7 @@ def _shortcut(name: str) -> Any:
     return Field(default=None, exclude=True, description=described)
 
 
-class JobRequest(_Form):
+class JobRequest(Form):
     """A batch job as its user asks for it.
 
     Names of blocks and of variables are not looked up yet, and nothing but the form itself is checked.
@@ -306,7 +145,7 @@ class JobRequest(_Form):
     @field_validator("completion_window")
     @classmethod
     def _is_a_time(cls, window: str | None) -> str | None:
-        seconds_of(window)
+        completion_seconds(window)
         return window
 
     def anchored(self) -> Self:
@@ -329,9 +168,9 @@ class JobRequest(_Form):
         return kept
 
 
-def _with_field(group: str, form: _Form | Mapping[str, Any], name: str, value: Any) -> dict[str, Any]:
+def _with_field(group: str, form: Form | Mapping[str, Any], name: str, value: Any) -> dict[str, Any]:
     """What is set of a group, and a field of it that was given by itself."""
-    known = form.model_dump(exclude_unset=True) if isinstance(form, _Form) else dict(form)
+    known = form.model_dump(exclude_unset=True) if isinstance(form, Form) else dict(form)
     there = known.get(name)
     if there is not None and there != value:
         raise ConfigError(f"{name} is given twice, with two values: by itself, and in {group}")
@@ -364,7 +203,7 @@ def _anchored_store(store: str | None) -> str | None:
     return f"{_SQLITE if file != store else ''}{absolute(file)}"
 
 
-def seconds_of(window: str | None) -> float | None:
+def completion_seconds(window: str | None) -> float | None:
     """``90m``, ``24h``, ``7d`` or ``45s`` in seconds.
 
     Raises:
@@ -372,7 +211,7 @@ def seconds_of(window: str | None) -> float | None:
     """
     if window is None:
         return None
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", window.strip())
-    if found is None or float(found[1]) == 0:
+    seconds = seconds_of(window)
+    if not seconds:
         raise ConfigError(f"completion_window: {window!r} is not a time such as 90m, 24h or 7d")
-    return float(found[1]) * _UNITS[found[2]]
+    return seconds

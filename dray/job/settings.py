@@ -9,7 +9,7 @@ from typing import Any
 
 from dray.engine.protocol import EngineSpec
 from dray.errors import ConfigError
-from dray.job.request import JobRequest, seconds_of
+from dray.job.request import JobRequest, completion_seconds
 from dray.kinds import Kind
 from dray.requests.output import OutputFormat
 from dray.requests.readers import Limits
@@ -99,7 +99,7 @@ class JobSettings:
             replica_gpus=engine.replica_gpus,
             stall_seconds=engine.stall_seconds,
             shard_rows=engine.shard_rows,
-            completion_window=seconds_of(request.completion_window),
+            completion_window=completion_seconds(request.completion_window),
             overwrite=request.overwrite,
             job_id=request.job_id,
             skip_invalid=rows.skip_invalid,

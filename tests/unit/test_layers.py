@@ -14,7 +14,7 @@ pytestmark = pytest.mark.unit
 ROOT = Path(__file__).parents[2]
 
 LAYERS = (
-    {"errors", "imports", "owner", "places", "processes", "history"},
+    {"durations", "errors", "imports", "owner", "places", "processes", "history"},
     {"codes", "kinds", "triggers"},
     {"storage", "failures", "scheduling"},
     {"notices", "requests", "weights"},

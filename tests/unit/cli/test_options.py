@@ -10,7 +10,8 @@ import pytest
 from dray.cli.app import app
 from dray.cli.options import OPTIONS, request_of
 from dray.errors import ConfigError
-from dray.job.request import GROUPS, JobRequest
+from dray.job.forms import GROUPS
+from dray.job.request import JobRequest
 
 pytestmark = pytest.mark.unit
 
