@@ -12,9 +12,7 @@ from dray.cluster import placing
 from dray.cluster.asking import ReplicaResources
 from dray.cluster.base import ClusterInfo, ClusterSettings, Node
 from dray.cluster.placing import actor_options, default_replicas, expected_replicas, shrunk
-from dray.cluster.pool import replica_name
 from dray.engine.protocol import EngineSpec
-from dray.places import lane_of
 from dray.requests import Kind
 
 pytestmark = pytest.mark.unit
@@ -84,12 +82,6 @@ def test_what_configures_engines_goes_along_and_nothing_else(monkeypatch: pytest
 )
 def test_one_replica_a_gpu(spec: EngineSpec, nodes: list[tuple[float, float]], expected: int) -> None:
     assert default_replicas(spec, _cluster(*nodes)) == expected
-
-
-def test_names_belong_to_the_job() -> None:
-    assert replica_name("job/1", 3) == "job/1/replica-3"
-    assert replica_name("job/1", 3, 2) == "job/1/replica-3~2"
-    assert lane_of("job/1/replica-3~2") == lane_of("job/1/replica-3") == "replica-3"
 
 
 def test_embeddings_shrink_in_rows_alone() -> None:
