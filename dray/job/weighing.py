@@ -35,7 +35,8 @@ class Weighing:
 
     def __enter__(self) -> Weighing:
         settings = self._job.settings
-        if self._job.weights is not None or settings.engine == "simulated" or settings.has_dummy_weights:
+        dummy = settings.engine_arguments.get("load_format") == "dummy"
+        if self._job.weights is not None or settings.engine == "simulated" or dummy:
             self._done.set()
             return self
         with reopen(self._job) as store:

@@ -188,6 +188,7 @@ def _environment() -> Environment:
         "duration",
         "share",
         "size",
+        "money",
         "moment",
         "stretch",
         "clip",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dray.storage.addresses import masked_url
 from dray.store.clock import Clock
 from dray.store.records import (
     REJECTED,
@@ -24,10 +23,12 @@ from dray.store.records import (
     ShardSnapshot,
     ShardSpec,
     ShardState,
+    Span,
     StopSignals,
     StoredOutcome,
 )
 from dray.store.store import Store, open_store
+from dray.store.urls import masked_url
 
 __all__ = [
     "open_store",
@@ -47,6 +48,7 @@ __all__ = [
     "StoredOutcome",
     "REJECTED",
     "Attempt",
+    "Span",
     "Notice",
     "StopSignals",
     "Charge",

@@ -68,7 +68,8 @@ class Held:
 
     number: int
     epoch: int
-    indexes: frozenset[int]
+    first: int
+    last: int
 
 
 @dataclass(kw_only=True)

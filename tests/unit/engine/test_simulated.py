@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from dray.engine import EngineSpec
 from dray.engine.simulated import SimulatedEngine, SimulatedSettings
 from dray.errors import ConfigError, RequestRefused
-from dray.kinds import Kind
-from dray.requests.model import Outcome, Request
+from dray.requests.model import Kind, Outcome, Request
 
 pytestmark = pytest.mark.unit
 
