@@ -149,8 +149,8 @@ class Totals:
             ("seconds of a run", _times(self.seconds)),
             ("stores", ", ".join(f"{name} {count}" for name, count in sorted(self.stores.items()))),
             ("runs with rows that kill engines", f"{self.poisoned:,}"),
-            ("charges for a replica lost nobody knows how", f"{self.unsure:,}"),
-            ("nodes nobody killed that Ray gave up, silent for 2 s", f"{self.given_up:,}"),
+            ("charges for a replica lost of unknown cause", f"{self.unsure:,}"),
+            ("nodes that no fault killed, given up by Ray after 2 s", f"{self.given_up:,}"),
             ("runs begun again: a node of the test's cluster did not start", f"{self.again:,}"),
             ("minutes, of all clusters together", f"{self.spent / 60:.1f}"),
         ]

@@ -140,7 +140,7 @@ def _check_charges(run: Run) -> int:
     announced = {fault.node: str(fault.kind) for fault in faults if fault.kind in (Kind.OBEYED, Kind.LYING)}
     dead = {f"node {name}": why for name, why in run.cloud.raylets.dead().items()}
     said = {event: dead.get(event) for event in strange}
-    assert not strange, f"I6: nodes nobody killed, what Ray says: {said}; announced: {announced}"
+    assert not strange, f"I6: nodes that no fault killed, what Ray says: {said}; announced: {announced}"
     deaths = at_engines - killed
     allowed = len(run.plan.poison) * (math.log2(run.rows) + 4)
     assert len(deaths) <= allowed, f"I6: {len(deaths)} deaths of engines, {allowed:.0f} by poison: {deaths}"

@@ -50,8 +50,8 @@ DRIVERS_A_RUN = 2
 class Run:
     """A job under faults.
 
-    ``given_up`` are the nodes nobody killed that Ray found dead, by its names. ``exports`` are the lines that
-    each export had.
+    ``given_up`` are the nodes that no fault killed and Ray found dead, by its names. ``exports`` are the
+    lines that each export had.
     """
 
     plan: Plan
