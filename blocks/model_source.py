@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from prefect import get_run_logger
 from prefect.blocks.core import Block
+from prefect.exceptions import MissingContextError
+from prefect.logging import get_logger
 from pydantic import Field, HttpUrl
 
 from blocks.object_store import ObjectStoreCredentials
@@ -13,11 +16,10 @@ from dray.storage import ObjectStoreOptions
 
 @dataclass(frozen=True, kw_only=True)
 class ModelPlace:
-    """A model's URI or folder, how to reach it, and where its engines' compiled caches are kept."""
+    """A model's URI or folder, and how to reach it."""
 
     uri: str
     objects: ObjectStoreOptions | None
-    bundles: str | None
 
 
 class ModelSource(Block):
@@ -42,13 +44,25 @@ class ModelSource(Block):
     credentials: ObjectStoreCredentials | None = Field(
         default=None, description="How to reach it; the job's object-store credentials when left out."
     )
-    bundles: str | None = Field(
-        default=None,
-        description="Folder or URI where what engines compile is kept for the next ones. Whoever may write "
-        "there can run code in the replicas.",
-    )
 
     def settings(self) -> ModelPlace:
         """The frozen form."""
+        if (self.model_extra or {}).get("bundles"):  # saved by an earlier version of dray
+            _warn(_NO_BUNDLES)
         objects = self.credentials.settings() if self.credentials is not None else None
-        return ModelPlace(uri=self.uri, objects=objects, bundles=self.bundles)
+        return ModelPlace(uri=self.uri, objects=objects)
+
+
+_NO_BUNDLES = (
+    "the field `bundles` of this dray-model-source block is ignored: dray no longer keeps what engines "
+    "compile. vLLM does, on the volume that VLLM_CACHE_ROOT names (docs/weights.md). Save the block again "
+    "without the field"
+)
+
+
+def _warn(message: str) -> None:
+    """Into the log of the run, where there is one."""
+    try:
+        get_run_logger().warning(message)
+    except MissingContextError:
+        get_logger(__name__).warning(message)

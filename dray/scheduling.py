@@ -13,8 +13,9 @@ The store asks :func:`choose` inside the transaction that claims the shard, so t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Any
 
 from dray.places import split_place
 
@@ -27,6 +28,7 @@ class Why(StrEnum):
     ALL_TAKEN = "all replicas are taken"
     REPLICAS_COME = "as many replicas are being started as shards wait"
     RESERVED = "a suspect waits until the other shards on its replica are done"
+    EARLY = "its process starts before there is a place for it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,3 +109,68 @@ def nearness(place: str | None, other: str | None) -> int:
         return 0
     (node, lane), (other_node, other_lane) = split_place(place), split_place(other)
     return 0 if node != other_node else 1 if lane != other_lane else 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """A shard whose task is to start, and why now."""
+
+    number: int
+    why: Why
+
+
+def starts(
+    waiting: Sequence[ShardView],
+    asking: Sequence[ShardView],
+    replicas: Sequence[ReplicaView],
+    *,
+    coming: int,
+    early: int,
+    room: int,
+) -> list[Start]:
+    """The shards whose tasks are to start: those with a place on a replica, and ``early`` more.
+
+    ``waiting`` shards are in the order in which they are to run. Tasks of the shards in ``asking`` run, and
+    have no replica yet: they are given their places first. ``early`` tasks wait beside them, for their
+    processes take seconds to start. ``coming`` replicas are being started. At most ``room`` tasks start,
+    besides those of suspects that a replica is kept free for: the others may wait for that replica.
+    """
+    places = _Places(replicas, Backlog(waiting=len(waiting) + len(asking), coming=coming))
+    spare = early - sum(places.take(shard) is None for shard in asking)
+    found: list[Start] = []
+    for shard in sorted(waiting, key=lambda one: one.number not in places.awaited):
+        awaited = shard.number in places.awaited
+        if len(found) >= room and not awaited:
+            break
+        why = places.take(shard)
+        if why is None and not awaited:
+            if spare <= 0 and not shard.suspect:
+                break
+            if spare <= 0:
+                continue
+            spare -= 1
+        found.append(Start(number=shard.number, why=why or Why.EARLY))
+    return found
+
+
+class _Places:
+    """The places on replicas, as they fill with the shards that take them in turn."""
+
+    def __init__(self, replicas: Sequence[ReplicaView], backlog: Backlog) -> None:
+        self._replicas = {one.name: one for one in replicas}
+        self._backlog = backlog
+        self.awaited = {one.reserved for one in replicas if one.reserved is not None}
+
+    def take(self, shard: ShardView) -> Why | None:
+        """Take a place for the shard; None where there is none."""
+        choice = choose(shard, list(self._replicas.values()), lambda: self._backlog)
+        if choice.reserve is not None:
+            self._change(choice.reserve, reserved=shard.number)
+        if choice.replica is None:
+            return None
+        self._change(choice.replica, load=self._replicas[choice.replica].load + 1)
+        self._backlog = replace(self._backlog, waiting=self._backlog.waiting - 1)
+        return choice.why
+
+    def _change(self, name: str, **changes: Any) -> None:
+        self._replicas[name] = replace(self._replicas[name], **changes)

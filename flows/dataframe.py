@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from dray.errors import ConfigError
 from dray.job.finalising import JobResult
-from dray.requests import Kind, frame_to_source
+from dray.requests import frame_to_source
 from dray.storage.files import local_path
 from dray.storage.objects import is_object
 from flows.batch_inference import batch_inference
@@ -49,12 +49,7 @@ def batch_inference_frame(
     source = frame_to_source(
         frame,
         Path(local_path(output)) / ".dray" / "frame",
-        kind=Kind(rows.kind),
-        prompt_column=rows.prompt_column,
-        template=rows.template,
-        system_prompt=rows.system_prompt,
-        id_column=rows.id_column,
-        messages_column=rows.messages_column,
+        **rows.shape(),
     )
     result = batch_inference(
         input=source.inputs[0],

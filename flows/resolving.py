@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
 from typing import Any
 
 from blocks.model_source import ModelPlace, ModelSource
@@ -12,93 +10,33 @@ from blocks.ray_cluster import ExistingRayCluster, LocalRayCluster
 from blocks.result_store import ResultStore
 from dray.cluster import ClusterSettings
 from dray.errors import ConfigError
-from dray.job.settings import JobSettings
-from dray.requests import Kind, OutputFormat, RowDefaults, source_of
+from dray.job.request import BLOCK, JobRequest
+from dray.job.settings import JobSettings, Places
 from dray.storage import ObjectStoreOptions
+from dray.storage.addresses import holds_password, without_variable
 from dray.storage.files import absolute, join
 from dray.storage.objects import is_object
-from flows.parameters import EngineOptions, RowOptions, SamplingOptions, seconds_of
-
-_VARIABLE = "env:"
-_BLOCK = "block:"
 
 
-def job_settings(
-    *,
-    inputs: str | list[str],
-    model: str,
-    output: str,
-    job_id: str | None,
-    rows: RowOptions,
-    sampling: SamplingOptions,
-    engine: EngineOptions,
-    store: str | None,
-    cluster: str,
-    objects: str | None,
-    output_format: OutputFormat,
-    completion_window: str | None = None,
-    overwrite: bool = False,
-) -> JobSettings:
-    """The settings of a job.
+def job_settings(request: JobRequest) -> JobSettings:
+    """The settings of the job that is asked for.
 
     Raises:
         ConfigError: options that do not go together, or a block or variable that is not there.
     """
-    place = _model(model)
-    output = absolute(output)
-    if isinstance(inputs, list):
-        inputs = [absolute(item) for item in inputs]
-    elif rows.query is None and not inputs.startswith(_VARIABLE):
-        inputs = absolute(inputs)
-    source = source_of(
-        _variable(inputs) if isinstance(inputs, str) else inputs,
-        kind=Kind(rows.kind),
-        prompt_column=rows.prompt_column,
-        template=rows.template,
-        system_prompt=rows.system_prompt,
-        id_column=rows.id_column,
-        messages_column=rows.messages_column,
-        query=rows.query,
-        delimiter=rows.delimiter,
-    )
-    return JobSettings(
-        source=source,
-        defaults=RowDefaults(model_name=rows.model_name, sampling=sampling.fields()),
+    request = request.anchored()
+    return JobSettings.of(request, _places(request))
+
+
+def _places(request: JobRequest) -> Places:
+    place = _model(request.model)
+    return Places(
+        inputs=without_variable(request.input) if isinstance(request.input, str) else request.input,
         model=absolute(place.uri),
-        output=output,
-        store_url=store_url(store, output),
-        engine=engine.name,
-        engine_arguments=engine.arguments,
-        replicas=engine.replicas,
-        replica_cpus=engine.replica_cpus,
-        replica_gpus=engine.replica_gpus,
-        stall_seconds=engine.stall_seconds,
-        shard_rows=engine.shard_rows,
-        completion_window=seconds_of(completion_window),
-        overwrite=overwrite,
-        job_id=job_id,
-        skip_invalid=rows.skip_invalid,
-        format=output_format,
-        objects=_objects(objects),
+        store_url=store_url(request.store, request.output),
+        objects=_objects(request.objects),
         model_objects=place.objects,
-        bundles=absolute(place.bundles) if place.bundles is not None else None,
-        recipe={
-            "input": _unless_secret(inputs),
-            "model": model if model.startswith(_BLOCK) else absolute(model),
-            "output": output,
-            "rows": rows.model_dump(),
-            "sampling": sampling.model_dump(),
-            "engine": engine.model_dump(),
-            "store": _unless_secret(store),
-            "cluster": cluster,
-            "objects": objects,
-            "format": output_format,
-            "completion_window": completion_window,
-        },
     )
-
-
-_PASSWORD = re.compile(r"://[^/@]*:[^/@]+@|password=", re.IGNORECASE)
 
 
 def store_url(store: str | None, output: str) -> str:
@@ -109,33 +47,33 @@ def store_url(store: str | None, output: str) -> str:
                 f"output {output} is an object store; name a store as well, for example --store sqlite:///jobs.db"
             )
         return f"sqlite:///{join(output, 'dray.db')}"
-    if store.startswith(_BLOCK):
+    if store.startswith(BLOCK):
         url: str = _block(ResultStore, store).settings()
         return url
-    if _PASSWORD.search(store):
+    if holds_password(store):
         raise ConfigError(
             "the store's URL holds a password, which Prefect would keep with the run's parameters: "
             "put it into a variable (env:NAME) or a block (block:NAME)"
         )
-    return _variable(store)
+    return without_variable(store)
 
 
 def cluster_settings(cluster: str) -> ClusterSettings:
     """``local``, ``block:NAME``, or the address of a Ray cluster."""
     if cluster == "local":
         return ClusterSettings()
-    if cluster.startswith(_BLOCK):
-        name = cluster.removeprefix(_BLOCK)
+    if cluster.startswith(BLOCK):
+        name = cluster.removeprefix(BLOCK)
         kind, _, document = name.rpartition("/")
         block_type = ExistingRayCluster if kind == ExistingRayCluster._block_type_slug else LocalRayCluster
-        settings: ClusterSettings = _block(block_type, f"{_BLOCK}{document}").settings()
+        settings: ClusterSettings = _block(block_type, f"{BLOCK}{document}").settings()
         return settings
     return ClusterSettings(address=cluster)
 
 
 def _model(model: str) -> ModelPlace:
-    if not model.startswith(_BLOCK):
-        return ModelPlace(uri=model, objects=None, bundles=None)
+    if not model.startswith(BLOCK):
+        return ModelPlace(uri=model, objects=None)
     place: ModelPlace = _block(ModelSource, model).settings()
     return place
 
@@ -144,26 +82,8 @@ def _objects(block: str | None) -> ObjectStoreOptions | None:
     return None if block is None else _block(ObjectStoreCredentials, block).settings()
 
 
-def _variable(value: str) -> str:
-    """The value, or what the environment variable after ``env:`` holds: secrets stay out of Prefect."""
-    if not value.startswith(_VARIABLE):
-        return value
-    name = value.removeprefix(_VARIABLE)
-    found = os.environ.get(name)
-    if not found:
-        raise ConfigError(f"environment variable {name} is not set")
-    return found
-
-
-def _unless_secret(value: Any) -> Any:
-    """A URL that may hold a password is not kept: the user who resumes the job names it again."""
-    if isinstance(value, str) and "://" in value and ("@" in value or "password" in value.lower()):
-        return None
-    return value
-
-
 def _block(block_type: Any, reference: str) -> Any:
-    name = reference.removeprefix(_BLOCK)
+    name = reference.removeprefix(BLOCK)
     try:
         return block_type.load(name)
     except ValueError as error:

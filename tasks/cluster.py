@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -14,91 +13,10 @@ from prefect.client.orchestration import get_client
 
 from dray.cluster import Cluster, ClusterInfo, ClusterSettings, open_cluster
 from dray.cluster.forwarded_env import handed_down
-from dray.cluster.member import ReplicaStart
-from dray.engine import ReplicaStatus
-from dray.errors import ConfigError
-from dray.job.finalising import ReplicaAccount
 from dray.job.heeding import Heed
 from dray.job.opening import OpenJob
-from dray.job.timeline import Timeline
-from dray.report import Moments
-from dray.store.urls import parse_url
 from tasks.failing import note_failure
 from tasks.stopping import disarm_ray
-
-
-class RunningCluster:
-    """A cluster that is being started or joined for one job."""
-
-    def __init__(self, job: OpenJob, cluster: Cluster, timeline: Timeline) -> None:
-        self._job = job
-        self._cluster = cluster
-        self._timeline = timeline
-
-    def wait(self) -> ClusterInfo:
-        """The cluster, once it can take work; CancelledError or ExpiredError where the job stops before."""
-        with Heed(self._job) as heed:
-            info = provision(self._cluster, heed)
-        self._timeline.add("cluster", info.ready - info.seconds, info.ready)
-        refuse_shared_sqlite(self._job.settings.store_url, info)
-        return info
-
-    def check(self) -> None:
-        """Look once whether its head lives.
-
-        Raises:
-            JobPausedError: it has been gone for too long.
-        """
-        self._cluster.check()
-
-    @staticmethod
-    def accounts(starts: Sequence[ReplicaStart], statuses: dict[str, ReplicaStatus]) -> list[ReplicaAccount]:
-        """What each replica did, from its start and the last look at it."""
-        accounts = []
-        for start in starts:
-            status = statuses.get(start.name)
-            stats = status.stats if status else None
-            accounts.append(
-                ReplicaAccount(
-                    name=start.name,
-                    node=status.node if status else "",
-                    engine=start.info.engine,
-                    version=start.info.version,
-                    startup=dict(start.info.timeline),
-                    moments=_moments(start, status),
-                    busy_seconds=stats.busy_seconds if stats else 0.0,
-                    rows=stats.finished if stats else 0,
-                    tokens=stats.prompt_tokens + stats.completion_tokens if stats else 0,
-                )
-            )
-        return accounts
-
-
-def _moments(start: ReplicaStart, status: ReplicaStatus | None) -> Moments:
-    """When the replica got how far; the first token of a replacement is not that of this start."""
-    same = status is not None and status.began == start.process
-    return Moments(
-        asked=start.began,
-        began=start.process,
-        ready=start.ready,
-        first_token=status.stats.first_token_at if status is not None and same else None,
-        weights=start.info.weights,
-    )
-
-
-def refuse_shared_sqlite(store_url: str, info: ClusterInfo) -> None:
-    """This machine and every stable one write to the store: SQLite takes one.
-
-    Raises:
-        ConfigError: the store is SQLite, and there are several.
-    """
-    writers = info.stable_hosts | {socket.gethostname()}
-    if len(writers) > 1 and parse_url(store_url).get_backend_name() == "sqlite":
-        raise ConfigError(
-            "SQLite takes writers from one machine only; the flow and the stable nodes are "
-            f"{len(writers)} machines ({', '.join(sorted(writers)[:5])}); "
-            "use PostgreSQL (--store postgresql://...)"
-        )
 
 
 @task(
@@ -116,17 +34,16 @@ def provision(cluster: Cluster, heed: Heed) -> ClusterInfo:
 
 
 @contextmanager
-def cluster_of(job: OpenJob, settings: ClusterSettings, timeline: Timeline) -> Iterator[RunningCluster]:
-    """A cluster for the block: started in the background at once, left at the end in any case.
+def cluster_of(job: OpenJob, settings: ClusterSettings) -> Iterator[Cluster]:
+    """A cluster for the block, not started yet, and left at the end in any case.
 
     An error in the block also ends the job in the store, with its reason, before a cluster that may hang is
     left.
     """
     with _api_for_workers(settings) as variables:
         cluster = open_cluster(replace(settings, environment=variables))
-        cluster.start()
         try:
-            yield RunningCluster(job, cluster, timeline)
+            yield cluster
         except BaseException as error:
             disarm_ray()
             note_failure(job, error, release=True)

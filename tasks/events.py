@@ -15,11 +15,6 @@ from prefect.events import emit_event
 JOB = "dray.job"
 NODE = "dray.node"
 
-ERROR_SHARES = (0.01, 0.05, 0.1, 0.25, 0.5)
-"""Shares of error rows among the finished ones; an event is sent when one is reached."""
-ERROR_ROWS = 20
-"""Rows to be finished before a share of them says anything."""
-
 
 def tell_of_job(job_id: str, what: str, payload: Mapping[str, Any]) -> None:
     """Send ``dray.job.WHAT`` about a job."""
@@ -44,20 +39,3 @@ def _tell(
         return  # not in a flow run: Prefect would start a server for the event
     with suppress(Exception):  # events are for people and automations; no job depends on one
         emit_event(event=event, resource=resource, payload=payload, related=related)
-
-
-class ErrorShare:
-    """Which share of error rows was reached last."""
-
-    def __init__(self) -> None:
-        self._reached = 0.0
-
-    def reached(self, *, finished: int, failed: int) -> float | None:
-        """The highest of ``ERROR_SHARES`` that is reached for the first time; None for no new one."""
-        if finished < ERROR_ROWS:
-            return None
-        new = [one for one in ERROR_SHARES if self._reached < one <= failed / finished]
-        if not new:
-            return None
-        self._reached = new[-1]
-        return self._reached

@@ -7,22 +7,13 @@ from contextlib import contextmanager, suppress
 
 from prefect.exceptions import Pause, TerminationSignal
 
-from dray.errors import (
-    CancelledError,
-    DrayError,
-    ExpiredError,
-    JobChangedError,
-    JobFailedError,
-    JobPausedError,
-    StoreError,
-)
+from dray.driver.resting import put_to_rest
+from dray.errors import DrayError, StoreError
 from dray.job.job_lease import job_lease_kept
-from dray.job.opening import OpenJob
-from dray.store import JobState, Store, open_store
+from dray.job.opening import OpenJob, reopen
+from dray.store import JobState
 from tasks.heeding import SUSPENDED, Heard, suspended
 from tasks.prefect_run import Wish, is_cancelled
-
-_ANSWERED = (JobState.COMPLETED, JobState.EXPIRED)
 
 
 @contextmanager
@@ -50,36 +41,16 @@ def note_failure(job: OpenJob, error: BaseException, *, release: bool = False) -
     A lost lease or store leaves that to the next driver. So does a signal without a cancel of the run: this
     machine is then being taken away, and the next driver resumes the job.
     """
-    wanted = isinstance(error, Pause) or (isinstance(error, TerminationSignal) and is_cancelled())
-    if not wanted and not isinstance(error, Exception):
-        return
-    with suppress(StoreError), open_store(job.settings.store_url, create=False) as store:
-        _put_to_rest(store, job, error)
+    if isinstance(error, Exception):
+        return put_to_rest(job, error, release=release)
+    if not isinstance(error, Pause) and not (isinstance(error, TerminationSignal) and is_cancelled()):
+        return None
+    with suppress(StoreError), reopen(job) as store:
+        if isinstance(error, Pause):
+            store.pause_job(job.lease, reason=SUSPENDED)
+        else:
+            store.request_cancel(job.job_id, by=job.lease)
+            store.set_job_state(job.lease, JobState.CANCELLED, reason="cancelled in Prefect")
         if release:
             store.release_job(job.lease)
-
-
-def _put_to_rest(store: Store, job: OpenJob, error: BaseException) -> None:
-    if isinstance(error, Pause):
-        store.pause_job(job.lease, reason=SUSPENDED)
-    elif isinstance(error, TerminationSignal):
-        store.request_cancel(job.job_id, by=job.lease)
-        store.set_job_state(job.lease, JobState.CANCELLED, reason="cancelled in Prefect")
-    elif not (isinstance(error, JobChangedError) and store.get_job(job.job_id).state in _ANSWERED):
-        # What the table of causes and the store say is for people, and quotes nothing.
-        told = isinstance(
-            error, JobChangedError | JobFailedError | StoreError | CancelledError | ExpiredError
-        )
-        store.set_job_state(
-            job.lease, _state_after(error), reason=str(error) if told else type(error).__name__
-        )
-
-
-def _state_after(error: BaseException) -> JobState:
-    if isinstance(error, CancelledError):
-        return JobState.CANCELLED
-    if isinstance(error, ExpiredError):
-        return JobState.EXPIRED
-    if isinstance(error, StoreError | JobPausedError | JobChangedError):
-        return JobState.PAUSED
-    return JobState.FAILED
+    return None

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from prefect import get_run_logger
 from prefect.exceptions import Pause
 
+from dray.driver.outage import SHORT_PATIENCE
 from dray.errors import FencedError, JobPausedError, StoreError
 from dray.job.cancelling import cancel
 from dray.job.opening import OpenJob, reopen
-from tasks.patience import SHORT_PATIENCE
 from tasks.prefect_run import Wish, of_deployment, state_of_run, suspension, wish_in
 from tasks.stopping import NOT_TAKEN, STOP_SECONDS
 

@@ -13,6 +13,7 @@ from prefect.client.schemas.objects import State
 from prefect.exceptions import Abort, Pause, TerminationSignal
 from prefect.states import Cancelled, Completed
 
+from dray.driver.outage import SHORT_PATIENCE
 from dray.errors import StoreError
 from dray.job.finalising import JobResult
 from dray.job.opening import OpenJob, reopen
@@ -22,7 +23,6 @@ from tasks.flushing import flush_prefect
 from tasks.heeding import SUSPENDED
 from tasks.opening import Declined
 from tasks.page import show_report
-from tasks.patience import SHORT_PATIENCE
 from tasks.prefect_run import has_process_to_itself, of_deployment, wait_for_api
 from tasks.settling import settle_tasks
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 
 from dray.cli import output
+from dray.durations import seconds_of
 from dray.errors import ConfigError, UnknownJobError
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ StoreOption = Annotated[
     str | None,
     Parameter(name="--store", help="Result store, as for `dray status`."),
 ]  # fmt: skip
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 @jobs.default
@@ -123,7 +122,7 @@ def _tell(deleted: Deleted) -> None:
 
 
 def _seconds(given: str) -> float:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", given.strip())
-    if found is None:
+    seconds = seconds_of(given)
+    if seconds is None:
         raise ConfigError(f"--older-than {given}: write a time such as 30d, 12h or 90m")
-    return float(found[1]) * _UNITS[found[2]]
+    return seconds

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dray.errors import ConfigError
 from dray.imports import lasting_imports
-
-if TYPE_CHECKING:
-    from pydantic import ValidationError
-
-_OPTIONS = {"extra": "param", "name": "engine", "arguments": "engine-arg"}  # where a form says otherwise
 
 
 def the_flow() -> tuple[Any, Any]:
@@ -31,39 +25,3 @@ def the_flow() -> tuple[Any, Any]:
             "because the wheel holds the library alone"
         ) from None
     return batch_inference, flush_prefect
-
-
-def check_forms(parameters: Mapping[str, Any]) -> None:
-    """What the flow's forms refuse; Prefect would say so when it and Ray have started.
-
-    Raises:
-        ConfigError: names the option.
-    """
-    try:
-        with lasting_imports():
-            from pydantic import ValidationError
-
-            from flows.parameters import (  # noqa: TID251  see above
-                EngineOptions,
-                RowOptions,
-                SamplingOptions,
-                seconds_of,
-            )
-    except ModuleNotFoundError:
-        return  # `the_flow` reports that the flows are missing
-    try:
-        RowOptions(**parameters["rows"])
-        SamplingOptions(**parameters["sampling"])
-        EngineOptions(**parameters["engine"])
-    except ValidationError as error:
-        raise ConfigError(_told(error)) from None
-    seconds_of(parameters.get("completion_window"))
-
-
-def _told(error: ValidationError) -> str:
-    found = []
-    for problem in error.errors(include_url=False):
-        field = str(problem["loc"][0])
-        given = f" {problem['input']}" if isinstance(problem["input"], int | float) else ""
-        found.append(f"--{_OPTIONS.get(field, field.replace('_', '-'))}{given}: {problem['msg']}")
-    return "; ".join(found)

@@ -11,6 +11,8 @@ ENGINE = Group("Engine", sort_key=3)
 PLACE = Group("Cluster and store", sort_key=4)
 OUTPUT = Group("Output", sort_key=5)
 
+JSON_HELP = "Print one JSON object on the last line of stdout."
+
 ABOUT = """\
 Offline batch inference of LLMs: one committed outcome per request, whatever dies.
 
@@ -18,6 +20,13 @@ Offline batch inference of LLMs: one committed outcome per request, whatever die
   dray status --store out --watch                              follow it
   dray resume JOB --store out                                  go on after a stop
   dray doctor --model /models/llama                            is all here?
+"""
+
+RUN = """\
+Run a batch of requests, or go on with it where it stopped.
+
+The same command again goes on with the job; Ctrl-C once stops it in order. One that was cancelled (dray
+cancel, or in Prefect) goes on with --resume.
 """
 
 RUN_EXAMPLES = """\

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dray.job.request import JobRequest
 
 
-def introduction(parameters: Mapping[str, Any]) -> str:
+def introduction(request: JobRequest) -> str:
     """The job, its input, its model and where its output goes, each by the end of its name."""
-    job = f"job {parameters['job_id']}: " if parameters["job_id"] else ""
-    return (
-        f"{job}{_inputs(parameters['input'])} through {_short(parameters['model'])}, "
-        f"into {_short(parameters['output'])}"
-    )
+    job = f"job {request.job_id}: " if request.job_id else ""
+    return f"{job}{_inputs(request.input)} through {_short(request.model)}, into {_short(request.output)}"
 
 
-def starting(parameters: Mapping[str, Any], prefect: str | None) -> str:
+def starting(cluster: str, prefect: str | None) -> str:
     """What is started or joined; ``prefect`` is the address of the API that is configured, if any."""
-    cluster = parameters["cluster"]
     ray = "starting Ray" if cluster == "local" else f"joining the Ray cluster {_short(cluster)}"
     return f"{ray}; {'starting Prefect' if prefect is None else f'Prefect is at {_short(prefect)}'}"
 

@@ -11,6 +11,7 @@ from dray.cli import output
 from dray.cli.facts import facts_of
 from dray.errors import ConfigError
 from dray.job.driverless import cancel_or_ask
+from dray.storage.addresses import VARIABLE, without_variable
 from dray.store import Job, Store, open_store
 from dray.store.store import PATIENCE
 
@@ -26,11 +27,7 @@ def store_at(reference: str | None, *, patience: float = PATIENCE) -> Store:
     Raises:
         ConfigError: there is no store of that name.
     """
-    given = reference or os.environ.get("DRAY_STORE") or "."
-    if given.startswith("env:"):
-        given = os.environ.get(given.removeprefix("env:"), "")
-        if not given:
-            raise ConfigError(f"environment variable {reference} is not set")
+    given = without_variable(reference or os.environ.get("DRAY_STORE") or ".")
     if "://" not in given and Path(given).is_dir():
         file = Path(given) / "dray.db"
         if not file.is_file():
@@ -55,7 +52,7 @@ def recipe_of(job_id: str, reference: str | None) -> dict[str, Any]:
     if recipe["input"] is None or _is_gone(recipe["input"]):
         raise ConfigError(f"job {job_id} reads a database whose URL is not kept; run its own command again")
     given = reference or os.environ.get("DRAY_STORE")
-    if given and ("://" in given or given.startswith("env:")):
+    if given and ("://" in given or given.startswith(VARIABLE)):
         recipe = {**recipe, "store": given}
     return {**recipe, "job_id": job_id}
 

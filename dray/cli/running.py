@@ -18,7 +18,9 @@ from dray.cli.jobs import HIDDEN_INPUT
 from dray.cli.server import PrefectServer, configured
 from dray.errors import CancelledError, DrayError, FencedError, StoreError
 from dray.job import current_job
+from dray.job.request import JobRequest
 from dray.processes import kill_descendants
+from dray.storage.addresses import VARIABLE, names_login
 
 if TYPE_CHECKING:
     from dray.job.opening import OpenJob
@@ -38,16 +40,16 @@ _QUIET = {
 _HIDDEN = {"store": "DRAY_STORE_URL", "input": HIDDEN_INPUT}
 
 
-def run_job(parameters: dict[str, Any], *, json: bool) -> int:
-    """Run the flow with ``parameters`` and return the exit code."""
+def run_job(request: JobRequest, *, json: bool) -> int:
+    """Run the flow for ``request`` and return the exit code."""
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
     output.stage("checking input, model, output and store")
-    refuse_early(parameters)
-    _hide_secrets(parameters)
-    output.stage(starting(parameters, os.environ.get("PREFECT_API_URL")))
-    with _bar(json=json), _signals(), _server() as server, _early_cluster(parameters):
-        result = _run_flow(parameters, server)
+    refuse_early(request)
+    request = _without_logins(request)
+    output.stage(starting(request.cluster, os.environ.get("PREFECT_API_URL")))
+    with _bar(json=json), _signals(), _server() as server, _early_cluster(request.cluster):
+        result = _run_flow(request.model_dump(), server)
     if json:
         output.print_json(result)
     else:
@@ -66,13 +68,15 @@ def _bar(*, json: bool) -> Iterator[None]:
             yield
 
 
-def _hide_secrets(parameters: dict[str, Any]) -> None:
-    """Prefect keeps the parameters of every run: a URL with a password goes by way of the environment."""
+def _without_logins(request: JobRequest) -> JobRequest:
+    """Prefect keeps the parameters of every run: a URL with a login goes by way of the environment."""
+    hidden: dict[str, str] = {}
     for name, variable in _HIDDEN.items():
-        value = parameters[name]
-        if isinstance(value, str) and "://" in value and ("@" in value or "password" in value.lower()):
+        value = getattr(request, name)
+        if isinstance(value, str) and names_login(value):
             os.environ[variable] = value
-            parameters[name] = f"env:{variable}"
+            hidden[name] = f"{VARIABLE}{variable}"
+    return request.model_copy(update=hidden)
 
 
 @contextmanager
@@ -92,9 +96,9 @@ def _server() -> Iterator[PrefectServer | None]:
 
 
 @contextmanager
-def _early_cluster(parameters: dict[str, Any]) -> Iterator[None]:
+def _early_cluster(cluster: str) -> Iterator[None]:
     """Ray starts while Prefect is imported and its server boots."""
-    if parameters["cluster"] != "local":
+    if cluster != "local":
         yield
         return
     from dray.cluster import release_early, start_early
@@ -184,7 +188,6 @@ def _without_result(job: OpenJob | None, progress: Progress | None) -> dict[str,
         "seconds": {},
         "interruptions": 0,
         "retries": {},
-        "cost": None,
         "output": None,
         "errors": None,
         "report": None,

@@ -1,10 +1,9 @@
-"""Ray clusters: start one, or join one, and the replicas on it."""
+"""Ray clusters: start one, or join one."""
 
 from __future__ import annotations
 
 from dray.cluster.base import STABLE_RESOURCE, STABLE_SHARE, Cluster, ClusterInfo, ClusterSettings, Node
 from dray.cluster.connect import open_cluster, release_early, start_early
-from dray.cluster.pool import ReplicaPool
 
 __all__ = [
     "STABLE_RESOURCE",
@@ -13,7 +12,6 @@ __all__ = [
     "ClusterInfo",
     "ClusterSettings",
     "Node",
-    "ReplicaPool",
     "open_cluster",
     "release_early",
     "start_early",

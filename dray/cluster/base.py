@@ -15,6 +15,9 @@ STABLE_SHARE = 0.001
 
 NAMESPACE = "dray"
 
+START_SECONDS = 1800.0
+"""For a replica that has its place to build the engine: a large model, from a slow disk."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterSettings:

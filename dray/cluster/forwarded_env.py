@@ -16,7 +16,6 @@ _NAMES = (
     "DRAY_HISTORY_DIR",
     "DRAY_NO_WAIT",
     "DRAY_MODEL_CACHE",
-    "DRAY_BUNDLE_CACHE",
     "DRAY_HUGE_PAGES",
     "VLLM_",
     "HF_",

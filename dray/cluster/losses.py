@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from dray.cluster.base import Node
@@ -38,12 +39,21 @@ def is_gone(actor_id: str, node_id: str | None) -> bool:
     return death is not None or _alive(death, node_id, _find(node_id)) is False
 
 
-def diagnose(actor_id: str, node_id: str | None, *, seconds: float = SETTLE_SECONDS) -> NodeFacts:
-    """Find out, for at most ``seconds``, whether a replica died alone or with its node."""
+def diagnose(
+    actor_id: str,
+    node_id: str | None,
+    *,
+    seconds: float = SETTLE_SECONDS,
+    unreachable: Collection[str] = (),
+) -> NodeFacts:
+    """Find out, for at most ``seconds``, whether a replica died alone or with its node.
+
+    ``unreachable`` are nodes known to take no connections: a try at each takes a second.
+    """
     deadline = time.monotonic() + seconds
     while True:
         death = death_of(actor_id)
-        node = _find(node_id)
+        node = _find(node_id) if node_id not in unreachable else None
         alive = _alive(death, node_id, node)
         if alive is not None or time.monotonic() > deadline:
             return NodeFacts(

@@ -11,7 +11,6 @@ from dray.cluster.asking import ReplicaResources, gpus_of, ranks_of, runs_on_gpu
 from dray.cluster.base import ClusterInfo, ClusterSettings
 from dray.cluster.forwarded_env import handed_down
 from dray.engine.protocol import EngineSpec
-from dray.requests.model import Kind
 
 _NODE_LABEL = "ray.io/node-id"
 _USUAL_GPUS = 8.0  # of a node
@@ -77,7 +76,7 @@ def shrunk(spec: EngineSpec, steps: int, max_num_seqs: int) -> EngineSpec:
     given = dict(spec.arguments)
     seqs = int(given.get("max_num_seqs") or max_num_seqs or _USUAL_SEQS)
     given["max_num_seqs"] = max(1, seqs >> steps)
-    if spec.name == "vllm" and spec.kind is not Kind.EMBEDDING:  # many of these take no part of a prompt
+    if spec.name == "vllm" and spec.kind.engine.splits_prompts:
         tokens = int(given.get("max_num_batched_tokens") or _USUAL_TOKENS)
         given["max_num_batched_tokens"] = max(given["max_num_seqs"], tokens >> steps)
     return replace(spec, arguments=given)

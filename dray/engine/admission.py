@@ -6,12 +6,14 @@ An engine keeps some KiB for each sequence that waits in it, so sequences are wh
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
 from dray.codes import ErrorCode
 from dray.errors import RequestRefused
-from dray.requests.model import Kind, Request
+from dray.kinds import KINDS
+from dray.requests.model import Request
 
 # Admit a little more than the engine runs at once, so that a finished request is replaced within the
 # same step: Ray Data LLM's cap is 1.1 x max_num_seqs (ray#50270).
@@ -27,8 +29,6 @@ MAX_ITEMS = 262_144
 """Elements of all other lists in one row, a list of every token of a vocabulary among them."""
 
 _TOO_LARGE: ErrorCode = "request_too_large"
-_EMBEDDINGS = Kind.EMBEDDING.url
-_TEXTS = ("messages", "prompt", "input")
 _EXACT = 2.0**63
 _MAY_BE_LONG = 2 * MAX_MESSAGE_ITEMS  # bytes: an element of a list takes two
 
@@ -69,16 +69,12 @@ def sequences_of(request: Request, size: int | None = None) -> int:
         RequestRefused: they are more than one row may ask for, a list in the body is too long to be read, or
             a number in it is not what the row's author wrote.
     """
-    body = request.body
-    _refuse_rounded_numbers(body)
+    body, kind = request.body, KINDS[request.url]
+    _refuse_rounded_numbers(body, kind.texts)
     if size is None or size > _MAY_BE_LONG:
-        _refuse_long_lists(body)
-    embeds = request.url == _EMBEDDINGS
-    name = "input" if embeds else "prompt"
-    prompts = _prompts(body.get(name))
-    if embeds and "messages" in body:
-        name, prompts = "messages", _conversations(body["messages"])
-    copies = 1 if embeds or "n" not in body else _copies(body["n"])
+        _refuse_long_lists(body, kind.texts)
+    name, prompts = kind.prompts(body)
+    copies = _copies(body["n"]) if kind.engine.generates and "n" in body else 1
     if prompts > MAX_SEQUENCES:
         raise _too_large(f"`{name}` holds {prompts:,} prompts; a row may hold {MAX_SEQUENCES:,}", name)
     if prompts > 1 and prompts * copies > MAX_SEQUENCES:
@@ -90,13 +86,6 @@ def sequences_of(request: Request, size: int | None = None) -> int:
     return min(prompts * copies, MAX_SEQUENCES)
 
 
-def _prompts(value: Any) -> int:
-    """The prompts in a ``prompt`` or ``input``: a list of token ids is one."""
-    if not isinstance(value, list) or all(type(item) is int for item in value):
-        return 1
-    return len(value)
-
-
 def _copies(n: Any) -> int:
     """The answers to each prompt, as vLLM's classes read ``n``; what they refuse counts once."""
     try:
@@ -105,27 +94,21 @@ def _copies(n: Any) -> int:
         return 1
 
 
-def _conversations(messages: Any) -> int:
-    """The conversations in the ``messages`` of an embeddings request: a list of lists is several."""
-    several = isinstance(messages, list) and any(isinstance(one, list) for one in messages)
-    return len(messages) if several else 1
-
-
-def _refuse_long_lists(body: dict[str, Any]) -> None:
+def _refuse_long_lists(body: dict[str, Any], texts: Collection[str]) -> None:
     items = _items([body.get("messages")])
     if items > MAX_MESSAGE_ITEMS:
         raise _too_large(
             f"`messages` holds {items:,} messages and parts; a row may hold {MAX_MESSAGE_ITEMS:,}", "messages"
         )
-    others = _items([value for name, value in body.items() if name not in _TEXTS])
+    others = _items([value for name, value in body.items() if name not in texts])
     if others > MAX_ITEMS:
         raise _too_large(f"the body's lists hold {others:,} elements; a row may hold {MAX_ITEMS:,}", None)
 
 
-def _refuse_rounded_numbers(body: dict[str, Any]) -> None:
+def _refuse_rounded_numbers(body: dict[str, Any], texts: Collection[str]) -> None:
     """Whole numbers beyond 64 bits came out of JSON as floats: in a schema they would mean another number."""
     for name, value in body.items():
-        if isinstance(value, dict | list) and name not in _TEXTS and _holds_huge(value):
+        if isinstance(value, dict | list) and name not in texts and _holds_huge(value):
             raise RequestRefused(
                 "number_too_large",
                 f"`{name}` holds a number beyond 64 bits, which would be rounded; write it as text",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path
 from typing import Any
 
 from dray.engine.protocol import EngineSpec
@@ -41,10 +40,6 @@ class EngineModel:
                 raise
         # The process that fills it may still have to publish it. The engine does not wait for that.
         threading.Thread(target=_close, args=(self._local,), name="dray-weights-end", daemon=True).start()
-
-    def place(self) -> Path:
-        """The folder that the engine will be given; what is in it may still be on its way."""
-        return Path(self._model) if self._local is None else self._local.shelf.engine
 
     def arguments(self) -> dict[str, Any]:
         """The engine's arguments ``model`` and, where it is dray's to say, ``load_format``; waits.

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from dray.requests.model import Kind, Outcome, Request
+from dray.kinds import Kind
+from dray.requests.model import Outcome, Request
 from dray.storage.objects import ObjectStoreOptions
 from dray.weights.source.manifest import Manifest
 
@@ -19,9 +20,8 @@ class EngineSpec:
     store, whose state ``weights`` pins and ``objects`` gives access to; for ``weights_patience`` seconds the
     fetch is left to others of this node. ``model_name`` is the name that
     rows may carry in ``body.model`` (None: any). ``arguments`` go to the engine as they are: vLLM's engine
-    arguments, or the settings of the simulated engine. ``bundles`` is where compiled caches are kept for the
-    next engine of this kind (a folder or URI; none when None). An engine that holds requests and gets no
-    further with them for ``stall_seconds`` is ended.
+    arguments, or the settings of the simulated engine. An engine that holds requests and gets no further with
+    them for ``stall_seconds`` is ended.
     """
 
     name: str
@@ -31,7 +31,6 @@ class EngineSpec:
     arguments: dict[str, Any] = field(default_factory=dict)
     weights: Manifest | None = None
     weights_patience: float = 0.0
-    bundles: str | None = None
     stall_seconds: float = 600.0
     cpus: float | None = None
     gpus: float | None = None

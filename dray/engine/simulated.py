@@ -23,7 +23,8 @@ import orjson
 from dray import __version__
 from dray.engine.protocol import EngineInfo, EngineSpec
 from dray.errors import ConfigError, EngineDeadError, RequestRefused
-from dray.requests.model import Kind, Outcome, Request
+from dray.kinds import KINDS, text_fields
+from dray.requests.model import Outcome, Request
 
 logger = logging.getLogger(__name__)
 
@@ -116,7 +117,7 @@ class SimulatedEngine:
         """Admit one request; its answer is computed at once and handed out when its time is up."""
         settings = self._settings
         body = request.body
-        prompt = _prompt_of(body)
+        prompt = _prompt_of(request)
         if settings.crash_on is not None and settings.crash_on in prompt:
             os._exit(70)
         if settings.lose_node_on is not None and settings.lose_node_on in prompt:
@@ -182,16 +183,18 @@ class SimulatedEngine:
         """Nothing to release."""
 
 
-def _prompt_of(body: dict[str, Any]) -> str:
+def _prompt_of(request: Request) -> str:
+    body = request.body
     messages = body.get("messages")
     if messages is not None:
         if not isinstance(messages, list) or not all(isinstance(m, dict) for m in messages):
             raise RequestRefused("invalid_request", "messages must be a list of objects", param="messages")
         return "\n".join(str(message.get("content", "")) for message in messages)
-    prompt = body.get("prompt", body.get("input"))
-    if prompt is None:
-        raise RequestRefused("invalid_request", "the body has no messages, prompt or input")
-    return prompt if isinstance(prompt, str) else orjson.dumps(prompt).decode()
+    prompts = [body[name] for name in text_fields() if body.get(name) is not None]
+    if not prompts:
+        texts = " or ".join(KINDS[request.url].texts)
+        raise RequestRefused("invalid_request", f"the body has no {texts}")
+    return "\n".join(one if isinstance(one, str) else orjson.dumps(one).decode() for one in prompts)
 
 
 def _refuse_what_no_engine_takes(body: dict[str, Any], model_name: str | None) -> None:
@@ -206,10 +209,10 @@ def _refuse_what_no_engine_takes(body: dict[str, Any], model_name: str | None) -
 def _answer(
     request: Request, prompt: str, prompt_tokens: int, spec: EngineSpec, settings: SimulatedSettings
 ) -> tuple[Outcome, int]:
-    body = request.body
+    body, kind = request.body, KINDS[request.url]
     digest = hashlib.blake2b(prompt.encode(), digest_size=32, key=str(settings.seed).encode()).hexdigest()
     limit = _limit(body, settings)
-    tokens = 0 if spec.kind is Kind.EMBEDDING else int(limit)
+    tokens = int(limit) if kind.engine.generates else 0
     text = (digest * (tokens * _CHARS_PER_TOKEN // len(digest) + 1))[: tokens * _CHARS_PER_TOKEN]
     if settings.response_bytes > len(text):
         text = (digest * (settings.response_bytes // len(digest) + 1))[: settings.response_bytes]
@@ -218,21 +221,15 @@ def _answer(
         "total_tokens": prompt_tokens + tokens,
         "completion_tokens": tokens,
     }
-    response: dict[str, Any] = {
+    answer = kind.simulated(text, digest)
+    response = {
         "id": f"sim-{request.index}",
-        "object": _OBJECTS[spec.kind],
+        "object": answer.pop("object"),
         "created": 0,
         "model": body.get("model") or spec.model_name or spec.model,
+        **answer,
+        "usage": usage,
     }
-    if spec.kind is Kind.EMBEDDING:
-        vector = [byte / 255 for byte in bytes.fromhex(digest[:16])]
-        response["data"] = [{"index": 0, "object": "embedding", "embedding": vector}]
-    elif "messages" in body:
-        message = {"role": "assistant", "content": text}
-        response["choices"] = [{"index": 0, "message": message, "finish_reason": "length"}]
-    else:
-        response["choices"] = [{"index": 0, "text": text, "finish_reason": "length"}]
-    response["usage"] = usage
     outcome = Outcome(
         index=request.index,
         custom_id=request.custom_id,
@@ -250,6 +247,3 @@ def _limit(body: dict[str, Any], settings: SimulatedSettings) -> int:
     if not isinstance(limit, int) or isinstance(limit, bool) or limit < 0:
         raise RequestRefused("invalid_request", "max_tokens must be a whole number", param="max_tokens")
     return min(limit, settings.max_model_len)
-
-
-_OBJECTS = {Kind.CHAT: "chat.completion", Kind.COMPLETION: "text_completion", Kind.EMBEDDING: "list"}

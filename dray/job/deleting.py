@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from dray.errors import ConfigError, UnknownJobError
 from dray.job.opening import owner_of_job
-from dray.job.owner import is_gone
 from dray.job.publishing import UPLOADS
+from dray.owner import is_gone
 from dray.storage import folders, objects
 from dray.storage.files import join, local_path
 from dray.storage.folders import Owner, work_of

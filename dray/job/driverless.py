@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dray.job.owner import is_gone
+from dray.owner import is_gone
 from dray.store import Job, Store
 
 

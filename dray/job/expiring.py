@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from dray.errors import StoreFatalError
 from dray.failures.causes import Cause
 from dray.job.ingesting import open_shards
 from dray.job.opening import OpenJob
-from dray.job.owner import driver_name
+from dray.owner import owner_name
 from dray.requests.model import EXPIRED
-from dray.requests.spool import index_of, read_shard
 from dray.shard.ending import refused
+from dray.shard.open_rows import Finished, open_lines
 from dray.shard.pump import publish
 from dray.store import JobState, Shard, ShardLease, ShardState, Store
 
@@ -29,7 +27,7 @@ def expire(store: Store, job: OpenJob) -> None:
     """
     # First, so that the driver that resumes the job after a crash knows that its rows expired.
     store.set_job_state(job.lease, JobState.EXPIRED)
-    owner = driver_name()
+    owner = owner_name()
     while unfinished := open_shards(store.shards(job.job_id)):
         for shard in unfinished:
             lease = _taken(store, job, shard, owner)
@@ -47,14 +45,7 @@ def _taken(store: Store, job: OpenJob, shard: Shard, owner: str) -> ShardLease |
 
 
 def _end(store: Store, job: OpenJob, shard: Shard, lease: ShardLease) -> None:
-    done = frozenset(store.done_indexes(job.job_id, shard.first_index, shard.last_index))
-    for rows in _undone(job, shard, done):
-        publish(store, lease, [refused(line, EXPIRED, MESSAGE) for line in rows])
+    finished = Finished.of(store, job.job_id, lease.terminal)
+    for chunk in open_lines(shard, finished, job.settings.objects):
+        publish(store, lease, [refused(line, EXPIRED, MESSAGE) for line in chunk.lines])
     store.finish_shard(lease)
-
-
-def _undone(job: OpenJob, shard: Shard, done: frozenset[int]) -> Iterator[list[bytes]]:
-    for chunk in read_shard(shard.uri, shard.offset, shard.length, options=job.settings.objects):
-        rows = [line for line in chunk if index_of(line) not in done]
-        if rows:
-            yield rows

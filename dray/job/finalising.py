@@ -52,7 +52,6 @@ class JobResult:
     seconds: dict[str, float]
     interruptions: int
     retries: dict[str, int]
-    cost: float | None
     output: str | None
     errors: str | None
     report: str | None
@@ -289,7 +288,6 @@ def _result(data: ReportData, written: Written | None, report: str | None) -> Jo
         seconds=dict(data.seconds),
         interruptions=data.interruptions,
         retries=dict(data.retries),
-        cost=data.cost.total if data.cost else None,
         output=written.output.uri if written else None,
         errors=written.errors.uri if written else None,
         report=report,

@@ -8,8 +8,8 @@ from dray.errors import ConfigError, FencedError, InputError, Problem
 from dray.job.heeding import heeded
 from dray.job.opening import OpenJob
 from dray.job.spooling import DIGEST, is_missed, refuse_other, remove_older, remove_own, spool_of
+from dray.kinds import KINDS, Kind
 from dray.requests.ingest import Ingested, cut, ingest
-from dray.requests.model import Kind
 from dray.requests.pulse import READ_SECONDS, Pulse
 from dray.storage.files import FileInfo
 from dray.store import Shard, ShardSpec, ShardState, Store, open_store
@@ -92,7 +92,7 @@ def _publish(store: Store, job: OpenJob, ingested: Ingested, replicas: int) -> N
     store.merge_job_info(
         job.lease,
         {
-            "kinds": sorted(ingested.kinds),
+            "kinds": sorted(map(str, ingested.kinds)),
             "model_name": ingested.model_name,
             "rows": ingested.rows,
             DIGEST: ingested.spool_sha256,
@@ -112,8 +112,7 @@ def _publish(store: Store, job: OpenJob, ingested: Ingested, replicas: int) -> N
             offset=part.offset,
             length=part.length,
             rows=part.rows,
-            first_index=part.first_index,
-            last_index=part.last_index,
+            first_position=part.first_position,
         )
         for part in ranges
     ]
@@ -131,15 +130,14 @@ def _enough_shards(requests: int, replicas: int) -> int:
 
 
 def engine_kind(store: Store, job: OpenJob) -> tuple[Kind, str | None]:
-    """The kind of engine the job's rows need, and the one model name they may carry."""
+    """The kind of the job's rows, the first of several, and the one model name they may carry."""
     info = store.get_job(job.job_id).info
-    kinds = {Kind(kind) for kind in info.get("kinds", [])}
-    name = job.settings.defaults.model_name or info.get("model_name")
-    if Kind.EMBEDDING in kinds:
-        if len(kinds) > 1:
-            raise ConfigError("one engine runs one kind: embeddings cannot be mixed with generation")
-        return Kind.EMBEDDING, name
-    return (Kind.CHAT if Kind.CHAT in kinds else Kind.COMPLETION), name
+    named = {Kind.named(name) for name in info.get("kinds", [])}
+    kinds = [kind for kind in KINDS.values() if kind in named] or [Kind.CHAT]
+    first, *others = dict.fromkeys(kind.engine.name for kind in kinds)
+    if others:
+        raise ConfigError(f"one job runs one kind of engine: {first} cannot be mixed with {others[0]}")
+    return kinds[0], job.settings.defaults.model_name or info.get("model_name")
 
 
 def open_shards(shards: list[Shard]) -> list[Shard]:

@@ -6,13 +6,12 @@ import time
 import uuid
 from dataclasses import dataclass
 
-from dray.engine.argument_policy import refuse_unsafe
 from dray.errors import DrayError
 from dray.job import current_job
+from dray.job.checks import check_arguments, check_weights
 from dray.job.identity import derived_job_id, fingerprint_of
-from dray.job.model_files import checked_weights, refuse_misfit
-from dray.job.owner import driver_name, is_gone
 from dray.job.settings import JobSettings
+from dray.owner import is_gone, owner_name
 from dray.storage.files import check_writable, join
 from dray.storage.folders import Owner, refuse_foreign, take, work_of
 from dray.store import Job, JobLease, Store, open_store
@@ -75,16 +74,17 @@ def open_job(settings: JobSettings, *, started: float | None = None, resume: boo
         JobBusyError: another live process drives it.
         CancelledError: it was cancelled, and ``resume`` is false.
     """
-    weights = check_settings(settings)
+    check_arguments(settings)
+    weights = check_weights(settings)
     check_writable(settings.output, options=settings.objects)
     with open_store(settings.store_url) as store:
         fingerprint = fingerprint_of(settings, weights)
         job_id = settings.job_id or derived_job_id(settings, fingerprint)
         known = store.find_job(job_id)
         _refuse_foreign(settings, job_id, known)
-        kept = describe(settings) | {"recipe": dict(settings.recipe)}
+        kept = describe(settings) | {"recipe": settings.recipe}
         store.create_job(job_id, fingerprint=fingerprint, settings=kept)
-        lease = store.claim_job(job_id, driver_name(), ttl=DRIVER_TTL, takeover=is_gone, resume=resume)
+        lease = store.claim_job(job_id, owner_name(), ttl=DRIVER_TTL, takeover=is_gone, resume=resume)
         reach(Point.JOB_CLAIMED)
         identity = _take_folder(store, settings, lease)
         store.set_expiry(lease, settings.completion_window)
@@ -141,20 +141,6 @@ def _take_folder(store: Store, settings: JobSettings, lease: JobLease) -> str:
         store.release_job(lease)
         raise
     return identity
-
-
-def check_settings(settings: JobSettings) -> Manifest | None:
-    """Refuse what no engine can be started with; returns the state of a model in an object store."""
-    if settings.engine == "simulated":
-        from dray.engine.simulated import SimulatedSettings
-
-        SimulatedSettings.parse(dict(settings.engine_arguments))
-        return None
-    refuse_unsafe(settings.engine_arguments)
-    dummy = settings.engine_arguments.get("load_format") == "dummy"
-    weights = checked_weights(settings.model, settings.model_access, dummy_weights=dummy)
-    refuse_misfit(settings.model, settings.engine_arguments)
-    return weights
 
 
 def describe(settings: JobSettings) -> dict[str, object]:

@@ -7,14 +7,36 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from dray.engine.protocol import EngineSpec
 from dray.errors import ConfigError
+from dray.job.request import JobRequest, completion_seconds
+from dray.kinds import Kind
 from dray.requests.output import OutputFormat
 from dray.requests.readers import Limits
 from dray.requests.sources import RowDefaults, Source
 from dray.storage.addresses import refuse_secret
 from dray.storage.objects import ObjectStoreOptions
+from dray.weights import Manifest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """What the names in a request lead to: blocks and variables are read, paths are as seen from anywhere.
+
+    ``store_url`` may hold a password. The other fields are as in :class:`JobSettings`.
+    """
+
+    inputs: str | list[str] = field(repr=False)
+    model: str
+    store_url: str = field(repr=False)
+    objects: ObjectStoreOptions | None = field(default=None, repr=False)
+    model_objects: ObjectStoreOptions | None = field(default=None, repr=False)
+
 
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+_UNASKED = JobRequest(input=[], model="", output="")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,13 +48,12 @@ class JobSettings:
     ``replica_gpus``, or, where those are None, for what its engine needs. ``engine_arguments`` go to the
     engine as they are. ``work`` holds the spool; every stable node must reach it. ``store_url`` may hold a
     password and is kept out of the repr. ``model_objects`` reach the model, where that takes others than
-    ``objects``. ``bundles`` is where what engines compile is kept for the next ones: a folder or URI,
-    nowhere when None. An engine that gets no further with its requests for ``stall_seconds`` is ended. What
-    is unfinished ``completion_window`` seconds after the job was created becomes error rows; None for
+    ``objects``. An engine that gets no further with its requests for ``stall_seconds`` is ended. What is
+    unfinished ``completion_window`` seconds after the job was created becomes error rows; None for
     never. ``overwrite`` gives the job an output folder that holds files of others. ``shard_rows`` None
     leaves to the planner how many rows a shard has; there are at most 512, or 16 a replica, either way.
-    ``recipe`` is what a caller needs to start the same job again, in its own terms and without secrets; the
-    store keeps it.
+    ``request`` is what the user asked for; an option that needs no reading is read there. A program that
+    fills the settings in itself leaves it out.
     """
 
     source: Source
@@ -52,11 +73,41 @@ class JobSettings:
     shard_rows: int | None = None
     objects: ObjectStoreOptions | None = field(default=None, repr=False)
     model_objects: ObjectStoreOptions | None = field(default=None, repr=False)
-    bundles: str | None = None
     stall_seconds: float = 600.0
     completion_window: float | None = None
     overwrite: bool = False
-    recipe: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    request: JobRequest = field(default=_UNASKED, repr=False)
+
+    @classmethod
+    def of(cls, request: JobRequest, places: Places) -> JobSettings:
+        """The settings of a request whose paths are anchored, with what its names lead to.
+
+        Raises:
+            ConfigError, InputError: options that do not go together, or an input that cannot be.
+        """
+        rows, engine = request.rows, request.engine
+        return cls(
+            source=rows.source(places.inputs),
+            defaults=RowDefaults(model_name=rows.model_name, sampling=request.sampling.fields()),
+            model=places.model,
+            output=request.output,
+            store_url=places.store_url,
+            engine=engine.name,
+            engine_arguments=engine.arguments,
+            replicas=engine.replicas,
+            replica_cpus=engine.replica_cpus,
+            replica_gpus=engine.replica_gpus,
+            stall_seconds=engine.stall_seconds,
+            shard_rows=engine.shard_rows,
+            completion_window=completion_seconds(request.completion_window),
+            overwrite=request.overwrite,
+            job_id=request.job_id,
+            skip_invalid=rows.skip_invalid,
+            format=request.format,
+            objects=places.objects,
+            model_objects=places.model_objects,
+            request=request,
+        )
 
     def __post_init__(self) -> None:
         if self.job_id is not None and not _JOB_ID.fullmatch(self.job_id):
@@ -65,7 +116,7 @@ class JobSettings:
             )
         if self.engine not in ("vllm", "simulated"):
             raise ConfigError(f"unknown engine {self.engine!r}: dray has 'vllm' and 'simulated'")
-        for address in (self.model, self.output, self.bundles or ""):
+        for address in (self.model, self.output):
             refuse_secret(address)
         if self.replicas is not None and self.replicas < 1:
             raise ConfigError("replicas must be at least 1")
@@ -79,6 +130,39 @@ class JobSettings:
             raise ConfigError("stall_seconds must be more than 0")
         if self.shard_rows is not None and self.shard_rows < 1:
             raise ConfigError("shard_rows must be at least 1")
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """The flow's parameters for another run of the job, which the store keeps; empty without a flow."""
+        return {} if self.request == _UNASKED else self.request.recipe()
+
+    def engine_spec(
+        self,
+        kind: Kind,
+        model_name: str | None,
+        *,
+        weights: Manifest | None = None,
+        weights_patience: float = 0.0,
+    ) -> EngineSpec:
+        """The engine of each replica; ``kind`` and ``model_name`` are what the input said."""
+        return EngineSpec(
+            name=self.engine,
+            model=self.model,
+            kind=kind,
+            model_name=model_name,
+            arguments=dict(self.engine_arguments),
+            weights=weights,
+            weights_patience=weights_patience,
+            stall_seconds=self.stall_seconds,
+            cpus=self.replica_cpus,
+            gpus=self.replica_gpus,
+            objects=self.model_access,
+        )
+
+    @property
+    def has_dummy_weights(self) -> bool:
+        """Whether the engine makes its weights up, and reads none of the model's."""
+        return self.engine_arguments.get("load_format") == "dummy"
 
     @property
     def model_access(self) -> ObjectStoreOptions:

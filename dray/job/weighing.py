@@ -35,8 +35,7 @@ class Weighing:
 
     def __enter__(self) -> Weighing:
         settings = self._job.settings
-        dummy = settings.engine_arguments.get("load_format") == "dummy"
-        if self._job.weights is not None or settings.engine == "simulated" or dummy:
+        if self._job.weights is not None or settings.engine == "simulated" or settings.has_dummy_weights:
             self._done.set()
             return self
         with reopen(self._job) as store:

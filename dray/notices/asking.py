@@ -51,7 +51,6 @@ def ask(
     *,
     method: str = "GET",
     headers: Mapping[str, str] | None = None,
-    body: bytes | None = None,
     timeout: float = TIMEOUT,
     trust: ssl.SSLContext | None = None,
 ) -> Answer:
@@ -65,7 +64,7 @@ def ask(
         connection = _connection(base_url, timeout, trust)
         try:
             prefix = urlsplit(base_url).path.rstrip("/")
-            connection.request(method, prefix + path, body, dict(headers or {}))
+            connection.request(method, prefix + path, headers=dict(headers or {}))
             with connection.getresponse() as response:
                 status, pairs, found = response.status, response.getheaders(), response.read(LIMIT + 1)
         finally:

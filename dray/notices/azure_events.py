@@ -5,7 +5,6 @@ https://learn.microsoft.com/azure/virtual-machines/linux/scheduled-events
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from typing import Any
@@ -69,22 +68,6 @@ class AzureSource:
             self._found = scheduled(answer, self.vm, self._clock())
             self._incarnation = incarnation
         return list(self._found)
-
-    def acknowledge(self, event_id: str) -> None:
-        """Let an event begin at once, for all the machines that it names: never done unasked.
-
-        Raises:
-            SourceError: Azure did not take it.
-        """
-        body = json.dumps({"StartRequests": [{"EventId": event_id}]}).encode()
-        answer = ask(self._base_url, EVENTS, method="POST", headers=HEADERS, body=body, timeout=self._timeout)
-        if answer.status != 200:
-            raise SourceError(f"POST {EVENTS.partition('?')[0]}: status {answer.status}")
-
-
-def event_id_of(notice: Notice) -> str:
-    """The ``EventId`` that :meth:`AzureSource.acknowledge` takes."""
-    return notice.id.split("/")[1]
 
 
 def scheduled(answer: Answer, vm: str, now: float) -> list[Notice]:

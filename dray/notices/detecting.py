@@ -8,7 +8,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from dray.notices import gcp
@@ -57,29 +57,14 @@ class BaseUrls:
         )
 
 
-def detect(
-    base_urls: BaseUrls | None = None,
-    *,
-    seconds: float = SECONDS,
-    environ: Mapping[str, str] = os.environ,
-    account: Path = ACCOUNT,
-) -> Host:
-    """Ask all clouds at once; the first that answers as itself is the one. No sources where none answers.
-
-    In a Kubernetes pod its API server is a source too, beside the cloud's or alone.
-    """
-    host = detect_cloud(base_urls or BaseUrls(), seconds)
-    return replace(host, sources=(*host.sources, *pod_sources(environ, account)))
-
-
 def detect_cloud(urls: BaseUrls, seconds: float = SECONDS) -> Host:
-    """The clouds alone."""
+    """Ask all clouds at once; the first that answers as itself is the one. No sources where none answers."""
     probes: dict[Callable[[str], Host | None], str] = {_aws: urls.aws, _gcp: urls.gcp, _azure: urls.azure}
     return _first(probes, seconds) or Host()
 
 
 def pod_sources(environ: Mapping[str, str] = os.environ, account: Path = ACCOUNT) -> tuple[Source, ...]:
-    """Kubernetes alone; none outside a pod."""
+    """In a Kubernetes pod its API server is a source too, beside the cloud's or alone; none outside a pod."""
     try:
         return sources_in_pod(environ, account) or ()
     except (OSError, ValueError) as error:  # an account that cannot be read, a certificate that is none

@@ -21,9 +21,9 @@ LONGEST_PAUSE = 8.0
 
 
 class Watcher:
-    """Calls ``on_notice`` once for each notice, and ``on_withdrawn`` when its source no longer has it.
+    """Calls ``on_notice`` once for each notice, and again where its source had withdrawn it in between.
 
-    Both run in the watcher's threads, one at a time, and must be quick; what they raise is logged by name.
+    Calls run in the watcher's threads, one at a time, and must be quick; what they raise is logged by name.
     """
 
     def __init__(
@@ -31,16 +31,14 @@ class Watcher:
         sources: Iterable[Source],
         on_notice: Callable[[Notice], None],
         *,
-        on_withdrawn: Callable[[Notice], None] = lambda notice: None,
         rng: random.Random | None = None,
     ) -> None:
         self._sources = tuple(sources)
         self._on_notice = on_notice
-        self._on_withdrawn = on_withdrawn
         self._rng = rng or random.Random()  # noqa: S311  spreads load, guards nothing
         self._over = threading.Event()
-        self._guard = threading.RLock()  # a callback may ask what is in force
-        self._in_force: dict[Source, dict[str, Notice]] = {source: {} for source in self._sources}
+        self._guard = threading.Lock()
+        self._in_force: dict[Source, set[str]] = {source: set() for source in self._sources}  # their ids
         self._threads = [
             threading.Thread(target=self._watch, args=(source,), name=f"notices-{source.name}", daemon=True)
             for source in self._sources
@@ -52,13 +50,6 @@ class Watcher:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-
-    @property
-    def in_force(self) -> tuple[Notice, ...]:
-        """What the sources said last, oldest first."""
-        with self._guard:
-            found = [notice for notices in self._in_force.values() for notice in notices.values()]
-        return tuple(sorted(found, key=lambda notice: notice.seen_at))
 
     def start(self) -> None:
         """Begin; returns at once."""
@@ -94,20 +85,17 @@ class Watcher:
     def _take(self, source: Source, found: list[Notice]) -> None:
         with self._guard:
             before = self._in_force[source]
-            present = {notice.id: before.get(notice.id, notice) for notice in found}
-            new = [notice for id_, notice in present.items() if id_ not in before]
-            gone = [notice for id_, notice in before.items() if id_ not in present]
-            self._in_force[source] = present
-            for notice in new:
-                self._hand_on(self._on_notice, notice)
-            for notice in gone:
-                self._hand_on(self._on_withdrawn, notice)
+            present = {notice.id: notice for notice in found}
+            self._in_force[source] = set(present)
+            for id_, notice in present.items():
+                if id_ not in before:
+                    self._hand_on(notice)
 
-    def _hand_on(self, call: Callable[[Notice], None], notice: Notice) -> None:
+    def _hand_on(self, notice: Notice) -> None:
         if self._over.is_set():
             return
         try:
-            call(notice)
+            self._on_notice(notice)
         except Exception as error:  # noqa: BLE001  the next notice must be handed on too
             logger.error("%s notices: %s in a callback", notice.source, type(error).__name__)
 

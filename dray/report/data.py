@@ -180,15 +180,6 @@ class Replica:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cost:
-    """The bill: ``total``, and what it went on (useful, cold start, idle, interrupted, ...)."""
-
-    total: float
-    currency: str = "USD"
-    parts: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
 class OutputFile:
     """A file that the job wrote. ``size`` is in bytes, ``sha256`` in hex."""
 
@@ -230,7 +221,6 @@ class ReportData:
     interruptions: int = 0
     retries: Mapping[str, int] = field(default_factory=dict)
     unused: Mapping[str, str] = field(default_factory=dict)
-    cost: Cost | None = None
     files: tuple[OutputFile, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, str | int | float | bool | None] = field(default_factory=dict)
@@ -245,12 +235,6 @@ class ReportData:
     def tokens_per_second(self) -> float | None:
         """Prompt and completion tokens of this run for each second of inference, or None."""
         return _rate(self.measures.run_tokens.total, self.seconds.get("inference", 0.0))
-
-    @property
-    def dollars_per_million_tokens(self) -> float | None:
-        """Cost over the tokens of this run, which is what the cost covers; None where unknown."""
-        tokens = self.measures.run_tokens.total
-        return self.cost.total * 1e6 / tokens if self.cost and tokens else None
 
     def to_json(self) -> str:
         """One JSON object; ``from_json`` reads it back."""

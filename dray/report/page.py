@@ -188,7 +188,6 @@ def _environment() -> Environment:
         "duration",
         "share",
         "size",
-        "money",
         "moment",
         "stretch",
         "clip",

@@ -33,11 +33,8 @@ def tone(state: str) -> Tone:
 
 
 def figures(data: ReportData) -> tuple[Figure, ...]:
-    """The headline: rows, rates, time, errors, and the cost where it is known."""
-    found = [_rows(data), _row_rate(data), _token_rate(data), _time(data), _errors(data)]
-    if data.cost is not None:
-        found.append(_cost(data))
-    return tuple(found)
+    """The headline: rows, rates, time and errors."""
+    return (_rows(data), _row_rate(data), _token_rate(data), _time(data), _errors(data))
 
 
 def sentences(data: ReportData) -> tuple[str, ...]:
@@ -125,10 +122,3 @@ def _errors(data: ReportData) -> Figure:
     failed = data.counts.failed
     note = f"{wording.share(failed, data.counts.finished)} of finished rows" if failed else "none"
     return Figure(name="errors", value=wording.count(failed), note=note, bad=failed > 0)
-
-
-def _cost(data: ReportData) -> Figure:
-    assert data.cost is not None
-    each = data.dollars_per_million_tokens
-    note = f"{wording.money(each, data.cost.currency)} a million tokens" if each else ""
-    return Figure(name="cost", value=wording.money(data.cost.total, data.cost.currency), note=note)

@@ -8,8 +8,6 @@ from datetime import UTC, datetime
 NONE = "–"  # noqa: RUF001  the dash of tables
 """Stands where there is no figure."""
 
-_SYMBOLS = {"USD": "$", "EUR": "€", "GBP": "£"}
-
 
 def count(value: float) -> str:
     """A whole number: 1,234,567."""
@@ -66,14 +64,6 @@ def size(octets: float) -> str:
         if octets >= limit * 0.9995:
             return f"{_three_figures(octets / limit)} {unit}"
     return f"{round(octets)} B"
-
-
-def money(amount: float, currency: str = "USD") -> str:
-    """An amount; cents below 1,000, and as many places as a small one needs."""
-    sign = _SYMBOLS.get(currency, f"{currency} ")
-    if 0 < abs(amount) < 0.095:
-        return f"{sign}{amount:.2g}" if abs(amount) >= 1e-4 else f"<{sign}0.0001"
-    return f"{sign}{amount:,.2f}" if abs(amount) < 1000 else f"{sign}{amount:,.0f}"
 
 
 def moment(epoch: float) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dray.kinds import Kind
 from dray.requests.ingest import Ingested, cut, ingest
 from dray.requests.inputs import FileRef, digest, expand
-from dray.requests.model import Kind, Outcome, Request
+from dray.requests.model import Outcome, Request
 from dray.requests.output import OutputFormat, Written, write_outputs
 from dray.requests.readers import Limits, files_of, source_digest
 from dray.requests.settling import settled

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 
 from dray.errors import InputError, Problem
+from dray.kinds import Kind
 from dray.requests.duplicates import IdIndex
-from dray.requests.model import Kind, Outcome
+from dray.requests.model import Outcome
 from dray.requests.pulse import Pulse
 from dray.requests.readers import Limits, RawRow, files_of, read_rows
 from dray.requests.rejects import SKIP_ADVICE, Reject, RejectLog, empty_input, read_rejects
@@ -129,7 +130,6 @@ def cut(
         uri=ingested.spool_uri,
         size=ingested.spool_bytes,
         rows=ingested.requests,
-        end_index=ingested.rows,
         parts=min(max(parts, min_shards), max_shards),
     )
 
@@ -184,7 +184,7 @@ class _Reading:
                 else:
                     add_id(index, custom_id)
                     check(index, file_no, line_no, url, body)
-                    add_line(index, line)
+                    add_line(line)
             if bad is not None:
                 if bad.custom_id is not None:
                     add_id(index, bad.custom_id)

@@ -6,14 +6,34 @@ Clients of OpenAI read ``row["response"]["status_code"]`` of every row, so error
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 
 from dray.codes import FAILED, STATUS
 
-Page = Sequence[tuple[Any, ...]]
-"""Outcomes in the order of their index: tuples whose first fields are those of Outcome."""
+
+class Finished(Protocol):
+    """What the files take of a finished row: Outcome has it, and the store's outcome."""
+
+    @property
+    def index(self) -> int: ...  # noqa: D102
+    @property
+    def custom_id(self) -> str | None: ...  # noqa: D102
+    @property
+    def response(self) -> bytes | None: ...  # noqa: D102
+    @property
+    def error_code(self) -> str | None: ...  # noqa: D102
+    @property
+    def error_message(self) -> str | None: ...  # noqa: D102
+    @property
+    def prompt_tokens(self) -> int: ...  # noqa: D102
+    @property
+    def completion_tokens(self) -> int: ...  # noqa: D102
+
+
+Page = Sequence[Finished]
+"""Outcomes in the order of their index."""
 
 # Line ends to Unicode, and so to `str.splitlines` and to the line reader of `openai`. JSON may hold them as
 # they are; escaped, every reader agrees on what a line is. In UTF-8 no other character holds these bytes.

@@ -3,39 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from dray.codes import ErrorCode
 
 EXPIRED: Final = "expired"
 """The error code of rows that no replica answered before the job's time was over."""
-
-
-class Kind(StrEnum):
-    """What a request asks of the model."""
-
-    CHAT = "chat"
-    COMPLETION = "completion"
-    EMBEDDING = "embedding"
-
-    @property
-    def url(self) -> str:
-        """The endpoint of this kind in the OpenAI batch format."""
-        return _URLS[self]
-
-    @classmethod
-    def of_url(cls, url: str) -> Kind | None:
-        """The kind that ``url`` names, or None for an endpoint dray does not offer."""
-        return _KINDS.get(url)
-
-
-_URLS = {
-    Kind.CHAT: "/v1/chat/completions",
-    Kind.COMPLETION: "/v1/completions",
-    Kind.EMBEDDING: "/v1/embeddings",
-}
-_KINDS = {url: kind for kind, url in _URLS.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

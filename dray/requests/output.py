@@ -76,8 +76,8 @@ def fill(
 ) -> Written:
     """Write answers and error rows into drafts of both files, which are safe then and have no names yet.
 
-    ``pages`` hold tuples whose first fields are those of Outcome, in index order. ``observe`` sees each page
-    as it passes. Raises JobFailedError where the place takes no more.
+    ``pages`` hold outcomes in index order. ``observe`` sees each page as it passes. Raises JobFailedError
+    where the place takes no more.
     """
     output, errors = (drafts.open(f"{name}.{format}") for name in ("output", "errors"))
     writer = _writer(format, output, errors)
@@ -106,12 +106,18 @@ class JsonlWriter:
 
     def add(self, page: Page) -> None:
         """Take the next page."""
-        answers = [answer_line(*row[:3]) for row in page if row[3] is None]
+        answers = [
+            answer_line(row.index, row.custom_id, row.response) for row in page if row.response is not None
+        ]
         if answers:
             self._output.write(page_of(answers))
             self._output.rows += len(answers)
         if len(answers) < len(page):
-            failed = [error_line(row[0], row[1], row[3], row[4]) for row in page if row[3] is not None]
+            failed = [
+                error_line(row.index, row.custom_id, row.error_code, row.error_message)
+                for row in page
+                if row.error_code is not None
+            ]
             self._errors.write(page_of(failed))
             self._errors.rows += len(failed)
 

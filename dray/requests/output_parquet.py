@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, cast
 
 import orjson
 import pyarrow
 from pyarrow import parquet
 
-from dray.requests.lines import Page
+from dray.kinds import OutputColumn, output_columns
+from dray.requests.lines import Finished, Page
 from dray.storage.draft import Draft
 
 # Row groups are cut by what the rows hold, never by how they were paged: same rows, same bytes.
 _GROUP_ROWS = 16_384
 _GROUP_BYTES = 32 << 20
 
-_OUTPUT_FIELDS: list[pyarrow.Field[Any]] = [
-    pyarrow.field("index", pyarrow.int64(), nullable=False),
-    pyarrow.field("custom_id", pyarrow.string()),
-    pyarrow.field("text", pyarrow.string()),
-    pyarrow.field("embedding", pyarrow.list_(pyarrow.float32())),
-    pyarrow.field("finish_reason", pyarrow.string()),
-    pyarrow.field("prompt_tokens", pyarrow.int64()),
-    pyarrow.field("completion_tokens", pyarrow.int64()),
-    pyarrow.field("response", pyarrow.string(), nullable=False),
-]
-OUTPUT_SCHEMA = pyarrow.schema(_OUTPUT_FIELDS)
-"""Columns of ``output.parquet``. ``text``, ``embedding`` and ``finish_reason`` are those of the first choice;
-``response`` is the whole OpenAI response body as JSON."""
-
+_ARROW: dict[str, pyarrow.DataType] = {
+    "text": pyarrow.string(),
+    "number": pyarrow.float64(),
+    "numbers": pyarrow.list_(pyarrow.float32()),
+}
 _ERRORS_FIELDS: list[pyarrow.Field[Any]] = [
     pyarrow.field("index", pyarrow.int64(), nullable=False),
     pyarrow.field("custom_id", pyarrow.string()),
@@ -39,20 +32,38 @@ ERRORS_SCHEMA = pyarrow.schema(_ERRORS_FIELDS)
 """Columns of ``errors.parquet``."""
 
 
+def output_schema(columns: Iterable[OutputColumn]) -> pyarrow.Schema:
+    """Columns of ``output.parquet``: those of the kinds, and ``finish_reason``, are of the first choice;
+    ``response`` is the whole OpenAI response body as JSON.
+    """
+    fields: list[pyarrow.Field[Any]] = [
+        pyarrow.field("index", pyarrow.int64(), nullable=False),
+        pyarrow.field("custom_id", pyarrow.string()),
+        *(pyarrow.field(column.name, _ARROW[column.type]) for column in columns),
+        pyarrow.field("finish_reason", pyarrow.string()),
+        pyarrow.field("prompt_tokens", pyarrow.int64()),
+        pyarrow.field("completion_tokens", pyarrow.int64()),
+        pyarrow.field("response", pyarrow.string(), nullable=False),
+    ]
+    return pyarrow.schema(fields)
+
+
 class ParquetWriter:
     """Writes both files a row group at a time."""
 
     def __init__(self, output: Draft, errors: Draft) -> None:
-        self._answers = _Table(output, OUTPUT_SCHEMA)
+        self._columns = output_columns()
+        self._answers = _Table(output, output_schema(self._columns))
         self._failures = _Table(errors, ERRORS_SCHEMA)
 
     def add(self, page: Page) -> None:
         """Take the next page."""
         for row in page:
-            if row[3] is None:
-                self._answers.add(_answer_row(row), len(row[2]))
+            if row.response is not None:
+                self._answers.add(_answer(row, row.response, self._columns), len(row.response))
             else:
-                self._failures.add((row[0], row[1], row[3], row[4]), 0)
+                failure = {"code": row.error_code, "message": row.error_message}
+                self._failures.add({"index": row.index, "custom_id": row.custom_id, **failure}, 0)
 
     def close(self) -> None:
         """Write what is left, and the footers."""
@@ -72,10 +83,10 @@ class _Table:
             use_dictionary=cast("Any", [name for name in ("finish_reason", "code") if name in schema.names]),
             write_statistics=["index", "custom_id"],
         )
-        self._rows: list[tuple[Any, ...]] = []
+        self._rows: list[dict[str, Any]] = []
         self._bytes = 0
 
-    def add(self, row: tuple[Any, ...], size: int) -> None:
+    def add(self, row: dict[str, Any], size: int) -> None:
         self._rows.append(row)
         self._bytes += size
         if len(self._rows) >= _GROUP_ROWS or self._bytes >= _GROUP_BYTES:
@@ -89,8 +100,7 @@ class _Table:
         if not self._rows:
             return
         columns = [
-            pyarrow.array(values, type=field.type)
-            for values, field in zip(zip(*self._rows, strict=True), self._schema, strict=True)
+            pyarrow.array([row[field.name] for row in self._rows], type=field.type) for field in self._schema
         ]
         batch = pyarrow.Table.from_arrays(columns, schema=self._schema)
         self._writer.write_table(batch, row_group_size=_GROUP_ROWS)
@@ -126,20 +136,16 @@ class _Sink:
         """Leaves the file open: the caller that opened the draft closes it."""
 
 
-def _answer_row(row: tuple[Any, ...]) -> tuple[Any, ...]:
-    response = cast("bytes", row[2])
-    text, embedding, finish_reason = _first_choice(orjson.loads(response))
-    return (row[0], row[1], text, embedding, finish_reason, row[5], row[7], response.decode())
-
-
-def _first_choice(body: dict[str, Any]) -> tuple[str | None, list[float] | None, str | None]:
+def _answer(row: Finished, response: bytes, columns: Iterable[OutputColumn]) -> dict[str, Any]:
+    """The values of one row, by the names of their columns."""
+    body = orjson.loads(response)
     choices = body.get("choices")
-    if choices:
-        choice = choices[0]
-        message = choice.get("message")
-        text = choice.get("text") if message is None else message.get("content")
-        return text, None, choice.get("finish_reason")
-    data = body.get("data")
-    embedding = data[0].get("embedding") if data else None
-    # A base64 embedding stays in the response alone.
-    return None, embedding if isinstance(embedding, list) else None, None
+    return {
+        "index": row.index,
+        "custom_id": row.custom_id,
+        **{column.name: column.read(body) for column in columns},
+        "finish_reason": choices[0].get("finish_reason") if choices else None,
+        "prompt_tokens": row.prompt_tokens,
+        "completion_tokens": row.completion_tokens,
+        "response": response.decode(),
+    }

@@ -83,7 +83,7 @@ def drop_repeats(repeats: Repeats, file: AtomicFile, dropped: RejectLog, names: 
         spool = SpoolWriter(file.write)
         for number, line in _matched(repeats.indices, old, index_of):
             if number is None:
-                spool.add(index_of(line), line)
+                spool.add(line)
             else:
                 dropped.add(repeats.reject(number, names))
     return spool
@@ -101,7 +101,7 @@ def merged_rejects(repeats: Repeats, rejects: RejectLog, dropped: RejectLog) -> 
 def _matched(
     wanted: NDArray[np.uint64], lines: Iterable[bytes], index_of_line: Callable[[bytes], int]
 ) -> Iterator[tuple[int | None, bytes]]:
-    """(position in ``wanted``, line), the position None for other lines; both in index order."""
+    """(place in ``wanted``, line), the place None for other lines; both in index order, as ingest writes."""
     position = 0
     target = int(wanted[0]) if len(wanted) else _NO_INDEX
     for line in lines:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dray.codes import JobCode
-from dray.requests.model import Kind
+from dray.kinds import KINDS, Kind
 from dray.requests.rejects import Reject
 
 _NAME_SHOWN = 100
@@ -51,9 +51,8 @@ class JobRules:
         )
 
     def _new_url(self, index: int, file_no: int, line_no: int, url: str) -> None:
-        embedding = Kind.EMBEDDING.url
         for other, place in self.urls.items():
-            if embedding in (url, other):
+            if KINDS[url].engine != KINDS[other].engine:
                 self._contradiction(
                     "mixed_kinds",
                     f"the row asks {url}, {self._at(place)} asks {other}; "

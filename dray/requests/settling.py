@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from dray.errors import ConfigError, InputError
+from dray.kinds import of_conversations
 from dray.requests.inputs import expand
 from dray.requests.json_lines import json_lines
-from dray.requests.model import Kind
 from dray.requests.rejects import empty_input
 from dray.requests.sources import JsonlBatch, Rows, RowShape, Source, SqlQuery
 from dray.requests.tables import open_parquet
@@ -55,10 +55,10 @@ def _settled_lines(source: JsonlBatch, options: ObjectStoreOptions | None) -> tu
     batch = not any(rows) or any(_ENVELOPE & row.keys() for row in rows)
     column = None if batch else next((name for name in COLUMNS if _holds_messages(rows, name)), None)
     if column is not None:
-        if shape.kind is not Kind.CHAT:
+        if not shape.kind.conversations:
             raise ConfigError(
-                f"{uri}: the column {column!r} holds chat messages, which go with chat only, not with "
-                f"{shape.kind.value}; name a column of texts with --prompt-column"
+                f"{uri}: the column {column!r} holds chat messages, which go with {of_conversations()} only, "
+                f"not with {shape.kind}; name a column of texts with --prompt-column"
             )
         ids = _ID if shape.id_column is None and all(_ID in row for row in rows) else shape.id_column
         found = replace(shape, messages_column=column, id_column=ids)

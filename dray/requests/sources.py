@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dray.errors import ConfigError, InputError, Problem
+from dray.kinds import Kind, of_conversations
 from dray.requests.formats import FORMATS, Format, format_of
 from dray.requests.inputs import refuse_odd
-from dray.requests.model import Kind
 from dray.storage.addresses import refuse_secret
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def source_of(
         raise ConfigError(f"a delimiter goes with CSV files; this is {found} input")
     if found == "jsonl" and shape.is_open:
         return JsonlBatch(inputs=names, shape=shape)
-    if not (found == "parquet" and shape.is_open and kind is Kind.CHAT):
+    if not (found == "parquet" and shape.is_open and kind.conversations):
         shape = _checked(shape, f"{found} input")
     return Rows(inputs=names, format=found, shape=shape, delimiter=_delimiter(delimiter))
 
@@ -156,7 +156,7 @@ def frame_to_source(
         id_column=id_column,
         messages_column=messages_column,
     )
-    if not (shape.is_open and kind is Kind.CHAT and "messages" in frame.columns):
+    if not (shape.is_open and kind.conversations and "messages" in frame.columns):
         _checked(shape, "a DataFrame")
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / "frame.parquet"
@@ -222,8 +222,9 @@ def _checked(shape: RowShape, what: str) -> RowShape:
             "messages (--messages-column)"
         )
     for name in ("system_prompt", "messages_column"):
-        if getattr(shape, name) is not None and shape.kind is not Kind.CHAT:
-            raise ConfigError(f"a {name.replace('_', ' ')} goes with chat only, not with {shape.kind.value}")
+        if getattr(shape, name) is not None and not shape.kind.conversations:
+            what = name.replace("_", " ")
+            raise ConfigError(f"a {what} goes with {of_conversations()} only, not with {shape.kind}")
     return shape
 
 

@@ -1,5 +1,8 @@
 """The spool: every valid request of a job in one file of JSON lines, cut into byte ranges.
 
+A row's *position* is its place in the spool, from 0. Its *index* is its place in the input and its key in
+the store; it stands on the row's line. The spool may hold rows in any order.
+
 A line is ``{"i":index,"c":custom_id,"u":url,"b":body,"f":file,"n":line}``: the request, then where it came
 from (the file's position in the input from 0, and the line in it from 1).
 """
@@ -27,24 +30,22 @@ _PLACE = re.compile(rb'"f":(\d+),"n":(\d+)}\n?$')
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SpoolRange:
-    """``rows`` requests in the bytes ``[offset, offset + length)``; ``first_index <= index < last_index``."""
+    """``rows`` requests in the bytes ``[offset, offset + length)``, at positions from ``first_position``."""
 
     number: int
     uri: str
     offset: int
     length: int
     rows: int
-    first_index: int
-    last_index: int
+    first_position: int
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A place to cut at: the line that starts at ``offset`` is row ``row`` of the spool and has ``index``."""
+    """A place to cut at: the line that starts at ``offset`` is at ``position``."""
 
     offset: int
-    row: int
-    index: int
+    position: int
 
 
 def encode_line(
@@ -110,43 +111,40 @@ class SpoolWriter:
         self._stride = 1
         self._next_mark = 0
 
-    def add(self, index: int, line: bytes) -> None:
+    def add(self, line: bytes) -> None:
         """Append one encoded line."""
         if self.rows == self._next_mark:
-            self._mark(index)
+            self._mark()
         self._write(line)
         self.offset += len(line)
         self.rows += 1
 
-    def _mark(self, index: int) -> None:
+    def _mark(self) -> None:
         if len(self.marks) >= MAX_MARKS:
             # Every second mark goes: small inputs can be cut anywhere, big ones stay small in memory.
             self.marks = self.marks[::2]
             self._stride *= 2
         if self.rows % self._stride == 0:
-            self.marks.append(Mark(self.offset, self.rows, index))
+            self.marks.append(Mark(self.offset, self.rows))
         self._next_mark = self.rows + self._stride - self.rows % self._stride
 
 
-def cut_marks(
-    marks: Sequence[Mark], *, uri: str, size: int, rows: int, end_index: int, parts: int
-) -> list[SpoolRange]:
+def cut_marks(marks: Sequence[Mark], *, uri: str, size: int, rows: int, parts: int) -> list[SpoolRange]:
     """Up to ``parts`` contiguous ranges of about equal rows that cover the spool exactly once."""
     if not rows:
         return []
     parts = max(1, min(parts, len(marks)))
     # Marks are evenly spaced in rows, so even steps through them are even steps through the rows.
     starts = [marks[len(marks) * number // parts] for number in range(parts)]
-    ends = [*starts[1:], Mark(size, rows, end_index)]
+    ends = [*starts[1:], Mark(size, rows)]
     return [
         SpoolRange(
             number=number,
             uri=uri,
             offset=start.offset,
             length=end.offset - start.offset,
-            rows=end.row - start.row,
-            first_index=start.index,
-            last_index=end.index,
+            rows=end.position - start.position,
+            first_position=start.position,
         )
         for number, (start, end) in enumerate(zip(starts, ends, strict=True))
     ]

@@ -14,6 +14,7 @@ from dray.requests.pulse import READ_SECONDS, Pulse
 from dray.requests.sources import Rows, RowShape, SqlQuery
 from dray.requests.template import columns_of, missing_column
 from dray.requests.validate import BadRow, parse_object, too_long
+from dray.storage.addresses import masked_url
 from dray.storage.files import open_lines, open_seekable
 from dray.storage.objects import ObjectStoreOptions
 
@@ -70,9 +71,7 @@ def file_rows(
 
 def query_name(source: SqlQuery) -> str:
     """The database of a query, without its password, wherever in the URL that stands."""
-    url = _database_url(source)
-    secret = [name for name in url.query if "passw" in name.lower()]
-    return url.update_query_dict(dict.fromkeys(secret, "***")).render_as_string(hide_password=True)
+    return masked_url(_database_url(source).render_as_string(hide_password=False))
 
 
 def query_rows(source: SqlQuery, pulse: Pulse | None = None) -> Iterator[TableRow]:

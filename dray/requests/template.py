@@ -15,7 +15,6 @@ from typing import Any
 from dray.codes import ErrorCode
 from dray.errors import ConfigError
 from dray.requests.messages import messages_of
-from dray.requests.model import Kind
 from dray.requests.sources import RowShape
 from dray.requests.validate import BadRow, Envelope, check_custom_id, check_text
 
@@ -113,7 +112,7 @@ def _body_reader(shape: RowShape) -> Callable[[Mapping[str, Any]], dict[str, Any
             "messages": messages_of(_value(row, messages, "missing_column"), messages, system)
         }
     prompt = _prompt_reader(shape)
-    body = _BODIES[shape.kind]
+    body = shape.kind.body
     return lambda row: body(prompt(row), system)
 
 
@@ -148,15 +147,3 @@ def _row_id(row: Mapping[str, Any], column: str) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     return check_text(check_custom_id(value), column)
-
-
-_BODIES: dict[Kind, Callable[[str, str | None], dict[str, Any]]] = {
-    Kind.CHAT: lambda prompt, system: {
-        "messages": [
-            *([{"role": "system", "content": system}] if system is not None else []),
-            {"role": "user", "content": prompt},
-        ]
-    },
-    Kind.COMPLETION: lambda prompt, system: {"prompt": prompt},
-    Kind.EMBEDDING: lambda prompt, system: {"input": prompt},
-}

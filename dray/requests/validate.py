@@ -13,14 +13,12 @@ from typing import Any, NamedTuple
 import orjson
 
 from dray.codes import ErrorCode
-from dray.requests.model import Kind
+from dray.kinds import KINDS, text_fields
 
 CUSTOM_ID_LIMIT = 512
 """Longest custom_id in characters: at 4 bytes each it still fits an index row of PostgreSQL (2,704 bytes)."""
 
-_BODY_FIELDS = ("messages", "prompt", "input")
 _LENGTH_FIELDS = ("max_tokens", "max_completion_tokens")
-_KNOWN_URLS = ", ".join(kind.url for kind in Kind)
 
 
 class BadRow(ValueError):  # noqa: N818  a verdict on one row, on its way to a Problem
@@ -50,14 +48,13 @@ Fill = Callable[[str, dict[str, Any]], None]
 def filler(sampling: Mapping[str, Any]) -> Fill:
     """A function ``(url, body)`` that sets the job's sampling fields where the body has none.
 
-    A default length yields to either spelling of it, and embeddings take no sampling.
+    A default length yields to either spelling of it, and only engines that generate take sampling.
     """
-    embedding = Kind.EMBEDDING.url
     fields = tuple(sampling.items())
     sets_length = any(name in sampling for name in _LENGTH_FIELDS)
 
     def fill(url: str, body: dict[str, Any]) -> None:
-        if url == embedding:
+        if not KINDS[url].engine.generates:
             return
         own_length = sets_length and any(body.get(name) is not None for name in _LENGTH_FIELDS)
         for name, value in fields:
@@ -75,7 +72,7 @@ def read_envelope(line: bytes) -> Envelope:
         raise _bad_custom_id(custom_id)
     url = row.get("url")
     body = row.get("body")
-    if type(body) is not dict or type(url) is not str or Kind.of_url(url) is None or not _posts(row):
+    if type(body) is not dict or type(url) is not str or url not in KINDS or not _posts(row):
         raise _bad_envelope(row, custom_id)
     return Envelope(custom_id, url, body)
 
@@ -139,16 +136,14 @@ def _bad_custom_id(value: object) -> BadRow:
 
 
 def _bad_envelope(row: dict[str, Any], custom_id: str) -> BadRow:
-    url, body = row.get("url"), row.get("body")
-    if body is None and (misplaced := next((name for name in _BODY_FIELDS if name in row), None)):
+    url, body, known = row.get("url"), row.get("body"), ", ".join(KINDS)
+    if body is None and (misplaced := next((name for name in text_fields() if name in row), None)):
         hint = f"{misplaced} stands beside custom_id; put it into body, or use --prompt-column"
         return BadRow("unknown_field", hint, misplaced, custom_id)
     if url is None:
-        return BadRow("unknown_url", f"the row has no url; dray offers {_KNOWN_URLS}", "url", custom_id)
-    if not isinstance(url, str) or Kind.of_url(url) is None:
-        return BadRow(
-            "unknown_url", f"dray does not offer this url; it offers {_KNOWN_URLS}", "url", custom_id
-        )
+        return BadRow("unknown_url", f"the row has no url; dray offers {known}", "url", custom_id)
+    if not isinstance(url, str) or url not in KINDS:
+        return BadRow("unknown_url", f"dray does not offer this url; it offers {known}", "url", custom_id)
     if not _posts(row):
         return BadRow("invalid_method", "the method must be POST", "method", custom_id)
     if body is None:

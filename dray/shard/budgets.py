@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from dray.failures.causes import Cause, Decision
 from dray.failures.effects import ALLOWANCES, Budget
 from dray.places import split_place
@@ -53,8 +51,3 @@ def _scope(budget: Budget, place: str | None) -> str:
     if place is None or budget not in _OF_PLACE:
         return ""
     return place if budget is Budget.REPLICA else split_place(place)[0]
-
-
-def names(found: Iterable[Charge]) -> str:
-    """For people: ``infra, node``; ``nothing`` where nothing is charged."""
-    return ", ".join(sorted({one.budget for one in found})) or "nothing"

@@ -17,8 +17,9 @@ from dray.failures.foreign import Sign
 from dray.failures.signs import ErrorFacts, facts_of
 from dray.places import place_of
 from dray.requests.model import Outcome
-from dray.requests.spool import decode, index_of, read_shard
+from dray.requests.spool import decode
 from dray.shard import budgets
+from dray.shard.open_rows import Finished, open_lines
 from dray.shard.placing import Place
 from dray.shard.pump import Fed, ShardReceipt, publish
 from dray.shard.splitting import parts_of
@@ -150,9 +151,10 @@ class Ending:
             return None
         with suppress(StoreError):  # the lease ends by itself
             if on_shard in (OnShard.SPLIT, OnShard.HALVE):
-                done = self._done()
                 reach(Point.SPLIT_BEFORE)
-                parts = parts_of(standing.shard, done, self.fed.last_index, self.work.options)
+                parts = parts_of(
+                    standing.shard, self._finished(standing), self.fed.position, self.work.options
+                )
                 store.split_shard(
                     lease,
                     parts,
@@ -164,7 +166,7 @@ class Ending:
                 reach(Point.SPLIT_AFTER)
             elif on_shard is OnShard.REFUSE:
                 store.charge(lease.job_id, charged)
-                return self._refuse_rows(decision)
+                return self._refuse_rows(decision, standing)
             else:
                 self._release(decision, charged, cause)
         return None
@@ -197,25 +199,24 @@ class Ending:
         )
         reach(Point.RELEASE_AFTER)
 
-    def _done(self) -> frozenset[int]:
-        shard = self.work.shard
-        return frozenset(self.work.store.done_indexes(self.lease.job_id, shard.first_index, shard.last_index))
+    def _finished(self, standing: ShardSnapshot) -> Finished:
+        return Finished.of(self.work.store, self.lease.job_id, standing.shard.terminal)
 
-    def _refuse_rows(self, decision: Decision) -> ShardReceipt:
+    def _refuse_rows(self, decision: Decision, standing: ShardSnapshot) -> ShardReceipt:
         """Error rows for what is left of the shard: the one request that engines die under."""
-        shard, done, began = self.work.shard, self._done(), time.monotonic()
+        shard, began = standing.shard, time.monotonic()
+        code = decision.effect.code or "poison"
         rows = [
-            refused(line, decision.effect.code or "poison", VERDICTS[decision.effect.code or "poison"])
-            for chunk in read_shard(shard.uri, shard.offset, shard.length, options=self.work.options)
-            for line in chunk
-            if index_of(line) not in done
+            refused(line, code, VERDICTS[code])
+            for chunk in open_lines(shard, self._finished(standing), self.work.options)
+            for line in chunk.lines
         ]
         publish(self.work.store, self.lease, rows)
         self.work.store.finish_shard(self.lease)
         return ShardReceipt(
             number=shard.number,
             rows=len(rows),
-            skipped=len(done),
+            skipped=shard.terminal,
             seconds=time.monotonic() - began,
             last_commit=time.time(),
             replica=self.lease.replica or "",

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dray.cluster.pool import START_SECONDS
+from dray.cluster.base import START_SECONDS
 from dray.engine.client import ReplicaClient
 from dray.errors import EngineError, JobPausedError
 from dray.shard.work import AttemptEnd, Work

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from dray import history
 from dray.engine.batches import too_large
 from dray.engine.client import ReplicaClient
 from dray.errors import StoreFatalError, StoreTransientError, StoreUnreachableError, ValueTooLargeError
 from dray.requests.model import Outcome
-from dray.requests.spool import index_of, read_shard
+from dray.requests.spool import index_of
 from dray.shard.lease import ShardLeaseKeeper
+from dray.shard.open_rows import Finished, OpenLines, open_lines
 from dray.shard.proof import proof_session, prove
 from dray.shard.untaken import Untaken
 from dray.storage.objects import ObjectStoreOptions
 from dray.store import CommitReceipt, Shard, ShardLease, Store
 from dray.triggers import Point, reach
+
+T = TypeVar("T")
 
 MICRO_BATCH_ROWS = 256
 # Rows in the replica and on their way to it, in engine batches: one runs, one waits, half is in transit.
@@ -29,12 +33,12 @@ FEED_BYTES = 256 * 1024 * 1024
 
 @dataclass
 class Fed:
-    """How far an attempt came: the last index that was fed, None before the first.
+    """How far an attempt came: the position after the last row that was fed, None before the first.
 
     ``proven`` says that the engine had answered a request of dray's own before the first row.
     """
 
-    last_index: int | None = None
+    position: int | None = None
     proven: bool = False
 
 
@@ -78,9 +82,6 @@ def run_shard(
     """
     began = time.monotonic()
     untaken = untaken or Untaken()
-    with untaken.trying():
-        done = frozenset(store.done_indexes(lease.job_id, shard.first_index, shard.last_index))
-    rows = Rows(shard, done, options, chunk_rows=min(FEED_ROWS, max_num_seqs))
     session = session_of(lease)
     fed = fed or Fed()
 
@@ -91,6 +92,8 @@ def run_shard(
 
     try:
         with ShardLeaseKeeper(store, lease, on_stop=abort) as holder:
+            finished = _finished(store, holder, untaken)
+            rows = Rows(open_lines(shard, finished, options, chunk_rows=min(FEED_ROWS, max_num_seqs)))
             if lease.suspect and rows.first is not None:
                 prove(replica, session, rows.first)
                 holder.check()
@@ -108,7 +111,7 @@ def run_shard(
     return ShardReceipt(
         number=shard.number,
         rows=committed,
-        skipped=len(done),
+        skipped=lease.terminal,
         seconds=time.monotonic() - began,
         last_commit=last_commit,
         replica=replica.name,
@@ -116,38 +119,20 @@ def run_shard(
 
 
 class Rows:
-    """The rows of a shard that are still to run, in chunks."""
+    """The rows of a shard that are still to run, in chunks, of which the last is known as such."""
 
-    def __init__(
-        self,
-        shard: Shard,
-        done: frozenset[int],
-        options: ObjectStoreOptions | None,
-        *,
-        chunk_rows: int = FEED_ROWS,
-    ) -> None:
-        self._chunks = self._read(shard, done, options, chunk_rows)
-        self._next = next(self._chunks, None)
-
-    @staticmethod
-    def _read(
-        shard: Shard, done: frozenset[int], options: ObjectStoreOptions | None, chunk_rows: int
-    ) -> Iterator[list[bytes]]:
-        for chunk in read_shard(
-            shard.uri, shard.offset, shard.length, chunk_rows=chunk_rows, options=options
-        ):
-            rows = [line for line in chunk if index_of(line) not in done] if done else chunk
-            if rows:
-                yield rows
+    def __init__(self, chunks: Iterator[OpenLines]) -> None:
+        self._chunks = chunks
+        self._next = next(chunks, None)
 
     @property
     def first(self) -> bytes | None:
         """The line that is taken next; None when all are."""
-        return self._next[0] if self._next else None
+        return self._next.lines[0] if self._next else None
 
-    def take(self) -> tuple[list[bytes], bool]:
-        """The next chunk, and whether it is the last one; the first is empty when all is done."""
-        chunk, self._next = self._next or [], next(self._chunks, None)
+    def take(self) -> tuple[OpenLines | None, bool]:
+        """The next chunk, and whether it is the last one; None when all is done from the start."""
+        chunk, self._next = self._next, next(self._chunks, None)
         return chunk, self._next is None
 
 
@@ -173,11 +158,12 @@ def _pump(
         while not last and len(outstanding) < window and size < FEED_BYTES:
             chunk, last = rows.take()
             reach(Point.FEED)
+            lines = chunk.lines if chunk else []
             if chunk:
-                fed.last_index = index_of(chunk[-1])
-            replica.feed(session, chunk, last)
-            outstanding.update((index_of(line), len(line)) for line in chunk)
-            size += sum(map(len, chunk))
+                fed.position = chunk.end
+            replica.feed(session, lines, last)
+            outstanding.update((index_of(line), len(line)) for line in lines)
+            size += sum(map(len, lines))
 
     feed()
     for batch in replica.results(session, MICRO_BATCH_ROWS):
@@ -189,27 +175,42 @@ def _pump(
     return committed
 
 
+def _finished(store: Store, holder: ShardLeaseKeeper, untaken: Untaken) -> Finished:
+    """What of the shard was committed before this attempt; the store is asked as patiently as it is given."""
+    lease = holder.lease
+
+    def ask(indexes: Sequence[int]) -> list[int]:
+        return _patiently(holder, untaken, lambda: store.done_indexes(lease.job_id, indexes))
+
+    return Finished(ask, lease.terminal)
+
+
 def _commit(store: Store, holder: ShardLeaseKeeper, batch: list[Outcome], untaken: Untaken) -> int:
     """Publish a micro-batch as soon as the store takes it, as long as the lease holds.
 
     Meanwhile nothing more is fed, and the replica's finished rows wait in its own memory. A lock on the table
     of results lets the lease be renewed all the time: that ends when ``untaken`` is too long.
     """
+    try:
+        receipt = _patiently(holder, untaken, lambda: publish(store, holder.lease, batch))
+    except ValueTooLargeError:
+        return sum(_commit(store, holder, part, untaken) for part in _without_the_largest(batch))
+    untaken.taken()
+    holder.renewed()
+    holder.obey(receipt.orders)
+    return receipt.inserted
+
+
+def _patiently(holder: ShardLeaseKeeper, untaken: Untaken, ask: Callable[[], T]) -> T:
+    """What the store gives, asked as long as the lease holds and the store is not away for too long."""
     while True:
         holder.check()
         try:
             with untaken.trying():
-                receipt = publish(store, holder.lease, batch)
+                return ask()
         except (StoreTransientError, StoreUnreachableError):
             if untaken.too_long:
-                raise
-            continue  # the store has waited between its own tries
-        except ValueTooLargeError:
-            return sum(_commit(store, holder, part, untaken) for part in _without_the_largest(batch))
-        untaken.taken()
-        holder.renewed()
-        holder.obey(receipt.orders)
-        return receipt.inserted
+                raise  # else again: the store has waited between its own tries
 
 
 def _without_the_largest(batch: list[Outcome]) -> list[list[Outcome]]:

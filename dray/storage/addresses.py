@@ -1,12 +1,24 @@
-"""What an address must not hold, and where it must not lead."""
+"""What an address holds that is not for everyone to read, and where it must not lead.
+
+Files and models are named by addresses without any secret (:func:`refuse_secret`). The URL of a database may
+hold a login: :func:`names_login` and :func:`holds_password` find one, :func:`masked_url` shows the rest.
+"""
 
 from __future__ import annotations
 
 import ipaddress
+import os
 import socket
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from dray.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sqlalchemy import URL
+
+VARIABLE = "env:"
+"""Before the name of an environment variable that holds an address."""
 
 # Where a machine gets its own credentials, besides link-local addresses: AWS over IPv6, Azure, Alibaba.
 _METADATA = frozenset(("fd00:ec2::254", "168.63.129.16", "100.100.100.200"))
@@ -36,6 +48,57 @@ def without_secret(address: str) -> str:
     if web and not slash:
         authority = authority.partition("?")[0]
     return f"{scheme}://{authority.rpartition('@')[2]}{slash}{path.partition('?')[0] if web else path}"
+
+
+def names_login(url: str) -> bool:
+    """Whether a database's URL may name a user or a password. Parameters that Prefect keeps must not."""
+    return "://" in url and ("@" in url or "passw" in url.lower())
+
+
+def holds_password(url: str) -> bool:
+    """Whether a database's URL holds a password. One that cannot be read does, where it may name a login."""
+    parsed = _database_url(url)
+    if parsed is None:
+        return names_login(url)
+    return parsed.password is not None or bool(_password_options(parsed))
+
+
+def masked_url(url: str) -> str:
+    """A database's URL with every password replaced by ``***``, for messages. Never raises."""
+    parsed = _database_url(url)
+    if parsed is None:
+        return "***" if "@" in url or "passw" in url.lower() else url
+    shown = parsed.update_query_dict(dict.fromkeys(_password_options(parsed), "***"))
+    return shown.render_as_string(hide_password=True)
+
+
+def _database_url(url: str) -> URL | None:
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        return make_url(url)
+    except (ArgumentError, ValueError):
+        return None
+
+
+def _password_options(url: URL) -> list[str]:
+    return [name for name in url.query if "passw" in name.lower()]
+
+
+def without_variable(address: str) -> str:
+    """The address, or what the environment variable after ``env:`` holds: secrets stay out of commands.
+
+    Raises:
+        ConfigError: the variable is not set.
+    """
+    if not address.startswith(VARIABLE):
+        return address
+    name = address.removeprefix(VARIABLE)
+    found = os.environ.get(name)
+    if not found:
+        raise ConfigError(f"environment variable {name} is not set")
+    return found
 
 
 def refuse_metadata(address: str) -> None:

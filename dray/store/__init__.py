@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dray.storage.addresses import masked_url
 from dray.store.clock import Clock
 from dray.store.records import (
     REJECTED,
@@ -23,12 +24,10 @@ from dray.store.records import (
     ShardSnapshot,
     ShardSpec,
     ShardState,
-    Span,
     StopSignals,
     StoredOutcome,
 )
 from dray.store.store import Store, open_store
-from dray.store.urls import masked_url
 
 __all__ = [
     "open_store",
@@ -48,7 +47,6 @@ __all__ = [
     "StoredOutcome",
     "REJECTED",
     "Attempt",
-    "Span",
     "Notice",
     "StopSignals",
     "Charge",

@@ -1,4 +1,4 @@
-"""The append-only records: attempts at shards, spans of node time, interruption notices."""
+"""The append-only records: attempts at shards, interruption notices."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 from sqlalchemy import ColumnElement, and_, case, func, insert, select, update
 
 from dray.places import place_of
-from dray.store.connection import Tx, insert_ignoring
-from dray.store.records import Attempt, Notice, Span
-from dray.store.schema import attempts, notices, spans
+from dray.store.connection import Tx
+from dray.store.records import Attempt, Notice
+from dray.store.schema import attempts, notices
 
 _DEATHS = ("ENGINE_CRASH", "OOM", "NODE_LOSS")
 
@@ -101,21 +101,6 @@ def count_causes(tx: Tx, job_key: int) -> dict[str, int]:
         .group_by(attempts.c.cause)
     )
     return {row[0]: row[1] for row in rows}
-
-
-def add_span(tx: Tx, job_key: int, span: Span) -> None:
-    """Notes a stretch of node time. Noting it twice counts once: it stands for money."""
-    tx.execute(insert_ignoring(tx, spans).values(job_key=job_key, **asdict(span)))
-
-
-def list_spans(tx: Tx, job_key: int) -> list[Span]:
-    """All spans of a job, in the order of their start."""
-    rows = tx.execute(
-        select(*(spans.c[name] for name in Span.__dataclass_fields__))
-        .where(spans.c.job_key == job_key)
-        .order_by(spans.c.started, spans.c.span_key)
-    )
-    return [Span(**row._mapping) for row in rows]
 
 
 def add_notice(tx: Tx, job_key: int, notice: Notice) -> None:

@@ -7,9 +7,9 @@ first and answered by plain bulk inserts.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import ColumnElement, delete, select, update
@@ -18,13 +18,17 @@ from dray.requests.model import Outcome
 from dray.store.attempts import change_attempt
 from dray.store.connection import Tx
 from dray.store.jobs import check_driver, orders
+from dray.store.presence import present
 from dray.store.records import REJECTED, CommitReceipt, JobLease, ShardLease
-from dray.store.schema import attempts, jobs, results, shards
+from dray.store.schema import FIELD_OF, attempts, jobs, results, shards
 from dray.store.shards import renew
 
-_ROW = [column.name for column in results.c]
+_OWN = ("job_key", "shard", "epoch", "committed_at")  # columns that the commit itself fills
+_GIVEN = [column.name for column in results.c if column.name not in (*_OWN, "response")]
+_ROW = [*_OWN, *_GIVEN, "response"]
 _INSERT = f"INSERT INTO results ({', '.join(_ROW)}) VALUES ({', '.join('?' for _ in _ROW)})"  # noqa: S608
 _COPY = f"COPY results ({', '.join(_ROW)}) FROM STDIN"
+_values_of = attrgetter(*map(FIELD_OF.__getitem__, _GIVEN))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,47 +77,19 @@ def forget_rejects(tx: Tx, lease: JobLease) -> None:
 
 def _insert_new(tx: Tx, job_key: int, shard: int, epoch: int, outcomes: Iterable[Outcome]) -> list[Outcome]:
     unique = {outcome.index: outcome for outcome in reversed(list(outcomes))}  # the first of a pair stays
-    for index in _present(tx, job_key, list(unique)):
+    for index in present(tx, job_key, list(unique)):
         del unique[index]
-    fresh = sorted(unique.values())
+    fresh = sorted(unique.values(), key=attrgetter("index"))
     if fresh:
         now = tx.execute(select(tx.now)).scalar_one()
         _insert(tx, [_row(job_key, shard, epoch, now, outcome) for outcome in fresh])
     return fresh
 
 
-def _present(tx: Tx, job_key: int, indexes: list[int]) -> list[int]:
-    if tx.dialect == "postgresql":
-        found = tx.connection.exec_driver_sql(
-            "SELECT idx FROM results WHERE job_key = %s AND idx = ANY(%s)", (job_key, indexes)
-        )
-    else:
-        found = tx.connection.exec_driver_sql(
-            "SELECT idx FROM results WHERE job_key = ? AND idx IN (SELECT value FROM json_each(?))",
-            (job_key, json.dumps(indexes)),
-        )
-    return [row[0] for row in found]
-
-
 def _row(job_key: int, shard: int, epoch: int, now: float, outcome: Outcome) -> tuple[Any, ...]:
-    """The values of one row, in the order of the table's columns."""
-    return (
-        job_key,
-        outcome.index,
-        shard,
-        epoch,
-        now,
-        outcome.prompt_tokens,
-        outcome.cached_tokens,
-        outcome.completion_tokens,
-        outcome.queue_seconds,
-        outcome.first_token_seconds,
-        outcome.total_seconds,
-        outcome.custom_id,
-        outcome.error_code,
-        outcome.error_message,
-        None if outcome.response is None else outcome.response.decode(),
-    )
+    """The values of one row, in the order of ``_ROW``."""
+    response = None if outcome.response is None else outcome.response.decode()
+    return (job_key, shard, epoch, now, *_values_of(outcome), response)
 
 
 def _insert(tx: Tx, rows: list[tuple[Any, ...]]) -> None:

@@ -18,11 +18,12 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.sql.elements import ColumnElement
 
 from dray.errors import StoreTransientError
+from dray.storage.addresses import masked_url
 from dray.store.clock import Clock
 from dray.store.seam import translate
 from dray.store.sqlite_file import PLAIN_USE, SqliteUse, leave, sqlite_engine
 from dray.store.turn import Turn
-from dray.store.urls import masked_url, plain_name
+from dray.store.urls import plain_name
 
 T = TypeVar("T")
 

@@ -18,17 +18,16 @@ from functools import partial
 from dray.errors import StoreFatalError
 from dray.requests.duplicates import IdIndex
 from dray.store.connection import Tx
-from dray.store.records import REJECTED, Counts
+from dray.store.records import Counts
 
 PAGE_ROWS = 5000
 """Rows of one read: some 5 MB of answers to pass over, 0.05 s from memory, some seconds from a slow disk."""
 
-_PAGE = """SELECT idx, custom_id, error_code IS NOT NULL, shard FROM results
-    WHERE job_key = {p} AND idx >= {p} AND idx < {p} ORDER BY idx LIMIT {p}"""
+_PAGE = """SELECT idx, custom_id, error_code IS NOT NULL FROM results
+    WHERE job_key = {p} AND idx >= {p} ORDER BY idx LIMIT {p}"""
 _PAGES = {"sqlite": _PAGE.format(p="?"), "postgresql": _PAGE.format(p="%s")}
-_END = 1 << 62  # above every index
 
-Row = tuple[int, str | None, bool, int]
+Row = tuple[int, str | None, bool]
 Read = Callable[[Callable[[Tx], list[Row]]], list[Row]]
 
 
@@ -53,21 +52,12 @@ def recount(read: Read, counters: Callable[[], Counts], job_key: int, name: str)
     return Counts(total=after.total, done=done, failed=failed), after
 
 
-def rows_between(read: Read, job_key: int, first: int, last: int) -> int:
-    """Rows with an index in [``first``, ``last``) that entered a shard."""
-    count = 0
-    while page := read(partial(_page, job_key=job_key, first=first, last=last)):
-        count += sum(shard != REJECTED for *_, shard in page)
-        first = page[-1][0] + 1
-    return count
-
-
 def _count(read: Read, job_key: int) -> tuple[int, int, int]:
     """Answered rows, failed ones, and those whose custom_id another row has."""
     rows = failed = first = 0
     with IdIndex() as ids:
-        while page := read(partial(_page, job_key=job_key, first=first, last=_END)):
-            for index, custom_id, is_error, _ in page:
+        while page := read(partial(_page, job_key=job_key, first=first)):
+            for index, custom_id, is_error in page:
                 failed += bool(is_error)
                 if custom_id is not None:
                     ids.add(index, custom_id)
@@ -76,9 +66,9 @@ def _count(read: Read, job_key: int) -> tuple[int, int, int]:
         return rows - failed, failed, len(ids.repeats())
 
 
-def _page(tx: Tx, job_key: int, first: int, last: int) -> list[Row]:
+def _page(tx: Tx, job_key: int, first: int) -> list[Row]:
     if tx.dialect == "postgresql":  # see reading.page
         tx.connection.exec_driver_sql("SET LOCAL enable_sort = off")
     with closing(tx.connection.connection.cursor()) as cursor:
-        cursor.execute(_PAGES[tx.dialect], (job_key, first, last, PAGE_ROWS))
+        cursor.execute(_PAGES[tx.dialect], (job_key, first, PAGE_ROWS))
         return list(cursor.fetchall())

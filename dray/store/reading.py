@@ -8,14 +8,21 @@ from sqlalchemy import func, select
 
 from dray.store.connection import Tx
 from dray.store.records import Counts, Progress, StoredOutcome
-from dray.store.schema import jobs, results, shards
+from dray.store.schema import FIELD_OF, jobs, shards
 
-_OUTCOME = """idx, custom_id, {response}, error_code, error_message, prompt_tokens, cached_tokens,
-    completion_tokens, queue_seconds, first_token_seconds, total_seconds, shard, epoch, committed_at"""
+_COLUMN_OF = {field: column for column, field in FIELD_OF.items()}
 _PAGE = "SELECT {columns} FROM results WHERE job_key = {p} AND idx > {p} ORDER BY idx LIMIT {p}"
+
+
+def _page_query(response: str, parameter: str) -> str:
+    """The query for a page, its columns in the order of StoredOutcome's fields."""
+    columns = _COLUMN_OF | {"response": response}
+    return _PAGE.format(columns=", ".join(columns[field] for field in StoredOutcome._fields), p=parameter)
+
+
 _PAGES = {
-    "sqlite": _PAGE.format(columns=_OUTCOME.format(response="CAST(response AS BLOB)"), p="?"),
-    "postgresql": _PAGE.format(columns=_OUTCOME.format(response="convert_to(response, 'UTF8')"), p="%s"),
+    "sqlite": _page_query("CAST(response AS BLOB)", "?"),
+    "postgresql": _page_query("convert_to(response, 'UTF8')", "%s"),
 }
 
 _FETCHED_ROWS = 100
@@ -52,17 +59,8 @@ def page(tx: Tx, job_key: int, after: int, limit: int) -> list[StoredOutcome]:
         found: list[StoredOutcome] = []
         size = 0
         # SQLite reads rows as they are fetched, and no writer commits meanwhile.
-        while size < _PAGE_BYTES and (rows := cursor.fetchmany(_FETCHED_ROWS)):
-            found += map(StoredOutcome._make, rows)
-            size += sum(len(row[2]) for row in rows if row[2] is not None)
+        while size < _PAGE_BYTES and (fetched := cursor.fetchmany(_FETCHED_ROWS)):
+            rows = [StoredOutcome._make(row) for row in fetched]
+            size += sum(len(row.response) for row in rows if row.response is not None)
+            found += rows
         return found
-
-
-def done_indexes(tx: Tx, job_key: int, first: int, last: int) -> list[int]:
-    """Terminal indexes in [first, last), ascending."""
-    rows = tx.execute(
-        select(results.c.idx)
-        .where(results.c.job_key == job_key, results.c.idx >= first, results.c.idx < last)
-        .order_by(results.c.idx)
-    )
-    return list(rows.scalars())

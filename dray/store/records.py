@@ -19,7 +19,6 @@ class JobState(StrEnum):
     FINALIZING = "finalizing"
     COMPLETED = "completed"
     FAILED = "failed"
-    CANCELLING = "cancelling"
     CANCELLED = "cancelled"
     EXPIRED = "expired"
     PAUSED = "paused"
@@ -92,11 +91,11 @@ class Job:
 class ShardSpec:
     """A byte range of a spool file.
 
-    Its rows have indexes in the half-open range [``first_index``, ``last_index``), not
-    necessarily all of them. ``length`` and ``offset`` are bytes. A ``number`` below 0 asks
-    :meth:`Store.split_shard` for the next free one. ``inherited`` is how many of the rows were
-    terminal before the shard existed (parts of a split shard); None lets the store count them.
-    A part that is a ``suspect`` inherits the suspicion of the whole.
+    ``length`` and ``offset`` are bytes. Its rows stand at the positions [``first_position``,
+    ``last_position``) of the spool; their indexes are on their lines. A ``number`` below 0 asks
+    :meth:`Store.split_shard` for the next free one. ``inherited`` is how many of the rows had an
+    outcome before the shard existed (parts of a split shard). A part that is a ``suspect``
+    inherits the suspicion of the whole.
     """
 
     number: int
@@ -104,10 +103,14 @@ class ShardSpec:
     offset: int
     length: int
     rows: int
-    first_index: int
-    last_index: int
-    inherited: int | None = None
+    first_position: int
+    inherited: int = 0
     suspect: bool = True
+
+    @property
+    def last_position(self) -> int:
+        """The position after that of its last row."""
+        return self.first_position + self.rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,8 +122,7 @@ class Shard:
     offset: int
     length: int
     rows: int
-    first_index: int
-    last_index: int
+    first_position: int
     inherited: int
     state: ShardState
     epoch: int
@@ -140,9 +142,19 @@ class Shard:
     """The place of the last of its ``crashes``, or of the whole's; see :mod:`dray.places`."""
 
     @property
+    def last_position(self) -> int:
+        """The position after that of its last row."""
+        return self.first_position + self.rows
+
+    @property
+    def terminal(self) -> int:
+        """Rows that have an outcome."""
+        return self.inherited + self.done + self.failed
+
+    @property
     def remaining(self) -> int:
         """Rows that are not terminal yet."""
-        return self.rows - self.inherited - self.done - self.failed
+        return self.rows - self.terminal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,6 +202,8 @@ class ShardLease:
     """Where it is to run, as claimed."""
     suspect: bool = False
     """Whether engines died under it: it has this replica to itself."""
+    terminal: int = 0
+    """Rows of the shard that had an outcome when it was claimed: exact, as no other holder adds to them."""
 
 
 class ReplicaState(StrEnum):
@@ -291,7 +305,7 @@ class Progress:
 
 
 class StoredOutcome(NamedTuple):
-    """An outcome as read back: the fields of ``Outcome`` in the same order, then where it came from.
+    """An outcome as read back: the fields of ``Outcome``, and where it came from.
 
     ``committed_at`` is seconds since 1970 by the database's clock.
     """
@@ -329,18 +343,6 @@ class Attempt:
     failed: int
     prompt_tokens: int
     completion_tokens: int
-    lost_tokens: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
-    """A stretch of a node's time. ``started`` is seconds since 1970; ``price`` dollars per hour."""
-
-    node: str
-    phase: str
-    started: float
-    seconds: float
-    price: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

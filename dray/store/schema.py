@@ -26,7 +26,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-REVISION = "0005"
+REVISION = "0006"
 """The migration that these tables correspond to: the head of ``migrations/versions``."""
 
 metadata = MetaData(
@@ -92,8 +92,7 @@ shards = Table(
     _count("prompt_tokens"),
     _count("cached_tokens"),
     _count("completion_tokens"),
-    Column("first_index", BigInteger, nullable=False),
-    Column("last_index", BigInteger, nullable=False),
+    Column("first_position", BigInteger, nullable=False),
     Column("offset", BigInteger, nullable=False),
     Column("length", BigInteger, nullable=False),
     Column("uri", Text, nullable=False),
@@ -121,6 +120,9 @@ results = Table(
     Column("error_message", Text),
     Column("response", Text),
 )
+
+FIELD_OF = {column.name: column.name for column in results.c} | {"idx": "index"}
+"""The field of an outcome that a column of ``results`` holds; INDEX is a word of SQL."""
 
 attempts = Table(
     "attempts",

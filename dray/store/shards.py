@@ -36,6 +36,7 @@ from dray.store.records import (
 from dray.store.schema import jobs, results, shards
 
 _COLUMNS = [shards.c[name] for name in Shard.__dataclass_fields__]
+_TERMINAL = (shards.c.inherited + shards.c.done + shards.c.failed).label("terminal")
 _INTERRUPTIONS = ("SPOT", "NODE_LOSS", "LEASE_EXPIRED")
 """Causes that take a shard from its holder through no fault of the shard's rows."""
 
@@ -96,7 +97,6 @@ def _insert(
             **{name: value for name, value in asdict(spec).items() if name != "suspect"},
             "job_key": job_key,
             "state": ShardState.PENDING.value,
-            "inherited": spec.inherited or 0,
             "parent": parent,
             "crashes": crashes if spec.suspect else 0,
             "crashed_at": crashed_at if spec.suspect else None,
@@ -106,11 +106,9 @@ def _insert(
     tx.execute(insert(shards), rows)
 
 
-def listing(tx: Tx, job_key: int, state: ShardState | None = None) -> list[Shard]:
+def listing(tx: Tx, job_key: int) -> list[Shard]:
     """The shards of a job, in the order of their numbers."""
     query = select(*_COLUMNS).where(shards.c.job_key == job_key).order_by(shards.c.number)
-    if state is not None:
-        query = query.where(shards.c.state == state.value)
     return [_shard(row) for row in tx.execute(query)]
 
 
@@ -139,7 +137,7 @@ def claim(
             interruptions=shards.c.interruptions + stolen,
             replica=replica,
         )
-        .returning(shards.c.epoch, shards.c.lease_until, shards.c.crashes)
+        .returning(shards.c.epoch, shards.c.lease_until, shards.c.crashes, _TERMINAL)
     ).first()
     if taken is None:
         return None
@@ -155,6 +153,7 @@ def claim(
         until=taken.lease_until,
         replica=replica,
         suspect=taken.crashes > 0,
+        terminal=taken.terminal,
     )
 
 
@@ -281,10 +280,10 @@ def split(
     """
     alone(tx, lease.key)  # two splits never choose the same numbers
     charges.charge(tx, lease.key, charged)
-    parent = _get(tx, lease)
     if not _leave(tx, lease, state=ShardState.SPLIT.value):
         _confirm(tx, lease, ShardState.SPLIT)
     else:
+        parent = _get(tx, lease)  # only now: no commit comes between
         _check_parts(parent, parts)
         accused = suspect or parent.crashes > 0
         _insert(
@@ -319,13 +318,17 @@ def _place(tx: Tx, lease: ShardLease) -> str | None:
 
 
 def _check_parts(parent: Shard, parts: Sequence[ShardSpec]) -> None:
-    inside = all(
-        parent.offset <= part.offset and part.offset + part.length <= parent.offset + parent.length
-        for part in parts
-    )
-    if not inside or sum(part.rows for part in parts) != parent.rows:
+    """Each row is in one part, and the parts know of as many outcomes as there are."""
+    ordered = sorted(parts, key=lambda part: part.first_position)
+    begins = [(part.offset, part.first_position) for part in ordered]
+    ends = [(part.offset + part.length, part.last_position) for part in ordered]
+    whole = (parent.offset, parent.first_position), (parent.offset + parent.length, parent.last_position)
+    joined = [*begins, whole[1]] == [whole[0], *ends]
+    possible = all(0 <= part.inherited <= part.rows for part in parts)
+    if not joined or not possible or sum(part.inherited for part in parts) != parent.terminal:
         raise StoreFatalError(
-            f"shard {parent.number}: its parts do not hold its rows; this is a fault in dray"
+            f"shard {parent.number}: its parts do not hold its {parent.rows} rows, {parent.terminal} of them "
+            "with an outcome; this is a fault in dray"
         )
 
 

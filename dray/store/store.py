@@ -23,6 +23,7 @@ from dray.store import attempts, charges, commit, counting, deletion, jobs, read
 from dray.store.clock import Clock, DatabaseClock
 from dray.store.connection import Database, Tx, most_connections
 from dray.store.migrate import ensure_schema
+from dray.store.presence import present
 from dray.store.records import (
     Attempt,
     Charge,
@@ -40,8 +41,6 @@ from dray.store.records import (
     ShardLease,
     ShardSnapshot,
     ShardSpec,
-    ShardState,
-    Span,
     StopSignals,
     StoredOutcome,
 )
@@ -344,11 +343,6 @@ class Store:
         key = self._key(job_id)
         return self._read(lambda tx: shards.listing(tx, key))
 
-    def pending_shards(self, job_id: str) -> list[Shard]:
-        """The shards that wait to be claimed, by number."""
-        key = self._key(job_id)
-        return self._read(lambda tx: shards.listing(tx, key, ShardState.PENDING))
-
     def claim_shard(
         self,
         lease: JobLease,
@@ -424,32 +418,27 @@ class Store:
     ) -> list[Shard]:
         """Replaces the shard by ``parts``, pending; returns them. Finished rows stay.
 
-        They are counted before the write, in short reads: only the lease's holder adds to them.
-        ``suspect`` says that a row of it ends engines; the parts that are marked so are suspects then.
+        The caller has counted, among the rows of each part, those that have an outcome: only the lease's
+        holder adds to them. ``suspect`` says that a row of it ends engines; the parts that are marked so are
+        suspects then.
+
+        Raises:
+            StoreFatalError: the parts do not hold its rows, or their counts are not those of the shard.
         """
-        parts = [
-            part
-            if part.inherited is not None
-            else replace(part, inherited=self._rows_between(lease.key, part.first_index, part.last_index))
-            for part in parts
-        ]
         return self._write(
             lambda tx: shards.split(
                 tx, lease, parts, cause=cause, detail=detail, suspect=suspect, charged=charged
             )
         )
 
-    def _rows_between(self, key: int, first: int, last: int) -> int:
-        return counting.rows_between(self._read, key, first, last)
-
     def standing(self, lease: ShardLease, node: str | None = None) -> ShardSnapshot:
         """What is known of a shard at the end of an attempt; ``node`` is its replica's, where known."""
         return self._read(lambda tx: shards.standing(tx, lease, node), snapshot=True, long=False)
 
-    def done_indexes(self, job_id: str, first: int, last: int) -> list[int]:
-        """The indexes in [``first``, ``last``) that have an outcome, ascending."""
-        key = self._key(job_id)
-        return self._read(lambda tx: reading.done_indexes(tx, key, first, last))
+    def done_indexes(self, job_id: str, indexes: Iterable[int]) -> list[int]:
+        """Those of ``indexes`` that have an outcome, ascending. One read: ask for some thousands at most."""
+        key, asked = self._key(job_id), list(indexes)
+        return self._read(lambda tx: sorted(present(tx, key, asked)))
 
     # Records of what happened
 
@@ -459,10 +448,9 @@ class Store:
         *,
         node: str | None = None,
         replica: str | None = None,
-        lost_tokens: int | None = None,
     ) -> None:
         """Adds what became known about the attempt behind ``lease``; None leaves a field as it is."""
-        known = {"node": node, "replica": replica, "lost_tokens": lost_tokens}
+        known = {"node": node, "replica": replica}
         values = {name: value for name, value in known.items() if value is not None}
         if values:
             self._write(
@@ -478,19 +466,6 @@ class Store:
         """How many attempts ended by each cause. What budgets were charged is in :meth:`charges`."""
         key = self._key(job_id)
         return self._read(lambda tx: attempts.count_causes(tx, key))
-
-    def record_span(
-        self, job_id: str, node: str, phase: str, started: float, seconds: float, price: float | None = None
-    ) -> None:
-        """Notes a stretch of node time; ``price`` is dollars per hour."""
-        span = Span(node=node, phase=phase, started=started, seconds=seconds, price=price)
-        key = self._key(job_id)
-        self._write(lambda tx: attempts.add_span(tx, key, span))
-
-    def spans(self, job_id: str) -> list[Span]:
-        """The job's spans by start."""
-        key = self._key(job_id)
-        return self._read(lambda tx: attempts.list_spans(tx, key))
 
     def record_notice(self, job_id: str, notice: Notice) -> None:
         """Notes an interruption notice, seen now; one that is known changes nothing."""

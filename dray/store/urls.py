@@ -9,20 +9,10 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from dray.errors import ConfigError
+from dray.storage.addresses import masked_url
 
 _FILE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
 _HINT = "write sqlite:///path/to/file.db, a path ending in .db, or postgresql://user@host/database"
-
-
-def masked_url(url: str) -> str:
-    """``url`` with its password replaced by ``***``, for messages. Never raises."""
-    try:
-        parsed = make_url(url)
-    except (ArgumentError, ValueError):
-        return url if "@" not in url and "password" not in url.lower() else "***"
-    if "password" in parsed.query:
-        parsed = parsed.update_query_dict({"password": "***"})
-    return parsed.render_as_string(hide_password=True)
 
 
 def plain_name(url: URL) -> str:

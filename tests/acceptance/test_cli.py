@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dray.errors import JobBusyError
-from dray.job.owner import driver_name, is_gone
+from dray.owner import is_gone, owner_name
 from dray.store import open_store
 from tests.support.command import CANARY, Command, Ended, committed, dray, run_arguments, write_requests
 
@@ -24,7 +24,6 @@ KEYS = {
     "seconds": {"total", "ingest", "cluster", "weights", "engine_start", "inference", "finalise"},
     "interruptions": int,
     "retries": dict,
-    "cost": type(None),
     "output": str,
     "errors": str,
     "report": str,
@@ -160,7 +159,7 @@ def test_cancel_from_elsewhere_then_resume(
         open_store(f"sqlite:///{output / 'dray.db'}", create=False) as store,
         pytest.raises(JobBusyError, match=f"/{command.process.pid}/"),
     ):
-        store.claim_job("job", driver_name(), takeover=is_gone)  # as a second `dray run` would
+        store.claim_job("job", owner_name(), takeover=is_gone)  # as a second `dray run` would
     cancelled = dray(tmp_path, "cancel", "job", "--store", str(output), "--json")
     assert cancelled.code == 0
     ended = command.wait()

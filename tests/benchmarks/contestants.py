@@ -197,10 +197,13 @@ def _llm(work: Work, changes: dict[str, Any]) -> dict[str, Any]:
 
 def _spec(work: Work) -> EngineSpec:
     from dray.engine.protocol import EngineSpec
-    from dray.requests.model import Kind
+    from dray.kinds import Kind
 
     return EngineSpec(
-        name="vllm", model=work.model, kind=Kind(work.kind), arguments={"max_model_len": work.max_model_len}
+        name="vllm",
+        model=work.model,
+        kind=Kind.named(work.kind),
+        arguments={"max_model_len": work.max_model_len},
     )
 
 

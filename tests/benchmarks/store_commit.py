@@ -68,8 +68,7 @@ class Load:
                 offset=number,
                 length=1,
                 rows=per_shard,
-                first_index=number * per_shard,
-                last_index=(number + 1) * per_shard,
+                first_position=number * per_shard,
             )
             for number in range(self.shards)
         ]

@@ -429,7 +429,8 @@ def _vllm(
     """Build an engine and ask it one thing; ``ready`` is printed in between."""
     from dray.engine.protocol import EngineSpec
     from dray.engine.vllm_adapter.engine import VllmEngine
-    from dray.requests.model import Kind, Request
+    from dray.kinds import Kind
+    from dray.requests.model import Request
 
     fixed = {"enforce_eager": True, "max_model_len": 256, "max_num_seqs": 8, "dtype": "bfloat16"}
     engine = VllmEngine(

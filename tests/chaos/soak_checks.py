@@ -203,6 +203,6 @@ def _goes_on(line: Line, fault: Fault) -> bool:
     if fault.kind is Kind.DRIVER:
         return True
     return any(
-        line.session > (held.number, held.epoch) and any(held.first <= i < held.last for i in line.indexes)
+        line.session > (held.number, held.epoch) and not held.indexes.isdisjoint(line.indexes)
         for held in fault.held
     )

@@ -8,9 +8,8 @@ A line is a JSON object with the fields of :class:`Order`. It answers ``{"pid": 
 and ``{"ended": N, "code": C}`` when it is gone. Only the fork drives, so it alone is killed, and the next one
 starts in a tenth of a second: everything is imported.
 
-What runs is what the flow runs, with the flow's own classes for shards, monitor and notices. Instead of
-Prefect's task engine, threads of this process call the plain function of a shard's task, and call it again
-when it says that the attempt was interrupted.
+What runs is the driver that the flow runs, on Ray, with shard tasks as threads of this process, each of which
+may have a process do the work.
 """
 
 from __future__ import annotations
@@ -24,48 +23,33 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn
 
 import ray
 
-import tasks.infer
-import tasks.infer_shard
-import tasks.interruptions
-import tasks.monitor
-import tasks.replicas
 from dray import history
-from dray.cluster import ClusterInfo, ClusterSettings, ReplicaPool, open_cluster
+from dray.cluster import Cluster, ClusterInfo, ClusterSettings, Node, open_cluster
 from dray.cluster.base import NAMESPACE
 from dray.cluster.forwarded_env import handed_down
-from dray.cluster.pool import SLOTS
+from dray.cluster.ray_fleet import RayFleet
 from dray.cluster.ray_private import enable_token_auth
-from dray.engine import EngineSpec
-from dray.errors import InterruptedShardError
+from dray.driver import whole_job
+from dray.driver.observers import LogObserver
+from dray.driver.pool import SLOTS
+from dray.driver.thread_executor import ThreadExecutor
+from dray.driver.whole_job import Parts
+from dray.errors import DrayError
 from dray.job import opening
-from dray.job.finalising import ReplicaAccount, finalise_job
-from dray.job.ingesting import engine_kind, ingest_job, open_shards
-from dray.job.job_lease import job_lease_kept
-from dray.job.ledger import JobLedger
-from dray.job.opening import OpenJob, open_job
 from dray.job.settings import JobSettings
-from dray.job.timeline import Timeline
+from dray.notices import Notice
 from dray.requests import RowDefaults, source_of
 from dray.shard import lease
-from dray.shard.pump import ShardReceipt
-from dray.shard.work import Work
-from dray.store import Shard, open_store
-from tasks.cluster import RunningCluster
-from tasks.infer import ShardTasks
-from tasks.infer_shard import ShardWork, infer_shard
-from tasks.interruptions import InterruptionHandler
-from tasks.monitor import Monitor
-from tasks.replicas import start_replicas
+from dray.shard.task import RayReplicas, ShardWork, TaskResult, run_task
 
 REPLICAS = 3
 SHARD_PROCESSES = SLOTS * REPLICAS + 1
@@ -115,69 +99,16 @@ class Order:
         )
 
 
-class Deaf(InterruptionHandler):
+class DeafFleet(RayFleet):
     """Has no watchers on the nodes."""
 
-    def look(self) -> None:
-        """Nobody says anything."""
+    def notices(self) -> list[tuple[Node, Notice]]:
+        """There are none."""
+        return []
 
 
-class ThreadShards(ShardTasks):
-    """Shard tasks as threads of this process, each of which may have a process do the work."""
-
-    def __init__(
-        self,
-        job: OpenJob,
-        shards: list[Shard],
-        lanes: int,
-        cluster: ClusterInfo,
-        processes: ProcessPoolExecutor | None = None,
-    ) -> None:
-        super().__init__(job, shards, lanes, cluster)
-        self._processes = processes
-        self._threads = ThreadPoolExecutor((SLOTS + 1) * lanes, thread_name_prefix="shard")
-
-    def __enter__(self) -> Self:
-        self._fill()
-        return self
-
-    def __exit__(self, *exception: Any) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
-
-    def _fill(self) -> None:
-        while (shard := self._next()) is not None:
-            work = ShardWork(job=self._job.lease, shard=shard, store_url=self._job.settings.store_url)
-            future = self._threads.submit(_run_shard, shard.number, work, self._processes)
-            self._running[future] = (future, shard)
-
-    def _collect(self) -> None:
-        if not self._running:
-            time.sleep(0.2)
-            return
-        done, _ = wait(self._running, timeout=1.0, return_when=FIRST_COMPLETED)
-        for future in done:
-            self._take(future)
-            self._look_at = time.monotonic()
-
-    def _take(self, reference: Future[Any]) -> None:
-        del self._running[reference]
-        receipt = reference.result()
-        if isinstance(receipt, ShardReceipt) and receipt.last_commit is not None:
-            self._last_commit = max(self._last_commit or 0.0, receipt.last_commit)
-
-
-def _attempted(number: int, work: ShardWork) -> Any:
-    return infer_shard.fn(number, work)
-
-
-def _run_shard(number: int, work: ShardWork, processes: ProcessPoolExecutor | None) -> Any:
-    while True:
-        try:
-            if processes is None:
-                return infer_shard.fn(number, work)
-            return processes.submit(_attempted, number, work).result()
-        except InterruptedShardError as error:
-            logger.info("shard %d: %s", number, error)
+def _task(work: ShardWork) -> TaskResult:
+    return run_task(work, RayReplicas(), logger.info)
 
 
 @contextmanager
@@ -203,62 +134,60 @@ def _join(order: Order) -> None:
 
 
 def run_job(order: Order) -> dict[str, Any]:
-    """The flow, without Prefect; what it came to, and the actors of the job that were left."""
+    """Run the job; what it came to, and the actors of the job that were left."""
     with _processes_of(order) as processes:
-        return _run_job(order, processes)
+        where = ClusterSettings(address=order.address, auth_token=order.token, environment=handed_down())
+        cluster = Left(open_cluster(where), order.job)
+        parts = Parts(
+            where=where,
+            cluster=cluster,
+            executor=_executor(order, processes),
+            observers=[LogObserver(logger)],
+            fleet_of=RayFleet if order.notices else DeafFleet,
+        )
+        result = whole_job.run_job(order.settings(), parts)
+    return {"result": result.as_dict(), "actors": cluster.actors}
 
 
-def _run_job(order: Order, processes: ProcessPoolExecutor | None) -> dict[str, Any]:
-    timeline = Timeline(time.time())
-    job = open_job(order.settings())
-    where = ClusterSettings(address=order.address, auth_token=order.token, environment=handed_down())
-    cluster = open_cluster(where)
-    cluster.start()
-    accounts: list[ReplicaAccount] = []
-    try:
-        with job_lease_kept(job):
-            shards = ingest_job(job, replicas=REPLICAS)
-            if open_shards(shards):
-                info = cluster.wait()
-                accounts = _run_shards(job, shards, info, timeline, processes, notices=order.notices)
-        cluster.wait()
-        left = _actors_left(job.job_id)
-    finally:
-        cluster.leave()
-    with job_lease_kept(job):
-        result = finalise_job(job, timeline, accounts)
-    with open_store(job.settings.store_url, create=False) as store:
-        store.release_job(job.lease)
-    return {"result": result.as_dict(), "actors": left}
+def _executor(order: Order, processes: ProcessPoolExecutor | None) -> ThreadExecutor:
+    def run(work: ShardWork) -> TaskResult:
+        if order.leases is not None:
+            work = replace(work, ttl=order.leases[1])
+        return _task(work) if processes is None else processes.submit(_task, work).result()
+
+    return ThreadExecutor(RayReplicas(), run=run)
 
 
-def _run_shards(
-    job: OpenJob,
-    shards: list[Shard],
-    info: ClusterInfo,
-    timeline: Timeline,
-    processes: ProcessPoolExecutor | None,
-    *,
-    notices: bool,
-) -> list[ReplicaAccount]:
-    with open_store(job.settings.store_url, create=False) as store:
-        kind, model_name = engine_kind(store, job)
-    arguments = dict(job.settings.engine_arguments)
-    spec = EngineSpec(
-        name="simulated", model="simulated", kind=kind, model_name=model_name, arguments=arguments
-    )
-    ledger = JobLedger(job)
-    pool = ReplicaPool(f"{job.job_id}/{job.lease.epoch}", spec, info, REPLICAS, ledger)
-    noticing = InterruptionHandler(job, pool) if notices else Deaf(job, pool)
-    pool.start()
-    try:
-        with ThreadShards(job, shards, pool.lanes, info, processes) as running:
-            start_replicas.fn(job, pool, ledger, noticing, timeline)
-            with Monitor(job, pool, ledger, noticing) as monitor:
-                running.run(monitor)
-    finally:
-        pool.stop()
-    return RunningCluster.accounts(pool.starts(), monitor.statuses())
+@dataclass
+class Left:
+    """A cluster that is looked at before it is left: which actors of the job are still there?"""
+
+    cluster: Cluster
+    job: str
+    actors: list[str] = field(default_factory=list)
+
+    def start(self) -> None:
+        """Join it."""
+        self.cluster.start()
+
+    def wait(self, look: Callable[[], None] = lambda: None) -> ClusterInfo:
+        """Wait for it."""
+        return self.cluster.wait(look)
+
+    def check(self) -> None:
+        """Look at its head."""
+        self.cluster.check()
+
+    def leave(self) -> None:
+        """Look, and leave."""
+        with suppress(DrayError):  # it was not joined
+            self.cluster.wait()
+            self.actors = _actors_left(self.job)
+        self.cluster.leave()
+
+    def release(self) -> None:
+        """Leave it."""
+        self.cluster.release()
 
 
 def _actors_left(job_id: str) -> list[str]:
@@ -276,7 +205,6 @@ def _shorten(driver: float, shard: float) -> None:
     opening.DRIVER_TTL = driver
     lease.RENEW_EVERY = lease.STOP_BEFORE_EXPIRY = shard / 6
     lease.LOOK_EVERY = min(lease.LOOK_EVERY, shard / 12)
-    tasks.infer_shard.Work = partial(Work, ttl=shard)  # type: ignore[misc,assignment]
 
 
 def _drive(order: Order) -> NoReturn:
@@ -290,8 +218,6 @@ def _drive(order: Order) -> NoReturn:
         os.dup2(log, 2)
         logging.basicConfig(format="%(asctime)s %(threadName)s %(message)s", level=logging.WARNING)
         logger.setLevel(logging.INFO)
-        for module in (tasks.infer, tasks.infer_shard, tasks.monitor, tasks.interruptions, tasks.replicas):
-            module.get_run_logger = lambda: logger  # there is no run of Prefect's
         os.environ[history.FOLDER_VARIABLE] = order.history
         history._folder = order.history  # read at import, before there was this job
         if order.leases is not None:

@@ -68,8 +68,7 @@ class Held:
 
     number: int
     epoch: int
-    first: int
-    last: int
+    indexes: frozenset[int]
 
 
 @dataclass(kw_only=True)

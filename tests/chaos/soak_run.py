@@ -25,6 +25,7 @@ from tests.chaos.soak_cloud import Cloud, Driver, Store
 from tests.chaos.soak_driver import Order
 from tests.chaos.soak_plan import Fault, Held, Kind, Plan
 from tests.chaos.soak_seen import Seen
+from tests.support.stores import indexes_of
 
 SEQS = 16
 SECONDS_PER_TOKEN = 0.01
@@ -418,6 +419,4 @@ def _is_tried(shard: Shard) -> bool:
 
 
 def _held(shards: Sequence[Shard]) -> list[Held]:
-    return [
-        Held(number=one.number, epoch=one.epoch, first=one.first_index, last=one.last_index) for one in shards
-    ]
+    return [Held(number=one.number, epoch=one.epoch, indexes=frozenset(indexes_of(one))) for one in shards]

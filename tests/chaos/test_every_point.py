@@ -1,6 +1,6 @@
 """SIGKILL at every point of ``dray/triggers.py`` in turn, then the same command again: I1 to I5 and I8.
 
-Most runs are of ``tests/chaos/lean_driver.py``: one process, one job of 200 rows. With ``--chaos-rounds``
+Most runs are of ``tests.chaos.thread_job.py``: one process, one job of 200 rows. With ``--chaos-rounds``
 below 5 each point is killed once, on either store, early or late, as the seed draws; else both ways on both,
 and points that other processes reach are killed in the real command as well.
 """
@@ -26,7 +26,7 @@ from dray.job.opening import open_job
 from dray.job.timeline import Timeline
 from dray.store import JobState, ShardState, open_store
 from dray.triggers import Point
-from tests.chaos.lean_driver import JOB, POISON, REFUSED, SHARD_ROWS, settings_of
+from tests.chaos.thread_job import JOB, POISON, REFUSED, SHARD_ROWS, settings_of
 from tests.support.command import ROOT, Command, run_arguments, write_requests
 from tests.support.history import check_history
 from tests.support.postgres import PostgresServer
@@ -155,7 +155,7 @@ def postgres() -> Iterator[PostgresServer]:
 @pytest.fixture(scope="module")
 def undisturbed(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
     folder = tmp_path_factory.mktemp("undisturbed")
-    job = LeanJob(folder, inputs, f"sqlite:///{folder / 'jobs.db'}")
+    job = ThreadJob(folder, inputs, f"sqlite:///{folder / 'jobs.db'}")
     counted = job.triggers("count")
     every = ";".join(f"{point}:1000000" for point in Point)  # counted, and never done
     assert job.run(every, counted) == 0, job.said()
@@ -167,13 +167,13 @@ def undisturbed(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Undis
 @pytest.fixture
 def make_job(
     inputs: Path, tmp_path: Path, store_kind: str, request: pytest.FixtureRequest
-) -> Callable[..., LeanJob]:
-    def make(**settings: object) -> LeanJob:
+) -> Callable[..., ThreadJob]:
+    def make(**settings: object) -> ThreadJob:
         url = f"sqlite:///{tmp_path / 'jobs.db'}"
         if store_kind == "postgresql":
             server: PostgresServer = request.getfixturevalue("postgres")
             url = server.url(server.create_database())
-        return LeanJob(tmp_path, inputs, url, **settings)
+        return ThreadJob(tmp_path, inputs, url, **settings)
 
     return make
 
@@ -201,8 +201,8 @@ def bucket(
     return folder
 
 
-class LeanJob:
-    """One job, run by ``lean_driver`` as often as it takes; its history is kept outside of its store."""
+class ThreadJob:
+    """One job, run by ``thread_job`` as often as it takes; its history is kept outside of its store."""
 
     def __init__(
         self, folder: Path, inputs: Path, store_url: str, *, bucket: Path | None = None, **settings: object
@@ -235,7 +235,7 @@ class LeanJob:
         }
         with (self.folder / "log").open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", "tests.chaos.lean_driver", str(self._settings)],
+                [sys.executable, "-m", "tests.chaos.thread_job", str(self._settings)],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -277,7 +277,7 @@ class LeanJob:
     def written(self) -> list[object]:
         """All that a driver or a worker writes: rows, shards, attempts, charges, and files by name."""
         with open_store(self.store_url, create=False) as store:
-            rows = store.done_indexes(JOB, 0, ROWS)
+            rows = store.done_indexes(JOB, range(ROWS))
             return [rows, store.shards(JOB), store.attempts(JOB), store.charges(JOB), self.published()]
 
     def published(self) -> list[str]:
@@ -350,7 +350,7 @@ def test_the_undisturbed_run_is_what_it_should_be(undisturbed: Undisturbed) -> N
 def test_a_kill_and_a_resume(
     point: Point,
     late: bool,
-    make_job: Callable[..., LeanJob],
+    make_job: Callable[..., ThreadJob],
     undisturbed: Undisturbed,
     rng: random.Random,
 ) -> None:
@@ -371,7 +371,7 @@ def _named(point: Point, count: int) -> list[str]:
 
 
 def test_a_second_kill_in_the_resume(
-    twice: Point, make_job: Callable[..., LeanJob], undisturbed: Undisturbed
+    twice: Point, make_job: Callable[..., ThreadJob], undisturbed: Undisturbed
 ) -> None:
     job = make_job()
     job.run_into(twice, 1, "first")
@@ -383,7 +383,7 @@ def test_a_second_kill_in_the_resume(
 
 
 def test_who_stood_still_while_another_took_the_job_changes_nothing(
-    standstill: Point, make_job: Callable[..., LeanJob], undisturbed: Undisturbed
+    standstill: Point, make_job: Callable[..., ThreadJob], undisturbed: Undisturbed
 ) -> None:
     """The dead write nothing: only who wakes up again shows that leases fence."""
     # One lane: a process that is stopped in a transaction, as a second one may be, keeps SQLite's only lock.
@@ -413,7 +413,7 @@ def test_who_stood_still_while_another_took_the_job_changes_nothing(
 
 
 def test_a_driver_killed_while_publishing_is_made_good(
-    step: tuple[Point, int], bucket: Path | None, make_job: Callable[..., LeanJob], undisturbed: Undisturbed
+    step: tuple[Point, int], bucket: Path | None, make_job: Callable[..., ThreadJob], undisturbed: Undisturbed
 ) -> None:
     job = make_job(bucket=bucket)
     job.run_into(*step)
@@ -424,7 +424,7 @@ def test_a_driver_killed_while_publishing_is_made_good(
 
 
 def test_a_driver_stopped_while_publishing_replaces_no_file_of_its_successor(
-    step: tuple[Point, int], bucket: Path | None, make_job: Callable[..., LeanJob], undisturbed: Undisturbed
+    step: tuple[Point, int], bucket: Path | None, make_job: Callable[..., ThreadJob], undisturbed: Undisturbed
 ) -> None:
     """The successor ends the job before the one of old goes on: its files must be those at the end."""
     job = make_job(bucket=bucket, driver_ttl=1.0, lanes=1)

@@ -22,7 +22,7 @@ pytestmark = [
 ]
 
 MIB = 1 << 20
-ACCESS = {"private": mmap.ACCESS_COPY, "read-only": mmap.ACCESS_READ, "writable": mmap.ACCESS_WRITE}
+ACCESS = {"private": mmap.ACCESS_COPY, "read-only": mmap.ACCESS_READ}
 
 
 @pytest.fixture(scope="module")
@@ -112,55 +112,18 @@ def test_editing_a_tensor_changes_neither_the_file_nor_another_tensor(bench: Any
     assert file.read_bytes() == before
 
 
-def test_a_writable_mapping_is_pinned_and_read_from_directly(bench: Any, file: Path) -> None:
-    mapping, sent = mapped(bench, file, "writable")
-    with bench.registration.registered(mapping) as pinned:
-        assert pinned
-        assert all(tensor.is_pinned() for _, tensor in sent if tensor.numel())
-        got = list(bench.device.to_device(sent, "cuda", headroom_bytes=0))
-    assert not any(tensor.is_pinned() for _, tensor in sent)
-    for (_, mine), (_, theirs) in zip(got, sent, strict=True):
-        assert_same(bench, mine, theirs)
-
-
-def test_a_refused_registration_leaves_no_error_behind(bench: Any, file: Path) -> None:
-    mapping, sent = mapped(bench, file, "read-only")
-    with bench.registration.registered(mapping) as pinned:
-        print(f"a read-only mapping can be pinned here: {pinned}")
-        assert int(torch.ones(3, device="cuda").sum()) == 3
-        got = list(bench.device.to_device(sent, "cuda", headroom_bytes=0))
-    for (_, mine), (_, theirs) in zip(got, sent, strict=True):
-        assert_same(bench, mine, theirs)
-    with bench.registration.registered(mapping, "cuda:0"), bench.registration.registered(mapping) as twice:
-        assert not (pinned and twice)  # what is pinned already cannot be pinned again
-    assert int(torch.ones(3, device="cuda").sum()) == 3
-
-
-def test_a_private_mapping_is_refused(bench: Any, file: Path) -> None:
-    mapping, _ = mapped(bench, file, "private")
-    with pytest.raises(ValueError, match="private"), bench.registration.registered(mapping):
-        pass
-
-
 def test_without_room_tensors_stay_on_the_host(bench: Any, file: Path) -> None:
     _, sent = mapped(bench, file, "private")
     got = list(bench.device.to_device(sent, "cuda", headroom_bytes=1 << 60))
     assert all(mine is theirs for (_, mine), (_, theirs) in zip(got, sent, strict=True) if theirs.numel())
 
 
-@pytest.mark.parametrize("access", ["private", "writable"])
-def test_an_iterator_can_be_abandoned_and_the_mapping_closed(bench: Any, file: Path, access: str) -> None:
-    mapping, sent = mapped(bench, file, access)
+def test_an_iterator_can_be_abandoned_and_the_mapping_closed(bench: Any, file: Path) -> None:
+    mapping, sent = mapped(bench, file, "private")
     expected = [(name, tensor.clone()) for name, tensor in sent[:3]]
-    if access == "writable":
-        with bench.registration.registered(mapping):
-            found = bench.device.to_device(iter(sent), "cuda", headroom_bytes=0)
-            got = [next(found) for _ in range(3)]
-            found.close()
-    else:
-        found = bench.device.to_device(iter(sent), "cuda", headroom_bytes=0)
-        got = [next(found) for _ in range(3)]
-        found.close()
+    found = bench.device.to_device(iter(sent), "cuda", headroom_bytes=0)
+    got = [next(found) for _ in range(3)]
+    found.close()
     del sent, found
     mapping.close()
     for (_, mine), (_, theirs) in zip(got, expected, strict=True):

@@ -4,9 +4,9 @@
 safetensors, and nothing else of dray's.
 
 The model is a dictionary of parameters that are there already, and each tensor is copied into its own, as
-engines do it. Every way starts with a new mapping of the file, as a new process would, except where the table
-says that it was pinned before. The limit is one copy of the same bytes from pinned memory. Rounds are
-interleaved; what arrived is compared with what was sent after every run, outside the time.
+engines do it. Every way starts with a new mapping of the file, as a new process would. The limit is one copy
+of the same bytes from pinned memory. Rounds are interleaved; what arrived is compared with what was sent
+after every run, outside the time.
 """
 
 from __future__ import annotations
@@ -33,20 +33,19 @@ import numpy
 import torch
 
 try:
-    from dray.weights.loading import device, registration, staging
+    from dray.weights.loading import device, staging
     from dray.weights.source import header
 except ModuleNotFoundError:
     # The package around them imports what reads object stores; these need nothing of it.
     _package = ModuleType("dray.weights")
     _package.__path__ = [str(Path(__file__).parents[2] / "dray" / "weights")]
     sys.modules["dray.weights"] = _package
-    from dray.weights.loading import device, registration, staging
+    from dray.weights.loading import device, staging
     from dray.weights.source import header
 
 HEADROOM = 1 << 30
 PART = 64 << 20  # bytes that the file is written and compared by
 DTYPES = {"BF16": torch.bfloat16, "F32": torch.float32, "F8_E4M3": torch.float8_e4m3fn, "U8": torch.uint8}
-ACCESS = {"private": mmap.ACCESS_COPY, "read-only": mmap.ACCESS_READ, "writable": mmap.ACCESS_WRITE}
 Tensors = list[tuple[str, torch.Tensor]]
 
 # ---- the file ------------------------------------------------------------------------------------
@@ -141,12 +140,11 @@ class Bench:
         self.extra = torch.cuda.max_memory_allocated() - before
 
     @contextmanager
-    def mapped(self, access: str) -> Iterator[tuple[mmap.mmap, Tensors]]:
-        """A new mapping, and its tensors."""
-        mode = "r+b" if access == "writable" else "rb"
-        with self.path.open(mode) as file:
-            mapping = mmap.mmap(file.fileno(), 0, access=ACCESS[access])
-        yield mapping, views(mapping, self.found)
+    def mapped(self) -> Iterator[Tensors]:
+        """The tensors of a new, private mapping."""
+        with self.path.open("rb") as file:
+            mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        yield views(mapping, self.found)
 
     def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
         """What an engine does with them."""
@@ -169,10 +167,6 @@ def _flat(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.reshape(-1).view(torch.uint8)
 
 
-class RefusedError(Exception):
-    """This machine cannot do it that way."""
-
-
 # ---- the ways ------------------------------------------------------------------------------------
 
 
@@ -188,45 +182,22 @@ def _part(data: torch.Tensor, tensor: header.TensorInfo, like: torch.Tensor) -> 
 
 
 def pageable(bench: Bench) -> None:
-    with bench.timed(), bench.mapped("private") as (_, tensors):
+    with bench.timed(), bench.mapped() as tensors:
         bench.load(tensors)
 
 
 def staged(bench: Bench) -> None:
-    with bench.timed(), bench.mapped("private") as (_, tensors):
+    with bench.timed(), bench.mapped() as tensors:
         bench.load(device.to_device(tensors, "cuda", headroom_bytes=HEADROOM))
 
 
 def staged_by_one_thread(bench: Bench) -> None:
     with (
         bench.timed(),
-        bench.mapped("private") as (_, tensors),
+        bench.mapped() as tensors,
         staging.Staging("cuda", threads=1) as stage,
     ):
         bench.load((name, stage.copy(tensor)) for name, tensor in tensors)
-
-
-def registered(bench: Bench, access: str) -> None:
-    with bench.mapped(access) as (mapping, tensors), _pinned(mapping), bench.timed():
-        bench.load(device.to_device(tensors, "cuda", headroom_bytes=HEADROOM))
-
-
-def registered_views(bench: Bench) -> None:
-    with bench.mapped("writable") as (mapping, tensors), _pinned(mapping), bench.timed():
-        bench.load(tensors)
-
-
-def registered_within(bench: Bench) -> None:
-    with bench.timed(), bench.mapped("writable") as (mapping, tensors), _pinned(mapping):
-        bench.load(device.to_device(tensors, "cuda", headroom_bytes=HEADROOM))
-
-
-@contextmanager
-def _pinned(mapping: mmap.mmap) -> Iterator[None]:
-    with registration.registered(mapping) as done:
-        if not done:
-            raise RefusedError
-        yield
 
 
 def load_file(bench: Bench) -> None:
@@ -240,10 +211,6 @@ def load_file(bench: Bench) -> None:
 LIMIT = "pinned cudaMemcpy (the limit)"
 WAYS: dict[str, Callable[[Bench], None]] = {
     LIMIT: limit,
-    "to_device, writable mapping pinned before": lambda bench: registered(bench, "writable"),
-    "to_device, read-only mapping pinned before": lambda bench: registered(bench, "read-only"),
-    "to_device, writable mapping, pinning included": registered_within,
-    "views of a writable mapping pinned before": registered_views,
     "to_device, staged": staged,
     "staged by one thread": staged_by_one_thread,
     "views, pageable copy_": pageable,
@@ -265,16 +232,13 @@ class Series:
 
 
 def measure(bench: Bench, repeats: int) -> dict[str, Series]:
-    """Rounds of all ways, the first of which does not count. A way that the machine refuses stays empty."""
+    """Rounds of all ways, the first of which does not count."""
     series = {name: Series() for name in WAYS}
     size = bench.limit.nbytes
     for number in range(repeats + 1):
         taken = {}
         for name in _turned(list(WAYS), number):
-            try:
-                taken[name] = _run(bench, WAYS[name])
-            except RefusedError:
-                continue
+            taken[name] = _run(bench, WAYS[name])
         for name, (wall, cpu, extra) in taken.items() if number else ():
             one = series[name]
             one.rates.append(size / wall / 1e9)
@@ -335,11 +299,8 @@ def table(series: dict[str, Series]) -> str:
         "|---|---|---|---|---|",
     ]
     for name, one in series.items():
-        if one.rates:
-            figures = (_spread(one.rates, ".1f"), _spread(one.ratios, ".2f"))
-            rest = (f"{statistics.median(one.cpu):.3f}", f"{one.extra:.0f}")
-        else:
-            figures, rest = ("refused", "-"), ("-", "-")
+        figures = (_spread(one.rates, ".1f"), _spread(one.ratios, ".2f"))
+        rest = (f"{statistics.median(one.cpu):.3f}", f"{one.extra:.0f}")
         lines.append(f"| {' | '.join((name, *figures, *rest))} |")
     return "\n".join(lines)
 

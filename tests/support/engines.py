@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from dray.engine import EngineSpec, Replica
-from dray.requests.model import Kind, Outcome, Request
+from dray.kinds import Kind
+from dray.requests.model import Outcome, Request
 from dray.requests.spool import encode
 from tests.support.tiny_model import write_tiny_model
 

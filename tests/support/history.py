@@ -12,12 +12,14 @@ import json
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import orjson
+import pytest
 from pyarrow import parquet
 
 from dray.history import Event
@@ -61,6 +63,15 @@ class Figures:
 
 observers: list[Callable[[Figures], None]] = []
 """Called with the figures of each job that was checked."""
+
+
+@contextmanager
+def keeping_history(folder: Path) -> Iterator[None]:
+    """What this process does with jobs in the block is noted in ``folder``."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dray.history._folder", str(folder))
+        patch.setattr("dray.history._file", None)
+        yield
 
 
 def read_history(folder: Path, job_id: str) -> list[Line]:

@@ -144,7 +144,6 @@ class Azure:
     def __init__(self) -> None:
         self.values: dict[str, Any] = {"events": [], "name": VM, "priority": "Spot"}
         self.incarnation = 1
-        self.acknowledged: list[str] = []
 
     def answer(self, request: Request) -> Reply:
         if request.headers.get("Metadata", "").lower() != "true":
@@ -159,20 +158,7 @@ class Azure:
             return _json(200, found | named)
         if request.path != "/metadata/scheduledevents" or version not in self.versions:
             return _json(404, {"error": "Not found"})
-        if request.method == "POST":
-            return self._start(request.body)
         return _json(200, {"DocumentIncarnation": self.incarnation, "Events": self.values["events"]})
-
-    def _start(self, body: bytes) -> Reply:
-        try:
-            ids = [one["EventId"] for one in json.loads(body)["StartRequests"]]
-        except (ValueError, KeyError, TypeError):
-            return _json(400, {"error": "Bad request"})
-        known = [event["EventId"] for event in self.values["events"]]
-        if not all(one in known for one in ids):
-            return _json(400, {"error": "Bad request. Unknown EventId"})
-        self.acknowledged += ids
-        return Reply(status=200)
 
 
 class Kubernetes:

@@ -9,7 +9,7 @@ when its stdin does. Which service answers is told by the path, as they share no
 
 ``PUT /-/FACE`` (``aws``, ``gcp``, ``azure``, ``kubernetes``; JSON) sets values of a face, which makes notices
 and takes them back. ``PUT /-/behaviour`` sets the fields of :class:`Behaviour`. ``POST /-/expire`` makes all
-tokens worthless. ``GET /-/told`` says what was asked, and which events were acknowledged.
+tokens worthless. ``GET /-/told`` says what was asked.
 """
 
 from __future__ import annotations
@@ -66,8 +66,7 @@ class State:
 
     def administer(self, request: Request) -> Any:
         """What its own pages do."""
-        page, gcp = request.path.removeprefix("/-/"), self.faces["gcp"]
-        azure = self.faces["azure"]
+        page, gcp, azure = request.path.removeprefix("/-/"), self.faces["gcp"], self.faces["azure"]
         assert isinstance(gcp, Gcp)
         assert isinstance(azure, Azure)
         if page == "behaviour":
@@ -80,7 +79,7 @@ class State:
                 self.faces[page].values.update(json.loads(request.body))
                 azure.incarnation += page == "azure"
                 gcp.changed.notify_all()
-        return {"asked": self.asked, "acknowledged": azure.acknowledged}
+        return {"asked": self.asked}
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -205,10 +204,6 @@ class MetadataServer:
     def asked(self, part: str = "/") -> list[tuple[str, str, Any]]:
         """Method, path and status of what was asked so far, for paths with ``part``."""
         return [(one[0], one[1], one[2]) for one in self._ask("GET", "told")["asked"] if part in one[1]]
-
-    def acknowledged(self) -> list[str]:
-        """The Azure events that somebody let begin."""
-        return list(self._ask("GET", "told")["acknowledged"])
 
     def _ask(self, method: str, page: str, body: Any = None) -> Any:
         data = None if body is None else json.dumps(body).encode()

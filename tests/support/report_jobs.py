@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dray.report import Attempt, Cost, Counts, Moments, OutputFile, Phase, Replica, ReportData, Tally, Tokens
+from dray.report import Attempt, Counts, Moments, OutputFile, Phase, Replica, ReportData, Tally, Tokens
 
 START = 1_795_166_325.0
 
@@ -145,10 +145,6 @@ def big(rows: int = 200_000, shards: int = 512, replicas: int = 8, scale: int = 
         ),
         interruptions=2,
         retries={"SPOT": 7},
-        cost=Cost(
-            total=9.87,
-            parts={"useful work": 8.91, "cold_start": 0.52, "idle_tail": 0.31, "interrupted": 0.13},
-        ),
         files=_files(rows * scale),
         environment={
             "dray": "0.1.0",

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from dray.codes import ErrorCode
 from dray.requests.model import Outcome
-from dray.store import Fingerprint, JobLease, ShardLease, ShardSpec, Store
+from dray.requests.spool import index_of, read_shard
+from dray.store import Fingerprint, JobLease, Shard, ShardLease, ShardSpec, Store
 
 FINGERPRINT = Fingerprint(input="i", model="m", sampling="s", template="t", format="1")
 
@@ -33,11 +34,16 @@ def specs(shards: int, rows: int) -> list[ShardSpec]:
             offset=number * rows,
             length=rows,
             rows=rows,
-            first_index=number * rows,
-            last_index=(number + 1) * rows,
+            first_position=number * rows,
         )
         for number in range(shards)
     ]
+
+
+def indexes_of(shard: Shard | ShardSpec) -> list[int]:
+    """The rows of a shard, as its bytes of the spool have them."""
+    chunks = read_shard(shard.uri, shard.offset, shard.length)
+    return [index_of(line) for lines in chunks for line in lines]
 
 
 def outcome(index: int, text: str = "answer") -> Outcome:

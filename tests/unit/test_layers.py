@@ -14,8 +14,8 @@ pytestmark = pytest.mark.unit
 ROOT = Path(__file__).parents[2]
 
 LAYERS = (
-    {"errors", "imports", "places", "processes", "history"},
-    {"codes", "triggers"},
+    {"durations", "errors", "imports", "owner", "places", "processes", "history"},
+    {"codes", "kinds", "triggers"},
     {"storage", "failures", "scheduling"},
     {"notices", "requests", "weights"},
     {"store", "report"},
@@ -23,6 +23,7 @@ LAYERS = (
     {"cluster"},
     {"shard"},
     {"job"},
+    {"driver"},
     {"cli"},
 )
 """The parts of dray, the lowest first: each imports from layers below its own alone."""

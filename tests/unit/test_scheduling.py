@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dray.places import place_of
-from dray.scheduling import Backlog, Choice, ReplicaView, ShardView, Why, choose, nearness
+from dray.scheduling import Backlog, Choice, ReplicaView, ShardView, Start, Why, choose, nearness, starts
 
 pytestmark = pytest.mark.unit
 
@@ -105,3 +107,137 @@ def test_the_backlog_is_counted_only_where_it_decides() -> None:
     assert choose(ShardView(number=0), [idle, full], never) == Choice(replica="a", why=Why.LEAST_LOADED)
     assert choose(ShardView(number=0), [full], never).why is Why.ALL_TAKEN
     assert choose(ShardView(number=0, suspect=True), [full], never).why is Why.RESERVED
+
+
+@dataclass(frozen=True)
+class Queue:
+    """What ``starts`` is asked: no shard is in it twice."""
+
+    waiting: list[ShardView]
+    asking: list[ShardView]
+    ready: list[ReplicaView]
+    coming: int
+    early: int
+    room: int
+
+    @property
+    def awaited(self) -> set[int]:
+        """The suspects that a replica is kept free for, as the driver reads it in the store."""
+        return {one.reserved for one in self.ready if one.reserved is not None}
+
+    def starts(self) -> list[Start]:
+        return starts(
+            self.waiting, self.asking, self.ready, coming=self.coming, early=self.early, room=self.room
+        )
+
+
+@st.composite
+def queues(draw: st.DrawFn) -> Queue:
+    """Up to twelve shards, some of whose tasks run. A suspect has one replica reserved at most."""
+    shards = [
+        ShardView(number=number, suspect=draw(st.booleans()), died_at=draw(st.sampled_from(PLACES)))
+        for number in draw(st.permutations(range(draw(st.integers(0, 12)))))
+    ]
+    cut = draw(st.integers(0, len(shards)))
+    suspects = [one.number for one in shards if one.suspect]
+    ready = []
+    for one in draw(replicas()):
+        kept = draw(st.sampled_from([None, *suspects]))
+        ready.append(replace(one, reserved=kept))
+        suspects = [number for number in suspects if number != kept]
+    return Queue(
+        waiting=shards[:cut],
+        asking=shards[cut:],
+        ready=ready,
+        coming=draw(st.integers(0, 4)),
+        early=draw(st.integers(0, 4)),
+        room=draw(st.integers(-2, 12)),
+    )
+
+
+PLACES = [None, "n0 replica-0", "n1 replica-1", "n2 replica-2"]
+
+
+class Given:
+    """The places of a queue's replicas, given out one by one, as the claims of the shards would."""
+
+    def __init__(self, queue: Queue) -> None:
+        self.ready = {one.name: one for one in queue.ready}
+        self.backlog = Backlog(waiting=len(queue.waiting) + len(queue.asking), coming=queue.coming)
+
+    def claim(self, shard: ShardView) -> Choice:
+        choice = choose(shard, list(self.ready.values()), lambda: self.backlog)
+        if choice.reserve is not None:
+            self.ready[choice.reserve] = replace(self.ready[choice.reserve], reserved=shard.number)
+        if choice.replica is not None:
+            taken = self.ready[choice.replica]
+            self.ready[taken.name] = replace(taken, load=taken.load + 1)
+            self.backlog = replace(self.backlog, waiting=self.backlog.waiting - 1)
+        return choice
+
+
+@given(queues())
+def test_no_shard_is_started_twice_nor_one_that_does_not_wait(queue: Queue) -> None:
+    numbers = [one.number for one in queue.starts()]
+    assert len(numbers) == len(set(numbers))
+    assert set(numbers) <= {one.number for one in queue.waiting}
+
+
+@given(queues())
+def test_there_is_room_for_what_starts_besides_the_suspects_that_others_may_wait_for(queue: Queue) -> None:
+    others = [one for one in queue.starts() if one.number not in queue.awaited]
+    assert len(others) <= max(queue.room, 0)
+
+
+@given(queues())
+def test_suspects_that_a_replica_is_kept_free_for_come_first_and_all_of_them(queue: Queue) -> None:
+    awaited = [one.number for one in queue.waiting if one.number in queue.awaited]
+    assert [one.number for one in queue.starts()][: len(awaited)] == awaited
+
+
+@given(queues())
+def test_what_starts_is_started_in_the_order_of_the_queue(queue: Queue) -> None:
+    """None that waits is overtaken, but a suspect for which there is no place by one that has its own."""
+    order = [one.number for one in queue.waiting if one.number not in queue.awaited]
+    suspects = {one.number for one in queue.waiting if one.suspect}
+    others = [one.number for one in queue.starts() if one.number not in queue.awaited]
+    assert others == [number for number in order if number in others]
+    if others:
+        overtaken = set(order[: order.index(others[-1])]) - set(others)
+        assert overtaken <= suspects
+
+
+@given(queues())
+def test_a_few_tasks_at_most_start_without_a_place(queue: Queue) -> None:
+    given_out = Given(queue)
+    in_vain = sum(given_out.claim(shard).replica is None for shard in queue.asking)
+    early = [one for one in queue.starts() if one.why is Why.EARLY and one.number not in queue.awaited]
+    assert len(early) <= max(queue.early - in_vain, 0)
+
+
+@given(queues())
+def test_each_start_is_given_its_place_when_all_claim_in_this_order(queue: Queue) -> None:
+    given_out = Given(queue)
+    for shard in queue.asking:
+        given_out.claim(shard)
+    why = {one.number: one.why for one in queue.starts()}
+    for shard in sorted(queue.waiting, key=lambda one: one.number not in queue.awaited):
+        if shard.number not in why and not shard.suspect:
+            break  # nothing behind it starts
+        choice = given_out.claim(shard)
+        if shard.number in why and why[shard.number] is not Why.EARLY:
+            assert choice.replica is not None
+            assert choice.why is why[shard.number]
+        elif shard.number in why:
+            assert choice.replica is None
+
+
+@given(queues())
+def test_a_place_is_left_free_only_for_want_of_room_or_of_an_early_task(queue: Queue) -> None:
+    """With room, the first shard of the queue that has a place is started."""
+    if queue.room <= 0 or not queue.waiting or queue.asking or queue.awaited:
+        return
+    first = queue.waiting[0]
+    placed = Given(queue).claim(first).replica is not None
+    numbers = [one.number for one in queue.starts()]
+    assert (first.number in numbers) is (placed or queue.early > 0)

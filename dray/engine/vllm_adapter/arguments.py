@@ -16,7 +16,6 @@ from dray.engine.argument_policy import refuse_unsafe
 from dray.engine.grammars import GRAMMAR_SECONDS
 from dray.engine.protocol import EngineSpec
 from dray.errors import ConfigError
-from dray.requests.model import Kind
 
 # Before vLLM is imported: the engine lives in this process (TP 1; measured start 2.6 s instead of 27 s
 # after the import, and no orphan when the actor is killed). vLLM and Hugging Face send no usage data.
@@ -105,8 +104,7 @@ def engine_arguments(spec: EngineSpec, model: dict[str, Any], *, cpu: bool) -> d
         "allowed_media_domains": ["nothing.invalid"],  # rows make vLLM fetch nothing
         **model,
     }
-    if spec.kind is Kind.EMBEDDING:
-        arguments["runner"] = "pooling"
+    arguments |= spec.kind.engine.arguments
     if cpu:
         arguments |= _cpu_defaults(arguments["model"], given)
     chosen = given.get("structured_outputs_config")

@@ -13,9 +13,10 @@ from vllm.entrypoints.pooling.embed.serving import ServingEmbedding
 
 from dray.engine.protocol import EngineSpec
 from dray.engine.vllm_adapter.client import StepClient
-from dray.engine.vllm_adapter.fields import refuse_unknown, refuse_unusable
+from dray.engine.vllm_adapter.fields import refuse_other_engines, refuse_unknown, refuse_unusable
 from dray.errors import RequestRefused
-from dray.requests.model import Kind, Request
+from dray.kinds import EMBEDDING
+from dray.requests.model import Request
 
 
 class ORJSONResponse:
@@ -53,8 +54,7 @@ class EmbeddingServing:
         return self._answer(request)
 
     async def _answer(self, request: Request) -> Any:
-        if Kind.of_url(request.url) is not Kind.EMBEDDING:
-            raise RequestRefused("unsupported", f"this engine embeds; it does not serve {request.url}")
+        refuse_other_engines(request, EMBEDDING)
         refuse_unusable(request.body, self._only_name)
         body = (self._read_plain if _is_plain(request.body) else self._read_any)(request.body)
         refuse_unknown(body)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from dray.engine.bundles import Bundle
 from dray.engine.grammars import GrammarPending
 from dray.engine.model_folder import EngineModel
 from dray.engine.protocol import EngineInfo, EngineSpec
@@ -22,7 +21,7 @@ from dray.engine.vllm_adapter.arguments import (
 )
 from dray.errors import ConfigError, EngineDeadError, RequestRefused
 from dray.imports import lasting_imports
-from dray.requests.model import Kind, Outcome, Request
+from dray.requests.model import Outcome, Request
 
 _NOTHING_TO_COMPUTE = 0.002  # seconds until vLLM is asked again, where all that it holds waits
 _VERDICT_SECONDS = 0.05  # for a grammar to be judged, before aborts and new rows are looked at again
@@ -53,7 +52,6 @@ class VllmEngine:
         began = time.monotonic()
         prepare_environment(spec)
         with EngineModel(spec) as model:
-            self._bundle = Bundle.restored(spec, model.place())
             with lasting_imports():
                 cpu = _import_vllm(spec)
             imported = time.monotonic()
@@ -90,7 +88,7 @@ class VllmEngine:
                 self._config, UsageContext.LLM_CLASS, disable_log_stats=arguments["disable_log_stats"]
             )
         self._client = StepClient(self._engine)
-        if spec.kind is not Kind.EMBEDDING:
+        if spec.kind.engine.generates:
             tokenizer = self._client.input_processor.tokenizer
             self._client.grammars = grammars_of(self._config, tokenizer, grammar_seconds(spec))
         drive_without_event_loop(self._client)
@@ -135,9 +133,6 @@ class VllmEngine:
             for output in self._stepped():
                 if output.finished:
                     self._land(output)
-            if self._finished and self._bundle is not None:
-                self._bundle.save()  # by now all has been compiled, also what is compiled on first use
-                self._bundle = None
         finished, self._finished = self._finished, []
         return finished
 

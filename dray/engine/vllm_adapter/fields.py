@@ -10,6 +10,8 @@ from vllm.renderers.chat_utils import has_non_text_content
 from vllm.sampling_params import StructuredOutputsParams
 
 from dray.errors import RequestRefused
+from dray.kinds import KINDS, EngineKind
+from dray.requests.model import Request
 
 # Fields that vLLM's protocol classes take and its offline path cannot honour.
 _NOT_IN_A_BATCH = {
@@ -59,6 +61,12 @@ _DEFAULTS: dict[str, tuple[Any, ...]] = {
     "suffix": (None,),
     "web_search_options": (None,),
 }
+
+
+def refuse_other_engines(request: Request, engine: EngineKind) -> None:
+    """Refuse a row that another kind of engine answers."""
+    if KINDS[request.url].engine != engine:
+        raise RequestRefused("unsupported", f"this engine {engine.does}; it does not serve {request.url}")
 
 
 def refuse_unusable(body: dict[str, Any], only_name: str | None) -> None:

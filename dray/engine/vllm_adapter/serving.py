@@ -7,7 +7,8 @@ store too, and not in the answer.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,9 +27,9 @@ from vllm.tokenizers import cached_tokenizer_from_config
 from dray.engine.protocol import EngineSpec
 from dray.engine.vllm_adapter.client import StepClient
 from dray.engine.vllm_adapter.errors import refusal_of_response
-from dray.engine.vllm_adapter.fields import refuse_unknown, refuse_unusable
-from dray.errors import RequestRefused
-from dray.requests.model import Kind, Request
+from dray.engine.vllm_adapter.fields import refuse_other_engines, refuse_unknown, refuse_unusable
+from dray.kinds import GENERATION, Kind
+from dray.requests.model import Request
 
 
 class Serving(Protocol):
@@ -47,11 +48,9 @@ def serving_for(spec: EngineSpec, client: StepClient) -> Serving:
     """The serving side for the kind of requests that ``spec`` names."""
     name = spec.model_name or Path(spec.model).name
     models = OpenAIServingModels(client, [BaseModelPath(name=name, model_path=spec.model)])
-    if spec.kind is Kind.EMBEDDING:
-        from dray.engine.vllm_adapter.embedding import EmbeddingServing
-
-        return EmbeddingServing(spec, client, models, name)
-    return GenerationServing(spec, client, models, name)
+    module, _, serving = spec.kind.engine.serving.partition(":")
+    found: Serving = getattr(import_module(module), serving)(spec, client, models, name)
+    return found
 
 
 def check_parsers(spec: EngineSpec, config: Any) -> None:
@@ -104,8 +103,16 @@ class GenerationServing:
         )
         # vLLM's own hashes the whole configuration, memory sizes included: other bytes on other machines.
         self._chat.system_fingerprint = self._completion.system_fingerprint = f"vllm-{__version__}"
-        self._read_chat = TypeAdapter(ChatCompletionRequest).validate_python
-        self._read_completion = TypeAdapter(CompletionRequest).validate_python
+        self._served: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Awaitable[Any]]]] = {
+            Kind.CHAT.url: (
+                TypeAdapter(ChatCompletionRequest).validate_python,
+                self._chat.create_chat_completion,
+            ),
+            Kind.COMPLETION.url: (
+                TypeAdapter(CompletionRequest).validate_python,
+                self._completion.create_completion,
+            ),
+        }
 
     def start(self, request: Request) -> Coroutine[Any, Any, Any]:
         """Read the body and hand it to vLLM's serving class."""
@@ -113,18 +120,14 @@ class GenerationServing:
 
     async def _answer(self, request: Request) -> Any:
         refuse_unusable(request.body, self._only_name)
-        kind = Kind.of_url(request.url)
-        if kind not in (Kind.CHAT, Kind.COMPLETION):
-            raise RequestRefused("unsupported", f"this engine generates; it does not serve {request.url}")
-        chat = kind is Kind.CHAT
-        body = self._read_chat(request.body) if chat else self._read_completion(request.body)
+        refuse_other_engines(request, GENERATION)
+        read, create = self._served[request.url]
+        body = read(request.body)
         refuse_unknown(body)
         body.model = None  # checked above; None is any model to vLLM
         if "request_id" not in request.body:
             body.request_id = str(request.index)
-        answer = await (
-            self._chat.create_chat_completion(body) if chat else self._completion.create_completion(body)
-        )
+        answer = await create(body)
         if isinstance(answer, ErrorResponse):
             raise refusal_of_response(answer, request.body)
         return answer

@@ -1,12 +1,9 @@
 """Tensors from mapped files to a CUDA device, at the pace of a copy from pinned memory.
 
-A copy from ordinary memory passes through a buffer of the driver, at a fraction of what the bus can do. There
-are two ways around that, and :func:`to_device` takes what it finds:
-
-- The mapping itself is pinned (``registration.py``): the device reads it, and the CPU touches no byte.
-- Pinned buffers between (``staging.py``): threads fill one while the device reads the other.
-
-Either way what the caller gets is a device tensor of its own, never a buffer that is used again.
+A copy from ordinary memory passes through a buffer of the driver, at a fraction of what the bus can do. So
+:func:`to_device` puts pinned buffers between (``staging.py``): threads fill one while the device reads the
+other. A tensor that is pinned already goes straight. What the caller gets is a device tensor of its own,
+never a buffer that is used again.
 """
 
 from __future__ import annotations
@@ -35,7 +32,7 @@ def to_device(
     tensors, are on their way at a time; what the caller has let go is used again.
 
     Args:
-        tensors: of the host; from memory in ``registered`` they are read by the device itself.
+        tensors: of the host; the device itself reads those that are pinned.
         headroom_bytes: of device memory, to be left to the caller.
     """
     import torch

@@ -24,7 +24,7 @@ from urllib.parse import quote, urljoin, urlsplit
 
 from dray.errors import ConfigError
 from dray.storage.addresses import refuse_metadata
-from dray.weights.source.manifest import Manifest, ModelFile
+from dray.weights.source.manifest import ModelFile
 from dray.weights.source.retries import with_retries
 
 SCHEME = "hf://"
@@ -120,11 +120,6 @@ def address(file: ModelFile) -> tuple[str, dict[str, str]]:
             return target, {}
         url = target
     raise OSError(f"{file.name}: redirected again and again")
-
-
-def with_files(repository: Repository, names: list[str]) -> Manifest:
-    """The manifest of these files."""
-    return Manifest(uri=repository.uri, files=tuple(repository.files[name] for name in names))
 
 
 def _file(name: str, commit: str, entry: Mapping[str, Any]) -> ModelFile:

@@ -16,20 +16,23 @@ import ray
 from dray.cli.app import run_app
 from dray.cluster import asking, open_cluster
 from dray.cluster.asking import ReplicaResources
-from dray.cluster.pool import ReplicaPool
 from dray.cluster.ray_private import death_of, node_of
+from dray.driver.observers import LogObserver
+from dray.driver.pool import ReplicaPool
+from dray.driver.run import Driver
+from dray.driver.thread_executor import ThreadExecutor
+from dray.driver.whole_job import engine_spec
 from dray.engine.protocol import EngineSpec
 from dray.job.finalising import finalise_job
 from dray.job.ingesting import ingest_job
-from dray.job.ledger import JobLedger
 from dray.job.opening import open_job
 from dray.job.settings import JobSettings
 from dray.job.timeline import Timeline
 from dray.report import ReportData
 from dray.requests import Kind, RowDefaults, source_of
+from dray.shard.task import RayReplicas
 from dray.store import JobState, ReplicaState, Store, open_store
-from tasks import infer, infer_shard, interruptions, monitor, replicas
-from tests.chaos.soak_driver import Deaf, ThreadShards
+from tests.chaos.soak_driver import DeafFleet
 from tests.support.chaos import Job
 from tests.support.command import write_requests
 from tests.support.raylets import Raylets, Shape
@@ -93,9 +96,7 @@ def test_every_replica_works_on_unequal_nodes(make_job: Callable[..., Job]) -> N
 class _Driven:
     """A job whose driver is this process: real store, real Ray, replicas as its actors, shards in threads."""
 
-    def __init__(self, raylets: Raylets, folder: Path, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
-        for module in (infer, infer_shard, monitor, interruptions, replicas):
-            monkeypatch.setattr(module, "get_run_logger", lambda: logging.getLogger("run"))
+    def __init__(self, raylets: Raylets, folder: Path, rows: int) -> None:
         folder.mkdir(exist_ok=True)
         self.store = f"sqlite:///{folder / 'jobs.db'}"
         self.job = open_job(
@@ -106,6 +107,7 @@ class _Driven:
                 output=str(folder / "out"),
                 store_url=self.store,
                 engine="simulated",
+                engine_arguments={"max_num_seqs": SEQS, "seconds_per_token": SECONDS_PER_TOKEN},
                 job_id="job",
                 shard_rows=20,
             )
@@ -114,26 +116,20 @@ class _Driven:
 
     def run(self, lanes: int, until: Callable[[Store], bool]) -> ReportData:
         """Run its shards on so many replicas until something came true, and cancel it; its report."""
-        arguments = {"max_num_seqs": SEQS, "seconds_per_token": SECONDS_PER_TOKEN}
-        spec = EngineSpec(name="simulated", model="simulated", kind=Kind.CHAT, arguments=arguments)
         job, timeline = self.job, Timeline(time.time())
         shards = ingest_job(job, replicas=lanes)
         self.cluster.start()
-        info = self.cluster.wait()
-        ledger = JobLedger(job)
-        pool = ReplicaPool(f"job/{job.lease.epoch}", spec, info, lanes, ledger)
-        deaf = Deaf(job, pool)
-        pool.start()
+        fleet = DeafFleet(self.cluster.wait())
         watch = Thread(target=self._cancel, args=(until,))
         watch.start()
-        try:
-            with ThreadShards(job, shards, lanes, info) as running:
-                replicas.start_replicas.fn(job, pool, ledger, deaf, timeline)
-                with monitor.Monitor(job, pool, ledger, deaf) as watching:
-                    running.run(watching)
-        finally:
-            pool.stop()
-            watch.join()
+        observers = [LogObserver(logging.getLogger("run"))]
+        executor = ThreadExecutor(RayReplicas())
+        spec = engine_spec(job)
+        driver = Driver(job, fleet, executor, observers, spec=spec, shards=shards, replicas=lanes)
+        with driver:
+            driver.until_ready()
+            driver.run()
+        watch.join()
         finalise_job(job, timeline, state=JobState.CANCELLED)
         with open_store(self.store, create=False) as store:
             return ReportData.from_json(store.get_job("job").summary["report"])

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dray.requests.model import Kind, Outcome
+from dray.kinds import Kind
+from dray.requests.model import Outcome
 from tests.support.engines import NAME, Runner
 from tests.support.tiny_model import sentence
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dray.requests.model import Kind
+from dray.kinds import Kind
 from tests.support.engines import CONTEXT, Runner
 
 pytestmark = pytest.mark.integration

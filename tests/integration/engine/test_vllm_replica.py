@@ -16,7 +16,8 @@ import pytest
 from dray.engine import EngineSpec, Replica
 from dray.engine.replica import ENGINE_DEAD_EXIT
 from dray.errors import ConfigError, EngineStartError
-from dray.requests.model import Kind, Outcome
+from dray.kinds import Kind
+from dray.requests.model import Outcome
 from tests.support.engines import MAX_NUM_SEQS, Runner, generation_spec, lines
 
 pytestmark = pytest.mark.integration

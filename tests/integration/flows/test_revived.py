@@ -58,7 +58,7 @@ def cancelled_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobSetting
     from dray.requests import RowDefaults, source_of
 
     monkeypatch.setattr(opening, "get_run_logger", lambda: logging.getLogger("test"))
-    monkeypatch.setattr(jobs, "driver_name", lambda: "here/1/1/x")
+    monkeypatch.setattr(jobs, "owner_name", lambda: "here/1/1/x")
     settings = JobSettings(
         source=source_of(str(write_requests(tmp_path / "in.jsonl", 3))),
         defaults=RowDefaults(),

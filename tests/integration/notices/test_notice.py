@@ -7,7 +7,7 @@ import random
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import formatdate
@@ -17,18 +17,16 @@ from typing import Any
 import pytest
 
 from dray.cluster import watching
-from dray.notices import BaseUrls, Host, Kind, Notice, Source, SourceError, Watcher, detect
+from dray.notices import BaseUrls, Host, Kind, Notice, Source, SourceError, Watcher, detect_cloud, pod_sources
 from dray.notices.asking import ask
 from dray.notices.aws import INTERRUPTION, REBALANCE, AwsSource, Imds
-from dray.notices.azure_events import AzureSource, event_id_of
+from dray.notices.azure_events import AzureSource
 from dray.notices.gcp import MAINTENANCE, PREEMPTED, GcpSource
 from dray.notices.kube import ApiServer, NodeSource, PodSource
 from tests.support.metadata_faces import ACCOUNT_TOKEN, NAMESPACE, NODE, POD, VM
 from tests.support.metadata_server import MetadataServer
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
-
-NO_POD: Mapping[str, str] = {}
 
 
 @pytest.fixture
@@ -71,16 +69,13 @@ class Seen:
 
     def __init__(self, sources: Iterable[Source], seed: int) -> None:
         self.notices: list[Notice] = []
-        self.withdrawn: list[Notice] = []
-        self.watcher = Watcher(
-            sources, self.notices.append, on_withdrawn=self.withdrawn.append, rng=random.Random(seed)
-        )
+        self.watcher = Watcher(sources, self.notices.append, rng=random.Random(seed))
 
     def wait(self, enough: Callable[[], bool], seconds: float = 10.0) -> float:
         """Seconds until there is enough."""
         began = time.monotonic()
         while not enough():
-            assert time.monotonic() - began < seconds, (self.notices, self.withdrawn)
+            assert time.monotonic() - began < seconds, self.notices
             time.sleep(0.01)
         return time.monotonic() - began
 
@@ -194,7 +189,7 @@ def test_azure_events_are_those_of_this_machine(server: MetadataServer) -> None:
     (notice,) = source.poll()
     assert (notice.source, notice.kind, notice.action) == ("azure", Kind.INTERRUPTION, "Preempt")
     assert notice.deadline == at
-    assert event_id_of(notice) == event["EventId"]
+    assert notice.id == f"azure/{event['EventId']}"
     schedule(server, Resources=["another"])
     assert source.poll() == []
 
@@ -208,18 +203,7 @@ def test_an_azure_event_that_has_started_is_due_now(server: MetadataServer) -> N
     assert started.id != planned.id
     assert started.deadline is not None
     assert started.deadline <= time.time()
-    assert event_id_of(started) == event_id_of(planned)
-
-
-def test_azure_events_begin_early_only_when_asked(server: MetadataServer) -> None:
-    source = AzureSource(VM, server.url)
-    event = schedule(server)
-    (notice,) = source.poll()
-    assert server.acknowledged() == []
-    source.acknowledge(event_id_of(notice))
-    assert server.acknowledged() == [event["EventId"]]
-    with pytest.raises(SourceError):
-        source.acknowledge("no such event")
+    assert started.id == f"{planned.id}/started"
 
 
 def test_the_first_answer_of_azure_may_take_its_time(server: MetadataServer) -> None:
@@ -367,11 +351,8 @@ def test_each_notice_is_handed_on_once_and_in_time(server: MetadataServer, watch
     server.put("kubernetes", {"pod_deleted": stamp(time.time() + 45)})
     seconds = seen.wait(lambda: len(seen.notices) >= 4)
     assert seconds < 8.0
-    first = seen.watcher.in_force
     time.sleep(2.5)  # a few looks more
-    assert seen.watcher.in_force == first  # as they were seen first, deadlines included
     assert sorted(notice.source for notice in seen.notices) == ["aws", "azure", "gcp", "kubernetes"]
-    assert seen.withdrawn == []
 
 
 def test_a_notice_that_lies_is_withdrawn_and_may_come_again(server: MetadataServer, watch: Any) -> None:
@@ -380,11 +361,11 @@ def test_a_notice_that_lies_is_withdrawn_and_may_come_again(server: MetadataServ
         server.put("gcp", {"maintenance-event": "TERMINATE_ON_HOST_MAINTENANCE"})
         interrupt(server, at=1_800_000_000)
         seen.wait(lambda times=times: len(seen.notices) == 2 * times)
-        assert {notice.source for notice in seen.watcher.in_force} == {"aws", "gcp"}
+        assert {notice.source for notice in seen.notices[-2:]} == {"aws", "gcp"}
         server.put("gcp", {"maintenance-event": "NONE"})
         server.put("aws", {"spot/instance-action": None})
-        seen.wait(lambda times=times: len(seen.withdrawn) == 2 * times)
-        assert seen.watcher.in_force == ()
+        looks = {part: len(server.asked(part)) for part in ("maintenance-event", "instance-action")}
+        seen.wait(lambda looks=looks: all(len(server.asked(part)) > n + 1 for part, n in looks.items()))
 
 
 def test_the_watcher_outlives_faults_and_callbacks_that_raise(
@@ -396,13 +377,13 @@ def test_the_watcher_outlives_faults_and_callbacks_that_raise(
         calls.append(notice)
         raise RuntimeError("a prompt")
 
-    with Watcher([aws(server)], callback) as watcher:
+    with Watcher([aws(server)], callback):
         server.behave(fault="reset")
         time.sleep(0.3)
         server.behave()
         interrupt(server)
         deadline = time.monotonic() + 12
-        while not watcher.in_force and time.monotonic() < deadline:
+        while not calls and time.monotonic() < deadline:
             time.sleep(0.02)
         interrupt(server, "stop")
         while len(calls) < 2 and time.monotonic() < deadline:
@@ -450,7 +431,7 @@ def test_stopping_does_not_wait_for_a_long_answer(server: MetadataServer) -> Non
 def detected(server: MetadataServer, *faces: str) -> Host:
     server.behave(faces=faces or ("none",))
     urls = BaseUrls(aws=server.url, gcp=server.url, azure=server.url)
-    return detect(urls, environ=NO_POD)
+    return detect_cloud(urls)
 
 
 def test_each_cloud_is_known_by_its_own_answers(server: MetadataServer) -> None:
@@ -495,7 +476,7 @@ def test_detection_ends_in_time_whatever_answers(server: MetadataServer, fault: 
     server.behave(fault=fault)
     urls = BaseUrls(aws=server.url, gcp=server.url, azure=server.url)
     began = time.monotonic()
-    assert detect(urls, environ=NO_POD) == Host()
+    assert detect_cloud(urls) == Host()
     assert time.monotonic() - began < 2.5
 
 
@@ -508,7 +489,7 @@ def test_nothing_answers() -> None:
             azure="http://[::1]:1",
         )
         began = time.monotonic()
-        assert detect(urls, environ=NO_POD) == Host()
+        assert detect_cloud(urls) == Host()
         assert time.monotonic() - began < 2.5
 
 
@@ -520,7 +501,7 @@ def test_a_web_server_is_no_cloud(tmp_path: Path) -> None:
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as web:
         threading.Thread(target=web.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{web.server_address[1]}"
-        assert detect(BaseUrls(aws=url, gcp=url, azure=url), environ=NO_POD) == Host()
+        assert detect_cloud(BaseUrls(aws=url, gcp=url, azure=url)) == Host()
         web.shutdown()
 
 
@@ -537,11 +518,10 @@ def test_in_a_pod_the_api_server_is_a_source_too(server: MetadataServer, tmp_pat
         "KUBERNETES_SERVICE_PORT": server.tls_url.rpartition(":")[2],
         "HOSTNAME": POD,
     }
-    urls = BaseUrls(aws=server.url, gcp=server.url, azure=server.url)
-    found = detect(urls, environ=environ, account=tmp_path)
-    assert (found.cloud, [source.name for source in found.sources]) == (None, ["kubernetes", "kubernetes"])
+    found = pod_sources(environ, tmp_path)
+    assert [source.name for source in found] == ["kubernetes", "kubernetes"]
     server.put("kubernetes", {"taints": [{"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}]})
-    pod, node = found.sources
+    pod, node = found
     assert pod.poll() == []
     (notice,) = node.poll()
     assert notice.action == "karpenter.sh/disrupted"

@@ -140,7 +140,7 @@ def test_a_job_may_live_on_the_store_alone(
     assert [len(part) for part in found] == [r.rows for r in ranges]
     assert [o.index for page in ingested.rejects() for o in page] == [800]
     last = next(iter(read_shard(ranges[-1].uri, ranges[-1].offset, ranges[-1].length, options=options)))[0]
-    assert decode(last).body["n"] == ranges[-1].first_index
+    assert decode(last).body["n"] == ranges[-1].first_position
 
     pages = [[Outcome(n, f"r{n}", b"{}")] for n in range(3)]
     written = write_outputs(pages, directory=f"s3://{bucket}/out", options=options)

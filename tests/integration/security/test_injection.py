@@ -46,9 +46,7 @@ def test_sql_injection_by_what_rows_and_nodes_say(url: str) -> None:
             store.create_job(name, fingerprint=FINGERPRINT, settings={name: name})
             job = store.claim_job(name, name)
             store.merge_job_info(job, {name: name})
-            shard = ShardSpec(
-                number=0, uri=name, offset=0, length=1, rows=2 * count, first_index=0, last_index=2 * count
-            )
+            shard = ShardSpec(number=0, uri=name, offset=0, length=1, rows=2 * count, first_position=0)
             store.add_shards(job, [shard], total_rows=2 * count)
             lease = store.claim_shard(job, 0, owner=name, replica=name)
             assert lease is not None

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import text
 
 from dray.errors import StoreFatalError
-from dray.store import ShardSpec, Store, counting, open_store, reading
+from dray.store import Store, counting, open_store, reading
 from tests.support.stores import FakeClock, claimed, failure, outcome, outcomes, ready_job
 
 pytestmark = pytest.mark.integration
@@ -99,28 +99,6 @@ def test_rows_that_come_between_two_pages_are_counted(
         assert store.verify_counts("job").done == ROWS - 1
         assert store.verify_counts("job").done == ROWS - 1
     assert late == [0]
-
-
-def test_a_split_counts_before_its_write(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The write locks the job's row: whoever claims or renews would wait for a count."""
-    job = ready_job(store, shards=1, rows=ROWS)
-    lease = claimed(store, job)
-    store.commit(lease, outcomes(range(0, ROWS, 2)))
-    parts = [
-        ShardSpec(
-            number=-1,
-            uri="s",
-            offset=first,
-            length=rows,
-            rows=rows,
-            first_index=first,
-            last_index=first + rows,
-        )
-        for first, rows in ((0, 16), (16, 24))
-    ]
-    reads = between_reads(store, monkeypatch, lambda: None)
-    assert [part.inherited for part in store.split_shard(lease, parts)] == [8, 12]
-    assert len(reads) >= 2 + 20 // 7
 
 
 def test_large_answers_make_small_pages(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

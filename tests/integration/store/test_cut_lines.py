@@ -48,7 +48,7 @@ class Line:
         return self.direct.verify_counts("job").done, self.direct.counts("job").done
 
     def indexes(self) -> list[int]:
-        return self.direct.done_indexes("job", 0, 80)
+        return self.direct.done_indexes("job", range(80))
 
 
 @pytest.fixture

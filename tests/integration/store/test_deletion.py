@@ -11,13 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import func, insert, select
 
 from dray.errors import FencedError, JobBusyError, UnknownJobError
 from dray.job import deleting
 from dray.job.deleting import delete_job, finish_deletions
 from dray.store import Charge, JobState, Notice, ReplicaRow, ReplicaState, Store, deletion, jobs, open_store
-from dray.store.schema import metadata
+from dray.store.schema import metadata, spans
 from tests.support.command import ROOT
 from tests.support.stores import FakeClock, claimed, outcomes, ready_job
 
@@ -44,7 +44,8 @@ def _busy_job(store: Store, name: str, *, end: JobState | None = JobState.COMPLE
         lease = claimed(store, job, number)
         store.commit(lease, outcomes(range(number * 4, number * 4 + 4)))
         store.finish_shard(lease)
-    store.record_span(name, "n", "engine", 1.0, 2.0)
+    span = insert(spans).values(job_key=job.key, node="n", phase="engine", started=1.0, seconds=2.0)
+    store._write(lambda tx: tx.execute(span))
     store.record_notice(name, Notice(node="n", source="aws", action="stop", deadline=1.0, seen_at=0.0))
     store.charge(name, [Charge(budget="infra", scope="", event="e", cause="NODE_LOSS")])
     store.put_replicas(job, [ReplicaRow(name="r", lane=0, state=ReplicaState.READY, slots=1)])

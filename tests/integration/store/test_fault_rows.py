@@ -75,7 +75,7 @@ def test_db_locked_for_a_while_is_waited_out(tmp_path: Path, seconds: int) -> No
                 assert not thread.is_alive()
             assert time.monotonic() - started > seconds * 0.9
             timer.join()
-        assert store.done_indexes("job", 0, 8) == [0, 1]
+        assert store.done_indexes("job", range(8)) == [0, 1]
         assert store.shards("job")[1].owner == "other"
 
 
@@ -89,7 +89,7 @@ def test_db_locked_for_longer_is_transient_in_time(tmp_path: Path, monkeypatch: 
             with pytest.raises(StoreTransientError, match="SQLITE_BUSY"):
                 store.commit(lease, outcomes([0]))
             assert 0.4 < time.monotonic() - started < 5
-            assert store.done_indexes("job", 0, 8) == []  # readers are let in
+            assert store.done_indexes("job", range(8)) == []  # readers are let in
         assert store.commit(lease, outcomes([0])).inserted == 1
         assert store.verify_counts("job").done == 1
 
@@ -208,7 +208,7 @@ def test_a_database_that_is_read_only(store_url: str, request: pytest.FixtureReq
                 with pytest.raises(StoreFatalError, match="read-only"):
                     act()
                 assert time.monotonic() - started < 2
-            assert store.done_indexes("job", 0, 8) == [0]
+            assert store.done_indexes("job", range(8)) == [0]
         assert store.commit(lease, outcomes([0, 1])).inserted == 1
         assert store.verify_counts("job").done == 2
 
@@ -285,7 +285,7 @@ class _Writers:
     def check(self) -> None:
         self.join()
         assert self._wrong == []
-        assert sorted(self._acked) == self._store.done_indexes("job", 0, 2 * self._rows)
+        assert sorted(self._acked) == self._store.done_indexes("job", range(2 * self._rows))
         assert self._store.verify_counts("job").pending == 0
         shards = self._store.shards("job")
         assert [(shard.state, shard.done) for shard in shards] == [(ShardState.DONE, self._rows)] * 2
@@ -324,7 +324,7 @@ def test_duplicate_delivery_of_a_shard(store_url: str) -> None:
                         continue
                     held[owner].set()
                     try:
-                        done = set(mine.done_indexes("job", 0, 40))
+                        done = set(mine.done_indexes("job", range(40)))
                         for index in range(40):
                             if index not in done:
                                 mine.commit(lease, [outcome(index, f"{owner} {lease.epoch}")])
@@ -427,7 +427,7 @@ def test_zombie_worker(store_url: str) -> None:
             assert os.WIFSTOPPED(status)
             assert store.claim_shard(job, 0, owner="early") is None or _lapsed(store)
             heir = _claim_when_lapsed(store, job)
-            assert store.done_indexes("job", 0, 4) == [0]
+            assert store.done_indexes("job", range(4)) == [0]
             store.commit(heir, outcomes([1, 2, 3], "heir"))
             store.finish_shard(heir)
             os.kill(child.pid, signal.SIGCONT)

@@ -72,7 +72,7 @@ class ModelShard:
 
     @property
     def indexes(self) -> range:
-        return range(self.spec.first_index, self.spec.last_index)
+        return range(self.spec.first_position, self.spec.last_position)
 
 
 @dataclass
@@ -293,8 +293,8 @@ class Histories(RuleBasedStateMachine):
         shard = self.model.shards[lease.number]
         if len(shard.indexes) < 2:
             return
-        middle = shard.spec.first_index + len(shard.indexes) // 2
-        cuts = [(shard.spec.first_index, middle), (middle, shard.spec.last_index)]
+        middle = shard.spec.first_position + len(shard.indexes) // 2
+        cuts = [(shard.spec.first_position, middle), (middle, shard.spec.last_position)]
         parts = [
             ShardSpec(
                 number=-1,
@@ -302,8 +302,8 @@ class Histories(RuleBasedStateMachine):
                 offset=first,
                 length=last - first,
                 rows=last - first,
-                first_index=first,
-                last_index=last,
+                first_position=first,
+                inherited=sum(index in self.model.rows for index in range(first, last)),
                 suspect=suspect,
             )
             for (first, last), suspect in zip(cuts, suspects, strict=True)

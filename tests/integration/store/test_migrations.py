@@ -69,8 +69,10 @@ def _described(url: str) -> list[tuple[object, ...]]:
         )
     else:
         query = (
-            "SELECT table_name, column_name, ordinal_position, data_type, is_nullable, column_default "
-            "FROM information_schema.columns WHERE table_schema = 'public' "
+            # Numbered anew: a column that a migration dropped leaves a gap in ordinal_position.
+            "SELECT table_name, column_name, "
+            "row_number() OVER (PARTITION BY table_name ORDER BY ordinal_position), data_type, is_nullable, "
+            "column_default FROM information_schema.columns WHERE table_schema = 'public' "
             "UNION ALL SELECT indexname, indexdef, 0, '', '', '' FROM pg_indexes WHERE schemaname = 'public' "
             "UNION ALL SELECT conname, pg_get_constraintdef(oid), 0, '', '', '' FROM pg_constraint "
             "WHERE connamespace = 'public'::regnamespace ORDER BY 1, 3, 2"

@@ -166,8 +166,7 @@ def test_halves_keep_away_from_where_the_whole_died(store: Store) -> None:
     store.note_attempt(lease, node="n1")
     [whole] = specs(1, 4)
     halves = [
-        replace(whole, number=-1, offset=first, length=2, rows=2, first_index=first, last_index=first + 2)
-        for first in (0, 2)
+        replace(whole, number=-1, offset=first, length=2, rows=2, first_position=first) for first in (0, 2)
     ]
     store.split_shard(lease, halves, suspect=True)
     store.replica_gone("job", "job/1/replica-0")

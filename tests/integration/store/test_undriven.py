@@ -16,7 +16,7 @@ from dray.cli.status import show_status
 from dray.errors import FencedError, JobPausedError
 from dray.job.driverless import cancel_or_ask, is_undriven, no_driver
 from dray.job.heeding import Heed
-from dray.job.owner import driver_name
+from dray.owner import owner_name
 from dray.store import JobState, ShardState, Store
 from tests.support.stores import FakeClock, outcome, ready_job
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.integration
 
 def dead_driver() -> str:
     """The name of a driver whose process has ended."""
-    command = "from dray.job.owner import driver_name; print(driver_name())"
+    command = "from dray.owner import owner_name; print(owner_name())"
     return subprocess.run(
         [sys.executable, "-c", command], check=True, capture_output=True, text=True
     ).stdout.strip()
@@ -52,7 +52,7 @@ def test_a_process_of_this_machine_that_died_is_no_driver(store: Store) -> None:
     store.release_job(lease)
     store.claim_job("job", dead_driver())
     assert said(store) == "no driver: its process on this machine is gone"
-    store.claim_job("job", driver_name(), takeover=lambda _: True)
+    store.claim_job("job", owner_name(), takeover=lambda _: True)
     assert said(store) is None
 
 
@@ -64,7 +64,7 @@ def test_a_job_is_undriven_once_its_lease_is_over(store: Store, clock: FakeClock
     assert not is_undriven(store.get_job("job"), store.now())  # its driver may be started again
     clock.pass_seconds(61)
     assert is_undriven(store.get_job("job"), store.now())
-    store.set_job_state(store.claim_job("job", driver_name()), JobState.PAUSED)
+    store.set_job_state(store.claim_job("job", owner_name()), JobState.PAUSED)
     clock.pass_seconds(61)
     assert not is_undriven(store.get_job("job"), store.now())
 

@@ -67,7 +67,8 @@ from dataclasses import replace
 from dray.engine.protocol import EngineSpec
 from dray.engine.vllm_adapter.engine import VllmEngine
 from dray.storage import ObjectStoreOptions
-from dray.requests.model import Kind, Request
+from dray.kinds import Kind
+from dray.requests.model import Request
 from dray.weights import read_manifest
 from dray.weights.loading.vllm_loader import load_stats
 

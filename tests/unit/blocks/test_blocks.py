@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from typing import Any
 
 import pytest
@@ -76,12 +77,23 @@ def test_existing_cluster_settings_come_back(address: str, auth_token: str | Non
     assert settings == ClusterSettings(address=address, auth_token=auth_token)
 
 
-@given(uri=text, bundles=maybe_text, endpoint=maybe_text)
-def test_model_source_settings_come_back(uri: str, bundles: str | None, endpoint: str | None) -> None:
+@given(uri=text, endpoint=maybe_text)
+def test_model_source_settings_come_back(uri: str, endpoint: str | None) -> None:
     credentials = ObjectStoreCredentials(endpoint=endpoint)
-    place = ModelSource(uri=uri, bundles=bundles, credentials=credentials).settings()
-    assert (place.uri, place.bundles, place.objects) == (uri, bundles, credentials.settings())
+    place = ModelSource(uri=uri, credentials=credentials).settings()
+    assert (place.uri, place.objects) == (uri, credentials.settings())
     assert ModelSource(uri=uri).settings().objects is None
+
+
+@pytest.mark.parametrize(("bundles", "warnings"), [("s3://b/caches", 1), (None, 0)])
+def test_a_block_of_an_earlier_version_is_read(
+    bundles: str | None, warnings: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Prefect hands a saved document's fields to the class; each one had ``bundles``, if only as null."""
+    saved = {"uri": "s3://b/m", "credentials": None, "bundles": bundles}
+    with caplog.at_level(logging.WARNING, logger="prefect"):
+        assert ModelSource.model_validate(saved).settings().uri == "s3://b/m"
+    assert [record.getMessage().count("VLLM_CACHE_ROOT") for record in caplog.records] == [1] * warnings
 
 
 @given(url=text)

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dray.cli.app import _absolute_store, pairs
+from dray.cli.options import pairs
 from dray.errors import ConfigError
+from dray.job.request import JobRequest
 from dray.storage.files import absolute
 
 pytestmark = pytest.mark.unit
@@ -65,15 +66,22 @@ def test_local_paths_are_made_absolute_and_uris_stay(monkeypatch: pytest.MonkeyP
         ("env:URL", "env:URL"),
         ("block:main", "block:main"),
         ("postgresql://h/d", "postgresql://h/d"),
-        ("sqlite:////data/jobs.db", "/data/jobs.db"),
+        ("sqlite:////data/jobs.db", "sqlite:////data/jobs.db"),
+        ("sqlite:///:memory:", "sqlite:///:memory:"),
+        ("sqlite://", "sqlite://"),
         ("/data/jobs.db", "/data/jobs.db"),
     ],
 )
 def test_stores_that_are_the_same_everywhere(store: str | None, expected: str | None) -> None:
-    assert _absolute_store(store) == expected
+    assert anchored(store) == expected
 
 
-@pytest.mark.parametrize("store", ["jobs.db", "sqlite:///jobs.db"])
-def test_a_store_beside_the_user(store: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("prefix", ["", "sqlite:///"])
+def test_a_store_beside_the_user(prefix: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    assert _absolute_store(store) == str(tmp_path / "jobs.db")
+    assert anchored(f"{prefix}jobs.db") == f"{prefix}{tmp_path / 'jobs.db'}"
+    assert anchored("sqlite:///jobs") == f"sqlite:///{tmp_path / 'jobs'}"  # a URL needs no suffix
+
+
+def anchored(store: str | None) -> str | None:
+    return JobRequest.of("in.jsonl", "m", "out", store=store).anchored().store

@@ -10,6 +10,7 @@ import pytest
 from dray.cli import jobs, running
 from dray.cli.app import run_app
 from dray.errors import ConfigError
+from dray.job.request import JobRequest
 from dray.store import Fingerprint, open_store
 
 pytestmark = pytest.mark.unit
@@ -47,6 +48,5 @@ def test_resuming_a_query_whose_url_was_hidden_says_what_to_do(
 
 def test_the_variable_is_the_one_that_run_hides_it_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(jobs.HIDDEN_INPUT, "")
-    parameters: dict[str, Any] = {"store": None, "input": "postgresql://me:secret@host/db"}
-    running._hide_secrets(parameters)
-    assert parameters["input"] == f"env:{jobs.HIDDEN_INPUT}"
+    request = JobRequest.of("postgresql://me:secret@host/db", "m", "out", rows={"query": "select 1"})
+    assert running._without_logins(request).input == f"env:{jobs.HIDDEN_INPUT}"

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from dray.cli import running
-from dray.cli.running import _despite, _hide_secrets, _signals
+from dray.cli.running import _despite, _signals, _without_logins
 from dray.errors import DrayError
 from dray.job import current_job
 from dray.job.opening import OpenJob, open_job
+from dray.job.request import JobRequest
 from dray.job.settings import JobSettings
 from dray.requests.sources import RowDefaults, source_of
 from dray.store import JobState, open_store
@@ -32,17 +33,16 @@ def test_a_url_with_a_password_goes_by_the_environment(
 ) -> None:
     variable = f"DRAY_{name.upper()}_URL"
     monkeypatch.setenv(variable, "")
-    parameters: dict[str, Any] = {"store": None, "input": ["in.jsonl"], name: url}
-    _hide_secrets(parameters)
-    assert parameters[name] == f"env:{variable}"
+    given: dict[str, Any] = {"input": ["in.jsonl"], "model": "m", "output": "out", name: url}
+    request = _without_logins(JobRequest.of(**given))
+    assert getattr(request, name) == f"env:{variable}"
     assert os.environ[variable] == url
-    assert "hidden-word" not in str(parameters)
+    assert "hidden-word" not in str(request)
 
 
 def test_anything_else_stays() -> None:
-    parameters = {"store": "sqlite:////data/dray.db", "input": ["s3://bucket/in.jsonl"]}
-    _hide_secrets(parameters)
-    assert parameters == {"store": "sqlite:////data/dray.db", "input": ["s3://bucket/in.jsonl"]}
+    request = JobRequest.of(["s3://bucket/in.jsonl"], "m", "out", store="sqlite:////data/dray.db")
+    assert _without_logins(request) == request
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from dray.cli import output, terminal
 from dray.cli.app import run_app
 from dray.cli.introduction import introduction, starting
 from dray.job import current_job
+from dray.job.request import JobRequest
 from dray.report import Pulse
 
 pytestmark = pytest.mark.unit
@@ -40,7 +41,7 @@ from dray.cli.app import run_app
 code = run_app(sys.argv[1:])
 text, loaded = seen[0]
 assert 'a/in.jsonl through models/none, into b/out' in text, text
-heavy = {'prefect', 'ray', 'vllm', 'torch', 'sqlalchemy', 'pandas', 'numpy', 'pydantic'} & loaded
+heavy = {'prefect', 'ray', 'vllm', 'torch', 'sqlalchemy', 'pandas', 'numpy', 'pyarrow', 'boto3'} & loaded
 assert not heavy, heavy
 assert code == 2, code
 """
@@ -58,17 +59,17 @@ assert code == 2, code
 
 def test_the_first_line_shows_no_secret() -> None:
     told = introduction(
-        {
-            "job_id": "nightly",
-            "input": ["postgresql://me:hidden@host/db", "b"],
-            "model": "s3://key:hidden@bucket/model?token=hidden",
-            "output": "/data/out",
-        }
+        JobRequest(
+            job_id="nightly",
+            input=["postgresql://me:hidden@host/db", "b"],
+            model="s3://key:hidden@bucket/model?token=hidden",
+            output="/data/out",
+        )
     )
     assert told == "job nightly: postgresql://host/db and 1 more through s3://bucket/model, into data/out"
-    joined = starting({"cluster": "10.0.0.5:6379"}, "https://me:hidden@prefect.host/api")
+    joined = starting("10.0.0.5:6379", "https://me:hidden@prefect.host/api")
     assert joined == "joining the Ray cluster 10.0.0.5:6379; Prefect is at https://prefect.host/api"
-    assert starting({"cluster": "local"}, None) == "starting Ray; starting Prefect"
+    assert starting("local", None) == "starting Ray; starting Prefect"
 
 
 @pytest.mark.parametrize("name", ["NO_COLOR", "CI"])

@@ -13,6 +13,7 @@ import pytest
 from dray.cli import early, output, running
 from dray.cli.app import run_app
 from dray.errors import ConfigError
+from dray.job.request import JobRequest
 from dray.store import file_system
 
 pytestmark = pytest.mark.unit
@@ -148,12 +149,14 @@ def test_a_model_that_is_a_typo_though_nobody_reads_it(refused: Refused, command
     assert "no such directory" in refused(*command)["message"]
 
 
-def test_a_word_for_the_model_goes_on_from_another_folder() -> None:
+def test_a_word_for_the_model_goes_on_from_another_folder(command: list[str], tmp_path: Path) -> None:
     """``--model none`` was made /folder/none, which is a path to nowhere from everywhere else."""
-    parameters = {"model": "/folder/none", "engine": {"name": "simulated", "arguments": {}}}
-    early._check_engine({**parameters, "resume": True})
+    request = JobRequest.of(
+        [str(tmp_path / "in.jsonl")], "/folder/none", str(tmp_path / "out"), engine={"name": "simulated"}
+    )
+    early.refuse_early(request.model_copy(update={"resume": True}))
     with pytest.raises(ConfigError, match="no such directory"):
-        early._check_engine({**parameters, "resume": False})
+        early.refuse_early(request)
 
 
 def test_a_path_that_is_not_utf8(refused: Refused, command: list[str], tmp_path: Path) -> None:

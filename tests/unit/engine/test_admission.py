@@ -14,7 +14,8 @@ from dray.engine import EngineSpec, Replica, admission, loop
 from dray.engine.admission import MAX_ITEMS, MAX_MESSAGE_ITEMS, MAX_SEQUENCES, sequences_of
 from dray.engine.batches import BATCH_BYTES, MAX_RESPONSE_BYTES, bounded
 from dray.errors import ReplicaLeftError, RequestRefused
-from dray.requests.model import Kind, Outcome, Request
+from dray.kinds import Kind
+from dray.requests.model import Outcome, Request
 from dray.requests.spool import decode, encode
 from tests.support.engines import request
 from tests.unit.engine.test_loop import RandomEngine, drain, started

@@ -19,7 +19,8 @@ import pytest
 from dray.engine.grammars import Grammar, GrammarPending, Grammars
 from dray.engine.vllm_adapter.engine import VllmEngine
 from dray.errors import RequestRefused
-from dray.requests.model import Kind, Request
+from dray.kinds import Kind
+from dray.requests.model import Request
 
 pytestmark = pytest.mark.unit
 
@@ -269,7 +270,7 @@ def test_rows_wait_for_the_verdict_and_may_be_aborted(grammars: Grammars) -> Non
         grammars=grammars, opened=[], progress=0, abort=lambda tickets: None
     )
     engine._flights, engine._by_ticket, engine._finished, engine._parked = {}, {}, [], {}
-    engine._judged, engine._bundle, engine._folder = 0, None, "/m"
+    engine._judged, engine._folder = 0, "/m"
     engine.info = SimpleNamespace(model="m")  # type: ignore[assignment]
     fine = Grammar("json", '{"type": "string", "pattern": "^[a-z]{9}$"}')
     grammars._verdicts.clear()

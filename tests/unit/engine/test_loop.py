@@ -17,7 +17,8 @@ from dray.engine import EngineInfo, EngineSpec, Replica
 from dray.engine.loop import LoopStats, StepLoop
 from dray.errors import ConfigError, EngineDeadError, ReplicaLeftError, RequestRefused
 from dray.failures.signs import facts_of
-from dray.requests.model import Kind, Outcome, Request
+from dray.kinds import Kind
+from dray.requests.model import Outcome, Request
 from dray.requests.spool import encode
 
 pytestmark = pytest.mark.unit

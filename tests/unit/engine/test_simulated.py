@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from dray.engine import EngineSpec
 from dray.engine.simulated import SimulatedEngine, SimulatedSettings
 from dray.errors import ConfigError, RequestRefused
-from dray.requests.model import Kind, Outcome, Request
+from dray.kinds import Kind
+from dray.requests.model import Outcome, Request
 
 pytestmark = pytest.mark.unit
 

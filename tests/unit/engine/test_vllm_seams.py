@@ -18,7 +18,7 @@ from dray.engine.vllm_adapter.arguments import ENVIRONMENT, _cache_bytes, prepar
 from dray.engine.vllm_adapter.engine import VllmEngine
 from dray.errors import ConfigError, EngineDeadError
 from dray.failures.signs import out_of_memory
-from dray.requests.model import Kind
+from dray.kinds import Kind
 
 pytestmark = pytest.mark.unit
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import pytest
-from prefect.utilities.callables import parameter_schema
+from prefect.utilities.callables import parameter_schema, parameters_to_args_kwargs
 
 from dray.errors import ConfigError
+from flows import batch_inference as flow_module
 from flows.batch_inference import batch_inference
-from flows.parameters import EngineOptions, RowOptions, SamplingOptions, filled
+from flows.parameters import EngineOptions, JobRequest, RowOptions, SamplingOptions
 
 pytestmark = pytest.mark.unit
 
@@ -32,21 +34,44 @@ def test_the_required_and_the_usual_fields_come_first_and_groups_are_closed() ->
 
 
 def test_a_usual_field_goes_into_its_group() -> None:
-    rows = filled(RowOptions(id_column="id"), prompt_column="text", system_prompt=None)
-    assert rows == RowOptions(id_column="id", prompt_column="text")
-    assert filled(EngineOptions(replicas=2), replicas=2).replicas == 2
+    request = asked(rows=RowOptions(id_column="id"), prompt_column="text", system_prompt=None)
+    assert request.rows == RowOptions(id_column="id", prompt_column="text")
+    assert asked(engine={"replicas": 2}, replicas=2).engine.replicas == 2
+    assert asked(rows=None, sampling=None, engine=None) == asked()
 
 
 def test_a_field_that_is_given_twice_with_two_values_is_refused_and_not_quoted() -> None:
     with pytest.raises(
         ConfigError, match=r"^system_prompt is given twice, with two values: by itself, and in rows$"
     ):
-        filled(RowOptions(system_prompt="secret"), system_prompt="other")
+        asked(rows=RowOptions(system_prompt="secret"), system_prompt="other")
 
 
 def test_a_usual_field_is_checked_as_in_its_group() -> None:
-    with pytest.raises(ConfigError, match=r"^temperature: .*greater than or equal to 0"):
-        filled(SamplingOptions(), temperature=-1)
+    with pytest.raises(ConfigError, match=r"^temperature -1: .*greater than or equal to 0"):
+        asked(temperature=-1)
+
+
+def test_a_text_that_cannot_be_is_not_quoted() -> None:
+    with pytest.raises(ConfigError, match=r"^max_tokens: .*integer") as refused:
+        asked(max_tokens="hidden-word")
+    assert "hidden-word" not in str(refused.value)
+
+
+def test_the_flow_takes_the_fields_of_the_request_by_position_or_by_name() -> None:
+    """Prefect passes those without a default by position, and the others by name."""
+    names = list(JobRequest.model_fields)
+    assert list(inspect.signature(batch_inference).parameters) == names
+    bound = inspect.signature(batch_inference).bind("in.csv", "m", "out", "text")
+    assert bound.arguments == {"input": "in.csv", "model": "m", "output": "out", "prompt_column": "text"}
+    parameters = batch_inference.validate_parameters(bound.arguments | {"rows": {"id_column": "id"}})
+    values, options = parameters_to_args_kwargs(batch_inference.fn, parameters)
+    assert JobRequest.of(*values, **options).rows == RowOptions(prompt_column="text", id_column="id")
+
+
+def test_python_runs_the_flow_from_its_own_file() -> None:
+    """Prefect finds the flow by the file that defines it, and takes its hash as the flow's version."""
+    assert inspect.getsourcefile(batch_inference.fn) == flow_module.__file__
 
 
 def test_every_parameter_says_what_it_is() -> None:
@@ -73,6 +98,10 @@ def test_a_misspelled_field_is_refused(form: type) -> None:
 def test_a_choice_is_a_list_to_choose_from() -> None:
     assert properties(EngineOptions)["name"]["enum"] == ["vllm", "simulated"]
     assert SCHEMA["properties"]["format"]["enum"] == ["jsonl", "parquet"]
+
+
+def asked(**options: Any) -> JobRequest:
+    return JobRequest.of("in.csv", "m", "out", **options)
 
 
 def properties(form: type) -> dict[str, Any]:

@@ -11,54 +11,33 @@ import pytest
 from dray.errors import ConfigError
 from dray.job.identity import fingerprint_of
 from dray.job.settings import JobSettings
-from flows.parameters import EngineOptions, RowOptions, SamplingOptions
+from dray.requests import Kind, source_of
+from flows.parameters import EngineOptions, JobRequest, RowOptions, SamplingOptions
 from flows.resolving import job_settings
 
 pytestmark = pytest.mark.unit
 
 
 def _settings(**given: Any) -> JobSettings:
-    values: dict[str, Any] = {
-        "job_id": None,
-        "rows": RowOptions(),
-        "sampling": SamplingOptions(),
-        "engine": EngineOptions(name="simulated"),
-        "store": None,
-        "cluster": "local",
-        "objects": None,
-        "output_format": "jsonl",
-    }
-    return job_settings(**{**values, **given})
+    return job_settings(JobRequest.of(**{"engine": {"name": "simulated"}, **given}))
 
 
 def _again(recipe: dict[str, Any]) -> JobSettings:
     """As the flow reads its parameters: from JSON, through its models."""
-    given = orjson.loads(orjson.dumps(recipe))
-    return _settings(
-        inputs=given["input"],
-        model=given["model"],
-        output=given["output"],
-        rows=RowOptions(**given["rows"]),
-        sampling=SamplingOptions(**given["sampling"]),
-        engine=EngineOptions(**given["engine"]),
-        store=given["store"],
-        cluster=given["cluster"],
-        objects=given["objects"],
-        output_format=given["format"],
-    )
+    return _settings(**orjson.loads(orjson.dumps(recipe)))
 
 
 def test_a_recipe_makes_the_same_job(tmp_path: Path) -> None:
     table = tmp_path / "in.csv"
     table.write_text("text,id\nhello,1\n")
     first = _settings(
-        inputs=[str(table)],
+        input=[str(table)],
         model="m",
         output=str(tmp_path / "out"),
         rows=RowOptions(kind="completion", template="Say {text}", id_column="id", skip_invalid=True),
         sampling=SamplingOptions(max_tokens=7, temperature=0, extra={"stop": ["."]}),
         engine=EngineOptions(name="simulated", replicas=3, arguments={"max_num_seqs": 5}),
-        output_format="parquet",
+        format="parquet",
     )
     second = _again(dict(first.recipe))
     assert second == first
@@ -67,25 +46,27 @@ def test_a_recipe_makes_the_same_job(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "store",
-    ["postgresql://me:hidden-word@host/dray", "postgresql://host/dray?user=me&password=hidden-word"],
+    [
+        "postgresql://me:hidden-word@host/dray",
+        "postgresql://me:hidden-word/x@host/dray",
+        "postgresql://host/dray?user=me&password=hidden-word",
+    ],
 )
 def test_a_password_among_the_parameters_is_refused(store: str) -> None:
     """Prefect keeps them."""
     with pytest.raises(ConfigError, match="env:NAME") as refused:
-        _settings(inputs=["in.jsonl"], model="m", output="/out", store=store)
+        _settings(input=["in.jsonl"], model="m", output="/out", store=store)
     assert "hidden-word" not in str(refused.value)
 
 
 def test_a_url_without_one_is_not() -> None:
-    settings = _settings(
-        inputs=["in.jsonl"], model="m", output="/out", store="postgresql://me@host:5432/dray"
-    )
+    settings = _settings(input=["in.jsonl"], model="m", output="/out", store="postgresql://me@host:5432/dray")
     assert settings.store_url == "postgresql://me@host:5432/dray"
 
 
 @pytest.mark.parametrize(("window", "seconds"), [("45s", 45), ("90m", 5400), ("1.5h", 5400), ("7d", 604_800)])
 def test_a_completion_window_in_words(window: str, seconds: float) -> None:
-    settings = _settings(inputs=["in.jsonl"], model="m", output="/out", completion_window=window)
+    settings = _settings(input=["in.jsonl"], model="m", output="/out", completion_window=window)
     assert settings.completion_window == seconds
     assert settings.recipe["completion_window"] == window
 
@@ -93,11 +74,87 @@ def test_a_completion_window_in_words(window: str, seconds: float) -> None:
 @pytest.mark.parametrize("window", ["", "24", "h", "-1h", "1 day", "0h"])
 def test_a_completion_window_that_is_none(window: str) -> None:
     with pytest.raises(ConfigError, match="completion_window"):
-        _settings(inputs=["in.jsonl"], model="m", output="/out", completion_window=window)
+        _settings(input=["in.jsonl"], model="m", output="/out", completion_window=window)
 
 
 def test_a_variable_is_kept_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("URL_OF_STORE", "postgresql://me:hidden-word@host/dray")
-    settings = _settings(inputs=["in.jsonl"], model="m", output="/out", store="env:URL_OF_STORE")
+    settings = _settings(input=["in.jsonl"], model="m", output="/out", store="env:URL_OF_STORE")
     assert settings.recipe["store"] == "env:URL_OF_STORE"
     assert settings.store_url.endswith("@host/dray")
+
+
+STORED_BEFORE: dict[str, Any] = {
+    "input": ["/data/in.csv"],
+    "model": "/models/m",
+    "output": "/data/out",
+    "rows": {
+        "kind": "completion",
+        "prompt_column": None,
+        "template": "Say {text}",
+        "messages_column": None,
+        "system_prompt": None,
+        "id_column": "id",
+        "query": None,
+        "delimiter": None,
+        "model_name": None,
+        "skip_invalid": True,
+    },
+    "sampling": {"max_tokens": 7, "temperature": 0.0, "top_p": None, "seed": None, "extra": {"stop": ["."]}},
+    "engine": {
+        "name": "simulated",
+        "replicas": 3,
+        "arguments": {"max_num_seqs": 5},
+        "stall_seconds": 600.0,
+        "shard_rows": None,
+        "replica_cpus": None,
+        "replica_gpus": None,
+    },
+    "store": None,
+    "cluster": "local",
+    "objects": None,
+    "format": "parquet",
+    "completion_window": None,
+}
+"""The recipe of a job as databases have held it since before there was a JobRequest (f612d34)."""
+
+
+def test_a_recipe_that_was_stored_before_starts_the_same_job() -> None:
+    settings = _settings(**STORED_BEFORE, job_id="job", resume=True)
+    assert dict(settings.recipe) == STORED_BEFORE
+    assert settings.job_id == "job"
+    assert settings.engine_arguments == {"max_num_seqs": 5}
+    assert settings.defaults.sampling == {"max_tokens": 7, "temperature": 0.0, "stop": ["."]}
+    assert settings.source == source_of(
+        ["/data/in.csv"], kind=Kind.COMPLETION, template="Say {text}", id_column="id"
+    )
+
+
+def test_a_recipe_of_an_earlier_version_lacks_options() -> None:
+    rows = {"kind": "chat", "prompt_column": "text"}
+    known = {name: STORED_BEFORE[name] for name in ("input", "model", "output", "store", "cluster")}
+    settings = _settings(**known, rows=rows, sampling={"max_tokens": 7}, engine={"name": "simulated"})
+    assert settings.stall_seconds == 600.0
+
+
+def test_a_url_with_a_login_is_not_kept() -> None:
+    query = {"query": "select 1 as a", "prompt_column": "a"}
+    settings = _settings(
+        input="postgresql://me@host/db",
+        model="m",
+        output="/out",
+        rows=query,
+        store="postgresql://me@host/dray",
+    )
+    assert settings.recipe["input"] is None
+    assert settings.recipe["store"] is None
+    assert _settings(input="s3://b/a@b.jsonl", model="m", output="/out").recipe["input"] == "s3://b/a@b.jsonl"
+
+
+def test_a_store_beside_the_flow_is_kept_as_seen_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = _settings(input=["in.jsonl"], model="m", output="out", store="sqlite:///jobs.db")
+    assert settings.recipe["store"] == f"sqlite:///{tmp_path}/jobs.db"
+    assert settings.recipe["input"] == [f"{tmp_path}/in.jsonl"]

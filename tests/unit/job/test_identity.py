@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from dray.job.identity import derived_job_id, fingerprint_of
+from dray.job.request import JobRequest
 from dray.job.settings import JobSettings
 from dray.requests import Kind, RowDefaults, source_of
 
@@ -55,7 +56,7 @@ def test_what_changes_the_answers_makes_another_job(
         {"format": "parquet"},
         {"skip_invalid": True},
         {"job_id": "named"},
-        {"recipe": {"input": "x"}},
+        {"request": JobRequest(input="x", model="m", output="o")},
         {"engine_arguments": {"max_num_seqs": 8, "seconds_per_token": 0.5, "crash_on": "x"}},
         {"engine_arguments": {"load_format": "safetensors"}},
     ],

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from dray.cli import server, status
-from dray.cluster import connect, head, pool
+from dray.cluster import connect, head
+from dray.cluster.base import START_SECONDS
+from dray.driver import pool, shards
 from dray.failures.causes import STORE_PATIENCE
 from dray.job import cancelling, heeding
 from dray.job.opening import DRIVER_TTL
@@ -19,7 +21,7 @@ from dray.store.store import PATIENCE, SHARD_TTL
 from dray.weights.fetch import fetcher
 from dray.weights.node import peers, ready
 from flows.parameters import EngineOptions
-from tasks import infer, stopping
+from tasks import stopping
 
 pytestmark = pytest.mark.unit
 
@@ -43,9 +45,9 @@ LIMITS: Mapping[str, float] = {
     "the driver, for Ray to start on this machine": head._START_SECONDS,
     "the driver, for a cluster to be joined": connect.JOIN_SECONDS,
     "the driver, for a join that hangs, when it leaves": connect.LEAVE_SECONDS,
-    "the driver, for the first replica": pool.START_SECONDS,
-    "a replica that has its place, for its engine": pool.START_SECONDS,
-    "a shard, while no replica is ready": pool.START_SECONDS,
+    "the driver, for the first replica": START_SECONDS,
+    "a replica that has its place, for its engine": START_SECONDS,
+    "a shard, while no replica is ready": START_SECONDS,
     "the driver, for a sign of a replica": pool.SILENT_SECONDS,
     "a replica, for its engine to get further": EngineOptions().stall_seconds,
     "a replica that leaves, for what it still runs": pool.DRAIN_SECONDS,
@@ -54,7 +56,7 @@ LIMITS: Mapping[str, float] = {
     "a stranger at the peers' port, to show its token": peers.STRANGER_SECONDS,
     "a second driver, for a job whose driver is gone": DRIVER_TTL,
     "a shard task, for a shard whose holder is gone": SHARD_TTL,
-    "the driver, for a shard task without a lease to end": infer.HUNG_SECONDS,
+    "the driver, for a shard task without a lease to end": shards.HUNG_SECONDS,
     "a run that was cancelled in Prefect, for its shards": stopping.STOP_SECONDS,
     "the same, for a store that is away": stopping.STOP_SECONDS,
     "another cancel of a run, for a store that is away": cancelling.CANCEL_SECONDS,

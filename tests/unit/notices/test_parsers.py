@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dray.notices import Kind, Notice, SourceError
 from dray.notices.asking import Answer, json_object
 from dray.notices.aws import interruption, rebalance
-from dray.notices.azure_events import KINDS, event_id_of, scheduled
+from dray.notices.azure_events import KINDS, scheduled
 from dray.notices.gcp import MAINTENANCE, PREEMPTED, noticed, value_of
 from dray.notices.kube import TAINTS, deletion, marks
 from dray.notices.notice import plain
@@ -99,7 +99,7 @@ def test_azure_example(type_: str) -> None:
     (notice,) = scheduled(said({"DocumentIncarnation": 2, "Events": [event(EventType=type_)]}), "westno_1", 5)
     assert (notice.action, notice.kind, notice.deadline) == (type_, KINDS[type_], 1_775_946_418.0)
     assert notice.ends_node is (type_ != "Freeze")
-    assert event_id_of(notice) == "C7061BAC-AFDC-4513-B24B-AA5F13A16123"
+    assert notice.id == "azure/C7061BAC-AFDC-4513-B24B-AA5F13A16123"
     assert "memory-preserving" not in repr(notice)
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from dray.report import Cost, Counts, Measures, ReportData, Tokens
+from dray.report import Counts, Measures, ReportData, Tokens
 from tests.support import report_jobs
 
 pytestmark = pytest.mark.unit
@@ -42,10 +42,8 @@ def test_rates_cover_this_run_alone() -> None:
         tokens=Tokens(prompt=90_000, completion=10_000),
         seconds={"inference": 10.0},
         measures=Measures(run_rows=100, run_tokens=Tokens(prompt=9_000, completion=1_000)),
-        cost=Cost(total=2.0),
     )
     assert data.rows_per_second == 10
     assert data.tokens_per_second == 1000
-    assert data.dollars_per_million_tokens == 200
     assert replace(data, seconds={}).rows_per_second is None
-    assert replace(data, measures=Measures()).dollars_per_million_tokens is None
+    assert replace(data, measures=Measures()).tokens_per_second is None

@@ -53,14 +53,6 @@ def test_share_never_rounds_something_to_nothing(part: float, whole: float, word
     assert wording.share(part, whole) == words
 
 
-@pytest.mark.parametrize(
-    ("amount", "words"),
-    [(9.87, "$9.87"), (0.0412, "$0.041"), (0.00001, "<$0.0001"), (12_345.6, "$12,346"), (0, "$0.00")],
-)
-def test_money(amount: float, words: str) -> None:
-    assert wording.money(amount) == words
-
-
 def test_sizes_and_moments_and_plurals() -> None:
     assert [wording.size(n) for n in (812, 12_300, 999_960, 8_000_000_000)] == [
         "812 B",

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dray.errors import InputError, Problem
+from dray.kinds import Kind
 from dray.requests import Ingested, Limits, RowDefaults, cut, decode, ingest, read_shard, source_of
-from dray.requests.model import Kind, Outcome, Request
+from dray.requests.model import Outcome, Request
 
 pytestmark = pytest.mark.unit
 

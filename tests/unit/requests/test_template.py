@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dray.errors import ConfigError
-from dray.requests.model import Kind
+from dray.kinds import Kind
 from dray.requests.sources import RowShape
 from dray.requests.template import Template, row_builder
 from dray.requests.validate import BadRow

@@ -7,7 +7,6 @@ import json
 import os
 import socket
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -70,7 +69,7 @@ def test_secrets_in_addresses(address: str, shown: str) -> None:
     with pytest.raises(ConfigError) as refusal:
         source_of([address])
     assert shown in str(refusal.value)
-    for name in ("model", "output", "bundles"):
+    for name in ("model", "output"):
         values = {"model": "m", "output": "o", name: address}
         with pytest.raises(ConfigError) as refused:
             JobSettings(source=source_of("in.jsonl"), defaults=RowDefaults(), store_url="", **values)
@@ -147,8 +146,8 @@ def test_path_traversal_by_custom_ids(tmp_path: Path) -> None:
     [part] = cut(ingested, target_rows=100)
     rows = [decode(line) for chunk in read_shard(part.uri, part.offset, part.length) for line in chunk]
     assert [row.custom_id for row in rows] == HOSTILE_IDS
-    outcomes: list[Any] = [Outcome(row.index, row.custom_id, b"{}") for row in rows]
-    write_outputs([[(o.index, o.custom_id, o.response, None, None) for o in outcomes]], directory=str(folder))
+    outcomes = [Outcome(row.index, row.custom_id, b"{}") for row in rows]
+    write_outputs([outcomes], directory=str(folder))
     written = [json.loads(line)["custom_id"] for line in (folder / "output.jsonl").read_text().splitlines()]
     assert written == HOSTILE_IDS
     found = {path.name for path in tmp_path.rglob("*") if path.is_file()}

@@ -27,6 +27,7 @@ from dray.requests.spool import index_of
 from dray.shard import ending, lease
 from dray.shard import pump as shards
 from dray.shard.attempt import attempt
+from dray.shard.open_rows import Finished, OpenLines, open_lines
 from dray.shard.pump import FEED_AHEAD, Rows, ShardReceipt
 from dray.shard.work import AttemptEnd, AttemptResult, Work
 from dray.store import ReplicaRow, ReplicaState, Shard, ShardState, Store, open_store
@@ -333,7 +334,7 @@ def test_a_shard_under_which_engines_die_is_cut_down_to_the_row(
     assert {one.budget for one in store.charges(job.job_id)} == {"model", "replica"}
 
 
-@pytest.mark.parametrize(("reader", "cause"), [("parts_of", "ENGINE_CRASH"), ("read_shard", "POISON")])
+@pytest.mark.parametrize(("reader", "cause"), [("parts_of", "ENGINE_CRASH"), ("open_lines", "POISON")])
 def test_a_shard_whose_requests_cannot_be_read_just_now_is_given_back(
     reader: str,
     cause: str,
@@ -457,15 +458,20 @@ def test_the_feed_window_is_bounded_by_bytes_too(
 
 
 def test_rows_come_in_chunks_and_the_last_is_known(shard: Shard) -> None:
-    rows = Rows(shard, frozenset(range(40, 50)), None, chunk_rows=20)
+    rows = Rows(_open(shard, range(40, 50), chunk_rows=20))
     chunks = []
     last = False
     while not last:
         chunk, last = rows.take()
-        chunks.append(len(chunk))
-    assert chunks == [20, 20]
-    nothing = Rows(shard, frozenset(range(50)), None)
-    assert nothing.take() == ([], True)
+        assert chunk is not None
+        chunks.append((len(chunk.lines), chunk.end))
+    assert chunks == [(20, 20), (20, 40)]
+    nothing = Rows(_open(shard, range(50)))
+    assert nothing.take() == (None, True)
+
+
+def _open(shard: Shard, done: range, *, chunk_rows: int = 128) -> Iterator[OpenLines]:
+    return open_lines(shard, Finished(frozenset(done).intersection, len(done)), chunk_rows=chunk_rows)
 
 
 def test_the_spool_lies_where_the_shard_says(shard: Shard, job: OpenJob) -> None:

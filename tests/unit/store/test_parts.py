@@ -12,6 +12,7 @@ import pytest
 import dray.store
 from dray.requests.model import Outcome
 from dray.store import Counts, JobState, ShardLease, StoredOutcome
+from dray.store.schema import FIELD_OF
 from dray.store.turn import Turn
 from tests.support.stores import FINGERPRINT
 
@@ -23,8 +24,11 @@ def test_every_public_name_exists() -> None:
     assert all(hasattr(dray.store, name) for name in dray.store.__all__)
 
 
-def test_a_stored_outcome_begins_as_an_outcome() -> None:
-    assert StoredOutcome._fields[: len(Outcome._fields)] == Outcome._fields
+def test_the_fields_of_outcomes_are_the_columns_of_results() -> None:
+    """By name, in any order: a new column is a field of both, a column and a migration."""
+    stored = set(StoredOutcome._fields)
+    assert stored == {*Outcome._fields, "shard", "epoch", "committed_at"}
+    assert stored | {"job_key"} == set(FIELD_OF.values())
 
 
 def test_fingerprints_name_what_differs() -> None:

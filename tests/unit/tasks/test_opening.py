@@ -28,7 +28,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobSettings:
     monkeypatch.setattr(opening, "_LOOK_EVERY", 0.1)
     monkeypatch.setattr(opening, "get_run_logger", lambda: logging.getLogger("test"))
     monkeypatch.setattr(jobs, "DRIVER_TTL", 2.0)
-    monkeypatch.setattr(jobs, "driver_name", lambda: "elsewhere/1/1/x")
+    monkeypatch.setattr(jobs, "owner_name", lambda: "elsewhere/1/1/x")
     made = JobSettings(
         source=source_of(str(write_requests(tmp_path / "in.jsonl", 3))),
         defaults=RowDefaults(),
@@ -39,7 +39,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobSettings:
         job_id="job",
     )
     open_job(made)
-    monkeypatch.setattr(jobs, "driver_name", lambda: "here/2/2/y")
+    monkeypatch.setattr(jobs, "owner_name", lambda: "here/2/2/y")
     return made
 
 

@@ -6,8 +6,7 @@ import ctypes
 import mmap
 import random
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dray.weights.loading import registration
 from dray.weights.loading.device import to_device
-from dray.weights.loading.registration import registered
 from dray.weights.loading.ring import InFlight, Piece, Ring, Room
 from dray.weights.loading.staging import HostCopier, Staging
 
@@ -379,114 +376,6 @@ def test_the_iterator_keeps_no_tensor_alive(monkeypatch: pytest.MonkeyPatch) -> 
     reference = weakref.ref(first)
     del first
     assert reference() is None
-
-
-# ---- pinning -------------------------------------------------------------------------------------
-
-
-@contextmanager
-def mapped(path: Path, access: int) -> Iterator[mmap.mmap]:
-    path.write_bytes(bytes(10_000))
-    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0, access=access) as mapping:
-        yield mapping
-
-
-class Runtime:
-    """A CUDA runtime that refuses some flags."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, refused: tuple[int, ...] = ()) -> None:
-        self.calls: list[tuple[Any, ...]] = []
-        self._refused = refused
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-        monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-        monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
-        monkeypatch.setattr(torch.cuda, "cudart", lambda: self)
-        monkeypatch.setattr(torch.cuda, "synchronize", lambda _: self.calls.append(("synchronize",)))
-
-    def cudaHostRegister(self, address: int, size: int, flags: int) -> int:  # noqa: N802
-        self.calls.append(("register", address, size, flags))
-        return 801 if flags in self._refused else 0
-
-    def cudaHostUnregister(self, address: int) -> int:  # noqa: N802
-        self.calls.append(("unregister", address))
-        return 0
-
-
-def test_a_shared_mapping_is_pinned_for_the_length_of_the_block(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    runtime = Runtime(monkeypatch)
-    with mapped(tmp_path / "file", mmap.ACCESS_WRITE) as mapping:
-        with registered(mapping) as pinned:
-            assert pinned
-            ((_, address, size, flags),) = runtime.calls
-            assert (size, flags, address % mmap.PAGESIZE) == (10_000, 0x01, 0)
-            with pytest.raises(BufferError):
-                mapping.close()
-        assert runtime.calls[1:] == [("synchronize",), ("unregister", address)]
-
-
-def test_it_is_unpinned_after_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    runtime = Runtime(monkeypatch)
-    with mapped(tmp_path / "file", mmap.ACCESS_WRITE) as mapping:
-        with pytest.raises(KeyError), registered(mapping):
-            raise KeyError
-        assert runtime.calls[-1][0] == "unregister"
-
-
-@pytest.mark.parametrize(
-    ("refused", "tried", "works"),
-    [((), [0x09], True), ((0x09,), [0x09, 0x01], True), ((0x09, 0x01), [0x09, 0x01], False)],
-)
-def test_a_read_only_mapping_is_pinned_as_the_device_allows(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, refused: tuple[int, ...], tried: list[int], works: bool
-) -> None:
-    runtime = Runtime(monkeypatch, refused=refused)
-    with mapped(tmp_path / "file", mmap.ACCESS_READ) as mapping, registered(mapping) as pinned:
-        assert pinned is works
-    assert [call[3] for call in runtime.calls if call[0] == "register"] == tried
-    assert [call[0] for call in runtime.calls].count("unregister") == works
-
-
-def test_a_private_mapping_is_never_pinned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    runtime = Runtime(monkeypatch)
-    with (
-        mapped(tmp_path / "file", mmap.ACCESS_COPY) as mapping,
-        pytest.raises(ValueError, match="private"),
-        registered(mapping),
-    ):
-        pass
-    with pytest.raises(ValueError, match="private"), registered(memoryview(bytearray(4096))):
-        pass
-    assert runtime.calls == []
-
-
-def test_without_a_cuda_device_nothing_is_pinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with mapped(tmp_path / "file", mmap.ACCESS_READ) as mapping:
-        with registered(mapping, "cpu") as pinned:
-            assert not pinned
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-        with registered(mapping) as pinned:
-            assert not pinned
-
-
-def test_a_part_of_a_mapping_can_be_pinned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    runtime = Runtime(monkeypatch)
-    with mapped(tmp_path / "file", mmap.ACCESS_WRITE) as mapping, memoryview(mapping) as view:
-        part = view[4096:8192]
-        with registered(part) as pinned:
-            assert pinned
-        part.release()
-    assert runtime.calls[0][2] == 4096
-
-
-@pytest.mark.filterwarnings("ignore:The given buffer is not writable")
-def test_how_memory_is_mapped_is_read_for_exactly_that_memory(tmp_path: Path) -> None:
-    with mapped(tmp_path / "file", mmap.ACCESS_READ) as mapping:
-        view = torch.frombuffer(mapping, dtype=torch.uint8)
-        assert registration._access(view.data_ptr(), view.nbytes) == ["r--s"]
-        del view
-    assert registration._access(0, 1) == []
 
 
 # ---- the benchmark's own parts -------------------------------------------------------------------

@@ -99,7 +99,7 @@ def web(webs: list[Web], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Web
 
 
 def _manifest(repository: hub.Repository) -> Manifest:
-    return hub.with_files(repository, list(repository.files))
+    return Manifest(uri=repository.uri, files=tuple(repository.files.values()))
 
 
 def test_a_repository_that_was_renamed_is_found(web: Web) -> None:

@@ -1,0 +1,145 @@
+"""The options of ``dray run``: the fields of :class:`JobRequest`, as a command line names them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar, get_origin
+
+from cyclopts import Group, Parameter
+from pydantic.fields import FieldInfo
+
+from dray.cli.help import ENGINE, OUTPUT, PLACE, REQUIRED, ROWS, SAMPLING
+from dray.cli.output import printable
+from dray.errors import ConfigError
+from dray.job.forms import GROUPS
+from dray.job.request import JobRequest
+
+Command = TypeVar("Command", bound=Callable[..., int])
+
+_GROUPS = {"rows": ROWS, "sampling": SAMPLING, "engine": ENGINE, "format": OUTPUT, "overwrite": OUTPUT}
+_NAMES: dict[tuple[str, ...], str] = {  # where a field's own name says too little without its form
+    ("engine", "name"): "--engine",
+    ("engine", "arguments"): "--engine-arg",
+    ("sampling", "extra"): "--param",
+}
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option: a field of the request, or of one of its groups."""
+
+    path: tuple[str, ...]
+    field: FieldInfo
+
+    @property
+    def name(self) -> str:
+        """As it is typed, with its dashes."""
+        return spelled(self.path)
+
+    @property
+    def keyword(self) -> str:
+        """As a parameter of the command."""
+        return self.name.removeprefix("--").replace("-", "_")
+
+    @property
+    def group(self) -> Group:
+        """Where the help shows it."""
+        return REQUIRED if self.field.is_required() else _GROUPS.get(self.path[0], PLACE)
+
+    @property
+    def takes_pairs(self) -> bool:
+        """Whether it is given again and again, as KEY=VALUE."""
+        return get_origin(self.field.annotation) is dict
+
+    def parameter(self) -> inspect.Parameter:
+        """As cyclopts reads it."""
+        hint: Any = list[str] | None if self.takes_pairs else self.field.annotation
+        said = f"{'KEY=VALUE: ' if self.takes_pairs else ''}{self.field.description}"
+        return inspect.Parameter(
+            self.keyword,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=self._default(),
+            annotation=Annotated[hint, Parameter(name=self.name, group=self.group, help=said, negative=())],
+        )
+
+    def _default(self) -> Any:
+        if self.field.is_required():
+            return inspect.Parameter.empty
+        return None if self.takes_pairs else self.field.default
+
+
+def spelled(path: tuple[str, ...]) -> str:
+    """The option for the field at ``path``."""
+    return _NAMES.get(path) or f"--{path[-1].replace('_', '-')}"
+
+
+def _options() -> Iterator[Option]:
+    for name, field in JobRequest.model_fields.items():
+        if name in GROUPS:
+            yield from (Option((name, inner), each) for inner, each in GROUPS[name].model_fields.items())
+        elif name != "input" and not field.exclude:
+            yield Option((name,), field)
+
+
+OPTIONS = tuple(_options())
+
+
+def with_options(command: Command) -> Command:
+    """Give a command that takes ``**options`` the options of the request, before its other keywords."""
+    own = list(inspect.signature(command, eval_str=True).parameters.values())
+    first = [parameter for parameter in own if parameter.kind is inspect.Parameter.POSITIONAL_ONLY]
+    last = [parameter for parameter in own if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
+    found = [*first, *(option.parameter() for option in OPTIONS), *last]
+    command.__signature__ = inspect.Signature(found)  # type: ignore[attr-defined]  # inspect's own name
+    return command
+
+
+def request_of(inputs: Sequence[str], options: Mapping[str, Any]) -> JobRequest:
+    """The request that a command line makes, with paths as seen from anywhere.
+
+    Raises:
+        ConfigError: names the option that cannot be so.
+    """
+    given: dict[str, Any] = {"input": list(inputs)}
+    for option in OPTIONS:
+        value = options.get(option.keyword)
+        if value is not None:
+            place = given if len(option.path) == 1 else given.setdefault(option.path[0], {})
+            place[option.path[-1]] = pairs(value, option.name) if option.takes_pairs else value
+    if options.get("query") is not None:
+        given["input"] = _one_database(inputs)
+    _refuse_undecodable(given)
+    return JobRequest.read(given, spelled).anchored()
+
+
+def _one_database(inputs: Sequence[str]) -> str:
+    if len(inputs) != 1:
+        raise ConfigError(f"--query reads one database: name one database URL, and not {len(inputs)}")
+    return inputs[0]
+
+
+def _refuse_undecodable(given: Mapping[str, Any]) -> None:
+    """Neither Prefect nor a store keeps a text that is not UTF-8."""
+    for name, value in given.items():
+        for text in value if isinstance(value, list) else [value]:
+            if printable(text) != text:
+                which = f" ({printable(text)})" if isinstance(text, str) else ""
+                raise ConfigError(f"{name}{which} is not valid UTF-8; give a file a name that is")
+
+
+def pairs(given: Sequence[str] | None, option: str) -> dict[str, Any]:
+    """KEY=VALUE pairs; values are JSON where they parse as such, else text."""
+    import orjson
+
+    found: dict[str, Any] = {}
+    for item in given or ():
+        key, separator, value = item.partition("=")
+        if not separator or not key:
+            raise ConfigError(f"{option} {item!r}: write it as KEY=VALUE")
+        try:
+            found[key.replace("-", "_")] = orjson.loads(value)
+        except orjson.JSONDecodeError:
+            found[key.replace("-", "_")] = value
+    return found

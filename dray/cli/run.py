@@ -1,0 +1,35 @@
+"""``dray run``: from a command line to a request."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from dray.cli import output
+from dray.cli.help import JSON_HELP, OUTPUT, REQUIRED
+from dray.cli.introduction import introduction
+from dray.cli.options import request_of, with_options
+
+
+@with_options
+def run(
+    inputs: Annotated[
+        list[str],
+        Parameter(
+            group=REQUIRED,
+            name="INPUT",
+            help="Files, globs or URIs of requests; a database URL with --query.",
+        ),
+    ],
+    /,
+    *,
+    json: Annotated[bool, Parameter(name="--json", group=OUTPUT, negative=(), help=JSON_HELP)] = False,
+    **options: Any,
+) -> int:
+    """As ``dray run --help`` says (dray/cli/help.py): that is shown before this module is imported."""
+    request = request_of(inputs, options)
+    output.stage(introduction(request))
+    from dray.cli.running import run_job  # takes a second: the line above comes first
+
+    return run_job(request, json=json)

@@ -1,0 +1,65 @@
+"""What a cluster's nodes have now, and what of it is free."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dray.cluster.asking import ReplicaResources
+from dray.cluster.base import STABLE_SHARE, Node
+from dray.cluster.connect import live_nodes
+from dray.cluster.ray_private import free_resources, refused_by_autoscaler
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """What a live node has, and what of it is free."""
+
+    cpus: float
+    gpus: float
+    free_cpus: float
+    free_gpus: float
+
+    def holds(self, ask: ReplicaResources) -> bool:
+        """Whether there is room for it on the node when nothing else runs there."""
+        return ask.fits(self.cpus, self.gpus)
+
+    def takes(self, ask: ReplicaResources) -> bool:
+        """Whether there is room for it now."""
+        return ask.fits(self.free_cpus, self.free_gpus)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """A cluster as it is now. ``refused`` holds what its autoscaler says that it can never have."""
+
+    nodes: tuple[Node, ...]
+    rooms: tuple[Room, ...]
+    refused: tuple[tuple[float, float], ...] = ()
+
+
+def capacity_now() -> Capacity:
+    """Ask Ray."""
+    nodes, free = live_nodes()[0], free_resources()
+    refused = tuple((one.get("CPU", 0.0), one.get("GPU", 0.0)) for one in refused_by_autoscaler())
+    return Capacity(nodes=nodes, rooms=tuple(_room(node, free) for node in nodes), refused=refused)
+
+
+def _room(node: Node, free: dict[str, dict[str, float]]) -> Room:
+    left = free.get(node.node_id, {})
+    return Room(
+        cpus=node.cpus, gpus=node.gpus, free_cpus=left.get("CPU", 0.0), free_gpus=left.get("GPU", 0.0)
+    )
+
+
+def no_place_for_tasks(resource: str) -> str | None:
+    """Why Ray starts no shard task: no node has any of their resource left; None where one has."""
+    try:
+        free = [of.get(resource, 0.0) for of in free_resources().values()]
+    except Exception:  # noqa: BLE001  Ray's head may be away: others say so
+        return None
+    if any(amount >= STABLE_SHARE for amount in free):
+        return None
+    return (
+        f"shard tasks find no place: each asks for {STABLE_SHARE} of the resource {resource}, "
+        f"and no node has as much free"
+    )

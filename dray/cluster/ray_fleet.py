@@ -1,0 +1,156 @@
+"""A Ray cluster's nodes and replicas, as the driver uses them: no call here waits for an actor."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from dray.cluster.asking import ReplicaResources
+from dray.cluster.base import NAMESPACE, ClusterInfo, Node
+from dray.cluster.capacity import Capacity, capacity_now, no_place_for_tasks
+from dray.cluster.losses import NodeFacts, diagnose, is_gone
+from dray.cluster.placing import actor_options
+from dray.cluster.ray_private import drain, node_of
+from dray.cluster.watching import NodeWatchers
+from dray.engine.client import RayReplica
+from dray.engine.protocol import EngineInfo, EngineSpec
+from dray.engine.ray_errors import ray_errors
+from dray.engine.replica import ReplicaStatus, Whereabouts, actor_class
+from dray.errors import EngineStartError
+from dray.notices.notice import Notice
+
+
+class NameTakenError(EngineStartError):
+    """Another actor has the name of a replica."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Began:
+    """An engine that can take work, and where its process is."""
+
+    info: EngineInfo
+    where: Whereabouts
+
+
+class RayFleet:
+    """The nodes of the Ray cluster that this process is connected to."""
+
+    def __init__(self, info: ClusterInfo) -> None:
+        self.info = info
+        self._watchers = NodeWatchers()
+        self._unreachable: set[str] = set()
+
+    def launch(
+        self, name: str, spec: EngineSpec, ask: ReplicaResources, *, avoid: Collection[str]
+    ) -> RayReplicaProcess:
+        """Ask Ray for an actor of this name.
+
+        Raises:
+            NameTakenError: there is one: of a job of this name in another store, on the same cluster.
+        """
+        import ray
+
+        options = actor_options(ask, self.info, avoid=avoid)
+        try:
+            actor = actor_class().options(name=name, namespace=NAMESPACE, **options).remote(name, spec)
+        except ray.exceptions.ActorAlreadyExistsError:
+            raise NameTakenError(f"replica {name}: another actor has this name") from None
+        return RayReplicaProcess(RayReplica(name, actor), self._unreachable)
+
+    def capacity(self) -> Capacity | None:
+        """What the nodes have, and have free; None while Ray's head is away."""
+        try:
+            return capacity_now()
+        except Exception:  # noqa: BLE001  the look at the head says so
+            return None
+
+    def no_place_for_tasks(self) -> str | None:
+        """Why Ray starts no shard task; None where it can."""
+        return no_place_for_tasks(self.info.stable_resource)
+
+    def notices(self) -> list[tuple[Node, Notice]]:
+        """The notices that are new since the last call: of the nodes' clouds, and of Ray."""
+        return self._watchers.look()
+
+    def warnings(self) -> list[str]:
+        """What went wrong on the nodes since the last call."""
+        return self._watchers.take_told()
+
+    def drain(self, node: Node, deadline: float) -> None:
+        """Tell Ray that a node ends at ``deadline`` (seconds since 1970); that is no notice then."""
+        self._watchers.drained(node)
+        drain(node.node_id, deadline)
+
+
+class RayReplicaProcess:
+    """A replica's actor, as its driver sees it. ``unreachable`` nodes are shared by all of a fleet."""
+
+    def __init__(self, replica: RayReplica, unreachable: set[str]) -> None:
+        self.replica = replica
+        self._unreachable = unreachable
+        self._node: str | None = None
+        self._ready: tuple[Any, Any] | None = None
+        self._asked: Any = None
+
+    @property
+    def name(self) -> str:
+        """The actor's."""
+        return self.replica.name
+
+    def node(self) -> str | None:
+        """The id of its node; None while it has none."""
+        self._node = node_of(self.replica.actor_id) or self._node
+        return self._node
+
+    def began(self) -> Began | None:
+        """Its engine, once that can take work; None until then. Errors as in :class:`ReplicaProcess`."""
+        import ray
+
+        actor = self.replica.actor
+        if self._ready is None:
+            self._ready = actor.ready.remote(), actor.whereabouts.remote()
+        with ray_errors(self.name):
+            if not ray.wait([self._ready[0]], timeout=0)[0]:
+                return None
+            ready, self._ready = list(self._ready), None  # asked again where the answer did not come through
+            info, where = ray.get(ready)
+        return Began(info=info, where=where)
+
+    def ask_status(self) -> None:
+        """Ask how it is, unless an answer is due."""
+        if self._asked is None:
+            self._asked = self.replica.actor.status.remote()
+
+    def status(self) -> ReplicaStatus | None:
+        """What it answered since the last call; None for nothing. Errors as in :class:`ReplicaProcess`."""
+        import ray
+
+        if self._asked is None or not ray.wait([self._asked], timeout=0)[0]:
+            return None
+        answer, self._asked = self._asked, None
+        with ray_errors(self.name):
+            found: ReplicaStatus = ray.get(answer)
+        return found
+
+    def drain(self, seconds: float) -> None:
+        """Have it take nothing more, and end its sessions within ``seconds``."""
+        self.replica.actor.drain.remote(seconds)
+
+    def kill(self) -> None:
+        """End its process, if it lives."""
+        import ray
+
+        ray.kill(self.replica.actor, no_restart=True)
+
+    def is_gone(self) -> bool:
+        """Whether Ray knows by now that it is dead, or its node takes no connections."""
+        return is_gone(self.replica.actor_id, self.node())
+
+    def fate(self) -> NodeFacts:
+        """What Ray and the node's port say by now of how it died."""
+        node = self.node()
+        facts = diagnose(self.replica.actor_id, node, seconds=0.0, unreachable=self._unreachable)
+        if facts.alive is False and node is not None:
+            self._unreachable.add(node)
+        return facts

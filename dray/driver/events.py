@@ -1,0 +1,252 @@
+"""What a driver tells its observers: frozen facts, without prompts, answers or secrets.
+
+Each event is a line for people where it has a ``text``, with the level of Python's logging that fits it.
+Times are seconds since 1970, as the driver's machine has them.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+from dray.driver.replica_handle import ReplicaStart
+from dray.engine.replica import ReplicaStatus
+from dray.notices.notice import Notice
+from dray.places import lane_of
+from dray.report import Pulse
+from dray.shard.pump import ShardReceipt
+
+
+class Event:
+    """Something that the driver saw or did."""
+
+    level: ClassVar[int] = logging.INFO
+
+    @property
+    def text(self) -> str | None:
+        """The event in a line; None where people need none."""
+        return None
+
+
+class Observer(Protocol):
+    """Is told of each event, in order, in the driver's thread: it must not wait, nor end the job."""
+
+    def hear(self, event: Event) -> None:
+        """This has happened."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told(Event):
+    """Something for people alone."""
+
+    line: str
+
+    @property
+    def text(self) -> str:
+        """The line."""
+        return self.line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Warned(Told):
+    """Something that people may have to see to."""
+
+    level: ClassVar[int] = logging.WARNING
+
+
+# -- replicas and nodes -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaReady(Event):
+    """A replica can take work."""
+
+    start: ReplicaStart
+
+    @property
+    def text(self) -> str:
+        """What the start took, and the parts of it that took a tenth of a second."""
+        parts = self.start.info.timeline
+        if self.start.info.weights is None:  # these say something where weights had to be fetched
+            parts = {name: seconds for name, seconds in parts.items() if name not in ("wait", "load")}
+        shown = {name: f"{seconds:.1f} s" for name, seconds in parts.items()}
+        told = ", ".join(f"{name} {seconds}" for name, seconds in shown.items() if seconds != "0.0 s")
+        took = f"ready after {self.start.ready - self.start.began:.1f} s"
+        return f"{lane_of(self.start.name)} {took}{f' ({told})' if told else ''}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaLooked(Event):
+    """What a replica says of itself."""
+
+    status: ReplicaStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaLogged(Event):
+    """A record of a replica's log."""
+
+    name: str
+    severity: int
+    logger: str
+    message: str
+
+    @property
+    def text(self) -> str | None:
+        """The record; None for what is below INFO."""
+        if self.severity < logging.INFO:
+            return None
+        return f"[{lane_of(self.name)}] {self.logger}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaLost(Event):
+    """A replica died, and ``cause`` and ``reason`` of the table of causes say why."""
+
+    level: ClassVar[int] = logging.WARNING
+    name: str
+    node: str | None
+    cause: str
+    reason: str
+
+    @property
+    def text(self) -> str:
+        """The replica, and the reason."""
+        return f"{lane_of(self.name)} lost: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLost(Event):
+    """A node went, with a replica that was on it; told once of each. ``node`` is the cluster's id of it."""
+
+    node: str
+    replica: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeNoticed(Event):
+    """A notice came for a node."""
+
+    level: ClassVar[int] = logging.WARNING
+    node: str
+    host: str
+    notice: Notice
+
+    @property
+    def text(self) -> str:
+        """The node by the name that people know, and the notice."""
+        notice = self.notice
+        return f"node {self.host}: {notice.kind} notice of {notice.source}: {notice.action}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicasWait(Event):
+    """Replicas wait for a place, for this ``reason``; None where none does any more."""
+
+    level: ClassVar[int] = logging.WARNING
+    reason: str | None
+
+    @property
+    def text(self) -> str:
+        """The reason."""
+        return self.reason or "no replica waits for a place any more"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicasIdle(Event):
+    """So many ready replicas of ``lanes`` have had no work for some seconds."""
+
+    level: ClassVar[int] = logging.WARNING
+    count: int
+    lanes: int
+    reason: str
+
+    @property
+    def text(self) -> str:
+        """How many, and why."""
+        return f"{self.count} of {self.lanes} replicas have no work: {self.reason}"
+
+
+# -- shards and rows ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardSubmitted(Event):
+    """The driver starts a shard's task; ``why`` is the reason of :mod:`dray.scheduling`."""
+
+    number: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardFinished(Event):
+    """A shard's task has ended; ``how`` names it, and ``receipt`` is there where rows were committed."""
+
+    number: int
+    how: str
+    receipt: ShardReceipt | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progressed(Event):
+    """How far the job is; ``final`` when the driver has looked for the last time."""
+
+    pulse: Pulse
+    final: bool = False
+
+    @property
+    def text(self) -> str:
+        """The rows, rates and errors."""
+        return self.pulse.line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorShareReached(Event):
+    """A share of the finished rows are error rows: 0.05 for 5%."""
+
+    reached: float
+    failed: int
+    finished: int
+    total: int
+
+
+# -- the job --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopHeard(Event):
+    """The job is to stop: it was cancelled, its time is over, or it was put to rest."""
+
+    why: str
+
+    @property
+    def text(self) -> str:
+        """What was asked for."""
+        return f"{self.why}: keeping what is committed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreAway(Event):
+    """The store does not answer, or takes no writes; told once a minute."""
+
+    level: ClassVar[int] = logging.WARNING
+    error: str
+
+    @property
+    def text(self) -> str:
+        """The error's class alone: messages of databases name users and hosts."""
+        return f"the store does not answer: {self.error}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreBack(Event):
+    """The store answers again."""
+
+    seconds: float
+
+    @property
+    def text(self) -> str:
+        """For how long it was away."""
+        return f"the store answers again, after {self.seconds:.0f} s"

@@ -1,0 +1,62 @@
+"""How often the driver does what: one table for its one thread. All values are seconds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intervals:
+    """Seconds between two times at which the driver does each of these."""
+
+    step: float = 0.2
+    """Wait at most so long for a shard task to end, before everything else is looked at."""
+    status: float = 1.0
+    """Ask a replica how it is."""
+    notices: float = 1.0
+    """Ask for notices of nodes' ends."""
+    orders: float = 1.0
+    """Read whether the job is to stop."""
+    lease: float = 15.0
+    """Renew the driver's lease: a write, also while there is nothing else to write."""
+    progress: float = 1.0
+    """Read how far the job is."""
+    shards: float = 5.0
+    """Read which shards are open, while no task ends."""
+    idle: float = 5.0
+    """Look for replicas without work, and take one for idle after so long."""
+    publish: float = 5.0
+    """Tell the store of replicas that are ready, though nothing changed."""
+    spool: float = 30.0
+    """Look whether shard tasks can read their requests."""
+    relaunch: float = 0.2
+    """Start a replica's successor; twice as long after each failure in a row, up to 30 s."""
+
+
+class Schedule:
+    """When each duty is due next; all are at once. ``clock`` is in seconds, and only moves on."""
+
+    def __init__(self, intervals: Intervals, clock: Callable[[], float] = time.monotonic) -> None:
+        self._intervals = {one.name: float(getattr(intervals, one.name)) for one in fields(intervals)}
+        self._clock = clock
+        self._due = dict.fromkeys(self._intervals, clock())
+        self._begun: set[str] = set()
+
+    def begin(self) -> None:
+        """A step of the driver begins."""
+        self._begun.clear()
+
+    def repeat(self) -> None:
+        """What was begun in this step is due again: the store was away."""
+        self._due.update(dict.fromkeys(self._begun, self._clock()))
+
+    def due(self, duty: str) -> bool:
+        """Whether it is time; the next time is one interval from now then."""
+        now = self._clock()
+        if now < self._due[duty]:
+            return False
+        self._due[duty] = now + self._intervals[duty]
+        self._begun.add(duty)
+        return True

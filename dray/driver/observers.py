@@ -1,0 +1,119 @@
+"""Observers that need nothing but dray: the log, those who listen in this process, and the job's report."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from dray.driver.events import Event, Progressed, ReplicaLooked, ReplicaReady, ShardFinished
+from dray.driver.replica_handle import ReplicaStart
+from dray.engine.replica import ReplicaStatus
+from dray.job import current_job
+from dray.job.finalising import ReplicaAccount
+from dray.job.timeline import Timeline
+from dray.places import lane_of
+from dray.report import Moments
+
+LINE_EVERY = 5.0
+"""Seconds between two lines that say how far a job is."""
+
+Logger = logging.Logger | logging.LoggerAdapter[logging.Logger]
+
+
+class LogObserver:
+    """Writes the events that have a text into a log; of progress, a line every few seconds."""
+
+    def __init__(self, logger: Logger) -> None:
+        self._logger = logger
+        self._last_line = time.monotonic()
+
+    def hear(self, event: Event) -> None:
+        """Log it."""
+        if isinstance(event, Progressed):
+            self._hear_progress(event)
+        elif event.text is not None:
+            self._logger.log(getattr(event, "severity", event.level), "%s", event.text)
+
+    def _hear_progress(self, event: Progressed) -> None:
+        now = time.monotonic()
+        if event.final or now - self._last_line > LINE_EVERY:
+            self._last_line = now
+            self._logger.info("%s", event.text, extra={current_job.PULSE_RECORD: not event.final})
+
+
+class ListenersObserver:
+    """Hands progress to those who listen in this process: the bar of the command line."""
+
+    def hear(self, event: Event) -> None:
+        """Hand it on."""
+        if isinstance(event, Progressed):
+            current_job.tell(event.pulse)
+
+
+class ReportObserver:
+    """Collects what the report says of replicas and of time."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self._timeline = timeline
+        self._starts: list[ReplicaStart] = []
+        self._statuses: dict[str, ReplicaStatus] = {}
+        self._last_commit: float | None = None
+
+    def hear(self, event: Event) -> None:
+        """Keep it."""
+        if isinstance(event, ReplicaReady):
+            self._starts.append(event.start)
+        elif isinstance(event, ReplicaLooked):
+            self._statuses[event.status.name] = event.status
+        elif isinstance(event, ShardFinished) and event.receipt is not None and event.receipt.last_commit:
+            self._last_commit = max(self._last_commit or 0.0, event.receipt.last_commit)
+
+    def accounts(self) -> list[ReplicaAccount]:
+        """What each replica did; puts the run's phases into the timeline. Called once, at the end."""
+        if not self._starts:
+            return []
+        for start in self._starts:
+            self._timeline.add("engine_start", start.began, start.ready, lane=lane_of(start.name))
+        self._note_weights()
+        began = min(start.ready for start in self._starts)
+        self._timeline.add("inference", began, self._last_commit or time.time())
+        return [_account(start, self._statuses.get(start.name)) for start in self._starts]
+
+    def _note_weights(self) -> None:
+        """When weights were fetched: for each replica as far as it ran by then, and for the job."""
+        firsts = {lane_of(start.name): start for start in reversed(self._starts)}
+        spans = [(lane, start, start.info.weights) for lane, start in firsts.items() if start.info.weights]
+        for lane, start, (began, ended) in spans:
+            if ended > start.began:
+                self._timeline.add("weights", max(began, start.began), ended, lane=lane)
+        # Weights that were fetched before this job are no part of it.
+        own = [span for _, _, span in spans if span[0] >= self._timeline.started]
+        if own:
+            self._timeline.add("weights", min(began for began, _ in own), max(ended for _, ended in own))
+
+
+def _account(start: ReplicaStart, status: ReplicaStatus | None) -> ReplicaAccount:
+    stats = status.stats if status else None
+    return ReplicaAccount(
+        name=start.name,
+        node=status.node if status else "",
+        engine=start.info.engine,
+        version=start.info.version,
+        startup=dict(start.info.timeline),
+        moments=_moments(start, status),
+        busy_seconds=stats.busy_seconds if stats else 0.0,
+        rows=stats.finished if stats else 0,
+        tokens=stats.prompt_tokens + stats.completion_tokens if stats else 0,
+    )
+
+
+def _moments(start: ReplicaStart, status: ReplicaStatus | None) -> Moments:
+    """When the replica got how far; the first token of a replacement is not that of this start."""
+    same = status is not None and status.began == start.process
+    return Moments(
+        asked=start.began,
+        began=start.process,
+        ready=start.ready,
+        first_token=status.stats.first_token_at if status is not None and same else None,
+        weights=start.info.weights,
+    )

@@ -1,0 +1,386 @@
+"""The replicas of a job: started by the driver, drained before their nodes go, replaced when they die.
+
+The pool decides by what it has seen, and knows no store: the driver publishes what changed here, and judges
+what was lost.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+from dray.cluster.asking import ReplicaResources
+from dray.cluster.base import START_SECONDS, Node
+from dray.cluster.placing import shrunk
+from dray.cluster.ray_fleet import NameTakenError
+from dray.driver.fleet import Fleet
+from dray.driver.intervals import Intervals
+from dray.driver.replica_handle import ReplicaHandle, ReplicaStart
+from dray.driver.waiting import Places
+from dray.engine.protocol import EngineSpec
+from dray.engine.replica import ReplicaStatus
+from dray.errors import ConfigError, EngineDeadError, EngineError, EngineStartError, ReplicaLostError
+from dray.notices.notice import SOON
+from dray.places import lane_of
+from dray.store import ReplicaState
+
+SLOTS = 2
+"""Shards at a time on a replica: the tail of one overlaps the head of the next."""
+
+SILENT_SECONDS = 60.0
+"""A replica that says nothing for so long is ended: its node hangs, or the way to it."""
+
+DRAIN_SECONDS = 10.0
+"""For requests in flight to finish, once a notice came: with 5 s for the rest, a drain takes 15."""
+
+_LONGEST_PAUSE = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """A replica that died of ``error``; its process may still be asked for its fate."""
+
+    replica: ReplicaHandle
+    error: BaseException
+
+
+class Budgets(Protocol):
+    """What earlier losses came to. Calls may raise StoreError."""
+
+    def excluded(self, lane: str) -> Collection[str]:
+        """Nodes that are to have no more replicas of this lane while another can."""
+
+    def shrink_steps(self) -> int:
+        """How often memory did not suffice."""
+
+    def undecided(self, lane: str) -> bool:
+        """Whether a lack of memory of this lane is not judged yet: its successor is to be smaller."""
+
+
+class ReplicaPool:
+    """Owns the replicas' processes: they end with the process that made them.
+
+    Names are ``PREFIX/replica-N``, and ``~G`` behind that for the G-th successor: no name is used twice.
+    """
+
+    def __init__(
+        self,
+        prefix: str,
+        spec: EngineSpec,
+        fleet: Fleet,
+        replicas: int,
+        intervals: Intervals | None = None,
+    ) -> None:
+        self._prefix = prefix
+        self._spec = spec
+        self._fleet = fleet
+        self._intervals = intervals or Intervals()
+        self._replicas: list[ReplicaHandle] = []
+        self._changed: set[ReplicaHandle] = set()
+        self._due = dict.fromkeys(range(replicas), 0.0)  # lanes without a replica: when to start one
+        self._failures: Counter[int] = Counter()  # of a lane, since one of it was ready
+        self._generation: Counter[int] = Counter()
+        self._leaving_nodes: dict[str, float] = {}
+        self._cordoned: set[str] = set()
+        self._avoided: dict[int, set[str]] = {}  # by lane: spent nodes that its last replica was to avoid
+        self._ready: list[ReplicaStart] = []
+        self._losses: list[Loss] = []
+        self._seqs = 0
+        self._published = time.monotonic()
+        self._places = Places(spec, fleet, replicas)
+        self.lanes = replicas
+        self.restarts = 0
+
+    # -- what the driver sees -----------------------------------------------------------------
+
+    @property
+    def ask(self) -> ReplicaResources:
+        """What each replica asks the cluster for."""
+        return self._places.ask
+
+    def ready(self) -> int:
+        """Replicas that can take work."""
+        return len(self._in(ReplicaState.READY))
+
+    def starts(self) -> list[ReplicaStart]:
+        """How the starts went of all replicas that could take work so far."""
+        return [replica.start for replica in self._replicas if replica.start is not None]
+
+    def take_ready(self) -> list[ReplicaStart]:
+        """The starts that came to their end since the last call."""
+        found, self._ready = self._ready, []
+        return found
+
+    def take_losses(self) -> list[Loss]:
+        """The replicas that died since the last call."""
+        found, self._losses = self._losses, []
+        return found
+
+    def take_changed(self) -> list[ReplicaHandle]:
+        """The replicas with something new since the last call; now and then all that are ready."""
+        if time.monotonic() - self._published > self._intervals.publish:
+            self._changed.update(self._in(ReplicaState.READY))  # shards may have found one out of reach
+            self._published = time.monotonic()
+        found = sorted(self._changed, key=lambda replica: (replica.lane, replica.began))
+        self._changed.clear()
+        return found
+
+    def put_back(self, changed: Collection[ReplicaHandle]) -> None:
+        """The store was not told of these."""
+        self._changed.update(changed)
+
+    def waiting(self) -> str | None:
+        """How many replicas wait for a place, and why; None where none does."""
+        notes = [one.note for one in self._in(ReplicaState.STARTING) if one.note is not None]
+        return f"{len(notes)} of {self.lanes} replicas wait: each {notes[-1]}" if notes else None
+
+    def idle(self, seconds: float) -> list[ReplicaHandle]:
+        """Ready replicas that have had no shard for so long."""
+        now = time.monotonic()
+        ready = self._in(ReplicaState.READY)
+        return [replica for replica in ready if replica.idle is not None and now - replica.idle > seconds]
+
+    def note(self, replica: ReplicaHandle, note: str | None) -> None:
+        """Why a replica has no work."""
+        if replica.note != note:
+            replica.note = note
+            self._changed.add(replica)
+
+    def remarks(self) -> dict[str, str]:
+        """Why replicas that came to nothing did not work, by the name that people know them by."""
+        last = {replica.lane: replica for replica in self._replicas}
+        return {lane_of(one.name): one.note for _, one in sorted(last.items()) if one.note is not None}
+
+    # -- what the driver has done ---------------------------------------------------------------
+
+    def look(self) -> list[ReplicaStatus]:
+        """See who is ready, leaves or died; what the live ones have said since the last look.
+
+        Raises:
+            EngineStartError, ConfigError: no engine of the job has ever started, and none will.
+        """
+        self._poll_starting()
+        self._look_for_places()
+        return self._follow()
+
+    def last_words(self, seconds: float) -> list[ReplicaStatus]:
+        """What the replicas that are ready say within ``seconds``, at the end of the job."""
+        found: dict[str, ReplicaStatus] = {}
+        ready = self._in(ReplicaState.READY)
+        deadline = time.monotonic() + seconds
+        for replica in ready:
+            replica.process.ask_status()
+        while len(found) < len(ready) and time.monotonic() < deadline:
+            for replica in ready:
+                with suppress(Exception):  # it is ended in a moment anyhow
+                    status = replica.process.status()
+                    if status is not None:
+                        found[replica.name] = status
+            time.sleep(0.01)
+        return list(found.values())
+
+    def launch_due(self, budgets: Budgets) -> None:
+        """Ask for the replicas that are due.
+
+        Raises:
+            StoreError: that of ``budgets``; the next call does what is left.
+        """
+        now = time.monotonic()
+        due = [lane for lane, at in self._due.items() if at <= now]
+        for lane in due:
+            if budgets.undecided(lane_of(replica_name(self._prefix, lane))):
+                continue
+            if self._launch(lane, budgets):
+                del self._due[lane]
+            else:
+                self._due[lane] = now + _LONGEST_PAUSE
+
+    def drain_node(self, node: Node, deadline: float | None) -> None:
+        """A node is taken back at ``deadline`` (seconds since 1970): its replicas finish, others begin."""
+        left = (deadline - time.time()) if deadline is not None else SOON
+        # Before its end: the cluster is to see it come.
+        self._fleet.drain(node, time.time() + max(left - 5.0, 1.0))
+        self._leaving_nodes[node.node_id] = time.monotonic() + max(left, 0.0)
+        for replica in self._in(ReplicaState.READY):
+            if replica.node == node.node_id:
+                self._drain(replica, max(0.0, min(DRAIN_SECONDS, left - 5.0)))
+        for replica in self._in(ReplicaState.STARTING):
+            if replica.process.node() == node.node_id:  # what it has loaded is lost either way
+                self._end(replica)
+                self._due[replica.lane] = 0.0
+
+    def cordon(self, node: Node) -> None:
+        """A node may be taken back: it gets no new replicas while another can have them."""
+        self._cordoned.add(node.node_id)
+
+    def stop(self) -> None:
+        """End all replicas."""
+        for replica in self._replicas:
+            if replica.state is not ReplicaState.GONE:
+                replica.kill()
+
+    # -- starting -----------------------------------------------------------------------------
+
+    def _launch(self, lane: int, budgets: Budgets) -> bool:
+        """Ask for a lane's next replica; false where the lane had better rest."""
+        name = replica_name(self._prefix, lane, self._generation[lane])
+        steps, spent = budgets.shrink_steps(), set(budgets.excluded(lane_of(name)))
+        if self._rests(lane, spent):
+            return False
+        self._avoided[lane] = spent
+        spec = shrunk(self._spec, steps, self._seqs)
+        self._generation[lane] += 1
+        try:
+            process = self._fleet.launch(name, spec, self._places.ask, avoid=spent | self._risky())
+        except NameTakenError:
+            return self._launch(lane, budgets)
+        replica = ReplicaHandle(lane=lane, process=process, slots=SLOTS)
+        self._replicas.append(replica)
+        self._changed.add(replica)
+        return True
+
+    def _risky(self) -> set[str]:
+        """Nodes that are about to go, or may be."""
+        since = time.monotonic() - SILENT_SECONDS
+        return self._cordoned | {node for node, end in self._leaving_nodes.items() if end > since}
+
+    def _rests(self, lane: int, spent: set[str]) -> bool:
+        """Whether a lane's last replica died on a node that it was to avoid: no other node had room.
+
+        Such as the one bad GPU of eight. It is tried again when no other replica is ready.
+        """
+        last = next((one for one in reversed(self._replicas) if one.lane == lane), None)
+        if last is None or last.node not in spent & self._avoided[lane] or not self.ready():
+            return False
+        self.note(last, "rests: its engines died on that node again and again, and no other has room")
+        return True
+
+    def _look_for_places(self) -> None:
+        starting = self._in(ReplicaState.STARTING)
+        before = {replica: replica.note for replica in starting}
+        for replica in self._places.look(starting):
+            self._end(replica)
+            self._due[replica.lane] = 0.0
+        self._changed.update(replica for replica in starting if replica.note != before[replica])
+
+    def _poll_starting(self) -> None:
+        for replica in self._in(ReplicaState.STARTING):
+            try:
+                ready = replica.poll()
+            except ReplicaLostError as error:
+                if self._may_live(replica, error):
+                    replica.ask_again()
+                else:
+                    self._lose(replica, error)
+            except (EngineError, ConfigError) as error:
+                self._lose(replica, self._judged(replica, error))
+            else:
+                if ready:
+                    self._note_ready(replica)
+                elif replica.is_overdue(START_SECONDS):
+                    self._lose(replica, EngineStartError(f"not ready after {START_SECONDS:.0f} s"))
+
+    def _judged(self, replica: ReplicaHandle, error: EngineError | ConfigError) -> EngineStartError:
+        """What a failed start is charged as. Once an engine has started, no start refuses the job.
+
+        Raises:
+            EngineStartError, ConfigError: no engine has, and none will.
+        """
+        oom = bool(getattr(error, "oom", False))
+        others = [one for one in self._in(ReplicaState.STARTING) if one is not replica]
+        untried = any(not self._failures[one.lane] for one in others)
+        hopeful = oom or (untried and not isinstance(error, ConfigError))
+        if not (self.starts() or hopeful):
+            raise error
+        return error if isinstance(error, EngineStartError) else EngineStartError(str(error), oom=oom)
+
+    def _note_ready(self, replica: ReplicaHandle) -> None:
+        assert replica.start is not None
+        self._ready.append(replica.start)
+        self._seqs = self._seqs or replica.max_num_seqs
+        self._failures[replica.lane] = 0
+        self._changed.add(replica)
+        if replica.node in self._leaving_nodes:
+            self._drain(replica, 0.0)
+
+    # -- watching -----------------------------------------------------------------------------
+
+    def _follow(self) -> list[ReplicaStatus]:
+        """What replicas have said; those that say nothing, or are done, are ended."""
+        found = []
+        for replica in self._in(ReplicaState.READY, ReplicaState.LEAVING):
+            try:
+                status = replica.status(self._intervals.status)
+            except Exception as error:  # noqa: BLE001  whatever it is, that replica does not work
+                if not self._may_live(replica, error):
+                    self._lose(replica, error)
+                    continue
+            else:
+                if status is not None:
+                    found.append(status)
+                    self._note_status(replica, status)
+            self._look_at_the_clock(replica)
+        return found
+
+    def _note_status(self, replica: ReplicaHandle, status: ReplicaStatus) -> None:
+        replica.heard, replica.unsure = time.monotonic(), None
+        if status.sessions:
+            replica.idle = None
+            self.note(replica, None)
+            return
+        replica.idle = replica.idle or time.monotonic()
+        if replica.state is ReplicaState.LEAVING:
+            self._end(replica)
+
+    def _look_at_the_clock(self, replica: ReplicaHandle) -> None:
+        now = time.monotonic()
+        if replica.state is ReplicaState.GONE:
+            return
+        if now - replica.heard > min(SILENT_SECONDS, self._spec.stall_seconds):
+            self._lose(replica, EngineDeadError("the replica says nothing", stuck=True))
+        elif replica.state is ReplicaState.LEAVING and now > replica.leave_by:
+            self._end(replica)
+
+    def _may_live(self, replica: ReplicaHandle, error: Exception) -> bool:
+        """Whether only a call was lost, as far as the cluster and the node show, and not yet for too long."""
+        if not (isinstance(error, ReplicaLostError) and error.unsure):
+            return False
+        replica.unsure = replica.unsure or time.monotonic()
+        if time.monotonic() - replica.unsure > SILENT_SECONDS:
+            return False
+        return not replica.process.is_gone()
+
+    def _drain(self, replica: ReplicaHandle, seconds: float) -> None:
+        replica.state = ReplicaState.LEAVING
+        replica.leave_by = time.monotonic() + seconds + 3.0
+        replica.process.drain(seconds)
+        self._changed.add(replica)
+        self._due[replica.lane] = 0.0
+
+    def _end(self, replica: ReplicaHandle) -> None:
+        replica.kill()
+        self._changed.add(replica)
+
+    def _lose(self, replica: ReplicaHandle, error: BaseException) -> None:
+        leaving = replica.state is ReplicaState.LEAVING
+        replica.node = replica.node or replica.process.node()
+        self._end(replica)
+        self._losses.append(Loss(replica=replica, error=error))
+        if leaving:
+            return
+        self.restarts += 1
+        self._failures[replica.lane] += 1
+        pause = min(self._intervals.relaunch * 2 ** self._failures[replica.lane], _LONGEST_PAUSE)
+        self._due[replica.lane] = time.monotonic() + pause
+
+    def _in(self, *states: ReplicaState) -> list[ReplicaHandle]:
+        return [replica for replica in self._replicas if replica.state in states]
+
+
+def replica_name(prefix: str, lane: int, generation: int = 0) -> str:
+    """The name of a replica; :mod:`dray.places` reads it."""
+    return f"{prefix}/replica-{lane}" + (f"~{generation}" if generation else "")

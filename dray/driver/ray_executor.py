@@ -1,0 +1,90 @@
+"""Shard tasks as plain Ray tasks on the cluster's stable nodes: nothing of Prefect's is needed."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from typing import Any
+
+from dray.cluster.base import STABLE_SHARE
+from dray.cluster.forwarded_env import handed_down
+from dray.driver.executor import TaskEnd
+from dray.errors import DrayError, JobFailedError
+from dray.shard.task import RayReplicas, ShardWork, TaskResult, run_task
+
+_END_SECONDS = 5.0
+
+
+def stable_options(resource: str) -> dict[str, Any]:
+    """Ray's options of shard tasks. Ray's own retries are off: exactly one layer retries."""
+    return {"max_retries": 0, "num_cpus": 0, "resources": {resource: STABLE_SHARE}}
+
+
+class RayExecutor:
+    """A Ray task for each shard. What it says of attempts that ended early comes with its end."""
+
+    def __init__(self) -> None:
+        self._running: dict[Any, int] = {}
+        self._task: Any = None
+
+    def start(self, stable_resource: str) -> None:
+        """Tasks run on nodes that have this resource."""
+        import ray
+
+        variables = handed_down()
+        environment = {"runtime_env": {"env_vars": variables}} if variables else {}
+        self._task = ray.remote(_run).options(name="shard", **stable_options(stable_resource), **environment)
+
+    def submit(self, work: ShardWork) -> None:
+        """Start a shard's task."""
+        self._running[self._task.remote(work)] = work.shard.number
+
+    def poll(self, seconds: float) -> list[TaskEnd]:
+        """The tasks that have ended; waits for the first for at most ``seconds``."""
+        import ray
+
+        if not self._running:
+            time.sleep(seconds)
+            return []
+        ready, _ = ray.wait(list(self._running), num_returns=1, timeout=seconds)
+        return [_end(self._running.pop(reference), reference) for reference in ready]
+
+    def cancel(self, number: int, reason: str) -> None:
+        """End the task's process."""
+        import ray
+
+        for reference in [reference for reference, of in self._running.items() if of == number]:
+            del self._running[reference]
+            with suppress(ray.exceptions.RayError):
+                ray.cancel(reference, force=True)
+
+    def close(self) -> None:
+        """Wait a little for what is left, and end it."""
+        import ray
+
+        left = list(self._running)
+        if left:
+            _, left = ray.wait(left, num_returns=len(left), timeout=_END_SECONDS)
+        for reference in left:
+            with suppress(ray.exceptions.RayError):
+                ray.cancel(reference, force=True)
+
+
+def _run(work: ShardWork) -> TaskResult:
+    """In a process of Ray's on a stable node."""
+    return run_task(work, RayReplicas(), lambda line: None)
+
+
+def _end(number: int, reference: Any) -> TaskEnd:
+    import ray
+
+    try:
+        return TaskEnd(number=number, result=ray.get(reference))
+    except ray.exceptions.RayTaskError as error:
+        cause = error.cause
+        failed = cause if isinstance(cause, DrayError) else None
+        return TaskEnd(
+            number=number, error=failed or JobFailedError(f"shard {number} failed: {type(cause).__name__}")
+        )
+    except ray.exceptions.RayError:  # its process, or its node, is gone
+        return TaskEnd(number=number, crashed=True)

@@ -1,0 +1,122 @@
+"""One replica of a pool, from the wish for it to its end."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from dray.driver.fleet import ReplicaProcess
+from dray.engine.protocol import EngineInfo
+from dray.engine.replica import ReplicaStatus
+from dray.store import ReplicaState
+
+_QUIET_SECONDS = 5.0  # without an answer or an error, after which a question got through
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplicaStart:
+    """How a replica's start went, in seconds since 1970.
+
+    ``began`` is when the cluster was asked for it, ``process`` when its process began to build the engine,
+    and ``ready`` when that could take work.
+    """
+
+    name: str
+    began: float
+    process: float
+    ready: float
+    info: EngineInfo
+
+
+@dataclass(kw_only=True, eq=False)
+class ReplicaHandle:
+    """A replica's process and what the pool knows of it.
+
+    ``lane`` is its place in the pool, kept by successors. ``node`` and ``host`` are known once it is ready;
+    ``note`` says why it does not work. Others are monotonic seconds: ``asked`` (when the cluster was asked
+    for it), ``leave_by``, ``heard``, ``unsure`` (the first of the calls in a row that did not get through),
+    ``placed`` (when it was first seen to have a node) and ``idle`` (since when it has no shard).
+    """
+
+    lane: int
+    process: ReplicaProcess
+    slots: int
+    began: float = field(default_factory=time.time)
+    state: ReplicaState = ReplicaState.STARTING
+    node: str | None = None
+    host: str | None = None
+    start: ReplicaStart | None = None
+    leave_by: float = 0.0
+    heard: float = field(default_factory=time.monotonic)
+    unsure: float | None = None
+    placed: float | None = None
+    idle: float | None = None
+    note: str | None = None
+    asked: float = field(default_factory=time.monotonic)
+    _polled: float | None = None
+    _ask_at: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """The replica's."""
+        return self.process.name
+
+    @property
+    def max_num_seqs(self) -> int:
+        """Rows that its engine runs at a time; 0 until it is ready."""
+        return self.start.info.max_num_seqs if self.start else 0
+
+    def poll(self) -> bool:
+        """Whether it has become ready since the last time.
+
+        Raises:
+            EngineStartError, ConfigError: it never will.
+            ReplicaLostError: its process is gone.
+        """
+        now = time.monotonic()
+        self._polled = self._polled or now
+        began = self.process.began()
+        if began is None:
+            if now - self._polled > _QUIET_SECONDS:
+                self.unsure = None
+            return False
+        ready = min(max(began.where.ready, self.began), time.time())  # its node's clock may be another one
+        self.start = ReplicaStart(
+            name=self.name, began=self.began, process=began.where.process, ready=ready, info=began.info
+        )
+        self.node, self.host = began.where.node_id, began.where.host
+        self.state, self.note = ReplicaState.READY, None
+        self.heard = now
+        return True
+
+    def status(self, every: float) -> ReplicaStatus | None:
+        """What it has said of itself since the last call; asks it again ``every`` so many seconds.
+
+        Raises:
+            ReplicaLostError, EngineDeadError: it is lost.
+        """
+        found = self.process.status()
+        now = time.monotonic()
+        if now >= self._ask_at:
+            self._ask_at = now + every
+            self.process.ask_status()
+        return found
+
+    def has_place(self) -> bool:
+        """Whether it has been given a node."""
+        if self.placed is None and self.process.node() is not None:
+            self.placed = time.monotonic()
+        return self.placed is not None
+
+    def is_overdue(self, seconds: float) -> bool:
+        """Whether it has been seen on a node for longer than ``seconds``; waiting for one does not count."""
+        return self.placed is not None and time.monotonic() - self.placed > seconds
+
+    def ask_again(self) -> None:
+        """A question whose answer did not come through begins anew."""
+        self._polled = None
+
+    def kill(self) -> None:
+        """End its process, if it lives."""
+        self.process.kill()
+        self.state = ReplicaState.GONE

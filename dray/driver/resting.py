@@ -1,0 +1,55 @@
+"""Put a job to rest in its store, upon which its shard tasks stop, with the reason for which it ended."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from dray.errors import (
+    CancelledError,
+    ExpiredError,
+    JobChangedError,
+    JobFailedError,
+    JobPausedError,
+    StoreError,
+)
+from dray.job.opening import OpenJob
+from dray.store import JobState, Store, open_store
+
+_ANSWERED = (JobState.COMPLETED, JobState.EXPIRED)
+
+
+def put_to_rest(job: OpenJob, error: BaseException, *, release: bool = False) -> None:
+    """Record what ended the job; ``release`` also gives the driver's lease back.
+
+    A lost lease or store leaves that to the next driver. So does what is no error of the job's, such as a
+    signal: this machine may be taken away, and the next driver resumes the job.
+    """
+    if not isinstance(error, Exception):
+        return
+    with suppress(StoreError), open_store(job.settings.store_url, create=False) as store:
+        record_end(store, job, error)
+        if release:
+            store.release_job(job.lease)
+
+
+def record_end(store: Store, job: OpenJob, error: Exception) -> None:
+    """Set the job's state and reason after ``error``.
+
+    Raises:
+        StoreError: the store is away, or another driver has the job.
+    """
+    if isinstance(error, JobChangedError) and store.get_job(job.job_id).state in _ANSWERED:
+        return
+    # What the table of causes and the store say is for people, and quotes nothing.
+    told = isinstance(error, JobChangedError | JobFailedError | StoreError | CancelledError | ExpiredError)
+    store.set_job_state(job.lease, _state_after(error), reason=str(error) if told else type(error).__name__)
+
+
+def _state_after(error: Exception) -> JobState:
+    if isinstance(error, CancelledError):
+        return JobState.CANCELLED
+    if isinstance(error, ExpiredError):
+        return JobState.EXPIRED
+    if isinstance(error, StoreError | JobPausedError | JobChangedError):
+        return JobState.PAUSED
+    return JobState.FAILED

@@ -1,0 +1,281 @@
+"""The driver of a job: one loop, in one thread, that looks, interrupts, judges, schedules and commits."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+
+from dray.cluster.base import START_SECONDS
+from dray.driver.events import (
+    Event,
+    Observer,
+    ReplicaLogged,
+    ReplicaLooked,
+    ReplicaReady,
+    ReplicasWait,
+    StopHeard,
+    Told,
+)
+from dray.driver.executor import Executor
+from dray.driver.fleet import Fleet
+from dray.driver.idling import IdleWatch, bound_tasks
+from dray.driver.interruptions import InterruptionHandler
+from dray.driver.intervals import Intervals, Schedule
+from dray.driver.losses import Losses, StoreBudgets
+from dray.driver.outage import SHORT_PATIENCE, SpoolWatch, StoreOutage
+from dray.driver.pool import ReplicaPool
+from dray.driver.progress import JobProgress
+from dray.driver.resting import put_to_rest
+from dray.driver.shards import ShardTasks
+from dray.driver.wording import plan_line, stop_line
+from dray.engine.protocol import EngineSpec
+from dray.errors import DrayError, EngineStartError, JobFailedError
+from dray.job.deadline import orders_of
+from dray.job.opening import OpenJob, reopen
+from dray.store import ReplicaRow, Shard, Store
+
+_logger = logging.getLogger(__name__)
+
+_LAST_SECONDS = 2.0  # for replicas to say what they did in all
+
+
+class Driver:
+    """Runs the shards of a job on replicas of a cluster, until each is done or the job is to stop.
+
+    ``fleet`` is where replicas run, ``executor`` where shard tasks do; ``observers`` hear what happens.
+    Use it as a context manager: at the end of the block no task and no replica is left.
+    """
+
+    def __init__(
+        self,
+        job: OpenJob,
+        fleet: Fleet,
+        executor: Executor,
+        observers: Sequence[Observer],
+        *,
+        spec: EngineSpec,
+        shards: Sequence[Shard],
+        replicas: int,
+        intervals: Intervals | None = None,
+    ) -> None:
+        self._job = job
+        self._executor = executor
+        self._observers = observers
+        self._failing: set[int] = set()
+        self._events: deque[Event] = deque()
+        emit = self._events.append
+        self._intervals = intervals or Intervals()
+        prefix = f"{job.job_id}/{job.lease.epoch}"
+        self._stable = fleet.info.stable_resource
+        self._fleet = fleet
+        self._pool = ReplicaPool(prefix, spec, fleet, replicas, self._intervals)
+        bound = bound_tasks(job, replicas, fleet.info, emit)
+        self._tasks = ShardTasks(
+            job, executor, emit, lanes=replicas, bound=bound, look_every=self._intervals.shards
+        )
+        self._interruptions = InterruptionHandler(job.job_id, fleet, self._pool, emit)
+        self._losses = Losses(job.job_id, emit)
+        self._idle = IdleWatch(job.job_id, self._pool, fleet, bound, emit, self._intervals.idle)
+        self._progress = JobProgress(job, emit)
+        self._spool = SpoolWatch(job.job_id, emit)
+        self._outage = StoreOutage(emit)
+        self._schedule = Schedule(self._intervals)
+        self._waiting: str | None = None
+        self._shards = shards
+        self._store: Store | None = None
+        self.stopping = False
+
+    # -- the life of a run --------------------------------------------------------------------
+
+    def __enter__(self) -> Driver:
+        self._executor.start(self._stable)
+        self._tasks.start_early(self._shards)
+        with self._outage.borne():
+            self._replace(self._opened())  # the first replicas are asked for at once
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None:  # upon which tasks that run, or wait for a place, end by themselves
+            put_to_rest(self._job, error)
+        try:
+            self._executor.close()
+        finally:
+            self._say_last()
+            self._pool.stop()
+            if self._store is not None:
+                self._store.close()
+
+    def until_ready(self) -> bool:
+        """Go on until a replica can take work: others may come later. False when the job is to stop.
+
+        Raises:
+            EngineStartError, ConfigError: no replica can be started, or none in time.
+            DrayError: as ``run``.
+        """
+        deadline = time.monotonic() + START_SECONDS
+        self.tell(Told(line=plan_line(self._pool, self._job.settings.replicas)))
+        while not self._pool.starts() and not self.stopping:
+            if time.monotonic() > deadline:
+                told = f"none of {self._pool.lanes} replicas is ready after {START_SECONDS:.0f} s"
+                waiting = self._pool.waiting()
+                raise EngineStartError(f"{told}: {waiting}" if waiting else told)
+            self._checked_step()
+        return not self.stopping
+
+    def run(self) -> None:
+        """Go on until each shard is done, or the job is to stop and its tasks have ended.
+
+        Raises:
+            JobFailedError: a shard failed for good, or a budget is spent.
+            JobPausedError: the store, the spool or the stable nodes need an operator.
+            FencedError: another driver has the job.
+        """
+        while self._tasks.running or (self._tasks.left and not self.stopping):
+            self._checked_step()
+
+    def tell(self, event: Event) -> None:
+        """Have the observers told of it in the next step. Safe to call from any thread."""
+        self._events.append(event)
+
+    # -- one step -------------------------------------------------------------------------------
+
+    def _step(self) -> None:
+        """One look at everything. What needs the store waits while that is away; the rest goes on."""
+        self._schedule.begin()
+        self._look()
+        self._interrupt()
+        with self._outage.borne():
+            store = self._opened()
+            self._heed(store)
+            self._judge(store)
+            self._replace(store)
+            self._start_tasks(store)
+            self._commit(store)
+        if self._outage.away:
+            self._schedule.repeat()
+            self._tasks.forget_lapsed()
+        self._emit()
+
+    def _checked_step(self) -> None:
+        """A step. An error that is not dray's is named by its class alone: its message may quote anything."""
+        try:
+            self._step()
+        except DrayError:
+            raise
+        except Exception as error:  # noqa: BLE001  whatever it is, the job must not go on without its driver
+            raise JobFailedError(f"driving the job failed: {type(error).__name__}") from None
+
+    def _look(self) -> None:
+        """See which shard tasks ended, and how the replicas are."""
+        self._tasks.take(self._executor.poll(self._intervals.step))
+        for status in self._pool.look():
+            self.tell(ReplicaLooked(status=status))
+            for severity, logger, message in status.log:
+                record = ReplicaLogged(name=status.name, severity=severity, logger=logger, message=message)
+                self.tell(record)
+        for start in self._pool.take_ready():
+            self.tell(ReplicaReady(start=start))
+        waiting = self._pool.waiting()
+        if waiting != self._waiting:
+            self._waiting = waiting
+            self.tell(ReplicasWait(reason=waiting))
+
+    def _interrupt(self) -> None:
+        """Drain the nodes that are being taken back."""
+        if self._schedule.due("notices"):
+            self._interruptions.look()
+
+    def _heed(self, store: Store) -> None:
+        """Read whether the job was cancelled, has expired, or was put to rest."""
+        if not self._schedule.due("orders"):
+            return
+        orders = orders_of(store, self._job)
+        if orders.stop and not self.stopping:
+            self.stopping = True
+            self.tell(StopHeard(why=stop_line(orders)))
+
+    def _judge(self, store: Store) -> None:
+        """Decide what the replicas died of, and charge it."""
+        self._losses.add(self._pool.take_losses())
+        self._losses.judge(store)
+        if self._losses.failure is not None:
+            raise self._losses.failure
+
+    def _replace(self, store: Store) -> None:
+        """Start the replicas that are due, and tell shard tasks of all that changed."""
+        self._pool.launch_due(StoreBudgets(store, self._job.job_id, self._losses))
+        self._publish(store)
+
+    def _start_tasks(self, store: Store) -> None:
+        """Start the tasks of shards that have a place on a replica."""
+        self._tasks.schedule(store, self._pool.ready(), start=not self.stopping)
+
+    def _commit(self, store: Store) -> None:
+        """Put into the store what came of nodes, and what people read there."""
+        self._interruptions.record(store)
+        if self._schedule.due("lease"):  # the lease has a thread; this shows whether the store takes writes
+            store.renew_job(self._job.lease)
+        if self._pool.starts() and self._schedule.due("progress"):
+            self._progress.look(store)
+        if self._schedule.due("idle"):
+            self._idle.look(store)
+        if self._schedule.due("spool"):
+            self._spool.look(store)
+
+    def _publish(self, store: Store) -> None:
+        changed = self._pool.take_changed()
+        if not changed:
+            return
+        rows = [
+            ReplicaRow(
+                name=one.name,
+                lane=one.lane,
+                state=one.state,
+                slots=one.slots,
+                node=one.node,
+                host=one.host,
+                max_num_seqs=one.max_num_seqs,
+                note=one.note,
+            )
+            for one in changed
+        ]
+        try:
+            store.put_replicas(self._job.lease, rows)
+        except DrayError:
+            self._pool.put_back(changed)
+            raise
+
+    def _emit(self) -> None:
+        """Tell the observers. None of them may end a job."""
+        while self._events:
+            event = self._events.popleft()
+            for observer in self._observers:
+                try:
+                    observer.hear(event)
+                except Exception as error:  # noqa: BLE001  see above
+                    self._note_failure(observer, error)
+
+    def _note_failure(self, observer: Observer, error: Exception) -> None:
+        """Say once of each observer that it fails: it hears hundreds of events."""
+        if id(observer) not in self._failing:
+            self._failing.add(id(observer))
+            _logger.warning("%s failed: %s", type(observer).__name__, type(error).__name__)
+
+    # -- smaller things -------------------------------------------------------------------------
+
+    def _opened(self) -> Store:
+        """The store: opened once, for all that this thread does there."""
+        if self._store is None:
+            self._store = reopen(self._job, patience=SHORT_PATIENCE)
+        return self._store
+
+    def _say_last(self) -> None:
+        """How far the job came; the driver's next use of the store reports what is wrong with it."""
+        with suppress(DrayError):
+            for status in self._pool.last_words(_LAST_SECONDS):
+                self.tell(ReplicaLooked(status=status))
+            self._progress.look(self._opened(), final=True)
+        self._emit()

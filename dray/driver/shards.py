@@ -1,0 +1,232 @@
+"""Which shards run: their tasks are started as replicas have places, and run again when they end early."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from dray.driver.events import Event, ShardFinished, ShardSubmitted, Warned
+from dray.driver.executor import Executor, TaskEnd
+from dray.driver.idling import Bound
+from dray.driver.lapsed import LapsedLeases
+from dray.errors import JobPausedError
+from dray.job.ingesting import open_shards
+from dray.job.opening import OpenJob
+from dray.places import place_of
+from dray.scheduling import ReplicaView, ShardView, starts
+from dray.shard.task import ShardWork
+from dray.store import ReplicaRow, ReplicaState, Shard, ShardState, Store
+
+MAX_CRASHES = 3  # of one shard's own worker process, which runs on a stable node
+HUNG_SECONDS = 90.0
+"""A shard task is given up when its lease has been over for so long: a living one renews it, or ends."""
+
+EARLY = 8
+"""Shard tasks that start before there is a replica for them: their processes take seconds, too."""
+
+_LOOK_AT_LEAST = 30.0  # at shards whose own task may stand still
+_LOOK_SHARE = 20  # a pause is so many times as long as the look at all shards took
+
+
+class ShardTasks:
+    """The shard tasks of a job. Which shards are open is read in the store, so that none is forgotten."""
+
+    def __init__(
+        self,
+        job: OpenJob,
+        executor: Executor,
+        emit: Callable[[Event], None],
+        *,
+        lanes: int,
+        bound: Bound,
+        look_every: float,
+    ) -> None:
+        self._job = job
+        self._executor = executor
+        self._emit = emit
+        self._lanes = lanes
+        self._bound = bound
+        self._look_every = look_every
+        self._running: dict[int, Shard] = {}
+        self._open = True  # whether shards may be left that no task runs
+        self._may_change = True  # whether idle shards may come to run though no task ends
+        self._ready = 0
+        self._look_at = self._look_cost = 0.0  # monotonic; seconds
+        self._crashes: Counter[int] = Counter()
+        self._dead: list[int] = []  # shards whose process died, until the store was told
+        self._lapsed = LapsedLeases(HUNG_SECONDS)
+        self.last_commit: float | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether any task runs."""
+        return bool(self._running)
+
+    @property
+    def left(self) -> bool:
+        """Whether there are shards to run, or may be: so the last look at the store says."""
+        return self._open or self.running
+
+    def start_early(self, shards: Sequence[Shard]) -> None:
+        """Start the first tasks, before any replica is there and without the store."""
+        for shard in open_shards(list(shards))[: min(EARLY, self._bound.tasks)]:
+            self._submit(shard, "early")
+
+    # -- tasks that ended ---------------------------------------------------------------------
+
+    def take(self, ends: Sequence[TaskEnd]) -> None:
+        """These tasks have ended.
+
+        Raises:
+            DrayError: what the job ends with.
+        """
+        for end in ends:
+            self._running.pop(end.number, None)
+            if end.error is not None:
+                raise end.error
+            if end.crashed:
+                self._note_crash(end.number)
+            elif end.result is not None:
+                self._note_result(end)
+            self._open = True  # until the store says that nothing is left
+            self.look_soon()
+
+    def _note_result(self, end: TaskEnd) -> None:
+        assert end.result is not None
+        receipt = end.result.receipt
+        if receipt is not None and receipt.last_commit is not None:
+            self.last_commit = max(self.last_commit or 0.0, receipt.last_commit)
+        self._emit(ShardFinished(number=end.number, how=end.result.how, receipt=receipt))
+
+    def _note_crash(self, number: int) -> None:
+        told = f"shard {number}: its worker process died"
+        self._crashes[number] += 1
+        if self._crashes[number] > MAX_CRASHES:
+            raise JobPausedError(f"{told} {self._crashes[number]} times; {_ADVICE}")
+        self._emit(Warned(line=f"{told}; running it again"))
+        self._dead.append(number)
+
+    # -- shards to run --------------------------------------------------------------------------
+
+    def look_soon(self) -> None:
+        """Look at the store at once, except where a look at all shards takes long: then after some pause."""
+        pause = min(_LOOK_SHARE * self._look_cost, self._look_every)
+        self._look_at = min(self._look_at, time.monotonic() + pause)
+
+    def forget_lapsed(self) -> None:
+        """The store is away: no task can renew its lease, however well it is."""
+        self._lapsed.forget()
+
+    def schedule(self, store: Store, ready: int, *, start: bool = True) -> None:
+        """Read which shards are open, give up those that stand still, and start what has a place.
+
+        ``start`` false starts nothing: the job is to stop, and its tasks are waited for.
+
+        Raises:
+            StoreError: the next call does what is left.
+            JobPausedError: a task stood still too often.
+        """
+        if ready != self._ready:
+            self._ready = ready
+            self.look_soon()
+        began = time.monotonic()
+        if began < self._look_at:
+            return
+        self._free_the_dead(store)
+        found, replicas, now = self._read(store)
+        self._give_up_hung(found, now)
+        if start:
+            self._start(found, replicas, now)
+        self._look_cost = time.monotonic() - began
+        self._look_at = time.monotonic() + (self._look_every if self._may_change else _LOOK_AT_LEAST)
+
+    def _read(self, store: Store) -> tuple[list[Shard], list[ReplicaRow], float]:
+        job_id = self._job.job_id
+        return open_shards(store.shards(job_id)), store.replicas(job_id), store.now()
+
+    def _start(self, found: list[Shard], replicas: list[ReplicaRow], now: float) -> None:
+        """Start the tasks that are due among the open shards that were ``found``."""
+        idle = [shard for shard in found if shard.number not in self._running]
+        waiting = {shard.number: shard for shard in idle if not _is_leased(shard, now)}
+        asking = [shard for shard in found if shard.number in self._running and not _is_leased(shard, now)]
+        self._open = bool(idle)
+        # Held shards come back when their lease lapses; for a suspect a replica may be kept free by then.
+        self._may_change = any(_is_leased(shard, now) or shard.crashes for shard in idle)
+        views = replica_views(found, replicas, now)
+        for start in starts(
+            [_view(shard) for shard in sorted(waiting.values(), key=_rank)],
+            [_view(shard) for shard in sorted(asking, key=_rank)],
+            views,
+            coming=self._lanes - len(views),
+            early=min(EARLY, self._bound.tasks),
+            room=self._bound.tasks - len(self._running),
+        ):
+            self._submit(waiting[start.number], start.why)
+
+    def _submit(self, shard: Shard, why: str) -> None:
+        settings = self._job.settings
+        work = ShardWork(
+            job=self._job.lease, shard=shard, store_url=settings.store_url, objects=settings.objects
+        )
+        self._executor.submit(work)
+        self._running[shard.number] = shard
+        self._lapsed.forget(shard.number)
+        self._emit(ShardSubmitted(number=shard.number, why=why))
+
+    # -- tasks that stand still, or died ----------------------------------------------------------
+
+    def _free_the_dead(self, store: Store) -> None:
+        """Shards whose process died are free at once: their leases need not lapse."""
+        while self._dead:
+            store.take_back(self._job.lease, self._dead[-1], cause="NODE_LOSS", detail="worker process died")
+            self._dead.pop()
+
+    def _give_up_hung(self, found: list[Shard], now: float) -> None:
+        """Free the shards whose task's process stands still: it neither renews its lease nor ends.
+
+        If it goes on later, its commits are fenced, as those of any holder whose lease lapsed.
+        """
+        hung = self._lapsed.look(found, now)
+        for number in [number for number in self._running if number in hung]:
+            told = f"shard {number}: its worker process stands still, {HUNG_SECONDS:.0f} s after its lease"
+            del self._running[number]
+            self._crashes[number] += 1
+            self._lapsed.forget(number)
+            self._executor.cancel(number, told)
+            if self._crashes[number] > MAX_CRASHES:
+                raise JobPausedError(f"{told}; {_ADVICE}")
+            self._emit(Warned(line=f"{told}; running it again"))
+
+
+_ADVICE = "look at the stable nodes, then `dray resume` goes on"
+
+
+def replica_views(shards: Sequence[Shard], replicas: Sequence[ReplicaRow], now: float) -> list[ReplicaView]:
+    """The ready replicas with their loads, as the claim of a shard sees them. ``now`` is the store's time."""
+    loads = Counter(shard.replica for shard in shards if _is_leased(shard, now))
+    suspects = {shard.number for shard in shards if shard.crashes}
+    return [
+        ReplicaView(
+            name=row.name,
+            place=place_of(row.node, row.name),
+            slots=row.slots,
+            load=loads[row.name],
+            reserved=row.reserved if row.reserved in suspects else None,
+        )
+        for row in replicas
+        if row.state is ReplicaState.READY
+    ]
+
+
+def _view(shard: Shard) -> ShardView:
+    return ShardView(number=shard.number, suspect=shard.crashes > 0)
+
+
+def _rank(shard: Shard) -> tuple[int, int]:
+    """Suspects first: the search for a bad row takes a start of an engine for each halving."""
+    return -shard.crashes, shard.number
+
+
+def _is_leased(shard: Shard, now: float) -> bool:
+    return shard.state is ShardState.LEASED and (shard.lease_until or 0.0) > now

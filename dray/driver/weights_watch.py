@@ -1,0 +1,157 @@
+"""A job's weights: on their way to every node that needs them, from the moment there is one."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from dray.cluster import ClusterSettings
+from dray.cluster.agents import NodeAgents
+from dray.driver.events import Event, Told, Warned
+from dray.errors import DrayError
+from dray.job.opening import OpenJob
+from dray.weights import LocalModel
+from dray.weights.node.cache import evict
+from dray.weights.node.local import ModelProgress
+from dray.weights.node.wording import progress_line
+
+LOOK_EVERY = 0.5  # seconds
+LINE_EVERY = 5.0
+_LET_GO_SECONDS = 2.0
+AGENT_SECONDS = 10.0  # until an agent fetches; replicas begin themselves after that
+
+
+@contextmanager
+def early_weights(job: OpenJob, settings: ClusterSettings) -> Iterator[LocalModel | None]:
+    """On a cluster of our own this process is on the node: fetch at once, beside Ray's start.
+
+    What lies in memory goes at the end, unless another job uses it; what lies on disk stays.
+    """
+    if job.weights is None or settings.address is not None:
+        yield None
+        return
+    model = LocalModel(job.weights, job.settings.model_access)
+    try:
+        yield model
+    finally:
+        model.close()
+        if model.shelf.place.memory:
+            _give_back(model)
+
+
+def _give_back(model: LocalModel) -> None:
+    """Free the memory, once replicas that were just killed have let go of it."""
+    deadline = time.monotonic() + _LET_GO_SECONDS
+    while not evict(model.shelf.place, {model.manifest.key}) and time.monotonic() < deadline:
+        time.sleep(0.1)
+
+
+@contextmanager
+def weights_on(job: OpenJob, early: LocalModel | None, tell: Callable[[Event], None]) -> Iterator[None]:
+    """Have the job's model fetched on every node while the block runs, and say how far that is.
+
+    ``early`` is the model where this process fetches it already: then there is one node, this one.
+    """
+    if job.weights is None:
+        yield
+        return
+    nodes = _OneNode(early) if early is not None else _Agents(job)
+    watch = _Watch(nodes, tell)
+    try:
+        yield
+    finally:
+        watch.end()
+
+
+class _Nodes(Protocol):
+    @property
+    def count(self) -> int:
+        """Nodes that are to have the model."""
+
+    def look(self) -> list[ModelProgress]:
+        """How far each is."""
+
+    def end(self) -> None:
+        """The job needs its model no longer."""
+
+
+class _OneNode:
+    """This machine, on which this process fetches the model itself."""
+
+    count = 1
+
+    def __init__(self, model: LocalModel) -> None:
+        self._model = model
+
+    def look(self) -> list[ModelProgress]:
+        """How far it is."""
+        return [self._model.describe("this machine")]
+
+    def end(self) -> None:
+        """Nothing: ``early_weights`` opened the model and closes it."""
+
+
+class _Agents:
+    """The nodes of a cluster that runs already, each with its agent."""
+
+    def __init__(self, job: OpenJob) -> None:
+        assert job.weights is not None
+        self._agents = NodeAgents(job.weights, job.settings.model_access, job.job_id)
+
+    def look(self) -> list[ModelProgress]:
+        """How far each is; the first time tells all to begin."""
+        return self._agents.look()
+
+    @property
+    def count(self) -> int:
+        """Nodes that are to have it."""
+        return self._agents.count
+
+    def end(self) -> None:
+        """They keep it for the next job, as long as there is room."""
+        self._agents.drop(remove=False)
+
+
+class _Watch:
+    """Looks after the nodes, again and again: an agent that came back is told again what to fetch.
+
+    In a thread of its own: calls of agents may take as long as those of a node that hangs.
+    """
+
+    def __init__(self, nodes: _Nodes, tell: Callable[[Event], None]) -> None:
+        self._nodes = nodes
+        self._tell = tell
+        self._over = threading.Event()
+        self._said = time.monotonic()
+        self._complete = False
+        self._reasons: set[str] = set()
+        self._thread = threading.Thread(target=self._run, name="dray-weights-watch", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """The replicas are gone."""
+        self._over.set()
+        self._thread.join()
+        self._nodes.end()
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            try:
+                self._say(self._nodes.look())
+            except DrayError as error:  # the replicas load without an agent too
+                self._tell(Warned(line=f"looking at the nodes' weights: {error}"))
+            self._over.wait(LOOK_EVERY if not self._complete else 10 * LOOK_EVERY)
+
+    def _say(self, found: list[ModelProgress]) -> None:
+        """A line every few seconds, and one when all have it."""
+        for reason in {node.failure for node in found if node.failure} - self._reasons:
+            self._reasons.add(reason)  # the replicas of the node meet it too
+            self._tell(Warned(line=reason))
+        complete = len(found) == self._nodes.count and all(node.ready == node.size for node in found)
+        due = time.monotonic() - self._said >= LINE_EVERY
+        if found and not self._complete and (complete or due):
+            self._said, self._complete = time.monotonic(), complete
+            self._tell(Told(line=progress_line(found)))

@@ -1,0 +1,227 @@
+"""A whole job, from its input to its last file, without Prefect: what `dray run` does from the wheel."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from dray.cluster.base import Cluster, ClusterInfo, ClusterSettings
+from dray.cluster.placing import default_replicas, expected_replicas
+from dray.cluster.ray_fleet import RayFleet
+from dray.driver.events import Observer
+from dray.driver.executor import Executor
+from dray.driver.fleet import Fleet
+from dray.driver.intervals import Intervals
+from dray.driver.observers import ReportObserver
+from dray.driver.resting import put_to_rest
+from dray.driver.run import Driver
+from dray.driver.weights_watch import AGENT_SECONDS, early_weights, weights_on
+from dray.engine.protocol import EngineSpec
+from dray.errors import CancelledError, ConfigError, ExpiredError, JobPausedError, StoreError
+from dray.job.deadline import orders_of
+from dray.job.expiring import expire
+from dray.job.finalising import JobResult, ReplicaAccount, finalise_job
+from dray.job.heeding import Heed
+from dray.job.ingesting import engine_kind, ingest_job, open_shards
+from dray.job.job_lease import job_lease_kept
+from dray.job.opening import OpenJob, open_job, reopen
+from dray.job.settings import JobSettings
+from dray.job.timeline import Timeline
+from dray.job.weighing import Weighing
+from dray.store import JobState, Shard
+from dray.store.urls import parse_url
+from dray.weights import LocalModel
+
+
+def run_job(
+    settings: JobSettings,
+    parts: Parts,
+    *,
+    resume: bool = False,
+) -> JobResult:
+    """Answer every row of a job and write its files; finished rows of earlier runs are kept.
+
+    Raises:
+        DrayError: the job cannot be opened, or ended early; its reason is in the store then.
+    """
+    job = open_job(settings, started=time.time(), resume=resume)
+    timeline = Timeline(job.started)
+    try:
+        with job_lease_kept(job):
+            with early_weights(job, parts.where) as early:
+                accounts = Run(job, timeline, parts, early).answer_rows()
+            state = end_state(job)
+            if state is JobState.PAUSED:
+                raise JobPausedError(paused_reason(job))
+            result = finalise_job(job, timeline, accounts, state=state)
+    except Exception as error:
+        put_to_rest(job, error, release=True)
+        raise
+    with suppress(StoreError), reopen(job) as store:  # the job is done anyhow: its lease lapses
+        store.release_job(job.lease)
+    return result
+
+
+def _ingest(job: OpenJob, timeline: Timeline, replicas: int) -> list[Shard]:
+    with timeline.phase("ingest"):
+        return ingest_job(job, replicas=replicas)
+
+
+def _provision(cluster: Cluster, heed: Heed) -> ClusterInfo:
+    return cluster.wait(heed.look)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Steps:
+    """The steps of a run that people see: plain calls here, Prefect's tasks in the flow."""
+
+    ingest: Callable[[OpenJob, Timeline, int], list[Shard]] = _ingest
+    provision: Callable[[Cluster, Heed], ClusterInfo] = _provision
+    start_replicas: Callable[[Driver], bool] = Driver.until_ready
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What a run is made of: the cluster and its nodes, where shard tasks run, and who hears of it.
+
+    ``where`` is the cluster's settings, which say whether it is one of our own on this machine.
+    """
+
+    where: ClusterSettings
+    cluster: Cluster
+    executor: Executor
+    observers: Sequence[Observer] = ()
+    fleet_of: Callable[[ClusterInfo], Fleet] = RayFleet
+    steps: Steps = field(default_factory=Steps)
+    intervals: Intervals = field(default_factory=Intervals)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of an open job, from its input to the last row that it can answer.
+
+    ``early`` is the job's model, where this process fetches it already.
+    """
+
+    job: OpenJob
+    timeline: Timeline
+    parts: Parts
+    early: LocalModel | None = None
+
+    def answer_rows(self) -> list[ReplicaAccount]:
+        """Read the input and run its rows, beside the start of the cluster, which is left in any case.
+
+        Returns:
+            What each replica did. Rows are left where the job is to stop: :func:`end_state` says what it is.
+        """
+        parts, job = self.parts, self.job
+        parts.cluster.start()
+        try:
+            with Weighing(job) as weighing:
+                shards = parts.steps.ingest(job, self.timeline, self._expected())
+                with Heed(job) as heed:
+                    weighing.check(heed.look)
+                if not open_shards(shards) or _is_stopped(job):
+                    return []
+                info = self._joined()
+                return [] if info is None else self._drive(shards, parts.fleet_of(info))
+        finally:
+            parts.cluster.leave()
+
+    def _expected(self) -> int:
+        """How many replicas there may be: shards are cut for so many before the cluster is joined."""
+        settings = self.job.settings
+        return settings.replicas or expected_replicas(
+            settings.engine, settings.engine_arguments, settings.replica_gpus, self.parts.where
+        )
+
+    def _joined(self) -> ClusterInfo | None:
+        """The cluster, once it can take work; None where the job stops before."""
+        try:
+            with Heed(self.job) as heed:
+                info = self.parts.steps.provision(self.parts.cluster, heed)
+        except (CancelledError, ExpiredError):  # the store says what becomes of the job
+            return None
+        self.timeline.add("cluster", info.ready - info.seconds, info.ready)
+        refuse_shared_sqlite(self.job.settings.store_url, info)
+        return info
+
+    def _drive(self, shards: Sequence[Shard], fleet: Fleet) -> list[ReplicaAccount]:
+        spec, parts = engine_spec(self.job), self.parts
+        report = ReportObserver(self.timeline)
+        driver = Driver(
+            self.job,
+            fleet,
+            parts.executor,
+            [*parts.observers, report],
+            spec=spec,
+            shards=shards,
+            replicas=self.job.settings.replicas or default_replicas(spec, fleet.info),
+            intervals=parts.intervals,
+        )
+        with weights_on(self.job, self.early, driver.tell), driver:
+            with self.timeline.phase("engine_start"):
+                ready = parts.steps.start_replicas(driver)
+            if ready:
+                driver.run()
+        return report.accounts()
+
+
+def engine_spec(job: OpenJob) -> EngineSpec:
+    """What the job's engines are, as its settings and its rows say."""
+    with reopen(job) as store:
+        kind, model_name = engine_kind(store, job)
+    return job.settings.engine_spec(kind, model_name, weights=job.weights, weights_patience=AGENT_SECONDS)
+
+
+def refuse_shared_sqlite(store_url: str, info: ClusterInfo) -> None:
+    """This machine and every stable one write to the store: SQLite takes one.
+
+    Raises:
+        ConfigError: the store is SQLite, and there are several.
+    """
+    writers = info.stable_hosts | {socket.gethostname()}
+    if len(writers) > 1 and parse_url(store_url).get_backend_name() == "sqlite":
+        raise ConfigError(
+            "SQLite takes writers from one machine only; the driver and the stable nodes are "
+            f"{len(writers)} machines ({', '.join(sorted(writers)[:5])}); "
+            "use PostgreSQL (--store postgresql://...)"
+        )
+
+
+def end_state(job: OpenJob) -> JobState:
+    """What the job is after its run. Rows of one whose time is over get their error rows first.
+
+    Returns:
+        COMPLETED, CANCELLED, EXPIRED, or PAUSED where it was put to rest meanwhile.
+    """
+    with reopen(job) as store:
+        if store.get_job(job.job_id).state is JobState.EXPIRED:
+            return JobState.EXPIRED  # in an earlier run, and every row has its outcome since
+        if not store.counts(job.job_id).pending:
+            return JobState.COMPLETED
+        if store.get_job(job.job_id).state is JobState.PAUSED:
+            return JobState.PAUSED
+        orders = orders_of(store, job)
+        if orders.cancelled:
+            return JobState.CANCELLED
+        if orders.expired:
+            expire(store, job)
+            return JobState.EXPIRED
+    return JobState.COMPLETED
+
+
+def paused_reason(job: OpenJob) -> str:
+    """Why a job was put to rest, as the store has it."""
+    with reopen(job) as store:
+        reason = store.get_job(job.job_id).reason or "put to rest"
+    return f"{reason}; `dray resume {job.job_id}` goes on"
+
+
+def _is_stopped(job: OpenJob) -> bool:
+    """Whether the job is to stop; its driver then starts no replicas."""
+    with reopen(job) as store:
+        return orders_of(store, job).stop

@@ -1,0 +1,217 @@
+"""What a user asks for: the one form that the flow, its page in Prefect, the command line and the store read.
+
+An option is declared here, or in dray/job/forms.py, and nowhere else: its name, type, default, limits, and
+what it does. From that follow the parameter of the flow and the field in Prefect (flows/parameters.py), the
+option of ``dray run`` (dray/cli/options.py), and the entry of the recipe by which a job is resumed
+(:meth:`JobRequest.recipe`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, Self
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from dray.durations import seconds_of
+from dray.errors import ConfigError
+from dray.job.forms import GROUPS, EngineOptions, Form, RowOptions, SamplingOptions
+from dray.storage.addresses import VARIABLE, names_login
+from dray.storage.files import absolute
+
+BLOCK = "block:"
+"""Before the name of a Prefect block."""
+
+_SQLITE = "sqlite:///"
+_SHORTCUTS = {
+    "prompt_column": "rows",
+    "system_prompt": "rows",
+    "max_tokens": "sampling",
+    "temperature": "sampling",
+    "replicas": "engine",
+}
+_OF_ONE_RUN = {"job_id", "resume", "overwrite"}  # not in a recipe: another run says them anew
+
+
+def _shortcut(name: str) -> Any:
+    """A field of a group that may be given by itself. It is None once it is in its group."""
+    described = GROUPS[_SHORTCUTS[name]].model_fields[name].description
+    return Field(default=None, exclude=True, description=described)
+
+
+class JobRequest(Form):
+    """A batch job as its user asks for it.
+
+    Names of blocks and of variables are not looked up yet, and nothing but the form itself is checked.
+
+    Raises:
+        ConfigError: a field is given twice with two values, or ``completion_window`` is no time.
+        ValidationError: a value is not of its field; :meth:`read` says which in words.
+    """
+
+    input: str | list[str] = Field(
+        kw_only=False,
+        description="Paths, globs or object-store URIs: OpenAI batch JSONL, or rows as JSONL, CSV or "
+        "Parquet.",
+    )
+    model: str = Field(
+        kw_only=False,
+        description="Directory of the model (config, tokenizer and safetensors), its URI in an object store, "
+        "or block:NAME.",
+    )
+    output: str = Field(
+        kw_only=False,
+        description="Folder, or object-store URI, for output, errors and the report.",
+    )
+    prompt_column: str | None = _shortcut("prompt_column")
+    system_prompt: str | None = _shortcut("system_prompt")
+    max_tokens: int | None = _shortcut("max_tokens")
+    temperature: float | None = _shortcut("temperature")
+    replicas: int | None = _shortcut("replicas")
+    rows: RowOptions = Field(
+        default_factory=RowOptions,
+        description="More on how rows become requests: template, ids, SQL query, what to do with invalid "
+        "rows.",
+    )
+    sampling: SamplingOptions = Field(
+        default_factory=SamplingOptions,
+        description="More request fields for rows that do not set them.",
+    )
+    engine: EngineOptions = Field(
+        default_factory=EngineOptions,
+        description="More of the engine: its arguments, the size of shards, patience with one that stands "
+        "still.",
+    )
+    job_id: str | None = Field(
+        default=None,
+        description="Name of the job. Derived from input, model and settings when left out.",
+    )
+    store: str | None = Field(
+        default=None,
+        description="Result store: block:NAME, env:NAME of a variable with its URL, or a URL without "
+        "password. A SQLite file in the output folder when left out.",
+    )
+    cluster: str = Field(
+        default="local",
+        description="Ray cluster: local, block:NAME, or the address of one that runs.",
+    )
+    objects: str | None = Field(
+        default=None,
+        description="Object-store credentials: block:NAME. The environment's when left out.",
+    )
+    format: Literal["jsonl", "parquet"] = Field(default="jsonl", description="Format of output and errors.")
+    completion_window: str | None = Field(
+        default=None,
+        description="24h, 90m: what is unfinished so long after the job was created becomes error rows.",
+    )
+    resume: bool = Field(default=False, description="Go on with the job, too, if it was cancelled.")
+    overwrite: bool = Field(
+        default=False,
+        description="Replace files of others in the output folder; they are refused otherwise.",
+    )
+
+    @classmethod
+    def of(cls, *values: Any, **options: Any) -> Self:
+        """A request from the flow's arguments, by position or by name.
+
+        Raises:
+            ConfigError: names the fields that cannot be so.
+        """
+        return cls.read({**dict(zip(cls.model_fields, values, strict=False)), **options})
+
+    @classmethod
+    def read(cls, given: Mapping[str, Any], spelled: Callable[[tuple[str, ...]], str] | None = None) -> Self:
+        """A request from plain data; ``spelled`` gives the caller's name for the field at a path.
+
+        Raises:
+            ConfigError: names the fields that cannot be so, and quotes no texts.
+        """
+        try:
+            return cls(**given)
+        except ValidationError as error:
+            raise ConfigError(_explained(error, spelled or (lambda path: path[-1]))) from None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _shortcuts_into_groups(cls, given: dict[str, Any]) -> dict[str, Any]:
+        absent = {group for group in GROUPS if given.get(group) is None}
+        found = {name: value for name, value in given.items() if name not in absent}
+        for name, group in _SHORTCUTS.items():
+            value = found.pop(name, None)
+            if value is not None:
+                found[group] = _with_field(group, found.get(group, {}), name, value)
+        return found
+
+    @field_validator("completion_window")
+    @classmethod
+    def _is_a_time(cls, window: str | None) -> str | None:
+        completion_seconds(window)
+        return window
+
+    def anchored(self) -> Self:
+        """The same request with its local paths as seen from any working directory."""
+        places = {
+            "input": _anchored_input(self.input, self.rows.query),
+            "model": self.model if self.model.startswith(BLOCK) else absolute(self.model),
+            "output": absolute(self.output),
+            "store": _anchored_store(self.store),
+        }
+        return self.model_copy(update=places)
+
+    def recipe(self) -> dict[str, Any]:
+        """The flow's parameters for another run of the job. None stands for a URL that may hold a login."""
+        kept = self.model_dump(exclude=_OF_ONE_RUN)
+        if self.store is not None and names_login(self.store):
+            kept["store"] = None
+        if isinstance(self.input, str) and self.rows.query is not None and names_login(self.input):
+            kept["input"] = None
+        return kept
+
+
+def _with_field(group: str, form: Form | Mapping[str, Any], name: str, value: Any) -> dict[str, Any]:
+    """What is set of a group, and a field of it that was given by itself."""
+    known = form.model_dump(exclude_unset=True) if isinstance(form, Form) else dict(form)
+    there = known.get(name)
+    if there is not None and there != value:
+        raise ConfigError(f"{name} is given twice, with two values: by itself, and in {group}")
+    return {**known, name: value}
+
+
+def _explained(error: ValidationError, spelled: Callable[[tuple[str, ...]], str]) -> str:
+    problems = {}
+    for problem in error.errors(include_url=False):
+        path = tuple(map(str, problem["loc"]))
+        field = spelled(path[:2] if path[0] in GROUPS else path[:1])
+        given = f" {problem['input']}" if isinstance(problem["input"], int | float) else ""
+        problems[field] = f"{field}{given}: {problem['msg']}"
+    return "; ".join(problems.values())
+
+
+def _anchored_input(given: str | list[str], query: str | None) -> str | list[str]:
+    if isinstance(given, list):
+        return [absolute(item) for item in given]
+    return given if query is not None or given.startswith(VARIABLE) else absolute(given)
+
+
+def _anchored_store(store: str | None) -> str | None:
+    """A SQLite file, by its path or by its URL, as seen from anywhere."""
+    if store is None or store.startswith((VARIABLE, BLOCK)):
+        return store
+    file = store.removeprefix(_SQLITE)
+    if not file or "://" in file or file.startswith((":", "file:")):  # the store refuses these
+        return store
+    return f"{_SQLITE if file != store else ''}{absolute(file)}"
+
+
+def completion_seconds(window: str | None) -> float | None:
+    """``90m``, ``24h``, ``7d`` or ``45s`` in seconds.
+
+    Raises:
+        ConfigError: it is not written so, or no time at all.
+    """
+    if window is None:
+        return None
+    seconds = seconds_of(window)
+    if not seconds:
+        raise ConfigError(f"completion_window: {window!r} is not a time such as 90m, 24h or 7d")
+    return seconds

@@ -1,0 +1,176 @@
+"""A shard's task: attempts at one shard until it is closed. Executors run it in processes or threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from dray.cluster.base import NAMESPACE
+from dray.cluster.losses import NodeFacts, diagnose
+from dray.engine.client import RayReplica, ReplicaClient
+from dray.errors import (
+    FencedError,
+    InterruptedShardError,
+    JobFailedError,
+    JobPausedError,
+    ReplicaLostError,
+    StoreError,
+)
+from dray.failures.causes import Decision, Facts, decide
+from dray.failures.effects import OnPrefect
+from dray.failures.foreign import Sign
+from dray.failures.signs import facts_of
+from dray.owner import owner_name
+from dray.places import lane_of
+from dray.shard.attempt import attempt
+from dray.shard.backoff import Backoff
+from dray.shard.pump import ShardReceipt
+from dray.shard.untaken import advised
+from dray.shard.work import AttemptEnd, AttemptResult, Replicas, Work
+from dray.storage.objects import ObjectStoreOptions
+from dray.store import JobLease, Shard, Store, open_store
+from dray.store.store import SHARD_TTL
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardWork:
+    """What a shard task needs. ``ttl`` is how long its lease lasts without a renewal, in seconds."""
+
+    job: JobLease
+    shard: Shard
+    store_url: str = field(repr=False)
+    objects: ObjectStoreOptions | None = field(default=None, repr=False)
+    ttl: float = SHARD_TTL
+
+
+class Ended(StrEnum):
+    """How a shard's task ends."""
+
+    DONE = "done"
+    HELD = "held"  # by another attempt, or it was done before
+    STOPPED = "stopped"  # the job is cancelled, or its time is over
+    SPLIT = "split"  # the parts are shards of their own
+    SUPERSEDED = "superseded"  # the shard, or the job, belongs to another holder
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskResult:
+    """The end of a shard's task. ``message`` is for people, and quotes nothing."""
+
+    how: Ended
+    message: str
+    receipt: ShardReceipt | None = None
+
+
+def run_task(work: ShardWork, replicas: Replicas, say: Callable[[str], None]) -> TaskResult:
+    """Attempts at the shard, with the waits that the table of causes asks for, until it is closed.
+
+    ``say`` hears why an attempt ended early.
+
+    Raises:
+        JobFailedError, JobPausedError: the job cannot go on.
+    """
+    backoff = Backoff()
+    while True:
+        try:
+            return try_once(work, replicas, backoff, say)
+        except InterruptedShardError as error:
+            say(f"shard {work.shard.number}: {error}")
+
+
+def try_once(work: ShardWork, replicas: Replicas, backoff: Backoff, say: Callable[[str], None]) -> TaskResult:
+    """Lease the shard and a place on a replica, feed it, commit what streams back, and end it.
+
+    Raises:
+        InterruptedShardError: another attempt is to follow, with the same ``backoff``.
+        JobFailedError, JobPausedError: the job cannot go on.
+    """
+    number = work.shard.number
+    try:
+        with open_store(work.store_url, create=False) as store:
+            backoff.wait(lambda: store.orders(work.job.job_id).stop)
+            ended = _attempt(store, work, replicas, backoff, say)
+    except FencedError:
+        return TaskResult(how=Ended.SUPERSEDED, message=f"shard {number} belongs to another attempt now")
+    except StoreError as error:  # before there was a lease to decide about
+        ended = _without_store(error, backoff)
+    return _result(number, ended, backoff)
+
+
+def _attempt(
+    store: Store, work: ShardWork, replicas: Replicas, backoff: Backoff, say: Callable[[str], None]
+) -> AttemptResult:
+    given = Work(
+        store=store,
+        job=work.job,
+        shard=work.shard,
+        replicas=replicas,
+        owner=owner_name(),
+        options=work.objects,
+        ttl=work.ttl,
+    )
+    return attempt(
+        given,
+        tries=backoff.tries,
+        unread_seconds=backoff.unread_seconds,
+        untaken=backoff.untaken,
+        on_answer=backoff.answered,
+        on_start=lambda replica: say(f"shard {work.shard.number}: on {lane_of(replica)}"),
+    )
+
+
+def _without_store(error: StoreError, backoff: Backoff) -> AttemptResult:
+    facts = Facts(
+        lapsed=facts_of(error).sign is Sign.STORE_AWAY,
+        store_seconds=backoff.away_seconds,
+        tries=backoff.tries,
+    )
+    decision = advised(decide(error, facts))
+    return AttemptResult(how=AttemptEnd.INTERRUPTED, decision=decision, note=str(error))
+
+
+def _result(number: int, ended: AttemptResult, backoff: Backoff) -> TaskResult:
+    """What the end of an attempt means for the task."""
+    if ended.how is not AttemptEnd.INTERRUPTED:
+        backoff.answered()
+    if ended.how is AttemptEnd.DONE:
+        assert ended.receipt is not None
+        told = f"shard {number}: {ended.receipt.rows} rows in {ended.receipt.seconds:.1f} s"
+        return TaskResult(how=Ended.DONE, message=told, receipt=ended.receipt)
+    if ended.how is AttemptEnd.HELD:
+        return TaskResult(how=Ended.HELD, message=f"shard {number} is finished, or held by another attempt")
+    if ended.how is AttemptEnd.STOPPED:
+        return TaskResult(how=Ended.STOPPED, message=f"shard {number}: the job goes no further")
+    assert ended.decision is not None
+    backoff.note(ended.decision, unread=ended.unread)
+    return _obey(ended.decision, f"{ended.decision.reason}; {ended.note}")
+
+
+def _obey(decision: Decision, reason: str) -> TaskResult:
+    after = decision.effect.prefect
+    if after is OnPrefect.SPLIT:
+        return TaskResult(how=Ended.SPLIT, message=reason)
+    if after is OnPrefect.SUPERSEDED:
+        return TaskResult(how=Ended.SUPERSEDED, message=reason)
+    if after is OnPrefect.PAUSE:
+        raise JobPausedError(f"{reason}; when that is mended, `dray resume` goes on")
+    if after is OnPrefect.FAIL:
+        raise JobFailedError(reason)
+    raise InterruptedShardError(reason)
+
+
+class RayReplicas:
+    """Replicas as Ray actors, found by name."""
+
+    def find(self, name: str) -> ReplicaClient:
+        """The replica of this name; ReplicaLostError where there is none."""
+        found = RayReplica.find(name, NAMESPACE)
+        if found is None:
+            raise ReplicaLostError(f"replica {name} is gone")
+        return found
+
+    def facts(self, client: ReplicaClient, node: str | None) -> NodeFacts:
+        """What became of it, and of its node."""
+        assert isinstance(client, RayReplica)
+        return diagnose(client.actor_id, node)

@@ -1,0 +1,105 @@
+"""Shard tasks as Prefect's tasks on Ray: people see one for each shard, and why it is tried again."""
+
+from __future__ import annotations
+
+import contextvars
+import time
+from contextlib import suppress
+from typing import Any
+
+import ray
+from prefect.client.schemas.objects import State
+from prefect.states import Crashed
+from prefect_ray.context import remote_options
+
+from dray.driver.executor import TaskEnd
+from dray.driver.ray_executor import stable_options
+from dray.errors import DrayError, JobFailedError
+from dray.shard.task import Ended, ShardWork, TaskResult
+from tasks.infer_shard import infer_shard
+from tasks.ray_runner import HeardRayTaskRunner
+from tasks.settling import note_end
+
+_END_SECONDS = 5.0
+
+
+class PrefectExecutor:
+    """A Prefect task for each shard, under RayTaskRunner, on the cluster's stable nodes."""
+
+    def __init__(self) -> None:
+        self._runner = HeardRayTaskRunner()
+        self._running: dict[Any, tuple[Any, int]] = {}
+
+    def start(self, stable_resource: str) -> None:
+        """Tasks run on nodes that have this resource, as tasks of the flow run of this context."""
+        self._options = stable_options(stable_resource)
+        self._context = contextvars.copy_context()  # others would be children of the task that runs by then
+        self._runner.__enter__()
+
+    def submit(self, work: ShardWork) -> None:
+        """Start a shard's task."""
+        future = self._context.run(self._submit, work)
+        self._running[future.wrapped_future] = (future, work.shard.number)
+
+    def _submit(self, work: ShardWork) -> Any:
+        with remote_options(**self._options):
+            return self._runner.submit(infer_shard, parameters={"number": work.shard.number, "work": work})
+
+    def poll(self, seconds: float) -> list[TaskEnd]:
+        """The tasks that have ended; waits for the first for at most ``seconds``."""
+        if not self._running:
+            time.sleep(seconds)
+            return []
+        ready, _ = ray.wait(list(self._running), num_returns=1, timeout=seconds)
+        return [self._end(reference) for reference in ready]
+
+    def _end(self, reference: Any) -> TaskEnd:
+        future, number = self._running.pop(reference)
+        future.wait()
+        state: State = future.state
+        note_end(future.task_run_id, state)
+        if state.is_completed():
+            return TaskEnd(number=number, result=_result(state))
+        if state.is_crashed():
+            return TaskEnd(number=number, crashed=True)
+        return TaskEnd(number=number, error=_failure(state, number))
+
+    def cancel(self, number: int, reason: str) -> None:
+        """End the task's process, and tell Prefect why."""
+        for reference, (future, of) in list(self._running.items()):
+            if of == number:
+                del self._running[reference]
+                with suppress(ray.exceptions.RayError):
+                    ray.cancel(reference, force=True)
+                note_end(future.task_run_id, Crashed(message=reason))
+
+    def close(self) -> None:
+        """Let tasks that are left end by themselves, because of what ended the others, or end them."""
+        left = list(self._running)
+        try:
+            if left:
+                _, left = ray.wait(left, num_returns=len(left), timeout=_END_SECONDS)
+            for reference in left:
+                ray.cancel(reference)
+            if left:
+                ray.wait(left, num_returns=len(left), timeout=_END_SECONDS)
+        finally:
+            self._runner.__exit__(None, None, None)
+
+
+def _result(state: State) -> TaskResult:
+    """The task's own; where Prefect kept none, what the state's name says."""
+    found = state.result()
+    if isinstance(found, TaskResult):
+        return found
+    return TaskResult(how=Ended(str(state.name).lower()), message=state.message or "")
+
+
+def _failure(state: State, number: int) -> DrayError:
+    try:
+        state.result()
+    except DrayError as error:
+        return error
+    except BaseException as error:  # noqa: BLE001  whatever it was, it failed the shard
+        return JobFailedError(f"shard {number} failed: {type(error).__name__}")
+    return JobFailedError(f"shard {number} ended as {state.name}")

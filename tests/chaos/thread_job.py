@@ -1,0 +1,91 @@
+"""A whole job in one process, on threads: ``python -m tests.chaos.thread_job SETTINGS.json``.
+
+The real driver, with shard tasks and simulated replicas as threads: a run takes a second and not half a
+minute. Every point of ``dray/triggers.py`` is reached. One replica is lost in each run, one request kills
+every engine that it is in, one gets an error row, and some are refused at ingest.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from dray.cluster.base import ClusterSettings
+from dray.driver import pool, shards, whole_job
+from dray.driver.thread_executor import ThreadExecutor
+from dray.job import opening
+from dray.job.settings import JobSettings
+from dray.requests import RowDefaults, source_of
+from dray.shard import placing, pump
+from dray.shard.backoff import NO_WAIT_VARIABLE
+from tests.support.lanes import QUICK
+from tests.support.thread_fleet import Script, ThreadCluster, ThreadFleet
+
+JOB = "job"
+SHARD_ROWS = 40
+MAX_NUM_SEQS = 8
+LANES = 2
+LOST = [(0, 1)]  # of the first replica of all the second micro-batch never comes
+POISON = "kills engines"
+REFUSED = "is refused"
+
+
+def settings_of(path: Path) -> JobSettings:
+    """The job that a file describes, as :func:`run` takes it."""
+    return _settings(json.loads(path.read_text()))
+
+
+def _settings(given: Mapping[str, Any]) -> JobSettings:
+    return JobSettings(
+        source=source_of([given["input"]]),
+        defaults=RowDefaults(sampling={"temperature": 0}),
+        model="simulated",
+        output=given["output"],
+        store_url=given["store_url"],
+        engine="simulated",
+        engine_arguments={"max_num_seqs": MAX_NUM_SEQS, "oom_on": POISON, "error_on": REFUSED},
+        job_id=given.get("job", JOB),
+        skip_invalid=True,
+        shard_rows=given.get("shard_rows", SHARD_ROWS),
+        replicas=given.get("lanes", LANES),
+    )
+
+
+def run(given: Mapping[str, Any]) -> None:
+    """Run the job that is ``given``: ``input``, ``output`` and ``store_url``.
+
+    It may also say how it is run: ``job``, ``shard_rows``, ``lanes``, which replicas are ``lost`` (pairs of a
+    replica's number and of its micro-batch), and the seconds of the driver's lease, ``driver_ttl``.
+    """
+    settings = _settings(given)
+    # Several micro-batches a shard, so that a kill finds some of its rows committed and others not.
+    pump.MICRO_BATCH_ROWS = MAX_NUM_SEQS
+    placing._ASK_EVERY = 0.02
+    os.environ[NO_WAIT_VARIABLE] = "1"
+    if "driver_ttl" in given:  # it is to lapse: a thread that renews it may be stopped in SQLite's only lock
+        opening.DRIVER_TTL = given["driver_ttl"]
+        whole_job.job_lease_kept = nullcontext  # type: ignore[assignment,attr-defined]
+    if settings.replicas == 1:
+        pool.SLOTS = shards.EARLY = 1  # one task at a time, for the same reason
+    lost = {tuple(one) for one in given.get("lost", LOST)}
+    fleet = ThreadFleet(
+        [f"node-{lane}" for lane in range(settings.replicas or 1)],
+        Script(lose=lambda replica, batch: (replica, batch) in lost),
+    )
+    parts = whole_job.Parts(
+        where=ClusterSettings(),
+        cluster=ThreadCluster(fleet),
+        executor=ThreadExecutor(fleet),
+        fleet_of=lambda info: fleet,
+        intervals=QUICK,
+    )
+    whole_job.run_job(settings, parts)
+
+
+if __name__ == "__main__":
+    run(json.loads(Path(sys.argv[1]).read_text()))

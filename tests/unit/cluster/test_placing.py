@@ -1,0 +1,119 @@
+"""What a replica asks Ray for, and how many there are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dray.cluster import placing
+from dray.cluster.asking import ReplicaResources
+from dray.cluster.base import ClusterInfo, ClusterSettings, Node
+from dray.cluster.placing import actor_options, default_replicas, expected_replicas, shrunk
+from dray.engine.protocol import EngineSpec
+from dray.requests import Kind
+
+pytestmark = pytest.mark.unit
+
+VLLM = EngineSpec(name="vllm", model="m", kind=Kind.CHAT)
+TWO_RANKS = EngineSpec(name="vllm", model="m", kind=Kind.CHAT, arguments={"tensor_parallel_size": 2})
+SIMULATED = EngineSpec(name="simulated", model="m", kind=Kind.CHAT)
+
+
+def _cluster(*nodes: tuple[float, float]) -> ClusterInfo:
+    found = tuple(
+        Node(node_id=str(n), host=str(n), cpus=cpus, gpus=gpus, stable=n == 0)
+        for n, (cpus, gpus) in enumerate(nodes)
+    )
+    return ClusterInfo(address="a", nodes=found, seconds=0.0, stable_resource="dray_stable")
+
+
+@pytest.fixture(autouse=True)
+def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    for name in list(os.environ):
+        if name.startswith(("DRAY_TRACE_DIR", "VLLM_", "HF_")):
+            monkeypatch.delenv(name)
+
+
+def test_what_a_replica_asks_for_is_asked_of_ray() -> None:
+    assert actor_options(ReplicaResources(cpus=0.5, gpus=2), _cluster((8, 4))) == {
+        "num_cpus": 0.5,
+        "num_gpus": 2,
+    }
+    assert actor_options(ReplicaResources(cpus=0), replace(_cluster((2, 0)), own=True)) == {"num_cpus": 0}
+
+
+def test_replicas_without_gpus_spread_over_the_nodes_of_a_cluster() -> None:
+    assert actor_options(ReplicaResources(cpus=1), _cluster((2, 0)))["scheduling_strategy"] == "SPREAD"
+
+
+def test_nodes_to_avoid_are_named_and_taken_all_the_same_where_no_other_is() -> None:
+    options = actor_options(ReplicaResources(cpus=1), _cluster((8, 0)), avoid={"b", "a"})
+    assert options["label_selector"] == {"ray.io/node-id": "!in(a,b)"}
+    assert options["fallback_strategy"] == [{"label_selector": {}}]
+
+
+def test_a_step_halves_what_runs_at_a_time() -> None:
+    assert shrunk(VLLM, 0, 64) is VLLM
+    assert shrunk(VLLM, 1, 64).arguments == {"max_num_seqs": 32, "max_num_batched_tokens": 4096}
+    assert shrunk(SIMULATED, 2, 64).arguments == {"max_num_seqs": 16}
+    assert shrunk(SIMULATED, 9, 64).arguments == {"max_num_seqs": 1}
+
+
+def test_what_configures_engines_goes_along_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
+    monkeypatch.setenv("DRAY_STORE_URL", "postgresql://u:secret@h/d")
+    options = actor_options(ReplicaResources(cpus=1), _cluster((1, 0)))
+    assert options["runtime_env"] == {"env_vars": {"VLLM_CPU_KVCACHE_SPACE": "1"}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "nodes", "expected"),
+    [
+        (VLLM, [(4, 0)], 1),
+        (VLLM, [(4, 0), (8, 8), (8, 4)], 12),
+        (TWO_RANKS, [(4, 0), (8, 8), (8, 5)], 6),
+        (SIMULATED, [(8, 8)], 1),
+    ],
+)
+def test_one_replica_a_gpu(spec: EngineSpec, nodes: list[tuple[float, float]], expected: int) -> None:
+    assert default_replicas(spec, _cluster(*nodes)) == expected
+
+
+def test_embeddings_shrink_in_rows_alone() -> None:
+    spec = EngineSpec(name="vllm", model="m", kind=Kind.EMBEDDING)  # vLLM: a whole prompt must fit the tokens
+    assert shrunk(spec, 1, 64).arguments == {"max_num_seqs": 32}
+
+
+@pytest.mark.parametrize(
+    ("engine", "arguments", "each", "settings", "build", "expected"),
+    [
+        ("simulated", {}, None, ClusterSettings(), "gpu", 1),
+        ("vllm", {}, None, ClusterSettings(), "gpu", 4),
+        ("vllm", {"tensor_parallel_size": 2}, None, ClusterSettings(), "gpu", 2),
+        ("vllm", {}, 0.5, ClusterSettings(num_gpus=1), "gpu", 2),
+        ("vllm", {}, 0.0, ClusterSettings(), "gpu", 1),
+        ("vllm", {}, None, ClusterSettings(address="h:1"), "gpu", 8),
+        ("vllm", {}, None, ClusterSettings(address="h:1"), "cpu", 1),
+    ],
+)
+def test_shards_are_cut_for_the_replicas_that_may_come(
+    engine: str,
+    arguments: dict[str, Any],
+    each: float | None,
+    settings: ClusterSettings,
+    build: str,
+    expected: int,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """With --replicas left out, eight GPUs had three shards of 20,000 rows."""
+    for name in ("nvidia0", "nvidia1", "nvidia2", "nvidia3", "nvidiactl"):
+        (tmp_path / name).touch()
+    monkeypatch.setattr(placing, "_DEVICES", tmp_path)
+    monkeypatch.setattr(placing, "vllm_build", lambda: build)
+    assert expected_replicas(engine, arguments, each, settings) == expected

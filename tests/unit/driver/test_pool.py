@@ -1,0 +1,170 @@
+"""Replicas that work: those that fall silent, whose calls are lost, or whose node is taken back."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from dray.cluster.base import Node
+from dray.driver.pool import DRAIN_SECONDS, SILENT_SECONDS, Loss, ReplicaPool, replica_name
+from dray.engine.protocol import EngineSpec
+from dray.errors import EngineDeadError, ReplicaLostError
+from dray.places import lane_of
+from dray.requests import Kind
+from dray.store import ReplicaState
+from tests.unit.driver.scripted import NODE, QUICK, Poll, ScriptedFleet, ScriptedProcess
+
+pytestmark = pytest.mark.unit
+
+SPEC = EngineSpec(name="simulated", model="m", kind=Kind.CHAT, stall_seconds=600.0)
+UNSURE = ReplicaLostError("the call was lost", unsure=True)
+
+
+class NoLosses:
+    """The budgets of a job that has lost nothing."""
+
+    def excluded(self, lane: str) -> set[str]:
+        return set()
+
+    def shrink_steps(self) -> int:
+        return 0
+
+    def undecided(self, lane: str) -> bool:
+        return False
+
+
+class Working:
+    """A pool of replicas that are ready, under a clock that a test sets."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *scripts: list[Poll]) -> None:
+        self.clock = SimpleNamespace(now=1000.0)
+        monkeypatch.setattr(time, "monotonic", lambda: self.clock.now)
+        self.fleet = ScriptedFleet(*(scripts or ([True],)))
+        self.pool = ReplicaPool("p", SPEC, self.fleet, len(scripts) or 1, QUICK)
+        self.losses: list[Loss] = []
+        self.step()
+
+    @property
+    def first(self) -> ScriptedProcess:
+        return self.fleet.processes[0]
+
+    def step(self, seconds: float = 0.1) -> None:
+        self.clock.now += seconds
+        self.pool.launch_due(NoLosses())
+        self.pool.look()
+        self.losses += self.pool.take_losses()
+
+
+def test_names_belong_to_the_job() -> None:
+    assert replica_name("job/1", 3) == "job/1/replica-3"
+    assert replica_name("job/1", 3, 2) == "job/1/replica-3~2"
+    assert lane_of("job/1/replica-3~2") == lane_of("job/1/replica-3") == "replica-3"
+
+
+def test_a_replica_that_says_nothing_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    working = Working(monkeypatch)
+    working.first.silent = True
+    working.step(SILENT_SECONDS - 1)
+    assert working.losses == []
+    working.step(2)
+    [loss] = working.losses
+    assert isinstance(loss.error, EngineDeadError)
+    assert working.first.killed
+    working.step(1)
+    assert working.fleet.processes[1].name == "p/replica-0~1"
+
+
+def test_a_lost_call_is_no_lost_replica_until_the_cluster_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    working = Working(monkeypatch)
+    working.first.answers.append(UNSURE)
+    working.step()
+    assert working.losses == []
+    working.first.answers.append(UNSURE)
+    working.first.gone = True
+    working.step()
+    assert [loss.error for loss in working.losses] == [UNSURE]
+
+
+def test_calls_that_are_lost_for_too_long_are_a_lost_replica(monkeypatch: pytest.MonkeyPatch) -> None:
+    working = Working(monkeypatch)
+    working.first.answers += [UNSURE] * 3
+    working.step()
+    working.step(SILENT_SECONDS - 10)
+    assert working.losses == []
+    working.step(11)
+    assert len(working.losses) == 1
+
+
+def test_a_node_that_goes_has_its_replicas_finish_and_others_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    working = Working(monkeypatch, [True], [False])
+    working.first.sessions = 1
+    working.pool.drain_node(NODE, time.time() + 100.0)
+    assert working.fleet.drained == [NODE]
+    assert working.first.drains == [DRAIN_SECONDS]
+    assert working.fleet.processes[1].killed  # it has loaded for nothing
+    working.step()
+    assert [one.avoid for one in working.fleet.processes[2:]] == [{"node"}, {"node"}]
+    assert not working.first.killed  # it has a shard still
+    working.first.sessions = 0
+    working.step()
+    assert working.first.killed
+    assert working.losses == []
+    assert working.pool.restarts == 0
+
+
+def test_a_replica_that_leaves_has_its_seconds_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    working = Working(monkeypatch)
+    working.first.sessions = 1
+    working.pool.drain_node(NODE, time.time() + 9.0)
+    assert working.first.drains == [pytest.approx(4.0, abs=0.5)]
+    working.step(6.0)
+    assert not working.first.killed
+    working.step(2.0)
+    assert working.first.killed
+
+
+def test_a_replica_that_becomes_ready_on_a_leaving_node_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    working = Working(monkeypatch, [False, True])
+    working.first.place = None
+    working.pool.drain_node(NODE, None)
+    working.first.place = "node"
+    working.step()
+    assert working.first.drains == [0.0]
+    assert working.pool.ready() == 0
+    other = Node(node_id="other", host="o", cpus=1, gpus=0, stable=False)
+    working.pool.drain_node(other, None)
+    assert working.first.drains == [0.0]
+
+
+def test_what_the_store_was_not_told_of_is_new_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    working = Working(monkeypatch)
+    changed = working.pool.take_changed()
+    assert [(one.name, one.state) for one in changed] == [("p/replica-0", ReplicaState.READY)]
+    assert working.pool.take_changed() == []
+    working.pool.put_back(changed)
+    assert working.pool.take_changed() == changed
+    working.clock.now += QUICK.publish + 0.1  # shards may have found it out of reach meanwhile
+    assert working.pool.take_changed() == changed
+
+
+def test_a_replica_is_idle_while_it_has_no_shard(monkeypatch: pytest.MonkeyPatch) -> None:
+    working = Working(monkeypatch)
+    working.step()
+    working.step(5.0)
+    [idle] = working.pool.idle(4.0)
+    working.pool.note(idle, "has no work: memory")
+    assert working.pool.remarks() == {"replica-0": "has no work: memory"}
+    assert [one.note for one in working.pool.take_changed()] == ["has no work: memory"]
+    working.first.sessions = 1
+    working.step(1.0)
+    assert working.pool.idle(4.0) == []
+    assert working.pool.remarks() == {}
+    assert [one.note for one in working.pool.take_changed()] == [None]
+
+
+def test_the_end_leaves_no_replica(monkeypatch: pytest.MonkeyPatch) -> None:
+    working = Working(monkeypatch, [True], [False])
+    working.pool.stop()
+    assert [one.killed for one in working.fleet.processes] == [True, True]

@@ -1,0 +1,75 @@
+"""What a start that takes long is known by: a place, and silence."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from dray.driver.replica_handle import ReplicaHandle
+from dray.engine.protocol import EngineSpec
+from dray.requests import Kind
+from dray.store import ReplicaState
+from tests.unit.driver.scripted import ScriptedProcess
+
+pytestmark = pytest.mark.unit
+
+SPEC = EngineSpec(name="simulated", model="m", kind=Kind.CHAT)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    found = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(time, "monotonic", lambda: found.now)
+    return found
+
+
+@pytest.fixture
+def process() -> ScriptedProcess:
+    return ScriptedProcess(name="job/replica-0", spec=SPEC, avoid=frozenset(), place=None)
+
+
+@pytest.fixture
+def replica(process: ScriptedProcess, clock: SimpleNamespace) -> ReplicaHandle:
+    return ReplicaHandle(lane=0, process=process, slots=2)
+
+
+def test_the_time_of_a_start_begins_when_it_has_a_place(
+    replica: ReplicaHandle, process: ScriptedProcess, clock: SimpleNamespace
+) -> None:
+    for _ in range(10):
+        clock.now += 100.0
+        assert not replica.has_place()
+        assert not replica.is_overdue(60.0)  # it waits for a GPU, for as long as that takes
+    process.place = "node"
+    clock.now += 100.0
+    assert replica.has_place()
+    assert not replica.is_overdue(60.0)
+    clock.now += 59.0
+    assert not replica.is_overdue(60.0)
+    clock.now += 2.0
+    assert replica.is_overdue(60.0)
+
+
+def test_a_question_that_is_not_answered_got_through(replica: ReplicaHandle, clock: SimpleNamespace) -> None:
+    replica.unsure = 990.0
+    assert not replica.poll()
+    assert replica.unsure == 990.0  # too early to tell
+    clock.now += 6.0
+    assert not replica.poll()
+    assert replica.unsure is None
+    replica.unsure = clock.now
+    replica.ask_again()
+    assert not replica.poll()
+    assert replica.unsure == clock.now  # another question, and another quiet time
+
+
+def test_a_start_ends_within_the_drivers_own_time(replica: ReplicaHandle, process: ScriptedProcess) -> None:
+    """The node's clock may be another one."""
+    process.place, process.polls = "node", [True]
+    replica.began = time.time() + 100.0
+    assert replica.poll()
+    assert replica.start is not None
+    assert replica.start.ready <= time.time()
+    assert (replica.state, replica.node, replica.max_num_seqs) == (ReplicaState.READY, "node", 8)

@@ -1,0 +1,265 @@
+"""Shard tasks of a job: what the driver does when one of them ends, with the real store and without Ray."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from dray.cluster import Node
+from dray.driver import shards as shard_tasks
+from dray.driver.events import Event, ShardFinished, ShardSubmitted, Warned
+from dray.driver.executor import TaskEnd
+from dray.driver.idling import Bound, bound_tasks
+from dray.driver.lapsed import LapsedLeases
+from dray.driver.shards import EARLY, HUNG_SECONDS, MAX_CRASHES, ShardTasks
+from dray.errors import FencedError, JobFailedError, JobPausedError, StoreTransientError
+from dray.job.opening import OpenJob
+from dray.shard.pump import ShardReceipt
+from dray.shard.task import Ended, TaskResult
+from dray.store import JobLease, ReplicaRow, ReplicaState, ShardState, Store, open_store
+from tests.support.stores import FakeClock, claimed, ready_job
+from tests.unit.driver.scripted import BreakableStore, ScriptedExecutor, cluster
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return str(tmp_path / "store.db")
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def store(url: str, clock: FakeClock) -> Iterator[Store]:
+    with open_store(url, clock=clock) as opened:
+        yield opened
+
+
+class Tasks:
+    """The shard tasks of a job, whose ends a test reports."""
+
+    def __init__(self, store: Store, url: str, lease: JobLease, *, lanes: int = 1) -> None:
+        settings = SimpleNamespace(store_url=url, objects=None)
+        job = cast("OpenJob", SimpleNamespace(job_id=lease.job_id, lease=lease, settings=settings))
+        self.store, self.lease = store, lease
+        self.executor = ScriptedExecutor()
+        self.events: list[Event] = []
+        self.tasks = ShardTasks(
+            job,
+            self.executor,
+            self.events.append,
+            lanes=lanes,
+            bound=Bound(tasks=2 * lanes),
+            look_every=0.0,
+        )
+
+    @property
+    def submitted(self) -> list[int]:
+        return self.executor.submitted
+
+    @property
+    def warnings(self) -> list[str]:
+        return [event.line for event in self.events if isinstance(event, Warned)]
+
+    def start(self) -> None:
+        self.tasks.start_early(self.store.shards("job"))
+
+    def look(self) -> None:
+        self.tasks.look_soon()
+        self.tasks.schedule(self.store, 0)
+
+    def crash(self, number: int = 0) -> None:
+        """The worker process of a shard's task died."""
+        self.tasks.take([TaskEnd(number=number, crashed=True)])
+
+
+def test_a_shard_whose_worker_died_is_to_be_had_at_once(store: Store, url: str) -> None:
+    tasks = Tasks(store, url, ready_job(store, shards=1))
+    tasks.start()
+    claimed(store, tasks.lease)
+    tasks.crash()
+    tasks.look()
+    assert store.shards("job")[0].state is ShardState.PENDING
+    assert [one.cause for one in store.attempts("job")] == ["NODE_LOSS"]
+    assert tasks.submitted == [0, 0]
+    assert tasks.warnings == ["shard 0: its worker process died; running it again"]
+
+
+def test_it_is_freed_once_a_store_that_was_away_is_back(store: Store, url: str) -> None:
+    tasks = Tasks(store, url, ready_job(store, shards=1))
+    tasks.start()
+    claimed(store, tasks.lease)
+    tasks.crash()
+    broken = BreakableStore(store)
+    with broken.away(StoreTransientError("away")), pytest.raises(StoreTransientError):
+        tasks.tasks.schedule(cast("Store", broken), 0)
+    assert tasks.tasks.left
+    tasks.look()
+    assert store.shards("job")[0].state is ShardState.PENDING
+
+
+def test_a_driver_that_was_replaced_leaves_its_successors_shards_alone(store: Store, url: str) -> None:
+    tasks = Tasks(store, url, ready_job(store, shards=1))
+    tasks.start()
+    claimed(store, store.claim_job("job", "two", takeover=lambda owner: True))
+    tasks.crash()
+    with pytest.raises(FencedError):
+        tasks.look()
+    assert store.shards("job")[0].state is ShardState.LEASED
+
+
+def test_a_worker_that_dies_again_and_again_puts_the_job_to_rest(store: Store, url: str) -> None:
+    tasks = Tasks(store, url, ready_job(store, shards=1))
+    for _ in range(MAX_CRASHES):
+        tasks.crash()
+        tasks.look()
+    with pytest.raises(JobPausedError, match=r"shard 0: its worker process died 4 times; .*`dray resume`"):
+        tasks.crash()
+
+
+def test_a_shard_that_failed_ends_the_job(store: Store, url: str) -> None:
+    tasks = Tasks(store, url, ready_job(store))
+    tasks.start()
+    error = JobFailedError("shard 1 failed")
+    with pytest.raises(JobFailedError) as caught:
+        tasks.tasks.take([TaskEnd(number=1, error=error)])
+    assert caught.value is error
+
+
+def test_a_suspect_goes_beyond_the_limit_when_those_that_fill_it_wait_for_its_replica(
+    store: Store, url: str, clock: FakeClock
+) -> None:
+    """Its attempt ended without the store, so it was held until its lease lapsed."""
+    lease = ready_job(store, shards=5)
+    row = ReplicaRow(name="a", lane=0, state=ReplicaState.READY, slots=2, node="n", max_num_seqs=4)
+    store.put_replicas(lease, [row])
+    store.release_shard(claimed(store, lease), cause="ENGINE_CRASH", suspect=True)
+    assert store.place_shard(lease, 0, owner="w0").lease is not None  # alone, and its holder is gone
+    tasks = Tasks(store, url, lease)
+    for _ in range(2):  # while it is held, and when its lease has lapsed
+        tasks.look()
+        clock.pass_seconds(100)
+    assert [store.place_shard(lease, number, owner=f"w{number}").waiting for number in (1, 2)] == [True, True]
+    assert tasks.submitted == [1, 2, 0]  # and no more of those that may wait
+    assert store.place_shard(lease, 0, owner="again").lease is not None
+
+
+@pytest.fixture
+def own_clock(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> FakeClock:
+    """The driver's own seconds pass with the store's."""
+    monkeypatch.setattr(
+        shard_tasks, "LapsedLeases", lambda seconds: LapsedLeases(seconds, lambda: clock.time)
+    )
+    return clock
+
+
+def test_a_shard_whose_task_stands_still_is_run_again(store: Store, url: str, own_clock: FakeClock) -> None:
+    """Its process is stopped, or hangs in the kernel: the job waited for it without an end."""
+    tasks = Tasks(store, url, ready_job(store, shards=1))
+    tasks.start()
+    hung = claimed(store, tasks.lease)
+
+    def pass_until_given_up() -> None:
+        own_clock.pass_seconds(hung.ttl + 1)
+        tasks.look()
+        own_clock.pass_seconds(HUNG_SECONDS + 1)
+        tasks.look()
+
+    own_clock.pass_seconds(hung.ttl + HUNG_SECONDS + 1)
+    tasks.look()  # the lease is over; by the driver's own clock only now
+    own_clock.pass_seconds(HUNG_SECONDS - 1)
+    tasks.look()
+    assert (tasks.submitted, tasks.executor.cancelled) == ([0], [])  # it may be about to end by itself
+    own_clock.pass_seconds(2)
+    tasks.look()
+    assert (tasks.submitted, tasks.executor.cancelled) == ([0, 0], [0])
+    assert "stands still" in tasks.warnings[0]
+    again = store.place_shard(tasks.lease, 0, owner="again")
+    assert again.lease is not None or again.waiting
+    for _ in range(MAX_CRASHES - 1):
+        store.claim_shard(tasks.lease, 0, owner="hangs, too")
+        pass_until_given_up()
+    store.claim_shard(tasks.lease, 0, owner="hangs, too")
+    with pytest.raises(JobPausedError, match="stands still"):
+        pass_until_given_up()
+
+
+def test_no_task_stands_still_while_the_store_takes_no_writes(
+    store: Store, url: str, own_clock: FakeClock
+) -> None:
+    """On SQLite another program may keep all writers out: shards are read, and no lease can be renewed."""
+    tasks = Tasks(store, url, ready_job(store, shards=1))
+    tasks.start()
+    held = claimed(store, tasks.lease)
+    for _ in range(5):
+        own_clock.pass_seconds(held.ttl + HUNG_SECONDS)
+        tasks.look()
+        tasks.tasks.forget_lapsed()
+    assert tasks.executor.cancelled == []
+
+
+def test_shards_whose_tasks_may_stand_still_are_looked_at_while_nothing_else_is_open(
+    store: Store, url: str
+) -> None:
+    tasks = Tasks(store, url, ready_job(store, shards=1))
+    tasks.start()
+    tasks.look()
+    assert tasks.tasks.left
+    assert 0 < tasks.tasks._look_at - time.monotonic() <= 30.0
+
+
+def test_shard_tasks_follow_the_replicas_that_are_ready(store: Store, url: str) -> None:
+    """Each is a process of its own on a stable node: 1,000 while no engine is up would fill the head."""
+    lease = ready_job(store, shards=60)
+    tasks = Tasks(store, url, lease, lanes=20)
+    tasks.start()
+    counts = [len(tasks.submitted)]
+    for ready in (0, 3, 10, 4, 20):
+        rows = [_row(lane, ReplicaState.READY if lane < ready else ReplicaState.GONE) for lane in range(20)]
+        store.put_replicas(lease, rows)
+        tasks.look()
+        counts.append(len(tasks.submitted))
+    assert counts == [EARLY, 8, 14, 28, 28, 40]  # what runs goes on when fewer are ready
+    whys = [event.why for event in tasks.events if isinstance(event, ShardSubmitted)]
+    assert len(whys) == 40
+
+
+def _row(lane: int, state: ReplicaState) -> ReplicaRow:
+    return ReplicaRow(name=f"r{lane}", lane=lane, state=state, slots=2, node="n", max_num_seqs=4)
+
+
+def test_the_last_commit_is_that_of_the_shard_that_came_last(store: Store, url: str) -> None:
+    tasks = Tasks(store, url, ready_job(store, shards=3))
+    tasks.start()
+    for number, at in enumerate((20.0, 30.0, 10.0)):
+        receipt = ShardReceipt(number=number, rows=4, skipped=0, seconds=1.0, last_commit=at, replica="r")
+        tasks.tasks.take(
+            [TaskEnd(number=number, result=TaskResult(how=Ended.DONE, message="", receipt=receipt))]
+        )
+    assert tasks.tasks.last_commit == 30.0
+    assert [event.how for event in tasks.events if isinstance(event, ShardFinished)] == [Ended.DONE] * 3
+
+
+def test_what_bounds_the_shard_tasks_is_told_at_the_start(store: Store, url: str) -> None:
+    lease = ready_job(store)
+    node = Node(node_id="h", host="h", cpus=2, gpus=0, stable=True, memory=2 * 2**30)
+    spot = Node(node_id="s", host="s", cpus=2, gpus=0, stable=False, memory=2**40)
+    job = SimpleNamespace(job_id=lease.job_id, lease=lease, settings=SimpleNamespace(store_url=url))
+    told: list[Event] = []
+    bound = bound_tasks(cast("OpenJob", job), 20, cluster(node, spot), told.append)
+    assert bound.tasks == 7
+    [event] = told
+    assert isinstance(event, Warned)
+    assert "20 replicas, but the memory of the stable nodes (2 GiB) holds 7 shard tasks" in event.line
+    told.clear()
+    assert bound_tasks(cast("OpenJob", job), 3, cluster(node, spot), told.append).tasks == 6
+    assert told == []

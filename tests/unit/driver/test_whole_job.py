@@ -1,0 +1,120 @@
+"""A whole job without Prefect, on replicas in threads. SQLite takes writers from one machine."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from dray.cluster import ClusterInfo, Node
+from dray.cluster.base import ClusterSettings
+from dray.driver.events import Event, Observer, Progressed, ReplicaLost, ReplicaReady, ShardFinished
+from dray.driver.intervals import Intervals
+from dray.driver.thread_executor import ThreadExecutor
+from dray.driver.whole_job import Parts, refuse_shared_sqlite, run_job
+from dray.errors import ConfigError
+from dray.job.finalising import JobResult
+from dray.job.settings import JobSettings
+from dray.shard.backoff import NO_WAIT_VARIABLE
+from dray.store import JobState, open_store
+from tests.support.thread_fleet import Script, ThreadCluster, ThreadFleet
+from tests.unit.driver.scripted import Heard, cluster
+
+pytestmark = pytest.mark.unit
+
+QUICK = Intervals(step=0.02, status=0.02, orders=0.1, shards=0.05, relaunch=0.01)
+LOST_ONCE = Script(lose=lambda replica, batch: (replica, batch) == (0, 0))
+
+
+def _cluster(*stable: str, spot: str = "spot") -> ClusterInfo:
+    hosts = [(host, True) for host in stable] + [(spot, False)]
+    return cluster(
+        *(
+            Node(node_id=str(number), host=host, cpus=1, gpus=0, stable=is_stable)
+            for number, (host, is_stable) in enumerate(hosts)
+        )
+    )
+
+
+@pytest.mark.parametrize("url", ["sqlite:////data/dray.db", "/data/dray.db", "jobs.sqlite3"])
+def test_sqlite_with_stable_nodes_on_several_machines_is_refused(url: str) -> None:
+    here = socket.gethostname()
+    with pytest.raises(ConfigError, match=r"2 machines \(.*elsewhere.*\); use PostgreSQL"):
+        refuse_shared_sqlite(url, _cluster(here, "elsewhere"))
+    with pytest.raises(ConfigError, match="2 machines"):
+        refuse_shared_sqlite(url, _cluster("elsewhere"))  # the driver itself writes too
+    refuse_shared_sqlite(url, _cluster(here, here))  # two nodes, one machine
+    refuse_shared_sqlite(url, _cluster(here))
+
+
+def test_postgresql_may_have_several() -> None:
+    refuse_shared_sqlite("postgresql://host/dray", _cluster("a", "b"))
+
+
+def _run(settings: JobSettings, observers: Sequence[Observer], script: Script | None = None) -> JobResult:
+    fleet = ThreadFleet(["node-0", "node-1"], script)
+    parts = Parts(
+        where=ClusterSettings(),
+        cluster=ThreadCluster(fleet),
+        executor=ThreadExecutor(fleet),
+        observers=observers,
+        fleet_of=lambda info: fleet,
+        intervals=QUICK,
+    )
+    return run_job(settings, parts)
+
+
+class Raises:
+    """An observer that fails at whatever it hears."""
+
+    def __init__(self) -> None:
+        self.heard = 0
+
+    def hear(self, event: Event) -> None:
+        self.heard += 1
+        raise RuntimeError("the observer's own")
+
+
+@pytest.fixture
+def settings(make_settings: Callable[..., JobSettings], monkeypatch: pytest.MonkeyPatch) -> JobSettings:
+    monkeypatch.setenv(NO_WAIT_VARIABLE, "1")
+    return make_settings(shard_rows=10, replicas=2, job_id="job")
+
+
+def test_no_observers_failure_ends_a_job_nor_keeps_others_from_hearing(settings: JobSettings) -> None:
+    raises, heard = Raises(), Heard()
+    result = _run(settings, [raises, heard])
+    assert result.state == JobState.COMPLETED
+    assert raises.heard == len(heard.events) > 0
+    assert isinstance(heard.events[-1], Progressed)
+    assert heard.events[-1].final
+    assert (heard.events[-1].pulse.finished, heard.events[-1].pulse.total) == (50, 50)
+
+
+def test_events_hold_no_prompt_and_no_answer(settings: JobSettings, job_input: Path) -> None:
+    """Also those of a replica that is lost, and of shards that are tried again."""
+    rows = [json.loads(line) for line in job_input.read_text().splitlines()]
+    for row in rows:
+        row["body"]["messages"][0]["content"] = "confidential-words"
+    job_input.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    heard = Heard()
+    result = _run(settings, [heard], LOST_ONCE)
+    assert result.state == JobState.COMPLETED
+    kinds = {type(event) for event in heard.events}
+    assert {ReplicaReady, ReplicaLost, ShardFinished, Progressed} <= kinds
+    for event in heard.events:
+        assert "confidential-words" not in f"{event!r} {event.text}"
+
+
+def test_a_job_that_cannot_be_done_says_why_in_its_store(settings: JobSettings) -> None:
+    script = Script(most=0)  # there can be no replica
+    heard = Heard()
+    with pytest.raises(Exception, match="more than 0 replicas"):
+        _run(settings, [heard], script)
+    with open_store(settings.store_url, create=False) as store:
+        job = store.get_job("job")
+    assert job.state is JobState.FAILED
+    assert job.reason == "EngineStartError"

@@ -1,0 +1,77 @@
+"""What a job runs with, made of what was asked for."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, fields
+
+import pytest
+
+from dray.engine.protocol import EngineSpec
+from dray.job.request import JobRequest
+from dray.job.settings import JobSettings, Places
+from dray.requests import Kind, RowDefaults, source_of
+from dray.weights import Manifest
+
+pytestmark = pytest.mark.unit
+
+REQUEST = JobRequest(
+    input=["/in.jsonl"],
+    model="/m",
+    output="/out",
+    engine={
+        "name": "simulated",
+        "arguments": {"max_num_seqs": 8},
+        "stall_seconds": 5.0,
+        "replica_cpus": 2.0,
+        "replica_gpus": 0.5,
+    },
+)
+PLACES = Places(inputs=["/in.jsonl"], model="s3://b/m", store_url="sqlite:////s.db")
+
+
+def test_an_engine_is_told_all_that_was_asked_for() -> None:
+    settings = JobSettings.of(REQUEST, PLACES)
+    weights = Manifest(uri="s3://b/m", files=())
+    spec = settings.engine_spec(Kind.EMBEDDING, "name", weights=weights, weights_patience=3.0)
+    unset = [
+        field.name
+        for field in fields(EngineSpec)
+        if field.default is not MISSING and getattr(spec, field.name) == field.default
+    ]
+    assert unset == []
+    assert spec == EngineSpec(
+        name="simulated",
+        model="s3://b/m",
+        kind=Kind.EMBEDDING,
+        model_name="name",
+        arguments={"max_num_seqs": 8},
+        weights=weights,
+        weights_patience=3.0,
+        stall_seconds=5.0,
+        cpus=2.0,
+        gpus=0.5,
+        objects=settings.model_access,
+    )
+
+
+def test_what_was_asked_for_is_there_to_be_read_and_kept() -> None:
+    settings = JobSettings.of(REQUEST, PLACES)
+    assert settings.request.engine.stall_seconds == 5.0
+    assert settings.recipe == REQUEST.recipe()
+
+
+def test_a_program_that_fills_settings_in_asks_for_nothing_and_leaves_no_recipe() -> None:
+    settings = JobSettings(
+        source=source_of("in.jsonl"), defaults=RowDefaults(), model="m", output="o", store_url=""
+    )
+    assert settings.recipe == {}
+    assert settings.request.engine.stall_seconds == 600.0
+
+
+def test_prompts_and_logins_are_not_in_the_repr() -> None:
+    request = JobRequest.of(["/in.csv"], "/m", "/out", rows={"template": "hidden-word {a}"})
+    places = Places(inputs=["/in.csv"], model="/m", store_url="postgresql://me:hidden-word@host/dray")
+    assert "hidden-word" not in repr(places)
+    settings = JobSettings.of(request, places)
+    assert "store_url" not in repr(settings)
+    assert "request=" not in repr(settings)

@@ -1,0 +1,48 @@
+"""Logins in the URLs of databases: found however they stand there, and never shown."""
+
+from __future__ import annotations
+
+import pytest
+
+from dray.errors import ConfigError
+from dray.storage.addresses import holds_password, masked_url, names_login, without_variable
+
+pytestmark = pytest.mark.unit
+
+WORD = "hidden-word"
+HELD = [
+    f"postgresql://me:{WORD}@host/dray",
+    f"postgresql://me:{WORD}/x@host/dray",  # a slash in it, as SQLAlchemy takes it
+    f"postgresql://host/dray?user=me&password={WORD}",
+    f"mysql+pymysql://host/dray?ssl_key_passwd={WORD}",
+    f"no database://me:{WORD}@host",
+]
+
+
+@pytest.mark.parametrize("url", HELD)
+def test_a_password_is_found_wherever_it_stands(url: str) -> None:
+    assert names_login(url)
+    assert holds_password(url)
+    assert WORD not in masked_url(url)
+
+
+def test_a_user_is_a_login_without_a_password() -> None:
+    url = "postgresql://me@host:5432/dray"
+    assert names_login(url)
+    assert not holds_password(url)
+    assert masked_url(url) == url
+
+
+@pytest.mark.parametrize("url", ["sqlite:////data/dray.db", "postgresql://host/dray", "/data/a@b.db"])
+def test_what_holds_neither(url: str) -> None:
+    assert not names_login(url)
+    assert not holds_password(url)
+
+
+def test_a_variable_stands_for_what_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("URL_OF_STORE", "sqlite:////data/dray.db")
+    assert without_variable("env:URL_OF_STORE") == "sqlite:////data/dray.db"
+    assert without_variable("/data/dray.db") == "/data/dray.db"
+    monkeypatch.setenv("URL_OF_STORE", "")
+    with pytest.raises(ConfigError, match=r"^environment variable URL_OF_STORE is not set$"):
+        without_variable("env:URL_OF_STORE")
