@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Self
 
 import pytest
 
-from dray.cluster import Cluster, ClusterInfo, ClusterSettings, ReplicaPool, open_cluster
-from dray.cluster.member import ReplicaHandle
-from dray.cluster.pool import Ledger, Loss
+from dray.cluster import Cluster, ClusterInfo, ClusterSettings, open_cluster
+from dray.cluster.ray_fleet import RayFleet
+from dray.driver.pool import Loss, ReplicaPool
+from dray.driver.replica_handle import ReplicaStart
 from dray.engine.protocol import EngineSpec
 from dray.errors import ClusterError, ConfigError
 from dray.requests import Kind
@@ -41,11 +43,56 @@ def info(running: tuple[Cluster, ClusterInfo]) -> ClusterInfo:
     return running[1]
 
 
-def _pool(
-    info: ClusterInfo, name: str, replicas: int = 1, ledger: Ledger | None = None, **arguments: object
-) -> ReplicaPool:
-    spec = EngineSpec(name="simulated", model="m", kind=Kind.CHAT, arguments=dict(arguments))
-    return ReplicaPool(name, spec, info, replicas, ledger)
+class _Budgets:
+    """What earlier losses came to: ``steps`` smaller, and no more on ``bad`` nodes."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.bad: set[str] = set()
+
+    def excluded(self, lane: str) -> set[str]:
+        return self.bad
+
+    def shrink_steps(self) -> int:
+        return self.steps
+
+    def undecided(self, lane: str) -> bool:
+        return False
+
+
+class _Followed:
+    """A pool on Ray, looked after as its driver does it. Keeps what the pool tells."""
+
+    def __init__(self, info: ClusterInfo, name: str, replicas: int = 1, **arguments: object) -> None:
+        spec = EngineSpec(name="simulated", model="m", kind=Kind.CHAT, arguments=dict(arguments))
+        self.pool = ReplicaPool(name, spec, RayFleet(info), replicas)
+        self.budgets = _Budgets()
+        self.states: dict[str, str] = {}
+        self.pids: dict[str, int] = {}
+        self.losses: list[Loss] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.pool.stop()
+
+    @property
+    def starts(self) -> list[ReplicaStart]:
+        return self.pool.starts()
+
+    def step(self) -> None:
+        self.pids |= {status.name: status.pid for status in self.pool.look()}
+        self.losses += self.pool.take_losses()
+        self.pool.launch_due(self.budgets)
+        self.states |= {one.name: one.state for one in self.pool.take_changed()}
+
+    def until(self, done: Callable[[], bool], seconds: float = 60) -> None:
+        deadline = time.monotonic() + seconds
+        while not done():
+            assert time.monotonic() < deadline
+            self.step()
+            time.sleep(0.1)
 
 
 def test_one_stable_node_behind_a_token(info: ClusterInfo) -> None:
@@ -75,64 +122,29 @@ def test_sockets_of_vllms_ranks_go_with_rays_folder(info: ClusterInfo) -> None:
     assert len(str(folder)) + len("/") + 36 <= 107  # a UUID; sun_path of unix(7)
 
 
-class _Ledger:
-    """Keeps what a pool tells."""
-
-    def __init__(self) -> None:
-        self.rows: dict[str, str] = {}
-        self.losses: list[Loss] = []
-        self.steps = 0
-        self.bad: set[str] = set()
-
-    def publish(self, members: Sequence[ReplicaHandle]) -> None:
-        self.rows |= {member.name: member.state for member in members}
-
-    def lost(self, loss: Loss) -> None:
-        self.losses.append(loss)
-
-    def excluded(self, lane: str) -> set[str]:
-        return self.bad
-
-    def shrink_steps(self) -> int:
-        return self.steps
-
-
-def _until(pool: ReplicaPool, done: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < deadline
-        pool.look()
-        pool.settle()
-        time.sleep(0.1)
-
-
 def test_a_killed_replica_has_a_successor(info: ClusterInfo, capfd: pytest.CaptureFixture[str]) -> None:
-    ledger = _Ledger()
-    pool = _pool(info, "replaced", replicas=2, ledger=ledger)
-    pool.start()
-    try:
-        _until(pool, lambda: len(pool.starts()) == 2)
-        starts = pool.starts()
+    with _Followed(info, "replaced", replicas=2) as followed:
+        followed.until(lambda: len(followed.starts) == 2 and len(followed.pids) == 2)
+        starts = followed.starts
         assert [start.name for start in starts] == ["replaced/replica-0", "replaced/replica-1"]
-        assert {start.name for start in pool.take_ready()} == {start.name for start in starts}
-        assert pool.take_ready() == []
+        assert {start.name for start in followed.pool.take_ready()} == {start.name for start in starts}
+        assert followed.pool.take_ready() == []
         assert all(start.began < start.process < start.ready < time.time() for start in starts)
-        before = {status.name: status.pid for status in pool.look()}
+        before = dict(followed.pids)
         os.kill(before["replaced/replica-0"], signal.SIGKILL)
-        _until(pool, lambda: ledger.rows.get("replaced/replica-0~1") == "ready")
-        assert ledger.rows["replaced/replica-0"] == "gone"
-        after = {status.name: status.pid for status in pool.look()}
-        assert set(after) == {"replaced/replica-0~1", "replaced/replica-1"}
+        followed.until(lambda: "replaced/replica-0~1" in followed.pids)
+        assert followed.states["replaced/replica-0"] == "gone"
+        assert followed.states["replaced/replica-0~1"] == "ready"
+        after = followed.pids
+        assert set(after) == {*before, "replaced/replica-0~1"}
         assert after["replaced/replica-1"] == before["replaced/replica-1"]
-        assert pool.restarts == 1
-        _until(pool, lambda: bool(ledger.losses))
-        [loss] = ledger.losses
-        assert (loss.name, loss.facts.alive, loss.facts.preempted) == ("replaced/replica-0", True, False)
-        assert loss.node == info.nodes[0].node_id
+        assert followed.pool.restarts == 1
+        [loss] = followed.losses
+        assert (loss.replica.name, loss.replica.node) == ("replaced/replica-0", info.nodes[0].node_id)
+        facts = loss.replica.process.fate()
+        assert (facts.alive, facts.preempted) == (True, False)
         captured = capfd.readouterr()
         assert captured.out == captured.err == ""  # Ray's own words would break up the run's lines
-    finally:
-        pool.stop()
     deadline = time.monotonic() + 15
     while any(Path(f"/proc/{pid}").exists() for pid in after.values()):
         assert time.monotonic() < deadline
@@ -140,29 +152,22 @@ def test_a_killed_replica_has_a_successor(info: ClusterInfo, capfd: pytest.Captu
 
 
 def test_a_successor_runs_less_at_a_time_after_memory_did_not_suffice(info: ClusterInfo) -> None:
-    ledger = _Ledger()
-    pool = _pool(info, "smaller", max_num_seqs=64, ledger=ledger)
-    pool.start()
-    try:
-        _until(pool, lambda: bool(pool.starts()))
-        [status] = pool.look()
-        ledger.steps = 2
-        ledger.bad = {info.nodes[0].node_id}  # there is no other: it comes back here all the same
-        os.kill(status.pid, signal.SIGKILL)
-        _until(pool, lambda: len(pool.starts()) == 2)
-        assert [start.info.max_num_seqs for start in pool.starts()] == [64, 16]
-    finally:
-        pool.stop()
+    with _Followed(info, "smaller", max_num_seqs=64) as followed:
+        followed.until(lambda: bool(followed.pids))
+        followed.budgets.steps = 2
+        followed.budgets.bad = {info.nodes[0].node_id}  # there is no other: it comes back here all the same
+        [pid] = followed.pids.values()
+        os.kill(pid, signal.SIGKILL)
+        followed.until(lambda: len(followed.starts) == 2)
+        assert [start.info.max_num_seqs for start in followed.starts] == [64, 16]
 
 
 def test_an_engine_that_cannot_be_built_says_why(info: ClusterInfo) -> None:
-    pool = _pool(info, "refused", max_seqs=1)
-    pool.start()
-    try:
-        with pytest.raises(ConfigError, match="unknown engine argument 'max_seqs'"):
-            _until(pool, lambda: False)
-    finally:
-        pool.stop()
+    with (
+        _Followed(info, "refused", max_seqs=1) as followed,
+        pytest.raises(ConfigError, match="unknown engine argument 'max_seqs'"),
+    ):
+        followed.until(lambda: False)
 
 
 def test_a_lane_that_finds_no_place_keeps_nobody_from_work(info: ClusterInfo) -> None:
@@ -170,19 +175,15 @@ def test_a_lane_that_finds_no_place_keeps_nobody_from_work(info: ClusterInfo) ->
 
     half = replace(info.nodes[0], cpus=1)
     halves = replace(info, own=False, nodes=(half, replace(half, node_id="another")))
-    pool = _pool(halves, "late", replicas=2)  # a processor each, and somebody else has one of the two
     occupant = ray.remote(num_cpus=1)(_Occupant).remote()
     ray.get(occupant.here.remote(), timeout=60)
-    pool.start()
-    try:
-        _until(pool, lambda: bool(pool.starts()))
+    with _Followed(halves, "late", replicas=2) as followed:  # a processor each; another has one of the two
+        followed.until(lambda: bool(followed.starts))
         time.sleep(1.0)
-        pool.look()
-        assert len(pool.starts()) == 1
+        followed.step()
+        assert len(followed.starts) == 1
         ray.kill(occupant)
-        _until(pool, lambda: len(pool.starts()) == 2)
-    finally:
-        pool.stop()
+        followed.until(lambda: len(followed.starts) == 2)
 
 
 class _Occupant:

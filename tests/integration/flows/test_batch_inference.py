@@ -118,7 +118,7 @@ def test_a_refused_input_fails_before_any_engine_starts(tmp_path: Path) -> None:
 def test_an_engine_that_cannot_start_ends_the_tasks_that_wait_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tasks.replicas.START_SECONDS", 10.0)  # for the shard to begin to wait
+    monkeypatch.setattr("dray.driver.run.START_SECONDS", 10.0)  # for the shard to begin to wait
     requests = write_requests(tmp_path / "requests.jsonl", 3)
     slow = EngineOptions(name="simulated", arguments={"start_seconds": 120})
     began = time.monotonic()

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from prefect.exceptions import CancelledRun
 
+from dray.driver import whole_job
 from dray.errors import (
     ClusterError,
     ConfigError,
@@ -27,6 +28,7 @@ from flows import batch_inference as module
 from flows.batch_inference import batch_inference
 from flows.parameters import EngineOptions
 from tests.support.command import write_requests
+from tests.support.no_cluster import no_cluster
 
 pytestmark = pytest.mark.integration
 
@@ -37,8 +39,8 @@ DISK_FULL = StoreFatalError("store x: the disk is full: free space, then resume 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Job]:
     """Runs the flow without a cluster or engines, to the expected error; the job as it left it."""
-    monkeypatch.setattr(module, "cluster_of", lambda *_: nullcontext())
-    monkeypatch.setattr(module, "open_shards", lambda *_: [])
+    monkeypatch.setattr(module, "cluster_of", no_cluster)
+    monkeypatch.setattr(whole_job, "open_shards", lambda *_: [])
     requests = write_requests(tmp_path / "requests.jsonl", 3)
 
     def run(expected: type[Exception] | None, **changes: Any) -> Job:
@@ -143,8 +145,7 @@ def test_a_cancel_after_ingest_asks_for_no_replicas(
         return shards
 
     monkeypatch.setattr(module, "ingest", cancelled_after)
-    monkeypatch.setattr(module, "open_shards", lambda shards: shards)
-    monkeypatch.setattr(module, "_run_shards", lambda *_: pytest.fail("replicas are asked for"))
+    monkeypatch.setattr(whole_job, "open_shards", lambda shards: shards)
     assert run(CancelledRun).state is JobState.CANCELLED
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from flows.batch_inference import batch_inference
 from flows.parameters import EngineOptions
 from tasks.flushing import flush_prefect
 from tests.support.command import write_requests
+from tests.support.no_cluster import no_cluster
 from tests.support.postgres import PostgresServer
 
 pytestmark = pytest.mark.integration
@@ -59,7 +59,7 @@ def test_a_full_disk_is_told_without_user_and_host(
         connection.execute(FULL)
     host = f"127.0.0.1:{postgres.port}"
     monkeypatch.setenv("PAUSED_STORE", f"postgresql://{USER}:kanarisecret@{host}/{name}")
-    monkeypatch.setattr(module, "cluster_of", lambda *_: nullcontext())
+    monkeypatch.setattr(module, "cluster_of", no_cluster)
     with pytest.raises(StoreFatalError):
         batch_inference(
             input=str(write_requests(tmp_path / "requests.jsonl", 3)),

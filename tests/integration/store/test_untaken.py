@@ -24,10 +24,9 @@ from dray.job.opening import open_job
 from dray.job.settings import JobSettings
 from dray.requests import Kind, RowDefaults, source_of
 from dray.shard import ending, lease, untaken
-from dray.shard.pump import ShardReceipt
+from dray.shard.backoff import NO_WAIT_VARIABLE, Backoff
+from dray.shard.task import ShardWork, TaskResult, try_once
 from dray.store import ReplicaRow, ReplicaState, connection, open_store, sqlite_file
-from tasks.infer_shard import ShardWork, _backoffs, infer_shard
-from tasks.retrying import NO_WAIT_VARIABLE, Backoff
 from tests.support.postgres import PostgresServer
 
 pytestmark = pytest.mark.integration
@@ -68,7 +67,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease, "STOP_BEFORE_EXPIRY", 88.0)  # of a lease of 90 s: it lapses after 2 s
     monkeypatch.setattr(lease, "RENEW_EVERY", 0.2)
     monkeypatch.setattr(lease, "LOOK_EVERY", 0.05)
-    monkeypatch.setattr("tasks.infer_shard.open_store", partial(open_store, patience=0.3))
+    monkeypatch.setattr("dray.shard.task.open_store", partial(open_store, patience=0.3))
     monkeypatch.setenv(NO_WAIT_VARIABLE, "1")
 
 
@@ -96,19 +95,20 @@ def placed() -> list[Callable[[], None]]:
 class Job:
     """A job of one shard, and attempts at that as its task makes them."""
 
-    def __init__(self, settings: JobSettings) -> None:
+    def __init__(self, settings: JobSettings, replicas: _Replicas) -> None:
+        self.backoff = Backoff()
+        self._replicas = replicas
         self._settings = settings
         self._job = open_job(settings, resume=True)
         ingest_job(self._job, replicas=1)
         self._with_a_replica()
 
-    def run(self) -> object:
+    def run(self) -> TaskResult:
         """One attempt."""
         with open_store(self._settings.store_url, create=False) as store:
             [shard] = store.shards("job")
-        return infer_shard.fn(
-            0, ShardWork(job=self._job.lease, shard=shard, store_url=self._job.settings.store_url)
-        )
+        work = ShardWork(job=self._job.lease, shard=shard, store_url=self._job.settings.store_url)
+        return try_once(work, self._replicas, self.backoff, logging.getLogger().info)
 
     def resume(self) -> None:
         """Its driver ends, and another goes on."""
@@ -131,7 +131,6 @@ def job(
     short: None,
     placed: list[Callable[[], None]],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Job]:
     """Its replica is the real one on the simulated engine, in this process."""
     inputs = tmp_path / "in.jsonl"
@@ -149,10 +148,7 @@ def job(
     replica = Replica("r", spec, exit_when_dead=False)
     replica.ready()
     replicas = _Replicas(replica, lambda: placed.pop()() if placed else None)
-    monkeypatch.setattr("tasks.infer_shard._RayReplicas", lambda: replicas)
-    monkeypatch.setattr("tasks.infer_shard.get_run_logger", logging.getLogger)
-    monkeypatch.setitem(_backoffs, ("job", 0), Backoff())
-    yield Job(settings)
+    yield Job(settings, replicas)
     replica.stop()
 
 
@@ -190,23 +186,22 @@ def test_a_store_that_takes_no_rows_pauses_the_job(
     assert told.endswith("`dray resume` goes on")
     held.__exit__(None, None, None)
     job.resume()
-    receipt = job.run()
-    assert isinstance(receipt, ShardReceipt)
+    receipt = job.run().receipt
+    assert receipt is not None
     assert receipt.rows == ROWS
 
 
 def test_locks_that_come_and_go_pause_nothing(
-    job: Job, store_url: str, placed: list[Callable[[], None]], monkeypatch: pytest.MonkeyPatch
+    job: Job, store_url: str, placed: list[Callable[[], None]]
 ) -> None:
     """Each has a clock of its own: rows are taken between them."""
-    backoff = _backoffs["job", 0]
-    backoff.untaken.seconds = LIMIT - 0.5
+    job.backoff.untaken.seconds = LIMIT - 0.5
     held = _locked(store_url, "IMMEDIATE" if not store_url.startswith("postgresql") else "EXCLUSIVE")
     placed.append(lambda: (held.__enter__(), threading.Timer(0.1, held.__exit__, [None] * 3).start())[0])
-    receipt = job.run()
-    assert isinstance(receipt, ShardReceipt)
+    receipt = job.run().receipt
+    assert receipt is not None
     assert receipt.rows == ROWS
-    assert backoff.untaken.seconds == 0.0
+    assert job.backoff.untaken.seconds == 0.0
 
 
 def test_a_read_that_waits_for_a_lock_leaves_no_process_behind(

@@ -18,6 +18,8 @@ from typing import Any
 import pytest
 
 from dray.cluster.losses import NodeFacts
+from dray.driver.events import Event, Warned
+from dray.driver.outage import SpoolWatch
 from dray.errors import (
     CancelledError,
     ExpiredError,
@@ -38,15 +40,14 @@ from dray.requests.sources import RowShape, SqlQuery
 from dray.requests.spool import read_shard
 from dray.requests.tables import query_rows
 from dray.shard import placing as places
+from dray.shard.backoff import NO_WAIT_VARIABLE, Backoff
 from dray.shard.ending import SPOOL_AWAY, UNKNOWN_FACTS
 from dray.shard.placing import placed
+from dray.shard.task import ShardWork, try_once
 from dray.shard.work import Work
 from dray.store import JobState, ReplicaRow, ReplicaState, Store, clock, open_store
 from tasks import heeding as page
-from tasks.infer_shard import ShardWork, _backoffs, infer_shard
-from tasks.patience import SpoolWatch
 from tasks.prefect_run import Wish
-from tasks.retrying import NO_WAIT_VARIABLE, Backoff
 from tests.support.postgres import PostgresServer
 from tests.support.s3_emulator import EmulatorProcess
 
@@ -282,16 +283,14 @@ def test_a_spool_that_cannot_be_read_pauses_the_job_after_half_an_hour(
     open_one: Open,
     emulator: EmulatorProcess,
     monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The object store is away, the database answers all the time: it has a clock of its own."""
     job = open_one()
     [shard] = ingest_job(job, replicas=1)
     (emulator.root / "bucket" / "spool.jsonl").write_bytes(Path(shard.uri).read_bytes())
     monkeypatch.setenv(NO_WAIT_VARIABLE, "1")
-    monkeypatch.setattr("tasks.infer_shard._RayReplicas", _Alive)
-    monkeypatch.setattr("tasks.infer_shard.get_run_logger", logging.getLogger)
-    monkeypatch.setitem(_backoffs, ("job", 0), backoff := Backoff())
+    backoff = Backoff()
+    told: list[Event] = []
     with open_store(job.settings.store_url, create=False) as store:
         store.put_replicas(job.lease, [_replica(ReplicaState.READY)])
         store.move_shards(job.lease, "s3://bucket/spool.jsonl")
@@ -301,17 +300,18 @@ def test_a_spool_that_cannot_be_read_pauses_the_job_after_half_an_hour(
         work = ShardWork(
             job=job.lease, shard=shard, store_url=job.settings.store_url, objects=emulator.options
         )
-        watch = SpoolWatch("job", logging.getLogger())
+        watch = SpoolWatch("job", told.append)
         watch.look(store)
         with pytest.raises(InterruptedShardError, match=r"s3://bucket/spool.jsonl cannot be read"):
-            infer_shard.fn(0, work)
-        watch._looked = -1e9
+            try_once(work, _Alive(), backoff, logging.getLogger().info)
         watch.look(store)
-        assert "could not be read by 1 attempts" in caplog.text
+        [warned] = told
+        assert isinstance(warned, Warned)
+        assert "could not be read by 1 attempts" in warned.line
         assert backoff.unread_since is not None
         backoff.unread_since -= STORE_PATIENCE
         with pytest.raises(JobPausedError, match=r"cannot be read for 30 minutes.*`dray resume` goes on"):
-            infer_shard.fn(0, work)
+            try_once(work, _Alive(), backoff, logging.getLogger().info)
         assert store.causes("job") == {SPOOL_AWAY: 2}
         assert store.charges("job") == []
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from dray.driver.whole_job import end_state
 from dray.errors import FencedError, StoreFatalError
 from dray.job.expiring import expire
 from dray.job.finalising import finalise_job
@@ -17,7 +18,6 @@ from dray.job.timeline import Timeline
 from dray.report import ReportData
 from dray.requests import Outcome
 from dray.store import Counts, JobState, ShardLease, ShardState, Store, open_store
-from flows.batch_inference import _end_state
 
 pytestmark = pytest.mark.unit
 
@@ -46,7 +46,7 @@ def test_the_command_of_an_expired_job_repeated(make_settings: MakeSettings) -> 
     release(job)
     for window in (0.001, None):
         again = opened(make_settings(completion_window=window))
-        assert _end_state(again) is JobState.EXPIRED
+        assert end_state(again) is JobState.EXPIRED
         result = finalise_job(again, Timeline(), state=JobState.EXPIRED)
         release(again)
         assert (result.state, result.counts["failed"]) == ("expired", 50)
