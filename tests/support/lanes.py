@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from dray.driver.events import Event, ReplicaLost
+from dray.driver.executor import TaskEnd
 from dray.driver.intervals import Intervals
 from dray.driver.run import Driver
 from dray.driver.thread_executor import ThreadExecutor
@@ -64,10 +65,15 @@ class Lanes:
     most: int = 80
     deaths: list[str] = field(default_factory=list)
     failure: str | None = None
+    _stop: str | None = None
+
+    def stop(self, why: str) -> None:
+        """The run that is under way fails, for the reason ``why``; from any thread."""
+        self._stop = why
 
     def run(self) -> Counts:
         """Run the job until no shard is open or it has failed; a call after that resumes it."""
-        self.failure = None
+        self.failure = self._stop = None
         job = open_job(self.settings, resume=True)
         try:
             self._drive(job, ingest_job(job, replicas=len(self.nodes)))
@@ -87,7 +93,7 @@ class Lanes:
         driver = Driver(
             job,
             fleet,
-            ThreadExecutor(fleet),
+            _Stoppable(fleet, self),
             [self],
             spec=engine_spec(job),
             shards=shards,
@@ -118,3 +124,16 @@ class Lanes:
     def errors(self) -> dict[int, str]:
         """The codes of error rows, by index."""
         return {row.index: row.error_code for row in self.outcomes() if row.error_code}
+
+
+class _Stoppable(ThreadExecutor):
+    """In its next poll the job fails, once its lanes were told to stop."""
+
+    def __init__(self, fleet: ThreadFleet, lanes: Lanes) -> None:
+        super().__init__(fleet)
+        self._lanes = lanes
+
+    def poll(self, seconds: float) -> list[TaskEnd]:
+        if self._lanes._stop is not None:
+            raise JobFailedError(self._lanes._stop)
+        return super().poll(seconds)

@@ -16,6 +16,7 @@ import ray
 from dray.cli.app import run_app
 from dray.cluster import asking, open_cluster
 from dray.cluster.asking import ReplicaResources
+from dray.cluster.ray_fleet import RayFleet
 from dray.cluster.ray_private import death_of, node_of
 from dray.driver.observers import LogObserver
 from dray.driver.pool import ReplicaPool
@@ -145,14 +146,13 @@ class _Driven:
 def test_a_replica_without_a_place_is_named_with_the_reason_and_works_once_a_node_joins(
     raylets: Raylets,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Seven replicas, five processors: two wait, and one of them gets the node that comes."""
     caplog.set_level(logging.INFO)
     reason = "asks for 1 CPU, the largest free node has 0 CPUs"
-    driven = _Driven(raylets, tmp_path, monkeypatch, rows=6000)
+    driven = _Driven(raylets, tmp_path, rows=6000)
     said: list[str] = []
     waited: list[str] = []
     nodes: list[str] = []
@@ -196,9 +196,10 @@ def test_gpus_are_asked_of_ray_while_no_node_has_any(
     cluster = open_cluster(raylets.settings)
     cluster.start()
     try:
-        pool = ReplicaPool("demand/1", EngineSpec(name="vllm", model="m", kind=Kind.CHAT), cluster.wait(), 2)
+        spec = EngineSpec(name="vllm", model="m", kind=Kind.CHAT)
+        pool = ReplicaPool("demand/1", spec, RayFleet(cluster.wait()), 2)
         assert pool.ask == ReplicaResources(cpus=1, gpus=1)
-        pool.start()
+        pool.launch_due(_NoLosses())
         deadline = time.monotonic() + 30
         while pool.waiting() is None or not _demands():
             assert time.monotonic() < deadline, (pool.waiting(), _demands())
@@ -208,7 +209,7 @@ def test_gpus_are_asked_of_ray_while_no_node_has_any(
         assert (pool.waiting() or "").startswith(
             "2 of 2 replicas wait: each asks for 1 GPU and 1 CPU, no node has a GPU; it waits until"
         )
-        assert [node_of(member.replica.actor_id) for member in pool._members] == [None, None]
+        assert [one.process.node() for one in pool._replicas] == [None, None]
         pool.stop()
         _assert_a_dead_actor_has_its_node()
     finally:
@@ -228,6 +229,19 @@ def _assert_a_dead_actor_has_its_node() -> None:
         assert time.monotonic() < deadline
         time.sleep(0.1)
     assert node_of(actor_id) == node
+
+
+class _NoLosses:
+    """No replica of the job was ever lost."""
+
+    def excluded(self, lane: str) -> set[str]:
+        return set()
+
+    def shrink_steps(self) -> int:
+        return 0
+
+    def undecided(self, lane: str) -> bool:
+        return False
 
 
 class _Nothing:

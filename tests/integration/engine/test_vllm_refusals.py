@@ -390,15 +390,15 @@ def test_an_answer_that_json_cannot_hold_refuses_its_row(
     message = protocol.ChatMessage(role="assistant", tool_calls=[ToolCall(function=call)])
     choice = protocol.ChatCompletionResponseChoice(index=0, message=message, finish_reason="tool_calls")
     answer = protocol.ChatCompletionResponse(model="m", choices=[choice], usage=UsageInfo())
-    serve = generation.engine._serve._chat
-    real = serve.create_chat_completion
+    served = generation.engine._serve._served
+    read, real = served[Kind.CHAT.url]
 
     async def answered(body: Any) -> Any:
         await real(body)  # a ticket of the engine's is open, as for every answer
         return answer
 
     with monkeypatch.context() as patch:
-        patch.setattr(serve, "create_chat_completion", answered)
+        patch.setitem(served, Kind.CHAT.url, (read, answered))
         outcomes = generation.run([chat(), chat()], Kind.CHAT)
     assert [outcome.error_code for outcome in outcomes] == ["invalid_response"] * 2
     assert "PydanticSerializationError" in (outcomes[0].error_message or "")

@@ -177,7 +177,7 @@ def _stop_in_the_middle(job: Job) -> None:
     def stop() -> None:
         while not _some(job) and lanes.failure is None:
             time.sleep(0.02)
-        lanes._fail("stopped by the test")
+        lanes.stop("stopped by the test")
 
     thread = threading.Thread(target=stop)
     thread.start()
