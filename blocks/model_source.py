@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from prefect import get_run_logger
 from prefect.blocks.core import Block
 from prefect.exceptions import MissingContextError
@@ -11,15 +9,7 @@ from prefect.logging import get_logger
 from pydantic import Field, HttpUrl
 
 from blocks.object_store import ObjectStoreCredentials
-from dray.storage import ObjectStoreOptions
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelPlace:
-    """A model's URI or folder, and how to reach it."""
-
-    uri: str
-    objects: ObjectStoreOptions | None
+from dray.driver.resolving import ModelPlace
 
 
 class ModelSource(Block):

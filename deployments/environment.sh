@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # The Python environment of this repository: .venv, from constraints.txt.
 #
-#   deployments/environment.sh install    make .venv, or bring it up to date
-#   deployments/environment.sh pin        resolve again to the newest versions that pyproject.toml allows
+#   deployments/environment.sh install             make .venv, or bring it up to date
+#   deployments/environment.sh wheel WHEEL FOLDER  make FOLDER, an environment of dray's wheel and vLLM alone
+#   deployments/environment.sh pin                 resolve again to the newest versions that pyproject.toml allows
 #
 # PYTHON names the interpreter to start from (3.11 to 3.13; python3 when not given).
 set -euo pipefail
@@ -13,14 +14,19 @@ venv=.venv
 extras=(cpu postgres dev bench)
 
 main() {
-    case "${1:-}" in install | pin) ;; *) echo "usage: $0 install|pin" >&2; exit 2 ;; esac
+    case "${1:-}:$#" in
+        install:1 | wheel:3 | pin:1) ;;
+        *) echo "usage: $0 install | wheel WHEEL FOLDER | pin" >&2; exit 2 ;;
+    esac
     check_python
     make_venv
     find_torch
     follow_pip_settings
-    if [ "$1" = pin ]; then pin_versions; return; fi
-    install_project
-    check_libraries
+    case "$1" in
+        install) install_project; check_libraries ;;
+        wheel) install_wheel "$2" "$3" ;;
+        pin) pin_versions ;;
+    esac
 }
 
 check_python() {
@@ -79,9 +85,18 @@ follow_pip_settings() {
 
 # Compiled here and now: where Python may not write bytecode, as in many images, every process would compile vLLM again.
 install_project() {
-    "$venv/bin/python" -m uv pip install --python "$venv/bin/python" --compile-bytecode \
-        --constraints constraints.txt --build-constraints constraints.txt --overrides deployments/overrides.txt \
-        "${torch_source[@]}" --editable ".[$(IFS=,; echo "${extras[*]}")]"
+    install_into "$venv/bin/python" --compile-bytecode --build-constraints constraints.txt \
+        --editable ".[$(IFS=,; echo "${extras[*]}")]"
+}
+
+install_wheel() {
+    "$python" -m venv --without-pip "$2"
+    install_into "$2/bin/python" --quiet "$1[cpu]"
+}
+
+install_into() {
+    "$venv/bin/python" -m uv pip install --python "$1" \
+        --constraints constraints.txt --overrides deployments/overrides.txt "${torch_source[@]}" "${@:2}"
 }
 
 check_libraries() {

@@ -13,6 +13,7 @@ from prefect.client.schemas.objects import State
 from dray.cluster import ClusterSettings
 from dray.driver.events import Observer
 from dray.driver.observers import ListenersObserver, LogObserver
+from dray.driver.resolving import cluster_settings, job_settings
 from dray.driver.weights_watch import early_weights
 from dray.driver.whole_job import Parts, Run, Steps, end_state
 from dray.errors import CancelledError
@@ -22,7 +23,7 @@ from dray.job.opening import OpenJob
 from dray.job.timeline import Timeline
 from dray.store import JobState
 from flows.parameters import JobRequest, parameters_of
-from flows.resolving import cluster_settings, job_settings
+from flows.resolving import PrefectBlocks
 from tasks.blocking import warn_of_loop
 from tasks.cluster import cluster_of, provision
 from tasks.failing import driving
@@ -66,8 +67,8 @@ def batch_inference(*values: Any, **options: Any) -> JobResult | State:
     started = time.time()
     warn_of_loop()
     request = JobRequest.of(*values, **options)
-    settings = job_settings(request)
-    where = cluster_settings(request.cluster)
+    settings = job_settings(request, PrefectBlocks())
+    where = cluster_settings(request.cluster, PrefectBlocks())
     check_arguments(settings, local=where.address is None)
     job = open_job(settings, started, resume=request.resume)
     if isinstance(job, Declined):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from prefect import get_run_logger, task
+from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.orchestration import get_client
 
@@ -27,10 +27,7 @@ from tasks.stopping import disarm_ray
 )
 def provision(cluster: Cluster, heed: Heed) -> ClusterInfo:
     """Wait until the cluster can take work."""
-    info = cluster.wait(heed.look)
-    nodes = f"{len(info.nodes)} node{'s' if len(info.nodes) != 1 else ''}"
-    get_run_logger().info("cluster: %s at %s, %.1f s", nodes, info.address, info.seconds)
-    return info
+    return cluster.wait(heed.look)
 
 
 @contextmanager

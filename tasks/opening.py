@@ -9,6 +9,7 @@ from prefect import get_run_logger, runtime, task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.orchestration import get_client
 
+from dray.driver.wording import opened_line
 from dray.errors import CancelledError, JobBusyError
 from dray.job.opening import OpenJob
 from dray.job.opening import open_job as open_dray_job
@@ -52,10 +53,7 @@ def open_job(settings: JobSettings, started: float, *, resume: bool = False) -> 
             raise
         logger.info("%s", error)
         return Declined(reason=str(error), cancelled=False)
-    if job.resumed:
-        logger.info("job %s: resumed, %d rows are finished already", job.job_id, job.skipped)
-    else:
-        logger.info("job %s: new", job.job_id)
+    logger.info("%s", opened_line(job))
     return job
 
 

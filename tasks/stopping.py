@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextvars
 import signal
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from typing import TypeVar
@@ -15,6 +13,7 @@ from typing import TypeVar
 from prefect import get_run_logger
 from prefect.exceptions import TerminationSignal
 
+from dray.driver.beside import awaited, started_beside
 from dray.errors import FencedError, StoreError
 from dray.job.cancelling import cancel
 from dray.job.opening import OpenJob
@@ -29,7 +28,6 @@ Prefect's worker sends SIGKILL 30 s after its SIGTERM.
 NOT_TAKEN = "job %s: the store does not take the cancel (%s); when it is back, `dray cancel %s` does"
 
 _LEAST_SECONDS = 5.0  # for shards, where the store took the cancel late
-_LOOK_EVERY = 1.0
 
 T = TypeVar("T")
 
@@ -45,13 +43,9 @@ def stoppable(job: OpenJob, work: Callable[[], T], look: Callable[[], None] = la
     Raises:
         TerminationSignal: Prefect ended the run. If a user cancelled it, the shards have stopped.
     """
-    future: Future[T] = Future()
-    context = contextvars.copy_context()  # Prefect knows by it which run the thread belongs to
-    threading.Thread(target=context.run, args=(_fill, future, work), name="dray-job", daemon=True).start()
+    future = started_beside(work)
     try:
-        while not wait([future], timeout=_LOOK_EVERY).done:
-            look()
-        return future.result()
+        return awaited(future, look)
     except TerminationSignal:
         disarm_ray()
         if is_cancelled():
@@ -65,13 +59,6 @@ def disarm_ray() -> None:
     In a process connected to a cluster, Ray's core puts a handler of its own (absl's) before Python's.
     """
     signal.alarm(0)
-
-
-def _fill(future: Future[T], work: Callable[[], T]) -> None:
-    try:
-        future.set_result(work())
-    except BaseException as error:  # noqa: BLE001  thread edge: raised where the result is awaited
-        future.set_exception(error)
 
 
 def _cancel(job: OpenJob, future: Future[T]) -> None:

@@ -14,6 +14,7 @@ from prefect.exceptions import Abort, Pause, TerminationSignal
 from prefect.states import Cancelled, Completed
 
 from dray.driver.outage import SHORT_PATIENCE
+from dray.driver.wording import rest_line
 from dray.errors import StoreError
 from dray.job.finalising import JobResult
 from dray.job.opening import OpenJob, reopen
@@ -153,7 +154,4 @@ def _tell_end(job: OpenJob) -> None:
                 "failed": counts.failed,
             },
         )
-        get_run_logger().info(
-            "job %s is %s with %s of %s rows finished, all kept",
-            job.job_id, what, f"{counts.done + counts.failed:,}", f"{counts.total:,}",
-        )  # fmt: skip
+        get_run_logger().info("%s", rest_line(job.job_id, what, counts))

@@ -15,9 +15,14 @@ def introduction(request: JobRequest) -> str:
     return f"{job}{_inputs(request.input)} through {_short(request.model)}, into {_short(request.output)}"
 
 
-def starting(cluster: str, prefect: str | None) -> str:
-    """What is started or joined; ``prefect`` is the address of the API that is configured, if any."""
+def starting(cluster: str, prefect: str | None, *, flows: bool) -> str:
+    """What is started or joined.
+
+    ``prefect`` is the address of the API that is configured, if any; without ``flows`` there is no Prefect.
+    """
     ray = "starting Ray" if cluster == "local" else f"joining the Ray cluster {_short(cluster)}"
+    if not flows:
+        return f"{ray}; without Prefect, whose flows are in the project's checkout"
     return f"{ray}; {'starting Prefect' if prefect is None else f'Prefect is at {_short(prefect)}'}"
 
 

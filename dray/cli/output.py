@@ -15,6 +15,9 @@ from dray.cli import terminal
 from dray.errors import DrayError, InputError, StoreError
 from dray.job.current_job import PULSE_RECORD
 
+RUN_LOGGER = "dray.run"
+"""The logger of a run without Prefect."""
+
 _BEGAN = time.monotonic()
 
 
@@ -62,12 +65,12 @@ def explain(error: DrayError) -> None:
 
 
 class RunLog(logging.Handler):
-    """The flow's log lines, short, with the time since the start.
+    """A run's log lines, short, with the time since the start.
 
     Prefect builds it in place of its console handler, hence the arguments.
     """
 
-    _SHOWN = ("prefect.flow_runs", "prefect.task_runs")
+    _SHOWN = (RUN_LOGGER, "prefect.flow_runs", "prefect.task_runs")
 
     def __init__(self, stream: TextIO | None = None, styles: Mapping[str, str] | None = None) -> None:
         super().__init__(logging.INFO)

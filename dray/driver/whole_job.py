@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from dray.cluster.base import Cluster, ClusterInfo, ClusterSettings
 from dray.cluster.placing import default_replicas, expected_replicas
 from dray.cluster.ray_fleet import RayFleet
-from dray.driver.events import Observer
+from dray.driver.events import Observer, Told
 from dray.driver.executor import Executor
 from dray.driver.fleet import Fleet
 from dray.driver.intervals import Intervals
@@ -19,6 +19,7 @@ from dray.driver.observers import ReportObserver
 from dray.driver.resting import put_to_rest
 from dray.driver.run import Driver
 from dray.driver.weights_watch import AGENT_SECONDS, early_weights, weights_on
+from dray.driver.wording import cluster_line, opened_line
 from dray.engine.protocol import EngineSpec
 from dray.errors import CancelledError, ConfigError, ExpiredError, JobPausedError, StoreError
 from dray.job.deadline import orders_of
@@ -49,6 +50,7 @@ def run_job(
     """
     job = open_job(settings, started=time.time(), resume=resume)
     timeline = Timeline(job.started)
+    parts.tell(opened_line(job))
     try:
         with job_lease_kept(job):
             with early_weights(job, parts.where) as early:
@@ -98,6 +100,11 @@ class Parts:
     steps: Steps = field(default_factory=Steps)
     intervals: Intervals = field(default_factory=Intervals)
 
+    def tell(self, line: str) -> None:
+        """Have the observers told, where no driver runs that would do it."""
+        for observer in self.observers:
+            observer.hear(Told(line=line))
+
 
 @dataclass(frozen=True)
 class Run:
@@ -145,6 +152,7 @@ class Run:
                 info = self.parts.steps.provision(self.parts.cluster, heed)
         except (CancelledError, ExpiredError):  # the store says what becomes of the job
             return None
+        self.parts.tell(cluster_line(info))
         self.timeline.add("cluster", info.ready - info.seconds, info.ready)
         refuse_shared_sqlite(self.job.settings.store_url, info)
         return info

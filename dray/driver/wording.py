@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dray.cluster.asking import ReplicaResources
+from dray.cluster.base import ClusterInfo
 from dray.driver.pool import ReplicaPool
+from dray.job.opening import OpenJob
 from dray.report.wording import plural
-from dray.store import StopSignals
+from dray.store import Counts, StopSignals
 
 
 def plan_line(pool: ReplicaPool, wanted: int | None) -> str:
@@ -22,3 +24,20 @@ def plan_line(pool: ReplicaPool, wanted: int | None) -> str:
 def stop_line(orders: StopSignals) -> str:
     """Why a job is to stop."""
     return "cancel requested" if orders.cancelled else "expired" if orders.expired else "put to rest"
+
+
+def opened_line(job: OpenJob) -> str:
+    """Whether a job is new."""
+    told = f"resumed, {job.skipped} rows are finished already" if job.resumed else "new"
+    return f"job {job.job_id}: {told}"
+
+
+def cluster_line(info: ClusterInfo) -> str:
+    """The cluster that was joined."""
+    return f"cluster: {plural(len(info.nodes), 'node')} at {info.address}, {info.seconds:.1f} s"
+
+
+def rest_line(job_id: str, what: str, counts: Counts) -> str:
+    """How far a job came that ended early; ``what`` it is since."""
+    finished = f"{counts.done + counts.failed:,} of {counts.total:,} rows finished"
+    return f"job {job_id} is {what} with {finished}, all kept"

@@ -56,12 +56,13 @@ class Ended:
 
 @dataclass(kw_only=True)
 class Command:
-    """One ``dray`` process, started at once."""
+    """One ``dray`` process, started at once: of this checkout, or another ``program``."""
 
     arguments: Sequence[str]
     folder: Path
     environment: dict[str, str] = field(default_factory=dict)
     own_server: bool = False
+    program: Sequence[str] = (sys.executable, "-m", "dray.cli.app")
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -72,12 +73,12 @@ class Command:
         known = {} if self.own_server else {"PREFECT_API_URL": prefect_api()}
         with (self.folder / "stdout").open("wb") as out, (self.folder / "stderr").open("wb") as err:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "dray.cli.app", *self.arguments],
+                [*self.program, *self.arguments],
                 env={**inherited, **known, **self.environment, MARK: self.mark},
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
-                cwd=ROOT,
+                cwd=ROOT if self.program == Command.program else self.folder,
                 start_new_session=True,
             )
         atexit.register(self.kill9)  # whatever becomes of the test

@@ -73,9 +73,9 @@ def test_nothing_imports_upwards(folder: str) -> None:
     assert upward_imports(folder) == []
 
 
-def test_one_function_of_the_command_line_knows_the_flow() -> None:
+def test_one_function_of_the_command_line_knows__the_flow() -> None:
     found = {(str(file), function, name) for file, function, name in upward_imports("dray")}
-    assert found == {("dray/cli/flow.py", "the_flow", "flows")}
+    assert found == {("dray/cli/with_prefect.py", "_the_flow", "flows")}
 
 
 def loaded_after(code: str) -> set[str]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dray.cli import running
+from dray.cli import with_prefect
 from dray.cli.app import run_app
 from dray.errors import InputError, JobBusyError, JobChangedError
 from dray.job.ingesting import ingest_job
@@ -49,7 +49,7 @@ def refused(
     def started(*_: object) -> None:
         pytest.fail("something was started for a job that must be refused")
 
-    monkeypatch.setattr(running.PrefectServer, "start", started)
+    monkeypatch.setattr(with_prefect.PrefectServer, "start", started)
     monkeypatch.setattr("dray.cluster.start_early", started)
 
     def run(*arguments: str | Path, output: Path | None = None) -> str:

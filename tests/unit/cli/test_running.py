@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 
-from dray.cli import running
-from dray.cli.running import _despite, _signals, _without_logins
+from dray.cli import stopping
+from dray.cli.results import stored_result, summarise
+from dray.cli.running import _without_logins
+from dray.cli.stopping import signals_stop
+from dray.cli.with_prefect import _despite
 from dray.errors import DrayError
 from dray.job import current_job
 from dray.job.opening import OpenJob, open_job
@@ -88,9 +91,9 @@ def test_without_a_job_there_is_nothing_to_go_on_with(monkeypatch: pytest.Monkey
 def test_a_run_cancelled_before_there_is_a_result_says_what_is_kept(
     job: OpenJob, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    result = running._stored_result()
+    result = stored_result()
     assert result["counts"] == {"total": 0, "done": 0, "failed": 0, "skipped": 0}
-    running._summarise(result)
+    summarise(result)
     assert capsys.readouterr().err.splitlines() == [
         "",
         f"job       {job.job_id}  cancelled",
@@ -103,7 +106,7 @@ def test_a_run_cancelled_before_there_is_a_job(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(current_job, "_driven", [])
-    running._summarise(running._stored_result())
+    summarise(stored_result())
     assert "job       none yet  cancelled" in capsys.readouterr().err
 
 
@@ -120,8 +123,8 @@ def killed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         codes.append(code)
         raise Over
 
-    monkeypatch.setattr(running, "kill_descendants", lambda: None)
-    monkeypatch.setattr(running.os, "_exit", leave)
+    monkeypatch.setattr(stopping, "kill_descendants", lambda: None)
+    monkeypatch.setattr(stopping.os, "_exit", leave)
     return codes
 
 
@@ -130,7 +133,7 @@ def killed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_a_signal_cancels_the_job_and_a_second_one_ends_all(
     first: signal.Signals, second: signal.Signals, job: OpenJob, killed: list[int]
 ) -> None:
-    with _signals():
+    with signals_stop():
         signal.signal(signal.SIGTERM, lambda *_: pytest.fail("Prefect had it"))  # as the flow begins
         current_job.note(job)
         signal.raise_signal(first)
@@ -151,14 +154,14 @@ def test_without_a_job_a_signal_ends_all(
 ) -> None:
     monkeypatch.setattr(current_job, "_driven", [])
     before = signal.getsignal(number)
-    with _signals(), pytest.raises(Over):
+    with signals_stop(), pytest.raises(Over):
         signal.raise_signal(number)
     assert killed == [130]
     assert signal.getsignal(number) is before
 
 
 def test_rays_alarm_after_a_sigterm_is_called_off(job: OpenJob, killed: list[int]) -> None:
-    with _signals():
+    with signals_stop():
         signal.alarm(100)
         signal.raise_signal(signal.SIGTERM)
         assert signal.alarm(0) == 0

@@ -67,9 +67,10 @@ def test_the_first_line_shows_no_secret() -> None:
         )
     )
     assert told == "job nightly: postgresql://host/db and 1 more through s3://bucket/model, into data/out"
-    joined = starting("10.0.0.5:6379", "https://me:hidden@prefect.host/api")
+    joined = starting("10.0.0.5:6379", "https://me:hidden@prefect.host/api", flows=True)
     assert joined == "joining the Ray cluster 10.0.0.5:6379; Prefect is at https://prefect.host/api"
-    assert starting("local", None) == "starting Ray; starting Prefect"
+    assert starting("local", None, flows=True) == "starting Ray; starting Prefect"
+    assert starting("local", None, flows=False).startswith("starting Ray; without Prefect")
 
 
 @pytest.mark.parametrize("name", ["NO_COLOR", "CI"])

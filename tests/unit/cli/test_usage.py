@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dray.cli import early, output, running
+from dray.cli import early, output, with_prefect
 from dray.cli.app import run_app
 from dray.errors import ConfigError
 from dray.job.request import JobRequest
@@ -45,7 +45,7 @@ def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyt
     def started(*_: object) -> None:
         pytest.fail("something was started")
 
-    monkeypatch.setattr(running.PrefectServer, "start", started)
+    monkeypatch.setattr(with_prefect.PrefectServer, "start", started)
     monkeypatch.setattr("dray.cluster.start_early", started)
 
     def run(*arguments: str) -> dict[str, Any]:

@@ -8,18 +8,19 @@ from typing import Any
 import orjson
 import pytest
 
+from dray.driver.resolving import job_settings
 from dray.errors import ConfigError
 from dray.job.identity import fingerprint_of
 from dray.job.settings import JobSettings
 from dray.requests import Kind, source_of
 from flows.parameters import EngineOptions, JobRequest, RowOptions, SamplingOptions
-from flows.resolving import job_settings
+from flows.resolving import PrefectBlocks
 
 pytestmark = pytest.mark.unit
 
 
 def _settings(**given: Any) -> JobSettings:
-    return job_settings(JobRequest.of(**{"engine": {"name": "simulated"}, **given}))
+    return job_settings(JobRequest.of(**{"engine": {"name": "simulated"}, **given}), PrefectBlocks())
 
 
 def _again(recipe: dict[str, Any]) -> JobSettings:

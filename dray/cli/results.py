@@ -1,0 +1,75 @@
+"""What a run came to: from the store, where the run itself did not say, and in words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dray.cli import output
+from dray.job import current_job
+
+if TYPE_CHECKING:
+    from dray.job.opening import OpenJob
+    from dray.store import Progress
+
+
+def stored_result() -> dict[str, Any]:
+    """The result of the job as its store has it; of one that was cancelled before it had any, its counts."""
+    from dray.store import open_store
+
+    job = current_job.latest()
+    if job is None:
+        return _without_result(None, None)
+    with open_store(job.settings.store_url, create=False) as store:
+        kept = store.get_job(job.job_id).summary.get("result")
+        return dict(kept or _without_result(job, store.progress(job.job_id)))
+
+
+def _without_result(job: OpenJob | None, progress: Progress | None) -> dict[str, Any]:
+    """All keys of a result, for a run that was cancelled before there was one."""
+    counts = progress.counts if progress else None
+    return {
+        "job_id": job.job_id if job else None,
+        "state": "cancelled",
+        "counts": {
+            "total": counts.total if counts else 0,
+            "done": counts.done if counts else 0,
+            "failed": counts.failed if counts else 0,
+            "skipped": job.skipped if job else 0,
+        },
+        "tokens": {
+            "prompt": progress.prompt_tokens if progress else 0,
+            "cached": progress.cached_tokens if progress else 0,
+            "completion": progress.completion_tokens if progress else 0,
+        },
+        "seconds": {},
+        "interruptions": 0,
+        "retries": {},
+        "output": None,
+        "errors": None,
+        "report": None,
+    }
+
+
+def summarise(result: dict[str, Any]) -> None:
+    """Say what came of the rows, where their answers are, and where the time went."""
+    counts, tokens, seconds = result["counts"], result["tokens"], result["seconds"]
+    output.say("")
+    output.say(f"job       {result['job_id'] or 'none yet'}  {result['state']}")
+    output.say(
+        f"rows      {counts['done']:,} done, {counts['failed']:,} failed of {counts['total']:,}"
+        + (f" ({counts['skipped']:,} were finished before)" if counts["skipped"] else "")
+    )
+    output.say(
+        f"tokens    {tokens['prompt']:,} prompt ({tokens['cached']:,} cached), "
+        f"{tokens['completion']:,} completion"
+    )
+    if seconds:
+        parts = ", ".join(
+            f"{name} {value:.1f}" for name, value in seconds.items() if name != "total" and value >= 0.05
+        )
+        output.say(f"seconds   {seconds['total']:.1f} ({parts})")
+    for name in ("output", "errors", "report"):
+        if result[name]:
+            output.say(f"{name:<9} {result[name]}")
+    if result["output"] is None and counts["done"] + counts["failed"]:
+        output.say(f"output    none; `dray export {result['job_id']} --output FOLDER` writes what is done")

@@ -1,0 +1,106 @@
+"""A run of the command line as Prefect's flow, with Prefect's own server where none is configured.
+
+The one place of dray that knows the Prefect side: the command line is a caller of the flow.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Any
+
+from dray.cli import output
+from dray.cli.early_cluster import early_cluster
+from dray.cli.results import stored_result
+from dray.cli.server import PrefectServer, configured
+from dray.errors import CancelledError, DrayError
+from dray.imports import lasting_imports
+from dray.job import current_job
+from dray.job.request import JobRequest
+
+
+def has_flows() -> bool:
+    """Whether the project's flows are here: a checkout has them, a wheel holds the library alone."""
+    try:
+        return find_spec("flows.batch_inference") is not None
+    except ImportError:
+        return False
+
+
+def run_flow(request: JobRequest) -> dict[str, Any]:
+    """The job's result, of a run of the flow in this process.
+
+    Raises:
+        DrayError: the job did not come to its end.
+    """
+    with _server() as server, early_cluster(request.cluster):
+        return _run_flow(request.model_dump(), server)
+
+
+def _the_flow() -> tuple[Any, Any]:
+    """The flow, and what flushes Prefect's queues after it."""
+    with lasting_imports():
+        from flows.batch_inference import batch_inference, flush_prefect  # noqa: TID251  see above
+    return batch_inference, flush_prefect
+
+
+@contextmanager
+def _server() -> Iterator[PrefectServer | None]:
+    """Prefect's own server where none is configured; it boots while everything else is imported."""
+    if configured():
+        yield None
+        return
+    server = PrefectServer()
+    server.start()
+    os.environ["PREFECT_API_URL"] = server.url
+    try:
+        yield server
+    finally:
+        server.stop()
+        os.environ.pop("PREFECT_API_URL", None)
+
+
+def _run_flow(parameters: dict[str, Any], server: PrefectServer | None) -> dict[str, Any]:
+    batch_inference, flush_prefect = _the_flow()
+    if server is not None:
+        server.wait()
+    try:
+        state = batch_inference(**parameters, return_state=True)
+    except Exception as error:  # noqa: BLE001  Prefect's own: the flow's errors are in its state
+        return _despite(error)
+    finally:
+        flush_prefect()
+    if state.is_cancelled():
+        if current_job.latest() is None:  # cancelled before: repeating its command does not revive it
+            raise CancelledError(state.message or "the run was cancelled before there was a job")
+        return stored_result()
+    outcome: Any = state.result(raise_on_failure=False)
+    if state.is_completed():
+        return dict(outcome.as_dict())  # of this run; the store keeps that of the run that did the work
+    if isinstance(outcome, DrayError):
+        raise outcome
+    if isinstance(outcome, BaseException):
+        raise DrayError(f"the flow failed: {type(outcome).__name__}: {str(outcome)[:300]}") from outcome
+    raise DrayError(f"the flow ended as {state.name}")
+
+
+def _despite(error: Exception) -> dict[str, Any]:
+    """The result of a job that was done when Prefect failed.
+
+    Raises:
+        DrayError: it was not done; says whether there is anything to go on with.
+    """
+    from dray.store import JobState, open_store
+
+    failure = f"Prefect failed: {type(error).__name__}: {str(error)[:300]}"
+    job = current_job.latest()
+    if job is None:
+        raise DrayError(failure) from error
+    with open_store(job.settings.store_url, create=False) as store:
+        done = store.get_job(job.job_id).state is JobState.COMPLETED
+    if not done:
+        raise DrayError(f"{failure}; `dray resume {job.job_id}` goes on") from error
+    output.say(f"dray: the job is done; Prefect was not told so ({type(error).__name__})")
+    return stored_result()

@@ -1,0 +1,124 @@
+"""From what people type to what a run needs: names of blocks and variables become values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NoReturn, Protocol
+
+from dray.cluster.base import ClusterSettings
+from dray.errors import ConfigError
+from dray.job.request import BLOCK, JobRequest
+from dray.job.settings import JobSettings, Places
+from dray.storage.addresses import holds_password, without_variable
+from dray.storage.files import absolute, join
+from dray.storage.objects import ObjectStoreOptions, is_object
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelPlace:
+    """A model's URI or folder, and how to reach it; ``objects`` None takes the job's credentials."""
+
+    uri: str
+    objects: ObjectStoreOptions | None = field(default=None, repr=False)
+
+
+class Blocks(Protocol):
+    """The values that are kept under names, for requests that say ``block:NAME``.
+
+    Each call is given the NAME, and raises ConfigError where nothing is kept under it.
+    """
+
+    def store_url(self, name: str) -> str:
+        """A result store's URL, with its password."""
+
+    def model(self, name: str) -> ModelPlace:
+        """A model."""
+
+    def objects(self, name: str) -> ObjectStoreOptions:
+        """Credentials of an object store."""
+
+    def cluster(self, name: str) -> ClusterSettings:
+        """A Ray cluster."""
+
+
+class NoBlocks:
+    """In the place of Prefect's blocks, in a run without Prefect. Each name is refused, with a way out."""
+
+    def store_url(self, name: str) -> str:
+        """Refused."""
+        _refuse("store", name, "put the store's URL into a variable, and name that: --store env:NAME")
+
+    def model(self, name: str) -> ModelPlace:
+        """Refused."""
+        _refuse("model", name, "name the model's folder, or its address")
+
+    def objects(self, name: str) -> ObjectStoreOptions:
+        """Refused."""
+        _refuse("objects", name, "leave it out, and set the store's own variables (AWS_ACCESS_KEY_ID)")
+
+    def cluster(self, name: str) -> ClusterSettings:
+        """Refused."""
+        _refuse("cluster", name, "name the address of the cluster's head, with its token in RAY_AUTH_TOKEN")
+
+
+def _refuse(field: str, name: str, advice: str) -> NoReturn:
+    raise ConfigError(
+        f"{field}: {BLOCK}{name} is kept in Prefect, and this installation of dray runs without; {advice}"
+    )
+
+
+def job_settings(request: JobRequest, blocks: Blocks) -> JobSettings:
+    """The settings of the job that is asked for.
+
+    Raises:
+        ConfigError: options that do not go together, or a block or variable that is not there.
+    """
+    request = request.anchored()
+    place = _model(request.model, blocks)
+    places = Places(
+        inputs=without_variable(request.input) if isinstance(request.input, str) else request.input,
+        model=absolute(place.uri),
+        store_url=store_url(request.store, request.output, blocks),
+        objects=None if request.objects is None else blocks.objects(_name(request.objects)),
+        model_objects=place.objects,
+    )
+    return JobSettings.of(request, places)
+
+
+def store_url(store: str | None, output: str, blocks: Blocks) -> str:
+    """The store's URL: as given, from a block or a variable, or a SQLite file in the output folder.
+
+    Raises:
+        ConfigError: it holds a password, or there is no store for an output in an object store.
+    """
+    if store is None:
+        if is_object(output):
+            raise ConfigError(
+                f"output {output} is an object store; name a store as well, for example --store sqlite:///jobs.db"
+            )
+        return f"sqlite:///{join(output, 'dray.db')}"
+    if store.startswith(BLOCK):
+        return blocks.store_url(_name(store))
+    if holds_password(store):
+        raise ConfigError(
+            "the store's URL holds a password, which would be kept with the run's parameters: "
+            "put it into a variable (env:NAME) or a block (block:NAME)"
+        )
+    return without_variable(store)
+
+
+def cluster_settings(cluster: str, blocks: Blocks) -> ClusterSettings:
+    """``local``, ``block:NAME``, or the address of a Ray cluster."""
+    if cluster == "local":
+        return ClusterSettings()
+    if cluster.startswith(BLOCK):
+        return blocks.cluster(_name(cluster))
+    return ClusterSettings(address=cluster)
+
+
+def _model(model: str, blocks: Blocks) -> ModelPlace:
+    return blocks.model(_name(model)) if model.startswith(BLOCK) else ModelPlace(uri=model)
+
+
+def _name(reference: str) -> str:
+    return reference.removeprefix(BLOCK)
