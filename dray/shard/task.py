@@ -30,7 +30,7 @@ from dray.shard.untaken import advised
 from dray.shard.work import AttemptEnd, AttemptResult, Replicas, Work
 from dray.storage.objects import ObjectStoreOptions
 from dray.store import JobLease, Shard, Store, open_store
-from dray.store.store import SHARD_TTL
+from dray.store.shard_calls import SHARD_TTL
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from dray.failures.causes import Decision
 from dray.shard.pump import ShardReceipt
 from dray.storage.objects import ObjectStoreOptions
 from dray.store import JobLease, Shard, Store
-from dray.store.store import SHARD_TTL
+from dray.store.shard_calls import SHARD_TTL
 
 
 class Replicas(Protocol):

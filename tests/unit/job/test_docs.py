@@ -9,7 +9,7 @@ import pytest
 
 from dray.cli.app import app
 from dray.shard.lease import RENEW_EVERY
-from dray.store.store import SHARD_TTL
+from dray.store.shard_calls import SHARD_TTL
 from flows.parameters import EngineOptions
 
 pytestmark = pytest.mark.unit

@@ -17,7 +17,8 @@ from dray.job import cancelling, heeding
 from dray.job.opening import DRIVER_TTL
 from dray.requests import pulse, tables
 from dray.store import connection, sqlite_file, turn
-from dray.store.store import PATIENCE, SHARD_TTL
+from dray.store.shard_calls import SHARD_TTL
+from dray.store.store import PATIENCE
 from dray.weights.fetch import fetcher
 from dray.weights.node import peers, ready
 from flows.parameters import EngineOptions

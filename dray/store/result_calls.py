@@ -1,0 +1,73 @@
+"""The store's calls that read results and count them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from dray.errors import StoreFatalError
+from dray.store import counting, jobs, reading
+from dray.store.calls import Calls
+from dray.store.connection import Tx
+from dray.store.records import Counts, Progress, StoredOutcome
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class ResultCalls(Calls):
+    """Counts and outcomes."""
+
+    def counts(self, job_id: str) -> Counts:
+        """Rows by outcome, from the shards' counters. All 0 until ingest has finished."""
+        return self.progress(job_id).counts
+
+    def progress(self, job_id: str) -> Progress:
+        """Counts and tokens, from the shards' counters."""
+        key = self._key(job_id)
+        return self._read(lambda tx: reading.progress(tx, key), snapshot=True, long=False)
+
+    def verify_counts(self, job_id: str) -> Counts:
+        """Counts the rows themselves, and proves that each custom_id stands once. O(rows): for the end.
+
+        In transactions of 5000 rows: writers are not held up.
+
+        Raises:
+            StoreFatalError: the shards' counters say otherwise, or a custom_id stands twice.
+        """
+        key = self._key(job_id)
+        counted, kept = counting.recount(self._read, lambda: self.counts(job_id), key, self._database.name)
+        if counted != kept:
+            raise StoreFatalError(f"job {job_id!r}: its rows give {counted}, its counters {kept}")
+        return counted
+
+    def outcomes(self, job_id: str, *, after: int = -1, batch: int = 2000) -> Iterator[list[StoredOutcome]]:
+        """All outcomes with an index above ``after``, in order, ``batch`` at a time.
+
+        A transaction per page: memory stays constant, and writers are not held up.
+
+        Raises:
+            UnknownJobError: no such job, or it was deleted meanwhile: what was read is not all of it.
+        """
+        seen = self.get_job(job_id)
+
+        def next_page(tx: Tx) -> list[StoredOutcome]:
+            found = reading.page(tx, seen.key, after, batch)
+            jobs.check_present(tx, seen)
+            return found
+
+        while page := self._read(next_page):
+            yield page
+            after = page[-1].index
+
+    def to_dataframe(self, job_id: str) -> pd.DataFrame:
+        """All outcomes as a DataFrame with the columns of :class:`StoredOutcome`; responses as text."""
+        import pandas as pd
+
+        pages = [pd.DataFrame(page, columns=list(StoredOutcome._fields)) for page in self.outcomes(job_id)]
+        frame = (
+            pd.concat(pages, ignore_index=True)
+            if pages
+            else pd.DataFrame(columns=list(StoredOutcome._fields))
+        )
+        return frame.assign(response=frame["response"].map(bytes.decode, na_action="ignore"))

@@ -1,0 +1,154 @@
+"""The store's calls about shards: cut, leased, committed to, split and ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from dray.requests.model import Outcome
+from dray.store import commit, shards
+from dray.store.calls import Calls
+from dray.store.presence import present
+from dray.store.records import (
+    Charge,
+    Claim,
+    CommitReceipt,
+    JobLease,
+    Shard,
+    ShardLease,
+    ShardSnapshot,
+    ShardSpec,
+)
+
+SHARD_TTL = 90.0
+"""Seconds a shard's lease lasts; more than the about 65 s that Ray takes to notice a hung node."""
+
+
+class ShardCalls(Calls):
+    """Shards, and the rows that are committed to them."""
+
+    def add_shards(
+        self,
+        lease: JobLease,
+        specs: Sequence[ShardSpec],
+        *,
+        total_rows: int,
+        rejects: Iterable[Sequence[Outcome]] = (),
+    ) -> None:
+        """Ends ingest: publishes all shards, the job's total and state ``in_progress`` at once.
+
+        ``rejects`` are the error outcomes of rows that entered no shard, in batches; they are stored first, a
+        transaction each, and count only once the shards are there. So the call can be repeated after a crash
+        at any point, with other rows too.
+        """
+        self._write(lambda tx: commit.forget_rejects(tx, lease), long=True)
+        for batch in rejects:
+            self._write(partial(commit.reject, lease=lease, outcomes=batch))
+        self._write(lambda tx: shards.publish(tx, lease, specs, total_rows=total_rows))
+
+    def move_shards(self, lease: JobLease, uri: str) -> None:
+        """The spool of all shards lies at ``uri`` from now on, the same bytes."""
+        self._write(lambda tx: shards.move(tx, lease, uri))
+
+    def shards(self, job_id: str) -> list[Shard]:
+        """All shards of the job, split ones included, by number."""
+        key = self._key(job_id)
+        return self._read(lambda tx: shards.listing(tx, key))
+
+    def claim_shard(
+        self,
+        lease: JobLease,
+        number: int,
+        *,
+        owner: str,
+        replica: str | None = None,
+        ttl: float = SHARD_TTL,
+    ) -> ShardLease | None:
+        """Takes a shard for ``owner`` and opens an attempt; None when it is done, split or held.
+
+        A lapsed lease can be claimed, and so can one that ``owner`` holds itself.
+        Raises FencedError when the job has another driver.
+        """
+        return self._write(lambda tx: shards.claim(tx, lease, number, owner=owner, replica=replica, ttl=ttl))
+
+    def place_shard(self, lease: JobLease, number: int, *, owner: str, ttl: float = SHARD_TTL) -> Claim:
+        """Takes a shard as :meth:`claim_shard` does, for the ready replica with the most room.
+
+        A shard under which engines died gets a replica to itself.
+        """
+        return self._write(lambda tx: shards.place(tx, lease, number, owner=owner, ttl=ttl))
+
+    def renew_shard(self, lease: ShardLease, ttl: float | None = None) -> ShardLease:
+        """Extends a shard's lease by ``ttl`` seconds from now (as claimed, when None)."""
+        seconds = lease.ttl if ttl is None else ttl
+        until = self._write(lambda tx: shards.renew(tx, lease, seconds))
+        return replace(lease, ttl=seconds, until=until)
+
+    def commit(self, lease: ShardLease, outcomes: Sequence[Outcome]) -> CommitReceipt:
+        """Publishes outcomes, durably once it returns, and extends the lease.
+
+        Rows that have an outcome already keep it, so a commit may be repeated.
+        Raises FencedError when the lease is lost: drop the work, do not try again.
+        """
+        return self._write(lambda tx: commit.commit(tx, lease, outcomes))
+
+    def finish_shard(self, lease: ShardLease) -> None:
+        """Marks the shard done; StoreFatalError when a row of it has no outcome."""
+        self._write(lambda tx: shards.finish(tx, lease))
+
+    def release_shard(
+        self,
+        lease: ShardLease,
+        *,
+        cause: str,
+        detail: str = "",
+        suspect: bool = False,
+        charged: Sequence[Charge] = (),
+    ) -> None:
+        """Gives the shard back to be claimed again; its finished rows stay.
+
+        ``cause`` and ``detail`` end the attempt. They must not quote prompts or answers. ``suspect`` says
+        that an engine died under it. What is ``charged`` for it is so in the same transaction.
+        """
+        self._write(
+            lambda tx: shards.release(tx, lease, cause=cause, detail=detail, suspect=suspect, charged=charged)
+        )
+
+    def take_back(self, lease: JobLease, number: int, *, cause: str, detail: str = "") -> None:
+        """Gives a shard back in the driver's name, and fences the shard task that holds it."""
+        self._write(lambda tx: shards.take_back(tx, lease, number, cause=cause, detail=detail))
+
+    def split_shard(
+        self,
+        lease: ShardLease,
+        parts: Sequence[ShardSpec],
+        *,
+        cause: str = "SPLIT",
+        detail: str = "",
+        suspect: bool = False,
+        charged: Sequence[Charge] = (),
+    ) -> list[Shard]:
+        """Replaces the shard by ``parts``, pending; returns them. Finished rows stay.
+
+        The caller has counted, among the rows of each part, those that have an outcome: only the lease's
+        holder adds to them. ``suspect`` says that a row of it ends engines; the parts that are marked so are
+        suspects then.
+
+        Raises:
+            StoreFatalError: the parts do not hold its rows, or their counts are not those of the shard.
+        """
+        return self._write(
+            lambda tx: shards.split(
+                tx, lease, parts, cause=cause, detail=detail, suspect=suspect, charged=charged
+            )
+        )
+
+    def standing(self, lease: ShardLease, node: str | None = None) -> ShardSnapshot:
+        """What is known of a shard at the end of an attempt; ``node`` is its replica's, where known."""
+        return self._read(lambda tx: shards.standing(tx, lease, node), snapshot=True, long=False)
+
+    def done_indexes(self, job_id: str, indexes: Iterable[int]) -> list[int]:
+        """Those of ``indexes`` that have an outcome, ascending. One read: ask for some thousands at most."""
+        key, asked = self._key(job_id), list(indexes)
+        return self._read(lambda tx: sorted(present(tx, key, asked)))
