@@ -8,13 +8,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from dray import history
 from dray.engine.admission import MAX_ADMITTED_BYTES, Held, sequence_limit, sequences_of
-from dray.engine.batches import BATCH_BYTES, bounded, cut, size_of
+from dray.engine.batches import BATCH_BYTES, bounded, cut
+from dray.engine.loop_stats import LoopStats
 from dray.engine.protocol import Engine, EngineInfo
+from dray.engine.sessions import Session, Taken
 from dray.errors import EngineDeadError, ReplicaLeftError, RequestRefused
 from dray.failures.signs import out_of_memory
 from dray.requests.model import Outcome, Request
@@ -22,76 +23,6 @@ from dray.requests.spool import decode
 from dray.triggers import Point, reach
 
 logger = logging.getLogger(__name__)
-
-
-class Session:
-    """The rows of one shard attempt on their way through the engine."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.waiting: deque[bytes] = deque()
-        self.finished: list[Outcome] = []
-        self.ready = 0  # bytes of the answers in `finished`
-        self.unfinished: dict[int, tuple[int, int]] = {}  # engine key -> sequences, bytes
-        self.in_hand = 0  # taken by the loop, not yet in `unfinished`
-        self.fed = 0  # calls of `feed` that arrived
-        self.feeds: int | None = None  # how many there are in all, once that is known
-        self.aborted = False
-        self.left = False  # rows of it were handed back undone
-
-    def finish(self, outcome: Outcome) -> None:
-        """An outcome is there to be read."""
-        self.finished.append(outcome)
-        self.ready += size_of(outcome)
-
-    @property
-    def busy(self) -> bool:
-        """Whether rows are inside the engine, or just on their way into it."""
-        return bool(self.unfinished or self.in_hand)
-
-    @property
-    def fed_all(self) -> bool:
-        """Whether every row is here."""
-        return self.feeds is not None and self.fed >= self.feeds
-
-    @property
-    def over(self) -> bool:
-        """Whether nothing more can come out."""
-        return self.aborted or (self.fed_all and not self.left and not self.waiting and not self.busy)
-
-
-@dataclass(slots=True)
-class _Taken:
-    """A row between its session and the engine. It is read once, and then waits until it fits."""
-
-    session: Session
-    line: bytes
-    request: Request | None = None
-    sequences: int = 1
-
-
-@dataclass(slots=True)
-class LoopStats:
-    """Counters of a loop's life; seconds are wall time of this process."""
-
-    steps: int = 0
-    busy_seconds: float = 0.0
-    admitted: int = 0
-    finished: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    first_token_at: float | None = None  # seconds since 1970; of what finished so far
-
-    def count(self, outcome: Outcome, now: float) -> None:
-        """A row left the engine at ``now`` (seconds since 1970)."""
-        self.finished += 1
-        self.prompt_tokens += outcome.prompt_tokens
-        self.completion_tokens += outcome.completion_tokens
-        if not outcome.failed:
-            # Without tokens (embeddings) the answer itself stands for the first one.
-            first = outcome.first_token_seconds or outcome.total_seconds
-            came = now - max(outcome.total_seconds - first, 0.0)
-            self.first_token_at = min(came, self.first_token_at or came)
 
 
 class StepLoop(threading.Thread):
@@ -118,7 +49,7 @@ class StepLoop(threading.Thread):
         self._owners: dict[int, Session] = {}
         self._keys = itertools.count()
         self._held = Held()
-        self._taken: deque[_Taken] = deque()  # of the loop's thread alone
+        self._taken: deque[Taken] = deque()  # of the loop's thread alone
         self._stopping = False
         self._to_abort: list[int] = []
         self._aborted: set[str] = set()  # names of sessions whose late rows are dropped
@@ -262,8 +193,10 @@ class StepLoop(threading.Thread):
             return time.monotonic() - self._moved_at if self._owners else None
 
     def fail(self, end: EngineDeadError) -> None:
-        """End every session with this error."""
-        self._finish(end)
+        """End every session with this error: its readers wake, and nothing more will come."""
+        with self._changed:
+            self._end = end
+            self._changed.notify_all()
 
     def stop(self) -> None:
         """End the loop after the step that is under way."""
@@ -279,7 +212,7 @@ class StepLoop(threading.Thread):
             engine = self._build()
         except BaseException as error:  # noqa: BLE001  process edge: raised where the start is awaited
             self.start_error = error
-            self._finish(EngineDeadError("the engine did not start"))
+            self.fail(EngineDeadError("the engine did not start"))
             self.started.set()
             return
         self.info = engine.info
@@ -288,20 +221,12 @@ class StepLoop(threading.Thread):
         try:
             while self._turn(engine):
                 pass
-            self._finish(EngineDeadError("the engine was stopped"))
+            self.fail(EngineDeadError("the engine was stopped"))
         except BaseException as error:  # noqa: BLE001  process edge: a broken engine ends the process
-            self._finish(
-                EngineDeadError(f"the engine died ({type(error).__name__})", oom=out_of_memory(error))
-            )
+            self.fail(EngineDeadError(f"the engine died ({type(error).__name__})", oom=out_of_memory(error)))
             self._on_dead(error)
         finally:
             engine.close()
-
-    def _finish(self, end: EngineDeadError) -> None:
-        """Wake every reader: nothing more will come."""
-        with self._changed:
-            self._end = end
-            self._changed.notify_all()
 
     def _turn(self, engine: Engine) -> bool:
         if not self._wait_for_work():
@@ -368,7 +293,7 @@ class StepLoop(threading.Thread):
                     size += len(session.waiting[0])
                     if size > MAX_ADMITTED_BYTES and (self._owners or self._taken):
                         return bool(self._taken)
-                    self._taken.append(_Taken(session, session.waiting.popleft()))
+                    self._taken.append(Taken(session, session.waiting.popleft()))
                     session.in_hand += 1
                     room -= 1
         return bool(self._taken)
@@ -377,7 +302,7 @@ class StepLoop(threading.Thread):
         """Forget rows in hand whose session was aborted, or that a draining replica leaves to others."""
         if not self._taken or (self._leave_at is None and not any(t.session.aborted for t in self._taken)):
             return
-        kept: deque[_Taken] = deque()
+        kept: deque[Taken] = deque()
         for taken in self._taken:
             if self._leave_at is None and not taken.session.aborted:
                 kept.append(taken)
@@ -400,7 +325,7 @@ class StepLoop(threading.Thread):
             self._submit(engine, taken)
         return True
 
-    def _read(self, taken: _Taken) -> bool:
+    def _read(self, taken: Taken) -> bool:
         """Decode a row and weigh it; False when it was refused and is finished already."""
         request = taken.request = decode(taken.line)
         try:
@@ -411,13 +336,13 @@ class StepLoop(threading.Thread):
             return False
         return True
 
-    def _begin(self, taken: _Taken, request: Request) -> None:
+    def _begin(self, taken: Taken, request: Request) -> None:
         reach(Point.REPLICA_ADMIT)
         self._note("admit", request)
         history.admitted(taken.session.name, [request])
         self.stats.admitted += 1
 
-    def _submit(self, engine: Engine, taken: _Taken) -> None:
+    def _submit(self, engine: Engine, taken: Taken) -> None:
         """Put one row into the engine; a refused one is finished already."""
         assert taken.request is not None
         self._begin(taken, taken.request)
@@ -436,7 +361,7 @@ class StepLoop(threading.Thread):
             if session.aborted:
                 self._to_abort.append(key)
 
-    def _refuse(self, taken: _Taken, error: RequestRefused) -> None:
+    def _refuse(self, taken: Taken, error: RequestRefused) -> None:
         assert taken.request is not None
         refusal = Outcome(
             index=taken.request.index,

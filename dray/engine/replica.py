@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dray.engine.loop import LoopStats, StepLoop
+from dray.engine.loop import StepLoop
+from dray.engine.loop_stats import LoopStats
 from dray.engine.protocol import Engine, EngineInfo, EngineSpec
 from dray.errors import ConfigError, DrayError, EngineDeadError, EngineStartError
 from dray.failures.signs import out_of_memory

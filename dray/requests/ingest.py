@@ -88,9 +88,8 @@ def ingest(
         rejects, dropped = (stack.enter_context(RejectLog()) for _ in range(2))
         file = stack.enter_context(write_atomic(spool_uri, hashed=True, options=options))
         spool = SpoolWriter(file.write)
-        rules = JobRules(names, defaults.model_name)
+        rules, pulse = JobRules(names, defaults.model_name), pulse or Pulse()
         stop_after = None if skip_invalid else limits.problems
-        pulse = pulse or Pulse()
         reading = _Reading(
             ids=ids, rejects=rejects, spool=spool, rules=rules, stop_after=stop_after, on_row=pulse.row
         )

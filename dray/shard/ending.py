@@ -81,28 +81,12 @@ class Ending:
                 how=AttemptEnd.INTERRUPTED, decision=advised(decide(told, facts)), note="the store is away"
             )
         event = self._event(told, node_facts)
-        facts = Facts(
-            now=standing.now,
-            notices=standing.notices,
-            draining=node_facts.draining,
-            preempted=node_facts.preempted,
-            node_alive=node_facts.alive,
-            oom=node_facts.oom,
-            cancelled=standing.orders.cancelled,
+        facts = replace(
+            self._facts(standing, node_facts, event),
             expired=isinstance(error, ExpiredError) or standing.orders.expired,
             lapsed=told.sign is Sign.STORE_AWAY,
             store_seconds=self.unread_seconds if unread else 0.0,
             untaken_seconds=untaken_seconds,
-            rows=standing.shard.remaining,
-            alone=self.lease.suspect,  # the store has placed it so
-            proven=self.fed.proven,
-            elsewhere=standing.elsewhere,
-            new_rows=standing.new_rows,
-            interruptions=standing.shard.interruptions,
-            crashes=standing.shard.crashes,
-            tries=self.tries,
-            shrinks=budgets.shrinks(self.work.store, self.lease.job_id, event=event),
-            spent=budgets.spent(self.work.store, self.lease.job_id, self.at, event=event),
         )
         decision = decide(told, facts)
         unread = unread and decision.cause in (Cause.STORE_TRANSIENT, Cause.STORE_FATAL)  # not cancelled
@@ -120,6 +104,29 @@ class Ending:
             kept = f"{error}; {kept}"
         return AttemptResult(
             how=_how(decision, receipt), receipt=receipt, decision=decision, note=kept, unread=unread
+        )
+
+    def _facts(self, standing: ShardSnapshot, node_facts: NodeFacts, event: str) -> Facts:
+        """What the store and the cluster know about the shard, its replica and that one's node."""
+        store, job_id, shard = self.work.store, self.lease.job_id, standing.shard
+        return Facts(
+            now=standing.now,
+            notices=standing.notices,
+            draining=node_facts.draining,
+            preempted=node_facts.preempted,
+            node_alive=node_facts.alive,
+            oom=node_facts.oom,
+            cancelled=standing.orders.cancelled,
+            rows=shard.remaining,
+            alone=self.lease.suspect,  # the store has placed it so
+            proven=self.fed.proven,
+            elsewhere=standing.elsewhere,
+            new_rows=standing.new_rows,
+            interruptions=shard.interruptions,
+            crashes=shard.crashes,
+            tries=self.tries,
+            shrinks=budgets.shrinks(store, job_id, event=event),
+            spent=budgets.spent(store, job_id, self.at, event=event),
         )
 
     def _node_facts(self) -> NodeFacts:

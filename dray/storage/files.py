@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, cast
 
 from dray.errors import ConfigError, InputError, JobFailedError, Problem
-from dray.storage import objects, streams
+from dray.storage import objects, seekable, streams
 from dray.storage.objects import BLOCK_BYTES, ObjectStoreOptions, is_object
 
 LINE_LIMIT_BYTES = 16 << 20
@@ -339,7 +339,7 @@ def remove(uri: str, *, options: ObjectStoreOptions | None = None) -> None:
 @contextmanager
 def _seekable(uri: str, options: ObjectStoreOptions | None) -> Iterator[IO[bytes]]:
     if is_object(uri):
-        with objects.open_seekable(uri, options) as file:
+        with seekable.open_seekable(uri, options) as file:
             yield file
         return
     with local_path(uri).open("rb") as file:

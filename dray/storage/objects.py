@@ -6,7 +6,6 @@ the URI and never a credential, so that callers handle one family of errors for 
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -82,14 +81,14 @@ def is_object(uri: str) -> bool:
 
 def head(uri: str, options: ObjectStoreOptions | None = None) -> ObjectInfo:
     """Size and version of one object; FileNotFoundError where there is none."""
-    store, path = _open(uri, options)
+    store, path = store_of(uri, options)
     with translated(uri):
         return _info(uri, store.head(path))
 
 
 def list_under(prefix_uri: str, options: ObjectStoreOptions | None = None) -> Iterator[ObjectInfo]:
     """Every object below a prefix that ends in ``/`` (or names the bucket)."""
-    store, prefix = _open(prefix_uri, options)
+    store, prefix = store_of(prefix_uri, options)
     root = prefix_uri[: len(prefix_uri) - len(prefix)].rstrip("/") + "/"
     with translated(prefix_uri):
         for page in store.list(prefix or None):
@@ -122,7 +121,7 @@ def read_range(
         ReplacedError: it is in another state now.
         OSError: it cannot be read, or the store sent another number of bytes.
     """
-    store, path = _open(uri, options)
+    store, path = store_of(uri, options)
     wanted: GetOptions = {"range": (start, end)}
     if etag and not etag.startswith("W/"):  # a weak one never matches (RFC 9110, 13.1.1)
         wanted["if_match"] = etag
@@ -143,13 +142,13 @@ def signed_url(uri: str, options: ObjectStoreOptions | None = None, *, seconds: 
         return uri
     from obstore import sign
 
-    store, path = _open(uri, options)
+    store, path = store_of(uri, options)
     with translated(uri):
         return str(sign(store, "GET", path, timedelta(seconds=seconds)))  # type: ignore[call-overload]
 
 
 def _stream_whole(uri: str, options: ObjectStoreOptions | None) -> Iterator[bytes]:
-    store, path = _open(uri, options)
+    store, path = store_of(uri, options)
     with translated(uri):
         for block in store.get(path).stream(min_chunk_size=BLOCK_BYTES):
             yield bytes(block)
@@ -163,7 +162,7 @@ def _stream_parts(
     A single request may live 30 seconds (object_store's default, which counts the reader's own time too); a
     part is done long before that, and is retried on its own.
     """
-    store, path = _open(uri, options)
+    store, path = store_of(uri, options)
 
     def part(offset: int) -> bytes:
         wanted: GetOptions = {"range": (offset, min(offset + PART_BYTES, end))}
@@ -181,48 +180,9 @@ def _stream_parts(
         yield ahead.result()
 
 
-def open_seekable(uri: str, options: ObjectStoreOptions | None = None) -> io.BufferedReader:
-    """A readable, seekable file over an object, for formats that are read from their end (Parquet)."""
-    store, path = _open(uri, options)
-    return io.BufferedReader(_ObjectFile(store, path, head(uri, options)), BLOCK_BYTES)
-
-
-class _ObjectFile(io.RawIOBase):
-    """One object as a file; a read is a range. (obstore's own reader lacks what pyarrow asks of a file.)"""
-
-    def __init__(self, store: ObjectStore, path: str, info: ObjectInfo) -> None:
-        self._store = store
-        self._path = path
-        self._info = info
-        self._position = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._info.size}[whence]
-        self._position = max(0, start + offset)
-        return self._position
-
-    def readinto(self, buffer: Any) -> int:
-        end = min(self._position + len(buffer), self._info.size)
-        count = max(0, end - self._position)
-        if count:
-            with translated(self._info.uri):
-                buffer[:count] = self._store.get_range(self._path, start=self._position, end=end)
-            self._position = end
-        return count
-
-
 def upload(path: Path, uri: str, options: ObjectStoreOptions | None = None) -> None:
     """Publish a local file as one object; big files go up in parts, and appear only when complete."""
-    store, key = _open(uri, options)
+    store, key = store_of(uri, options)
     part = max(_UPLOAD_PART_BYTES, -(-path.stat().st_size // _UPLOAD_PARTS))
     with translated(uri):
         store.put(key, path, chunk_size=part, max_concurrency=max(1, min(12, _UPLOADING_BYTES // part)))
@@ -230,7 +190,7 @@ def upload(path: Path, uri: str, options: ObjectStoreOptions | None = None) -> N
 
 def put(uri: str, content: bytes, options: ObjectStoreOptions | None = None) -> None:
     """Write a small object over what is there."""
-    store, key = _open(uri, options)
+    store, key = store_of(uri, options)
     with translated(uri):
         store.put(key, content, use_multipart=False)
 
@@ -242,7 +202,7 @@ def create(uri: str, content: bytes, options: ObjectStoreOptions | None = None) 
     """
     from obstore import exceptions as errors
 
-    store, key = _open(uri, options)
+    store, key = store_of(uri, options)
     with translated(uri):
         try:
             store.put(key, content, mode="create", use_multipart=False)
@@ -267,15 +227,15 @@ def _is_there(uri: str, options: ObjectStoreOptions | None) -> bool:
 
 def copy(source: str, target: str, options: ObjectStoreOptions | None = None) -> None:
     """Let the store copy an object within its bucket, over what is there. FileNotFoundError: no source."""
-    store, key = _open(source, options)
-    _, to = _open(target, options)
+    store, key = store_of(source, options)
+    _, to = store_of(target, options)
     with translated(source):
         store.copy(key, to)
 
 
 def delete(uri: str, options: ObjectStoreOptions | None = None) -> None:
     """Remove one object."""
-    store, key = _open(uri, options)
+    store, key = store_of(uri, options)
     with translated(uri):
         store.delete(key)
 
@@ -320,7 +280,8 @@ def _quoted(etag: str | None) -> str | None:
     return etag if not etag or etag.startswith(('"', "W/")) else f'"{etag}"'
 
 
-def _open(uri: str, options: ObjectStoreOptions | None) -> tuple[ObjectStore, str]:
+def store_of(uri: str, options: ObjectStoreOptions | None) -> tuple[ObjectStore, str]:
+    """obstore's store for the root of a URI, and the object's path below it."""
     parts = urlsplit(uri)
     if parts.query and parts.scheme in ("http", "https"):
         raise OSError(

@@ -11,6 +11,7 @@ from typing import Any
 from dray.errors import JobBusyError
 from dray.store import deletion, jobs
 from dray.store.calls import Calls
+from dray.store.job_creation import create
 from dray.store.records import Fingerprint, Job, JobLease, JobState, StopSignals
 
 JOB_TTL = 60.0
@@ -34,7 +35,7 @@ class JobCalls(Calls):
         Raises:
             JobChangedError: the id is taken by a job with another fingerprint; names what differs.
         """
-        return self._seen(self._write(lambda tx: jobs.create(tx, job_id, fingerprint, settings)))
+        return self._seen(self._write(lambda tx: create(tx, job_id, fingerprint, settings)))
 
     def claim_job(
         self,

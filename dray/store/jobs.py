@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, and_, case, delete, exists, false, func, or_, select, true, update
-from sqlalchemy import insert as plain_insert
-from sqlalchemy.exc import IntegrityError
 
-from dray.errors import CancelledError, FencedError, JobBusyError, JobChangedError, UnknownJobError
+from dray.errors import CancelledError, FencedError, JobBusyError, UnknownJobError
 from dray.store import routing
 from dray.store.attempts import close_attempts
 from dray.store.connection import Tx
@@ -28,7 +25,7 @@ _CLOSED = [JobState.COMPLETED.value, JobState.FAILED.value, JobState.CANCELLED.v
 def find(tx: Tx, job_id: str) -> Job | None:
     """The job, or None."""
     row = tx.execute(select(jobs).where(jobs.c.job_id == job_id)).first()
-    return None if row is None else _job(row)
+    return None if row is None else job_of(row)
 
 
 def get(tx: Tx, job_id: str, store: str) -> Job:
@@ -44,14 +41,14 @@ def driven(tx: Tx, lease: JobLease) -> Job:
     row = tx.execute(select(jobs).where(_held(lease))).first()
     if row is None:
         raise superseded(lease)
-    return _job(row)
+    return job_of(row)
 
 
 def of_key(tx: Tx, job_key: int, *, locked: bool = False) -> Job | None:
     """The job that has this key now, or None; ``locked`` keeps it as it is until the commit."""
     query = select(jobs).where(jobs.c.job_key == job_key)
     row = tx.execute(query.with_for_update() if locked else query).first()
-    return None if row is None else _job(row)
+    return None if row is None else job_of(row)
 
 
 def same(seen: Job) -> ColumnElement[bool]:
@@ -75,13 +72,13 @@ def check_present(tx: Tx, seen: Job) -> None:
 def latest(tx: Tx, limit: int) -> list[Job]:
     """The newest jobs first."""
     present = select(jobs).where(jobs.c.job_id.not_like(f"{PREFIX}%"))
-    return [_job(row) for row in tx.execute(present.order_by(jobs.c.job_key.desc()).limit(limit))]
+    return [job_of(row) for row in tx.execute(present.order_by(jobs.c.job_key.desc()).limit(limit))]
 
 
 def buried(tx: Tx) -> list[Job]:
     """Jobs whose deletion is not over, oldest first."""
     found = select(jobs).where(jobs.c.job_id.like(f"{PREFIX}%"))
-    return [_job(row) for row in tx.execute(found.order_by(jobs.c.job_key))]
+    return [job_of(row) for row in tx.execute(found.order_by(jobs.c.job_key))]
 
 
 def ended(tx: Tx, seconds: float) -> list[Job]:
@@ -92,67 +89,7 @@ def ended(tx: Tx, seconds: float) -> list[Job]:
         jobs.c.updated_at <= tx.now - seconds,
         or_(jobs.c.driver_owner.is_(None), jobs.c.driver_until <= tx.now),
     )
-    return [_job(row) for row in tx.execute(found.order_by(jobs.c.job_key))]
-
-
-def create(tx: Tx, job_id: str, fingerprint: Fingerprint, settings: Mapping[str, Any]) -> Job:
-    """A new job in state ``validating``, or the one that is there if it has the same fingerprint.
-
-    One whose input was never taken in, because it was refused or its driver died, has nothing to lose: it
-    becomes the new one. A driver that wakes up to take the old input in is fenced.
-    """
-    existing = find(tx, job_id)
-    if existing is None:
-        existing = _insert(tx, job_id, fingerprint, settings)
-    changed = existing.fingerprint.differences(fingerprint)
-    if changed and not _replace_untaken(tx, existing, fingerprint, settings):
-        raise JobChangedError(
-            f"job {job_id} exists with other content: its {', '.join(changed)} changed. "
-            "Give another --job-id, or leave it out to get a new job"
-        )
-    return get(tx, job_id, "") if changed else existing
-
-
-def _replace_untaken(tx: Tx, job: Job, fingerprint: Fingerprint, settings: Mapping[str, Any]) -> bool:
-    undriven = or_(jobs.c.driver_owner.is_(None), jobs.c.driver_until <= tx.now)
-    replaced = tx.execute(
-        update(jobs)
-        .where(jobs.c.job_key == job.key, jobs.c.total.is_(None), undriven)
-        .values(
-            fingerprint=asdict(fingerprint),
-            settings=dict(settings),
-            created_at=tx.now,
-            updated_at=tx.now,
-            epoch=jobs.c.epoch + 1,
-            driver_owner=None,
-            driver_until=None,
-            cancel_requested=False,
-            cancelled_at=None,
-        )
-    )
-    return replaced.rowcount == 1
-
-
-def _insert(tx: Tx, job_id: str, fingerprint: Fingerprint, settings: Mapping[str, Any]) -> Job:
-    statement = plain_insert(jobs).values(
-        job_id=job_id,
-        state=JobState.VALIDATING.value,
-        cancel_requested=False,
-        created_at=tx.now,
-        updated_at=tx.now,
-        fingerprint=asdict(fingerprint),
-        settings=dict(settings),
-        summary={},
-        info={},
-    )
-    try:
-        with tx.connection.begin_nested():
-            return _job(tx.execute(statement.returning(jobs)).one())
-    except IntegrityError:  # another process created it between the look and the insert
-        winner = find(tx, job_id)
-        if winner is None:
-            raise
-        return winner
+    return [job_of(row) for row in tx.execute(found.order_by(jobs.c.job_key))]
 
 
 def claim(tx: Tx, seen: Job, owner: str, *, ttl: float, seize: bool, resume: bool = False) -> JobLease | None:
@@ -395,7 +332,8 @@ def _held(lease: JobLease) -> ColumnElement[bool]:
     return and_(jobs.c.job_key == lease.key, jobs.c.epoch == lease.epoch, jobs.c.driver_owner == lease.owner)
 
 
-def _job(row: Row[Any]) -> Job:
+def job_of(row: Row[Any]) -> Job:
+    """A row of the table as a job."""
     return Job(
         job_id=row.job_id,
         state=JobState(row.state),

@@ -16,7 +16,7 @@ from dray.cluster.ray_fleet import Began
 from dray.driver.events import Event
 from dray.driver.executor import TaskEnd
 from dray.driver.intervals import Intervals
-from dray.engine.loop import LoopStats
+from dray.engine.loop_stats import LoopStats
 from dray.engine.protocol import EngineInfo, EngineSpec
 from dray.engine.replica import ReplicaStatus, Whereabouts
 from dray.errors import DrayError

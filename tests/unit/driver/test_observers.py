@@ -18,7 +18,7 @@ from dray.driver.events import (
 from dray.driver.observers import ListenersObserver, LogObserver, ReportObserver
 from dray.driver.replica_handle import ReplicaStart
 from dray.engine import EngineInfo, ReplicaStatus
-from dray.engine.loop import LoopStats
+from dray.engine.loop_stats import LoopStats
 from dray.job import current_job
 from dray.job.finalising import ReplicaAccount
 from dray.job.timeline import Timeline

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dray.engine import EngineInfo, EngineSpec, Replica
-from dray.engine.loop import LoopStats, StepLoop
+from dray.engine.loop import StepLoop
+from dray.engine.loop_stats import LoopStats
 from dray.errors import ConfigError, EngineDeadError, ReplicaLeftError, RequestRefused
 from dray.failures.signs import facts_of
 from dray.kinds import Kind

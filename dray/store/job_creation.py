@@ -1,0 +1,77 @@
+"""New jobs, and their fingerprints. Functions on one open transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from sqlalchemy import insert as plain_insert
+from sqlalchemy import or_, update
+from sqlalchemy.exc import IntegrityError
+
+from dray.errors import JobChangedError
+from dray.store.connection import Tx
+from dray.store.jobs import find, get, job_of
+from dray.store.records import Fingerprint, Job, JobState
+from dray.store.schema import jobs
+
+
+def create(tx: Tx, job_id: str, fingerprint: Fingerprint, settings: Mapping[str, Any]) -> Job:
+    """A new job in state ``validating``, or the one that is there if it has the same fingerprint.
+
+    One whose input was never taken in, because it was refused or its driver died, has nothing to lose: it
+    becomes the new one. A driver that wakes up to take the old input in is fenced.
+    """
+    existing = find(tx, job_id)
+    if existing is None:
+        existing = _insert(tx, job_id, fingerprint, settings)
+    changed = existing.fingerprint.differences(fingerprint)
+    if changed and not _replace_untaken(tx, existing, fingerprint, settings):
+        raise JobChangedError(
+            f"job {job_id} exists with other content: its {', '.join(changed)} changed. "
+            "Give another --job-id, or leave it out to get a new job"
+        )
+    return get(tx, job_id, "") if changed else existing
+
+
+def _replace_untaken(tx: Tx, job: Job, fingerprint: Fingerprint, settings: Mapping[str, Any]) -> bool:
+    undriven = or_(jobs.c.driver_owner.is_(None), jobs.c.driver_until <= tx.now)
+    replaced = tx.execute(
+        update(jobs)
+        .where(jobs.c.job_key == job.key, jobs.c.total.is_(None), undriven)
+        .values(
+            fingerprint=asdict(fingerprint),
+            settings=dict(settings),
+            created_at=tx.now,
+            updated_at=tx.now,
+            epoch=jobs.c.epoch + 1,
+            driver_owner=None,
+            driver_until=None,
+            cancel_requested=False,
+            cancelled_at=None,
+        )
+    )
+    return replaced.rowcount == 1
+
+
+def _insert(tx: Tx, job_id: str, fingerprint: Fingerprint, settings: Mapping[str, Any]) -> Job:
+    statement = plain_insert(jobs).values(
+        job_id=job_id,
+        state=JobState.VALIDATING.value,
+        cancel_requested=False,
+        created_at=tx.now,
+        updated_at=tx.now,
+        fingerprint=asdict(fingerprint),
+        settings=dict(settings),
+        summary={},
+        info={},
+    )
+    try:
+        with tx.connection.begin_nested():
+            return job_of(tx.execute(statement.returning(jobs)).one())
+    except IntegrityError:  # another process created it between the look and the insert
+        winner = find(tx, job_id)
+        if winner is None:
+            raise
+        return winner
