@@ -32,6 +32,7 @@ from dray.errors import (
     WeightsError,
 )
 from dray.failures.causes import Decision, decide
+from dray.failures.conditions import INTERRUPTIONS, SAME_PLACE
 from dray.failures.effects import (
     ALLOWANCES,
     SHRINK_STEPS,
@@ -42,7 +43,7 @@ from dray.failures.effects import (
 )
 from dray.failures.facts import NOTICE_SECONDS, Cause, Facts, in_force
 from dray.failures.foreign import Sign
-from dray.failures.rules import INTERRUPTIONS, RULES, SAME_PLACE, STORE_PATIENCE
+from dray.failures.rules import RULES, STORE_PATIENCE
 from dray.failures.signs import ErrorFacts, facts_of
 from dray.store.seam import translate
 
