@@ -355,7 +355,7 @@ def test_a_job_that_pauses_is_resumed_by_the_automation(server: PrefectServer, t
     parameters = {"input": str(requests), "output": str(tmp_path / "out"), "job_id": "job", "store": url}
     run_id = start(server, parameters | {"engine": {"name": "simulated"}})
 
-    assert server.wait_for(run_id, RUN_SECONDS)["state_type"] == "FAILED"
+    assert server.wait_for(run_id, RUN_SECONDS)["state_type"] == "FAILED", server.log("worker")[-5000:]
     with open_store(url, create=False) as store:
         assert store.get_job("job").state is JobState.PAUSED
     with closing(sqlite3.connect(tmp_path / "jobs.db")) as database:

@@ -183,7 +183,9 @@ class Run:
         return self.log.read_text()[-4000:] if self.log.exists() else ""
 
     def _note_faults(self) -> None:
-        lines = [json.dumps(asdict(self.plan))] + [json.dumps(asdict(fault)) for fault in self.faults]
+        lines = [json.dumps(asdict(self.plan))] + [
+            json.dumps(asdict(fault), default=sorted) for fault in self.faults
+        ]
         lines += [json.dumps({"given up": self.given_up})]
         (self.folder / "faults.jsonl").write_text("\n".join(lines) + "\n")
 
