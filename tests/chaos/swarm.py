@@ -21,8 +21,9 @@ import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
+from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NoReturn
@@ -141,19 +142,22 @@ class Job:
         self.inputs.write_text("".join(f"{json.dumps(_line(plan, row))}\n" for row in range(plan.rows)))
         self._starts = 0
 
-    def start(self, fault: Fault | None, *, lost: Sequence[tuple[int, int]] = (), ttl: float | None) -> int:
-        """Fork a driver; its pid."""
-        self._starts += 1
-        given = {
+    def given(self) -> dict[str, Any]:
+        """What :func:`thread_job.run` is given."""
+        return {
             "input": str(self.inputs),
             "output": str(self.output),
             "store_url": self.store_url,
             "job": self.name,
             "lanes": self.plan.lanes,
             "shard_rows": self.plan.shard_rows,
-            "lost": list(lost),
-            **({"driver_ttl": ttl} if ttl is not None else {}),
+            "lost": [],
         }
+
+    def start(self, fault: Fault | None, *, lost: Sequence[tuple[int, int]] = (), ttl: float | None) -> int:
+        """Fork a driver; its pid."""
+        self._starts += 1
+        given = self.given() | {"lost": list(lost)} | ({} if ttl is None else {"driver_ttl": ttl})
         pid = os.fork()
         if not pid:
             self._drive(given, fault)
@@ -316,6 +320,7 @@ def _lane(numbers: Sequence[int], seed: int, kept: str, postgres: str, lane: int
     """Runs one after the other, in a process of their own."""
     tally = Tally()
     with tempfile.TemporaryDirectory(prefix="dray-swarm-", dir=_quick_folder()) as scratch:
+        _import_all(Path(scratch) / "first")
         began = time.monotonic()
         for number in numbers:
             plan, folder = plan_of(seed, number), Path(scratch) / str(number)
@@ -332,6 +337,32 @@ def _lane(numbers: Sequence[int], seed: int, kept: str, postgres: str, lane: int
                 rate = tally.runs / (time.monotonic() - began)
                 print(f"lane {lane}: {tally.line}; {rate:.1f} runs/s", flush=True)
     return tally
+
+
+def _import_all(folder: Path) -> None:
+    """Import what a whole run imports, so that forked drivers need not: half of a run's time goes there.
+
+    A run in a process of its own says what that is: threads of one in this process would be forked along.
+    """
+    folder.mkdir()
+    (folder / "tmp").mkdir()
+    (folder / "history").mkdir()
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            job = Job(folder, replace(plan_of(0, 0), faults=(), lost=()), f"sqlite:///{folder / 'jobs.db'}")
+            thread_job.run(job.given())
+            os.write(writer, " ".join(sorted(sys.modules)).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as file:
+        names = file.read().decode().split()
+    os.waitpid(pid, 0)
+    for name in names:
+        with suppress(ImportError):
+            import_module(name)
 
 
 def _quick_folder() -> str | None:
