@@ -78,8 +78,8 @@ def is_convicted(facts: Facts) -> bool:
 
 
 def is_store_away(error: ErrorFacts, facts: Facts) -> bool:
-    """The store did not answer, or for so long that the lease lapsed."""
-    return error.sign is Sign.STORE_AWAY or (error.sign is Sign.FENCED and facts.lapsed)
+    """The store did not answer, or for so long that the holder gave its lease up."""
+    return error.sign is Sign.STORE_AWAY
 
 
 def is_accused_by_nodes(error: ErrorFacts, facts: Facts) -> bool:

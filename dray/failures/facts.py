@@ -56,7 +56,6 @@ class Facts:
     oom: bool = False  # the death's context says so
     cancelled: bool = False
     expired: bool = False
-    lapsed: bool = False  # the lease ran out by the holder's own clock; no other holder is known
     store_seconds: float = 0.0  # for which the store has been away
     untaken_seconds: float = 0.0  # for which it answered, and took no row
     rows: int = 1  # of the shard, without an outcome

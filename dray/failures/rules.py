@@ -123,7 +123,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         cause=Cause.FENCED,
         when="the lease belongs to another attempt",
-        fits=lambda error, facts: error.sign is Sign.FENCED and not facts.lapsed,
+        fits=has_sign(Sign.FENCED),
         effect=Effect(shard=OnShard.DROP, prefect=OnPrefect.SUPERSEDED),
     ),
     Rule(

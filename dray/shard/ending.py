@@ -72,11 +72,7 @@ class Ending:
                 self.work.store.replica_gone(self.lease.job_id, self.place.client.name)
             standing = self.work.store.standing(self.lease, self.node)
         except StoreError:
-            facts = Facts(
-                lapsed=told.sign is Sign.STORE_AWAY,
-                untaken_seconds=untaken_seconds,
-                tries=self.tries,
-            )
+            facts = Facts(untaken_seconds=untaken_seconds, tries=self.tries)
             return AttemptResult(
                 how=AttemptEnd.INTERRUPTED, decision=advised(decide(told, facts)), note="the store is away"
             )
@@ -84,7 +80,6 @@ class Ending:
         facts = replace(
             self._facts(standing, node_facts, event),
             expired=isinstance(error, ExpiredError) or standing.orders.expired,
-            lapsed=told.sign is Sign.STORE_AWAY,
             store_seconds=self.unread_seconds if unread else 0.0,
             untaken_seconds=untaken_seconds,
         )

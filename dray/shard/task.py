@@ -19,8 +19,6 @@ from dray.errors import (
 )
 from dray.failures.causes import Decision, Facts, decide
 from dray.failures.effects import OnPrefect
-from dray.failures.foreign import Sign
-from dray.failures.signs import facts_of
 from dray.owner import owner_name
 from dray.places import lane_of
 from dray.shard.attempt import attempt
@@ -121,11 +119,7 @@ def _attempt(
 
 
 def _without_store(error: StoreError, backoff: Backoff) -> AttemptResult:
-    facts = Facts(
-        lapsed=facts_of(error).sign is Sign.STORE_AWAY,
-        store_seconds=backoff.away_seconds,
-        tries=backoff.tries,
-    )
+    facts = Facts(store_seconds=backoff.away_seconds, tries=backoff.tries)
     decision = advised(decide(error, facts))
     return AttemptResult(how=AttemptEnd.INTERRUPTED, decision=decision, note=str(error))
 
