@@ -57,7 +57,7 @@ class ThreadReplica:
 
     def __init__(self, number: int, name: str, node: str, spec: EngineSpec, fleet: ThreadFleet) -> None:
         self.name = name
-        self.lost: ReplicaLostError | EngineDeadError | None = None
+        self.lost: DrayError | None = None
         self._number = number
         self._node = node
         self._fleet = fleet
@@ -138,7 +138,7 @@ class ThreadReplica:
         except EngineDeadError as error:
             raise self._died(error) from None
 
-    def _died(self, error: EngineDeadError) -> ReplicaLostError | EngineDeadError:
+    def _died(self, error: EngineDeadError) -> DrayError:
         if self.lost is None:
             script = self._fleet.script
             death = Death.ENGINE if self._node in script.broken else script.death

@@ -1,0 +1,163 @@
+"""One shard of a job, and attempts at it that end early: all is real but what dies, and how that shows.
+
+Store, spool, replicas, step loops, attempts and the driver's judgement are those of a run. The nodes exist by
+name, see :mod:`tests.support.thread_fleet`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from dray.cluster.asking import ReplicaResources
+from dray.driver.events import Event, ReplicaLost
+from dray.driver.losses import Losses, StoreBudgets
+from dray.driver.pool import ReplicaPool
+from dray.engine.protocol import EngineSpec
+from dray.kinds import Kind
+from dray.requests.model import Request
+from dray.requests.spool import encode
+from dray.shard.attempt import attempt
+from dray.shard.backoff import Backoff
+from dray.shard.task import ShardWork, try_once
+from dray.shard.work import Work
+from dray.store import ReplicaRow, ReplicaState, Shard, ShardSpec, ShardState, Store, open_store
+from tests.support.stores import FINGERPRINT
+from tests.support.thread_fleet import Death, Script, ThreadFleet, ThreadReplica
+
+JOB = "job"
+MARK = "BOMB"
+"""The text that all rows have, and that ends engines which are to die under a row."""
+ANYTHING = ""
+"""The text that ends engines which are to die under dray's own request, too."""
+
+_OPEN = (ShardState.PENDING, ShardState.LEASED)
+_SEQS = 8
+_NODES = ("a", "b")
+_SPEC = EngineSpec(name="simulated", model="m", kind=Kind.CHAT, arguments={"max_num_seqs": _SEQS})
+_ASK = ReplicaResources(cpus=1)
+_START_SECONDS = 120.0
+
+Hook = Callable[[ThreadReplica], object]
+
+
+class Scene:
+    """A job of one shard of ``rows``, under a driver, on two nodes."""
+
+    def __init__(self, folder: Path, rows: int) -> None:
+        self.file = folder / "dray.db"
+        self.spool = folder / "requests.jsonl"
+        self.url = f"sqlite:///{self.file}"
+        self.store = open_store(self.url)
+        self.fleet = ThreadFleet(_NODES)
+        self.store.create_job(JOB, fingerprint=FINGERPRINT, settings={})
+        self.job = self.store.claim_job(JOB, "driver")
+        self.store.add_shards(self.job, [self._spooled(rows)], total_rows=rows)
+
+    def close(self) -> None:
+        self.fleet.stop()
+        self.store.close()
+
+    def _spooled(self, rows: int) -> ShardSpec:
+        bodies = [{"messages": [{"role": "user", "content": f"{MARK} {row}"}]} for row in range(rows)]
+        lines = [
+            encode(Request(index=row, custom_id=f"row-{row}", url=Kind.CHAT.url, body=body))
+            for row, body in enumerate(bodies)
+        ]
+        length = self.spool.write_bytes(b"".join(lines))
+        return ShardSpec(number=0, uri=str(self.spool), offset=0, length=length, rows=rows, first_position=0)
+
+    @property
+    def shard(self) -> Shard:
+        """The first that is open: the whole, or a part of it."""
+        return next(one for one in self.store.shards(JOB) if one.state in _OPEN)
+
+    # -- what a shard's attempts decide -----------------------------------------------------------
+
+    def attempt(
+        self,
+        death: Death | None = None,
+        *,
+        under: str = MARK,
+        then: Hook = lambda replica: None,
+        store: Store | None = None,
+    ) -> str:
+        """Why one attempt ended, on new replicas of which each dies so, if any does, ``under`` a text.
+
+        ``then`` is done to the replica once the shard has its place there; the attempt has its own ``store``.
+        """
+        replicas = self._replicas(death, under)
+        by_name = {replica.name: replica for replica in replicas}
+
+        def placed(name: str) -> None:
+            then(by_name[name])
+
+        own = store or self.store
+        work = Work(store=own, job=self.job, shard=self.shard, replicas=self.fleet, owner="task")
+        ended = attempt(work, on_start=placed)
+        assert ended.decision is not None, ended
+        for replica in replicas:
+            replica.kill()
+        return ended.decision.reason
+
+    def attempts(self, *deaths: Death, then: Hook = lambda replica: None) -> str:
+        """Why the last of some attempts ended, each at what is left of those before it."""
+        return [self.attempt(death, then=then) for death in deaths][-1]
+
+    def task(self, backoff: Backoff) -> Callable[[], object]:
+        """What a shard's task does once, for the shard as it is now."""
+        work = ShardWork(job=self.job, shard=self.shard, store_url=self.url)
+        return lambda: try_once(work, self.fleet, backoff, lambda line: None)
+
+    def _replicas(self, death: Death | None, under: str) -> list[ThreadReplica]:
+        """One on each node; those of earlier attempts are gone."""
+        for row in self.store.replicas(JOB):
+            self.store.replica_gone(JOB, row.name)
+        dying = {} if death is None else {"oom_on": under}
+        spec = replace(_SPEC, arguments={**_SPEC.arguments, **dying})
+        self.fleet.script = Script(death=death or Death.ENGINE, flush=0.01)
+        started = len(self.fleet.replicas)
+        replicas = [
+            self.fleet.launch(f"{JOB}/replica-{lane}~{started}", spec, _ASK, avoid=()) for lane in range(2)
+        ]
+        self.store.put_replicas(self.job, [_ready(replica, lane) for lane, replica in enumerate(replicas)])
+        return replicas
+
+    # -- what the driver decides ------------------------------------------------------------------
+
+    def start(self, **broken: float) -> str:
+        """Why the driver lost a replica, of two that it starts: the second one's engine is built so."""
+
+        def spec(given: EngineSpec, node: str) -> EngineSpec:
+            changed = broken if node == _NODES[1] else {}
+            return replace(given, arguments={**given.arguments, **changed})
+
+        self.fleet.script = Script(spec=spec)
+        heard: list[Event] = []
+        losses = Losses(JOB, heard.append)
+        pool = ReplicaPool(JOB, _SPEC, self.fleet, len(_NODES))
+        pool.launch_due(StoreBudgets(self.store, JOB, losses))
+        deadline = time.monotonic() + _START_SECONDS
+        while not heard:
+            assert time.monotonic() < deadline
+            pool.look()
+            losses.add(pool.take_losses())
+            losses.judge(self.store)
+            time.sleep(0.005)
+        [lost] = [event for event in heard if isinstance(event, ReplicaLost)]
+        return lost.reason
+
+
+def _ready(replica: ThreadReplica, lane: int) -> ReplicaRow:
+    node = replica.node()
+    return ReplicaRow(
+        name=replica.name,
+        lane=lane,
+        state=ReplicaState.READY,
+        slots=2,
+        node=node,
+        host=node,
+        max_num_seqs=_SEQS,
+    )
