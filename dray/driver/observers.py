@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 
-from dray.driver.events import Event, Progressed, ReplicaLooked, ReplicaReady, ShardFinished
+from dray.driver.events import Event, Observer, Progressed, ReplicaLooked, ReplicaReady, ShardFinished
 from dray.driver.replica_handle import ReplicaStart
 from dray.engine.replica import ReplicaStatus
 from dray.job import current_job
@@ -14,10 +15,33 @@ from dray.job.timeline import Timeline
 from dray.places import lane_of
 from dray.report import Moments
 
+_logger = logging.getLogger(__name__)
+
 LINE_EVERY = 5.0
 """Seconds between two lines that say how far a job is."""
 
 Logger = logging.Logger | logging.LoggerAdapter[logging.Logger]
+
+
+class Observers:
+    """Tells each of several observers. None of them may end a job: that one fails is said once."""
+
+    def __init__(self, observers: Sequence[Observer]) -> None:
+        self._observers = observers
+        self._failing: set[int] = set()
+
+    def hear(self, event: Event) -> None:
+        """Tell all of them."""
+        for observer in self._observers:
+            try:
+                observer.hear(event)
+            except Exception as error:  # noqa: BLE001  see above
+                self._note_failure(observer, error)
+
+    def _note_failure(self, observer: Observer, error: Exception) -> None:
+        if id(observer) not in self._failing:
+            self._failing.add(id(observer))
+            _logger.warning("%s failed: %s", type(observer).__name__, type(error).__name__)
 
 
 class LogObserver:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -25,6 +24,7 @@ from dray.driver.idling import IdleWatch, bound_tasks
 from dray.driver.interruptions import InterruptionHandler
 from dray.driver.intervals import Intervals, Schedule
 from dray.driver.losses import Losses, StoreBudgets
+from dray.driver.observers import Observers
 from dray.driver.outage import SHORT_PATIENCE, SpoolWatch, StoreOutage
 from dray.driver.pool import ReplicaPool
 from dray.driver.progress import JobProgress
@@ -36,8 +36,6 @@ from dray.errors import DrayError, EngineStartError, JobFailedError
 from dray.job.deadline import orders_of
 from dray.job.opening import OpenJob, reopen
 from dray.store import ReplicaRow, Shard, Store
-
-_logger = logging.getLogger(__name__)
 
 _LAST_SECONDS = 2.0  # for replicas to say what they did in all
 
@@ -63,8 +61,7 @@ class Driver:
     ) -> None:
         self._job = job
         self._executor = executor
-        self._observers = observers
-        self._failing: set[int] = set()
+        self._observers = Observers(observers)
         self._events: deque[Event] = deque()
         emit = self._events.append
         self._intervals = intervals or Intervals()
@@ -252,17 +249,7 @@ class Driver:
         """Tell the observers. None of them may end a job."""
         while self._events:
             event = self._events.popleft()
-            for observer in self._observers:
-                try:
-                    observer.hear(event)
-                except Exception as error:  # noqa: BLE001  see above
-                    self._note_failure(observer, error)
-
-    def _note_failure(self, observer: Observer, error: Exception) -> None:
-        """Say once of each observer that it fails: it hears hundreds of events."""
-        if id(observer) not in self._failing:
-            self._failing.add(id(observer))
-            _logger.warning("%s failed: %s", type(observer).__name__, type(error).__name__)
+            self._observers.hear(event)
 
     # -- smaller things -------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from dray.driver.events import Observer, Told
 from dray.driver.executor import Executor
 from dray.driver.fleet import Fleet
 from dray.driver.intervals import Intervals
-from dray.driver.observers import ReportObserver
+from dray.driver.observers import Observers, ReportObserver
 from dray.driver.resting import put_to_rest
 from dray.driver.run import Driver
 from dray.driver.weights_watch import AGENT_SECONDS, early_weights, weights_on
@@ -102,8 +102,7 @@ class Parts:
 
     def tell(self, line: str) -> None:
         """Have the observers told, where no driver runs that would do it."""
-        for observer in self.observers:
-            observer.hear(Told(line=line))
+        Observers(self.observers).hear(Told(line=line))
 
 
 @dataclass(frozen=True)
