@@ -21,7 +21,7 @@ import obstore
 import pytest
 from obstore.store import S3Store
 
-from dray.storage.objects import _open
+from dray.storage.objects import store_of
 from tests.support.s3_emulator import EmulatorProcess
 
 pytestmark = pytest.mark.integration
@@ -198,7 +198,7 @@ def test_an_object_is_replaced_while_it_is_read(server: Server, client: S3Store)
 
 
 def _presigned(server: Server, key: str = BODY) -> str:
-    store, path = _open(f"s3://bucket/{key}", server.options)
+    store, path = store_of(f"s3://bucket/{key}", server.options)
     assert isinstance(store, S3Store)
     return obstore.sign(store, "GET", path, timedelta(minutes=5))
 
