@@ -42,11 +42,11 @@ StoreOption = Annotated[
     str | None,
     Parameter(
         name="--store",
-        help="Result store: URL, env:NAME, or a run's output folder; else $DRAY_STORE, else this folder.",
+        help="Result store: URL, env:NAME or a run's output folder. If left out: $DRAY_STORE or this folder.",
     ),
 ]  # fmt: skip
 
-_OVERWRITE_HELP = "Replace files of others in the output folder."
+_OVERWRITE_HELP = "Replace files of another job in the output folder."
 Overwrite = Annotated[bool, Parameter(name="--overwrite", negative=(), help=_OVERWRITE_HELP)]
 
 
@@ -77,7 +77,7 @@ def _refused(error: Exception, arguments: Sequence[str], code: int) -> int:
 def resume(
     job_id: str, /, *, store: StoreOption = None, overwrite: Overwrite = False, json: Json = False
 ) -> int:
-    """Go on with a job that was stopped, with the settings it was started with."""
+    """Go on with a stopped job, with the settings that it was started with."""
     output.stage(f"job {job_id}: reading how it was started")
     from dray.cli.jobs import recipe_of
     from dray.cli.options import spelled
@@ -103,7 +103,7 @@ def status(
     store: StoreOption = None,
     json: Json = False,
 ) -> int:
-    """How far a job is, and how fast; the latest one when no id is given."""
+    """Show how far a job is, and how fast. Without an id: the latest job."""
     from dray.cli.status import show_status, watch_status
 
     return (watch_status if watch else show_status)(job_id, store, json=json)
@@ -111,7 +111,7 @@ def status(
 
 @app.command
 def cancel(job_id: str, /, *, store: StoreOption = None, json: Json = False) -> int:
-    """Ask a running job to stop; finished rows are kept and it can be resumed."""
+    """Cancel a job. Its finished rows are kept, and `dray resume` goes on with it."""
     from dray.cli.jobs import cancel_job
 
     return cancel_job(job_id, store, json=json)
@@ -143,7 +143,7 @@ def report(
     store: StoreOption = None,
     json: Json = False,
 ) -> int:
-    """Write the report of a job that has ended once more."""
+    """Write the report of a job that has ended again."""
     from dray.cli.jobs import rewrite_report
 
     return rewrite_report(job_id, absolute(output_), store, json=json)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dray.job.deleting import Deleted
     from dray.store import Job, Store
 
-jobs = App(name="jobs", help="The latest jobs of a store, and their deletion.")
+jobs = App(name="jobs", help="List the latest jobs of a store, or delete jobs.")
 
 Json = Annotated[bool, Parameter(name="--json", negative=(), help="Print one JSON object on stdout.")]
 StoreOption = Annotated[
@@ -27,7 +27,7 @@ StoreOption = Annotated[
 
 @jobs.default
 def show(*, store: StoreOption = None, limit: int = 20, json: Json = False) -> int:
-    """The latest jobs of a store."""
+    """List the latest jobs of a store."""
     from dray.cli.status import show_jobs
 
     return show_jobs(store, limit, json=json)
@@ -39,7 +39,7 @@ def delete(
     /,
     *,
     older_than: Annotated[
-        str | None, Parameter(help="30d, 12h: only jobs that ended so long ago; all of them without JOB_ID.")
+        str | None, Parameter(help="Only jobs that ended so long ago: 30d, 12h. Without JOB_ID: all of them.")
     ] = None,
     yes: Annotated[bool, Parameter(name="--yes", negative=(), help="Do not ask.")] = False,
     store: StoreOption = None,
@@ -47,7 +47,7 @@ def delete(
 ) -> int:
     """Delete jobs from the store: rows, charges and kept requests. Output files stay where they are.
 
-    A job that runs is refused. A deletion that was interrupted is finished by the next one.
+    The command refuses a job that runs. It finishes deletions that were interrupted.
     """
     from dray.cli.jobs import store_at
     from dray.job.deleting import delete_job, finish_deletions

@@ -84,7 +84,7 @@ def _vllm() -> str:
 def _flows() -> str:
     if importlib.util.find_spec("flows") is None:
         raise LookupError(
-            "the flows are not importable: `dray run` needs a checkout installed with pip install -e ."
+            "not importable: `dray run` works without Prefect; its UI needs a checkout (pip install -e .)"
         )
     return "importable"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from cyclopts import Group
 
 REQUIRED = Group("Required", sort_key=0)
-ROWS = Group("Rows", sort_key=1, help="How rows become requests; OpenAI batch files say it themselves.")
-SAMPLING = Group("Sampling", sort_key=2, help="For rows that do not say it themselves.")
+ROWS = Group("Rows", sort_key=1, help="How rows become requests. OpenAI batch files hold requests already.")
+SAMPLING = Group("Sampling", sort_key=2, help="Request fields for rows that do not set them.")
 ENGINE = Group("Engine", sort_key=3)
 PLACE = Group("Cluster and store", sort_key=4)
 OUTPUT = Group("Output", sort_key=5)
@@ -19,14 +19,15 @@ Offline batch inference of LLMs: one committed outcome per request, whatever die
   dray run requests.jsonl --model /models/llama --output out   run a batch
   dray status --store out --watch                              follow it
   dray resume JOB --store out                                  go on after a stop
-  dray doctor --model /models/llama                            is all here?
+  dray doctor --model /models/llama                            check this machine
 """
 
 RUN = """\
 Run a batch of requests, or go on with it where it stopped.
 
-The same command again goes on with the job; Ctrl-C once stops it in order. One that was cancelled (dray
-cancel, or in Prefect) goes on with --resume.
+The same command again goes on with the job. Ctrl-C stops the run in order, and
+a second Ctrl-C at once. A cancelled job (`dray cancel`, Cancel in Prefect)
+goes on only with --resume or `dray resume`.
 """
 
 RUN_EXAMPLES = """\
@@ -39,7 +40,7 @@ Examples:
     dray run tickets.csv --prompt-column text --max-tokens 64 \\
       --system-prompt 'Answer in JSON.' --model hf://ORG/NAME --output out
 
-  A prompt made from columns, on a cluster that runs:
+  A prompt made from columns, on a Ray cluster that already runs:
     dray run 's3://bucket/*.parquet' --template 'Sentiment of: {text}' \\
       --cluster 10.0.0.5:6379 --store env:STORE_URL \\
       --model s3://bucket/llama --output s3://bucket/out

@@ -12,7 +12,7 @@ from dray.cli import output
 from dray.errors import ConfigError
 from dray.storage.files import absolute
 
-models = App(name="models", help="Checksums of models, and the models that this machine keeps.")
+models = App(name="models", help="Publish checksums of a model; list or remove the models of this machine.")
 
 Json = Annotated[bool, Parameter(name="--json", negative=(), help="Print one JSON object on stdout.")]
 _LINE_EVERY = 5.0
@@ -20,7 +20,7 @@ _LINE_EVERY = 5.0
 
 @models.command
 def publish(model: str, /, *, json: Json = False) -> int:
-    """Read a model once and write its checksums beside it (dray-manifest.json), for all nodes to verify by.
+    """Read a model once and write its checksums beside it (dray-manifest.json): all nodes verify by them.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ def publish(model: str, /, *, json: Json = False) -> int:
 
 @models.command(name="list")
 def list_(*, json: Json = False) -> int:
-    """The models that this machine keeps, in memory and on disk, the one used last first."""
+    """List the models that this machine keeps, in memory and on disk, the last used first."""
     from dray.weights.node.cache import cached_models
     from dray.weights.node.places import cache_roots
 
@@ -72,12 +72,12 @@ def list_(*, json: Json = False) -> int:
 
 @models.command
 def remove(keys: list[str] | None = None, /, *, json: Json = False) -> int:
-    """Remove models that nobody uses: all, or those whose keys begin like this.
+    """Remove models that no process uses: all, or those whose keys begin with KEYS.
 
     Parameters
     ----------
     keys
-        What `dray models list` shows first; all when left out.
+        As `dray models list` shows them, or their beginnings. If left out: all models.
     """
     from dray.weights.node.cache import cached_models, evict
     from dray.weights.node.places import cache_roots

@@ -19,7 +19,8 @@ def run(
         Parameter(
             group=REQUIRED,
             name="INPUT",
-            help="Files, globs or URIs of requests; a database URL with --query.",
+            help="Paths, globs or object-store URIs of OpenAI batch JSONL, or of rows as JSONL, CSV, TSV or "
+            "Parquet. With --query: a database URL.",
         ),
     ],
     /,

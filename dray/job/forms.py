@@ -38,12 +38,12 @@ class RowOptions(Form):
 
     kind: KindName = Field(
         default="chat",
-        description="What rows with a prompt_column or template ask for; OpenAI batch files say it.",
+        description="Kind of request that each row becomes. OpenAI batch files name it themselves.",
     )
     prompt_column: str | None = Field(
         default=None,
-        description="Column that holds the prompt: this, template or messages_column; none for OpenAI "
-        "batch files.",
+        description="Column that holds the prompt. Give this, template or messages_column, and none of them "
+        "for OpenAI batch files.",
     )
     template: str | None = Field(
         default=None,
@@ -51,7 +51,8 @@ class RowOptions(Form):
     )
     messages_column: str | None = Field(
         default=None,
-        description="Column of chat messages (role, content); JSON lines and Parquet are searched for one.",
+        description="Column of chat messages (role, content). If left out, dray looks for one in JSON lines "
+        "and Parquet.",
     )
     system_prompt: str | None = Field(
         default=None,
@@ -59,20 +60,21 @@ class RowOptions(Form):
     )
     id_column: str | None = Field(
         default=None,
-        description="Column that holds a unique id; row-0, row-1, ... without it.",
+        description="Column that holds a unique id. If left out, ids are row-0, row-1, ...",
     )
     query: str | None = Field(
         default=None,
-        description="SQL query to read rows with; the input is then a database URL, or env:NAME of a "
+        description="SQL query that gives the rows. The input is then a database URL, or env:NAME of a "
         "variable that holds it.",
     )
     delimiter: str | None = Field(
         default=None,
-        description="What stands between the values of a CSV file, if no comma: ; or | or tab.",
+        description="Character between the values of a CSV file, if it is not a comma: ; or | or tab.",
     )
     model_name: str | None = Field(
         default=None,
-        description="Name that rows may carry in body.model; rows that name another become error rows.",
+        description="Name of the model that rows may have in body.model. Rows with another name become error "
+        "rows.",
     )
     skip_invalid: bool = Field(
         default=False,
@@ -99,12 +101,12 @@ class SamplingOptions(Form):
     max_tokens: int | None = Field(
         default=None,
         ge=1,
-        description="Tokens to generate at most; the engine's default when left out.",
+        description="Most tokens of an answer. If left out, the engine's default.",
     )
     temperature: float | None = Field(
         default=None,
         ge=0,
-        description="0 always takes the likeliest token; higher values vary more.",
+        description="Sampling temperature. 0 always takes the likeliest token; higher values vary more.",
     )
     top_p: float | None = Field(
         default=None,
@@ -132,12 +134,13 @@ class EngineOptions(Form):
 
     name: Literal["vllm", "simulated"] = Field(
         default="vllm",
-        description="vllm, or simulated: answers made up without a model, to try out everything around it.",
+        description="vllm, or simulated, which makes up answers without a model, to try out everything else.",
     )
     replicas: int | None = Field(
         default=None,
         ge=1,
-        description="Engines to run; one per GPU, or one on a machine without, when left out.",
+        description="Replicas to run, each with one engine. If left out: as many as the GPUs hold, or one "
+        "without GPUs.",
     )
     arguments: dict[str, Any] = Field(
         default_factory=dict,
@@ -146,25 +149,26 @@ class EngineOptions(Form):
     stall_seconds: float = Field(
         default=600.0,
         gt=0,
-        description="Seconds after which an engine that gets no further with its requests is ended.",
+        description="Seconds without progress after which dray ends an engine that has requests.",
     )
     shard_rows: int | None = Field(
         default=None,
         ge=1,
-        description="Rows of a shard: what one task runs, and what a lost worker gives back. Left out: at "
-        "most 8192, and 16 shards or more for each of several replicas; no more than 512, or 16 a replica.",
+        description="Rows of a shard, the part of a job that one shard task leases. If left out: at most "
+        "8192, with 16 or more shards for each of several replicas. A job has at most 512 shards, or 16 for "
+        "each replica if that is more.",
     )
     replica_cpus: float | None = Field(
         default=None,
         gt=0,
-        description="CPUs that each replica asks the cluster for. Left out: 1 beside GPUs, else as many as "
-        "leave room for all replicas at once.",
+        description="CPUs that each replica asks Ray for. If left out: 1 beside GPUs, else as many as leave "
+        "room for all replicas at once.",
     )
     replica_gpus: float | None = Field(
         default=None,
         ge=0,
-        description="GPUs that each replica asks the cluster for; 0 for an engine on CPUs. Left out: one for "
-        "each rank, where the cluster has GPUs or vLLM is a build for them.",
+        description="GPUs that each replica asks Ray for; 0 for an engine on CPUs. If left out: one for each "
+        "rank, if the cluster has GPUs or the installed vLLM is built for them.",
     )
 
 

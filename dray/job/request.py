@@ -51,13 +51,13 @@ class JobRequest(Form):
 
     input: str | list[str] = Field(
         kw_only=False,
-        description="Paths, globs or object-store URIs: OpenAI batch JSONL, or rows as JSONL, CSV or "
-        "Parquet.",
+        description="Paths, globs or object-store URIs of OpenAI batch JSONL, or of rows as JSONL, CSV, TSV "
+        "or Parquet.",
     )
     model: str = Field(
         kw_only=False,
-        description="Directory of the model (config, tokenizer and safetensors), its URI in an object store, "
-        "or block:NAME.",
+        description="Directory of the model (config, tokenizer and safetensors), its URI (s3://..., "
+        "hf://ORG/NAME), or block:NAME.",
     )
     output: str = Field(
         kw_only=False,
@@ -70,8 +70,8 @@ class JobRequest(Form):
     replicas: int | None = _shortcut("replicas")
     rows: RowOptions = Field(
         default_factory=RowOptions,
-        description="More on how rows become requests: template, ids, SQL query, what to do with invalid "
-        "rows.",
+        description="More options for how rows become requests: template, ids, SQL query, what to do with "
+        "invalid rows.",
     )
     sampling: SamplingOptions = Field(
         default_factory=SamplingOptions,
@@ -79,35 +79,38 @@ class JobRequest(Form):
     )
     engine: EngineOptions = Field(
         default_factory=EngineOptions,
-        description="More of the engine: its arguments, the size of shards, patience with one that stands "
+        description="More options of the engine: its arguments, the size of shards, how long it may stand "
         "still.",
     )
     job_id: str | None = Field(
         default=None,
-        description="Name of the job. Derived from input, model and settings when left out.",
+        description="Name of the job. If left out, dray derives it from input, model and settings.",
     )
     store: str | None = Field(
         default=None,
-        description="Result store: block:NAME, env:NAME of a variable with its URL, or a URL without "
-        "password. A SQLite file in the output folder when left out.",
+        description="Result store: block:NAME, env:NAME of a variable that holds its URL, or a URL without "
+        "password. If left out, a SQLite file in the output folder.",
     )
     cluster: str = Field(
         default="local",
-        description="Ray cluster: local, block:NAME, or the address of one that runs.",
+        description="Ray cluster: local (dray starts Ray on this machine), block:NAME, or the address of a "
+        "running cluster.",
     )
     objects: str | None = Field(
         default=None,
-        description="Object-store credentials: block:NAME. The environment's when left out.",
+        description="Credentials for object stores: block:NAME. If left out, those of the environment.",
     )
     format: Literal["jsonl", "parquet"] = Field(default="jsonl", description="Format of output and errors.")
     completion_window: str | None = Field(
         default=None,
-        description="24h, 90m: what is unfinished so long after the job was created becomes error rows.",
+        description="Time for the job since it was created, such as 24h or 90m. Then unfinished rows become "
+        "error rows.",
     )
-    resume: bool = Field(default=False, description="Go on with the job, too, if it was cancelled.")
+    resume: bool = Field(default=False, description="Go on with the job even if it was cancelled.")
     overwrite: bool = Field(
         default=False,
-        description="Replace files of others in the output folder; they are refused otherwise.",
+        description="Replace files of another job in the output folder. Without this, dray refuses that "
+        "folder.",
     )
 
     @classmethod

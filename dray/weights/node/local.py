@@ -100,7 +100,10 @@ class LocalModel:
             if self._error is not None:
                 raise self._error
             if time.monotonic() > deadline:
-                raise WeightsError(f"model {self.manifest.uri}: nobody fills {self.shelf.partial}")
+                raise WeightsError(
+                    f"model {self.manifest.uri}: no process fetches the weights in {self.shelf.partial}; "
+                    "start the job again"
+                )
             time.sleep(0.002)
         return found
 
