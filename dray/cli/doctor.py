@@ -15,6 +15,7 @@ from typing import Any
 from dray.cli import output
 from dray.cli.jobs import store_at
 from dray.cli.server import configured
+from dray.cli.with_prefect import has_flows
 from dray.errors import DrayError
 
 _MIN_SHM = 1 << 30  # bytes; Ray's object store lives there
@@ -82,11 +83,9 @@ def _vllm() -> str:
 
 
 def _flows() -> str:
-    if importlib.util.find_spec("flows") is None:
-        raise LookupError(
-            "not importable: `dray run` works without Prefect; its UI needs a checkout (pip install -e .)"
-        )
-    return "importable"
+    return (
+        "importable" if has_flows() else "not here: `dray run` works without Prefect; its UI needs a checkout"
+    )
 
 
 def _shared_memory() -> str:

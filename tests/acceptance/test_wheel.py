@@ -64,6 +64,8 @@ print(json.dumps([dray.__file__, there]))
     place, found = json.loads(_do(environment / "bin" / "python", "-c", code, cwd=tmp_path))
     assert Path(place).is_relative_to(environment)
     assert found == []
+    told = json.loads(_do(environment / "bin" / "dray", "doctor", "--json", cwd=tmp_path).splitlines()[-1])
+    assert told["ok"]
 
 
 def test_rows_are_answered_by_vllm(wheel: Wheel) -> None:
