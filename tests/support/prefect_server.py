@@ -101,7 +101,7 @@ class PrefectServer:
         """GET, as the UI does."""
         return self._call("GET", path, None)
 
-    def post(self, path: str, body: dict[str, Any] | None = None) -> Any:
+    def post(self, path: str, body: dict[str, Any] | list[Any] | None = None) -> Any:
         """POST, as the UI does."""
         return self._call("POST", path, body or {})
 
@@ -130,7 +130,7 @@ class PrefectServer:
         _wait(ended, seconds, f"flow run {run_id} ends")
         return run
 
-    def _call(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
+    def _call(self, method: str, path: str, body: dict[str, Any] | list[Any] | None) -> Any:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(
             f"{self.url}/api{path}", data=data, method=method, headers={"Content-Type": "application/json"}
