@@ -199,7 +199,7 @@ def test_i3_a_row_that_nobody_meant_to_commit(job: Job) -> None:
 
 
 def _is_intent(line: str, shard: int) -> bool:
-    event = json.loads(line)
+    event: dict[str, object] = json.loads(line)
     return event["event"] == "intent" and event["shard"] == shard
 
 

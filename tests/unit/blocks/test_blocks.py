@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prefect.blocks.core import Block
-from prefect.testing.standard_test_suites import BlockStandardTestSuite
+from prefect.testing.standard_test_suites.blocks import BlockStandardTestSuite
+from pydantic import SecretStr
 
 import blocks
 from blocks import ExistingRayCluster, LocalRayCluster, ModelSource, ObjectStoreCredentials, ResultStore
@@ -20,6 +21,7 @@ from dray.storage import ObjectStoreOptions
 pytestmark = pytest.mark.unit
 
 SECRET = "canary-51c8-secret"
+HIDDEN = SecretStr(SECRET)
 BLOCKS = [getattr(blocks, name) for name in blocks.__all__]
 
 
@@ -73,7 +75,8 @@ def test_local_cluster_settings_come_back(num_cpus: float | None, num_gpus: floa
 
 @given(address=text, auth_token=maybe_text)
 def test_existing_cluster_settings_come_back(address: str, auth_token: str | None) -> None:
-    settings = ExistingRayCluster(address=address, auth_token=auth_token).settings()
+    saved = {"address": address, "auth_token": auth_token}
+    settings = ExistingRayCluster.model_validate(saved).settings()
     assert settings == ClusterSettings(address=address, auth_token=auth_token)
 
 
@@ -98,19 +101,20 @@ def test_a_block_of_an_earlier_version_is_read(
 
 @given(url=text)
 def test_store_url_comes_back(url: str) -> None:
-    assert ResultStore(url=url).settings() == url
+    assert ResultStore.model_validate({"url": url}).settings() == url
 
 
-SECRETIVE = [
-    ResultStore(url=f"postgresql://dray:{SECRET}@db/dray"),
-    ExistingRayCluster(address="10.0.0.5:6379", auth_token=SECRET),
-    ObjectStoreCredentials(access_key_id="id", secret_access_key=SECRET),
-    ModelSource(uri="s3://b/m", credentials=ObjectStoreCredentials(secret_access_key=SECRET)),
+Secretive = ResultStore | ExistingRayCluster | ObjectStoreCredentials | ModelSource
+SECRETIVE: list[Secretive] = [
+    ResultStore(url=SecretStr(f"postgresql://dray:{SECRET}@db/dray")),
+    ExistingRayCluster(address="10.0.0.5:6379", auth_token=HIDDEN),
+    ObjectStoreCredentials(access_key_id="id", secret_access_key=HIDDEN),
+    ModelSource(uri="s3://b/m", credentials=ObjectStoreCredentials(secret_access_key=HIDDEN)),
 ]
 
 
 @pytest.mark.parametrize("block", SECRETIVE, ids=lambda block: type(block).__name__)
-def test_secrets_show_nowhere(block: Block) -> None:
+def test_secrets_show_nowhere(block: Secretive) -> None:
     dumps = [block.model_dump_json(), str(block.model_dump()), json.dumps(block.model_dump(mode="json"))]
     shown = [repr(block), str(block), *dumps]
     assert not any(SECRET in text for text in shown)

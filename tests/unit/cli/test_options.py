@@ -6,11 +6,12 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from cyclopts import Group
 
 from dray.cli.app import app
 from dray.cli.options import OPTIONS, request_of
 from dray.errors import ConfigError
-from dray.job.forms import GROUPS
+from dray.job.forms import GROUPS, EngineOptions, RowOptions, SamplingOptions
 from dray.job.request import JobRequest
 
 pytestmark = pytest.mark.unit
@@ -31,15 +32,18 @@ GROUPED = {
 def test_the_options_have_their_names_in_their_groups() -> None:
     found: dict[str, list[str]] = {}
     for argument in app["run"].assemble_argument_collection():
+        groups = argument.parameter.group
+        assert isinstance(groups, tuple)
+        assert isinstance(groups[0], Group)
         for name in argument.names:
             if name.startswith("--"):
-                found.setdefault(str(argument.parameter.group[0].name), []).append(name)
+                found.setdefault(str(groups[0].name), []).append(name)
     assert found == GROUPED
 
 
 def test_every_field_is_one_option_and_part_of_the_recipe() -> None:
     fields = {name for name, field in JobRequest.model_fields.items() if not field.exclude} - GROUPS.keys()
-    leaves = {(name,) for name in fields - {"input"}}
+    leaves: set[tuple[str, ...]] = {(name,) for name in fields - {"input"}}
     leaves |= {(group, name) for group, form in GROUPS.items() for name in form.model_fields}
     assert Counter(option.path for option in OPTIONS) == Counter(leaves)
     recipe = JobRequest.of("in.jsonl", "m", "out").recipe()
@@ -63,9 +67,9 @@ def test_a_command_line_is_a_request() -> None:
         input=["/in.csv"],
         model="/m",
         output="/out",
-        rows={"kind": "completion", "template": "{a}", "id_column": "id", "skip_invalid": True},
-        sampling={"max_tokens": 7, "top_p": 0.5, "extra": {"stop": ["."]}},
-        engine={"name": "simulated", "arguments": {"max_num_seqs": 8}, "replicas": 2, "shard_rows": 10},
+        rows=RowOptions(kind="completion", template="{a}", id_column="id", skip_invalid=True),
+        sampling=SamplingOptions(max_tokens=7, top_p=0.5, extra={"stop": ["."]}),
+        engine=EngineOptions(name="simulated", arguments={"max_num_seqs": 8}, replicas=2, shard_rows=10),
         store="/data/dray.db",
         cluster="10.0.0.5:6379",
         format="parquet",

@@ -124,7 +124,7 @@ def killed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         raise Over
 
     monkeypatch.setattr(stopping, "kill_descendants", lambda: None)
-    monkeypatch.setattr(stopping.os, "_exit", leave)
+    monkeypatch.setattr(os, "_exit", leave)
     return codes
 
 

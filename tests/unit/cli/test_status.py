@@ -18,6 +18,7 @@ from dray.cli import status
 from dray.cli.app import run_app
 from dray.cli.facts import facts_of
 from dray.cli.wording import status_lines
+from dray.errors import StoreError
 from dray.job.pace import pace_of
 from dray.report.progress import Meter
 from dray.store import JobLease, JobState, ReplicaRow, ReplicaState, Store, open_store
@@ -208,7 +209,7 @@ def test_watch_goes_on_when_the_store_comes_back(
     _until(lambda: "4 of 12 rows" in _err(capsys))
 
     def away(*_: object, **__: object) -> Any:
-        raise status.StoreError("away for the test")
+        raise StoreError("away for the test")
 
     with monkeypatch.context() as broken:
         broken.setattr(status, "facts_of", away)

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from dray.cli import early, output, with_prefect
+from dray.cli import early, output
 from dray.cli.app import run_app
+from dray.cli.server import PrefectServer
 from dray.errors import ConfigError
 from dray.job.request import JobRequest
 from dray.store import file_system
@@ -45,7 +46,7 @@ def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyt
     def started(*_: object) -> None:
         pytest.fail("something was started")
 
-    monkeypatch.setattr(with_prefect.PrefectServer, "start", started)
+    monkeypatch.setattr(PrefectServer, "start", started)
     monkeypatch.setattr("dray.cluster.start_early", started)
 
     def run(*arguments: str) -> dict[str, Any]:

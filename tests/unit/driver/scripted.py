@@ -102,6 +102,9 @@ class ScriptedProcess:
     def kill(self) -> None:
         self.killed = True
 
+    def was_killed(self) -> bool:
+        return self.killed
+
     def is_gone(self) -> bool:
         return self.gone
 

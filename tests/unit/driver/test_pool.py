@@ -106,10 +106,10 @@ def test_a_node_that_goes_has_its_replicas_finish_and_others_begin(monkeypatch: 
     assert working.fleet.processes[1].killed  # it has loaded for nothing
     working.step()
     assert [one.avoid for one in working.fleet.processes[2:]] == [{"node"}, {"node"}]
-    assert not working.first.killed  # it has a shard still
+    assert not working.first.was_killed()  # it has a shard still
     working.first.sessions = 0
     working.step()
-    assert working.first.killed
+    assert working.first.was_killed()
     assert working.losses == []
     assert working.pool.restarts == 0
 
@@ -120,9 +120,9 @@ def test_a_replica_that_leaves_has_its_seconds_and_no_more(monkeypatch: pytest.M
     working.pool.drain_node(NODE, time.time() + 9.0)
     assert working.first.drains == [pytest.approx(4.0, abs=0.5)]
     working.step(6.0)
-    assert not working.first.killed
+    assert not working.first.was_killed()
     working.step(2.0)
-    assert working.first.killed
+    assert working.first.was_killed()
 
 
 def test_a_replica_that_becomes_ready_on_a_leaving_node_leaves(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -275,7 +275,8 @@ def test_rows_wait_for_the_verdict_and_may_be_aborted(grammars: Grammars) -> Non
     fine = Grammar("json", '{"type": "string", "pattern": "^[a-z]{9}$"}')
     grammars._verdicts.clear()
     for key, grammar in enumerate([PATTERN, fine, fine, Grammar("regex", "[0-9]{2}")]):
-        engine.submit(key, Request(index=key, custom_id=None, url=Kind.CHAT.url, body={"grammar": grammar}))
+        body = {"grammar": grammar}
+        engine.submit(key, Request(index=key, custom_id=f"row-{key}", url=Kind.CHAT.url, body=body))
     engine.abort([2])
     assert len(engine._parked) == 3
     found: dict[int, str | None] = {}

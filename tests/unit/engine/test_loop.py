@@ -41,7 +41,7 @@ class RandomEngine:
 
     def submit(self, key: int, request: Request) -> None:
         if request.body.get("refuse"):
-            raise RequestRefused("refused", "as asked")
+            raise RequestRefused("invalid_request", "as asked")
         assert key not in self.running
         self.running[key] = request
         self.most = max(self.most, len(self.running))
@@ -210,17 +210,22 @@ def test_refused_rows_make_room_at_once() -> None:
     loop.stop()
 
 
+def first_token(stats: LoopStats) -> float | None:
+    """As it is now: mypy takes a value that a test has seen for the value for ever."""
+    return stats.first_token_at
+
+
 def test_the_first_token_is_that_of_whichever_row_it_came_to_first() -> None:
     stats = LoopStats()
     answer = Outcome(index=0, custom_id="c", response=b"{}")
-    stats.count(answer._replace(response=None, error_code="too_long"), 50.0)
-    assert stats.first_token_at is None
+    stats.count(answer._replace(response=None, error_code="context_length_exceeded"), 50.0)
+    assert first_token(stats) is None
     stats.count(answer._replace(first_token_seconds=0.5, total_seconds=2.0), 100.0)
-    assert stats.first_token_at == 98.5
+    assert first_token(stats) == 98.5
     stats.count(answer._replace(first_token_seconds=9.0, total_seconds=9.5), 101.0)
-    assert stats.first_token_at == 98.5
+    assert first_token(stats) == 98.5
     stats.count(answer._replace(first_token_seconds=0.5, total_seconds=9.5), 101.0)  # long answer, early row
-    assert stats.first_token_at == 92.0
+    assert first_token(stats) == 92.0
     assert stats.finished == 4
 
 

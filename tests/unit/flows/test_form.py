@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from prefect.utilities.callables import parameter_schema, parameters_to_args_kwargs
+from pydantic import BaseModel
 
 from dray.errors import ConfigError
 from flows import batch_inference as flow_module
@@ -82,7 +83,7 @@ def test_every_parameter_says_what_it_is() -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_fields_carry_their_own_names_in_the_order_of_the_code(form: type) -> None:
+def test_fields_carry_their_own_names_in_the_order_of_the_code(form: type[BaseModel]) -> None:
     fields = properties(form)
     assert list(fields) == list(form.model_fields)
     assert [field["title"] for field in fields.values()] == list(fields)
@@ -90,7 +91,7 @@ def test_fields_carry_their_own_names_in_the_order_of_the_code(form: type) -> No
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_misspelled_field_is_refused(form: type) -> None:
+def test_a_misspelled_field_is_refused(form: type[BaseModel]) -> None:
     with pytest.raises(ValueError, match="Extra inputs"):
         form(no_such_field=1)
 
@@ -104,6 +105,6 @@ def asked(**options: Any) -> JobRequest:
     return JobRequest.of("in.csv", "m", "out", **options)
 
 
-def properties(form: type) -> dict[str, Any]:
+def properties(form: type[BaseModel]) -> dict[str, Any]:
     found: dict[str, Any] = SCHEMA["definitions"][form.__name__]["properties"]
     return found

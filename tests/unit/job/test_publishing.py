@@ -43,8 +43,12 @@ def test_a_driver_that_stood_still_replaces_no_file_of_its_successor(
             ended = race(settings, old_stop, new_stop)
         assert isinstance(ended.old, FencedError), (new_stop, ended)
         assert ended.new is None, (new_stop, ended)
-        assert_published(settings, "job", lambda name, folder=folder: (folder / name).read_bytes())
+        assert_published(settings, "job", _reader(folder))
         assert list(folder.rglob("*.part")) == []
+
+
+def _reader(folder: Path) -> Callable[[str], bytes]:
+    return lambda name: (folder / name).read_bytes()
 
 
 def test_a_rename_that_comes_too_late_fails(

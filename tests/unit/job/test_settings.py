@@ -7,6 +7,7 @@ from dataclasses import MISSING, fields
 import pytest
 
 from dray.engine.protocol import EngineSpec
+from dray.job.forms import EngineOptions
 from dray.job.request import JobRequest
 from dray.job.settings import JobSettings, Places
 from dray.requests import Kind, RowDefaults, source_of
@@ -18,13 +19,13 @@ REQUEST = JobRequest(
     input=["/in.jsonl"],
     model="/m",
     output="/out",
-    engine={
-        "name": "simulated",
-        "arguments": {"max_num_seqs": 8},
-        "stall_seconds": 5.0,
-        "replica_cpus": 2.0,
-        "replica_gpus": 0.5,
-    },
+    engine=EngineOptions(
+        name="simulated",
+        arguments={"max_num_seqs": 8},
+        stall_seconds=5.0,
+        replica_cpus=2.0,
+        replica_gpus=0.5,
+    ),
 )
 PLACES = Places(inputs=["/in.jsonl"], model="s3://b/m", store_url="sqlite:////s.db")
 

@@ -19,6 +19,7 @@ from dray.job.ingesting import ingest_job
 from dray.job.opening import OpenJob, open_job
 from dray.job.settings import JobSettings
 from dray.job.timeline import Timeline
+from dray.requests.ingest import ingest
 from dray.requests.spool import decode, read_shard
 from dray.store import JobState, Shard, Store, open_store
 
@@ -78,7 +79,7 @@ def _longer_and_shorter(rows: list[dict[str, Any]]) -> None:
 def test_a_driver_that_was_replaced_while_it_took_the_input_in_changes_nothing(
     job: OpenJob, store: Store, job_input: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ingest, before = ingesting.ingest, job_input.read_text()
+    before = job_input.read_text()
     taken: list[list[Shard]] = []
 
     def frozen(*arguments: Any, **options: Any) -> Any:
@@ -131,7 +132,7 @@ def test_a_driver_of_a_deleted_job_changes_nothing_of_a_newer_one_of_its_name(
     job: OpenJob, store: Store, job_input: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both are at the same epoch, in the same folder."""
-    ingest, taken = ingesting.ingest, list[Shard]()
+    taken: list[Shard] = []
 
     def frozen(*arguments: Any, **options: Any) -> Any:
         monkeypatch.undo()

@@ -156,7 +156,8 @@ BODIES = st.one_of(
     st.just(b"[" * 100_000),
     st.just(b"\xff\xfe{\x00}"),
 )
-DATES = st.one_of(st.just({}), st.text(max_size=40).map(lambda text: {"date": text}))
+NO_DATE: dict[str, str] = {}
+DATES = st.one_of(st.just(NO_DATE), st.text(max_size=40).map(lambda text: {"date": text}))
 
 
 @given(BODIES, DATES, st.floats(0, 4e9))

@@ -109,7 +109,7 @@ def test_callbacks_run_one_at_a_time() -> None:
 
 
 def test_a_watcher_without_sources_does_nothing() -> None:
-    with Watcher([], pytest.fail):
+    with Watcher([], lambda new: pytest.fail(str(new))):
         time.sleep(0.05)
 
 

@@ -14,7 +14,8 @@ pytestmark = pytest.mark.unit
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=2)), st.integers(1, 40))
 def test_repeats_are_found_with_their_first(ids: list[str], spill_rows: int) -> None:
-    expected, first = [], {}
+    expected: list[list[int]] = []
+    first: dict[str, int] = {}
     for index, custom_id in enumerate(ids):
         if custom_id in first:
             expected.append([index, first[custom_id]])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -219,7 +220,7 @@ def test_every_row_ends_as_one_request_or_one_error_row(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str]]
 ) -> None:
     tmp_path = tmp_path_factory.mktemp("job")
-    texts = {
+    texts: dict[str, Callable[[str], str]] = {
         "good": row,
         "json": lambda _: "{",
         "url": lambda name: row(name, url="/v2"),

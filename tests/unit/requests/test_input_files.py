@@ -88,7 +88,8 @@ def test_what_is_no_file_is_refused_before_it_is_opened(
     monkeypatch.chdir(tmp_path)  # a socket's path is short
     path = Path(f"in{ending}")
     make(path)
-    kind = {_pipe: "a pipe", _socket: "a socket", _device: "a device"}[make]
+    kinds: dict[Callable[[Path], None], str] = {_pipe: "a pipe", _socket: "a socket", _device: "a device"}
+    kind = kinds[make]
     names = [str(path), path.absolute().as_uri()] + ([f"*{ending}"] if ending else [])
     for name in names:
         with pytest.raises(InputError, match="write the rows to a file, and name that") as caught:

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
+from dray.codes import ErrorCode
 from dray.errors import JobFailedError
 from dray.requests import output_parquet
 from dray.requests.model import Outcome
@@ -28,10 +29,12 @@ def chat(content: str) -> bytes:
     return orjson.dumps({"choices": [{"message": {"content": content}, "finish_reason": "stop"}], "id": "x"})
 
 
-answers = st.builds(lambda c, content: (c, chat(content), None, None), text, text)
-failures = st.builds(lambda c, code, m: (c, None, code, m), st.none() | text, st.just("bad"), text)
+answers = st.builds(lambda c, content: Outcome(0, c, chat(content)), text, text)
+failures = st.builds(
+    lambda c, message: Outcome(0, c, error_code="poison", error_message=message), st.none() | text, text
+)
 jobs = st.lists(st.one_of(answers, failures), max_size=40).map(
-    lambda rows: [Outcome(number * 2, *row, prompt_tokens=number) for number, row in enumerate(rows)]
+    lambda rows: [row._replace(index=number * 2, prompt_tokens=number) for number, row in enumerate(rows)]
 )
 
 
@@ -92,7 +95,7 @@ def test_the_line_is_that_of_the_openai_format(tmp_path: Path) -> None:
     ],
 )
 def test_an_error_row_has_the_response_that_clients_look_for(
-    tmp_path: Path, code: str, status: int, kind: str
+    tmp_path: Path, code: ErrorCode, status: int, kind: str
 ) -> None:
     write_outputs([[Outcome(7, "a", error_code=code, error_message="why")]], directory=str(tmp_path))
     row = orjson.loads((tmp_path / "errors.jsonl").read_bytes())
@@ -111,7 +114,7 @@ def test_the_line_reader_of_openai_finds_the_rows(tmp_path: Path) -> None:
     """It takes every line end of Unicode for one."""
     rows = [
         Outcome(0, f"id {LINE_ENDS}", chat(f"text {LINE_ENDS}")),
-        Outcome(1, f"id {LINE_ENDS}", error_code="bad", error_message=f"why {LINE_ENDS}"),
+        Outcome(1, f"id {LINE_ENDS}", error_code="poison", error_message=f"why {LINE_ENDS}"),
     ]
     write_outputs([rows], directory=str(tmp_path))
     [answer] = as_openai_reads(tmp_path / "output.jsonl")
@@ -132,7 +135,7 @@ def test_parquet_has_the_fields_as_columns(tmp_path: Path) -> None:
     rows = [
         Outcome(0, "a", chat("hi"), prompt_tokens=3, completion_tokens=4),
         Outcome(1, "b", embedding),
-        Outcome(2, None, error_code="bad", error_message="why"),
+        Outcome(2, None, error_code="poison", error_message="why"),
         Outcome(3, "c", completion),
     ]
     written = write_outputs([rows], directory=str(tmp_path), format="parquet")
@@ -146,7 +149,7 @@ def test_parquet_has_the_fields_as_columns(tmp_path: Path) -> None:
     assert (table[0]["prompt_tokens"], table[0]["completion_tokens"]) == (3, 4)
     assert table[1]["response"] == embedding.decode()
     errors = parquet.read_table(tmp_path / "errors.parquet").to_pylist()
-    assert errors == [{"index": 2, "custom_id": None, "code": "bad", "message": "why"}]
+    assert errors == [{"index": 2, "custom_id": None, "code": "poison", "message": "why"}]
 
 
 def test_nothing_is_published_when_the_rows_end_badly(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def test_cuts_cover_every_row_exactly_once(
         ranges = cut_marks(writer.marks, uri=uri, size=writer.offset, rows=writer.rows, parts=parts)
         assert len(writer.marks) <= max_marks
         assert len(ranges) == min(parts, len(writer.marks))
-        found = []
+        found: list[int] = []
         for part in ranges:
             chunks = list(read_shard(uri, part.offset, part.length, chunk_rows=chunk_rows))
             assert all(0 < len(chunk) <= chunk_rows for chunk in chunks)

@@ -150,7 +150,7 @@ def test_a_csv_header_that_cannot_be_read_is_a_problem_of_the_file(
     ],
 )
 def test_missing_columns_name_those_that_are_there(
-    tmp_path: Path, name: str, options: dict[str, str], code: str, field: str
+    tmp_path: Path, name: str, options: dict[str, Any], code: str, field: str
 ) -> None:
     path = put(tmp_path, name, CSV)
     if name == "in.parquet":
@@ -194,9 +194,8 @@ def test_a_file_that_is_no_parquet(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["string", "large_string"])
 def test_parquet_texts_that_are_not_utf8_are_problems_of_their_rows(tmp_path: Path, kind: str) -> None:
-    texts = pyarrow.array([b"a", b"b \xff", None, b"d"], pyarrow.binary()).view(pyarrow.string())
-    if kind == "large_string":
-        texts = texts.cast(pyarrow.large_string())
+    plain = pyarrow.array([b"a", b"b \xff", None, b"d"], pyarrow.binary()).view(pyarrow.string())
+    texts = plain if kind == "string" else plain.cast(pyarrow.large_string())
     path = str(tmp_path / "in.parquet")
     parquet.write_table(pyarrow.table({"id": ["p", "q", "r", "s"], "text": texts}), path)
     shape = {"kind": Kind.COMPLETION, "prompt_column": "text", "id_column": "id"}

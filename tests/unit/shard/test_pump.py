@@ -436,7 +436,8 @@ def test_the_feed_window_is_bounded_by_bytes_too(
 ) -> None:
     """Lines of 100 bytes and more, and a window of 500: what waits in a replica is that and one chunk."""
     monkeypatch.setattr(shards, "FEED_BYTES", 500)
-    replica, most, sizes = make_replica(max_num_seqs=2), 0, {}
+    replica, most = make_replica(max_num_seqs=2), 0
+    sizes: dict[int, int] = {}
     feed, results = replica.feed, replica.results
 
     def counted(session: str, lines: list[bytes], last: bool = False, number: int | None = None) -> None:

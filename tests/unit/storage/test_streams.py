@@ -78,7 +78,7 @@ def contents(path: Path) -> bytes:
 def test_members_follow_one_another(pieces: list[bytes], compress: object) -> None:
     assert callable(compress)
     data = b"".join(compress(piece) for piece in pieces)
-    stream = streams.decompressed(io.BufferedReader(io.BytesIO(data)), "x")  # type: ignore[arg-type]
+    stream = streams.decompressed(io.BufferedReader(io.BytesIO(data)), "x")
     assert stream.read() == b"".join(pieces)
 
 

@@ -91,7 +91,12 @@ def test_a_holder_of_the_turn_that_stands_still_is_waited_for_once(
     holder, late = Turn(tmp_path / "store.db"), Turn(tmp_path / "store.db", patience=0.05)
     waits: list[float] = []
     sleep = time.sleep
-    monkeypatch.setattr("dray.store.turn.time.sleep", lambda seconds: (waits.append(seconds), sleep(seconds)))
+
+    def noted(seconds: float) -> None:
+        waits.append(seconds)
+        sleep(seconds)
+
+    monkeypatch.setattr("dray.store.turn.time.sleep", noted)
     with holder.take():
         with late.take():
             assert waits

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -47,7 +46,7 @@ def opened(
     settings: JobSettings, monkeypatch: pytest.MonkeyPatch, *, deployed: bool
 ) -> OpenJob | opening.Declined:
     monkeypatch.setattr(opening, "of_deployment", lambda: deployed)
-    found: Any = opening.open_job.fn(settings, 0.0)
+    found: OpenJob | opening.Declined = opening.open_job.fn(settings, 0.0)
     return found
 
 

@@ -79,7 +79,7 @@ class User:
     def told(self) -> str:
         """The place where it has the model now, or why not."""
         assert self.process.stdout is not None
-        answer = json.loads(self.process.stdout.readline())
+        answer: str | dict[str, str] = json.loads(self.process.stdout.readline())
         return answer["error"] if isinstance(answer, dict) else answer
 
     def use(self, name: str, size: int, *, fill: bool = True) -> str:

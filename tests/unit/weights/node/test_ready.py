@@ -128,13 +128,18 @@ def test_another_process_sees_it(filler: ChunkMap, path: Path) -> None:
     assert said.stdout.split() == ["7", "7", "True"], said.stderr
 
 
+def _failure(there: ChunkMap) -> str | None:
+    """As it is now: mypy takes a value that a test has seen for the value for ever."""
+    return there.failure
+
+
 def test_who_goes_on_finds_the_marks_and_not_the_failure(filler: ChunkMap, path: Path) -> None:
     filler.mark(5, digest(5))
     filler.fail("the store was away")
     again = ChunkMap.made(path, CHUNKS)
-    assert again.failure == "the store was away"
+    assert _failure(again) == "the store was away"
     again.begin()
-    assert again.failure is None
+    assert _failure(again) is None
     assert (again.marks.index(1), again.digest(5)) == (5, digest(5))
     again.close()
 

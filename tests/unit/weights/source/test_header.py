@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors import SafetensorError, deserialize
+from safetensors import SafetensorError
 
 from dray.errors import WeightsError
 from dray.weights import parse_header, read_header
 from dray.weights.source.header import BITS, HEADER_LIMIT
+from tests.support.reference import deserialize
 
 pytestmark = pytest.mark.unit
 
