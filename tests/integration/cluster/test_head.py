@@ -59,7 +59,7 @@ def test_a_killed_parent_leaves_nothing(temporary: Path) -> None:
     parent.send_signal(signal.SIGKILL)
     parent.wait()
     deadline = time.monotonic() + 15
-    while (left := _processes(temporary)) or list(temporary.glob("dray-ray-*")):
+    while (left := _processes(temporary)) or any(temporary.glob("dray-ray-*")):
         assert time.monotonic() < deadline, left
         time.sleep(0.2)
 

@@ -16,7 +16,7 @@ from tests.support.engines import Runner, lines
 
 pytestmark = pytest.mark.integration
 
-TOOL = {
+TOOL: dict[str, Any] = {
     "type": "function",
     "function": {
         "name": "refund",

@@ -330,7 +330,7 @@ def test_messages_name_the_field_and_not_pydantics_types() -> None:
 
     from dray.engine.vllm_adapter.errors import refusal_of
 
-    cases = {
+    cases: dict[str, dict[str, Any]] = {
         "messages.0.content": {"messages": [{"role": "user", "content": 5}]},
         "temperature": {"messages": [], "temperature": "hot"},
         "tools.0.function.name": {"messages": [], "tools": [{"type": "function", "function": {}}]},

@@ -115,7 +115,7 @@ def test_progress_is_what_the_engine_computes(generation: Runner, monkeypatch: p
 
 
 def test_arguments_that_cannot_be_used(lively_model: Path) -> None:
-    cases = {
+    cases: dict[str, tuple[dict[str, Any], str]] = {
         "no_such_thing": ({"no_such_thing": 1}, "no_such_thing"),
         "parser": ({"reasoning_parser": "deepseek_r1"}, "--reasoning-parser deepseek_r1 cannot be used"),
         "no_parser": ({"reasoning_parser": "made_up"}, "'made_up' has not been registered"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.client.schemas.objects import FlowRun, State
+from pydantic import SecretStr
 
 from blocks import LocalRayCluster, ObjectStoreCredentials, ResultStore
 from dray.errors import ConfigError, EngineStartError, InputError
@@ -29,7 +31,12 @@ MODEL = ROOT / "examples/tickets/model"
 
 def last_run() -> FlowRun:
     with get_client(sync_client=True) as client:
-        return max(client.read_flow_runs(), key=lambda run: run.created)
+        return max(client.read_flow_runs(), key=created)
+
+
+def created(run: FlowRun) -> datetime:
+    assert run.created is not None
+    return run.created
 
 
 def task_runs(run: FlowRun) -> list[str]:
@@ -58,9 +65,10 @@ def answers(folder: Path) -> list[dict[str, Any]]:
 def test_a_job_with_blocks_and_the_same_job_again(tmp_path: Path) -> None:
     """Store, cluster and object-store credentials come from blocks; the second call has nothing to do."""
     database = tmp_path / "elsewhere.db"
-    ResultStore(url=f"sqlite:///{database}").save("test-store", overwrite=True)
+    ResultStore(url=SecretStr(f"sqlite:///{database}")).save("test-store", overwrite=True)
     LocalRayCluster(num_cpus=2, num_gpus=0).save("test-cluster", overwrite=True)
-    ObjectStoreCredentials(region="nowhere-1", secret_access_key=CANARY).save("test-objects", overwrite=True)
+    credentials = ObjectStoreCredentials(region="nowhere-1", secret_access_key=SecretStr(CANARY))
+    credentials.save("test-objects", overwrite=True)
     requests = write_requests(tmp_path / "requests.jsonl", ROWS)
     parameters: dict[str, Any] = {
         "input": str(requests),
@@ -154,7 +162,7 @@ def test_an_engine_that_refuses_its_arguments_says_so(tmp_path: Path) -> None:
     ],
 )
 def test_a_block_or_variable_that_is_not_there_is_named(
-    tmp_path: Path, options: dict[str, str], named: str
+    tmp_path: Path, options: dict[str, Any], named: str
 ) -> None:
     requests = write_requests(tmp_path / "requests.jsonl", 1)
     with pytest.raises(ConfigError, match=named):

@@ -27,7 +27,7 @@ def test_answers_come_back_in_the_order_of_the_frame(tmp_path: Path) -> None:
     assert list(result.index) == list(frame.index)
     assert list(result["custom_id"]) == list(frame["id"])
     assert result.loc[993, "error_code"] == "simulated_error"
-    assert pd.isna(result.loc[993, "text"])
+    assert result["text"].isna().loc[993]
     answered = result.drop(index=993)
     assert answered["text"].notna().all()
     assert answered["error_code"].isna().all()

@@ -27,6 +27,8 @@ from dray.store import Job, JobState, Store, open_store
 from flows import batch_inference as module
 from flows.batch_inference import batch_inference
 from flows.parameters import EngineOptions
+from tasks.ingest import ingest
+from tasks.opening import open_job
 from tests.support.command import write_requests
 from tests.support.no_cluster import no_cluster
 
@@ -114,10 +116,9 @@ def test_a_job_that_is_cancelled_while_it_is_taken_in_stays_so_until_it_is_resum
     run: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither its command repeated, as a restart policy does it, nor a schedule revives it."""
-    opened = module.open_job
 
     def cancelled_at_once(*arguments: Any, **options: Any) -> OpenJob:
-        job = opened(*arguments, **options)
+        job: OpenJob = open_job(*arguments, **options)
         with open_store(job.settings.store_url, create=False) as store:
             store.request_cancel(job.job_id)
         return job
@@ -136,10 +137,9 @@ def test_a_job_that_is_cancelled_while_it_is_taken_in_stays_so_until_it_is_resum
 def test_a_cancel_after_ingest_asks_for_no_replicas(
     run: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    taken_in = module.ingest
 
     def cancelled_after(job: OpenJob, *arguments: Any, **options: Any) -> Any:
-        shards = taken_in(job, *arguments, **options)
+        shards = ingest(job, *arguments, **options)
         with open_store(job.settings.store_url, create=False) as store:
             store.request_cancel(job.job_id)
         return shards

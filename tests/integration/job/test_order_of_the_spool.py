@@ -82,7 +82,7 @@ class Job:
         path = self.folder / "in.jsonl"
         if not path.exists():
             _write_input(path)
-        name = "shuffled" if ingesting.ingest is not ingest else "plain"
+        name = "shuffled" if vars(ingesting)["ingest"] is not ingest else "plain"
         return JobSettings(
             source=source_of([str(path)]),
             defaults=RowDefaults(sampling={"temperature": 0}),

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -30,7 +31,7 @@ from dray.storage.drafts import Drafts
 from dray.storage.objects import forget_credentials, s3_client
 from dray.storage.s3_uploads import part_bytes
 from dray.store import open_store
-from dray.triggers import TRIGGER_VARIABLE, Point
+from dray.triggers import TRIGGER_VARIABLE, Point, reach
 from tests.support.command import ROOT, write_requests
 from tests.support.publishing import STEPS, answer, assert_published, race, stoppable
 from tests.support.s3_emulator import EmulatorProcess
@@ -140,7 +141,7 @@ def test_conflicts_that_pass_are_tried_again(
 ) -> None:
     emulator.behave(conflict_share=0.5)
     monkeypatch.setattr(s3_uploads, "_CONFLICTS", 60)
-    monkeypatch.setattr(s3_uploads.time, "sleep", lambda _seconds: None)
+    monkeypatch.setattr(time, "sleep", lambda _seconds: None)
     for number in range(5):
         with Drafts(f"s3://bucket/{tmp_path.name}", options=emulator.options) as found:
             found.open("output.jsonl").write(b"%d" % number)
@@ -285,7 +286,7 @@ def test_a_driver_that_stood_still_ends_no_upload_of_its_successor(
     settings = make_settings()
     old = open_job(settings)
     answer(old)
-    look = publishing.unfinished_outputs
+    look = s3_uploads.unfinished_outputs
     with open_store(settings.store_url, create=False) as store, ExitStack() as stack:
         successor: list[Drafts] = []
 
@@ -340,14 +341,13 @@ def test_of_two_exports_at_once_one_is_published(
     answer(open_job(settings))
     command = ["export", "job", "--output", f"{settings.output}-exported", "--store", settings.store_url]
     codes: list[int] = []
-    real = drafts.reach
 
-    def reach(point: Point) -> None:
+    def export_meanwhile(point: Point) -> None:
         if point is Point.FINALISE_WRITTEN:
-            monkeypatch.setattr(drafts, "reach", real)
+            monkeypatch.setattr(drafts, "reach", reach)
             codes.append(run_app(command))
 
-    monkeypatch.setattr(drafts, "reach", reach)
+    monkeypatch.setattr(drafts, "reach", export_meanwhile)
     codes.append(run_app(command))
     assert codes == [0, 1]
     place = emulator.root / f"{settings.output.removeprefix('s3://')}-exported" / "output.jsonl"

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from dray.cli import with_prefect
 from dray.cli.app import run_app
+from dray.cli.server import PrefectServer
 from dray.errors import InputError, JobBusyError, JobChangedError
 from dray.job.ingesting import ingest_job
 from dray.job.opening import open_job
@@ -49,7 +49,7 @@ def refused(
     def started(*_: object) -> None:
         pytest.fail("something was started for a job that must be refused")
 
-    monkeypatch.setattr(with_prefect.PrefectServer, "start", started)
+    monkeypatch.setattr(PrefectServer, "start", started)
     monkeypatch.setattr("dray.cluster.start_early", started)
 
     def run(*arguments: str | Path, output: Path | None = None) -> str:
@@ -225,7 +225,11 @@ def test_files_that_hold_no_rows(
 def test_a_column_that_is_not_there(make: Callable[..., JobSettings], tmp_path: Path) -> None:
     file = tmp_path / "in.csv"
     file.write_text("text,id\nhello,1\n")
-    for shape, column in (({"prompt_column": "prompt"}, "prompt"), ({"template": "{text} {who}"}, "who")):
+    shapes: dict[str, dict[str, Any]] = {
+        "prompt": {"prompt_column": "prompt"},
+        "who": {"template": "{text} {who}"},
+    }
+    for column, shape in shapes.items():
         job = open_job(
             make(source=source_of([str(file)], **shape), job_id=column, output=str(tmp_path / column))
         )

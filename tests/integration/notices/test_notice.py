@@ -283,7 +283,7 @@ def every_source(server: MetadataServer) -> dict[str, Source]:
 def test_a_fault_is_an_error_or_no_notice_within_a_second(server: MetadataServer, fault: str) -> None:
     sources = every_source(server)
     server.behave(fault=fault)
-    outcomes: dict[str, object] = {}
+    outcomes: dict[str, tuple[object, float]] = {}
 
     def look(name: str, source: Source) -> None:
         began = time.monotonic()
@@ -299,8 +299,7 @@ def test_a_fault_is_an_error_or_no_notice_within_a_second(server: MetadataServer
     for thread in threads:
         thread.join(20)
     assert set(outcomes) == set(sources)
-    for name, outcome in outcomes.items():
-        found, seconds = outcome  # type: ignore[misc]
+    for name, (found, seconds) in outcomes.items():
         assert isinstance(found, SourceError) or found == [], (name, found)
         assert seconds < 2.5, (name, seconds)
         assert "Wi-Fi" not in str(found)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import grpc
+import grpc  # type: ignore[import-untyped]  # comes with Ray
 import psutil
 import pytest
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dray.cli import with_prefect
 from dray.cli.app import run_app
+from dray.cli.server import PrefectServer
 from dray.errors import InputError
 from dray.requests import ingest, source_of
 from tests.support.command import ROOT, write_requests
@@ -33,7 +33,7 @@ def refused(
     def started(*_: object) -> None:
         pytest.fail("something was started for a job that must be refused")
 
-    monkeypatch.setattr(with_prefect.PrefectServer, "start", started)
+    monkeypatch.setattr(PrefectServer, "start", started)
     monkeypatch.setattr("dray.cluster.start_early", started)
 
     def run(*arguments: str | Path) -> str:

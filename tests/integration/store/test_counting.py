@@ -23,7 +23,7 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(counting, "PAGE_ROWS", 7)
 
 
-def between_reads(store: Store, monkeypatch: pytest.MonkeyPatch, do: Callable[[], None]) -> list[int]:
+def between_reads(store: Store, monkeypatch: pytest.MonkeyPatch, do: Callable[[], object]) -> list[int]:
     """Do something after each read transaction of the store; the list has an entry for each."""
     real, done = store._read, []
 

@@ -415,9 +415,9 @@ def _freeze_in_a_commit(url: str, lease: ShardLease, told: Any) -> None:
     connection_module.STATEMENT_SECONDS = 2.0
     insert = commit_module._insert
 
-    def freeze(*arguments: Any) -> None:
+    def freeze(tx: connection_module.Tx, rows: list[tuple[Any, ...]]) -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
-        insert(*arguments)
+        insert(tx, rows)
 
     commit_module._insert = freeze
     with open_store(url, create=False) as store:

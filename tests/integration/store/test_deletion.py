@@ -175,7 +175,12 @@ def test_a_deletion_looks_for_files_in_folders_of_jobs_alone(
 ) -> None:
     """The requests of this job have an address without a folder: it read the whole working directory."""
     looked: list[str] = []
-    monkeypatch.setattr(deleting, "_files_in", lambda work: looked.append(work) or [])
+
+    def noted(work: str) -> list[tuple[str, int]]:
+        looked.append(work)
+        return []
+
+    monkeypatch.setattr(deleting, "_files_in", noted)
     _busy_job(store, "job")
     assert delete_job(store, "job").rows == 8
     assert looked == []

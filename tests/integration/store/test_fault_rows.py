@@ -566,7 +566,7 @@ class _SmallDisk:
                 return plain(path, mode, *rest, **options)
             return io.BufferedWriter(File(path, "x"), self.buffered)
 
-        monkeypatch.setattr(files_module.Path, "open", opened)
+        monkeypatch.setattr(Path, "open", opened)
 
 
 @pytest.fixture

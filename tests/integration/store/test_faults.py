@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import event
+from sqlalchemy import PoolProxiedConnection, event
 
 from dray.errors import FencedError, StoreFatalError, StoreTransientError, StoreUnreachableError
 from dray.store import JobLease, Store, open_store
@@ -32,11 +32,11 @@ def lose_next_acknowledgement(store: Store) -> list[str]:
     dialect = store._database.engine.dialect
     commit = dialect.do_commit
 
-    def commit_then_fail(connection: Any) -> None:
-        commit(connection)
+    def commit_then_fail(dbapi_connection: PoolProxiedConnection) -> None:
+        commit(dbapi_connection)
         if not lost:
             lost.append("ack")
-            error = dialect.loaded_dbapi.OperationalError("acknowledgement lost")
+            error: Any = dialect.loaded_dbapi.OperationalError("acknowledgement lost")
             error.sqlite_errorcode = sqlite3.SQLITE_BUSY
             raise error
 

@@ -126,8 +126,13 @@ def test_renewing_keeps_the_job(store: Store, clock: FakeClock) -> None:
 def test_takeover_asks_about_the_old_owner(store: Store) -> None:
     lease = ready_job(store)
     asked: list[str] = []
+
+    def lives(owner: str) -> bool:
+        asked.append(owner)
+        return False
+
     with pytest.raises(JobBusyError):
-        store.claim_job("job", "two", takeover=lambda owner: bool(asked.append(owner)))
+        store.claim_job("job", "two", takeover=lives)
     assert asked == ["driver"]
     assert store.claim_job("job", "two", takeover=lambda owner: True).epoch == lease.epoch + 1
 

@@ -320,8 +320,8 @@ def test_a_page_costs_the_same_at_the_start_and_at_the_end(store: Store) -> None
         assert len(next(store.outcomes("job", after=after, batch=200))) == 200
         return time.perf_counter() - started
 
-    first, last = (min(seconds(after) for _ in range(5)) for after in (-1, 19_700))
-    assert first < 4 * last
+    start, end = (min(seconds(after) for _ in range(5)) for after in (-1, 19_700))
+    assert start < 4 * end
 
 
 def test_parts_inherit_the_suspicion(store: Store) -> None:

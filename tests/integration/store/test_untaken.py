@@ -197,7 +197,12 @@ def test_locks_that_come_and_go_pause_nothing(
     """Each has a clock of its own: rows are taken between them."""
     job.backoff.untaken.seconds = LIMIT - 0.5
     held = _locked(store_url, "IMMEDIATE" if not store_url.startswith("postgresql") else "EXCLUSIVE")
-    placed.append(lambda: (held.__enter__(), threading.Timer(0.1, held.__exit__, [None] * 3).start())[0])
+
+    def hold() -> None:
+        held.__enter__()
+        threading.Timer(0.1, held.__exit__, [None] * 3).start()
+
+    placed.append(hold)
     receipt = job.run().receipt
     assert receipt is not None
     assert receipt.rows == ROWS

@@ -94,7 +94,9 @@ def reading(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     def endless(*arguments: Any) -> Iterator[Any]:
         rows = list(read_rows(*arguments))
         for again in itertools.count():
-            for file_no, line_no, (custom_id, url, body), bad in rows:
+            for file_no, line_no, found, bad in rows:
+                assert found is not None
+                custom_id, url, body = found
                 yield file_no, line_no, (f"{custom_id}/{again}", url, body), bad
             begun.set()
             time.sleep(0.01)

@@ -200,7 +200,8 @@ def test_an_object_is_replaced_while_it_is_read(server: Server, client: S3Store)
 def _presigned(server: Server, key: str = BODY) -> str:
     store, path = store_of(f"s3://bucket/{key}", server.options)
     assert isinstance(store, S3Store)
-    return obstore.sign(store, "GET", path, timedelta(minutes=5))
+    address: str = obstore.sign(store, "GET", path, timedelta(minutes=5))
+    return address
 
 
 def _fetch(url: str, **headers: str) -> tuple[int, bytes]:

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from safetensors import deserialize
 
 from dray.weights import check_checkpoint
 from dray.weights.loading.streamed import StreamedWeights
 from tests.support.checkpoints import LOADABLE, Stored, llama, odd, write_file
+from tests.support.reference import deserialize
 
 pytestmark = pytest.mark.integration
 
@@ -149,7 +149,7 @@ def test_odd_files_are_read_like_the_reference_implementation_reads_them(tmp_pat
 
     weights = StreamedWeights.of(odd(tmp_path))
     found = list(weights.tensors())
-    reference = {}
+    reference: dict[str, Any] = {}
     for file in check_checkpoint(tmp_path):
         with safe_open(tmp_path / file, framework="pt") as opened:
             reference |= {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118

@@ -53,8 +53,12 @@ def _garbage(wanted: Wanted) -> None:
     raise ConnectionError
 
 
+def _says(status: int) -> Answer:
+    return lambda wanted: wanted.say(status)
+
+
 TROUBLE: dict[str, Answer] = {
-    **{str(status): lambda wanted, status=status: wanted.say(status) for status in (429, 500, 502, 503, 504)},
+    **{str(status): _says(status) for status in (429, 500, 502, 503, 504)},
     "reset": _reset,
     "cut": _cut,
     "closed": _closed,

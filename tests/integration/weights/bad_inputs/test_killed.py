@@ -12,7 +12,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from safetensors import deserialize
 
 from dray.weights import LocalModel, Manifest
 from dray.weights.loading.streamed import StreamedWeights
@@ -28,6 +27,7 @@ from tests.integration.weights.bad_inputs.support import (
     known,
     until,
 )
+from tests.support.reference import deserialize
 from tests.support.s3_emulator import EmulatorProcess
 
 pytestmark = pytest.mark.integration

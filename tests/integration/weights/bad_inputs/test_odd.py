@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors import deserialize
 from safetensors.numpy import save_file
 
 from dray.errors import ConfigError, WeightsError
@@ -28,6 +27,7 @@ from tests.integration.weights.bad_inputs.support import (
     refused_before_it_is_fetched,
 )
 from tests.support.checkpoints import odd
+from tests.support.reference import deserialize
 from tests.support.s3_emulator import EmulatorProcess
 
 pytestmark = pytest.mark.integration
