@@ -16,7 +16,7 @@ from tests.support.command import CANARY, Command, Ended, committed, dray, run_a
 pytestmark = pytest.mark.acceptance
 
 ROWS = 300
-KEYS = {
+KEYS: dict[str, type | set[str]] = {
     "job_id": str,
     "state": str,
     "counts": {"total", "done", "failed", "skipped"},

@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
+from pydantic import SecretStr
 
 from blocks import ObjectStoreCredentials, ResultStore
 from dray.store import Job, JobState, open_store
@@ -60,7 +61,8 @@ def start(server: PrefectServer, parameters: dict[str, Any], deployment_name: st
         "state": {"type": "SCHEDULED"},
         "enforce_parameter_schema": True,
     }
-    return server.post(f"/deployments/{deployment['id']}/create_flow_run", body)["id"]
+    run_id: str = server.post(f"/deployments/{deployment['id']}/create_flow_run", body)["id"]
+    return run_id
 
 
 def until(condition: Callable[[], bool], seconds: float) -> None:
@@ -73,7 +75,8 @@ def until(condition: Callable[[], bool], seconds: float) -> None:
 def processes(server: PrefectServer) -> list[psutil.Process]:
     """All that the worker's runs have started and that still lives: the flow, Ray, its workers."""
     assert server.worker is not None
-    return psutil.Process(server.worker.pid).children(recursive=True)
+    found: list[psutil.Process] = psutil.Process(server.worker.pid).children(recursive=True)
+    return found
 
 
 def ask(server: PrefectServer, run_id: str, state: str, name: str, **details: Any) -> None:
@@ -191,7 +194,11 @@ def notified(server: PrefectServer, tmp_path_factory: pytest.TempPathFactory) ->
     webhook = Notified()
     with temporary_settings({PREFECT_API_URL: f"{server.url}/api"}):
         block = CustomWebhookNotificationBlock(
-            name="webhook", url=webhook.url, json_data={"subject": "{{subject}}", "body": "{{body}}"}
+            name="webhook",
+            url=webhook.url,
+            json_data={"subject": "{{subject}}", "body": "{{body}}"},
+            headers=None,  # their defaults, which mypy cannot see
+            cookies=None,
         )
         document = block.save("webhook", overwrite=True)
     text = (ROOT / "deployments" / "automations" / "notify.yaml").read_text()
@@ -207,8 +214,8 @@ def test_a_run_started_as_the_ui_does(server: PrefectServer, notified: Notified,
     requests = write_requests(tmp_path / "requests.jsonl", 50, words={3: "bad", 30: "bad"})
     database = tmp_path / f"{SECRET}.db"
     with temporary_settings({PREFECT_API_URL: f"{server.url}/api"}):
-        ResultStore(url=f"sqlite:///{database}").save("results", overwrite=True)
-        ObjectStoreCredentials(secret_access_key=SECRET).save("objects", overwrite=True)
+        ResultStore(url=SecretStr(f"sqlite:///{database}")).save("results", overwrite=True)
+        ObjectStoreCredentials(secret_access_key=SecretStr(SECRET)).save("objects", overwrite=True)
     output = tmp_path / "out"
 
     run_id = start(

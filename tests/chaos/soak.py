@@ -46,7 +46,7 @@ from dray.processes import kill_descendants
 from tests.benchmarks import machine
 from tests.benchmarks.results import Table, median, number, record
 from tests.chaos.soak_checks import Cost, Wanted, check_run
-from tests.chaos.soak_cloud import SPOT, Cloud, Driver, Stores
+from tests.chaos.soak_cloud import SPOT, Cloud, Driver, Store, Stores
 from tests.chaos.soak_plan import Kind, Plan, group_word
 from tests.chaos.soak_run import Run
 from tests.support.command import write_requests
@@ -251,10 +251,10 @@ class Soak:
             self._cloud.renew()
             self._cloud.fill()
 
-    def _made(self, plan: Plan, folder: Path, store: object, **more: bool) -> Run:
+    def _made(self, plan: Plan, folder: Path, store: Store, *, faulty: bool = True) -> Run:
         return Run(
             plan=plan, folder=folder, inputs=self._inputs, rows=self._rows, cloud=self._cloud,
-            driver=self._driver, understudy=self._understudy, store=store, **more,
+            driver=self._driver, understudy=self._understudy, store=store, faulty=faulty,
         )  # fmt: skip
 
     def _undisturbed(self) -> Wanted:

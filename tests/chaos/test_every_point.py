@@ -168,12 +168,12 @@ def undisturbed(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Undis
 def make_job(
     inputs: Path, tmp_path: Path, store_kind: str, request: pytest.FixtureRequest
 ) -> Callable[..., ThreadJob]:
-    def make(**settings: object) -> ThreadJob:
+    def make(bucket: Path | None = None, **settings: object) -> ThreadJob:
         url = f"sqlite:///{tmp_path / 'jobs.db'}"
         if store_kind == "postgresql":
             server: PostgresServer = request.getfixturevalue("postgres")
             url = server.url(server.create_database())
-        return ThreadJob(tmp_path, inputs, url, **settings)
+        return ThreadJob(tmp_path, inputs, url, bucket=bucket, **settings)
 
     return make
 

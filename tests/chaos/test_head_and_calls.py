@@ -76,8 +76,9 @@ def spot_nodes(tmp_path: Path) -> Iterator[SpotNodes]:
 @pytest.mark.parametrize("loss", LOSSES)
 def test_the_head_is_lost(loss: str, make_cluster: Callable[[], Raylets], tmp_path: Path) -> None:
     """The run ends and says how to go on; on another cluster the same command does."""
+    raylets = make_cluster()
     job = Job(
-        raylets=make_cluster(),
+        raylets=raylets,
         folder=tmp_path,
         rows=400,
         replicas=2,
@@ -87,7 +88,7 @@ def test_the_head_is_lost(loss: str, make_cluster: Callable[[], Raylets], tmp_pa
     )
     run = job.start(PREFECT_API_URL="")  # with a server of its own, which must end too
     job.until_committed(run, 64)
-    LOSSES[loss](job.raylets)
+    LOSSES[loss](raylets)
     lost = time.monotonic()
     ended = run.wait(END_SECONDS * 2)
     took = time.monotonic() - lost
