@@ -95,7 +95,9 @@ def ray_error(name: str, **attributes: Any) -> Exception:
 def inside(cause: Exception) -> Exception:
     import ray.exceptions
 
-    return ray.exceptions.RayTaskError("results", "a trace with a prompt", cause).as_instanceof_cause()
+    task_error = ray.exceptions.RayTaskError("results", "a trace with a prompt", cause)
+    found: Exception = task_error.as_instanceof_cause()
+    return found
 
 
 # One row for each cell of the notes' table: error, facts, and what must follow. None stands for no charge.

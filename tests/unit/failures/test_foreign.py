@@ -95,7 +95,7 @@ def test_what_a_task_error_carries_counts() -> None:
     assert carried(MemoryError()) is Sign.OOM
     assert carried(OSError("x")) is Sign.ENGINE_DEAD  # of the replica's node, and not of the store
     assert carried(errors.EngineStartError("x")) is Sign.ENGINE_START
-    assert carried(errors.RequestRefused("code", "x")) is Sign.OF_A_REQUEST
+    assert carried(errors.RequestRefused("invalid_request", "x")) is Sign.OF_A_REQUEST
 
 
 def test_rays_word_for_a_preemption_is_heard() -> None:
