@@ -22,9 +22,8 @@ _LAST_WORD_SECONDS = 10.0
 class ProgressArtifact:
     """The job's progress artifact, written in a thread of its own.
 
-    A call to Prefect's API takes a minute when that is away. The monitor, which renews leases, must not
-    wait for it.
-    Nothing here is needed: it is for people.
+    A call to Prefect's API takes a minute when that is away. The driver must not wait
+    for it. Nothing here is needed: it is for people.
     """
 
     def __init__(self, job_id: str) -> None:

@@ -12,7 +12,7 @@ from dray.shard.task import ShardWork, TaskResult
 class TaskEnd:
     """The end of a shard's task: its ``result``; or ``error``, which the job ends with; or it ``crashed``.
 
-    A task crashed whose process died: what the shard holds in the store is then nobody's.
+    A task crashed whose process died: no process holds the shard's lease then.
     """
 
     number: int

@@ -14,7 +14,7 @@ class Sign(StrEnum):
     """What an error says by itself, before anything is known of its circumstances."""
 
     FENCED = "fenced"
-    """The lease belongs to somebody else."""
+    """The lease belongs to another holder."""
     OF_A_REQUEST = "of a request"
     """One request's own: the engine makes an error row of it, and it ends no attempt."""
     REFUSED = "refused"
@@ -30,7 +30,7 @@ class Sign(StrEnum):
     STORE_AWAY = "store away"
     """A store of rows or objects may work when it is tried again."""
     STORE_BROKEN = "store broken"
-    """It will not until somebody acts."""
+    """It will not until an operator acts."""
     CANCELLED = "cancelled"
     """Somebody wants an end."""
     ENDED = "ended"

@@ -243,7 +243,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         cause=Cause.STORE_FATAL,
-        when="the store takes no writes until somebody acts",
+        when="the store takes no writes until an operator acts",
         fits=has_sign(Sign.STORE_BROKEN),
         effect=_PAUSED,
     ),

@@ -151,7 +151,7 @@ def confirm(directory: str, owner: Owner, options: ObjectStoreOptions | None = N
     found = owner_of(directory, options)
     if found != owner:
         raise JobFailedError(
-            f"{directory}: the folder belongs to {found or 'nobody'} by now, and nothing was written there; "
+            f"{directory}: the folder belongs to {found or 'no job'} by now, and nothing was written there; "
             f"`dray export {owner.job_id} --output FOLDER` writes this job's rows elsewhere"
         )
 

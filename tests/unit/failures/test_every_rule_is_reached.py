@@ -192,7 +192,7 @@ OF_MANY: dict[str, Callable[[Scene], str]] = {
     "the store was away for 30 minutes": the_store_stays_away,
     "the store answered, and took no row for 30 minutes": another_session_keeps_a_lock,
     "the store was away": the_store_is_gone,
-    "the store takes no writes until somebody acts": a_table_is_dropped,
+    "the store takes no writes until an operator acts": a_table_is_dropped,
     "the run was ended": the_requests_are_gone,
     "nothing that dray knows": ray_has_no_room_for_objects,
 }

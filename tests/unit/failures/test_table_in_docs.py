@@ -33,7 +33,7 @@ def _cells(rule: Rule) -> list[str]:
         rule.when,
         f"{effect.shard}{code}",
         str(effect.prefect),
-        ", ".join(effect.charges) or "nobody",
+        ", ".join(effect.charges) or "no budget",
         waits,
     ]
 
