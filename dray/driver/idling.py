@@ -13,6 +13,7 @@ from dray.driver.fleet import Fleet
 from dray.driver.pool import SLOTS, ReplicaPool
 from dray.errors import StoreError
 from dray.job.opening import OpenJob
+from dray.report.wording import plural
 from dray.store import Shard, ShardState, Store, open_store
 
 TASK_BYTES = 150e6
@@ -20,7 +21,7 @@ TASK_BYTES = 150e6
 
 _TELL_EVERY = 60.0  # seconds between two lines that say so, for one reason
 _MEMORY_SHARE = 0.5  # of a stable node's memory for shard tasks: the driver and Ray's head are there, too
-_OTHER_CONNECTIONS = 10  # of the database: the driver's, its monitor's, and those of people who look
+_OTHER_CONNECTIONS = 10  # of the database: the driver's, its lease's, and those of people who look
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +74,8 @@ def why_idle(shards: Sequence[Shard], *, lanes: int, bound: str | None, no_place
     if not left:
         return None
     if len(whole) < lanes:
-        return f"the job has {_plural(len(whole), 'shard')}, and each runs on one replica"
-    return f"{_plural(len(left), 'shard')} left, and each runs on one replica"
+        return f"the job has {plural(len(whole), 'shard')}, and each runs on one replica"
+    return f"{plural(len(left), 'shard')} left, and each runs on one replica"
 
 
 class IdleWatch:
@@ -119,7 +120,3 @@ class IdleWatch:
         if reason is not None and (reason != self._reason or now - self._told_at > _TELL_EVERY):
             self._reason, self._told_at = reason, now
             self._emit(ReplicasIdle(count=len(idle), lanes=self._pool.lanes, reason=reason))
-
-
-def _plural(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
