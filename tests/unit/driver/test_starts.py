@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Sequence
+from types import SimpleNamespace
 
 import pytest
 
@@ -191,15 +192,19 @@ def test_a_node_at_risk_gets_no_new_replicas() -> None:
     assert started.processes[2].avoid == {"risky"}
 
 
-def test_a_lane_waits_longer_after_each_failure_and_a_ready_replica_ends_that() -> None:
-    pauses = []
+def test_a_lane_waits_longer_after_each_failure_and_a_ready_replica_ends_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, pauses = [1000.0], []
+    monkeypatch.setattr(pools, "time", SimpleNamespace(monotonic=lambda: now[0], time=time.time))
     dies = [EngineStartError("no")]
     started = Started(2, [True], dies, dies, dies, [True, ReplicaLostError("x")])
     for failures in (1, 2, 3):
         started.until(lambda failures=failures: len(started.losses) == failures)  # type: ignore[misc]
-        pauses.append(started.pool._due[1] - time.monotonic())
+        pauses.append(started.pool._due[1] - now[0])
+        now[0] += 1.0
     assert started.pool.restarts == 3
-    assert pauses == sorted(pauses)
+    assert pauses == pytest.approx([QUICK.relaunch * 2**failures for failures in (1, 2, 3)])
     started.until(lambda: started.pool.ready() == 2)
     started.processes[-1].answers.append(ReplicaLostError("gone"))
     started.until(lambda: len(started.losses) == 4)
