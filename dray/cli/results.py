@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import traceback
 from typing import TYPE_CHECKING, Any
 
 from dray.cli import output
+from dray.errors import DrayError
 from dray.job import current_job
 
 if TYPE_CHECKING:
@@ -48,6 +50,13 @@ def _without_result(job: OpenJob | None, progress: Progress | None) -> dict[str,
         "errors": None,
         "report": None,
     }
+
+
+def unforeseen(error: BaseException) -> DrayError:
+    """For an error that is not dray's: its class and its place. Its own text may quote rows."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    return DrayError(f"the run failed: {type(error).__name__}{place}")
 
 
 def summarise(result: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from dray.cli import output
 from dray.cli.early_cluster import early_cluster
-from dray.cli.results import stored_result
+from dray.cli.results import stored_result, unforeseen
 from dray.cli.server import PrefectServer, configured
 from dray.errors import CancelledError, DrayError
 from dray.imports import lasting_imports
@@ -82,7 +82,7 @@ def _run_flow(parameters: dict[str, Any], server: PrefectServer | None) -> dict[
     if isinstance(outcome, DrayError):
         raise outcome
     if isinstance(outcome, BaseException):
-        raise DrayError(f"the flow failed: {type(outcome).__name__}: {str(outcome)[:300]}") from outcome
+        raise unforeseen(outcome) from outcome
     raise DrayError(f"the flow ended as {state.name}")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from dray.cli.early_cluster import early_cluster
 from dray.cli.output import RUN_LOGGER, RunLog
-from dray.cli.results import stored_result
+from dray.cli.results import stored_result, unforeseen
 from dray.errors import CancelledError, DrayError, StoreError
 from dray.imports import lasting_imports
 from dray.job import current_job
@@ -33,6 +33,9 @@ def run_plain(request: JobRequest) -> dict[str, Any]:
         except DrayError:
             _say_what_is_kept(logger)
             raise
+        except Exception as error:
+            _say_what_is_kept(logger)
+            raise unforeseen(error) from error
 
 
 @contextmanager
@@ -59,6 +62,7 @@ def _run(request: JobRequest, logger: logging.Logger) -> dict[str, Any]:
         from dray.driver.observers import ListenersObserver, LogObserver
         from dray.driver.ray_executor import RayExecutor
         from dray.driver.resolving import NoBlocks, cluster_settings, job_settings
+        from dray.driver.resting import put_to_rest
         from dray.driver.whole_job import Parts, run_job
         from dray.job.checks import check_arguments
     settings = job_settings(request, NoBlocks())
@@ -72,9 +76,14 @@ def _run(request: JobRequest, logger: logging.Logger) -> dict[str, Any]:
         executor=RayExecutor(),
         observers=[LogObserver(logger), ListenersObserver()],
     )
+    work = started_beside(lambda: run_job(settings, parts, resume=request.resume))
     try:
-        work = started_beside(lambda: run_job(settings, parts, resume=request.resume))
         return awaited(work, cluster.check).as_dict()
+    except DrayError as error:
+        job = current_job.latest()
+        if job is not None and not work.done():  # the cluster is lost, and the driver may hang in it
+            put_to_rest(job, error, release=True)
+        raise
     finally:
         cluster.leave()
 
