@@ -7,7 +7,6 @@ from contextlib import suppress
 from typing import Any
 
 from dray.cluster.base import STABLE_SHARE
-from dray.cluster.forwarded_env import handed_down
 from dray.driver.executor import TaskEnd
 from dray.errors import DrayError, JobFailedError
 from dray.shard.task import RayReplicas, ShardWork, TaskResult, run_task
@@ -21,7 +20,7 @@ def stable_options(resource: str) -> dict[str, Any]:
 
 
 class RayExecutor:
-    """A Ray task for each shard. What it says of attempts that ended early comes with its end."""
+    """A Ray task for each shard. Why its attempts ended early comes with its result."""
 
     def __init__(self) -> None:
         self._running: dict[Any, int] = {}
@@ -31,9 +30,7 @@ class RayExecutor:
         """Tasks run on nodes that have this resource."""
         import ray
 
-        variables = handed_down()
-        environment = {"runtime_env": {"env_vars": variables}} if variables else {}
-        self._task = ray.remote(_run).options(name="shard", **stable_options(stable_resource), **environment)
+        self._task = ray.remote(_run).options(name="shard", **stable_options(stable_resource))
 
     def submit(self, work: ShardWork) -> None:
         """Start a shard's task."""

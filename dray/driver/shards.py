@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from dray.driver.events import Event, ShardFinished, ShardSubmitted, Warned
+from dray.driver.events import Event, ShardFinished, ShardSubmitted, Told, Warned
 from dray.driver.executor import Executor, TaskEnd
 from dray.driver.idling import Bound
 from dray.driver.lapsed import LapsedLeases
@@ -56,7 +56,6 @@ class ShardTasks:
         self._crashes: Counter[int] = Counter()
         self._dead: list[int] = []  # shards whose process died, until the store was told
         self._lapsed = LapsedLeases(HUNG_SECONDS)
-        self.last_commit: float | None = None
 
     @property
     def running(self) -> bool:
@@ -94,10 +93,9 @@ class ShardTasks:
 
     def _note_result(self, end: TaskEnd) -> None:
         assert end.result is not None
-        receipt = end.result.receipt
-        if receipt is not None and receipt.last_commit is not None:
-            self.last_commit = max(self.last_commit or 0.0, receipt.last_commit)
-        self._emit(ShardFinished(number=end.number, how=end.result.how, receipt=receipt))
+        for reason in end.result.interrupted:
+            self._emit(Told(line=reason))
+        self._emit(ShardFinished(number=end.number, how=end.result.how, receipt=end.result.receipt))
 
     def _note_crash(self, number: int) -> None:
         told = f"shard {number}: its worker process died"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from dray.cluster.base import NAMESPACE
@@ -30,6 +30,8 @@ from dray.storage.objects import ObjectStoreOptions
 from dray.store import JobLease, Shard, Store, open_store
 from dray.store.shard_calls import SHARD_TTL
 
+_TOLD = 5  # interruptions, the last ones: a shard whose nodes go again and again has many
+
 
 @dataclass(frozen=True, kw_only=True)
 class ShardWork:
@@ -54,27 +56,34 @@ class Ended(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class TaskResult:
-    """The end of a shard's task. ``message`` is for people, and quotes nothing."""
+    """The end of a shard's task. ``message`` is for people, and quotes nothing.
+
+    ``interrupted`` says why attempts before the last one ended early, where the executor does not show that.
+    """
 
     how: Ended
     message: str
     receipt: ShardReceipt | None = None
+    interrupted: tuple[str, ...] = ()
 
 
 def run_task(work: ShardWork, replicas: Replicas, say: Callable[[str], None]) -> TaskResult:
     """Attempts at the shard, with the waits that the table of causes asks for, until it is closed.
 
-    ``say`` hears why an attempt ended early.
+    ``say`` hears at once why an attempt ended early; the result tells it as well.
 
     Raises:
         JobFailedError, JobPausedError: the job cannot go on.
     """
-    backoff = Backoff()
+    backoff, interrupted = Backoff(), []
     while True:
         try:
-            return try_once(work, replicas, backoff, say)
+            ended = try_once(work, replicas, backoff, say)
         except InterruptedShardError as error:
-            say(f"shard {work.shard.number}: {error}")
+            interrupted.append(f"shard {work.shard.number}: {error}")
+            say(interrupted[-1])
+        else:
+            return replace(ended, interrupted=tuple(interrupted[-_TOLD:]))
 
 
 def try_once(work: ShardWork, replicas: Replicas, backoff: Backoff, say: Callable[[str], None]) -> TaskResult:

@@ -12,7 +12,7 @@ import pytest
 
 from dray.cluster import Node
 from dray.driver import shards as shard_tasks
-from dray.driver.events import Event, ShardFinished, ShardSubmitted, Warned
+from dray.driver.events import Event, ShardFinished, ShardSubmitted, Told, Warned
 from dray.driver.executor import TaskEnd
 from dray.driver.idling import Bound, bound_tasks
 from dray.driver.lapsed import LapsedLeases
@@ -237,16 +237,21 @@ def _row(lane: int, state: ReplicaState) -> ReplicaRow:
     return ReplicaRow(name=f"r{lane}", lane=lane, state=state, slots=2, node="n", max_num_seqs=4)
 
 
-def test_the_last_commit_is_that_of_the_shard_that_came_last(store: Store, url: str) -> None:
+def test_the_ends_of_tasks_are_told_with_their_receipts_and_interruptions(store: Store, url: str) -> None:
     tasks = Tasks(store, url, ready_job(store, shards=3))
     tasks.start()
-    for number, at in enumerate((20.0, 30.0, 10.0)):
-        receipt = ShardReceipt(number=number, rows=4, skipped=0, seconds=1.0, last_commit=at, replica="r")
-        tasks.tasks.take(
-            [TaskEnd(number=number, result=TaskResult(how=Ended.DONE, message="", receipt=receipt))]
-        )
-    assert tasks.tasks.last_commit == 30.0
-    assert [event.how for event in tasks.events if isinstance(event, ShardFinished)] == [Ended.DONE] * 3
+    receipts = [
+        ShardReceipt(number=number, rows=4, skipped=0, seconds=1.0, last_commit=at, replica="r")
+        for number, at in enumerate((20.0, 30.0, 10.0))
+    ]
+    for receipt in receipts:
+        reasons = (f"shard {receipt.number}: the engine died",)
+        result = TaskResult(how=Ended.DONE, message="", receipt=receipt, interrupted=reasons)
+        tasks.tasks.take([TaskEnd(number=receipt.number, result=result)])
+    finished = [event for event in tasks.events if isinstance(event, ShardFinished)]
+    assert [(event.how, event.receipt) for event in finished] == [(Ended.DONE, one) for one in receipts]
+    told = [event.line for event in tasks.events if isinstance(event, Told)]
+    assert told == [f"shard {number}: the engine died" for number in range(3)]
 
 
 def test_what_bounds_the_shard_tasks_is_told_at_the_start(store: Store, url: str) -> None:

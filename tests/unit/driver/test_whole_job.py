@@ -11,7 +11,7 @@ import pytest
 
 from dray.cluster import ClusterInfo, Node
 from dray.cluster.base import ClusterSettings
-from dray.driver.events import Event, Observer, Progressed, ReplicaLost, ReplicaReady, ShardFinished
+from dray.driver.events import Event, Observer, Progressed, ReplicaLost, ReplicaReady, ShardFinished, Told
 from dray.driver.intervals import Intervals
 from dray.driver.thread_executor import ThreadExecutor
 from dray.driver.whole_job import Parts, refuse_shared_sqlite, run_job
@@ -107,6 +107,13 @@ def test_events_hold_no_prompt_and_no_answer(settings: JobSettings, job_input: P
     assert {ReplicaReady, ReplicaLost, ShardFinished, Progressed} <= kinds
     for event in heard.events:
         assert "confidential-words" not in f"{event!r} {event.text}"
+
+
+def test_why_an_attempt_ended_early_is_told(settings: JobSettings) -> None:
+    heard = Heard()
+    _run(settings, [heard], LOST_ONCE)
+    told = [event.line for event in heard.events if isinstance(event, Told)]
+    assert [line for line in told if line.startswith("shard ") and "rows are kept" in line]
 
 
 def test_a_job_that_cannot_be_done_says_why_in_its_store(settings: JobSettings) -> None:
