@@ -32,6 +32,7 @@ from dray.storage.objects import forget_credentials, s3_client
 from dray.storage.s3_uploads import part_bytes
 from dray.store import open_store
 from dray.triggers import TRIGGER_VARIABLE, Point, reach
+from tests.support.clocks import replace_here
 from tests.support.command import ROOT, write_requests
 from tests.support.publishing import STEPS, answer, assert_published, race, stoppable
 from tests.support.s3_emulator import EmulatorProcess
@@ -141,7 +142,7 @@ def test_conflicts_that_pass_are_tried_again(
 ) -> None:
     emulator.behave(conflict_share=0.5)
     monkeypatch.setattr(s3_uploads, "_CONFLICTS", 60)
-    monkeypatch.setattr(time, "sleep", lambda _seconds: None)
+    replace_here(monkeypatch, time, "sleep", lambda _seconds: None)
     for number in range(5):
         with Drafts(f"s3://bucket/{tmp_path.name}", options=emulator.options) as found:
             found.open("output.jsonl").write(b"%d" % number)

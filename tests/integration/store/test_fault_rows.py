@@ -36,6 +36,7 @@ from dray.requests import RowDefaults, source_of
 from dray.requests.output import OutputFormat, write_outputs
 from dray.storage import files as files_module
 from dray.store import JobLease, JobState, ShardLease, ShardState, Store, open_store, sqlite_file
+from tests.support.clocks import replace_here
 from tests.support.command import write_requests
 from tests.support.history import check_history
 from tests.support.postgres import Mode, PostgresServer
@@ -499,7 +500,7 @@ def test_clock_skew_of_a_worker_moves_no_lease(
     """Wall clocks of workers are an hour off, each its own way, and jump: only the database's counts."""
     real = time.time
     ahead = {"seconds": skew}
-    monkeypatch.setattr(time, "time", lambda: real() + ahead["seconds"])
+    replace_here(monkeypatch, time, "time", lambda: real() + ahead["seconds"])
     with open_store(store_url) as store:
         job = ready_job(store)
         lease = store.claim_shard(job, 0, owner="one", ttl=60)

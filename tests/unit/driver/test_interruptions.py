@@ -15,6 +15,7 @@ from dray.driver.interruptions import LEAD_SECONDS, InterruptionHandler
 from dray.errors import StoreTransientError
 from dray.notices import Kind, Notice
 from dray.store import Store, open_store
+from tests.support.clocks import replace_here
 from tests.support.stores import ready_job
 from tests.unit.driver.scripted import BreakableStore, ScriptedFleet
 
@@ -82,7 +83,7 @@ def test_maintenance_in_an_hour_is_obeyed_when_it_is_near(monkeypatch: pytest.Mo
     assert heard.pool.left == []
     assert heard.pool.cordoned == [NODE]  # the node works on, and gets nothing new
     with monkeypatch.context() as later:
-        later.setattr(time, "time", lambda: (notice.deadline or 0.0) - LEAD_SECONDS)
+        replace_here(later, time, "time", lambda: (notice.deadline or 0.0) - LEAD_SECONDS)
         heard.handler.look()
     assert heard.pool.left == [(NODE, notice.deadline)]
 

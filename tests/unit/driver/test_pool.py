@@ -14,6 +14,7 @@ from dray.errors import EngineDeadError, ReplicaLostError
 from dray.places import lane_of
 from dray.requests import Kind
 from dray.store import ReplicaState
+from tests.support.clocks import replace_here
 from tests.unit.driver.scripted import NODE, QUICK, Poll, ScriptedFleet, ScriptedProcess
 
 pytestmark = pytest.mark.unit
@@ -40,7 +41,7 @@ class Working:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *scripts: list[Poll]) -> None:
         self.clock = SimpleNamespace(now=1000.0)
-        monkeypatch.setattr(time, "monotonic", lambda: self.clock.now)
+        replace_here(monkeypatch, time, "monotonic", lambda: self.clock.now)
         self.fleet = ScriptedFleet(*(scripts or ([True],)))
         self.pool = ReplicaPool("p", SPEC, self.fleet, len(scripts) or 1, QUICK)
         self.losses: list[Loss] = []

@@ -11,6 +11,7 @@ from dray.driver.replica_handle import ReplicaHandle
 from dray.engine.protocol import EngineSpec
 from dray.requests import Kind
 from dray.store import ReplicaState
+from tests.support.clocks import replace_here
 from tests.unit.driver.scripted import ScriptedProcess
 
 pytestmark = pytest.mark.unit
@@ -21,7 +22,7 @@ SPEC = EngineSpec(name="simulated", model="m", kind=Kind.CHAT)
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     found = SimpleNamespace(now=1000.0)
-    monkeypatch.setattr(time, "monotonic", lambda: found.now)
+    replace_here(monkeypatch, time, "monotonic", lambda: found.now)
     return found
 
 

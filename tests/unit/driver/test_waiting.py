@@ -14,6 +14,7 @@ from dray.driver.replica_handle import ReplicaHandle
 from dray.driver.waiting import Places, why_waiting
 from dray.engine.protocol import EngineSpec
 from dray.requests import Kind
+from tests.support.clocks import replace_here
 from tests.unit.driver.scripted import ScriptedFleet, ScriptedProcess, cluster
 
 pytestmark = pytest.mark.unit
@@ -112,7 +113,7 @@ class _Followed:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, capacity: Capacity, **changes: Any) -> None:
         self.now = 1000.0
-        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+        replace_here(monkeypatch, time, "monotonic", lambda: self.now)
         self.fleet = ScriptedFleet(info=cluster(*capacity.nodes, **changes))
         self.fleet.seen = capacity
         self.places = Places(SPEC, self.fleet, 3)

@@ -14,6 +14,7 @@ from dray.requests.model import Outcome
 from dray.store import Counts, JobState, ShardLease, StoredOutcome
 from dray.store.schema import FIELD_OF
 from dray.store.turn import Turn
+from tests.support.clocks import replace_here
 from tests.support.stores import FINGERPRINT
 
 pytestmark = pytest.mark.unit
@@ -96,7 +97,7 @@ def test_a_holder_of_the_turn_that_stands_still_is_waited_for_once(
         waits.append(seconds)
         sleep(seconds)
 
-    monkeypatch.setattr("dray.store.turn.time.sleep", noted)
+    replace_here(monkeypatch, time, "sleep", noted)
     with holder.take():
         with late.take():
             assert waits
