@@ -20,6 +20,7 @@ from sqlalchemy.sql.elements import ColumnElement
 from dray.errors import StoreTransientError
 from dray.storage.addresses import masked_url
 from dray.store.clock import Clock
+from dray.store.engines import EngineKey, SharedEngines
 from dray.store.seam import translate
 from dray.store.sqlite_file import PLAIN_USE, SqliteUse, leave, sqlite_engine
 from dray.store.turn import Turn
@@ -97,13 +98,15 @@ class Database:
         self.name = plain_name(url)
         self.clock = clock
         self.patience = patience
-        self.engine = _engine(url, sqlite_use)
+        self._key = EngineKey.of(url, sqlite_use)
+        self.engine = _ENGINES.take(self._key)
         self._driver_error: type[Exception] = self.engine.dialect.loaded_dbapi.Error
         self._readers = self.engine.execution_options(**_READ)
         self._writers = self.engine.execution_options(**_WRITE)
         ours = url.get_backend_name() == "sqlite" and not sqlite_use.read_only
         file = Path(url.database or "") if ours else None
         self._turn = Turn(file) if file else None
+        self._closed = False
 
     def read(self, work: Callable[[Tx], T], *, snapshot: bool = False, long: bool | None = None) -> T:
         """Runs ``work`` in a read transaction, again after transient errors.
@@ -128,14 +131,18 @@ class Database:
         return self._patiently(engine, work, self._turn)
 
     def close(self) -> None:
-        """Closes all pooled connections; on SQLite, removes the files beside the database.
+        """Closes the connections, unless this process has the database open elsewhere too.
 
-        The journal stays while another process uses it, and all of a file that is only read.
+        On SQLite it removes the files beside the database. The journal stays while another process uses it,
+        and all of a file that is only read.
         """
+        if self._closed:
+            return
+        self._closed = True
         if self._turn is not None:
             self._turn.remove()
             leave(self.engine)
-        self.engine.dispose()
+        _ENGINES.give_back(self._key)
 
     def _patiently(self, engine: Engine, work: Callable[[Tx], T], turn: Turn | None) -> T:
         deadline = time.monotonic() + self.patience
@@ -161,20 +168,24 @@ class Database:
         raise failure
 
 
-def _engine(url: URL, sqlite_use: SqliteUse) -> Engine:
+def _engine(key: EngineKey) -> Engine:
+    url = key.url
     if url.get_backend_name() == "sqlite":
-        return sqlite_engine(url, sqlite_use)
+        return sqlite_engine(url, key.sqlite_use)
     defaults = {"application_name": "dray", **_NETWORK}
     engine = create_engine(
         url,
         hide_parameters=True,
         pool_size=4,
-        max_overflow=28,
+        max_overflow=-1,  # threads of this process share it: each must get a connection
         connect_args={name: value for name, value in defaults.items() if name not in url.query},
     )
     event.listen(engine, "do_connect", _connect_postgres)
     event.listen(engine, "begin", _begin_postgres)
     return engine
+
+
+_ENGINES = SharedEngines(_engine)
 
 
 def _connect_postgres(_dialect: Any, _record: Any, arguments: Any, options: Any) -> Any:

@@ -54,7 +54,9 @@ def sqlite_engine(url: URL, use: SqliteUse) -> Engine:
     if use.read_only:
         query = {"mode": "ro", "uri": "true"}
         url = URL.create("sqlite", database=f"file:{quote(url.database or '')}", query=query)
-    engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS}, hide_parameters=True)
+    arguments = {"timeout": BUSY_SECONDS}
+    # Threads of this process share the engine: each must get a connection.
+    engine = create_engine(url, connect_args=arguments, hide_parameters=True, max_overflow=-1)
     event.listen(engine, "connect", _preparation(use))
     event.listen(engine, "begin", _begin)
     return engine

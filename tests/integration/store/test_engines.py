@@ -1,0 +1,86 @@
+"""One engine a process for each database: shared by its stores, closed with the last, new in a child."""
+
+from __future__ import annotations
+
+import multiprocessing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+
+from dray.store import Store, open_store
+from dray.store.engines import EngineKey, SharedEngines
+from tests.support.stores import FINGERPRINT
+
+pytestmark = pytest.mark.integration
+
+
+def _engine(store: Store) -> Engine:
+    return store._database.engine
+
+
+def test_stores_of_one_process_share_what_was_compiled(store_url: str) -> None:
+    with open_store(store_url) as first:
+        first.find_job("job")
+    with open_store(store_url, create=False) as second, open_store(store_url, create=False) as third:
+        assert _engine(second) is _engine(third)
+        second.find_job("job")
+        compiled = len(_engine(third)._compiled_cache or ())
+        third.find_job("job")
+        assert len(_engine(third)._compiled_cache or ()) == compiled > 0
+
+
+def test_the_last_store_closes_the_connections(store_url: str) -> None:
+    open_store(store_url).close()
+    first, second = open_store(store_url, create=False), open_store(store_url, create=False)
+    first.now()
+    first.close()
+    first.close()  # a second time changes nothing
+    assert _idle(second) > 0
+    second.now()
+    second.close()
+    assert _idle(second) == 0
+
+
+def _idle(store: Store) -> int:
+    pool: Any = _engine(store).pool
+    return int(pool.checkedin())
+
+
+def test_a_file_made_again_is_another_database(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    with open_store(str(path)) as old:
+        old.create_job("job", fingerprint=FINGERPRINT, settings={})
+        path.unlink()
+        with open_store(str(path)) as new:
+            assert new.find_job("job") is None
+            assert _engine(new) is not _engine(old)
+
+
+def test_a_forked_child_opens_its_own_connections(store_url: str) -> None:
+    with open_store(store_url) as store:
+        store.create_job("job", fingerprint=FINGERPRINT, settings={})
+        child = multiprocessing.get_context("fork").Process(target=_as_child, args=(store_url,))
+        child.start()
+        child.join(60)
+        assert child.exitcode == 0
+        assert store.get_job("job").job_id == "job"
+        assert store.find_job("child") is not None
+
+
+def _as_child(url: str) -> None:
+    with open_store(url, create=False) as store:
+        store.create_job("child", fingerprint=FINGERPRINT, settings={})
+
+
+def test_engines_without_a_store_are_few(tmp_path: Path) -> None:
+    for number in range(20):
+        open_store(str(tmp_path / f"{number}.db")).close()
+    engines = SharedEngines(lambda key: pytest.fail("not asked for"))
+    assert not engines._shared
+    from dray.store.connection import _ENGINES
+
+    unused = [key for key, one in _ENGINES._shared.items() if not one.users]
+    assert 0 < len(unused) <= 8
+    assert all(isinstance(key, EngineKey) for key in unused)
