@@ -31,7 +31,7 @@ from typing import Any
 import psutil
 
 from dray.cluster import ClusterSettings
-from dray.cluster.ray_private import enable_token_auth
+from dray.cluster.ray_private import Service, enable_token_auth, start_without
 from dray.processes import no_survivors
 
 
@@ -210,6 +210,7 @@ def main() -> None:
     folder, count, token = Path(sys.argv[1]), int(sys.argv[2]), secrets.token_hex(32)
     shape = Shape(**json.loads(sys.argv[3])) if len(sys.argv) > 3 else Shape()
     enable_token_auth(token)
+    start_without([Service.LOG_MONITOR, Service.DASHBOARD])
     answers = sys.stdout
     sys.stdout = sys.stderr
     cluster = Cluster(shutdown_at_exit=False)
