@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from importlib import metadata
 from typing import Any
 
 from dray import __version__
@@ -249,8 +250,6 @@ def _files(written: Written) -> tuple[OutputFile, ...]:
 
 
 def _environment(replicas: Sequence[ReplicaAccount]) -> dict[str, str]:
-    import ray
-
     versions: dict[str, set[str]] = {}  # as the replicas say: the driver need not have an engine
     for replica in replicas:
         if replica.engine and replica.version != __version__:
@@ -259,7 +258,7 @@ def _environment(replicas: Sequence[ReplicaAccount]) -> dict[str, str]:
         "dray": __version__,
         **{engine: ", ".join(sorted(found)) for engine, found in versions.items()},
         "python": platform.python_version(),
-        "ray": ray.__version__,
+        "ray": metadata.version("ray"),  # the import would take half a second
         "platform": f"{platform.system()} {platform.machine()}, {_cpus()} cores",
         "executable": sys.implementation.name,
     }

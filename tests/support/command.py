@@ -25,6 +25,7 @@ from dray.cli.server import PrefectServer
 
 ROOT = Path(__file__).parents[2]
 MARK = "DRAY_TESTS_MARK"
+_NOTE_EVERY = 0.3  # seconds
 CANARY = "canary-7f3a-prompt"  # stands in every prompt: nothing that people read may show it
 
 
@@ -68,7 +69,7 @@ class Command:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.mark = uuid.uuid4().hex
         self._seen: dict[int, str] = {}  # pid -> start time
-        self._began = time.monotonic()
+        self._began = self._noted = time.monotonic()
         inherited = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
         known = {} if self.own_server else {"PREFECT_API_URL": prefect_api()}
         with (self.folder / "stdout").open("wb") as out, (self.folder / "stderr").open("wb") as err:
@@ -90,8 +91,8 @@ class Command:
             if time.monotonic() > deadline:
                 self.kill9()
                 raise AssertionError(f"still running after {timeout:.0f} s:\n{self.stderr()[-3000:]}")
-            self.note_processes()
-            time.sleep(0.1)
+            self._note_now_and_then()
+            time.sleep(0.05)
         return Ended(
             code=code,
             stdout=(self.folder / "stdout").read_text(),
@@ -125,8 +126,14 @@ class Command:
             if time.monotonic() > deadline:
                 self.kill9()
                 raise AssertionError(f"{what} did not come within {timeout:.0f} s:\n{self.stderr()}")
-            self.note_processes()
+            self._note_now_and_then()
             time.sleep(0.02)
+
+    def _note_now_and_then(self) -> None:
+        """A look through /proc takes 5 ms and more: not in each turn of a loop that waits."""
+        if time.monotonic() - self._noted > _NOTE_EVERY:
+            self.note_processes()
+            self._noted = time.monotonic()
 
     def note_processes(self) -> dict[int, str]:
         """The live processes of this run, itself included: pid and command line."""
