@@ -8,10 +8,9 @@ STAMP := .venv/.stamp
 
 # More arguments for pytest, as in: make test PYTEST_ARGS="-k store --seed 7"
 PYTEST_ARGS ?=
-# Processes for the tests that do not need the machine to themselves; 0 runs all in one.
+# Files of tests that run side by side; 0 runs all in one process.
 WORKERS ?= 2
-TESTS := $(BIN)/python -m pytest -m "not gpu" --chaos-rounds 2
-BESIDE := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+TESTS := $(BIN)/python -m pytest -m "not gpu" --chaos-rounds 2 -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # How long `make chaos` goes on. PYTEST_ARGS=--record SOAK_ARGS=--record write tests/chaos/RESULTS.md.
 ROUNDS ?= 10
@@ -36,11 +35,8 @@ demo: $(STAMP)  ## answer 2,000 support tickets with a small model on this machi
 	@echo "Report: $(CURDIR)/$(DEMO)/report.html"
 
 test: $(STAMP)  ## run all tests that need no GPU, with a short form of the chaos tests
-	@# pytest's 5: PYTEST_ARGS choose none of these. Long files begin first; kills need the machine to themselves.
-	@failed=0; \
-	$(TESTS) $(BESIDE) tests/acceptance tests/integration tests/unit $(PYTEST_ARGS) || [ $$? -eq 5 ] || failed=1; \
-	$(TESTS) tests/chaos $(PYTEST_ARGS) || [ $$? -eq 5 ] || failed=1; \
-	exit $$failed
+	@# Long files begin first. pytest's 5: PYTEST_ARGS choose none.
+	@$(TESTS) tests/acceptance tests/chaos tests/integration tests/unit $(PYTEST_ARGS) || [ $$? -eq 5 ]
 
 chaos: $(STAMP)  ## break everything for longer: ROUNDS=10 kills a test (an hour), then RUNS=300 jobs of the soak
 	$(BIN)/python -m pytest tests/chaos --chaos-rounds $(ROUNDS) $(PYTEST_ARGS)

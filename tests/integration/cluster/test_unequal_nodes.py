@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Thread
@@ -34,17 +33,14 @@ from dray.requests import Kind, RowDefaults, source_of
 from dray.shard.task import RayReplicas
 from dray.store import JobState, ReplicaState, Store, open_store
 from tests.chaos.soak_driver import DeafFleet
-from tests.support.chaos import Job
 from tests.support.command import write_requests
 from tests.support.raylets import Raylets, Shape
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
-REPLICAS = 3
 SEQS = 8
 SECONDS_PER_TOKEN = 0.1
 TOKENS = 8
-IDEAL = REPLICAS * SEQS / (SECONDS_PER_TOKEN * TOKENS)  # rows a second
 
 
 @pytest.fixture(scope="module")
@@ -54,44 +50,6 @@ def raylets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Raylets]:
     found = Raylets(tmp_path_factory.mktemp("raylets"), 4, shape=shape)
     yield found
     found.stop()
-
-
-@pytest.fixture
-def make_job(raylets: Raylets, tmp_path: Path) -> Callable[..., Job]:
-    def make(**changes: object) -> Job:
-        values: dict[str, object] = {
-            "rows": 600,
-            "replicas": REPLICAS,
-            "settings": (f"max_num_seqs={SEQS}", f"seconds_per_token={SECONDS_PER_TOKEN}"),
-            "more": ("--shard-rows", "25"),
-            "max_tokens": TOKENS,
-        }
-        return Job(raylets=raylets, folder=tmp_path, **{**values, **changes})  # type: ignore[arg-type]
-
-    return make
-
-
-def _answered(job: Job) -> Counter[str]:
-    """Rows by replica."""
-    found: Counter[str] = Counter()
-    for attempt in job.attempts():
-        found[(attempt.replica or "").rsplit("/", 1)[-1]] += attempt.done
-    return found
-
-
-def test_every_replica_works_on_unequal_nodes(make_job: Callable[..., Job]) -> None:
-    """A mark of 1 held one shard task, and two CPUs for each replica left two of three without a place."""
-    job = make_job()
-    run = job.start()
-    ended = run.wait()
-    job.ended_well(ended)
-    answered = _answered(job)
-    rate = job.rows / ended.json["seconds"]["inference"]
-    print(f"{dict(answered)}; {rate:.0f} rows/s, {rate / IDEAL:.2f} of the ideal rate of {REPLICAS} replicas")
-    assert set(answered) == {f"replica-{lane}" for lane in range(REPLICAS)}
-    assert min(answered.values()) >= job.rows / REPLICAS / 2
-    assert f"starting {REPLICAS} replicas, each with 1 CPU\n" in ended.stderr
-    assert "wait: each asks" not in ended.stderr
 
 
 class _Driven:
