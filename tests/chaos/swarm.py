@@ -17,21 +17,20 @@ import signal
 import sys
 import tempfile
 import time
-import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
-from importlib import import_module
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from dray import history, triggers
 from dray.store import JobState, ShardState, open_store
 from dray.triggers import Point
 from tests.chaos import thread_job
+from tests.chaos.warm import fork_job, import_all
 from tests.support.history import check_history
 from tests.support.postgres import PostgresServer
 
@@ -158,31 +157,14 @@ class Job:
         """Fork a driver; its pid."""
         self._starts += 1
         given = self.given() | {"lost": list(lost)} | ({} if ttl is None else {"driver_ttl": ttl})
-        pid = os.fork()
-        if not pid:
-            self._drive(given, fault)
-        return pid
-
-    def _drive(self, given: dict[str, Any], fault: Fault | None) -> NoReturn:
-        code = 1
-        try:
-            os.setsid()
-            log = os.open(self.folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-            os.dup2(log, 1)
-            os.dup2(log, 2)
-            history._folder = str(self.folder / "history")
-            os.environ["TMPDIR"] = tempfile.tempdir = str(self.folder / "tmp")
-            if fault is not None:
-                action = {"stall": "stop", "overtaken": "stop"}.get(fault.action, fault.action)
-                text = f"{fault.point}:{fault.count}={action}"
-                triggers._armed = triggers.parse({triggers.TRIGGER_VARIABLE: text})
-            thread_job.run(given)
-            code = 0
-        except BaseException:  # noqa: BLE001  the end of a process
-            traceback.print_exc()
-        finally:
-            sys.stderr.flush()
-            os._exit(code)
+        environment = {
+            history.FOLDER_VARIABLE: str(self.folder / "history"),
+            "TMPDIR": str(self.folder / "tmp"),
+        }
+        if fault is not None:
+            action = {"stall": "stop", "overtaken": "stop"}.get(fault.action, fault.action)
+            environment[triggers.TRIGGER_VARIABLE] = f"{fault.point}:{fault.count}={action}"
+        return fork_job(given, environment, self.folder / "log")
 
     def said(self) -> str:
         """The end of what the drivers said."""
@@ -320,7 +302,7 @@ def _lane(numbers: Sequence[int], seed: int, kept: str, postgres: str, lane: int
     """Runs one after the other, in a process of their own."""
     tally = Tally()
     with tempfile.TemporaryDirectory(prefix="dray-swarm-", dir=_quick_folder()) as scratch:
-        _import_all(Path(scratch) / "first")
+        import_all(Path(scratch) / "first")
         began = time.monotonic()
         for number in numbers:
             plan, folder = plan_of(seed, number), Path(scratch) / str(number)
@@ -337,32 +319,6 @@ def _lane(numbers: Sequence[int], seed: int, kept: str, postgres: str, lane: int
                 rate = tally.runs / (time.monotonic() - began)
                 print(f"lane {lane}: {tally.line}; {rate:.1f} runs/s", flush=True)
     return tally
-
-
-def _import_all(folder: Path) -> None:
-    """Import what a whole run imports, so that forked drivers need not: half of a run's time goes there.
-
-    A run in a process of its own says what that is: threads of one in this process would be forked along.
-    """
-    folder.mkdir()
-    (folder / "tmp").mkdir()
-    (folder / "history").mkdir()
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if not pid:
-        try:
-            job = Job(folder, replace(plan_of(0, 0), faults=(), lost=()), f"sqlite:///{folder / 'jobs.db'}")
-            thread_job.run(job.given())
-            os.write(writer, " ".join(sorted(sys.modules)).encode())
-        finally:
-            os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader, "rb") as file:
-        names = file.read().decode().split()
-    os.waitpid(pid, 0)
-    for name in names:
-        with suppress(ImportError):
-            import_module(name)
 
 
 def _quick_folder() -> str | None:

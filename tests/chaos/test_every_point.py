@@ -12,8 +12,6 @@ import os
 import random
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -27,7 +25,8 @@ from dray.job.timeline import Timeline
 from dray.store import JobState, ShardState, open_store
 from dray.triggers import Point
 from tests.chaos.thread_job import JOB, POISON, REFUSED, SHARD_ROWS, settings_of
-from tests.support.command import ROOT, Command, run_arguments, write_requests
+from tests.chaos.warm import WarmProcess, WarmServer
+from tests.support.command import Command, run_arguments, write_requests
 from tests.support.history import check_history
 from tests.support.postgres import PostgresServer
 from tests.support.rounds import MANY_ROUNDS
@@ -153,9 +152,16 @@ def postgres() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmServer]:
+    server = WarmServer(tmp_path_factory.mktemp("warm"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(warm: WarmServer, inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
     folder = tmp_path_factory.mktemp("undisturbed")
-    job = ThreadJob(folder, inputs, f"sqlite:///{folder / 'jobs.db'}")
+    job = ThreadJob(warm, folder, inputs, f"sqlite:///{folder / 'jobs.db'}")
     counted = job.triggers("count")
     every = ";".join(f"{point}:1000000" for point in Point)  # counted, and never done
     assert job.run(every, counted) == 0, job.said()
@@ -166,14 +172,14 @@ def undisturbed(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Undis
 
 @pytest.fixture
 def make_job(
-    inputs: Path, tmp_path: Path, store_kind: str, request: pytest.FixtureRequest
+    warm: WarmServer, inputs: Path, tmp_path: Path, store_kind: str, request: pytest.FixtureRequest
 ) -> Callable[..., ThreadJob]:
     def make(bucket: Path | None = None, **settings: object) -> ThreadJob:
         url = f"sqlite:///{tmp_path / 'jobs.db'}"
         if store_kind == "postgresql":
             server: PostgresServer = request.getfixturevalue("postgres")
             url = server.url(server.create_database())
-        return ThreadJob(tmp_path, inputs, url, bucket=bucket, **settings)
+        return ThreadJob(warm, tmp_path, inputs, url, bucket=bucket, **settings)
 
     return make
 
@@ -205,8 +211,16 @@ class ThreadJob:
     """One job, run by ``thread_job`` as often as it takes; its history is kept outside of its store."""
 
     def __init__(
-        self, folder: Path, inputs: Path, store_url: str, *, bucket: Path | None = None, **settings: object
+        self,
+        warm: WarmServer,
+        folder: Path,
+        inputs: Path,
+        store_url: str,
+        *,
+        bucket: Path | None = None,
+        **settings: object,
     ) -> None:
+        self._warm = warm
         self.folder = folder
         self.output = (bucket or folder) / "out"
         self.store_url = store_url
@@ -224,24 +238,16 @@ class ThreadJob:
         found.mkdir()
         return found
 
-    def start(self, trigger: str = "", counted: Path | None = None) -> subprocess.Popen[bytes]:
+    def start(self, trigger: str = "", counted: Path | None = None) -> WarmProcess:
         """The command, which is the same each time."""
         environment = {
-            **os.environ,
+            **{name: value for name, value in os.environ.items() if name.startswith("AWS_")},
             "DRAY_HISTORY_DIR": str(self.folder / "history"),
             "DRAY_TRIGGER": trigger,
             "DRAY_TRIGGER_DIR": str(counted or ""),
             "TMPDIR": str(self._temporary),
         }
-        with (self.folder / "log").open("ab") as log:
-            return subprocess.Popen(
-                [sys.executable, "-m", "tests.chaos.thread_job", str(self._settings)],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=ROOT,
-            )
+        return self._warm.start(json.loads(self._settings.read_text()), environment, self.folder / "log")
 
     def run(self, trigger: str = "", counted: Path | None = None) -> int:
         """Run it to its end; its exit code, negative where a signal ended it."""
@@ -446,7 +452,7 @@ def test_a_driver_stopped_while_publishing_replaces_no_file_of_its_successor(
     job.at_the_end(undisturbed)
 
 
-def _wait_until_stopped(process: subprocess.Popen[bytes], fired: Path) -> None:
+def _wait_until_stopped(process: WarmProcess, fired: Path) -> None:
     deadline = time.monotonic() + 60
     state = ""
     while state != "T" or not fired.exists():
