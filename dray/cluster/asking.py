@@ -124,7 +124,7 @@ def _share(cpus: Sequence[float], replicas: int, *, own: bool) -> float:
         if sum(int(one // size) for one in cpus) >= replicas:
             return float(size)
     if own:
-        return _rounded(min(1.0, sum(cpus) / replicas)) or _SMALLEST
+        return _rounded(min(1.0, most, sum(cpus) / replicas)) or _SMALLEST
     return min(1.0, most) if most else 1.0
 
 

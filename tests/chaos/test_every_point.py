@@ -7,14 +7,19 @@ and points that other processes reach are killed in the real command as well.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
 import re
+import shutil
 import signal
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -174,12 +179,16 @@ def undisturbed(warm: WarmServer, inputs: Path, tmp_path_factory: pytest.TempPat
 def make_job(
     warm: WarmServer, inputs: Path, tmp_path: Path, store_kind: str, request: pytest.FixtureRequest
 ) -> Callable[..., ThreadJob]:
+    made = itertools.count()
+
     def make(bucket: Path | None = None, **settings: object) -> ThreadJob:
-        url = f"sqlite:///{tmp_path / 'jobs.db'}"
+        folder = tmp_path / f"job-{next(made)}"
+        folder.mkdir()
+        url = f"sqlite:///{folder / 'jobs.db'}"
         if store_kind == "postgresql":
             server: PostgresServer = request.getfixturevalue("postgres")
             url = server.url(server.create_database())
-        return ThreadJob(warm, tmp_path, inputs, url, bucket=bucket, **settings)
+        return ThreadJob(warm, folder, inputs, url, bucket=bucket, **settings)
 
     return make
 
@@ -224,7 +233,7 @@ class ThreadJob:
         self.folder = folder
         self.output = (bucket or folder) / "out"
         self.store_url = store_url
-        self._bucket = bucket
+        self.bucket = bucket
         self._settings = folder / "settings.json"
         output = str(self.output) if bucket is None else f"s3://{bucket.name}/out"
         given = {"input": str(inputs), "output": output, "store_url": store_url, **settings}
@@ -286,6 +295,17 @@ class ThreadJob:
             rows = store.done_indexes(JOB, range(ROWS))
             return [rows, store.shards(JOB), store.attempts(JOB), store.charges(JOB), self.published()]
 
+    def takes_writes(self) -> bool:
+        """Whether no process keeps all others from the store."""
+        if not self.store_url.startswith("sqlite"):
+            return True
+        with closing(sqlite3.connect(self.folder / "jobs.db", timeout=0.1)) as database:
+            try:
+                database.execute("BEGIN EXCLUSIVE")
+            except sqlite3.OperationalError:
+                return False
+        return True
+
     def published(self) -> list[str]:
         """The files of the output that have their names."""
         return [name for name in (*FILES, "report.html") if (self.output / name).exists()]
@@ -313,10 +333,10 @@ class ThreadJob:
         for name in FILES:
             assert (self.output / name).read_bytes() == expected.contents[name], f"I8: {name} differs"
         assert self.files() == expected.files, "files are left over"
-        if self._bucket is None:
+        if self.bucket is None:
             assert list(self._temporary.iterdir()) == []
         else:
-            assert uploads(self._bucket.parent) == []
+            assert uploads(self.bucket.parent) == []
         with open_store(self.store_url, create=False) as store:
             job, shards, attempts = store.get_job(JOB), store.shards(JOB), store.attempts(JOB)
         assert job.state is JobState.COMPLETED
@@ -392,17 +412,14 @@ def test_who_stood_still_while_another_took_the_job_changes_nothing(
     standstill: Point, make_job: Callable[..., ThreadJob], undisturbed: Undisturbed
 ) -> None:
     """The dead write nothing: only who wakes up again shows that leases fence."""
-    # One lane: a process that is stopped in a transaction, as a second one may be, keeps SQLite's only lock.
-    job = make_job(driver_ttl=1.0, lanes=1)
+    job, old = _stopped_job(make_job, standstill, 1)
     point = Point.JOB_CLAIMED  # the new driver has done nothing yet: whatever the old one writes would show
-    folders = [job.triggers(name) for name in ("old", "new")]
-    processes = []
+    counted = job.triggers("new")
+    processes = [old]
     try:
-        processes.append(job.start(f"{standstill}=stop", folders[0]))
-        _wait_until_stopped(processes[0], folders[0] / f"{standstill}.fired")
         time.sleep(1.2)  # its lease lapses
-        processes.append(job.start(f"{point}=stop", folders[1]))
-        _wait_until_stopped(processes[1], folders[1] / f"{point}.fired")
+        processes.append(job.start(f"{point}=stop", counted))
+        _wait_until_stopped(processes[1], counted / f"{point}.fired")
         before = job.written()
         processes[0].send_signal(signal.SIGCONT)
         assert processes[0].wait(60) > 0, "it believes that it has done the job"
@@ -433,12 +450,8 @@ def test_a_driver_stopped_while_publishing_replaces_no_file_of_its_successor(
     step: tuple[Point, int], bucket: Path | None, make_job: Callable[..., ThreadJob], undisturbed: Undisturbed
 ) -> None:
     """The successor ends the job before the one of old goes on: its files must be those at the end."""
-    job = make_job(bucket=bucket, driver_ttl=1.0, lanes=1)
-    point, count = step
-    counted = job.triggers("old")
-    old = job.start(f"{point}:{count}=stop", counted)
+    job, old = _stopped_job(partial(make_job, bucket=bucket), *step)
     try:
-        _wait_until_stopped(old, counted / f"{point}.fired")
         time.sleep(1.2)  # its lease lapses
         assert job.run() == 0, job.said()
         before = job.written()
@@ -450,6 +463,33 @@ def test_a_driver_stopped_while_publishing_replaces_no_file_of_its_successor(
         old.kill()
         old.wait()
     job.at_the_end(undisturbed)
+
+
+def _stopped_job(
+    make_job: Callable[..., ThreadJob], point: Point, count: int
+) -> tuple[ThreadJob, WarmProcess]:
+    """A job whose driver stands still at a point, and keeps nobody from the store.
+
+    All threads of a process stop together. One of them may be in a transaction, and keep SQLite's only lock:
+    what then follows is of tests/integration/store. Such a job is left, and another one begun.
+    """
+    for _ in range(20):
+        job = make_job(driver_ttl=1.0, lanes=1)
+        counted = job.triggers("old")
+        driver = job.start(f"{point}:{count}=stop", counted)
+        try:
+            _wait_until_stopped(driver, counted / f"{point}.fired")
+            if job.takes_writes():
+                return job, driver
+        except BaseException:
+            driver.kill()
+            raise
+        driver.kill()
+        driver.wait()
+        if job.bucket is not None:
+            assert job.run() == 0, job.said()  # it takes what was begun in the bucket with it
+            shutil.rmtree(job.output)
+    raise AssertionError("each driver was stopped in a transaction")
 
 
 def _wait_until_stopped(process: WarmProcess, fired: Path) -> None:

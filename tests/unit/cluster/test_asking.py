@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dray.cluster import asking
@@ -180,6 +180,7 @@ def test_a_replica_is_judged_by_what_can_come(found: ClusterInfo) -> None:
 _CPUS = st.lists(st.sampled_from([0, 0.5, 1, 2, 3, 4, 7, 8, 16, 64, 96]), min_size=1, max_size=12)
 
 
+@example(cpus=[0.5, 0.5], replicas=1, own=True)
 @given(cpus=_CPUS, replicas=st.integers(1, 200), own=st.booleans())
 def test_no_node_is_asked_for_that_is_not_there_while_one_could_hold_less(
     cpus: list[float], replicas: int, own: bool
