@@ -8,7 +8,6 @@ the node is gone, or as good as.
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -16,10 +15,6 @@ from dray.cluster.base import Node
 from dray.cluster.connect import live_nodes
 from dray.cluster.ray_private import ActorDeath, death_of, draining
 
-SETTLE_SECONDS = 4.0
-"""For Ray to say how an actor died: a live daemon reports it within a second."""
-
-_PAUSE = 0.1
 _CONNECT_SECONDS = 1.0
 
 
@@ -39,30 +34,19 @@ def is_gone(actor_id: str, node_id: str | None) -> bool:
     return death is not None or _alive(death, node_id, _find(node_id)) is False
 
 
-def diagnose(
-    actor_id: str,
-    node_id: str | None,
-    *,
-    seconds: float = SETTLE_SECONDS,
-    unreachable: Collection[str] = (),
-) -> NodeFacts:
-    """Find out, for at most ``seconds``, whether a replica died alone or with its node.
+def diagnose(actor_id: str, node_id: str | None, *, unreachable: Collection[str] = ()) -> NodeFacts:
+    """What is known by now: whether a replica died alone or with its node.
 
     ``unreachable`` are nodes known to take no connections: a try at each takes a second.
     """
-    deadline = time.monotonic() + seconds
-    while True:
-        death = death_of(actor_id)
-        node = _find(node_id) if node_id not in unreachable else None
-        alive = _alive(death, node_id, node)
-        if alive is not None or time.monotonic() > deadline:
-            return NodeFacts(
-                alive=alive,
-                draining=node_id is not None and node_id in draining(),
-                preempted=death is not None and death.preempted,
-                oom=death is not None and death.oom,
-            )
-        time.sleep(_PAUSE)
+    death = death_of(actor_id)
+    node = _find(node_id) if node_id not in unreachable else None
+    return NodeFacts(
+        alive=_alive(death, node_id, node),
+        draining=node_id is not None and node_id in draining(),
+        preempted=death is not None and death.preempted,
+        oom=death is not None and death.oom,
+    )
 
 
 def _find(node_id: str | None) -> Node | None:

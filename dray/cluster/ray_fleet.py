@@ -150,7 +150,7 @@ class RayReplicaProcess:
     def fate(self) -> NodeFacts:
         """What Ray and the node's port say by now of how it died."""
         node = self.node()
-        facts = diagnose(self.replica.actor_id, node, seconds=0.0, unreachable=self._unreachable)
+        facts = diagnose(self.replica.actor_id, node, unreachable=self._unreachable)
         if facts.alive is False and node is not None:
             self._unreachable.add(node)
         return facts

@@ -15,6 +15,8 @@ class Intervals:
     """Wait at most so long for a shard task to end, before everything else is looked at."""
     status: float = 1.0
     """Ask a replica how it is."""
+    lost: float = 0.2
+    """Read which replicas shard tasks have lost: those are asked at once."""
     notices: float = 1.0
     """Ask for notices of nodes' ends."""
     orders: float = 1.0

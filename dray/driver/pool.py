@@ -167,6 +167,12 @@ class ReplicaPool:
         self._look_for_places()
         return self._follow()
 
+    def ask_now(self, names: Collection[str]) -> None:
+        """Ask those of these that are not known to be gone how they are: shard tasks lost them."""
+        for replica in self._in(ReplicaState.READY, ReplicaState.LEAVING):
+            if replica.name in names:
+                replica.process.ask_status()
+
     def last_words(self, seconds: float) -> list[ReplicaStatus]:
         """What the replicas that are ready say within ``seconds``, at the end of the job."""
         found: dict[str, ReplicaStatus] = {}

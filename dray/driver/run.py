@@ -74,7 +74,7 @@ class Driver:
             job, executor, emit, lanes=replicas, bound=bound, look_every=self._intervals.shards
         )
         self._interruptions = InterruptionHandler(job.job_id, fleet, self._pool, emit)
-        self._losses = Losses(job.job_id, emit)
+        self._losses = Losses(job.lease, emit)
         self._idle = IdleWatch(job.job_id, self._pool, fleet, bound, emit, self._intervals.idle)
         self._progress = JobProgress(job, emit)
         self._spool = SpoolWatch(job.job_id, emit)
@@ -195,7 +195,9 @@ class Driver:
             self.tell(StopHeard(why=stop_line(orders)))
 
     def _judge(self, store: Store) -> None:
-        """Decide what the replicas died of, and charge it."""
+        """Decide what the replicas died of, and charge it. Shard tasks wait for that."""
+        if self._schedule.due("lost"):
+            self._pool.ask_now(store.unjudged(self._job.job_id))
         self._losses.add(self._pool.take_losses())
         self._losses.judge(store)
         if self._losses.failure is not None:

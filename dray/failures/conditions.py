@@ -67,9 +67,7 @@ def is_of_the_engine(error: ErrorFacts, facts: Facts) -> bool:
 
 def is_lone(died: Fits) -> Fits:
     """An engine that could answer died under rows that it had to itself: one of them is at fault."""
-    return lambda error, facts: (
-        died(error, facts) and facts.alone and facts.proven and not is_of_the_engine(error, facts)
-    )
+    return lambda error, facts: died(error, facts) and facts.alone and facts.proven
 
 
 def is_convicted(facts: Facts) -> bool:

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from dray.cluster.losses import NodeFacts
 from dray.codes import ErrorCode
 from dray.errors import ExpiredError, StoreError
 from dray.failures.causes import STORE_PATIENCE, Cause, Decision, Facts, decide
+from dray.failures.conditions import is_spot
 from dray.failures.effects import OnPrefect, OnShard, Wait
 from dray.failures.foreign import Sign
 from dray.failures.signs import ErrorFacts, facts_of
@@ -19,20 +19,20 @@ from dray.places import place_of
 from dray.requests.model import Outcome
 from dray.requests.spool import decode
 from dray.shard import budgets
+from dray.shard.hearing import evidence, node_alive, verdict_on
 from dray.shard.open_rows import Finished, open_lines
 from dray.shard.placing import Place
 from dray.shard.pump import Fed, ShardReceipt, publish
 from dray.shard.splitting import parts_of
 from dray.shard.untaken import Untaken, advised
 from dray.shard.work import AttemptEnd, AttemptResult, Work
-from dray.store import Charge, ShardLease, ShardSnapshot
+from dray.store import Charge, ShardLease, ShardSnapshot, Verdict
 from dray.triggers import Point, reach
 
 SPOOL_AWAY = "SPOOL_AWAY"
 """How an attempt ends whose requests could not be read from the spool: counted, and charged to no budget."""
 
-UNKNOWN_FACTS = NodeFacts(alive=None, draining=False, preempted=False, oom=False)
-_DEATHS = frozenset({Sign.LOST, Sign.ENGINE_DEAD, Sign.ENGINE_START, Sign.OOM})
+_DEATHS = frozenset({Sign.LOST, Sign.ENGINE_DEAD, Sign.OOM})
 _UNREAD = Wait(5.0, 60.0)  # before a shard whose requests could not be read is tried again
 
 
@@ -65,20 +65,16 @@ class Ending:
         if unread and told.sign is Sign.OTHER:
             told = replace(told, sign=Sign.STORE_AWAY)  # of a network's file system: stale, not connected
         untaken_seconds = 0.0 if unread else self.untaken.seconds
-        lost = told.sign in _DEATHS
-        node_facts = self._node_facts() if lost else UNKNOWN_FACTS
         try:
-            if lost:
-                self.work.store.replica_gone(self.lease.job_id, self.place.client.name)
+            verdict = self._verdict(told) if told.sign in _DEATHS else None
             standing = self.work.store.standing(self.lease, self.node)
         except StoreError:
             facts = Facts(untaken_seconds=untaken_seconds, tries=self.tries)
             return AttemptResult(
                 how=AttemptEnd.INTERRUPTED, decision=advised(decide(told, facts)), note="the store is away"
             )
-        event = self._event(told, node_facts)
         facts = replace(
-            self._facts(standing, node_facts, event),
+            self._facts(standing, verdict),
             expired=isinstance(error, ExpiredError) or standing.orders.expired,
             store_seconds=self.unread_seconds if unread else 0.0,
             untaken_seconds=untaken_seconds,
@@ -89,10 +85,11 @@ class Ending:
             decision = replace(decision, reason=self._unread_reason(decision, told))
         else:
             decision = advised(decision)
+        charged = self._charges(decision, verdict)
         try:
-            receipt = self._carry_out(decision, standing, event, SPOOL_AWAY if unread else decision.cause)
+            receipt = self._carry_out(decision, standing, charged, SPOOL_AWAY if unread else decision.cause)
         except OSError as cannot:
-            decision, receipt, unread = self._put_off(decision, cannot, event), None, True
+            decision, receipt, unread = self._put_off(decision, cannot, charged), None, True
         shard = standing.shard
         kept = f"{self.place.host}: {shard.rows - shard.remaining} of {shard.rows} rows are kept"
         if isinstance(error, StoreError):  # its own words: they say what to do, and quote nothing
@@ -101,16 +98,28 @@ class Ending:
             how=_how(decision, receipt), receipt=receipt, decision=decision, note=kept, unread=unread
         )
 
-    def _facts(self, standing: ShardSnapshot, node_facts: NodeFacts, event: str) -> Facts:
-        """What the store and the cluster know about the shard, its replica and that one's node."""
+    def _verdict(self, told: ErrorFacts) -> Verdict | None:
+        """Say what the end of the replica looked like, and hear what it was; None where nobody judges it.
+
+        A node that is being taken back explains all that ends there: its driver may have ended the replica.
+        """
+        store = self.work.store
+        store.testify(self.lease, evidence(told, self.lease, proven=self.fed.proven))
+        standing = store.standing(self.lease, self.node)
+        if is_spot(told, Facts(now=standing.now, notices=standing.notices)):
+            return None
+        return verdict_on(store, self.lease, self.work.verdict_seconds)
+
+    def _facts(self, standing: ShardSnapshot, verdict: Verdict | None) -> Facts:
+        """What the store knows about the shard, and the driver about its replica."""
         store, job_id, shard = self.work.store, self.lease.job_id, standing.shard
+        event = verdict.event if verdict else self._event  # this loss is not among those before it
         return Facts(
             now=standing.now,
             notices=standing.notices,
-            draining=node_facts.draining,
-            preempted=node_facts.preempted,
-            node_alive=node_facts.alive,
-            oom=node_facts.oom,
+            preempted=verdict is not None and verdict.cause == Cause.SPOT,
+            node_alive=node_alive(verdict),
+            oom=verdict is not None and verdict.cause == Cause.OOM,
             cancelled=standing.orders.cancelled,
             rows=shard.remaining,
             alone=self.lease.suspect,  # the store has placed it so
@@ -124,17 +133,16 @@ class Ending:
             spent=budgets.spent(store, job_id, self.at, event=event),
         )
 
-    def _node_facts(self) -> NodeFacts:
-        try:
-            return self.work.replicas.facts(self.place.client, self.node)
-        except Exception:  # noqa: BLE001  without facts from Ray, the shard is still to be given back
-            return UNKNOWN_FACTS
-
-    def _event(self, told: ErrorFacts, node_facts: NodeFacts) -> str:
-        """What names the loss: the node where that is lost, else the replica, else this attempt."""
-        if told.sign in _DEATHS:
-            return loss_event(self.lease.replica or "", self.node, node_facts)
+    @property
+    def _event(self) -> str:
+        """What names the losses that are this attempt's own."""
         return f"{self.lease.number}/{self.lease.epoch}"
+
+    def _charges(self, decision: Decision, verdict: Verdict | None) -> list[Charge]:
+        """What the driver has not charged: it charges all losses but those of nodes that are taken back."""
+        if verdict is not None and verdict.cause != Cause.SPOT:
+            return []
+        return budgets.charges(decision, self.at, event=self._event)
 
     def _unread_reason(self, decision: Decision, told: ErrorFacts) -> str:
         paused = decision.effect.prefect is OnPrefect.PAUSE
@@ -144,10 +152,9 @@ class Ending:
         return f"{decision.cause}: the requests in {place} cannot be read{since} ({told.name}){advice}"
 
     def _carry_out(
-        self, decision: Decision, standing: ShardSnapshot, event: str, cause: str
+        self, decision: Decision, standing: ShardSnapshot, charged: Sequence[Charge], cause: str
     ) -> ShardReceipt | None:
         store, lease = self.work.store, self.lease
-        charged = budgets.charges(decision, self.at, event=event)
         on_shard = decision.effect.shard
         if on_shard is OnShard.DROP:
             return None
@@ -173,7 +180,7 @@ class Ending:
                 self._release(decision, charged, cause)
         return None
 
-    def _put_off(self, decision: Decision, unread: OSError, event: str) -> Decision:
+    def _put_off(self, decision: Decision, unread: OSError, charged: Sequence[Charge]) -> Decision:
         """Give the shard back for what it ended by: rows to split or to refuse cannot be read just now."""
         reason = f"{decision.reason}; its requests cannot be read just now ({type(unread).__name__})"
         too_long = self.unread_seconds >= STORE_PATIENCE
@@ -187,7 +194,7 @@ class Ending:
         delay = _UNREAD.seconds(self.tries, random.Random())  # noqa: S311  spreads load
         later = replace(decision, effect=effect, delay=delay, reason=reason)
         with suppress(StoreError):  # the lease ends by itself
-            self._release(later, budgets.charges(later, self.at, event=event), later.cause)
+            self._release(later, charged, later.cause)
         return later
 
     def _release(self, decision: Decision, charged: Sequence[Charge], cause: str) -> None:
@@ -236,11 +243,6 @@ def refused(line: bytes, code: ErrorCode, message: str) -> Outcome:
     """The error row of a line of the spool."""
     request = decode(line)
     return Outcome(index=request.index, custom_id=request.custom_id, error_code=code, error_message=message)
-
-
-def loss_event(replica: str, node: str | None, facts: NodeFacts) -> str:
-    """The name of a loss: a node that went takes all of its replicas along, and is charged once."""
-    return f"node {node}" if node is not None and facts.alive is False else f"replica {replica}"
 
 
 def _how(decision: Decision, receipt: ShardReceipt | None) -> AttemptEnd:

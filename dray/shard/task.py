@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from dray.cluster.base import NAMESPACE
-from dray.cluster.losses import NodeFacts, diagnose
 from dray.engine.client import RayReplica, ReplicaClient
 from dray.errors import (
     FencedError,
@@ -172,8 +171,3 @@ class RayReplicas:
         if found is None:
             raise ReplicaLostError(f"replica {name} is gone")
         return found
-
-    def facts(self, client: ReplicaClient, node: str | None) -> NodeFacts:
-        """What became of it, and of its node."""
-        assert isinstance(client, RayReplica)
-        return diagnose(client.actor_id, node)

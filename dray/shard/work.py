@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from dray.cluster.losses import NodeFacts
 from dray.engine.client import ReplicaClient
 from dray.failures.causes import Decision
+from dray.shard.hearing import VERDICT_SECONDS
 from dray.shard.pump import ShardReceipt
 from dray.storage.objects import ObjectStoreOptions
 from dray.store import JobLease, Shard, Store
@@ -21,13 +21,13 @@ class Replicas(Protocol):
     def find(self, name: str) -> ReplicaClient:
         """The replica of this name; ReplicaLostError where there is none."""
 
-    def facts(self, client: ReplicaClient, node: str | None) -> NodeFacts:
-        """What became of it, and of its node."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """A shard to be run, and what all attempts at it share."""
+    """A shard to be run, and what all attempts at it share.
+
+    ``verdict_seconds``: for so long, an attempt waits for the driver's judgement of a lost replica.
+    """
 
     store: Store
     job: JobLease
@@ -36,6 +36,7 @@ class Work:
     owner: str
     options: ObjectStoreOptions | None = None
     ttl: float = SHARD_TTL
+    verdict_seconds: float = VERDICT_SECONDS
 
 
 class AttemptEnd(StrEnum):

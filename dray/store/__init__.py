@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dray.storage.addresses import masked_url
 from dray.store.clock import Clock
+from dray.store.loss_records import Evidence, Hearing, Verdict, Witnesses
 from dray.store.records import (
     REJECTED,
     Attempt,
@@ -51,6 +52,10 @@ __all__ = [
     "StopSignals",
     "Charge",
     "Claim",
+    "Hearing",
+    "Evidence",
+    "Verdict",
+    "Witnesses",
     "ReplicaRow",
     "ReplicaState",
     "ShardSnapshot",

@@ -1,13 +1,13 @@
 """Budgets: what losses were charged to. Functions on one open transaction.
 
-A charge is a row, so that a loss which several notice is charged once, and charges outlive every process.
+A charge is a row, so that it is made once however often it is tried, and outlives every process.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sqlalchemy import ColumnElement, and_, delete, func, or_, select
+from sqlalchemy import ColumnElement, and_, func, or_, select
 
 from dray.places import split_place
 from dray.store.connection import Tx, insert_ignoring
@@ -15,12 +15,9 @@ from dray.store.jobs import alone
 from dray.store.records import Charge
 from dray.store.schema import attempts, charges, jobs, shards
 
-KNOWS_MORE = "OOM"
-"""A cause that replaces others: only the process that gets the engine's report knows of short memory."""
-
 
 def charge(tx: Tx, job_key: int, found: Iterable[Charge]) -> None:
-    """Note charges. An event is charged once, for the cause that was noted first.
+    """Note charges. An event is charged once, for its first cause: a node may take two replicas along.
 
     Comes before anything else in its transaction: see :func:`dray.store.jobs.alone`.
     """
@@ -28,11 +25,8 @@ def charge(tx: Tx, job_key: int, found: Iterable[Charge]) -> None:
     if found:
         alone(tx, job_key)  # else two processes that find the event uncharged would both charge it
     for one in found:
-        known = cause_of(tx, job_key, one.event)
-        if known is not None and known != one.cause:
-            if one.cause != KNOWS_MORE:
-                continue
-            tx.execute(delete(charges).where(charges.c.job_key == job_key, charges.c.event == one.event))
+        if _cause_of(tx, job_key, one.event) not in (None, one.cause):
+            continue
         tx.execute(
             insert_ignoring(tx, charges).values(
                 job_key=job_key,
@@ -46,8 +40,7 @@ def charge(tx: Tx, job_key: int, found: Iterable[Charge]) -> None:
         )
 
 
-def cause_of(tx: Tx, job_key: int, event: str) -> str | None:
-    """The cause for which an event was charged; None where it was not."""
+def _cause_of(tx: Tx, job_key: int, event: str) -> str | None:
     known = select(charges.c.cause).where(charges.c.job_key == job_key, charges.c.event == event)
     return tx.execute(known).scalars().first()
 

@@ -305,6 +305,12 @@ def postpone(tx: Tx, lease: JobLease, seconds: float) -> None:
     change(tx, lease, expires_at=tx.now + seconds)
 
 
+def has_driver(tx: Tx, job_key: int) -> bool:
+    """Whether a driver's lease is live."""
+    live = and_(jobs.c.job_key == job_key, jobs.c.driver_owner.is_not(None), jobs.c.driver_until > tx.now)
+    return tx.execute(select(jobs.c.job_key).where(live)).first() is not None
+
+
 def check_driver(tx: Tx, lease: JobLease, *, alone: bool = False) -> None:
     """Raises FencedError unless the lease is the job's; keeps it so until the commit.
 

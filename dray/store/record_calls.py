@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dray.store import attempts, charges, jobs, routing
+from dray.store import attempts, charges, jobs, judging, routing
 from dray.store.calls import Calls
 from dray.store.connection import Tx, most_connections
+from dray.store.loss_records import Evidence, Hearing, Verdict, Witnesses
 from dray.store.records import Attempt, Charge, JobLease, Notice, ReplicaRow, ShardLease
 
 
@@ -66,6 +67,31 @@ class RecordCalls(Calls):
         key = self._key(job_id)
         self._write(lambda tx: routing.gone(tx, key, name))
 
+    def testify(self, lease: ShardLease, seen: Evidence) -> None:
+        """A shard task lost its replica: no more shards go there, and the driver reads what it saw."""
+        self._write(lambda tx: judging.testify(tx, lease, seen))
+
+    def witnesses(self, job_id: str, replica: str) -> Witnesses:
+        """What the shards of a replica say of its loss."""
+        key = self._key(job_id)
+        return self._read(lambda tx: judging.witnesses(tx, key, replica), snapshot=True, long=False)
+
+    def judge(self, lease: JobLease, replica: str, verdict: Verdict, charged: Sequence[Charge]) -> None:
+        """The driver's verdict on a lost replica, and what it charges: in one transaction.
+
+        Raises FencedError when the job has another driver.
+        """
+        self._write(lambda tx: judging.judge(tx, lease, replica, verdict, charged))
+
+    def unjudged(self, job_id: str) -> set[str]:
+        """The replicas that are gone, as a shard task or the driver says, and have no verdict."""
+        key = self._key(job_id)
+        return self._read(lambda tx: judging.unjudged(tx, key))
+
+    def hearing(self, lease: ShardLease) -> Hearing:
+        """Where the driver's judgement of the loss of this lease's replica stands."""
+        return self._read(lambda tx: judging.hearing(tx, lease), snapshot=True, long=False)
+
     def replicas(self, job_id: str) -> list[ReplicaRow]:
         """The replicas of the job's present driver, by lane."""
         key = self._key(job_id)
@@ -75,11 +101,6 @@ class RecordCalls(Calls):
         """Charges losses; an event counts once, for the cause that was charged first."""
         key = self._key(job_id)
         self._write(lambda tx: charges.charge(tx, key, charged))
-
-    def charged_cause(self, job_id: str, event: str) -> str | None:
-        """The cause for which an event was charged; None where it was not."""
-        key = self._key(job_id)
-        return self._read(lambda tx: charges.cause_of(tx, key, event))
 
     def spent(
         self, job_id: str, budget: str, *, scope: str = "", within: float | None = None, besides: str = ""

@@ -26,7 +26,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-REVISION = "0006"
+REVISION = "0007"
 """The migration that these tables correspond to: the head of ``migrations/versions``."""
 
 metadata = MetaData(
@@ -143,6 +143,7 @@ attempts = Table(
     _count("prompt_tokens"),
     _count("completion_tokens"),
     _count("lost_tokens"),
+    Column("evidence", _Json),
     Index("uq_attempts_job_key_shard_epoch", "job_key", "shard", "epoch", unique=True),
 )
 
@@ -188,6 +189,8 @@ replicas = Table(
     Column("reserved", Integer),
     Column("changed_at", Double, nullable=False),
     Column("note", Text),
+    Column("verdict", String),
+    Column("event", String),
 )
 
 charges = Table(

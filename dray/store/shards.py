@@ -194,7 +194,7 @@ def _lapse(tx: Tx, lease: JobLease, number: int, owner: str) -> None:
 def renew(tx: Tx, lease: ShardLease, ttl: float) -> float:
     """Extends a lease; the new end, in database time. This is the fence: it must hit one row."""
     until = tx.execute(
-        update(shards).where(_held(lease)).values(lease_until=tx.now + ttl).returning(shards.c.lease_until)
+        update(shards).where(held(lease)).values(lease_until=tx.now + ttl).returning(shards.c.lease_until)
     ).scalar()
     if until is None:
         raise fenced(lease)
@@ -352,7 +352,7 @@ def fenced(lease: ShardLease) -> FencedError:
 def _leave(tx: Tx, lease: ShardLease, **values: Any) -> bool:
     return (
         tx.execute(
-            update(shards).where(_held(lease)).values(owner=None, lease_until=None, replica=None, **values)
+            update(shards).where(held(lease)).values(owner=None, lease_until=None, replica=None, **values)
         ).rowcount
         == 1
     )
@@ -372,7 +372,8 @@ def _get(tx: Tx, lease: ShardLease) -> Shard:
     return _shard(row)
 
 
-def _held(lease: ShardLease) -> ColumnElement[bool]:
+def held(lease: ShardLease) -> ColumnElement[bool]:
+    """That a row is the shard of the lease, and no other holder has taken it."""
     return and_(
         shards.c.job_key == lease.key,
         shards.c.number == lease.number,
@@ -380,6 +381,11 @@ def _held(lease: ShardLease) -> ColumnElement[bool]:
         shards.c.owner == lease.owner,
         shards.c.state == ShardState.LEASED.value,
     )
+
+
+def live(tx: Tx) -> ColumnElement[bool]:
+    """That a shard is leased, and the lease has not lapsed."""
+    return and_(shards.c.state == ShardState.LEASED.value, shards.c.lease_until > tx.now)
 
 
 def _shard(row: Row[Any]) -> Shard:

@@ -66,6 +66,7 @@ STANDSTILLS = (
     Point.FINISH_BEFORE,
     Point.RELEASE_BEFORE,
     Point.SPLIT_BEFORE,
+    Point.VERDICT_BEFORE,
     Point.FINALISE_WRITTEN,
 )
 """Points before a write: who stands still there writes after somebody else has taken the job."""

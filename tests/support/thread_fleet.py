@@ -114,7 +114,7 @@ class ThreadReplica:
         return self.lost is not None
 
     def fate(self) -> NodeFacts:
-        return self._fleet.facts(self, self._node)
+        return self._fleet.fate_of(self._node)
 
     # -- as a shard task sees it ----------------------------------------------------------------
 
@@ -205,6 +205,10 @@ class ThreadFleet:
     def drain(self, node: Node, deadline: float) -> None:
         """Nothing here places by it."""
 
+    def fate_of(self, node: str) -> NodeFacts:
+        """What became of a replica that died there."""
+        return NodeFacts(alive=node not in self._gone, draining=False, preempted=False, oom=False)
+
     # -- as a shard task sees it ----------------------------------------------------------------
 
     def find(self, name: str) -> ReplicaClient:
@@ -212,9 +216,6 @@ class ThreadFleet:
             if replica.name == name:
                 return replica
         raise ReplicaLostError(f"replica {name} is gone")
-
-    def facts(self, client: object, node: str | None) -> NodeFacts:
-        return NodeFacts(alive=node not in self._gone, draining=False, preempted=False, oom=False)
 
     # -- as a test sees it ------------------------------------------------------------------------
 

@@ -77,6 +77,11 @@ def test_every_part_has_a_layer() -> None:
     assert parts == set().union(*LAYERS)
 
 
+def test_the_driver_alone_finds_out_what_a_replica_died_of() -> None:
+    asking = {part(name) for name in MODULES if "dray.cluster.losses" in imports(name)}
+    assert asking == {"cluster", "driver"}
+
+
 def test_the_parts_of_dray_import_downwards() -> None:
     height = {name: number for number, layer in enumerate(LAYERS) for name in layer}
     upwards = [

@@ -43,6 +43,7 @@ PLACES = {
         Point.SPLIT_BEFORE,
         Point.SPLIT_AFTER,
     ],
+    "dray/driver/losses.py": [Point.VERDICT_BEFORE, Point.VERDICT_AFTER],
     "dray/engine/loop.py": [Point.REPLICA_ADMIT, Point.REPLICA_DELIVER],
     "dray/job/finalising.py": [Point.FINALISE_BEFORE, Point.FINALISE_AFTER],
     "dray/storage/drafts.py": [

@@ -17,19 +17,15 @@ pytestmark = pytest.mark.integration
 def test_a_loss_is_charged_once_for_the_cause_noted_first(store: Store) -> None:
     job = ready_job(store)
     lost = Charge(budget="infra", event="node n1", cause="NODE_LOSS")
-    for _ in range(2):  # by each shard that was there, and by the driver
+    for _ in range(2):  # for each replica that was there
         store.charge("job", [lost, Charge(budget="node", scope="n1", event="node n1", cause="NODE_LOSS")])
     store.charge("job", [Charge(budget="model", event="node n1", cause="ENGINE_CRASH")])
     assert [(one.budget, one.scope) for one in store.charges("job")] == [("infra", ""), ("node", "n1")]
-    assert store.charged_cause("job", "node n1") == "NODE_LOSS"
+    assert {one.cause for one in store.charges("job")} == {"NODE_LOSS"}
     assert store.spent("job", "infra") == 1
     assert store.spent("job", "infra", besides="node n1") == 0
     assert store.overspent("job", "node", above=0) == ["n1"]
     assert store.overspent("job", "node", above=1) == []
-    store.charge("job", [Charge(budget="model", event="r1", cause="ENGINE_CRASH")])
-    store.charge("job", [Charge(budget="oom", event="r1", cause="OOM")])  # who was told knows more
-    assert store.spent("job", "model") == 0
-    assert store.spent("job", "oom") == 1
     assert job.epoch == 1
 
 

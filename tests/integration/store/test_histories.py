@@ -28,12 +28,16 @@ from hypothesis.stateful import (
 from dray.errors import CancelledError, FencedError, JobBusyError, StoreFatalError
 from dray.store import (
     Charge,
+    Evidence,
     JobLease,
     JobState,
+    ReplicaRow,
+    ReplicaState,
     ShardLease,
     ShardSpec,
     ShardState,
     Store,
+    Verdict,
     open_store,
 )
 from tests.support.postgres import PostgresServer
@@ -46,6 +50,8 @@ _TTL = 90.0
 _JOBS = count()
 clients = st.sampled_from(["anna", "ben"])
 drivers = st.sampled_from(["one", "two"])
+replicas = clients
+"""Those of a client run on a replica of its name."""
 shard_numbers = st.integers(0, _SHARDS + 1)
 charges = st.builds(
     Charge,
@@ -87,6 +93,14 @@ class Model:
     """Acknowledged outcomes: index -> (response, shard, epoch)."""
     charged: dict[str, tuple[str, set[str]]] = field(default_factory=dict)
     """Losses: event -> (cause, budgets)."""
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    """Of the present driver's replicas, by name."""
+    put: set[str] = field(default_factory=set)
+    """The present driver's replicas."""
+    placed: set[tuple[int, int, str]] = field(default_factory=set)
+    """Attempts: the shard's number and epoch, and the replica."""
+    said: set[tuple[int, int]] = field(default_factory=set)
+    """Attempts that said what they saw of their replica's end."""
 
     def is_driven_by(self, lease: JobLease) -> bool:
         return (lease.epoch, lease.owner) == (self.epoch, self.driver)
@@ -95,8 +109,6 @@ class Model:
         cause, budgets = self.charged.get(one.event, (one.cause, set()))
         if cause == one.cause:
             self.charged[one.event] = cause, budgets | {one.budget}
-        elif one.cause == "OOM":
-            self.charged[one.event] = one.cause, {one.budget}
 
 
 class Histories(RuleBasedStateMachine):
@@ -146,6 +158,8 @@ class Histories(RuleBasedStateMachine):
         model.epoch, model.driver, model.until = model.epoch + 1, driver, self.clock.time + 60
         if resume and model.paused:
             model.charged.clear()  # an explicit word gives the budgets again
+        model.verdicts.clear()
+        model.put.clear()
         model.cancelled = model.paused = False
         for shard in model.shards.values():
             if shard.state is ShardState.LEASED:
@@ -189,7 +203,7 @@ class Histories(RuleBasedStateMachine):
     def claim(self, job: JobLease, number: int, client: str) -> object:
         shard = self.model.shards.get(number)
         try:
-            lease = self.store.claim_shard(job, number, owner=client, ttl=_TTL)
+            lease = self.store.claim_shard(job, number, owner=client, replica=client, ttl=_TTL)
         except FencedError:
             assert not self.model.is_driven_by(job)
             return multiple()
@@ -206,6 +220,7 @@ class Histories(RuleBasedStateMachine):
         shard.state, shard.owner, shard.until = ShardState.LEASED, client, self.clock.time + _TTL
         shard.epoch += 1
         assert lease.epoch == shard.epoch
+        self.model.placed.add((number, lease.epoch, client))
         return lease
 
     @rule(job=job_leases, number=shard_numbers)
@@ -224,6 +239,60 @@ class Histories(RuleBasedStateMachine):
     def charge(self, one: Charge) -> None:
         self.store.charge(self.job, [one])
         self.model.charge(one)
+
+    @rule(job=job_leases, replica=replicas)
+    def put(self, job: JobLease, replica: str) -> None:
+        row = ReplicaRow(name=replica, lane=0, state=ReplicaState.READY, slots=9)
+        try:
+            self.store.put_replicas(job, [row])
+        except FencedError:
+            assert not self.model.is_driven_by(job)
+        else:
+            assert self.model.is_driven_by(job)
+            self.model.put.add(replica)
+
+    @rule(job=job_leases, replica=replicas, one=charges)
+    def judge(self, job: JobLease, replica: str, one: Charge) -> None:
+        """A verdict and its charge: both, or neither."""
+        verdict = Verdict(cause=one.cause, event=one.event)
+        try:
+            self.store.judge(job, replica, verdict, [one])
+        except FencedError:
+            assert not self.model.is_driven_by(job)
+            return
+        assert self.model.is_driven_by(job)
+        self.model.charge(one)
+        if replica in self.model.put:
+            self.model.verdicts[replica] = verdict
+
+    @rule(lease=leases)
+    def testify(self, lease: ShardLease) -> None:
+        """From a zombie, too: what it saw is true all the same."""
+        self.store.testify(lease, Evidence(sign="lost"))
+        self.model.said.add((lease.number, lease.epoch))
+
+    @rule(lease=leases)
+    def hear(self, lease: ShardLease) -> None:
+        model, shard = self.model, self.model.shards[lease.number]
+        found = self.store.hearing(lease)
+        assert found.verdict == model.verdicts.get(lease.replica or "")
+        driven = model.driver is not None and model.until > self.clock.time
+        waits = lease.replica in model.put and driven and shard.holds(lease)
+        if found.verdict is not None or model.cancelled or model.paused:
+            waits = False
+        assert found.open == waits
+
+    @rule(replica=replicas)
+    def witnesses(self, replica: str) -> None:
+        found = self.store.witnesses(self.job, replica)
+        here = {(number, epoch) for number, epoch, where in self.model.placed if where == replica}
+        assert len(found.said) == len(here & self.model.said)
+        silent = [
+            (number, shard.epoch)
+            for number, shard in self.model.shards.items()
+            if shard.state is ShardState.LEASED and shard.until > self.clock.time
+        ]
+        assert found.silent == len(here.intersection(silent) - self.model.said)
 
     @rule(lease=leases)
     def renew(self, lease: ShardLease) -> None:

@@ -23,7 +23,7 @@ from dray.job.ingesting import ingest_job
 from dray.job.opening import open_job
 from dray.job.settings import JobSettings
 from dray.requests import Kind, RowDefaults, source_of
-from dray.shard import ending, lease, untaken
+from dray.shard import lease, untaken
 from dray.shard.backoff import NO_WAIT_VARIABLE, Backoff
 from dray.shard.task import ShardWork, TaskResult, try_once
 from dray.store import ReplicaRow, ReplicaState, connection, open_store, sqlite_file
@@ -81,9 +81,6 @@ class _Replicas:
     def find(self, _: str) -> Any:
         self._before()
         return self._replica
-
-    def facts(self, *_: object) -> Any:
-        return ending.UNKNOWN_FACTS
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 
-from dray.cluster.losses import NodeFacts
 from dray.driver.events import Event, Warned
 from dray.driver.outage import SpoolWatch
 from dray.errors import (
@@ -41,7 +40,7 @@ from dray.requests.spool import read_shard
 from dray.requests.tables import query_rows
 from dray.shard import placing as places
 from dray.shard.backoff import NO_WAIT_VARIABLE, Backoff
-from dray.shard.ending import SPOOL_AWAY, UNKNOWN_FACTS
+from dray.shard.ending import SPOOL_AWAY
 from dray.shard.placing import placed
 from dray.shard.task import ShardWork, try_once
 from dray.shard.work import Work
@@ -272,9 +271,6 @@ class _Alive:
 
     def find(self, _: str) -> Any:
         return self
-
-    def facts(self, *_: object) -> NodeFacts:
-        return UNKNOWN_FACTS
 
     def check(self) -> None: ...
 

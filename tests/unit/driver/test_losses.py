@@ -15,10 +15,20 @@ from dray.driver.losses import Losses, StoreBudgets
 from dray.driver.pool import Loss
 from dray.driver.replica_handle import ReplicaHandle
 from dray.engine.protocol import EngineSpec
-from dray.errors import EngineDeadError, EngineStartError, ReplicaLostError, StoreTransientError
+from dray.errors import EngineStartError, FencedError, ReplicaLostError, StoreTransientError
 from dray.failures.facts import Cause
+from dray.failures.foreign import Sign
 from dray.requests import Kind
-from dray.store import Store, open_store
+from dray.store import (
+    Evidence,
+    JobLease,
+    ReplicaRow,
+    ReplicaState,
+    ShardLease,
+    Store,
+    Verdict,
+    open_store,
+)
 from tests.support.stores import ready_job
 from tests.unit.driver.scripted import ALIVE, BreakableStore, ScriptedProcess
 
@@ -32,16 +42,20 @@ UNKNOWN = NodeFacts(alive=None, draining=False, preempted=False, oom=False)
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
     with open_store(str(tmp_path / "store.db")) as opened:
-        ready_job(opened)
         yield opened
+
+
+@pytest.fixture
+def job(store: Store) -> JobLease:
+    return ready_job(store)
 
 
 class Judged:
     """Losses of replicas, each in a lane of its own, all on one node."""
 
-    def __init__(self) -> None:
+    def __init__(self, job: JobLease) -> None:
         self.events: list[Event] = []
-        self.losses = Losses("job", self.events.append)
+        self.losses = Losses(job, self.events.append)
 
     def lose(self, lane: int, error: Exception, facts: NodeFacts, node: str | None = "n") -> ScriptedProcess:
         process = ScriptedProcess(name=f"p/replica-{lane}", spec=SPEC, avoid=frozenset(), place=node)
@@ -59,8 +73,10 @@ class Judged:
         return [event for event in self.events if isinstance(event, NodeLost)]
 
 
-def test_a_node_that_went_is_told_of_once_with_the_replicas_that_were_on_it(store: Store) -> None:
-    judging = Judged()
+def test_a_node_that_went_is_told_of_once_with_the_replicas_that_were_on_it(
+    store: Store, job: JobLease
+) -> None:
+    judging = Judged(job)
     judging.lose(0, ReplicaLostError("gone"), GONE)
     judging.lose(1, ReplicaLostError("gone"), GONE)
     judging.losses.judge(store)
@@ -71,12 +87,16 @@ def test_a_node_that_went_is_told_of_once_with_the_replicas_that_were_on_it(stor
     ]
     assert judging.nodes == [NodeLost(node="n", replica="replica-0", cause="NODE_LOSS")]
     assert judging.lost[0].text.startswith("replica-0 lost: ")
+    assert [(one.budget, one.event) for one in store.charges("job")] == [
+        ("infra", "node n"),
+        ("node", "node n"),
+    ]
 
 
 def test_a_loss_is_judged_when_the_cluster_has_settled_what_died(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    store: Store, job: JobLease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    judging = Judged()
+    judging = Judged(job)
     process = judging.lose(0, ReplicaLostError("gone"), UNKNOWN, node=None)
     judging.losses.judge(store)
     assert judging.lost == []
@@ -89,8 +109,8 @@ def test_a_loss_is_judged_when_the_cluster_has_settled_what_died(
     assert len(judging.lost) == 2
 
 
-def test_a_loss_is_charged_once_the_store_is_back(store: Store) -> None:
-    judging = Judged()
+def test_a_loss_is_charged_once_the_store_is_back(store: Store, job: JobLease) -> None:
+    judging = Judged(job)
     judging.lose(0, EngineStartError("CUDA", oom=True), ALIVE)
     broken = BreakableStore(store)
     with broken.away(StoreTransientError("away")), pytest.raises(StoreTransientError):
@@ -103,20 +123,98 @@ def test_a_loss_is_charged_once_the_store_is_back(store: Store) -> None:
     assert len(judging.lost) == 1
 
 
-def test_what_a_shard_has_charged_is_not_charged_again(store: Store) -> None:
-    first = Judged()
-    first.lose(0, EngineDeadError("died"), ALIVE)
-    first.losses.judge(store)
-    before = store.charges("job")
-    second = Judged()
-    second.lose(0, ReplicaLostError("gone"), ALIVE)  # the same replica, found dead by another
-    second.losses.judge(store)
-    assert store.charges("job") == before
-    assert [one.cause for one in second.lost] == [one.cause for one in first.lost]
+def _on_replica(store: Store, job: JobLease, number: int, lane: int = 0) -> ShardLease:
+    """A shard on the replica of a lane, which the store knows of."""
+    name = f"p/replica-{lane}"
+    store.put_replicas(job, [ReplicaRow(name=name, lane=lane, state=ReplicaState.READY, slots=2, node="n")])
+    lease = store.claim_shard(job, number, owner=f"task {number}", replica=name)
+    assert lease is not None
+    return lease
 
 
-def test_engines_that_die_on_one_node_again_and_again_are_kept_from_it_and_end_the_job(store: Store) -> None:
-    judging = Judged()
+def test_two_shards_on_a_replica_hear_one_judgement_by_what_either_saw(store: Store, job: JobLease) -> None:
+    """The engine tells those that fed it what it died of; to the driver its process was lost."""
+    leases = [_on_replica(store, job, number) for number in (0, 1)]
+    store.testify(leases[0], Evidence(sign=Sign.LOST))
+    store.testify(leases[1], Evidence(sign=Sign.ENGINE_DEAD, oom=True))
+    judging = Judged(job)
+    judging.lose(0, ReplicaLostError("lost"), ALIVE)
+    judging.losses.judge(store)
+    assert [one.cause for one in judging.lost] == [Cause.OOM]
+    [charge] = store.charges("job")
+    assert (charge.budget, charge.event, charge.cause) == ("oom", "replica p/replica-0", "OOM")
+    verdict = Verdict(cause="OOM", event="replica p/replica-0")
+    assert [store.hearing(lease).verdict for lease in leases] == [verdict, verdict]
+
+
+@pytest.mark.parametrize(
+    ("seen", "cause", "budgets"),
+    [
+        (Evidence(sign=Sign.LOST), Cause.NODE_LOSS, {"infra", "node"}),
+        (Evidence(sign=Sign.ENGINE_DEAD), Cause.ENGINE_CRASH, {"replica", "model"}),
+        (Evidence(sign=Sign.LOST, stuck=True), Cause.ENGINE_CRASH, {"replica", "model"}),
+        (Evidence(sign=Sign.LOST, preempted=True), Cause.SPOT, set()),
+        (Evidence(sign=Sign.OOM), Cause.OOM, {"oom"}),
+        (Evidence(sign=Sign.OOM, alone=True), Cause.OOM, {"replica", "oom"}),
+        (Evidence(sign=Sign.OOM, alone=True, proven=True), Cause.OOM, {"replica", "model"}),
+    ],
+)
+def test_what_a_shard_saw_decides_what_is_charged(
+    seen: Evidence,
+    cause: Cause,
+    budgets: set[str],
+    store: Store,
+    job: JobLease,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The cluster never settles whether the node lives."""
+    monkeypatch.setattr(judged, "SETTLE_SECONDS", -1.0)
+    store.testify(_on_replica(store, job, 0), seen)
+    judging = Judged(job)
+    judging.lose(0, ReplicaLostError("lost"), UNKNOWN)
+    judging.losses.judge(store)
+    assert [one.cause for one in judging.lost] == [cause]
+    assert {one.budget for one in store.charges("job")} == budgets
+
+
+def test_a_loss_is_judged_when_its_shards_have_said_what_they_saw(
+    store: Store, job: JobLease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (_on_replica(store, job, number) for number in (0, 1))
+    judging = Judged(job)
+    judging.lose(0, ReplicaLostError("lost"), ALIVE)
+    judging.losses.judge(store)
+    store.testify(first, Evidence(sign=Sign.LOST))
+    judging.losses.judge(store)
+    assert judging.lost == []
+    assert judging.losses.undecided("replica-0")  # the successor may have to be smaller
+    store.testify(second, Evidence(sign=Sign.LOST))
+    judging.losses.judge(store)
+    assert len(judging.lost) == 1
+    assert not judging.losses.undecided("replica-0")
+    store.release_shard(first, cause="ENGINE_CRASH")
+    _on_replica(store, job, 0, lane=1)  # its task stands still
+    judging.lose(1, ReplicaLostError("lost"), ALIVE)
+    judging.losses.judge(store)
+    assert len(judging.lost) == 1
+    monkeypatch.setattr(judged, "EVIDENCE_SECONDS", -1.0)
+    judging.losses.judge(store)
+    assert len(judging.lost) == 2
+
+
+def test_a_driver_that_was_replaced_judges_nothing(store: Store, job: JobLease) -> None:
+    judging = Judged(job)
+    judging.lose(0, ReplicaLostError("lost"), ALIVE)
+    store.claim_job("job", "another", takeover=lambda owner: True)
+    with pytest.raises(FencedError):
+        judging.losses.judge(store)
+    assert (store.charges("job"), judging.events) == ([], [])
+
+
+def test_engines_that_die_on_one_node_again_and_again_are_kept_from_it_and_end_the_job(
+    store: Store, job: JobLease
+) -> None:
+    judging = Judged(job)
     budgets = StoreBudgets(store, "job", judging.losses)
     for number in range(100):
         process = judging.lose(0, EngineStartError("no"), ALIVE)

@@ -88,6 +88,19 @@ def test_a_lost_call_is_no_lost_replica_until_the_cluster_says_so(monkeypatch: p
     assert [loss.error for loss in working.losses] == [UNSURE]
 
 
+def test_replicas_that_shards_lost_are_asked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    working = Working(monkeypatch, [True], [True])
+    asked: list[str] = []
+    for process in working.fleet.processes:
+        monkeypatch.setattr(process, "ask_status", lambda name=process.name: asked.append(name))
+    working.pool.ask_now({working.first.name, "another"})
+    assert asked == [working.first.name]
+    working.first.answers.append(ReplicaLostError("gone"))
+    working.step(0.0)
+    working.pool.ask_now({working.first.name})
+    assert asked.count(working.first.name) == 1  # its end is known
+
+
 def test_calls_that_are_lost_for_too_long_are_a_lost_replica(monkeypatch: pytest.MonkeyPatch) -> None:
     working = Working(monkeypatch)
     working.first.answers += [UNSURE] * 3

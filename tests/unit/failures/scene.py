@@ -7,15 +7,17 @@ name, see :mod:`tests.support.thread_fleet`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from dray.cluster.asking import ReplicaResources
 from dray.driver.events import Event, ReplicaLost
 from dray.driver.losses import Losses, StoreBudgets
-from dray.driver.pool import ReplicaPool
+from dray.driver.pool import Loss, ReplicaPool
+from dray.driver.replica_handle import ReplicaHandle
 from dray.engine.protocol import EngineSpec
+from dray.errors import EngineDeadError, ReplicaLostError
 from dray.kinds import Kind
 from dray.requests.model import Request
 from dray.requests.spool import encode
@@ -24,6 +26,7 @@ from dray.shard.backoff import Backoff
 from dray.shard.task import ShardWork, try_once
 from dray.shard.work import Work
 from dray.store import ReplicaRow, ReplicaState, Shard, ShardSpec, ShardState, Store, open_store
+from tests.support.judging import Judging
 from tests.support.stores import FINGERPRINT
 from tests.support.thread_fleet import Death, Script, ThreadFleet, ThreadReplica
 
@@ -39,6 +42,7 @@ _NODES = ("a", "b")
 _SPEC = EngineSpec(name="simulated", model="m", kind=Kind.CHAT, arguments={"max_num_seqs": _SEQS})
 _ASK = ReplicaResources(cpus=1)
 _START_SECONDS = 120.0
+_DEATHS = EngineDeadError, ReplicaLostError
 
 Hook = Callable[[ThreadReplica], object]
 
@@ -96,7 +100,8 @@ class Scene:
 
         own = store or self.store
         work = Work(store=own, job=self.job, shard=self.shard, replicas=self.fleet, owner="task")
-        ended = attempt(work, on_start=placed)
+        with Judging(self.url, self.job, _Lost(replicas)):
+            ended = attempt(work, on_start=placed)
         assert ended.decision is not None, ended
         for replica in replicas:
             replica.kill()
@@ -136,7 +141,7 @@ class Scene:
 
         self.fleet.script = Script(spec=spec)
         heard: list[Event] = []
-        losses = Losses(JOB, heard.append)
+        losses = Losses(self.job, heard.append)
         pool = ReplicaPool(JOB, _SPEC, self.fleet, len(_NODES))
         pool.launch_due(StoreBudgets(self.store, JOB, losses))
         deadline = time.monotonic() + _START_SECONDS
@@ -148,6 +153,24 @@ class Scene:
             time.sleep(0.005)
         [lost] = [event for event in heard if isinstance(event, ReplicaLost)]
         return lost.reason
+
+
+class _Lost:
+    """The replicas that died, as their driver finds them."""
+
+    def __init__(self, replicas: Sequence[ThreadReplica]) -> None:
+        self._left = list(replicas)
+
+    def __call__(self, store: Store) -> list[Loss]:
+        found = [replica for replica in self._left if isinstance(replica.lost, _DEATHS)]
+        self._left = [replica for replica in self._left if replica not in found]
+        return [_loss(replica) for replica in found]
+
+
+def _loss(replica: ThreadReplica) -> Loss:
+    assert replica.lost is not None
+    handle = ReplicaHandle(lane=0, process=replica, slots=2, node=replica.node())
+    return Loss(replica=handle, error=replica.lost)
 
 
 def _ready(replica: ThreadReplica, lane: int) -> ReplicaRow:

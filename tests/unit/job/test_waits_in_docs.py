@@ -11,11 +11,12 @@ import pytest
 from dray.cli import server, status
 from dray.cluster import connect, head
 from dray.cluster.base import START_SECONDS
-from dray.driver import pool, shards
+from dray.driver import losses, pool, shards
 from dray.failures.causes import STORE_PATIENCE
 from dray.job import cancelling, heeding
 from dray.job.opening import DRIVER_TTL
 from dray.requests import pulse, tables
+from dray.shard import hearing
 from dray.store import connection, sqlite_file, turn
 from dray.store.shard_calls import SHARD_TTL
 from dray.store.store import PATIENCE
@@ -50,6 +51,9 @@ LIMITS: Mapping[str, float] = {
     "a replica that has its place, for its engine": START_SECONDS,
     "a shard, while no replica is ready": START_SECONDS,
     "the driver, for a sign of a replica": pool.SILENT_SECONDS,
+    "the driver, for shard tasks to say what they saw": losses.EVIDENCE_SECONDS,
+    "the driver, for Ray to say what a replica died of": losses.SETTLE_SECONDS,
+    "a shard task, for the driver to judge its replica": hearing.VERDICT_SECONDS,
     "a replica, for its engine to get further": EngineOptions().stall_seconds,
     "a replica that leaves, for what it still runs": pool.DRAIN_SECONDS,
     "a replica, for the model's next bytes": ready.STALL_SECONDS,

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from dray.cluster.losses import NodeFacts
 from dray.engine.client import ReplicaClient
 from dray.errors import InterruptedShardError, JobPausedError, ReplicaLostError, StoreTransientError
 from dray.failures.causes import Decision, decide
@@ -57,9 +56,6 @@ class NoReplicas:
 
     def find(self, name: str) -> ReplicaClient:
         raise ReplicaLostError(name)
-
-    def facts(self, client: ReplicaClient, node: str | None) -> NodeFacts:
-        return NodeFacts(alive=None, draining=False, preempted=False, oom=False)
 
 
 def test_only_tries_in_vain_and_the_waits_between_them_count_against_a_store(

@@ -6,6 +6,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,13 @@ import pytest
 from sqlalchemy import event
 
 from dray.cluster.losses import NodeFacts
+from dray.driver.pool import Loss
+from dray.driver.replica_handle import ReplicaHandle
 from dray.engine.protocol import EngineSpec
 from dray.engine.replica import Replica
 from dray.errors import EngineDeadError, ReplicaLeftError, ReplicaLostError, StoreTransientError
 from dray.failures.causes import Decision
-from dray.failures.effects import OnPrefect
+from dray.failures.effects import Budget, OnPrefect
 from dray.failures.facts import Cause
 from dray.job.ingesting import ingest_job
 from dray.job.opening import OpenJob, open_job
@@ -30,7 +33,9 @@ from dray.shard.attempt import attempt
 from dray.shard.open_rows import Finished, OpenLines, open_lines
 from dray.shard.pump import FEED_AHEAD, Rows, ShardReceipt
 from dray.shard.work import AttemptEnd, AttemptResult, Work
-from dray.store import ReplicaRow, ReplicaState, Shard, ShardState, Store, open_store
+from dray.store import Notice, ReplicaRow, ReplicaState, Shard, ShardState, Store, open_store
+from tests.support.judging import Judging
+from tests.unit.driver.scripted import ScriptedProcess
 
 pytestmark = pytest.mark.unit
 
@@ -62,7 +67,7 @@ def make_replica() -> Iterator[Callable[..., Replica]]:
     def make(**arguments: Any) -> Replica:
         settings = {"max_num_seqs": MAX_NUM_SEQS, **arguments}
         spec = EngineSpec(name="simulated", model="m", kind=Kind.CHAT, arguments=settings)
-        replica = Replica("job/replica-0", spec, exit_when_dead=False)
+        replica = Replica(_name(len(started)), spec, exit_when_dead=False)
         replica.ready()
         started.append(replica)
         return replica
@@ -72,25 +77,49 @@ def make_replica() -> Iterator[Callable[..., Replica]]:
         replica.stop()
 
 
-class _Replicas:
-    """One replica, in this process, and what is known of its node once it fails."""
+def _name(generation: int) -> str:
+    return "job/replica-0" + (f"~{generation}" if generation else "")
 
-    def __init__(self, replica: Any, *, alive: bool | None = False) -> None:
+
+class _Replicas:
+    """One replica, in this process."""
+
+    def __init__(self, replica: Any) -> None:
         self._replica = replica
-        self._alive = alive
 
     def find(self, name: str) -> Any:
         assert name == self._replica.name
         return self._replica
 
-    def facts(self, client: object, node: str | None) -> NodeFacts:
-        assert (client, node) == (self._replica, "node-1")
-        return NodeFacts(alive=self._alive, draining=False, preempted=False, oom=False)
+
+class _Lost:
+    """The driver hears of a replica, from its shard or from Ray, and is told merely that it was lost."""
+
+    def __init__(self, job_id: str, name: str, *, alive: bool) -> None:
+        self._job_id = job_id
+        facts = NodeFacts(alive=alive, draining=False, preempted=False, oom=False)
+        spec = EngineSpec(name="simulated", model="m", kind=Kind.CHAT)
+        process = ScriptedProcess(name=name, spec=spec, avoid=frozenset(), place="node-1", facts=facts)
+        replica = ReplicaHandle(lane=0, process=process, slots=2, node="node-1")
+        self._losses = [Loss(replica=replica, error=ReplicaLostError("lost"))]
+
+    def __call__(self, store: Store) -> list[Loss]:
+        gone = {row.name for row in store.replicas(self._job_id) if row.state is ReplicaState.GONE}
+        found = [loss for loss in self._losses if loss.replica.name in gone]
+        self._losses = [loss for loss in self._losses if loss not in found]
+        return found
 
 
 def _run(
-    store: Store, job: OpenJob, shard: Shard, replica: Any, *, alive: bool | None = False, ttl: float = 90.0
+    store: Store, job: OpenJob, shard: Shard, replica: Any, *, alive: bool = False, ttl: float = 90.0
 ) -> AttemptResult:
+    """An attempt beside a driver, to which the cluster says whether the replica's node is ``alive``."""
+    work = _work(store, job, shard, replica, ttl=ttl)
+    with Judging(job.settings.store_url, job.lease, _Lost(job.job_id, replica.name, alive=alive)):
+        return attempt(work)
+
+
+def _work(store: Store, job: OpenJob, shard: Shard, replica: Any, **settings: Any) -> Work:
     row = ReplicaRow(
         name=replica.name,
         lane=0,
@@ -100,9 +129,10 @@ def _run(
         host="host-1",
         max_num_seqs=MAX_NUM_SEQS,
     )
-    store.put_replicas(job.lease, [row])
-    replicas = _Replicas(replica, alive=alive)
-    return attempt(Work(store=store, job=job.lease, shard=shard, replicas=replicas, owner="me", ttl=ttl))
+    others = [replace(one, state=ReplicaState.GONE) for one in store.replicas(job.job_id)]
+    store.put_replicas(job.lease, [*others, row])
+    replicas = _Replicas(replica)
+    return Work(store=store, job=job.lease, shard=shard, replicas=replicas, owner="me", **settings)
 
 
 def _receipt(ended: AttemptResult) -> ShardReceipt:
@@ -373,23 +403,64 @@ def test_a_shard_whose_requests_cannot_be_read_just_now_is_given_back(
     assert (counts.done, counts.failed, counts.pending) == (49, 1, 0)
 
 
-def test_a_loss_that_ray_cannot_tell_about_is_one_all_the_same(
-    store: Store,
-    job: OpenJob,
-    shard: Shard,
-    make_replica: Callable[..., Replica],
-    monkeypatch: pytest.MonkeyPatch,
+def _lose(count: int) -> None:
+    raise ReplicaLostError("gone")
+
+
+def test_a_loss_that_no_driver_judges_is_the_shards_own_after_a_while(
+    store: Store, job: OpenJob, shard: Shard, make_replica: Callable[..., Replica]
+) -> None:
+    """The driver stands still, or finds the replica alive: a loop of such losses is to have an end."""
+    for number in (1, 2):
+        began = time.monotonic()
+        decision = _early(attempt(_work(store, job, shard, Spy(make_replica(), _lose), verdict_seconds=0.3)))
+        assert 0.3 < time.monotonic() - began < 10.0
+        assert (decision.cause, decision.effect.prefect) == (Cause.NODE_LOSS, OnPrefect.RETRY)
+        assert [one.state for one in store.shards(job.job_id)] == [ShardState.PENDING]
+        events = [one.event for one in store.charges(job.job_id) if one.budget == "infra"]
+        assert events == [f"{shard.number}/{epoch}" for epoch in range(1, number + 1)]
+
+
+@pytest.mark.parametrize("why", ["given back", "lapsed", "cleared", "cancelled", "fenced", "announced"])
+def test_a_shard_does_not_wait_for_a_verdict_that_will_not_come(
+    why: str, store: Store, job: OpenJob, shard: Shard, make_replica: Callable[..., Replica]
 ) -> None:
     def lose(count: int) -> None:
+        if why == "given back":
+            store.release_job(job.lease)
+        elif why == "lapsed":
+            store.renew_job(job.lease, 0.0)
+        elif why == "cleared":
+            store.claim_job(job.job_id, "another", takeover=lambda _: True)
+        elif why == "cancelled":
+            store.request_cancel(job.job_id)
+        elif why == "fenced":
+            store.take_back(job.lease, shard.number, cause="NODE_LOSS")
+            assert store.claim_shard(job.lease, shard.number, owner="another") is not None
+        else:
+            told = Notice(node="node-1", source="aws", action="terminate", deadline=None, seen_at=0.0)
+            store.record_notice(job.job_id, told)
         raise ReplicaLostError("gone")
 
-    def unknown(*_: object) -> NodeFacts:
-        raise RuntimeError("the head does not answer")
+    began = time.monotonic()
+    ended = attempt(_work(store, job, shard, Spy(make_replica(), lose), verdict_seconds=60.0))
+    assert time.monotonic() - began < 30.0
+    assert ended.decision is not None
+    assert ended.decision.cause == {"cancelled": Cause.CANCEL, "announced": Cause.SPOT}.get(
+        why, Cause.NODE_LOSS
+    )
+    charged = why in ("given back", "lapsed")  # with the others the lease went, or a user or a cloud did it
+    assert bool(store.charges(job.job_id)) == charged
 
-    monkeypatch.setattr(_Replicas, "facts", unknown)
-    decision = _early(_run(store, job, shard, Spy(make_replica(), lose)))
-    assert (decision.cause, decision.effect.prefect) == (Cause.NODE_LOSS, OnPrefect.RETRY)
-    assert [one.state for one in store.shards(job.job_id)] == [ShardState.PENDING]
+
+def test_a_lack_of_memory_that_the_engine_told_its_shard_alone_is_charged_once(
+    store: Store, job: OpenJob, shard: Shard, make_replica: Callable[..., Replica]
+) -> None:
+    """To the driver the replica was merely lost, and its process died on a node that lives."""
+    decision = _early(_run(store, job, shard, make_replica(oom_on="prompt 17"), alive=True))
+    assert (decision.cause, decision.effect.charges) == (Cause.OOM, (Budget.OOM,))
+    [charge] = store.charges(job.job_id)
+    assert (charge.budget, charge.event, charge.cause) == ("oom", "replica job/replica-0", "OOM")
 
 
 class _Crash(Spy):

@@ -1,0 +1,75 @@
+"""A lost replica: shard tasks say what they saw of it, its driver judges. Functions on one open transaction.
+
+Each shard task notes its evidence on its own attempt, so none can erase another's. The driver alone writes
+the verdict, on the replica's row, together with the charges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from sqlalchemy import and_, exists, func, select, update
+
+from dray.store import charges, jobs, routing
+from dray.store.attempts import change_attempt
+from dray.store.connection import Tx
+from dray.store.loss_records import Evidence, Hearing, Verdict, Witnesses
+from dray.store.records import Charge, JobLease, ReplicaState, ShardLease
+from dray.store.schema import attempts, replicas, shards
+from dray.store.shards import held, live
+
+
+def testify(tx: Tx, lease: ShardLease, seen: Evidence) -> None:
+    """A shard task lost its replica: no more shards go there, and the attempt says what it saw."""
+    routing.gone(tx, lease.key, lease.replica or "")
+    change_attempt(tx, lease.key, lease.number, lease.epoch, evidence=asdict(seen))
+
+
+def witnesses(tx: Tx, job_key: int, replica: str) -> Witnesses:
+    """What is known from the shards of a replica. Silent are those that hold a live lease on it."""
+    here = and_(attempts.c.job_key == job_key, attempts.c.replica == replica)
+    said = select(attempts.c.evidence).where(here, attempts.c.evidence.is_not(None))
+    own = and_(
+        shards.c.job_key == job_key,
+        shards.c.number == attempts.c.shard,
+        shards.c.epoch == attempts.c.epoch,
+        live(tx),
+    )
+    silent = select(func.count()).where(here, attempts.c.evidence.is_(None), exists().where(own))
+    return Witnesses(
+        said=tuple(Evidence(**one) for one in tx.execute(said.order_by(attempts.c.attempt_key)).scalars()),
+        silent=int(tx.execute(silent.select_from(attempts)).scalar_one()),
+    )
+
+
+def judge(tx: Tx, lease: JobLease, replica: str, verdict: Verdict, charged: Sequence[Charge]) -> None:
+    """The driver's verdict, and what it charges. Doing it twice is doing it once."""
+    jobs.check_driver(tx, lease, alone=True)
+    charges.charge(tx, lease.key, charged)
+    _write_verdict(tx, lease.key, replica, verdict)
+
+
+def _write_verdict(tx: Tx, job_key: int, replica: str, verdict: Verdict) -> None:
+    own = and_(replicas.c.job_key == job_key, replicas.c.name == replica)
+    tx.execute(update(replicas).where(own).values(verdict=verdict.cause, event=verdict.event))
+
+
+def unjudged(tx: Tx, job_key: int) -> set[str]:
+    """Replicas that are gone and have no verdict; those whose end the driver wanted never have one."""
+    gone = and_(replicas.c.job_key == job_key, replicas.c.state == ReplicaState.GONE.value)
+    return set(tx.execute(select(replicas.c.name).where(gone, replicas.c.verdict.is_(None))).scalars())
+
+
+def hearing(tx: Tx, lease: ShardLease) -> Hearing:
+    """Whether the loss of the replica that a lease names is judged, or is going to be.
+
+    It is not once the replica's driver is gone, the job is to stop, or the shard has another holder.
+    """
+    own = and_(replicas.c.job_key == lease.key, replicas.c.name == lease.replica)
+    row = tx.execute(select(replicas.c.verdict, replicas.c.event).where(own)).first()
+    if row is not None and row.verdict is not None:
+        return Hearing(verdict=Verdict(cause=row.verdict, event=row.event), open=False)
+    holder = tx.execute(select(shards.c.number).where(held(lease))).first()
+    going = row is not None and holder is not None and jobs.has_driver(tx, lease.key)
+    return Hearing(verdict=None, open=going and not jobs.orders(tx, lease.key).stop)

@@ -1,0 +1,131 @@
+"""Contract: shards say what they saw of a lost replica, and its driver's verdict is charged with it."""
+
+from __future__ import annotations
+
+import pytest
+
+from dray.errors import FencedError, StoreFatalError
+from dray.store import (
+    Charge,
+    Evidence,
+    Hearing,
+    JobLease,
+    JobState,
+    ReplicaRow,
+    ReplicaState,
+    ShardLease,
+    Store,
+    Verdict,
+    Witnesses,
+    charges,
+    judging,
+)
+from tests.integration.store.test_faults import lose_next_acknowledgement
+from tests.support.stores import FakeClock, ready_job
+
+pytestmark = pytest.mark.integration
+
+LOST = Evidence(sign="lost")
+MEMORY = Evidence(sign="engine dead", oom=True, alone=True, proven=True)
+VERDICT = Verdict(cause="OOM", event="replica r")
+CHARGED = [
+    Charge(budget=budget, event=VERDICT.event, cause=VERDICT.cause, scope=scope)
+    for budget, scope in (("oom", ""), ("replica", "n r"))
+]
+OPEN, OVER = Hearing(verdict=None, open=True), Hearing(verdict=None, open=False)
+
+
+def _ready(name: str) -> ReplicaRow:
+    return ReplicaRow(name=name, lane=0, state=ReplicaState.READY, slots=2, node="n")
+
+
+def _placed(store: Store, job: JobLease, number: int, replica: str = "r") -> ShardLease:
+    store.put_replicas(job, [_ready(replica)])
+    lease = store.claim_shard(job, number, owner=f"w{number}", replica=replica)
+    assert lease is not None
+    return lease
+
+
+def test_each_shard_of_a_replica_is_heard(store: Store, clock: FakeClock) -> None:
+    job = ready_job(store, shards=4)
+    first, second, third = (_placed(store, job, number) for number in range(3))
+    _placed(store, job, 3, replica="another")
+    assert store.witnesses("job", "r") == Witnesses(silent=3)
+    store.testify(second, MEMORY)
+    store.testify(first, LOST)  # which erases nothing
+    assert store.witnesses("job", "r") == Witnesses(said=(LOST, MEMORY), silent=1)
+    assert [row.state for row in store.replicas("job") if row.name == "r"] == [ReplicaState.GONE]
+    store.release_shard(first, cause="NODE_LOSS")  # it did not wait
+    store.take_back(job, third.number, cause="NODE_LOSS")
+    assert store.witnesses("job", "r") == Witnesses(said=(LOST, MEMORY))
+    _placed(store, job, third.number, replica="another")
+    clock.pass_seconds(second.ttl)
+    assert store.witnesses("job", "r") == Witnesses(said=(LOST, MEMORY))
+    assert store.witnesses("job", "another") == Witnesses()  # their leases have lapsed
+    assert store.witnesses("job", "unknown") == Witnesses()
+
+
+def test_a_verdict_is_heard_by_the_shards_and_stays(store: Store) -> None:
+    job = ready_job(store)
+    leases = [_placed(store, job, number) for number in range(2)]
+    store.testify(leases[0], LOST)
+    assert store.unjudged("job") == {"r"}
+    assert [store.hearing(lease) for lease in leases] == [OPEN, OPEN]
+    lost = lose_next_acknowledgement(store)
+    store.judge(job, "r", VERDICT, CHARGED)
+    assert lost
+    assert sorted(store.charges("job"), key=lambda one: one.budget) == CHARGED
+    store.put_replicas(job, [_ready("r")])  # what the driver says of it elsewhere changes no verdict
+    assert [store.hearing(lease).verdict for lease in leases] == [VERDICT, VERDICT]
+    assert store.unjudged("job") == set()
+
+
+def test_a_verdict_and_its_charges_are_one_transaction(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = ready_job(store)
+    lease = _placed(store, job, 0)
+
+    def broken(*_: object) -> None:
+        raise StoreFatalError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(judging, "_write_verdict", broken)
+        with pytest.raises(StoreFatalError):
+            store.judge(job, "r", VERDICT, CHARGED)
+    assert (store.charges("job"), store.hearing(lease)) == ([], OPEN)
+    with monkeypatch.context() as patch:
+        patch.setattr(charges, "charge", broken)
+        with pytest.raises(StoreFatalError):
+            store.judge(job, "r", VERDICT, CHARGED)
+    assert (store.charges("job"), store.hearing(lease)) == ([], OPEN)
+
+
+def test_a_driver_that_was_replaced_judges_nothing(store: Store) -> None:
+    old = ready_job(store)
+    lease = _placed(store, old, 0)
+    new = store.claim_job("job", "another", takeover=lambda owner: True)
+    assert store.hearing(lease) == OVER  # the replicas end with their driver
+    store.put_replicas(new, [_ready("r")])
+    with pytest.raises(FencedError):
+        store.judge(old, "r", VERDICT, CHARGED)
+    assert store.charges("job") == []
+    assert store.hearing(lease) == OVER  # the shard is not its own any more
+
+
+@pytest.mark.parametrize("why", ["released", "lapsed", "cancelled", "paused", "expired", "taken back"])
+def test_no_verdict_is_waited_for_that_will_not_come(store: Store, clock: FakeClock, why: str) -> None:
+    job = ready_job(store)
+    lease = _placed(store, job, 0)
+    assert store.hearing(lease) == OPEN
+    if why == "released":
+        store.release_job(job)
+    elif why == "lapsed":
+        clock.pass_seconds(job.ttl)
+    elif why == "cancelled":
+        store.request_cancel("job")
+    elif why == "paused":
+        store.set_job_state(job, JobState.PAUSED)
+    elif why == "expired":
+        store.set_expiry(job, 0.0)
+    else:
+        store.take_back(job, lease.number, cause="NODE_LOSS")
+    assert store.hearing(lease) == OVER
