@@ -111,7 +111,7 @@ def _started(settings: dict[str, Any], temporary: TemporaryFolder) -> dict[str, 
 
     # Sockets between vLLM's ranks: those of a replica that is killed go with the folder, and not into /tmp.
     os.environ.setdefault("VLLM_RPC_BASE_PATH", str(temporary.path))
-    start_without(list(Service))  # one node that does not grow, whose logs go to files, and that shows no page
+    start_without(list(Service))  # one node that does not grow and shows no page; its logs go to files
     try:
         ray.init(
             address="local",
