@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import tempfile
+from typing import Any
 
 import hypothesis
 import pytest
@@ -53,10 +54,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    if config.option.seed is None:
+    of_controller: dict[str, int] = getattr(config, "workerinput", {})
+    if "seed" in of_controller:
+        config.option.seed = of_controller["seed"]
+    elif config.option.seed is None:
         config.option.seed = random.SystemRandom().randrange(2**32)
     if config.option.hypothesis_seed is None:  # one seed for all; --hypothesis-seed still goes before it
         config.option.hypothesis_seed = config.option.seed
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Each process of pytest-xdist draws as the one that prints the seed."""
+    node.workerinput["seed"] = node.config.option.seed
 
 
 def pytest_report_header(config: pytest.Config) -> str:
