@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from dray.store.engines import EngineKey, SharedEngines
 from tests.support.stores import FINGERPRINT
 
 pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).parents[3]
 
 
 def _engine(store: Store) -> Engine:
@@ -59,19 +62,31 @@ def test_a_file_made_again_is_another_database(tmp_path: Path) -> None:
 
 
 def test_a_forked_child_opens_its_own_connections(store_url: str) -> None:
-    with open_store(store_url) as store:
-        store.create_job("job", fingerprint=FINGERPRINT, settings={})
-        child = multiprocessing.get_context("fork").Process(target=_as_child, args=(store_url,))
-        child.start()
-        child.join(60)
-        assert child.exitcode == 0
-        assert store.get_job("job").job_id == "job"
-        assert store.find_job("child") is not None
+    """In a process of its own: this one has threads of other tests, which a child would be without."""
+    command = [sys.executable, "-c", _FORKS, store_url]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.split() == ["child", "parent"]
 
 
-def _as_child(url: str) -> None:
-    with open_store(url, create=False) as store:
-        store.create_job("child", fingerprint=FINGERPRINT, settings={})
+_FORKS = """
+import os, sys
+from dray.store import open_store
+from tests.support.stores import FINGERPRINT
+
+def create(store, name):
+    store.create_job(name, fingerprint=FINGERPRINT, settings={})
+
+with open_store(sys.argv[1]) as store:
+    create(store, "parent")
+    pid = os.fork()
+    if not pid:
+        with open_store(sys.argv[1], create=False) as own:
+            create(own, "child")
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    print(store.get_job("child").job_id, store.get_job("parent").job_id)
+"""
 
 
 def test_engines_without_a_store_are_few(tmp_path: Path) -> None:
