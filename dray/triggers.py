@@ -74,7 +74,7 @@ class Point(StrEnum):
     VERDICT_BEFORE = "verdict.before"
     """The driver knows what a replica was lost of; nothing is charged."""
     VERDICT_AFTER = "verdict.after"
-    """The loss is charged, and shard tasks can read what it was; the driver has told nobody."""
+    """The loss is charged, and shard tasks can read what it was; the observers have not heard of it."""
     FINALISE_BEFORE = "finalise.before"
     """All rows have an outcome; no output is begun."""
     FINALISE_WRITTEN = "finalise.written"

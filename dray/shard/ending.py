@@ -99,9 +99,9 @@ class Ending:
         )
 
     def _verdict(self, told: ErrorFacts) -> Verdict | None:
-        """Say what the end of the replica looked like, and hear what it was; None where nobody judges it.
+        """Say what the end of the replica looked like, and hear what it was; None where the driver judges none.
 
-        A node that is being taken back explains all that ends there: its driver may have ended the replica.
+        A node that is being taken back explains all that ends there: the driver may have ended the replica.
         """
         store = self.work.store
         store.testify(self.lease, evidence(told, self.lease, proven=self.fed.proven))

@@ -69,7 +69,7 @@ STANDSTILLS = (
     Point.VERDICT_BEFORE,
     Point.FINALISE_WRITTEN,
 )
-"""Points before a write: who stands still there writes after somebody else has taken the job."""
+"""Points before a write: a driver that stands still there writes after another one has taken the job."""
 PUBLISHING = (
     (Point.FINALISE_WRITTEN, 1),
     (Point.FINALISE_RECORDED, 1),
@@ -297,7 +297,7 @@ class ThreadJob:
             return [rows, store.shards(JOB), store.attempts(JOB), store.charges(JOB), self.published()]
 
     def takes_writes(self) -> bool:
-        """Whether no process keeps all others from the store."""
+        """Whether no process holds a lock that keeps the others from the store."""
         if not self.store_url.startswith("sqlite"):
             return True
         with closing(sqlite3.connect(self.folder / "jobs.db", timeout=0.1)) as database:
@@ -469,7 +469,7 @@ def test_a_driver_stopped_while_publishing_replaces_no_file_of_its_successor(
 def _stopped_job(
     make_job: Callable[..., ThreadJob], point: Point, count: int
 ) -> tuple[ThreadJob, WarmProcess]:
-    """A job whose driver stands still at a point, and keeps nobody from the store.
+    """A job whose driver stands still at a point, and holds no lock of the store.
 
     All threads of a process stop together. One of them may be in a transaction, and keep SQLite's only lock:
     what then follows is of tests/integration/store. Such a job is left, and another one begun.

@@ -137,6 +137,7 @@ class WarmProcess:
         """
         if self.returncode is None:
             self.returncode = self._number(timeout)
+            self._line.close()
         return self.returncode
 
     def _number(self, timeout: float | None) -> int:
