@@ -99,7 +99,7 @@ class Ending:
         )
 
     def _verdict(self, told: ErrorFacts) -> Verdict | None:
-        """Say what the end of the replica looked like, and hear what it was; None where the driver judges none.
+        """Say what the end of the replica looked like, and hear what it was; None without a judgement.
 
         A node that is being taken back explains all that ends there: the driver may have ended the replica.
         """
