@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
+import psutil
 import pytest
 
 from dray.cluster import Cluster, ClusterInfo, ClusterSettings, open_cluster
@@ -93,6 +94,13 @@ class _Followed:
             assert time.monotonic() < deadline
             self.step()
             time.sleep(0.1)
+
+
+def test_ray_starts_without_what_one_node_does_not_use(info: ClusterInfo) -> None:
+    below = psutil.Process().children(recursive=True)
+    said = " ".join(" ".join(process.cmdline()) for process in below)
+    assert "gcs_server" in said
+    assert [name for name in ("monitor.py", "dashboard.py") if name in said] == []  # log_monitor.py, too
 
 
 def test_one_stable_node_behind_a_token(info: ClusterInfo) -> None:
