@@ -5,7 +5,7 @@ from __future__ import annotations
 from dray.failures.causes import Cause, Decision
 from dray.failures.effects import ALLOWANCES, Budget
 from dray.places import split_place
-from dray.store import Charge, Store
+from dray.store import Charge, Spending, Store
 
 _OF_PLACE = frozenset({Budget.NODE, Budget.REPLICA})
 
@@ -15,13 +15,12 @@ def spent(store: Store, job_id: str, place: str | None, *, event: str) -> dict[B
 
     ``place`` is that of the replica (see :mod:`dray.places`), None where its node is not known.
     """
-    return {
-        budget: store.spent(
-            job_id, budget, scope=_scope(budget, place), within=ALLOWANCES[budget].within, besides=event
-        )
-        for budget in ALLOWANCES
-        if place or budget not in _OF_PLACE
-    }
+    which = [budget for budget in ALLOWANCES if place or budget not in _OF_PLACE]
+    asked = [
+        Spending(budget=budget, scope=_scope(budget, place), within=ALLOWANCES[budget].within)
+        for budget in which
+    ]
+    return dict(zip(which, store.spent(job_id, asked, besides=event), strict=True))
 
 
 def charges(decision: Decision, place: str | None, *, event: str) -> list[Charge]:

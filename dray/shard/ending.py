@@ -26,7 +26,7 @@ from dray.shard.pump import Fed, ShardReceipt, publish
 from dray.shard.splitting import parts_of
 from dray.shard.untaken import Untaken, advised
 from dray.shard.work import AttemptEnd, AttemptResult, Work
-from dray.store import Charge, ShardLease, ShardSnapshot, Verdict
+from dray.store import Charge, ShardLease, ShardSnapshot, Verdict, own_event
 from dray.triggers import Point, reach
 
 SPOOL_AWAY = "SPOOL_AWAY"
@@ -136,7 +136,7 @@ class Ending:
     @property
     def _event(self) -> str:
         """What names the losses that are this attempt's own."""
-        return f"{self.lease.number}/{self.lease.epoch}"
+        return own_event(self.lease.number, self.lease.epoch)
 
     def _charges(self, decision: Decision, verdict: Verdict | None) -> list[Charge]:
         """What the driver has not charged: it charges all losses but those of nodes that are taken back."""

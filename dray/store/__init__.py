@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dray.storage.addresses import masked_url
 from dray.store.clock import Clock
-from dray.store.loss_records import Evidence, Hearing, Verdict, Witnesses
+from dray.store.loss_records import Evidence, Hearing, Verdict, Witnesses, own_event
 from dray.store.records import (
     REJECTED,
     Attempt,
@@ -25,6 +25,7 @@ from dray.store.records import (
     ShardSnapshot,
     ShardSpec,
     ShardState,
+    Spending,
     StopSignals,
     StoredOutcome,
 )
@@ -51,11 +52,13 @@ __all__ = [
     "Notice",
     "StopSignals",
     "Charge",
+    "Spending",
     "Claim",
     "Hearing",
     "Evidence",
     "Verdict",
     "Witnesses",
+    "own_event",
     "ReplicaRow",
     "ReplicaState",
     "ShardSnapshot",

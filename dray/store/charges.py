@@ -5,14 +5,14 @@ A charge is a row, so that it is made once however often it is tried, and outliv
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
-from sqlalchemy import ColumnElement, and_, func, or_, select
+from sqlalchemy import ColumnElement, and_, delete, func, or_, select
 
 from dray.places import split_place
 from dray.store.connection import Tx, insert_ignoring
 from dray.store.jobs import alone
-from dray.store.records import Charge
+from dray.store.records import Charge, Spending
 from dray.store.schema import attempts, charges, jobs, shards
 
 
@@ -45,22 +45,33 @@ def _cause_of(tx: Tx, job_key: int, event: str) -> str | None:
     return tx.execute(known).scalars().first()
 
 
-def spent(tx: Tx, job_key: int, budget: str, scope: str, *, within: float | None, besides: str = "") -> int:
-    """Charges to a budget, without those of the event ``besides``.
+def spent(tx: Tx, job_key: int, asked: Iterable[Spending], *, besides: str = "") -> list[int]:
+    """What was charged to each budget, without the event ``besides``."""
+    return [_spent(tx, job_key, one, besides) for one in asked]
 
-    ``within`` counts only those of the last part of the work, as a share of the job's rows: 0 since the last
-    row was answered (at the node or place that is the scope, or at all), None all.
-    """
+
+def _spent(tx: Tx, job_key: int, asked: Spending, besides: str = "") -> int:
     which: ColumnElement[bool] = and_(
         charges.c.job_key == job_key,
-        charges.c.budget == budget,
-        charges.c.scope == scope,
+        charges.c.budget == asked.budget,
+        charges.c.scope == asked.scope,
         charges.c.event != besides,
     )
-    if within is not None:
+    if asked.within is not None:
         total = tx.execute(select(jobs.c.total).where(jobs.c.job_key == job_key)).scalar_one() or 0
-        which = and_(which, charges.c.answered >= _answered(tx, job_key, scope) - int(within * total))
+        since = _answered(tx, job_key, asked.scope) - int(asked.within * total)
+        which = and_(which, charges.c.answered >= since)
     return int(tx.execute(select(func.count()).select_from(charges).where(which)).scalar_one())
+
+
+def retract(tx: Tx, job_key: int, events: Collection[str]) -> None:
+    """Take charges back whose losses another event names.
+
+    Comes before anything else in its transaction: see :func:`dray.store.jobs.alone`.
+    """
+    if events:
+        alone(tx, job_key)
+        tx.execute(delete(charges).where(charges.c.job_key == job_key, charges.c.event.in_(events)))
 
 
 def losses(tx: Tx, job_key: int, cause: str, *, besides: str = "") -> int:
@@ -77,7 +88,7 @@ def scopes(tx: Tx, job_key: int, budget: str, *, above: int, within: float | Non
     return [
         scope
         for scope in tx.execute(charged.distinct()).scalars()
-        if spent(tx, job_key, budget, scope, within=within) > above
+        if _spent(tx, job_key, Spending(budget=budget, scope=scope, within=within)) > above
     ]
 
 

@@ -14,7 +14,7 @@ from sqlalchemy import and_, exists, func, select, update
 from dray.store import charges, jobs, routing
 from dray.store.attempts import change_attempt
 from dray.store.connection import Tx
-from dray.store.loss_records import Evidence, Hearing, Verdict, Witnesses
+from dray.store.loss_records import Evidence, Hearing, Verdict, Witnesses, own_event
 from dray.store.records import Charge, JobLease, ReplicaState, ShardLease
 from dray.store.schema import attempts, replicas, shards
 from dray.store.shards import held, live
@@ -44,10 +44,23 @@ def witnesses(tx: Tx, job_key: int, replica: str) -> Witnesses:
 
 
 def judge(tx: Tx, lease: JobLease, replica: str, verdict: Verdict, charged: Sequence[Charge]) -> None:
-    """The driver's verdict, and what it charges. Doing it twice is doing it once."""
+    """The driver's verdict, and what it charges. Doing it twice is doing it once.
+
+    A driver that stood still judges late. By then shard tasks have charged the same loss: the driver's
+    charges replace theirs.
+    """
     jobs.check_driver(tx, lease, alone=True)
+    if charged:
+        charges.retract(tx, lease.key, _own_events(tx, lease.key, replica))
     charges.charge(tx, lease.key, charged)
     _write_verdict(tx, lease.key, replica, verdict)
+
+
+def _own_events(tx: Tx, job_key: int, replica: str) -> list[str]:
+    """What names the charges of the shard tasks that lost this replica."""
+    here = and_(attempts.c.job_key == job_key, attempts.c.replica == replica)
+    said = select(attempts.c.shard, attempts.c.epoch).where(here, attempts.c.evidence.is_not(None))
+    return [own_event(row.shard, row.epoch) for row in tx.execute(said)]
 
 
 def _write_verdict(tx: Tx, job_key: int, replica: str, verdict: Verdict) -> None:

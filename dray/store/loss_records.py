@@ -5,6 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
+def own_event(shard: int, epoch: int) -> str:
+    """What names the losses that one attempt at a shard charges itself."""
+    return f"{shard}/{epoch}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """What a shard task saw of the replica that it lost; the driver judges the loss by it.

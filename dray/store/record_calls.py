@@ -8,7 +8,7 @@ from dray.store import attempts, charges, jobs, judging, routing
 from dray.store.calls import Calls
 from dray.store.connection import Tx, most_connections
 from dray.store.loss_records import Evidence, Hearing, Verdict, Witnesses
-from dray.store.records import Attempt, Charge, JobLease, Notice, ReplicaRow, ShardLease
+from dray.store.records import Attempt, Charge, JobLease, Notice, ReplicaRow, ShardLease, Spending
 
 
 class RecordCalls(Calls):
@@ -102,16 +102,10 @@ class RecordCalls(Calls):
         key = self._key(job_id)
         self._write(lambda tx: charges.charge(tx, key, charged))
 
-    def spent(
-        self, job_id: str, budget: str, *, scope: str = "", within: float | None = None, besides: str = ""
-    ) -> int:
-        """How much was charged to a budget, without the event ``besides``.
-
-        ``within`` is the last part of the work to count, as a share of the job's rows: 0 since the last row
-        was answered, None for all.
-        """
+    def spent(self, job_id: str, asked: Sequence[Spending], *, besides: str = "") -> list[int]:
+        """How much was charged to each budget, without the event ``besides``."""
         key = self._key(job_id)
-        return self._read(lambda tx: charges.spent(tx, key, budget, scope, within=within, besides=besides))
+        return self._read(lambda tx: charges.spent(tx, key, asked, besides=besides), snapshot=True)
 
     def losses(self, job_id: str, cause: str, *, besides: str = "") -> int:
         """How many losses, other than ``besides``, were charged for a cause, to whatever budget."""

@@ -257,6 +257,19 @@ class Charge:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Spending:
+    """What is asked of a budget: the charges to a ``scope`` of it.
+
+    ``within`` counts only those of the last part of the work, as a share of the job's rows: 0 since the last
+    row was answered (at the node or place that is the scope, or at all), None all.
+    """
+
+    budget: str
+    scope: str = ""
+    within: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ShardSnapshot:
     """What the store knows of a shard at the end of an attempt, read at one moment.
 

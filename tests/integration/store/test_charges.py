@@ -8,10 +8,17 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from dray.errors import FencedError
-from dray.store import Charge, JobState, Store, open_store
+from dray.store import Charge, JobState, Spending, Store, open_store
 from tests.support.stores import FakeClock, claimed, failure, outcomes, ready_job
 
 pytestmark = pytest.mark.integration
+
+
+def spent(
+    store: Store, budget: str, *, scope: str = "", within: float | None = None, besides: str = ""
+) -> int:
+    [found] = store.spent("job", [Spending(budget=budget, scope=scope, within=within)], besides=besides)
+    return found
 
 
 def test_a_loss_is_charged_once_for_the_cause_noted_first(store: Store) -> None:
@@ -22,8 +29,8 @@ def test_a_loss_is_charged_once_for_the_cause_noted_first(store: Store) -> None:
     store.charge("job", [Charge(budget="model", event="node n1", cause="ENGINE_CRASH")])
     assert [(one.budget, one.scope) for one in store.charges("job")] == [("infra", ""), ("node", "n1")]
     assert {one.cause for one in store.charges("job")} == {"NODE_LOSS"}
-    assert store.spent("job", "infra") == 1
-    assert store.spent("job", "infra", besides="node n1") == 0
+    assert spent(store, "infra") == 1
+    assert spent(store, "infra", besides="node n1") == 0
     assert store.overspent("job", "node", above=0) == ["n1"]
     assert store.overspent("job", "node", above=1) == []
     assert job.epoch == 1
@@ -34,12 +41,12 @@ def test_what_is_found_by_trying_does_not_add_up(store: Store) -> None:
     lease = claimed(store, ready_job(store, shards=1, rows=4))
     for number in range(3):
         store.charge("job", [Charge(budget="model", event=f"r{number}", cause="ENGINE_CRASH")])
-    assert store.spent("job", "model", within=0.0) == 3
+    assert spent(store, "model", within=0.0) == 3
     store.commit(lease, [failure(0, "poison")])
-    assert store.spent("job", "model", within=0.0) == 3
+    assert spent(store, "model", within=0.0) == 3
     store.commit(lease, outcomes([1]))
-    assert store.spent("job", "model", within=0.0) == 0
-    assert store.spent("job", "model") == 3
+    assert spent(store, "model", within=0.0) == 0
+    assert spent(store, "model") == 3
 
 
 def test_a_place_is_charged_by_its_own_answers(store: Store) -> None:
@@ -52,13 +59,13 @@ def test_a_place_is_charged_by_its_own_answers(store: Store) -> None:
     assert neighbour is not None
     store.note_attempt(neighbour, node="n1")
     store.commit(neighbour, outcomes([0]))
-    assert store.spent("job", "replica", scope="n1 replica-0", within=0.0) == 3
+    assert spent(store, "replica", scope="n1 replica-0", within=0.0) == 3
     own = store.claim_shard(job, 1, owner="w", replica="job/1/replica-0~3")
     assert own is not None
     store.note_attempt(own, node="n1")
     assert store.overspent("job", "replica", above=2, within=0.0) == ["n1 replica-0"]
     store.commit(own, outcomes([4]))
-    assert store.spent("job", "replica", scope="n1 replica-0", within=0.0) == 0
+    assert spent(store, "replica", scope="n1 replica-0", within=0.0) == 0
 
 
 @pytest.mark.parametrize(
@@ -81,7 +88,7 @@ def test_a_job_at_rest_that_is_resumed_has_its_budgets_again(
     store.set_job_state(job, state)
     clock.pass_seconds(3600)  # the driver's lease lapses
     store.claim_job("job", "another", resume=resume)
-    assert store.spent("job", "oom") == store.losses("job", "OOM") == left
+    assert spent(store, "oom") == store.losses("job", "OOM") == left
 
 
 def test_losses_are_forgotten_as_the_job_gets_on(store: Store) -> None:
@@ -89,11 +96,11 @@ def test_losses_are_forgotten_as_the_job_gets_on(store: Store) -> None:
     store.charge("job", [Charge(budget="infra", event="first", cause="NODE_LOSS")])
     store.commit(lease, outcomes(range(5)))
     store.charge("job", [Charge(budget="infra", event="second", cause="NODE_LOSS")])
-    assert store.spent("job", "infra", within=0.5) == 2
-    assert store.spent("job", "infra", within=0.4) == 1
+    assert spent(store, "infra", within=0.5) == 2
+    assert spent(store, "infra", within=0.4) == 1
     store.commit(lease, outcomes([5]))
-    assert store.spent("job", "infra", within=0.5) == 1
-    assert store.spent("job", "infra") == 2
+    assert spent(store, "infra", within=0.5) == 1
+    assert spent(store, "infra") == 2
 
 
 def test_two_who_notice_a_loss_at_once_charge_it_once(store: Store, store_url: str) -> None:

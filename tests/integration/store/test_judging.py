@@ -19,6 +19,7 @@ from dray.store import (
     Witnesses,
     charges,
     judging,
+    own_event,
 )
 from tests.integration.store.test_faults import lose_next_acknowledgement
 from tests.support.stores import FakeClock, ready_job
@@ -97,6 +98,25 @@ def test_a_verdict_and_its_charges_are_one_transaction(store: Store, monkeypatch
         with pytest.raises(StoreFatalError):
             store.judge(job, "r", VERDICT, CHARGED)
     assert (store.charges("job"), store.hearing(lease)) == ([], OPEN)
+
+
+def test_a_late_verdict_replaces_what_shards_charged(store: Store) -> None:
+    job = ready_job(store, shards=3)
+    lost = _placed(store, job, 0)
+    store.testify(lost, LOST)
+    other = _placed(store, job, 1, replica="another")
+    for lease in (lost, other):
+        own = Charge(budget="infra", event=own_event(lease.number, lease.epoch), cause="NODE_LOSS")
+        store.release_shard(lease, cause="NODE_LOSS", charged=[own])
+    store.judge(job, "another", Verdict(cause="SPOT", event="node n"), [])
+    assert len(store.charges("job")) == 2  # a verdict that charges nothing replaces nothing
+    store.judge(job, "r", VERDICT, CHARGED)
+    events = sorted((one.budget, one.event) for one in store.charges("job"))
+    assert events == [
+        ("infra", own_event(other.number, other.epoch)),
+        ("oom", VERDICT.event),
+        ("replica", VERDICT.event),
+    ]
 
 
 def test_a_driver_that_was_replaced_judges_nothing(store: Store) -> None:
