@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -20,7 +21,7 @@ from dray.cluster.ray_fleet import Began
 from dray.engine.client import ReplicaClient
 from dray.engine.protocol import EngineInfo, EngineSpec
 from dray.engine.replica import FLUSH_SECONDS, Replica, ReplicaStatus, Whereabouts
-from dray.errors import DrayError, EngineDeadError, EngineStartError, ReplicaLostError
+from dray.errors import DrayError, EngineDeadError, EngineStartError, ReplicaLeftError, ReplicaLostError
 from dray.notices.notice import Notice
 from dray.requests.model import Outcome
 
@@ -99,6 +100,11 @@ class ThreadReplica:
         if not self._status_asked:
             return None
         self._status_asked = False
+        with suppress(ReplicaLeftError):
+            try:
+                self._replica.check()  # a process would have ended with its engine
+            except EngineDeadError as error:
+                raise self._died(error) from None
         return self._replica.status()
 
     def drain(self, seconds: float) -> None:
