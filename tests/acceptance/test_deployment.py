@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
-import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from pydantic import SecretStr
@@ -22,61 +18,23 @@ from pydantic import SecretStr
 from blocks import ObjectStoreCredentials, ResultStore
 from dray.store import Job, JobState, open_store
 from tests.support.command import CANARY, committed, write_requests
-from tests.support.prefect_server import ROOT, PrefectServer, prefect_server
+from tests.support.deployment import (
+    RUN_SECONDS,
+    of_run,
+    open_tasks,
+    processes,
+    slow,
+    start,
+    states,
+    until,
+)
+from tests.support.prefect_server import ROOT, PrefectServer
 
 pytestmark = pytest.mark.acceptance
 
 SECRET = "canary-51c8-secret"
-RUN_SECONDS = 240.0
 CANCEL_SECONDS = 30.0  # Prefect's worker kills what has not ended by then
 SHARD = "shard 0"
-AWAY_SECONDS = 60.0
-
-
-def documented() -> list[list[str]]:
-    """The commands of deployments/README.md that set a fresh server up, in their order."""
-    text = (ROOT / "deployments" / "README.md").read_text()
-    block = text.split("```bash\n", 1)[1].split("```", 1)[0]
-    return [shlex.split(line, comments=True)[1:] for line in block.splitlines()]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[PrefectServer]:
-    """A fresh server, set up as deployments/README.md says."""
-    with prefect_server() as server:
-        for command in documented():
-            if command[:2] == ["worker", "start"]:
-                server.worker = server.start("worker", *command)
-            elif command[:2] != ["deployment", "run"]:
-                server.cli(*command)
-        assert server.worker is not None
-        yield server
-
-
-def start(server: PrefectServer, parameters: dict[str, Any], deployment_name: str = "tickets") -> str:
-    """A custom run, as the UI's form asks for it; gives its id."""
-    deployment = server.get(f"/deployments/name/batch-inference/{deployment_name}")
-    body = {
-        "parameters": deployment["parameters"] | parameters,
-        "state": {"type": "SCHEDULED"},
-        "enforce_parameter_schema": True,
-    }
-    run_id: str = server.post(f"/deployments/{deployment['id']}/create_flow_run", body)["id"]
-    return run_id
-
-
-def until(condition: Callable[[], bool], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"did not come within {seconds:.0f} s"
-        time.sleep(0.2)
-
-
-def processes(server: PrefectServer) -> list[psutil.Process]:
-    """All that the worker's runs have started and that still lives: the flow, Ray, its workers."""
-    assert server.worker is not None
-    found: list[psutil.Process] = psutil.Process(server.worker.pid).children(recursive=True)
-    return found
 
 
 def ask(server: PrefectServer, run_id: str, state: str, name: str, **details: Any) -> None:
@@ -91,15 +49,6 @@ def job_of(output: Path) -> Job:
         return store.get_job("job")
 
 
-def slow(seconds_per_token: float = 0.2) -> dict[str, Any]:
-    """Engine options: 16 rows of 8 tokens at a time."""
-    return {
-        "name": "simulated",
-        "arguments": {"seconds_per_token": seconds_per_token, "max_num_seqs": 16},
-        "shard_rows": 40,
-    }
-
-
 def cancel(server: PrefectServer, run_id: str) -> dict[str, Any]:
     """Cancel as the UI does; gives the run once it has ended and nothing of it is left."""
     running = processes(server)
@@ -110,15 +59,6 @@ def cancel(server: PrefectServer, run_id: str) -> dict[str, Any]:
     left = CANCEL_SECONDS - (time.monotonic() - began)
     until(lambda: not any(process.is_running() for process in [*running, *processes(server)]), left)
     return run
-
-
-def of_run(server: PrefectServer, kind: str, run_id: str) -> list[dict[str, Any]]:
-    filters = {
-        "logs": ("/logs/filter", {"logs": {"flow_run_id": {"any_": [run_id]}}}),
-        "artifacts": ("/artifacts/filter", {"artifacts": {"flow_run_id": {"any_": [run_id]}}}),
-        "task runs": ("/task_runs/filter", {"flow_runs": {"id": {"any_": [run_id]}}}),
-    }
-    return server.pages(*filters[kind])
 
 
 def events(server: PrefectServer) -> list[dict[str, Any]]:
@@ -138,10 +78,6 @@ def of_job(server: PrefectServer, job: str) -> dict[str, dict[str, Any]]:
 
 def errors_in_log(server: PrefectServer, run_id: str) -> list[str]:
     return [line["message"] for line in of_run(server, "logs", run_id) if line["level"] >= 40]
-
-
-def states(server: PrefectServer, run_id: str) -> list[str]:
-    return [state["name"] for state in server.get(f"/flow_run_states/?flow_run_id={run_id}")]
 
 
 @pytest.mark.parametrize("name", ["tickets", "tickets-csv"])
@@ -315,12 +251,6 @@ def test_suspend_resume_cancel_and_retry_do_what_they_say(server: PrefectServer,
     until(lambda: not open_tasks(server, run_id), 10)
 
 
-def open_tasks(server: PrefectServer, run_id: str) -> list[str]:
-    """The tasks of the run that its page shows as not ended."""
-    ended = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
-    return [task["name"] for task in of_run(server, "task runs", run_id) if task["state_type"] not in ended]
-
-
 def test_dray_cancel_leaves_no_error_behind(server: PrefectServer, tmp_path: Path) -> None:
     requests = write_requests(tmp_path / "requests.jsonl", 5)
     output = tmp_path / "out"
@@ -344,37 +274,6 @@ def test_dray_cancel_leaves_no_error_behind(server: PrefectServer, tmp_path: Pat
     assert job_of(output).state is JobState.CANCELLED
 
 
-REFUSING = "CREATE TRIGGER refusing BEFORE INSERT ON shards BEGIN SELECT RAISE(ABORT, 'refused'); END"
-
-
-def test_a_job_that_pauses_is_resumed_by_the_automation(server: PrefectServer, tmp_path: Path) -> None:
-    """The shipped one, but for its ten minutes: Prefect takes ten seconds and no less."""
-    text = (ROOT / "deployments" / "automations" / "resume.yaml").read_text()
-    quick = tmp_path / "resume.yaml"
-    quick.write_text(text.replace("within: 600", "within: 10").replace("a paused job", "one soon"))
-    server.cli("automation", "create", "--from-file", str(quick))
-    (made,) = (one for one in server.post("/automations/filter") if one["name"] == "dray: resume one soon")
-    url = f"sqlite:///{tmp_path / 'jobs.db'}"
-    open_store(url).close()
-    with closing(sqlite3.connect(tmp_path / "jobs.db")) as database:
-        database.execute(REFUSING)
-    requests = write_requests(tmp_path / "requests.jsonl", 5)
-    parameters = {"input": str(requests), "output": str(tmp_path / "out"), "job_id": "job", "store": url}
-    run_id = start(server, parameters | {"engine": {"name": "simulated"}})
-
-    assert server.wait_for(run_id, RUN_SECONDS)["state_type"] == "FAILED", server.log("worker")[-5000:]
-    with open_store(url, create=False) as store:
-        assert store.get_job("job").state is JobState.PAUSED
-    with closing(sqlite3.connect(tmp_path / "jobs.db")) as database:
-        database.execute("DROP TRIGGER refusing")
-    until(lambda: "AutomaticRetry" in states(server, run_id), RUN_SECONDS)
-    run = server.wait_for(run_id, RUN_SECONDS)
-
-    server.delete(f"/automations/{made['id']}")
-    assert run["state_type"] == "COMPLETED", server.log("worker")[-5000:]
-    assert run["state"]["message"] == "5 done, 0 failed"
-
-
 def test_a_schedule_fires_and_its_run_completes(server: PrefectServer, tmp_path: Path) -> None:
     table = tmp_path / "in.csv"
     table.write_text("id,text\na,hello\nb,good day\n")
@@ -396,31 +295,3 @@ def test_a_schedule_fires_and_its_run_completes(server: PrefectServer, tmp_path:
     assert all(run["auto_scheduled"] for run in runs)
     assert not any(run["state_type"] in ("FAILED", "CRASHED") for run in runs)
     assert len((tmp_path / "out" / "output.jsonl").read_text().splitlines()) == 2
-
-
-def test_prefects_server_comes_and_goes(server: PrefectServer, tmp_path: Path) -> None:
-    """Restarted three times, and away for a minute in which the job ends."""
-    requests = write_requests(tmp_path / "requests.jsonl", 480)
-    output = tmp_path / "out"
-    run_id = start(server, {"input": str(requests), "output": str(output), "job_id": "job", "engine": slow()})
-    for rows in (16, 96):
-        until(lambda rows=rows: committed(output) >= rows, RUN_SECONDS)  # type: ignore[misc]
-        server.go_away()
-        server.come_back()
-    until(lambda: committed(output) >= 176, RUN_SECONDS)
-    server.go_away()
-    time.sleep(AWAY_SECONDS)
-    until(lambda: committed(output) == 480, RUN_SECONDS)
-    server.come_back()
-
-    run = server.wait_for(run_id, RUN_SECONDS)
-    assert run["state_type"] == "COMPLETED", server.log("worker")[-5000:]
-    assert run["state"]["message"] == "480 done, 0 failed"
-    assert len((output / "output.jsonl").read_text().splitlines()) == 480
-    assert open_tasks(server, run_id) == []
-    artifacts = {item["key"]: item for item in of_run(server, "artifacts", run_id)}
-    assert set(artifacts) == {"job-progress", "job-report"}
-    assert float(artifacts["job-progress"]["data"]) == 100.0
-    assert not {"Crashed", "Failed"} & set(states(server, run_id))
-    # The worker is there for the next one.
-    until(lambda: not processes(server), 60)
