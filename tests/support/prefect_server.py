@@ -50,6 +50,7 @@ class PrefectServer:
         """Start the server, on the database that is there; returns when it answers."""
         address = ["--host", "127.0.0.1", "--port", str(self.port)]
         server = self._server = self.start("server", "server", "start", *address)
+        self._processes.insert(0, self._processes.pop())  # close() ends it last: workers wait 20 s for it
         _wait(lambda: self._healthy(server), START_SECONDS, "Prefect's server answers")
 
     def go_away(self) -> None:
