@@ -15,6 +15,9 @@ from dray.history import FOLDER_VARIABLE
 from tests.chaos.matrix import Row, keep
 from tests.support import history
 
+# A failed assert there shows its values, as in a test.
+pytest.register_assert_rewrite("tests.chaos.resumed_job", "tests.chaos.resumed_command")
+
 _ROWS: dict[str, Row] = {}
 _PASSED: set[str] = set()
 _FAILED: set[str] = set()

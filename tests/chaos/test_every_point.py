@@ -9,41 +9,38 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import random
-import re
-import shutil
 import signal
-import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from dray.job.finalising import finalise_job
-from dray.job.opening import open_job
-from dray.job.timeline import Timeline
-from dray.store import JobState, ShardState, open_store
 from dray.triggers import Point
-from tests.chaos.thread_job import JOB, POISON, REFUSED, SHARD_ROWS, settings_of
-from tests.chaos.warm import WarmProcess, WarmServer
-from tests.support.command import Command, run_arguments, write_requests
-from tests.support.history import check_history
+from tests.chaos.resumed_command import REAL_ROWS, RealJob
+from tests.chaos.resumed_job import (
+    BAD_LINES,
+    FILES,
+    POISON_ROW,
+    REFUSED_ROW,
+    ROWS,
+    ThreadJob,
+    Undisturbed,
+    stopped_job,
+    wait_until_stopped,
+    write_lines,
+)
+from tests.chaos.thread_job import JOB, SHARD_ROWS
+from tests.chaos.warm import WarmServer
+from tests.support.command import write_requests
 from tests.support.postgres import PostgresServer
 from tests.support.rounds import MANY_ROUNDS
 from tests.support.s3_emulator import EmulatorProcess
-from tests.support.s3_writes import uploads
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
 
-ROWS = 200
-BAD_LINES = {7: "this is no JSON", 93: '{"custom_id": "row-93"}'}
-REFUSED_ROW, POISON_ROW = 60, 130
-FILES = ("output.jsonl", "errors.jsonl")
 STORES = ("sqlite", "postgresql")
 
 ONCE = {
@@ -120,35 +117,11 @@ def _name(point: Point, store: str, late: bool) -> str:
     return f"{point}-{store}{'-late' if late else ''}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Undisturbed:
-    """A run that nothing happens to: its files' bytes, and how often it reaches each point."""
-
-    contents: dict[str, bytes]
-    files: list[str]
-    reached: dict[str, int]
-
-    def late_count(self, point: Point, rng: random.Random) -> int:
-        """A count after the first that every run comes to; threads take turns differently each time."""
-        # A claim is asked for as often as there is no place.
-        sure = self.reached[Point.CLAIM_AFTER if point is Point.CLAIM_BEFORE else point]
-        return rng.randint(2, max(2, sure // 2))
-
-
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("input") / "in.jsonl"
-    path.write_text("".join(f"{_line(number)}\n" for number in range(ROWS)))
+    write_lines(path)
     return path
-
-
-def _line(number: int) -> str:
-    if number in BAD_LINES:
-        return BAD_LINES[number]
-    words = {REFUSED_ROW: REFUSED, POISON_ROW: POISON}.get(number, "is plain")
-    body = {"messages": [{"role": "user", "content": f"prompt {number} {words}"}], "max_tokens": 4}
-    line = {"custom_id": f"row-{number}", "method": "POST", "url": "/v1/chat/completions", "body": body}
-    return json.dumps(line)
 
 
 @pytest.fixture(scope="module")
@@ -217,136 +190,6 @@ def bucket(
     return folder
 
 
-class ThreadJob:
-    """One job, run by ``thread_job`` as often as it takes; its history is kept outside of its store."""
-
-    def __init__(
-        self,
-        warm: WarmServer,
-        folder: Path,
-        inputs: Path,
-        store_url: str,
-        *,
-        bucket: Path | None = None,
-        **settings: object,
-    ) -> None:
-        self._warm = warm
-        self.folder = folder
-        self.output = (bucket or folder) / "out"
-        self.store_url = store_url
-        self.bucket = bucket
-        self._settings = folder / "settings.json"
-        output = str(self.output) if bucket is None else f"s3://{bucket.name}/out"
-        given = {"input": str(inputs), "output": output, "store_url": store_url, **settings}
-        self._settings.write_text(json.dumps(given))
-        self._temporary = folder / "tmp"
-        self._temporary.mkdir()
-
-    def triggers(self, name: str) -> Path:
-        """A folder for a trigger to be counted in."""
-        found = self.folder / f"triggers-{name}"
-        found.mkdir()
-        return found
-
-    def start(self, trigger: str = "", counted: Path | None = None) -> WarmProcess:
-        """The command, which is the same each time."""
-        environment = {
-            **{name: value for name, value in os.environ.items() if name.startswith("AWS_")},
-            "DRAY_HISTORY_DIR": str(self.folder / "history"),
-            "DRAY_TRIGGER": trigger,
-            "DRAY_TRIGGER_DIR": str(counted or ""),
-            "TMPDIR": str(self._temporary),
-        }
-        return self._warm.start(json.loads(self._settings.read_text()), environment, self.folder / "log")
-
-    def run(self, trigger: str = "", counted: Path | None = None) -> int:
-        """Run it to its end; its exit code, negative where a signal ended it."""
-        process = self.start(trigger, counted)
-        try:
-            return process.wait(100)
-        finally:
-            process.kill()
-            process.wait()
-
-    def run_into(self, point: Point, count: int, name: str = "kill") -> Path:
-        """Run it until it is killed at a point, which it must be."""
-        counted = self.triggers(name)
-        process = self.start(f"{point}:{count}", counted)
-        try:
-            code = process.wait(100)
-        finally:
-            process.kill()
-            process.wait()
-        assert code == -signal.SIGKILL, f"it ended with {code}, not at {point}:{count}\n{self.said()}"
-        assert (counted / f"{point}.fired").read_text() == f"{process.pid}\n"
-        return counted
-
-    def said(self) -> str:
-        """The end of what the runs said."""
-        return (self.folder / "log").read_text()[-5000:]
-
-    def files(self) -> list[str]:
-        """What lies in the output folder, whichever driver has written the spool."""
-        found = [str(path.relative_to(self.output)) for path in self.output.rglob("*") if path.is_file()]
-        return sorted(re.sub(r"-[0-9a-f]{12}/requests-\d+\.", "/requests.", name) for name in found)
-
-    def written(self) -> list[object]:
-        """All that a driver or a worker writes: rows, shards, attempts, charges, and files by name."""
-        with open_store(self.store_url, create=False) as store:
-            rows = store.done_indexes(JOB, range(ROWS))
-            return [rows, store.shards(JOB), store.attempts(JOB), store.charges(JOB), self.published()]
-
-    def takes_writes(self) -> bool:
-        """Whether no process holds a lock that keeps the others from the store."""
-        if not self.store_url.startswith("sqlite"):
-            return True
-        with closing(sqlite3.connect(self.folder / "jobs.db", timeout=0.1)) as database:
-            try:
-                database.execute("BEGIN EXCLUSIVE")
-            except sqlite3.OperationalError:
-                return False
-        return True
-
-    def published(self) -> list[str]:
-        """The files of the output that have their names."""
-        return [name for name in (*FILES, "report.html") if (self.output / name).exists()]
-
-    def after_kill(self, expected: Undisturbed) -> None:
-        """What holds before anything mends it: nothing acknowledged is gone, and files are whole."""
-        check_history(self.folder / "history", self.store_url, JOB, finished=False)
-        for name in FILES:
-            if (self.output / name).exists():
-                assert (self.output / name).read_bytes() == expected.contents[name], f"{name} is in between"
-
-    def at_the_end(self, expected: Undisturbed) -> None:
-        """I1 to I5 and I8, and nothing left; also after its outputs are written once more."""
-        figures = check_history(self.folder / "history", self.store_url, JOB, self.output)
-        self._is_over(expected)
-        again = open_job(settings_of(self._settings))
-        finalise_job(again, Timeline())
-        with open_store(self.store_url, create=False) as store:
-            store.release_job(again.lease)
-        self._is_over(expected)
-        assert figures.rows == ROWS
-        print(figures)
-
-    def _is_over(self, expected: Undisturbed) -> None:
-        for name in FILES:
-            assert (self.output / name).read_bytes() == expected.contents[name], f"I8: {name} differs"
-        assert self.files() == expected.files, "files are left over"
-        if self.bucket is None:
-            assert list(self._temporary.iterdir()) == []
-        else:
-            assert uploads(self.bucket.parent) == []
-        with open_store(self.store_url, create=False) as store:
-            job, shards, attempts = store.get_job(JOB), store.shards(JOB), store.attempts(JOB)
-        assert job.state is JobState.COMPLETED
-        assert (job.driver, job.driver_until) == (None, None)
-        assert {shard.state for shard in shards} <= {ShardState.DONE, ShardState.SPLIT}
-        assert {(shard.owner, shard.lease_until, shard.replica) for shard in shards} == {(None, None, None)}
-        assert [attempt for attempt in attempts if attempt.cause is None] == []
-
-
 def test_every_point_is_reached(undisturbed: Undisturbed) -> None:
     """A point that is not reached here would need a case of its own."""
     assert undisturbed.reached.keys() == set(Point)
@@ -413,14 +256,14 @@ def test_who_stood_still_while_another_took_the_job_changes_nothing(
     standstill: Point, make_job: Callable[..., ThreadJob], undisturbed: Undisturbed
 ) -> None:
     """The dead write nothing: only who wakes up again shows that leases fence."""
-    job, old = _stopped_job(make_job, standstill, 1)
+    job, old = stopped_job(make_job, standstill, 1)
     point = Point.JOB_CLAIMED  # the new driver has done nothing yet: whatever the old one writes would show
     counted = job.triggers("new")
     processes = [old]
     try:
         time.sleep(1.2)  # its lease lapses
         processes.append(job.start(f"{point}=stop", counted))
-        _wait_until_stopped(processes[1], counted / f"{point}.fired")
+        wait_until_stopped(processes[1], counted / f"{point}.fired")
         before = job.written()
         processes[0].send_signal(signal.SIGCONT)
         assert processes[0].wait(60) > 0, "it believes that it has done the job"
@@ -451,7 +294,7 @@ def test_a_driver_stopped_while_publishing_replaces_no_file_of_its_successor(
     step: tuple[Point, int], bucket: Path | None, make_job: Callable[..., ThreadJob], undisturbed: Undisturbed
 ) -> None:
     """The successor ends the job before the one of old goes on: its files must be those at the end."""
-    job, old = _stopped_job(partial(make_job, bucket=bucket), *step)
+    job, old = stopped_job(partial(make_job, bucket=bucket), *step)
     try:
         time.sleep(1.2)  # its lease lapses
         assert job.run() == 0, job.said()
@@ -466,43 +309,6 @@ def test_a_driver_stopped_while_publishing_replaces_no_file_of_its_successor(
     job.at_the_end(undisturbed)
 
 
-def _stopped_job(
-    make_job: Callable[..., ThreadJob], point: Point, count: int
-) -> tuple[ThreadJob, WarmProcess]:
-    """A job whose driver stands still at a point, and holds no lock of the store.
-
-    All threads of a process stop together. One of them may be in a transaction, and keep SQLite's only lock:
-    what then follows is of tests/integration/store. Such a job is left, and another one begun.
-    """
-    for _ in range(20):
-        job = make_job(driver_ttl=1.0, lanes=1)
-        counted = job.triggers("old")
-        driver = job.start(f"{point}:{count}=stop", counted)
-        try:
-            _wait_until_stopped(driver, counted / f"{point}.fired")
-            if job.takes_writes():
-                return job, driver
-        except BaseException:
-            driver.kill()
-            raise
-        driver.kill()
-        driver.wait()
-        if job.bucket is not None:
-            assert job.run() == 0, job.said()  # it takes what was begun in the bucket with it
-            shutil.rmtree(job.output)
-    raise AssertionError("each driver was stopped in a transaction")
-
-
-def _wait_until_stopped(process: WarmProcess, fired: Path) -> None:
-    deadline = time.monotonic() + 60
-    state = ""
-    while state != "T" or not fired.exists():
-        assert process.poll() is None
-        assert time.monotonic() < deadline, "it did not come to the point"
-        time.sleep(0.02)
-        state = Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-
-
 # ---- the real command: Prefect, Ray, and a process for each part ----
 
 SURVIVED = (
@@ -515,7 +321,6 @@ SURVIVED = (
 """Reached in a replica, or in the process of a shard's task: the same run goes on without it."""
 COMMAND_KILLED = (Point.JOB_CLAIMED, Point.FINALISE_WRITTEN)
 """Reached in the command's own process."""
-REAL_ROWS, REAL_SHARD_ROWS = 60, 12
 
 
 @pytest.fixture(scope="module")
@@ -539,47 +344,6 @@ def real_contents(
         return known[crashes]
 
     return contents
-
-
-class RealJob:
-    """One job of the real command on a local cluster, with one trigger."""
-
-    def __init__(
-        self, folder: Path, inputs: Path, point: Point | None = None, *, crashes: bool = False
-    ) -> None:
-        self.output = folder / "out"
-        self.history = folder / "history"
-        self.fired = folder / "triggers" / f"{point}.fired"
-        self.fired.parent.mkdir()
-        self._folder = folder
-        settings = ("max_num_seqs=4", "seconds_per_token=0.01", *(["crash_on=number 31"] if crashes else []))
-        more = ("--shard-rows", str(REAL_SHARD_ROWS))
-        self._arguments = run_arguments(inputs, self.output, *more, settings=settings)
-        self._environment = {"DRAY_HISTORY_DIR": str(self.history), "DRAY_NO_WAIT": "1"}
-        if point is not None:
-            triggers = {"DRAY_TRIGGER": str(point), "DRAY_TRIGGER_DIR": str(self.fired.parent)}
-            self._environment |= triggers
-        self._runs = 0
-
-    def start(self) -> Command:
-        """The command, which is the same each time."""
-        self._runs += 1
-        folder = self._folder / f"run-{self._runs}"
-        return Command(arguments=self._arguments, folder=folder, environment=self._environment)
-
-    def finished(self, command: Command, expected: list[bytes]) -> None:
-        """It ends well by itself, with all that holds then, and leaves nothing."""
-        ended = command.wait(300)
-        assert ended.code == 0, ended.stderr[-6000:]
-        assert self.fired.exists(), "nothing was killed"
-        store = f"sqlite:///{self.output / 'dray.db'}"
-        print(check_history(self.history, store, JOB, self.output))
-        assert [(self.output / name).read_bytes() for name in FILES] == expected
-        assert [path for path in self.output.rglob("*") if path.suffix in (".part", ".old")] == []
-        with open_store(store, create=False) as opened:
-            assert opened.get_job(JOB).driver is None
-            assert {shard.owner for shard in opened.shards(JOB)} == {None}
-        command.assert_nothing_left()
 
 
 @pytest.mark.long
