@@ -22,13 +22,13 @@ import os
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import ray
 
@@ -50,6 +50,7 @@ from dray.notices import Notice
 from dray.requests import RowDefaults, source_of
 from dray.shard import lease
 from dray.shard.task import RayReplicas, ShardWork, TaskResult, run_task
+from tests.support.forking import fork
 
 REPLICAS = 3
 SHARD_PROCESSES = SLOTS * REPLICAS + 1
@@ -207,33 +208,25 @@ def _shorten(driver: float, shard: float) -> None:
     lease.LOOK_EVERY = min(lease.LOOK_EVERY, shard / 12)
 
 
-def _drive(order: Order) -> NoReturn:
-    """In the fork: run the job, and end with this process."""
-    code = 1
-    try:
-        log = os.open(order.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(nothing, 0)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-        logging.basicConfig(format="%(asctime)s %(threadName)s %(message)s", level=logging.WARNING)
-        logger.setLevel(logging.INFO)
-        os.environ[history.FOLDER_VARIABLE] = order.history
-        history._folder = order.history  # read at import, before there was this job
-        if order.leases is not None:
-            _shorten(*order.leases)
-        logger.info("driver %d: %s", os.getpid(), order)
-        report = run_job(order)
-        logger.info("done")
-        part = Path(f"{order.report}.part")
-        part.write_text(json.dumps(report))
-        part.replace(order.report)
-        code = 0
-    except BaseException:  # noqa: BLE001  the end of a process
-        traceback.print_exc()
-    finally:
-        sys.stderr.flush()
-        os._exit(code)
+def _drive(order: Order) -> None:
+    """In the fork: run the job, and report."""
+    log = os.open(order.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    logging.basicConfig(format="%(asctime)s %(threadName)s %(message)s", level=logging.WARNING)
+    logger.setLevel(logging.INFO)
+    os.environ[history.FOLDER_VARIABLE] = order.history
+    history._folder = order.history  # read at import, before there was this job
+    if order.leases is not None:
+        _shorten(*order.leases)
+    logger.info("driver %d: %s", os.getpid(), order)
+    report = run_job(order)
+    logger.info("done")
+    part = Path(f"{order.report}.part")
+    part.write_text(json.dumps(report))
+    part.replace(order.report)
 
 
 def main() -> None:
@@ -246,9 +239,7 @@ def main() -> None:
     answer(ready=os.getpid())
     for line in sys.stdin:
         order = Order(**json.loads(line))
-        pid = os.fork()
-        if not pid:
-            _drive(order)
+        pid = fork(partial(_drive, order))
         answer(pid=pid)
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         answer(ended=pid, code=code)

@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib import import_module
@@ -24,37 +23,27 @@ from typing import Any, NoReturn
 
 from dray import history, triggers
 from tests.chaos import thread_job
+from tests.support.forking import fork
 
 _START_SECONDS = 60.0
 
 
 def fork_job(given: Mapping[str, Any], environment: Mapping[str, str], log: Path) -> int:
     """Fork a process that runs the job as :func:`thread_job.run` does; its pid."""
-    pid = os.fork()
-    if not pid:
-        _run(given, environment, log)
-    return pid
+    return fork(lambda: _run(given, environment, log))
 
 
-def _run(given: Mapping[str, Any], environment: Mapping[str, str], log: Path) -> NoReturn:
-    code = 1
-    try:
-        os.setsid()
-        file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-        os.dup2(file, 1)
-        os.dup2(file, 2)
-        os.environ.update(environment)
-        # What these read at their import.
-        triggers._armed = triggers.parse(os.environ)
-        history._folder = os.environ.get(history.FOLDER_VARIABLE)
-        tempfile.tempdir = None
-        thread_job.run(given)
-        code = 0
-    except BaseException:  # noqa: BLE001  the end of a process
-        traceback.print_exc()
-    finally:
-        sys.stderr.flush()
-        os._exit(code)
+def _run(given: Mapping[str, Any], environment: Mapping[str, str], log: Path) -> None:
+    os.setsid()
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.environ.update(environment)
+    # What these read at their import.
+    triggers._armed = triggers.parse(os.environ)
+    history._folder = os.environ.get(history.FOLDER_VARIABLE)
+    tempfile.tempdir = None
+    thread_job.run(given)
 
 
 def import_all(folder: Path) -> None:
@@ -66,13 +55,12 @@ def import_all(folder: Path) -> None:
     (folder / "in.jsonl").write_text(json.dumps({"custom_id": "a", "method": "POST", **_REQUEST}) + "\n")
     given = {"output": str(folder / "out"), "store_url": f"sqlite:///{folder / 'jobs.db'}", "lost": []}
     reader, writer = os.pipe()
-    pid = os.fork()
-    if not pid:
-        try:
-            thread_job.run({"input": str(folder / "in.jsonl"), **given})
-            os.write(writer, " ".join(sorted(sys.modules)).encode())
-        finally:
-            os._exit(0)
+
+    def run_and_tell() -> None:
+        thread_job.run({"input": str(folder / "in.jsonl"), **given})
+        os.write(writer, " ".join(sorted(sys.modules)).encode())
+
+    pid = fork(run_and_tell)
     os.close(writer)
     with os.fdopen(reader, "rb") as file:
         names = file.read().decode().split()
