@@ -338,15 +338,20 @@ def _parts(runs: int, first: int, lanes: int) -> Iterator[range]:
         yield range(first + lane, first + runs, lanes)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run, print, and return 1 if any run failed."""
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=10_000)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--lanes", type=int, default=2)
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
     parser.add_argument("--kept", default="out/swarm", help="where the files of failed runs are kept")
-    given = parser.parse_args(arguments)
+    return parser.parse_args(arguments)
+
+
+def main() -> int:
+    """Run, print, and return 1 if any run failed."""
+    given = parse()
     print(f"seed {given.seed}", flush=True)
     tally = Tally()
     with ExitStack() as held:
