@@ -26,7 +26,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import psutil
 
@@ -203,17 +203,8 @@ def _reap(nodes: Sequence[Any]) -> None:
                 raylet.process.poll()
 
 
-def main() -> None:
-    """Serve until stdin ends."""
-    from ray.cluster_utils import Cluster
-
-    folder, count, token = Path(sys.argv[1]), int(sys.argv[2]), secrets.token_hex(32)
-    shape = Shape(**json.loads(sys.argv[3])) if len(sys.argv) > 3 else Shape()
-    enable_token_auth(token)
-    start_without([Service.LOG_MONITOR, Service.DASHBOARD])
-    answers = sys.stdout
-    sys.stdout = sys.stderr
-    cluster = Cluster(shutdown_at_exit=False)
+def _serve(cluster: Any, folder: Path, count: int, token: str, shape: Shape, answers: TextIO) -> None:
+    """Start the nodes, then do as stdin says until it ends."""
     head = {"resources": {"dray_stable": shape.stable}, "num_cpus": shape.head_cpus}
     if shape.impatient:
         head["_system_config"] = IMPATIENT
@@ -226,27 +217,41 @@ def main() -> None:
         print(json.dumps(values), file=answers, flush=True)
 
     answer(address=cluster.address, token=token, nodes=[node.node_id for node in nodes])
+    for line in sys.stdin:
+        command = json.loads(line)
+        if "add" in command:
+            nodes.append(_add(cluster, folder, len(nodes), **shape.node, environment=command["add"]))
+            answer(node=nodes[-1].node_id)
+        elif "drain" in command:
+            answer(accepted=_drain(cluster.address, nodes[command["drain"]].node_id, command["seconds"]))
+        elif "dead" in command:
+            answer(dead=_dead(cluster.global_state.node_table()))
+        elif "signal" in command:
+            _signal(nodes[command["node"]], command["signal"])
+            answer(signalled=command["node"])
+        elif command["kill"] == "gcs":
+            nodes[0].kill_gcs_server(check_alive=False)
+            answer(killed="gcs")
+        else:
+            cluster.remove_node(nodes[command["kill"]], allow_graceful=False)
+            answer(killed=command["kill"])
+
+
+def main() -> None:
+    """Serve until stdin ends."""
+    from ray.cluster_utils import Cluster
+
+    folder, count, token = Path(sys.argv[1]), int(sys.argv[2]), secrets.token_hex(32)
+    shape = Shape(**json.loads(sys.argv[3])) if len(sys.argv) > 3 else Shape()
+    enable_token_auth(token)
+    start_without([Service.LOG_MONITOR, Service.DASHBOARD])
+    answers = sys.stdout
+    sys.stdout = sys.stderr
+    cluster = Cluster(shutdown_at_exit=False)
     try:
-        for line in sys.stdin:
-            command = json.loads(line)
-            if "add" in command:
-                nodes.append(_add(cluster, folder, len(nodes), **shape.node, environment=command["add"]))
-                answer(node=nodes[-1].node_id)
-            elif "drain" in command:
-                answer(accepted=_drain(cluster.address, nodes[command["drain"]].node_id, command["seconds"]))
-            elif "dead" in command:
-                answer(dead=_dead(cluster.global_state.node_table()))
-            elif "signal" in command:
-                _signal(nodes[command["node"]], command["signal"])
-                answer(signalled=command["node"])
-            elif command["kill"] == "gcs":
-                nodes[0].kill_gcs_server(check_alive=False)
-                answer(killed="gcs")
-            else:
-                cluster.remove_node(nodes[command["kill"]], allow_graceful=False)
-                answer(killed=command["kill"])
+        _serve(cluster, folder, count, token, shape, answers)
     finally:
-        with no_survivors():  # nodes that are stopped, too
+        with no_survivors():  # nodes that are stopped, or that did not come up, too
             cluster.shutdown()
 
 
