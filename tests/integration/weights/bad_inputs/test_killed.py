@@ -134,7 +134,7 @@ def test_row_15_a_filler_that_dies_before_it_began_is_taken_over_from(
         holder.wait()
         began = time.monotonic()
         model.wait_whole()
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 30  # on a busy machine; the lock was for 60 s
 
 
 def test_row_15_of_several_that_race_one_fills(server: EmulatorProcess, origin: Path, cache: Path) -> None:
