@@ -9,7 +9,7 @@ STAMP := .venv/.stamp
 # More arguments for pytest, as in: make test PYTEST_ARGS="-k store --seed 7"
 PYTEST_ARGS ?=
 # Files of tests that run side by side; 0 runs all in one process.
-WORKERS ?= 3
+WORKERS ?= 2
 TESTS := $(BIN)/python -m pytest -m "not gpu" --chaos-rounds 2 -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # How long `make chaos` goes on. PYTEST_ARGS=--record SOAK_ARGS=--record write tests/chaos/RESULTS.md.
