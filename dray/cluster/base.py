@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -64,7 +64,7 @@ class ClusterInfo:
     """A cluster that can take work, since ``ready`` (seconds since 1970), after ``seconds``.
 
     ``own`` is one of ours on this machine: no node comes to it. ``coming`` are the nodes that its autoscaler
-    may start; None where no autoscaler says so.
+    may start; None where no autoscaler says so. Its worker processes have ``inherited`` variables anyhow.
     """
 
     address: str
@@ -74,6 +74,7 @@ class ClusterInfo:
     ready: float = field(default_factory=time.time)
     own: bool = False
     coming: tuple[NodeType, ...] | None = None
+    inherited: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def stable_hosts(self) -> frozenset[str]:

@@ -16,6 +16,7 @@ from typing import Any
 
 from dray.cluster.auth import answers_anybody, close_token_file
 from dray.cluster.base import NAMESPACE, STABLE_RESOURCE, Cluster, ClusterInfo, ClusterSettings, Node
+from dray.cluster.forwarded_env import handed_down
 from dray.cluster.head import Head
 from dray.cluster.head_watch import HeadWatch
 from dray.cluster.ray_private import enable_token_auth, keep_off_stdout, node_types
@@ -71,6 +72,7 @@ class RayCluster:
         self._info: ClusterInfo | None = None
         self._error: Exception | None = None
         self._head: Head | None = None
+        self._inherited: dict[str, str] = {}
         self._watch: HeadWatch | None = None
         self._thread = threading.Thread(target=self._join, name="dray-cluster", daemon=True)
 
@@ -85,6 +87,7 @@ class RayCluster:
         self._began = time.monotonic()
         _refuse_second()
         _prepare_environment(self._settings)
+        self._inherited = handed_down()
         self._head = Head(self._settings)
         atexit.register(self.release)
 
@@ -167,7 +170,7 @@ class RayCluster:
             _prepare_environment(self._settings)
         info = _connect(address, self._settings.environment, self._began)
         if self._head is not None:
-            return replace(info, own=True)
+            return replace(info, own=True, inherited=self._inherited)
         _leave_if_open(address, info.address)
         return replace(info, coming=node_types())
 

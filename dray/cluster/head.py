@@ -21,7 +21,7 @@ from contextlib import suppress
 from typing import Any
 
 from dray.cluster.base import STABLE_RESOURCE, ClusterSettings
-from dray.cluster.ray_private import Service, start_without
+from dray.cluster.ray_private import Service, agents_on_demand, look_often, start_without
 from dray.cluster.session_dir import TemporaryFolder, sweep
 from dray.errors import ClusterError
 from dray.processes import no_survivors
@@ -112,6 +112,8 @@ def _started(settings: dict[str, Any], temporary: TemporaryFolder) -> dict[str, 
     # Sockets between vLLM's ranks: those of a replica that is killed go with the folder, and not into /tmp.
     os.environ.setdefault("VLLM_RPC_BASE_PATH", str(temporary.path))
     start_without(list(Service))  # one node that does not grow and shows no page; its logs go to files
+    agents_on_demand()
+    look_often()
     try:
         ray.init(
             address="local",

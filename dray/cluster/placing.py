@@ -24,9 +24,11 @@ def actor_options(
 ) -> dict[str, Any]:
     """Resources, environment and place of one replica's process.
 
-    It comes to none of the nodes to ``avoid``, unless no other can have it.
+    It comes to none of the nodes to ``avoid``, unless no other can have it. Ray starts a new process for
+    variables that differ. So those are left out that each process inherits: Ray gives it one that is there.
     """
-    variables = handed_down()
+    inherited = cluster.inherited
+    variables = {name: value for name, value in handed_down().items() if inherited.get(name) != value}
     options: dict[str, Any] = {"runtime_env": {"env_vars": variables}} if variables else {}
     if avoid:
         options["label_selector"] = {_NODE_LABEL: f"!in({','.join(sorted(avoid))})"}

@@ -5,12 +5,19 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
+import time
 from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from dray.cluster import waiting_agent
 from dray.cluster.base import NodeType
+
+_LOOK_MS = 20
+_RAYS_PATIENCE_MS = 10_000  # Ray's own: 10 looks, one each second
+_AGENTS = ("dashboard_agent", "runtime_env_agent")  # as Ray names these components
 
 
 def enable_token_auth(token: str | None = None) -> None:
@@ -68,6 +75,60 @@ def start_without(services: Collection[Service]) -> None:
 
 def _not_started(node: Any, **_: object) -> None:
     node._webui_url = ""  # of the dashboard: Ray reads it when it connects
+
+
+def agents_on_demand() -> None:
+    """Have the Ray nodes that this process starts from now on start their agents only where they need them.
+
+    Each is a Python process: 0.5 to 1 s of a core, before which the node starts no worker (Ray 2.60).
+
+    Raises:
+        AttributeError: Ray starts its agents in another way now.
+    """
+    from ray._private import services, utils
+
+    python = services._build_python_executable_command_memory_profileable
+
+    def waiting(component: str, *arguments: Any, **options: Any) -> list[str]:
+        command: list[str] = python(component, *arguments, **options)
+        if component not in _AGENTS:
+            return command
+        return [sys.executable, "-I", "-S", waiting_agent.__file__, *command]
+
+    services._build_python_executable_command_memory_profileable = waiting
+    # Whether an agent can serve metrics: to learn it, Ray imports what that takes, for 0.4 s of a core.
+    getattr(utils, "get_dashboard_dependency_error")  # noqa: B009  an error where Ray has none now
+    setattr(utils, "get_dashboard_dependency_error", lambda: None)  # noqa: B010
+
+
+def look_often() -> None:
+    """Have this process, and Ray's that it starts, look more often for what is about to be there.
+
+    Ray's first look for a new node's sockets and for its entry comes too early, and the next a second later.
+
+    Raises:
+        AttributeError: Ray looks in another way now.
+    """
+    os.environ.setdefault("RAY_raylet_client_connect_timeout_milliseconds", str(_LOOK_MS))
+    os.environ.setdefault("RAY_raylet_client_num_connect_attempts", str(_RAYS_PATIENCE_MS // _LOOK_MS))
+    from ray._private import services
+
+    get_node = services.get_node
+
+    def after_entry(gcs_address: str, node_id: str) -> Any:
+        _await_entry(gcs_address)
+        return get_node(gcs_address, node_id)
+
+    setattr(services, "get_node", after_entry)  # noqa: B010
+
+
+def _await_entry(gcs_address: str) -> None:
+    """Wait for a while until the cluster has a node: what follows waits longer, and says what is wrong."""
+    from ray._raylet import GcsClient  # type: ignore[attr-defined]  # compiled, no stubs
+
+    client, until = GcsClient(address=gcs_address), time.monotonic() + _RAYS_PATIENCE_MS / 1000
+    while not client.get_all_node_info() and time.monotonic() < until:
+        time.sleep(_LOOK_MS / 1000)
 
 
 def drain(node_id: str, deadline: float) -> bool:

@@ -14,6 +14,8 @@ import psutil
 import pytest
 
 from dray.cluster import Cluster, ClusterInfo, ClusterSettings, open_cluster
+from dray.cluster.asking import ReplicaResources
+from dray.cluster.placing import actor_options
 from dray.cluster.ray_fleet import RayFleet
 from dray.driver.pool import Loss, ReplicaPool
 from dray.driver.replica_handle import ReplicaStart
@@ -101,6 +103,33 @@ def test_ray_starts_without_what_one_node_does_not_use(info: ClusterInfo) -> Non
     said = " ".join(" ".join(process.cmdline()) for process in below)
     assert "gcs_server" in said
     assert [name for name in ("monitor.py", "dashboard.py") if name in said] == []  # log_monitor.py, too
+    agents = [process for process in below if _is_agent(process)]
+    assert len(agents) == 2
+    for agent in agents:  # neither has imported anything
+        assert any(word.endswith("waiting_agent.py") for word in agent.cmdline())
+        assert agent.memory_info().rss < 32 << 20
+
+
+def _is_agent(process: psutil.Process) -> bool:
+    return any(word.endswith(("dashboard/agent.py", "agent/main.py")) for word in process.cmdline())
+
+
+def test_an_agent_starts_for_variables_that_processes_do_not_inherit(info: ClusterInfo) -> None:
+    import ray
+
+    found = ray.remote(os.getenv).options(num_cpus=0, runtime_env={"env_vars": {"DRAY_TEST_SEEN": "1"}})
+    assert ray.get(found.remote("DRAY_TEST_SEEN"), timeout=60) == "1"
+
+
+def test_a_replica_is_told_no_variable_that_it_inherits(
+    info: ClusterInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = ReplicaResources(cpus=0)
+    monkeypatch.setenv("VLLM_DRAY_TEST", "1")
+    assert actor_options(ask, info)["runtime_env"]["env_vars"] == {"VLLM_DRAY_TEST": "1"}
+    assert "runtime_env" not in actor_options(
+        ask, replace(info, inherited={**info.inherited, "VLLM_DRAY_TEST": "1"})
+    )
 
 
 def test_one_stable_node_behind_a_token(info: ClusterInfo) -> None:
