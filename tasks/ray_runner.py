@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import nullcontext
 from typing import Any
 
-from prefect_ray import RayTaskRunner
+from dray.imports import lasting_imports, without
 
-from tasks.flushing import flush_prefect
+
+def _in_worker() -> bool:
+    """Whether this is a process of Ray's, which runs shard tasks alone."""
+    ray = sys.modules.get("ray")
+    return (
+        ray is not None and ray.is_initialized() and ray.get_runtime_context().worker.mode == ray.WORKER_MODE
+    )
+
+
+with lasting_imports(), without("pandas") if _in_worker() else nullcontext():
+    from prefect_ray import RayTaskRunner
+
+    from tasks.flushing import flush_prefect
 
 
 class HeardRayTaskRunner(RayTaskRunner):  # type: ignore[misc]  # prefect_ray is untyped
