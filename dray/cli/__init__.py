@@ -7,7 +7,14 @@ import sys
 
 def main() -> None:
     """Entry point of the ``dray`` command."""
-    from dray.cli.app import run_app
+    from dray.cli.warming import warmed
     from dray.processes import end
 
-    end(run_app(sys.argv[1:]))
+    try:
+        with warmed(sys.argv[1:]):
+            from dray.cli.app import run_app
+
+            code = run_app(sys.argv[1:])
+    except KeyboardInterrupt:  # while it imports
+        code = 130
+    end(code)

@@ -19,6 +19,7 @@ from dray.cli.deleting import jobs
 from dray.cli.help import ABOUT, JSON_HELP, RUN, RUN_EXAMPLES
 from dray.cli.introduction import introduction
 from dray.cli.models import models
+from dray.cli.warming import warmed
 from dray.errors import DrayError
 from dray.processes import end
 from dray.storage.files import absolute
@@ -158,4 +159,6 @@ def doctor(*, model: str | None = None, store: StoreOption = None, json: Json = 
 
 
 if __name__ == "__main__":
-    end(run_app(sys.argv[1:]))
+    with warmed(sys.argv[1:]):
+        exit_code = run_app(sys.argv[1:])
+    end(exit_code)

@@ -14,8 +14,7 @@ from typing import Any
 
 from dray.cli import output
 from dray.cli.jobs import store_at
-from dray.cli.server import configured
-from dray.cli.with_prefect import has_flows
+from dray.cli.server import configured, has_flows
 from dray.errors import DrayError
 
 _MIN_SHM = 1 << 30  # bytes; Ray's object store lives there

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 
@@ -19,3 +19,10 @@ def early_cluster(cluster: str) -> Iterator[None]:
         yield
     finally:
         release_early()
+
+
+def join_early(modules: Sequence[str]) -> None:
+    """Join that cluster, where there is one, and have one of its worker processes import ``modules``."""
+    from dray import cluster
+
+    cluster.join_early(modules)

@@ -11,31 +11,21 @@ from dray.cli.early import refuse_early
 from dray.cli.introduction import starting
 from dray.cli.jobs import HIDDEN_INPUT
 from dray.cli.results import summarise
+from dray.cli.server import has_flows
 from dray.cli.stopping import signals_stop
-from dray.cli.with_prefect import has_flows, run_flow
+from dray.cli.warming import quieten
+from dray.cli.with_prefect import run_flow
 from dray.cli.without_prefect import run_plain
 from dray.job import current_job
 from dray.job.request import JobRequest
 from dray.storage.addresses import VARIABLE, names_login
-
-_QUIET = {
-    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-    "DO_NOT_TRACK": "1",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "VLLM_NO_USAGE_STATS": "1",
-    "HF_HUB_DISABLE_TELEMETRY": "1",
-    # The run's own short lines take the place of Prefect's console format; its UI has everything.
-    "PREFECT_LOGGING_HANDLERS_CONSOLE_CLASS": "dray.cli.output.RunLog",
-}
-
 
 _HIDDEN = {"store": "DRAY_STORE_URL", "input": HIDDEN_INPUT}
 
 
 def run_job(request: JobRequest, *, json: bool) -> int:
     """Run ``request`` and return the exit code: as the flow where that is installed, by itself elsewhere."""
-    for name, value in _QUIET.items():
-        os.environ.setdefault(name, value)
+    quieten()
     output.stage("checking input, model, output and store")
     refuse_early(request)
     request = _without_logins(request)

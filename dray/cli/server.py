@@ -12,12 +12,15 @@ import time
 import tomllib
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 from dray.errors import ClusterError
 from dray.imports import lasting_imports
 
+_GO = b"\n"
 _START_TIMEOUT = 120.0  # seconds; the first start on a machine creates the database
 
 
@@ -31,9 +34,12 @@ class PrefectServer:
         self.port = _free_port()
         self.url = f"http://127.0.0.1:{self.port}/api"
         self._process: subprocess.Popen[bytes] | None = None
+        self._serves = False
 
-    def start(self) -> None:
-        """Start the process; returns at once."""
+    def warm_up(self) -> None:
+        """Start a process that imports, and serves nothing until it is asked; again does nothing."""
+        if self._process is not None:
+            return
         self._process = subprocess.Popen(
             [sys.executable, "-c", "from dray.cli.server import serve; serve()", str(self.port)],
             env={**os.environ, **_SERVER_ENVIRONMENT, "PREFECT_API_URL": self.url},
@@ -42,6 +48,16 @@ class PrefectServer:
             stderr=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C is for the run, which still needs its server to end in order
         )
+
+    def start(self) -> None:
+        """Have it serve; returns at once."""
+        self.warm_up()
+        assert self._process is not None
+        assert self._process.stdin is not None
+        self._serves = True
+        with suppress(BrokenPipeError):  # it died at once: ``wait`` says so
+            self._process.stdin.write(_GO)
+            self._process.stdin.flush()
 
     def wait(self) -> None:
         """Wait until it answers.
@@ -68,7 +84,10 @@ class PrefectServer:
         """End the process."""
         if self._process is None or self._process.poll() is not None:
             return
-        self._process.terminate()
+        if self._serves:
+            self._process.terminate()
+        else:
+            self._process.kill()
         try:
             self._process.wait(timeout=5)
         except subprocess.TimeoutExpired:
@@ -83,6 +102,9 @@ _SERVER_ENVIRONMENT = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT__SERVER_EPHEMERAL": "1",  # as Prefect starts its own temporary servers: no schedulers
     "PREFECT__SERVER_FINAL": "1",
+    # Prefect's own kinds of blocks: to look for new ones, it imports Ray and pandas. Standing servers do.
+    "PREFECT_SERVER_REGISTER_BLOCKS_ON_START": "false",
+    "PREFECT_SERVER_MEMOIZE_BLOCK_AUTO_REGISTRATION": "false",
     "DO_NOT_TRACK": "1",
 }
 
@@ -100,6 +122,14 @@ def configured() -> bool:
     return bool(profiles.get("profiles", {}).get(active, {}).get("PREFECT_API_URL"))
 
 
+def has_flows() -> bool:
+    """Whether the project's flows are here: a checkout has them, a wheel holds the library alone."""
+    try:
+        return find_spec("flows.batch_inference") is not None
+    except ImportError:
+        return False
+
+
 def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -109,14 +139,17 @@ def _free_port() -> int:
 
 def serve() -> None:
     """The server process itself. It ends at the latest with its parent: then its stdin does."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    asked = threading.Event()
+    threading.Thread(target=_heed_parent, args=(asked,), daemon=True).start()
     with lasting_imports():
         import uvicorn
 
         create_app = import_module("prefect.server.api.server").create_app
+    asked.wait()
     uvicorn.run(create_app, factory=True, host="127.0.0.1", port=int(sys.argv[1]), log_level="error")
 
 
-def _end_with_parent() -> None:
-    os.read(0, 1)  # not by sys.stdin, whose lock a daemon thread must not hold when Python ends
+def _heed_parent(asked: threading.Event) -> None:
+    while os.read(0, 1):  # not by sys.stdin, whose lock a daemon thread must not hold when Python ends
+        asked.set()
     os.kill(os.getpid(), signal.SIGKILL)

@@ -8,25 +8,19 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from typing import Any
 
 from dray.cli import output
-from dray.cli.early_cluster import early_cluster
+from dray.cli.early_cluster import early_cluster, join_early
 from dray.cli.results import stored_result, unforeseen
 from dray.cli.server import PrefectServer, configured
+from dray.cli.warming import warm_server
 from dray.errors import CancelledError, DrayError
-from dray.imports import lasting_imports
+from dray.imports import lasting_imports, without
 from dray.job import current_job
 from dray.job.request import JobRequest
 
-
-def has_flows() -> bool:
-    """Whether the project's flows are here: a checkout has them, a wheel holds the library alone."""
-    try:
-        return find_spec("flows.batch_inference") is not None
-    except ImportError:
-        return False
+_OF_SHARD_TASKS = ("tasks.ray_runner", "tasks.infer_shard")  # Prefect among them, for a second or two
 
 
 def run_flow(request: JobRequest) -> dict[str, Any]:
@@ -41,7 +35,7 @@ def run_flow(request: JobRequest) -> dict[str, Any]:
 
 def _the_flow() -> tuple[Any, Any]:
     """The flow, and what flushes Prefect's queues after it."""
-    with lasting_imports():
+    with lasting_imports(), without("pandas"):
         from flows.batch_inference import batch_inference, flush_prefect  # noqa: TID251  see above
     return batch_inference, flush_prefect
 
@@ -52,7 +46,7 @@ def _server() -> Iterator[PrefectServer | None]:
     if configured():
         yield None
         return
-    server = PrefectServer()
+    server = warm_server() or PrefectServer()
     server.start()
     os.environ["PREFECT_API_URL"] = server.url
     try:
@@ -65,6 +59,7 @@ def _server() -> Iterator[PrefectServer | None]:
 def _run_flow(parameters: dict[str, Any], server: PrefectServer | None) -> dict[str, Any]:
     batch_inference, flush_prefect = _the_flow()
     if server is not None:
+        join_early(_OF_SHARD_TASKS)
         server.wait()
     try:
         state = batch_inference(**parameters, return_state=True)

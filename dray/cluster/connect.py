@@ -10,17 +10,20 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 from dray.cluster.auth import answers_anybody, close_token_file
 from dray.cluster.base import NAMESPACE, STABLE_RESOURCE, Cluster, ClusterInfo, ClusterSettings, Node
 from dray.cluster.forwarded_env import handed_down
-from dray.cluster.head import Head
+from dray.cluster.head import MARK, Head
 from dray.cluster.head_watch import HeadWatch
 from dray.cluster.ray_private import enable_token_auth, keep_off_stdout, node_types
 from dray.errors import ClusterError, ConfigError
+from dray.imports import lasting_imports
 from dray.processes import end_without_teardown
 
 JOIN_SECONDS = 300.0
@@ -32,6 +35,35 @@ LEAVE_SECONDS = 30.0
 _LOOK_SECONDS = 1.0
 
 _early: RayCluster | None = None  # a local cluster that was started before its job asked for it
+_warm: Head | None = None  # the head of one, which waits to be asked
+
+
+def warm_up() -> None:
+    """Have the head of this process's next local cluster import Ray; it starts nothing until it is asked.
+
+    The environment of this process stays as it is: its next cluster may be another one.
+    """
+    global _warm
+    before = dict(os.environ)
+    try:
+        _prepare_environment(ClusterSettings())
+        _warm = Head()
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def cool_down() -> None:
+    """End a head that was warmed up and never asked."""
+    head = _warm_head()
+    if head is not None:
+        head.stop()
+
+
+def _warm_head() -> Head | None:
+    global _warm
+    head, _warm = _warm, None
+    return head
 
 
 def start_early() -> None:
@@ -39,6 +71,16 @@ def start_early() -> None:
     global _early
     _early = RayCluster(ClusterSettings())
     _early.launch()
+
+
+def join_early(modules: Sequence[str]) -> None:
+    """Join the cluster that was started early, if one was, in the background.
+
+    One of its worker processes then imports ``modules``, while this process waits for other things. It takes
+    the mark of the stable node for as long, so the first shard task comes after it, and to that process.
+    """
+    if _early is not None:
+        _early.start_and_import(modules)
 
 
 def release_early() -> None:
@@ -73,6 +115,7 @@ class RayCluster:
         self._error: Exception | None = None
         self._head: Head | None = None
         self._inherited: dict[str, str] = {}
+        self._modules: Sequence[str] = ()
         self._watch: HeadWatch | None = None
         self._thread = threading.Thread(target=self._join, name="dray-cluster", daemon=True)
 
@@ -88,13 +131,19 @@ class RayCluster:
         _refuse_second()
         _prepare_environment(self._settings)
         self._inherited = handed_down()
-        self._head = Head(self._settings)
+        self._head = _warm_head() or Head()
+        self._head.begin(self._settings)
         atexit.register(self.release)
 
     def start(self) -> None:
         """Begin in the background; again does nothing."""
         if self._thread.ident is None:
             self._thread.start()
+
+    def start_and_import(self, modules: Sequence[str]) -> None:
+        """Begin in the background, and have a worker process import ``modules`` as soon as there is one."""
+        self._modules = modules
+        self.start()
 
     def wait(self, look: Callable[[], None] = lambda: None) -> ClusterInfo:
         """Wait until the cluster can take work; what ``look``, called each second, raises ends the wait.
@@ -157,10 +206,14 @@ class RayCluster:
                 error if isinstance(error, ClusterError | ConfigError) else _failed(self._settings, error)
             )
         self._ready.set()
+        if self._info is not None and self._modules:
+            _import_there(self._modules, self._info.stable_resource)
 
     def _joined(self) -> ClusterInfo:
         self.launch()
         if self._head is not None:
+            with lasting_imports():
+                import ray  # noqa: F401  beside its start
             address = self._head.wait()
             enable_token_auth()
         else:
@@ -173,6 +226,20 @@ class RayCluster:
             return replace(info, own=True, inherited=self._inherited)
         _leave_if_open(address, info.address)
         return replace(info, coming=node_types())
+
+
+def _import_there(modules: Sequence[str], resource: str) -> None:
+    import ray
+
+    options = {"num_cpus": 0, "max_retries": 0, "resources": {resource: MARK}}
+    ray.remote(_import_all).options(name="imports", **options).remote(modules)
+
+
+def _import_all(modules: Sequence[str]) -> None:
+    """In a worker process. What fails here fails again in the shard task, which says so."""
+    with suppress(ImportError), lasting_imports():
+        for module in modules:
+            import_module(module)
 
 
 def _abandon_ray() -> None:

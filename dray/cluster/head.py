@@ -5,7 +5,8 @@ for ever on a lock that some thread held at that moment; the head has one thread
 parent long enough to shut Ray down: most of its processes end by themselves, its agents after a minute.
 
 The protocol: settings as one line of JSON on stdin; an answer as one line of JSON on stdout, ``address`` or
-``error``; the end of stdin asks for the end.
+``error``; the end of stdin asks for the end. Until the settings come, the head imports Ray, and starts
+nothing.
 """
 
 from __future__ import annotations
@@ -24,17 +25,23 @@ from dray.cluster.base import STABLE_RESOURCE, ClusterSettings
 from dray.cluster.ray_private import Service, agents_on_demand, look_often, start_without
 from dray.cluster.session_dir import TemporaryFolder, sweep
 from dray.errors import ClusterError
+from dray.imports import lasting_imports
 from dray.processes import no_survivors
 
-_MARK = 1  # as a user marks a node: shard tasks ask for a thousandth each
+MARK = 1  # as a user marks a node: shard tasks ask for a thousandth each
 _START_SECONDS = 180.0  # Ray's own limits are lower; this one is for what they do not see
 _STOP_SECONDS = 30.0
 
 
 class Head:
-    """The head process, seen from the process that uses the cluster."""
+    """The head process, seen from the process that uses the cluster.
 
-    def __init__(self, settings: ClusterSettings) -> None:
+    Without ``settings`` it waits for :meth:`begin`.
+    """
+
+    def __init__(self, settings: ClusterSettings | None = None) -> None:
+        self._begun = False
+        self._environment = dict(os.environ)
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  open for as long as the process
         self._process = subprocess.Popen(
             [sys.executable, "-c", "from dray.cluster.head import main; main()"],
@@ -43,7 +50,20 @@ class Head:
             stderr=self._log,
             start_new_session=True,  # a Ctrl-C is for the parent to handle
         )
-        self._send({"num_cpus": settings.num_cpus, "num_gpus": settings.num_gpus})
+        if settings is not None:
+            self.begin(settings)
+
+    def begin(self, settings: ClusterSettings) -> None:
+        """Have it start Ray, in the environment of now; returns at once."""
+        self._begun = True
+        self._send(
+            {
+                "num_cpus": settings.num_cpus,
+                "num_gpus": settings.num_gpus,
+                "environment": dict(os.environ.items() - self._environment.items()),
+                "unset": sorted(self._environment.keys() - os.environ.keys()),
+            }
+        )
 
     def wait(self) -> str:
         """The address of the cluster, once Ray has started.
@@ -68,7 +88,9 @@ class Head:
             self._process.stdin.close()
 
     def stop(self) -> None:
-        """End Ray and wait until it is gone."""
+        """End Ray and wait until it is gone; a head that has started nothing is ended at once."""
+        if not self._begun:
+            self._process.kill()
         self.ask_to_stop()
         try:
             self._process.wait(_STOP_SECONDS)
@@ -95,7 +117,15 @@ def main() -> None:
     """The head process itself."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # nothing but the answer may come out of stdout
-    settings = json.loads(sys.stdin.readline())
+    with lasting_imports():
+        import ray  # noqa: F401  beside the parent's imports and checks
+    line = sys.stdin.readline()
+    if not line:  # the parent is gone, or has nothing to start
+        return
+    settings = json.loads(line)
+    os.environ.update(settings["environment"])
+    for name in settings["unset"]:
+        os.environ.pop(name, None)
     sweep()
     temporary = TemporaryFolder()
     try:
@@ -119,7 +149,7 @@ def _started(settings: dict[str, Any], temporary: TemporaryFolder) -> dict[str, 
             address="local",
             num_cpus=settings["num_cpus"],
             num_gpus=settings["num_gpus"],
-            resources={STABLE_RESOURCE: _MARK},
+            resources={STABLE_RESOURCE: MARK},
             include_dashboard=False,
             log_to_driver=False,
             logging_level=logging.ERROR,

@@ -124,6 +124,36 @@ def test_importing_dray_alone_is_light() -> None:
     assert not loaded & {"sqlalchemy", "ray", "pandas", "pyarrow", "prefect", "pydantic", *ENGINE_LIBRARIES}
 
 
+def test_the_command_begins_light() -> None:
+    """What runs before the first line of a run, beside the processes that are warmed up meanwhile."""
+    loaded = loaded_after("import dray.cli.warming, dray.cluster")
+    heavy = {"sqlalchemy", "ray", "pandas", "numpy", "pyarrow", "prefect", "pydantic", "cyclopts", "boto3"}
+    assert not loaded & {*heavy, *ENGINE_LIBRARIES}
+
+
+def test_a_run_of_the_flow_imports_no_tables() -> None:
+    loaded = loaded_after("from dray.cli.with_prefect import _the_flow\n_the_flow()")
+    assert {"flows", "prefect", "ray"} <= loaded
+    assert not loaded & {"pandas", "pyarrow"}
+
+
+def test_what_is_hidden_is_there_again_afterwards() -> None:
+    code = """
+from dray.imports import without
+import json
+with without("json", "pandas"):
+    import json
+    try:
+        import pandas
+    except ImportError:
+        pass
+    else:
+        raise AssertionError("pandas was imported")
+"""
+    assert "pandas" not in loaded_after(code)
+    assert "pandas" in loaded_after(f"{code}\nimport pandas")
+
+
 def test_every_public_name_of_dray_resolves() -> None:
     loaded_after("import dray\nfor name in dray.__all__: getattr(dray, name)")
 

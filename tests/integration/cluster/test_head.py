@@ -11,9 +11,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
-from dray.cluster import ClusterSettings
+from dray.cluster import ClusterSettings, cool_down, warm_up
 from dray.cluster import head as head_module
 from dray.cluster.head import Head
 from dray.errors import ClusterError
@@ -73,6 +74,55 @@ def test_ray_says_what_it_cannot_do() -> None:
         head.stop()
     head = Head(ClusterSettings())
     head.stop()  # before it was ready
+
+
+def test_a_head_starts_nothing_until_it_is_asked(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    head = Head()
+    deadline = time.monotonic() + 60
+    while not _has_imported_ray(head):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert psutil.Process(head._process.pid).children() == []
+    head.stop()
+    assert head._process.returncode == -signal.SIGKILL
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_head_has_the_environment_of_the_moment_it_is_asked(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DRAY_TEST_GONE", "1")
+    head = Head()
+    monkeypatch.delenv("DRAY_TEST_GONE")
+    monkeypatch.setenv("DRAY_TEST_NEW", "\udcff")
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    head.begin(ClusterSettings(num_cpus=1))
+    try:
+        head.wait()
+        [daemon] = [one for one in psutil.Process(head._process.pid).children() if "raylet" in one.name()]
+        environment = daemon.environ()
+    finally:
+        head.stop()
+    assert "DRAY_TEST_GONE" not in environment
+    assert environment["DRAY_TEST_NEW"] == "\udcff"
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_warm_head_that_is_not_asked_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "ray.example:6379")
+    before = {process.pid for process in psutil.Process().children()}
+    environment = dict(os.environ)
+    warm_up()
+    assert dict(os.environ) == environment  # the job may be for another cluster
+    assert {process.pid for process in psutil.Process().children()} - before
+    cool_down()
+    cool_down()
+    assert {process.pid for process in psutil.Process().children()} == before
+
+
+def _has_imported_ray(head: Head) -> bool:
+    return "_raylet" in Path(f"/proc/{head._process.pid}/maps").read_text()
 
 
 def test_a_head_that_dies_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,65 @@
+"""Which processes begin to import with a command, and that unused ones end with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+import pytest
+
+from dray.cli.server import PrefectServer
+from dray.cli.warming import warm_server, warmed
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture(autouse=True)
+def _nothing_configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+
+
+def _began() -> list[str]:
+    commands = [" ".join(process.cmdline()) for process in psutil.Process().children()]
+    return sorted(name for name in ("cli.server", "cluster.head") if any(name in one for one in commands))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "begin"),
+    [
+        (["run", "in.jsonl"], ["cli.server", "cluster.head"]),
+        (["resume", "job"], ["cli.server", "cluster.head"]),
+        (["run", "in.jsonl", "--cluster", "10.0.0.1:6379"], ["cli.server"]),
+        (["run", "in.jsonl", "--cluster=auto"], ["cli.server"]),
+        (["run", "--help"], []),
+        (["status"], []),
+        ([], []),
+    ],
+)
+def test_what_a_command_may_need_begins_with_it(arguments: list[str], begin: list[str]) -> None:
+    with warmed(arguments):
+        assert _began() == begin
+    assert _began() == []
+
+
+def test_a_server_that_is_configured_needs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:4200/api")
+    with warmed(["run", "in.jsonl"]):
+        assert _began() == ["cluster.head"]
+
+
+def test_a_command_that_fails_leaves_nothing() -> None:
+    with pytest.raises(KeyboardInterrupt), warmed(["run"]):
+        raise KeyboardInterrupt
+    assert _began() == []
+
+
+def test_the_run_takes_the_server(tmp_path: Path) -> None:
+    with warmed(["run", "--cluster=auto"]):
+        server = warm_server()
+        assert isinstance(server, PrefectServer)
+        assert warm_server() is None
+    assert _began() == ["cli.server"]  # its own to stop
+    server.stop()
+    assert _began() == []
+    assert list(tmp_path.iterdir()) == []  # it has served nothing
