@@ -25,7 +25,7 @@ from prefect.states import Completed
 from tasks.flushing import flush_prefect
 
 _SECONDS = 5.0  # for events that are on their way
-_LOOK_EVERY = 0.5
+_LOOK_EVERY = 0.1
 _PAGE = 200
 
 _OPEN = [StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING]

@@ -167,7 +167,8 @@ class Driver:
 
     def _look(self) -> None:
         """See which shard tasks ended, and how the replicas are."""
-        self._tasks.take(self._executor.poll(self._intervals.step))
+        step = self._intervals.step
+        self._tasks.take(self._executor.poll(step if self._outage.away else self._tasks.pause(step)))
         for status in self._pool.look():
             self.tell(ReplicaLooked(status=status))
             for severity, logger, message in status.log:

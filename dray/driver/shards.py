@@ -26,6 +26,7 @@ EARLY = 8
 """Shard tasks that start before there is a replica for them: their processes take seconds, too."""
 
 _LOOK_AT_LEAST = 30.0  # at shards whose own task may stand still
+_LEAST_PAUSE = 0.01
 _LOOK_SHARE = 20  # a pause is so many times as long as the look at all shards took
 
 
@@ -111,6 +112,12 @@ class ShardTasks:
         """Look at the store at once, except where a look at all shards takes long: then after some pause."""
         pause = min(_LOOK_SHARE * self._look_cost, self._look_every)
         self._look_at = min(self._look_at, time.monotonic() + pause)
+
+    def pause(self, most: float) -> float:
+        """Seconds to wait for a task to end: fewer where none runs and the store is to be read before."""
+        if self._running:
+            return most
+        return min(most, max(self._look_at - time.monotonic(), _LEAST_PAUSE))
 
     def forget_lapsed(self) -> None:
         """The store is away: no task can renew its lease, however well it is."""
