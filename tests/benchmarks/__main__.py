@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-NAMES = ("store", "idle", "scale", "throughput", "unequal_nodes", "weights", "weights_s3")
+NAMES = ("store", "start", "idle", "scale", "throughput", "unequal_nodes", "weights", "weights_s3")
 
 
 def main() -> int:

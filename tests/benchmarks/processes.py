@@ -36,7 +36,8 @@ class Finished:
     """What a process came to.
 
     ``seconds`` is its wall clock, ``peak`` the largest resident size of the process itself, and
-    ``others`` that of its descendants by what they are called, all in bytes. ``left`` counts
+    ``others`` that of its descendants by what they are called, all in bytes. ``processor`` has, for each
+    process, the command lines that it had and its processor seconds, as last seen. ``left`` counts
     descendants that outlived it by five seconds; they have been killed.
     """
 
@@ -47,6 +48,7 @@ class Finished:
     peak: int
     others: dict[str, int]
     left: int
+    processor: list[tuple[str, float]]
 
     def result(self) -> dict[str, object]:
         """The JSON object on the last line of stdout.
@@ -67,9 +69,13 @@ class Finished:
 
 
 def run(
-    command: Sequence[str | Path], *, timeout: float, environment: Mapping[str, str] | None = None
+    command: Sequence[str | Path],
+    *,
+    timeout: float,
+    environment: Mapping[str, str] | None = None,
+    look_every: float = _SAMPLE_SECONDS,
 ) -> Finished:
-    """Run ``command`` to its end.
+    """Run ``command`` to its end, and look at its processes every so many seconds.
 
     Raises:
         RunError: it took longer than ``timeout`` seconds; it and its descendants have been killed.
@@ -86,7 +92,7 @@ def run(
     tree = _Tree(process.pid)
     out, err = _Reader(process.stdout, began), _Reader(process.stderr, began)
     try:
-        code = _wait(process, tree, began + timeout)
+        code = _wait(process, tree, began + timeout, look_every)
         seconds = time.monotonic() - began
         left = tree.remaining(_GRACE_SECONDS)
     except subprocess.TimeoutExpired:
@@ -102,10 +108,11 @@ def run(
         peak=tree.peak,
         others=tree.others,
         left=left,
+        processor=list(tree.processor.values()),
     )
 
 
-def _wait(process: subprocess.Popen[bytes], tree: _Tree, deadline: float) -> int:
+def _wait(process: subprocess.Popen[bytes], tree: _Tree, deadline: float, look_every: float) -> int:
     """Wait for the end, looking at the tree now and then.
 
     The wait itself notices the end at once, so that sampling does not lengthen what is measured.
@@ -113,7 +120,7 @@ def _wait(process: subprocess.Popen[bytes], tree: _Tree, deadline: float) -> int
     while True:
         tree.look()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            return process.wait(min(_SAMPLE_SECONDS, max(deadline - time.monotonic(), 0.01)))
+            return process.wait(min(look_every, max(deadline - time.monotonic(), 0.01)))
         if time.monotonic() > deadline:
             tree.look()
             raise subprocess.TimeoutExpired(process.args, 0)
@@ -147,9 +154,10 @@ class _Tree:
         self._known: dict[int, str] = {root: _start_time(root)}  # start times tell a pid used again
         self.peak = 0
         self.others: dict[str, int] = {}
+        self.processor: dict[tuple[int, str], tuple[str, float]] = {}
 
     def look(self) -> None:
-        """Note new descendants and everybody's peak memory."""
+        """Note new descendants, and the peak memory and processor time of each process."""
         children: dict[int, list[int]] = {}
         for pid, parent in _parents():
             children.setdefault(parent, []).append(pid)
@@ -162,6 +170,7 @@ class _Tree:
         for pid, started in self._known.items():
             if started and _start_time(pid) == started:
                 self._note_memory(pid)
+                self._note_processor(pid, started)
 
     def remaining(self, seconds: float) -> int:
         """How many descendants are still there after at most ``seconds``."""
@@ -178,6 +187,12 @@ class _Tree:
 
     def _alive(self) -> list[int]:
         return [pid for pid, started in self._known.items() if started and _start_time(pid) == started]
+
+    def _note_processor(self, pid: int, started: str) -> None:
+        titles, _ = self.processor.get((pid, started), ("", 0.0))
+        title = _command_line(pid)
+        titles = titles if title in titles else f"{titles}\n{title}"
+        self.processor[pid, started] = titles, _processor_seconds(pid)
 
     def _note_memory(self, pid: int) -> None:
         size = _peak_memory(pid)
@@ -212,6 +227,19 @@ def _stat(pid: int) -> list[str]:
         return []
 
 
+def _processor_seconds(pid: int) -> float:
+    """User and system time so far."""
+    fields = _stat(pid)
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if fields else 0.0
+
+
+def _command_line(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
+
+
 def _peak_memory(pid: int) -> int:
     """VmHWM: the largest resident size so far, in bytes."""
     try:
@@ -224,12 +252,7 @@ def _peak_memory(pid: int) -> int:
 
 def _name(pid: int) -> str:
     """What the process calls itself, short: Ray's workers put their task's or actor's name there."""
-    try:
-        words = (
-            Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").split()
-        )
-    except OSError:
-        words = []
+    words = _command_line(pid).split()
     if not words:
         return "?"
     program = Path(words[0]).name
