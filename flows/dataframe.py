@@ -73,8 +73,16 @@ def _in_order(frame: pandas.DataFrame, result: JobResult) -> pandas.DataFrame:
 
     assert result.output is not None
     assert result.errors is not None
-    answers = pandas.read_parquet(local_path(result.output))
-    errors = pandas.read_parquet(local_path(result.errors)).rename(columns=_ERRORS)
+    answers = _read(result.output)
+    errors = _read(result.errors).rename(columns=_ERRORS)
     both = pandas.concat([answers, errors]).sort_values("index").drop(columns="index")
     columns = [*answers.columns.drop("index"), *_ERRORS.values()]
     return both.set_axis(frame.index, axis="index")[columns]
+
+
+def _read(output: str) -> pandas.DataFrame:
+    """A file, or all that a pattern of parts names."""
+    import pandas
+
+    path = local_path(output)
+    return pandas.concat([pandas.read_parquet(file) for file in sorted(path.parent.glob(path.name))])

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, CycloptsError, Parameter, validators
 
 from dray import __version__
 from dray.cli import output
@@ -23,6 +23,7 @@ from dray.cli.warming import warmed
 from dray.errors import DrayError
 from dray.processes import end
 from dray.storage.files import absolute
+from dray.storage.layout import PART_BYTES
 
 app = App(
     name="dray",
@@ -49,6 +50,13 @@ StoreOption = Annotated[
 
 _OVERWRITE_HELP = "Replace files of another job in the output folder."
 Overwrite = Annotated[bool, Parameter(name="--overwrite", negative=(), help=_OVERWRITE_HELP)]
+
+PartBytes = Annotated[
+    int,
+    Parameter(
+        name="--part-bytes", validator=validators.Number(gte=1024), help="Most bytes of a file of rows."
+    ),
+]
 
 
 def run_app(arguments: Sequence[str]) -> int:
@@ -125,6 +133,7 @@ def export(
     *,
     output_: Annotated[str, Parameter(name="--output", help="Folder or URI for the files.")],
     format_: Annotated[Literal["jsonl", "parquet"], Parameter(name="--format")] = "jsonl",
+    part_bytes: PartBytes = PART_BYTES,
     store: StoreOption = None,
     overwrite: Overwrite = False,
     json: Json = False,
@@ -132,7 +141,8 @@ def export(
     """Write the finished rows of a job to files in another folder, while it runs or later."""
     from dray.cli.jobs import export_job
 
-    return export_job(job_id, absolute(output_), format_, store, overwrite=overwrite, json=json)
+    folder = absolute(output_)
+    return export_job(job_id, folder, format_, store, part_bytes=part_bytes, overwrite=overwrite, json=json)
 
 
 @app.command

@@ -12,6 +12,7 @@ from dray.cli.facts import facts_of
 from dray.errors import ConfigError
 from dray.job.driverless import cancel_or_ask
 from dray.storage.addresses import VARIABLE, without_variable
+from dray.storage.layout import PART_BYTES
 from dray.store import Job, Store, open_store
 from dray.store.store import PATIENCE
 
@@ -76,15 +77,22 @@ def cancel_job(job_id: str, reference: str | None, *, json: bool) -> int:
 
 
 def export_job(
-    job_id: str, directory: str, form: Any, reference: str | None, *, overwrite: bool = False, json: bool
+    job_id: str,
+    directory: str,
+    form: Any,
+    reference: str | None,
+    *,
+    part_bytes: int = PART_BYTES,
+    overwrite: bool = False,
+    json: bool,
 ) -> int:
-    """Write finished rows to files, in a folder that is no job's own.
+    """Write finished rows to files of ``part_bytes`` at most, in a folder that is no job's own.
 
     Raises:
         ConfigError: the folder holds files of others, and may not be given to the export.
     """
     from dray.job.opening import owner_of_job
-    from dray.requests import write_outputs
+    from dray.requests.output import Pages, write_outputs
     from dray.storage import check_writable, folders
     from dray.storage.draft import Stage
     from dray.storage.files import join
@@ -105,9 +113,10 @@ def export_job(
             end_unfinished(others)
         work = join(join(directory, folders.WORK), job_id)
         written = write_outputs(
-            store.outcomes(job_id),
+            Pages(lambda: store.outcomes(job_id)),
             directory=directory,
             format=form,
+            part_bytes=part_bytes,
             stage=Stage(folder=work, tag=f"x{secrets.token_hex(4)}"),
             confirm=lambda _infos: folders.confirm(directory, owner),
         )

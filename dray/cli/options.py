@@ -18,7 +18,14 @@ from dray.job.request import JobRequest
 
 Command = TypeVar("Command", bound=Callable[..., int])
 
-_GROUPS = {"rows": ROWS, "sampling": SAMPLING, "engine": ENGINE, "format": OUTPUT, "overwrite": OUTPUT}
+_GROUPS = {
+    "rows": ROWS,
+    "sampling": SAMPLING,
+    "engine": ENGINE,
+    "format": OUTPUT,
+    "part_bytes": OUTPUT,
+    "overwrite": OUTPUT,
+}
 _NAMES: dict[tuple[str, ...], str] = {  # where a field's own name says too little without its form
     ("engine", "name"): "--engine",
     ("engine", "arguments"): "--engine-arg",

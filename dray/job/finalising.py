@@ -9,7 +9,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import metadata
 from typing import Any
@@ -23,7 +23,9 @@ from dray.job.spooling import remove_older
 from dray.job.timeline import Timeline
 from dray.report import Attempt, Counts, Moments, OutputFile, Replica, ReportData, Tally, render_html
 from dray.requests.output import Written, fill
-from dray.store import JobState, Store, open_store
+from dray.storage.files import join
+from dray.storage.layout import manifest_name
+from dray.store import JobState, Store, StoredOutcome, open_store
 from dray.triggers import Point, reach
 
 
@@ -44,7 +46,10 @@ class ReplicaAccount:
 
 @dataclass(frozen=True, kw_only=True)
 class JobResult:
-    """What a job came to; ``as_dict`` is what ``dray run --json`` prints."""
+    """What a job came to; ``as_dict`` is what ``dray run --json`` prints.
+
+    ``output`` and ``errors`` are each a file, or the pattern of several: ``output-*.jsonl``.
+    """
 
     job_id: str
     state: str
@@ -93,31 +98,47 @@ def finalise_job(
             _check(store, job.job_id)
             store.set_job_state(job.lease, JobState.FINALIZING)
         reach(Point.FINALISE_BEFORE)
-        tally = Tally(since=job.opened)
+        outcomes = _Outcomes(store, job)
         if state is JobState.CANCELLED:
-            result = _account(store, job, tally, timeline, replicas)
+            result = _account(store, job, outcomes, timeline, replicas)
         else:
-            result = _publish(store, job, tally, timeline, replicas, state)
+            result = _publish(store, job, outcomes, timeline, replicas, state)
         remove_older(job, store.shards(job.job_id))  # of drivers that stood still while they took rows in
         store.set_job_state(job.lease, state)
         reach(Point.FINALISE_AFTER)
     return result
 
 
+class _Outcomes:
+    """A job's outcomes, and a tally of those that were read last."""
+
+    def __init__(self, store: Store, job: OpenJob) -> None:
+        self._store = store
+        self._job = job
+        self.tally = Tally(since=job.opened)
+
+    def __iter__(self) -> Iterator[list[StoredOutcome]]:
+        """From the first one on, which begins the tally anew."""
+        self.tally = Tally(since=self._job.opened)
+        for page in self._store.outcomes(self._job.job_id):
+            yield page
+            self.tally.observe(page)
+
+
 def _publish(
     store: Store,
     job: OpenJob,
-    tally: Tally,
+    outcomes: _Outcomes,
     timeline: Timeline,
     replicas: Sequence[ReplicaAccount],
     state: JobState,
 ) -> JobResult:
     with job_drafts(store, job) as drafts:
         with timeline.phase("finalise"):
-            written = fill(
-                drafts, store.outcomes(job.job_id), format=job.settings.format, observe=tally.observe
-            )
-        data = _report_data(store, job, tally, timeline, replicas, _files(written), state)
+            settings = job.settings
+            written = fill(drafts, outcomes, format=settings.format, part_bytes=settings.request.part_bytes)
+        files = tuple(_file(written, stem, settings.format) for stem in ("output", "errors"))
+        data = _report_data(store, job, outcomes.tally, timeline, replicas, files, state)
         told = _told(store, job, state)
         report = drafts.open("report.html")
         report.write(render_html(data if told is None else replace(told, files=data.files)).encode())
@@ -127,13 +148,17 @@ def _publish(
 
 
 def _account(
-    store: Store, job: OpenJob, tally: Tally, timeline: Timeline, replicas: Sequence[ReplicaAccount]
+    store: Store,
+    job: OpenJob,
+    outcomes: _Outcomes,
+    timeline: Timeline,
+    replicas: Sequence[ReplicaAccount],
 ) -> JobResult:
     """What a cancelled job came to."""
     with timeline.phase("finalise"):
-        for page in store.outcomes(job.job_id):
-            tally.observe(page)
-    data = _report_data(store, job, tally, timeline, replicas, (), JobState.CANCELLED)
+        for _ in outcomes:
+            pass
+    data = _report_data(store, job, outcomes.tally, timeline, replicas, (), JobState.CANCELLED)
     result = _result(data, None, None)
     store.set_job_summary(job.lease, _summary(result, data))
     return result
@@ -242,11 +267,13 @@ def _replica(account: ReplicaAccount) -> Replica:
     )
 
 
-def _files(written: Written) -> tuple[OutputFile, ...]:
-    return tuple(
-        OutputFile(name=name, uri=info.uri, size=info.size, sha256=info.sha256 or "", rows=info.rows)
-        for name, info in written.files.items()
-    )
+def _file(written: Written, stem: str, form: str) -> OutputFile:
+    """One line of the report. Parts are one line, which leads to their manifest."""
+    info, parts = written.whole(stem), written.parts(stem)
+    folder, _, name = info.uri.rpartition("/")
+    uri = join(folder, manifest_name(stem, form)) if parts else info.uri
+    told = f"{name}, {len(parts)} files" if parts else name
+    return OutputFile(name=told, uri=uri, size=info.size, sha256=info.sha256, rows=info.rows)
 
 
 def _environment(replicas: Sequence[ReplicaAccount]) -> dict[str, str]:

@@ -18,6 +18,7 @@ from dray.errors import ConfigError
 from dray.job.forms import GROUPS, EngineOptions, Form, RowOptions, SamplingOptions
 from dray.storage.addresses import VARIABLE, names_login
 from dray.storage.files import absolute
+from dray.storage.layout import PART_BYTES
 
 BLOCK = "block:"
 """Before the name of a Prefect block."""
@@ -101,6 +102,12 @@ class JobRequest(Form):
         description="Credentials for object stores: block:NAME. If left out, those of the environment.",
     )
     format: Literal["jsonl", "parquet"] = Field(default="jsonl", description="Format of output and errors.")
+    part_bytes: int = Field(
+        default=PART_BYTES,
+        ge=1024,
+        description="Most bytes of a file of output or errors. More than that become output-00000.jsonl, "
+        "output-00001.jsonl, ... and a manifest.",
+    )
     completion_window: str | None = Field(
         default=None,
         description="Time for the job since it was created, such as 24h or 90m. Then unfinished rows become "

@@ -5,14 +5,16 @@ The bytes depend on the rows alone: not on how they were paged, nor on when they
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Literal, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Generic, Literal, Protocol, TypeVar
 
 from dray.requests.lines import Page, answer_line, error_line, page_of
-from dray.storage.draft import Draft, Stage
+from dray.requests.series import OutgrownError, Series
+from dray.storage.draft import Stage
 from dray.storage.drafts import Drafts
-from dray.storage.files import FileInfo
+from dray.storage.files import FileInfo, join
+from dray.storage.layout import PART_BYTES, family_of, is_part, manifest_name, pattern_name
 from dray.storage.objects import ObjectStoreOptions
 
 OutputFormat = Literal["jsonl", "parquet"]
@@ -27,13 +29,45 @@ class Written:
 
     @property
     def output(self) -> FileInfo:
-        """The file of the answers."""
-        return next(info for name, info in self.files.items() if name.startswith("output."))
+        """The answers, as :meth:`whole` has them."""
+        return self.whole("output")
 
     @property
     def errors(self) -> FileInfo:
-        """The file of the error rows; it is there even when empty."""
-        return next(info for name, info in self.files.items() if name.startswith("errors."))
+        """The error rows, as :meth:`whole` has them; their file is there even when empty."""
+        return self.whole("errors")
+
+    def parts(self, stem: str) -> list[FileInfo]:
+        """The parts of ``output`` or ``errors``, in order; none where it is one file."""
+        return [info for name, info in sorted(self.files.items()) if is_part(name) and _is_of(name, stem)]
+
+    def whole(self, stem: str) -> FileInfo:
+        """The one file of ``output`` or ``errors``. Of several: their pattern, their sums, and the manifest's
+        SHA-256.
+        """
+        name, info = next(one for one in sorted(self.files.items(), reverse=True) if _is_of(one[0], stem))
+        parts = self.parts(stem)
+        if not parts:
+            return info
+        form = name.split(".")[1]
+        uri = join(info.uri.removesuffix(name), pattern_name(stem, form))
+        size, rows = sum(part.size for part in parts), sum(part.rows for part in parts)
+        return replace(self.files[manifest_name(stem, form)], uri=uri, size=size, rows=rows)
+
+
+def _is_of(name: str, stem: str) -> bool:
+    family = family_of(name)
+    return family is not None and family[0] == stem
+
+
+class Pages(Generic[PageT]):
+    """Pages of outcomes that can be read again from the first one: ``read`` begins anew."""
+
+    def __init__(self, read: Callable[[], Iterator[PageT]]) -> None:
+        self._read = read
+
+    def __iter__(self) -> Iterator[PageT]:
+        return self._read()
 
 
 class Writer(Protocol):
@@ -51,6 +85,7 @@ def write_outputs(
     *,
     directory: str,
     format: OutputFormat = "jsonl",  # noqa: A002  the user's word for it
+    part_bytes: int = PART_BYTES,
     observe: Callable[[PageT], None] | None = None,
     stage: Stage | None = None,
     confirm: Callable[[Mapping[str, FileInfo]], None] = lambda _infos: None,
@@ -62,7 +97,7 @@ def write_outputs(
     were. Arguments and errors else as :func:`fill` and :class:`dray.storage.drafts.Drafts` have them.
     """
     with Drafts(directory, stage=stage, options=options) as drafts:
-        written = fill(drafts, pages, format=format, observe=observe)
+        written = fill(drafts, pages, format=format, part_bytes=part_bytes, observe=observe)
         drafts.publish(confirm)
     return written
 
@@ -72,24 +107,44 @@ def fill(
     pages: Iterable[PageT],
     *,
     format: OutputFormat = "jsonl",  # noqa: A002  the user's word for it
+    part_bytes: int = PART_BYTES,
     observe: Callable[[PageT], None] | None = None,
 ) -> Written:
-    """Write answers and error rows into drafts of both files, which are safe then and have no names yet.
+    """Write answers and error rows into drafts of their files, which are safe then and have no names yet.
 
-    ``pages`` hold outcomes in index order. ``observe`` sees each page as it passes. Raises JobFailedError
-    where the place takes no more.
+    What fits into ``part_bytes`` is one file, the rest is numbered parts of that size at most, with a
+    manifest. ``pages`` hold outcomes in index order; ``observe`` sees each as it passes. An upload to S3 has
+    its name from its first byte: where one file turns out to be several, the pages are read once more.
+
+    Raises:
+        JobFailedError: the place takes no more.
     """
-    output, errors = (drafts.open(f"{name}.{format}") for name in ("output", "errors"))
-    writer = _writer(format, output, errors)
+    numbered: set[str] = set()
+    while True:
+        series = [
+            Series(drafts, stem, format, most=part_bytes, numbered=stem in numbered)
+            for stem in ("output", "errors")
+        ]
+        try:
+            _write(_writer(format, *series), pages, observe)
+        except OutgrownError as outgrown:
+            if iter(pages) is pages:
+                raise TypeError("pages that are written to S3 in parts must be readable twice") from outgrown
+            numbered.add(outgrown.stem)
+            drafts.discard()
+        else:
+            return Written(files=drafts.settle())
+
+
+def _write(writer: Writer, pages: Iterable[PageT], observe: Callable[[PageT], None] | None) -> None:
     for page in pages:
         writer.add(page)
         if observe is not None:
             observe(page)
     writer.close()
-    return Written(files=drafts.settle())
 
 
-def _writer(format: OutputFormat, output: Draft, errors: Draft) -> Writer:  # noqa: A002
+def _writer(format: OutputFormat, output: Series, errors: Series) -> Writer:  # noqa: A002
     if format == "jsonl":
         return JsonlWriter(output, errors)
     from dray.requests.output_parquet import ParquetWriter
@@ -100,26 +155,40 @@ def _writer(format: OutputFormat, output: Draft, errors: Draft) -> Writer:  # no
 class JsonlWriter:
     """The OpenAI batch output format; responses are spliced in as they are."""
 
-    def __init__(self, output: Draft, errors: Draft) -> None:
+    def __init__(self, output: Series, errors: Series) -> None:
         self._output = output
         self._errors = errors
 
     def add(self, page: Page) -> None:
         """Take the next page."""
         answers = [
-            answer_line(row.index, row.custom_id, row.response) for row in page if row.response is not None
+            (row.index, answer_line(row.index, row.custom_id, row.response))
+            for row in page
+            if row.response is not None
         ]
-        if answers:
-            self._output.write(page_of(answers))
-            self._output.rows += len(answers)
+        _add_lines(self._output, answers)
         if len(answers) < len(page):
             failed = [
-                error_line(row.index, row.custom_id, row.error_code, row.error_message)
+                (row.index, error_line(row.index, row.custom_id, row.error_code, row.error_message))
                 for row in page
                 if row.error_code is not None
             ]
-            self._errors.write(page_of(failed))
-            self._errors.rows += len(failed)
+            _add_lines(self._errors, failed)
 
     def close(self) -> None:
-        """Nothing is held back."""
+        """Write the manifests of what came to several files."""
+        self._output.close()
+        self._errors.close()
+
+
+def _add_lines(series: Series, lines: list[tuple[int, bytes]]) -> None:
+    """Whole lines: all at once where they fit into the part, else by halves."""
+    if not lines:
+        return
+    piece = page_of([line for _, line in lines])
+    if series.fits(len(piece)) or len(lines) == 1:
+        series.add(piece, rows=len(lines), first=lines[0][0], last=lines[-1][0])
+        return
+    half = len(lines) // 2
+    _add_lines(series, lines[:half])
+    _add_lines(series, lines[half:])

@@ -11,11 +11,13 @@ from pyarrow import parquet
 
 from dray.kinds import OutputColumn, output_columns
 from dray.requests.lines import Finished, Page
+from dray.requests.series import Series
 from dray.storage.draft import Draft
 
 # Row groups are cut by what the rows hold, never by how they were paged: same rows, same bytes.
 _GROUP_ROWS = 16_384
 _GROUP_BYTES = 32 << 20
+_GROUPS_OF_A_PART = 4  # at least: so groups of small parts are smaller
 
 _ARROW: dict[str, pyarrow.DataType] = {
     "text": pyarrow.string(),
@@ -49,9 +51,9 @@ def output_schema(columns: Iterable[OutputColumn]) -> pyarrow.Schema:
 
 
 class ParquetWriter:
-    """Writes both files a row group at a time."""
+    """Writes both sorts of rows a row group at a time. Every part is a whole Parquet file."""
 
-    def __init__(self, output: Draft, errors: Draft) -> None:
+    def __init__(self, output: Series, errors: Series) -> None:
         self._columns = output_columns()
         self._answers = _Table(output, output_schema(self._columns))
         self._failures = _Table(errors, ERRORS_SCHEMA)
@@ -63,48 +65,60 @@ class ParquetWriter:
                 self._answers.add(_answer(row, row.response, self._columns), len(row.response))
             else:
                 failure = {"code": row.error_code, "message": row.error_message}
-                self._failures.add({"index": row.index, "custom_id": row.custom_id, **failure}, 0)
+                size = len(row.error_message or "")
+                self._failures.add({"index": row.index, "custom_id": row.custom_id, **failure}, size)
 
     def close(self) -> None:
-        """Write what is left, and the footers."""
+        """Write what is left, the footers, and the manifests of what came to several files."""
         self._answers.close()
         self._failures.close()
 
 
 class _Table:
-    def __init__(self, file: Draft, schema: pyarrow.Schema) -> None:
-        self._file = file
+    def __init__(self, series: Series, schema: pyarrow.Schema) -> None:
+        self._series = series
         self._schema = schema
-        # Texts hardly ever repeat: dictionaries and statistics over them only cost time and space.
-        self._writer = parquet.ParquetWriter(
-            cast("Any", _Sink(file)),
-            schema,
-            compression="zstd",
-            use_dictionary=cast("Any", [name for name in ("finish_reason", "code") if name in schema.names]),
-            write_statistics=["index", "custom_id"],
-        )
+        self._writer = self._open()
+        self._group_bytes = min(_GROUP_BYTES, series.most // _GROUPS_OF_A_PART)
         self._rows: list[dict[str, Any]] = []
         self._bytes = 0
 
     def add(self, row: dict[str, Any], size: int) -> None:
         self._rows.append(row)
         self._bytes += size
-        if len(self._rows) >= _GROUP_ROWS or self._bytes >= _GROUP_BYTES:
+        if len(self._rows) >= _GROUP_ROWS or self._bytes >= self._group_bytes:
             self._flush()
 
     def close(self) -> None:
         self._flush()
         self._writer.close()
+        self._series.close()
+
+    def _open(self) -> parquet.ParquetWriter:
+        names = self._schema.names
+        # Texts hardly ever repeat: dictionaries and statistics over them only cost time and space.
+        return parquet.ParquetWriter(
+            cast("Any", _Sink(self._series.draft)),
+            self._schema,
+            compression="zstd",
+            use_dictionary=cast("Any", [name for name in ("finish_reason", "code") if name in names]),
+            write_statistics=["index", "custom_id"],
+        )
 
     def _flush(self) -> None:
         if not self._rows:
             return
+        # What a group comes to is known once it is compressed; the answers in it are seldom less than that.
+        if self._series.draft.rows and not self._series.fits(self._bytes):
+            self._writer.close()
+            self._series.next()
+            self._writer = self._open()
         columns = [
             pyarrow.array([row[field.name] for row in self._rows], type=field.type) for field in self._schema
         ]
         batch = pyarrow.Table.from_arrays(columns, schema=self._schema)
         self._writer.write_table(batch, row_group_size=_GROUP_ROWS)
-        self._file.rows += len(self._rows)
+        self._series.note(rows=len(self._rows), first=self._rows[0]["index"], last=self._rows[-1]["index"])
         self._rows, self._bytes = [], 0
 
 

@@ -55,8 +55,11 @@ class Draft(Protocol):
     def write(self, data: bytes) -> None:
         """Append bytes; JobFailedError where the place takes no more."""
 
+    def rename(self, uri: str) -> bool:
+        """Give it another final name, before it is published; false where that is fixed by now."""
+
     def sync(self) -> None:
-        """Make what was written last, under the draft's own name."""
+        """Make what was written last, under the draft's own name. Nothing is written after that."""
 
     def info(self) -> FileInfo:
         """Size and digest of what was written."""
@@ -73,6 +76,7 @@ class LocalDraft(AtomicFile):
 
     def __init__(self, uri: str, name: str, stage: Stage | None) -> None:
         self._target = local_path(uri)
+        self._fenced = stage is not None and stage.tag.isdigit()  # by epochs: it needs no lock
         path = self._target.parent / f".{name}.{secrets.token_hex(4)}.part"
         with writing(uri):
             self._target.parent.mkdir(parents=True, exist_ok=True)
@@ -84,6 +88,17 @@ class LocalDraft(AtomicFile):
                 clear_abandoned(path.parent, "*-x*.part")  # of exports that were killed
                 path.unlink(missing_ok=True)  # of an earlier try of this very writer
         super().__init__(uri, path, hashed=True)
+
+    def rename(self, uri: str) -> bool:
+        """The draft itself keeps its name."""
+        self.uri, self._target = uri, local_path(uri)
+        return True
+
+    def sync(self) -> None:
+        """Everything on the disk. A driver's draft is closed: a job of many parts has them all by its end."""
+        super().sync()
+        if self._fenced:
+            self.close()
 
     def publish(self) -> None:
         """Rename it, and make that last."""
@@ -103,7 +118,7 @@ class LocalDraft(AtomicFile):
 class CopiedDraft(AtomicFile):
     """An object under another name, written to a local temporary file first, copied by its store at the end.
 
-    Needs room for the whole file in the folder for temporary files (``TMPDIR``).
+    Needs room for the file in the folder for temporary files (``TMPDIR``) until it is complete.
     """
 
     def __init__(self, uri: str, name: str, stage: Stage | None, options: ObjectStoreOptions | None) -> None:
@@ -114,14 +129,20 @@ class CopiedDraft(AtomicFile):
         self._folder = tempfile.TemporaryDirectory(prefix="dray-upload-")
         super().__init__(uri, Path(self._folder.name) / name, hashed=True)
 
+    def rename(self, uri: str) -> bool:
+        """The draft itself keeps its name."""
+        self.uri = uri
+        return True
+
     def sync(self) -> None:
-        """Upload it under the draft's name."""
+        """Upload it under the draft's name; the local file has done its service."""
         if self._uploaded:
             return
         self.close()
         self._uploaded = True
         with writing(self.uri):
             objects.upload(self._path, self._staged, self._options)
+        self._folder.cleanup()
 
     def publish(self) -> None:
         """Let the store copy it to its final name."""

@@ -6,8 +6,9 @@ successor knows: ``Stage.tag`` is the driver's epoch. These steps, in this order
 
 1. A writer completes its drafts.
 2. The job's store records them, in a transaction that only the job's present driver gets through.
-3. Each draft gets its final name by a step that fails when the draft is gone: a rename, a copy on the object
-   store's side, or the completion of an S3 upload.
+3. Files of another layout leave the folder (:mod:`dray.storage.retiring`). Then each draft gets its final
+   name by a step that fails when the draft is gone: a rename, a copy on the object store's side, or the
+   completion of an S3 upload.
 
 A successor first becomes the job's driver, then removes all drafts of its predecessors (:func:`withdraw`),
 and only then comes to its own step 3. A predecessor that got through step 2 had all its drafts by then, and
@@ -25,9 +26,14 @@ from dray.storage import objects
 from dray.storage.draft import CopiedDraft, Draft, LocalDraft, Stage
 from dray.storage.files import FileInfo, join, local_path
 from dray.storage.objects import ObjectStoreOptions, is_object
+from dray.storage.retiring import ASIDE, Retiring, remove_folder
 from dray.triggers import Point, reach
 
-_DRAFT = re.compile(r"(?P<stem>output|errors|report)-(?P<tag>[0-9a-z]+)\.(jsonl|parquet|html)\.part")
+_DRAFT = re.compile(
+    r"(?:output|errors|report)(?:-\d{5})?-(?P<tag>[0-9a-z]+)"
+    r"\.(?:html|(?:jsonl|parquet)(?:\.manifest\.json)?)\.part"
+)
+_ASIDE = re.compile(rf"{ASIDE}(?P<tag>[0-9a-z]+)")
 
 
 class Drafts:
@@ -41,6 +47,7 @@ class Drafts:
         self._options = options
         self._drafts: dict[str, Draft] = {}
         self._settled: dict[str, FileInfo] = {}
+        self._retiring = Retiring(directory, stage, options)
 
     def __enter__(self) -> Drafts:
         return self
@@ -50,24 +57,43 @@ class Drafts:
     ) -> None:
         for draft in self._drafts.values():
             draft.drop()
+        self._retiring.close()
 
     def open(self, name: str) -> Draft:
         """A new draft of the file ``name``."""
         uri = join(self._directory, name)
+        self._retiring.look(name)
         draft = _draft(uri, name, self._stage, self._options)
         self._drafts[name] = draft
         return draft
 
+    def rename(self, name: str, to: str) -> bool:
+        """Let a draft become the file ``to``; false where its store has fixed the name."""
+        if not self._drafts[name].rename(join(self._directory, to)):
+            return False
+        self._drafts[to] = self._drafts.pop(name)
+        return True
+
+    def discard(self) -> None:
+        """Remove all drafts that were opened so far: they are to be written anew."""
+        for draft in self._drafts.values():
+            draft.drop()
+        self._drafts.clear()
+        self._settled.clear()
+
+    def finish(self, name: str) -> FileInfo:
+        """Make a draft last that is complete, before others are opened."""
+        if name not in self._settled:
+            self._drafts[name].sync()
+            self._settled[name] = self._drafts[name].info()
+        return self._settled[name]
+
     def settle(self) -> dict[str, FileInfo]:
         """Make all drafts last, while none has its name: a full disk says so now."""
-        for name, draft in self._drafts.items():
-            if name not in self._settled:
-                draft.sync()
-                self._settled[name] = draft.info()
-        return dict(self._settled)
+        return {name: self.finish(name) for name in self._drafts}
 
     def publish(self, record: Callable[[Mapping[str, FileInfo]], None] = lambda _infos: None) -> None:
-        """Settle, call ``record``, and give each file its name.
+        """Settle, call ``record``, remove files of another layout, and give each file its name.
 
         What ``record`` raises leaves things as they were.
 
@@ -78,6 +104,7 @@ class Drafts:
         reach(Point.FINALISE_WRITTEN)
         record(infos)
         reach(Point.FINALISE_RECORDED)
+        self._retiring.remove(infos)
         for _, draft in sorted(self._drafts.items()):
             draft.publish()
             reach(Point.FINALISE_RENAMED)
@@ -92,15 +119,24 @@ def withdraw(
 ) -> None:
     """Remove the drafts in ``folder`` of all epochs under ``older_than``; of all writers when None.
 
-    ``below`` looks into the folders in it too. On S3 drafts lie in no folder: see ``s3_uploads.abort``.
+    Their folders go as well: without them they remove nothing. ``below`` looks into the folders in it too.
+    On S3 drafts lie in no folder: see ``s3_uploads.abort``.
     """
     for uri in _names_in(folder, below, options):
-        draft = _DRAFT.fullmatch(uri.rpartition("/")[2])
-        if draft is None:
-            continue
-        if older_than is None or (draft["tag"].isdigit() and int(draft["tag"]) < older_than):
+        if _is_older(_DRAFT.fullmatch(uri.rpartition("/")[2]), older_than):
             with suppress(FileNotFoundError):
                 objects.delete(uri, options) if is_object(uri) else local_path(uri).unlink()
+    if not is_object(folder):
+        for path in local_path(folder).glob(f"{'**/' if below else ''}{ASIDE}*"):
+            if _is_older(_ASIDE.fullmatch(path.name), older_than):
+                remove_folder(path)
+
+
+def _is_older(found: re.Match[str] | None, older_than: int | None) -> bool:
+    """Whether it is a draft or a folder of a writer before the epoch; of any writer when that is None."""
+    if found is None or older_than is None:
+        return found is not None
+    return found["tag"].isdigit() and int(found["tag"]) < older_than
 
 
 def _names_in(folder: str, below: bool, options: ObjectStoreOptions | None) -> list[str]:

@@ -23,6 +23,7 @@ from dray.errors import ConfigError, JobFailedError
 from dray.storage import objects
 from dray.storage.drafts import withdraw
 from dray.storage.files import exists, join, local_path, sync, writing
+from dray.storage.layout import family_of, found_in
 from dray.storage.objects import ObjectStoreOptions, is_object
 
 WORK = ".dray"
@@ -108,12 +109,20 @@ def refuse_foreign(
             "or replace its files with --overwrite"
         )
     if found is None and not legacy:
-        there = [name for name in names if exists(join(directory, name), options=options)]
+        there = [found for name in names for found in _of_others(directory, name, options)]
         if there:
             raise ConfigError(
                 f"{directory}: holds {' and '.join(there)}, which this job has not written; name another "
                 "folder with --output, or replace what is there with --overwrite"
             )
+
+
+def _of_others(directory: str, name: str, options: ObjectStoreOptions | None) -> list[str]:
+    """The file of this name, where it is there, and the first of those that stand for it in parts."""
+    family = family_of(name)
+    if family is not None:
+        return list(found_in(directory, family, options))[:2]
+    return [name] if exists(join(directory, name), options=options) else []
 
 
 def take(

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from dray.errors import JobFailedError
 from dray.storage.draft import Stage, gone
 from dray.storage.files import FileInfo, join, writing
+from dray.storage.layout import is_published
 from dray.storage.objects import ObjectStoreOptions, not_allowed, s3_client
 
 if TYPE_CHECKING:
@@ -39,8 +40,7 @@ _CONFLICTS = 5  # times that a completion is tried beside others that change the
 _DRAFT = "dray-draft"  # metadata that tells our own object from another of the same content
 
 
-OUTPUT_NAMES = ("output.jsonl", "errors.jsonl", "output.parquet", "errors.parquet", "report.html")
-"""The files that are published in an output folder."""
+_PREFIXES = ("output", "errors", "report.html")  # of the names of files that are published
 
 
 def part_bytes(number: int) -> int:
@@ -89,6 +89,10 @@ class UploadDraft:
             del self._buffer[:size]
             self._send(piece)
 
+    def rename(self, uri: str) -> bool:
+        """An upload has its name from its beginning."""
+        return uri == self.uri
+
     def sync(self) -> None:
         """All parts are with the store."""
         if self.closed:
@@ -99,6 +103,7 @@ class UploadDraft:
         self._buffer.clear()
         while self._flying:
             self._land()
+        self._threads.shutdown()
 
     def info(self) -> FileInfo:
         """Size and digest of what was written."""
@@ -116,6 +121,7 @@ class UploadDraft:
 
     def drop(self) -> None:
         """Abort the upload, unless it is published."""
+        self.closed = True
         self._threads.shutdown(cancel_futures=True)
         if not self._done:
             with suppress(OSError):
@@ -220,8 +226,32 @@ def unfinished(prefix: str, options: ObjectStoreOptions | None = None) -> list[t
 
 def unfinished_outputs(directory: str, options: ObjectStoreOptions | None = None) -> list[tuple[str, str]]:
     """As :func:`unfinished`, of the files that jobs and exports publish in a folder."""
-    uris = [join(directory, name) for name in OUTPUT_NAMES]
-    return [one for uri in uris for one in unfinished(uri, options) if one[0] == uri]
+    root = join(directory, "")
+    found = [one for prefix in _PREFIXES for one in unfinished(f"{root}{prefix}", options)]
+    return [one for one in found if is_published(one[0].removeprefix(root))]
+
+
+def delete_unchanged(uri: str, etag: str, options: ObjectStoreOptions | None = None) -> bool:
+    """Delete an object that is still the one with this ETag, or gone; false where it is another by now.
+
+    A store that knows no such condition (501, or none at all) deletes it either way.
+    """
+    from botocore.exceptions import ClientError
+
+    bucket, _, key = uri.split("://", 1)[1].partition("/")
+    client = s3_client(options)
+    with _translated(uri):
+        try:
+            client.delete_object(Bucket=bucket, Key=key, IfMatch=etag)
+        except ClientError as error:
+            code = error.response["Error"]["Code"]
+            if code in ("NotImplemented", "501"):
+                client.delete_object(Bucket=bucket, Key=key)
+            elif _status(error) != 404:
+                if _status(error) in (409, 412):
+                    return False
+                raise
+    return True
 
 
 def end_unfinished(found: Iterable[tuple[str, str]], options: ObjectStoreOptions | None = None) -> None:

@@ -20,6 +20,7 @@ from dray.job.timeline import Timeline
 from dray.requests import decode, read_shard
 from dray.requests.model import Outcome
 from dray.storage import drafts
+from dray.storage.layout import is_part
 from dray.store import JobState, open_store
 from dray.triggers import Point
 
@@ -112,18 +113,25 @@ class Race:
     new: BaseException | None
 
 
-def race(settings: JobSettings, old_stop: tuple[Point, int], new_stop: tuple[Point, int] | None) -> Race:
+def race(
+    settings: JobSettings,
+    old_stop: tuple[Point, int],
+    new_stop: tuple[Point, int] | None,
+    *,
+    successor: JobSettings | None = None,
+) -> Race:
     """An old driver with half of the rows stands still; a new one has all, and stands still in its turn.
 
     The old one then goes on to its end, and the new one after it; None lets the new one end first. (A driver
-    with half of the rows publishes none in earnest: ``expired`` is what keeps dray from counting them.)
+    with half of the rows publishes none in earnest: ``expired`` is what keeps dray from counting them.) The
+    new one may have settings of its own.
     """
     first = open_job(settings)
     answer(first, 1)
     old = Driver(first, [old_stop], JobState.EXPIRED)
     old.start()
     old.wait()
-    second = open_job(settings)
+    second = open_job(successor or settings)
     answer(second)
     new = Driver(second, [] if new_stop is None else [new_stop], JobState.COMPLETED)
     new.start()
@@ -140,8 +148,14 @@ def assert_published(settings: JobSettings, job_id: str, read: Callable[[str], b
         job = store.get_job(job_id)
         total = store.verify_counts(job_id).total
     assert job.state is JobState.COMPLETED
-    for name, recorded in job.info["published"]["files"].items():
+    files = job.info["published"]["files"]
+    for name, recorded in files.items():
         content = read(name)
         assert (len(content), hashlib.sha256(content).hexdigest()) == (recorded["size"], recorded["sha256"])
-    assert read("output.jsonl").count(b"\n") == total
+    names = sorted(name for name in files if name == "output.jsonl" or is_part(name))
+    assert b"".join(map(read, names)).count(b"\n") == total
+    for name in ("output.jsonl", "output-00000.jsonl", "output.jsonl.manifest.json"):
+        if name not in files:  # no file of another layout is beside them
+            with pytest.raises(FileNotFoundError):
+                read(name)
     assert job.info["published"]["epoch"] == job.epoch

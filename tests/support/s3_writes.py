@@ -65,7 +65,7 @@ def write(root: Path, request: Request, name: str) -> Answer | Refusal:
         if request.method == "POST":
             return _delete_many(root, request, name)
         if request.method == "DELETE":
-            return _delete(root, name)
+            return _unmet(root, request, name) or _delete(root, name)
         content = request.body
         if source := request.headers.get("x-amz-copy-source"):
             try:

@@ -22,10 +22,12 @@ from dray.job.deleting import delete_job, finish_deletions
 from dray.job.finalising import finalise_job
 from dray.job.opening import open_job
 from dray.job.publishing import job_drafts
+from dray.job.request import JobRequest
 from dray.job.settings import JobSettings
 from dray.job.timeline import Timeline
+from dray.report import ReportData
 from dray.requests import RowDefaults, source_of
-from dray.storage import drafts, s3_uploads
+from dray.storage import drafts, retiring, s3_uploads
 from dray.storage.draft import DraftGoneError, Stage
 from dray.storage.drafts import Drafts
 from dray.storage.objects import forget_credentials, s3_client
@@ -421,3 +423,124 @@ def test_a_job_that_cannot_finish_leaves_no_upload(
         store.claim_job("job", "another")
     with pytest.raises(FencedError):
         finalise_job(job, Timeline())
+
+
+# ---- answers in parts ----
+
+SMALL = JobRequest(input=[], model="", output="", part_bytes=1024)
+WHOLE = JobRequest(input=[], model="", output="")
+
+
+def _finish(settings: JobSettings) -> None:
+    job = open_job(settings)
+    answer(job)
+    finalise_job(job, Timeline())
+    with open_store(settings.store_url, create=False) as store:
+        store.release_job(job.lease)
+
+
+def _names(emulator: EmulatorProcess, settings: JobSettings) -> list[str]:
+    folder = emulator.root / settings.output.removeprefix("s3://")
+    return sorted(path.name for path in folder.iterdir() if path.is_file())
+
+
+@pytest.mark.parametrize("way", ["conditions", "no conditions", "copies"])
+def test_a_job_goes_from_one_object_to_several_and_back(
+    make_settings: MakeSettings, emulator: EmulatorProcess, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An upload has its name from its beginning: the answers are read again where there are several parts."""
+    emulator.behave(no_conditions=way == "no conditions")
+    monkeypatch.setattr(s3_uploads, "_CONFLICTS", 1)
+    if way == "copies":
+        monkeypatch.setattr(drafts, "_is_s3", lambda _uri: False)
+        monkeypatch.setattr(retiring, "_knows_conditions", lambda _uri: False)
+    parts = [f"output-{number:05d}.jsonl" for number in range(8)]
+    rounds = [(WHOLE, ["output.jsonl"]), (SMALL, [*parts, "output.jsonl.manifest.json"])]
+    for request, names in [*rounds, *rounds]:
+        settings = make_settings(request=request)
+        _finish(settings)
+        assert_published(settings, "job", _reader(emulator, settings))
+        assert _names(emulator, settings) == ["errors.jsonl", *names, "report.html"]
+        with open_store(settings.store_url, create=False) as store:
+            told = ReportData.from_json(store.get_job("job").summary["report"])
+        assert told.measures.rows == 50  # what was read again is counted once
+
+
+@pytest.mark.parametrize(
+    ("old_request", "new_request", "way"),
+    [
+        (WHOLE, SMALL, "conditions"),
+        (SMALL, WHOLE, "conditions"),
+        (SMALL, SMALL, "conditions"),
+        (WHOLE, SMALL, "copies"),
+    ],
+)
+def test_a_driver_that_stood_still_replaces_no_part_of_its_successor(
+    make_settings: MakeSettings,
+    emulator: EmulatorProcess,
+    old_request: JobRequest,
+    new_request: JobRequest,
+    way: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if way == "copies":
+        monkeypatch.setattr(drafts, "_is_s3", lambda _uri: False)
+        monkeypatch.setattr(retiring, "_knows_conditions", lambda _uri: False)
+    for number, old_stop in enumerate(STEPS[1:]):
+        old = make_settings(f"out-{number}", request=old_request)
+        new = make_settings(f"out-{number}", request=new_request)
+        with stoppable(monkeypatch):
+            ended = race(old, old_stop, None, successor=new)
+        assert isinstance(ended.old, FencedError), (old_stop, ended)
+        assert ended.new is None, (old_stop, ended)
+        assert_published(new, "job", _reader(emulator, new))
+
+
+def test_an_object_that_was_replaced_meanwhile_is_not_removed(
+    make_settings: MakeSettings, emulator: EmulatorProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user puts a file of their own where the driver saw one of the former layout."""
+    settings = make_settings(request=WHOLE)
+    _finish(make_settings(request=SMALL))
+    job = open_job(settings)
+    theirs = f"{settings.output.removeprefix('s3://bucket/')}/output-00003.jsonl"
+
+    def put(point: Point) -> None:
+        if point is Point.FINALISE_RECORDED:
+            s3_client(emulator.options).put_object(Bucket="bucket", Key=theirs, Body=b"mine")
+
+    monkeypatch.setattr(drafts, "reach", put)
+    with pytest.raises(DraftGoneError, match=r"output-00003\.jsonl"):
+        finalise_job(job, Timeline())
+    assert _reader(emulator, settings)("output-00003.jsonl") == b"mine"
+
+
+def test_the_next_driver_ends_uploads_of_parts(
+    make_settings: MakeSettings, emulator: EmulatorProcess
+) -> None:
+    settings = make_settings(request=SMALL)
+    job = open_job(settings)
+    for name in ("output-00007.jsonl", "errors-00001.parquet", "output.jsonl.manifest.json"):
+        _begin(emulator, f"{settings.output}/{name}")
+    other = f"{settings.output}/output-7.jsonl"
+    kept = _begin(emulator, other)
+    answer(job)
+    finalise_job(job, Timeline())
+    assert _left(emulator) == [other.removeprefix("s3://")]
+    s3_uploads.abort(other, kept, emulator.options)
+
+
+def test_an_export_in_parts(
+    make_settings: MakeSettings, emulator: EmulatorProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _reach_by_environment(emulator, monkeypatch)
+    settings = make_settings()
+    answer(open_job(settings))
+    place = make_settings("exported")
+    command = ["export", "job", "--output", place.output, "--store", settings.store_url]
+    for more, count in (([], 1), (["--part-bytes", "2048"], 5), ([], 1)):
+        assert run_app([*command, *more]) == 0
+        names = [name for name in _names(emulator, place) if name.startswith("output")]
+        assert len(names) == count  # four parts and their manifest
+        lines = [_reader(emulator, place)(name) for name in names if name.endswith(".jsonl")]
+        assert b"".join(lines).count(b"\n") == 50

@@ -24,7 +24,7 @@ GROUPED = {
     "Engine": ["--engine", "--replicas", "--engine-arg", "--stall-seconds", "--shard-rows", "--replica-cpus",
                "--replica-gpus"],
     "Cluster and store": ["--job-id", "--store", "--cluster", "--objects", "--completion-window", "--resume"],
-    "Output": ["--format", "--overwrite", "--json"],
+    "Output": ["--format", "--part-bytes", "--overwrite", "--json"],
 }  # fmt: skip
 """As scripts use them: these stay."""
 
