@@ -51,7 +51,7 @@ class JobSettings:
     ``objects``. An engine that gets no further with its requests for ``stall_seconds`` is ended. What is
     unfinished ``completion_window`` seconds after the job was created becomes error rows; None for
     never. ``overwrite`` gives the job an output folder that holds files of others. ``shard_rows`` None
-    leaves to the planner how many rows a shard has; there are at most 512, or 16 a replica, either way.
+    leaves to the planner how many rows a shard has; there are at most 16,384, or 16 a replica, either way.
     ``request`` is what the user asked for; an option that needs no reading is read there. A program that
     fills the settings in itself leaves it out.
     """

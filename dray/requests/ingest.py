@@ -43,7 +43,7 @@ class Ingested:
     spool_bytes: int
     spool_sha256: str
     rejects_uri: str | None
-    marks: tuple[Mark, ...] = field(repr=False)
+    marks: Sequence[Mark] = field(repr=False)
     model_name: str | None
     kinds: frozenset[Kind]
     files: tuple[str, ...]
@@ -108,7 +108,7 @@ def ingest(
             spool_bytes=spool.offset,
             spool_sha256=file.info().sha256,
             rejects_uri=_publish_rejects(f"{spool_uri}.rejects", repeats, rejects, dropped, options),
-            marks=tuple(spool.marks),
+            marks=spool.marks,
             model_name=rules.model_name,
             kinds=rules.kinds,
             files=names,
@@ -117,7 +117,7 @@ def ingest(
 
 
 def cut(
-    ingested: Ingested, *, target_rows: int, max_shards: int = 512, min_shards: int = 1
+    ingested: Ingested, *, target_rows: int, max_shards: int = 16_384, min_shards: int = 1
 ) -> list[SpoolRange]:
     """Contiguous ranges that cover the spool exactly once, of about ``target_rows`` requests each.
 

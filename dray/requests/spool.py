@@ -10,9 +10,10 @@ from (the file's position in the input from 0, and the line in it from 1).
 from __future__ import annotations
 
 import re
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 import orjson
 
@@ -21,8 +22,8 @@ from dray.requests.model import Request
 from dray.storage.files import stream_range
 from dray.storage.objects import ObjectStoreOptions
 
-MAX_MARKS = 32_768
-"""Places to cut at that are kept per spool, at least half of them in use: 16 shards for 1,000 replicas."""
+MAX_MARKS = 131_072
+"""Places to cut at that are kept per spool, 2 MB; at least half are in use, 4 for each of 16,384 shards."""
 
 _CHUNK_BYTES = 8 << 20
 _PLACE = re.compile(rb'"f":(\d+),"n":(\d+)}\n?$')
@@ -46,6 +47,31 @@ class Mark:
 
     offset: int
     position: int
+
+
+class Marks(Sequence[Mark]):
+    """Marks in the order of the spool, in 16 bytes each."""
+
+    def __init__(self, offsets: array[int] | None = None, positions: array[int] | None = None) -> None:
+        self._offsets = array("q") if offsets is None else offsets
+        self._positions = array("q") if positions is None else positions
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    @overload
+    def __getitem__(self, place: int) -> Mark: ...
+    @overload
+    def __getitem__(self, place: slice) -> Marks: ...
+    def __getitem__(self, place: int | slice) -> Mark | Marks:
+        if isinstance(place, slice):
+            return Marks(self._offsets[place], self._positions[place])
+        return Mark(self._offsets[place], self._positions[place])
+
+    def add(self, mark: Mark) -> None:
+        """Append one."""
+        self._offsets.append(mark.offset)
+        self._positions.append(mark.position)
 
 
 def encode_line(
@@ -106,7 +132,7 @@ class SpoolWriter:
     def __init__(self, write: Callable[[bytes], object]) -> None:
         self.offset = 0
         self.rows = 0
-        self.marks: list[Mark] = []
+        self.marks = Marks()
         self._write = write
         self._stride = 1
         self._next_mark = 0
@@ -125,7 +151,7 @@ class SpoolWriter:
             self.marks = self.marks[::2]
             self._stride *= 2
         if self.rows % self._stride == 0:
-            self.marks.append(Mark(self.offset, self.rows))
+            self.marks.add(Mark(self.offset, self.rows))
         self._next_mark = self.rows + self._stride - self.rows % self._stride
 
 

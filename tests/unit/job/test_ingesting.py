@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 
 import pytest
 
-from dray.job.ingesting import _enough_shards, _most_shards, ingest_job
+from dray.job.ingesting import _ROWS, _enough_shards, _most_shards, ingest_job
 from dray.job.opening import open_job
 from dray.job.settings import JobSettings
-from dray.requests.spool import MAX_MARKS
+from dray.requests.ingest import Ingested, cut
+from dray.requests.spool import MAX_MARKS, Marks
 
 pytestmark = pytest.mark.unit
 
@@ -34,7 +36,34 @@ def test_there_are_shards_for_a_replica_that_comes_back(requests: int, replicas:
     assert _enough_shards(requests, replicas) == shards
 
 
-@pytest.mark.parametrize(("replicas", "most"), [(1, 512), (32, 512), (64, 1024), (1000, 16_000)])
+@pytest.mark.parametrize(("replicas", "most"), [(1, 16_384), (1000, 16_384), (2000, 32_000)])
 def test_no_replica_idles_for_lack_of_a_shard(replicas: int, most: int) -> None:
     assert _most_shards(replicas) == most <= MAX_MARKS // 2  # the spool can be cut into as many
     assert _enough_shards(10**9, replicas) <= most
+
+
+@pytest.mark.parametrize(
+    ("requests", "replicas", "shards"),
+    [(8192 * 512 * 4, 1, 2048), (10**8, 8, 12_208), (10**9, 8, 16_384), (10**9, 1000, 16_384)],
+)
+def test_a_shard_is_minutes_of_work(requests: int, replicas: int, shards: int) -> None:
+    """50 rows/s are a small model on one GPU; 65,536 rows take it 22 minutes."""
+    stride = max(1, requests // (MAX_MARKS - 1))
+    rows = range(0, requests, stride)
+    ingested = Ingested(
+        rows=requests,
+        requests=requests,
+        spool_uri="spool",
+        spool_bytes=requests * 1000,
+        spool_sha256="",
+        rejects_uri=None,
+        marks=Marks(array("q", (row * 1000 for row in rows)), array("q", rows)),
+        model_name=None,
+        kinds=frozenset(),
+        files=(),
+    )
+    least = _enough_shards(requests, replicas)
+    found = cut(ingested, target_rows=_ROWS, max_shards=_most_shards(replicas), min_shards=least)
+    assert len(found) == shards
+    assert max(part.rows for part in found) <= (8192 + stride if requests <= 8192 * 16_384 else 70_000)
+    assert sum(part.rows for part in found) == requests

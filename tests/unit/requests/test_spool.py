@@ -80,7 +80,8 @@ def test_small_inputs_can_be_cut_row_by_row(tmp_path: Path) -> None:
     assert [part.rows for part in ranges] == [1] * 10
 
 
-def test_parts_of_a_big_spool_are_about_equal(tmp_path: Path) -> None:
+def test_parts_of_a_big_spool_are_about_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spool, "MAX_MARKS", 32_768)
     writer, uri = written(list(range(70_000)), tmp_path, {})
     assert spool.MAX_MARKS // 2 <= len(writer.marks) <= spool.MAX_MARKS
     ranges = cut_marks(writer.marks, uri=uri, size=writer.offset, rows=70_000, parts=7)
