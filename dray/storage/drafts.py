@@ -24,7 +24,7 @@ from types import TracebackType
 
 from dray.storage import objects
 from dray.storage.draft import CopiedDraft, Draft, LocalDraft, Stage
-from dray.storage.files import FileInfo, join, local_path
+from dray.storage.files import FileInfo, join, local_path, writing
 from dray.storage.objects import ObjectStoreOptions, is_object
 from dray.storage.retiring import ASIDE, Retiring, remove_folder
 from dray.triggers import Point, reach
@@ -129,7 +129,8 @@ def withdraw(
     if not is_object(folder):
         for path in local_path(folder).glob(f"{'**/' if below else ''}{ASIDE}*"):
             if _is_older(_ASIDE.fullmatch(path.name), older_than):
-                remove_folder(path)
+                with writing(str(path)):
+                    remove_folder(path)
 
 
 def _is_older(found: re.Match[str] | None, older_than: int | None) -> bool:

@@ -67,9 +67,10 @@ class Retiring:
                 self._remove(join(self._directory, name), there[name])
 
     def close(self) -> None:
-        """Remove what was moved aside."""
+        """Remove what was moved aside. What cannot be removed stays: it only costs room."""
         if self._aside is not None:
-            remove_folder(self._aside)
+            with suppress(OSError):
+                remove_folder(self._aside)
 
     def _remove(self, uri: str, etag: str | None) -> None:
         if self._aside is not None:
@@ -116,7 +117,11 @@ def _knows_conditions(uri: str) -> bool:
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a driver's folder: nothing can be moved into it any more."""
+    """Remove a driver's folder: nothing can be moved into it any more.
+
+    Raises:
+        OSError: it is still there.
+    """
     for left in reversed(range(_TRIES)):
         try:
             shutil.rmtree(path)

@@ -8,7 +8,12 @@ from pathlib import Path
 import pytest
 
 from dray.cli.app import app
+from dray.driver.pool import SLOTS
+from dray.driver.shards import EARLY
+from dray.job.ingesting import _MANY_SHARDS, _ROWS
+from dray.requests.spool import MAX_MARKS
 from dray.shard.lease import RENEW_EVERY
+from dray.storage.layout import PART_BYTES
 from dray.store.shard_calls import SHARD_TTL
 from flows.parameters import EngineOptions
 
@@ -16,6 +21,7 @@ pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).parents[3]
 INTERRUPTIONS = " ".join((ROOT / "docs" / "interruptions.md").read_text().split())
+SCALE = " ".join((ROOT / "docs" / "scale.md").read_text().split())
 README = (ROOT / "README.md").read_text()
 
 
@@ -32,6 +38,7 @@ def test_seconds() -> None:
         "docs/error-rows.md",
         "docs/interruptions.md",
         "docs/prefect.md",
+        "docs/scale.md",
         "docs/weights.md",
     ],
 )
@@ -44,6 +51,14 @@ def test_options_of_run_that_are_named_exist(name: str) -> None:
 
 def test_a_template_with_a_line_end_is_quoted_so_that_it_has_one() -> None:
     assert not re.search(r"--template '[^']*\\n", README)
+
+
+def test_figures_of_scale() -> None:
+    assert f"`--part-bytes` ({PART_BYTES >> 30} GiB" in SCALE
+    assert f"at most {_ROWS} rows, up to {_MANY_SHARDS:,} shards" in SCALE
+    assert f"| {MAX_MARKS:,}, in {MAX_MARKS * 16 >> 20} MB |" in SCALE
+    assert f"{SLOTS} that run (`SLOTS`), {EARLY} more" in SCALE
+    assert f"1 write in {RENEW_EVERY:.0f} s (lease)" in SCALE
 
 
 def _options(*command: str) -> list[str]:
