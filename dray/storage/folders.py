@@ -121,7 +121,7 @@ def _of_others(directory: str, name: str, options: ObjectStoreOptions | None) ->
     """The file of this name, where it is there, and the first of those that stand for it in parts."""
     family = family_of(name)
     if family is not None:
-        return list(found_in(directory, family, options))[:2]
+        return found_in(directory, family, options)[:2]
     return [name] if exists(join(directory, name), options=options) else []
 
 

@@ -9,12 +9,10 @@ they are removed from the last to the first: so those in a folder have the numbe
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from itertools import count
+from itertools import count, takewhile
 
-from dray.storage import objects
-from dray.storage.files import join, local_path
-from dray.storage.objects import ObjectStoreOptions, is_object
+from dray.storage.files import exists, join
+from dray.storage.objects import ObjectStoreOptions
 
 PART_BYTES = 64 << 30
 """Bytes of a file of rows, unless the user says otherwise; from there on there are several: 73 for 5 TB."""
@@ -68,34 +66,15 @@ def is_published(name: str) -> bool:
     return name == "report.html" or _NAME.fullmatch(name) is not None
 
 
-def found_in(
-    directory: str, family: Family, options: ObjectStoreOptions | None = None
-) -> dict[str, str | None]:
-    """The files of a family that lie in a folder, in order, each with its ETag where it is an object.
+def found_in(directory: str, family: Family, options: ObjectStoreOptions | None = None) -> list[str]:
+    """The files of a family that lie in a folder, in order.
 
     It asks for each by name: an account that writes to a bucket need not be allowed to list it.
     """
     stem, form = family
-    there: dict[str, str | None] = {}
-    for name in (whole_name(stem, form), manifest_name(stem, form)):
-        there |= _found(directory, name, options)
-    for name in _part_names(stem, form):
-        part = _found(directory, name, options)
-        if not part:
-            break
-        there |= part
-    return there
-
-
-def _part_names(stem: str, form: str) -> Iterator[str]:
-    return (part_name(stem, number, form) for number in count())
-
-
-def _found(directory: str, name: str, options: ObjectStoreOptions | None) -> dict[str, str | None]:
-    uri = join(directory, name)
-    if not is_object(uri):
-        return {name: None} if local_path(uri).is_file() else {}
-    try:
-        return {name: objects.head(uri, options).etag}
-    except FileNotFoundError:
-        return {}
+    parts = takewhile(
+        lambda name: exists(join(directory, name), options=options),
+        (part_name(stem, number, form) for number in count()),
+    )
+    others = (whole_name(stem, form), manifest_name(stem, form))
+    return [*(name for name in others if exists(join(directory, name), options=options)), *parts]

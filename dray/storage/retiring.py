@@ -6,9 +6,10 @@ publication has one (:mod:`dray.storage.drafts`):
 
 - A local file is moved into a folder of the driver's own, which is there before the store records anything.
   The successor removes that folder first of all, and a move into a folder that is gone fails.
-- An object of S3 is deleted on the condition that it is the one that lay there when the driver began.
-- Of other stores the driver asks, right before it deletes an object, whether it is still that one: a driver
-  that stands still between the two requests may delete a file of its successor. The manifest tells.
+- An object is deleted if it is the one that lay there when the driver began, which the driver looks at right
+  before. S3 holds to that as well (``If-Match``), unless it is another upload of the very same bytes.
+- Where a store knows no such condition, a driver that stands still between the look and the deletion may
+  delete a file of its successor. The manifest tells.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Retiring:
     def __init__(self, directory: str, stage: Stage | None, options: ObjectStoreOptions | None) -> None:
         self._directory = directory
         self._options = options
-        self._seen: dict[Family, dict[str, str | None]] = {}
+        self._seen: dict[Family, dict[str, object]] = {}
         self._aside: Path | None = None
         if not is_object(directory):
             own = f"{ASIDE}{stage.tag}" if stage else f".{ASIDE}{secrets.token_hex(4)}"
@@ -52,8 +53,8 @@ class Retiring:
         """A file is begun: see which objects lie there now. Later ones are another writer's."""
         family = layout.family_of(name)
         if family is not None and family not in self._seen:
-            there = {} if self._aside else layout.found_in(self._directory, family, self._options)
-            self._seen[family] = there
+            names = [] if self._aside else layout.found_in(self._directory, family, self._options)
+            self._seen[family] = {name: self._look_at(join(self._directory, name)) for name in names}
 
     def remove(self, kept: Collection[str]) -> None:
         """Remove the files of the families in ``kept`` that are not in it, from the last to the first.
@@ -62,9 +63,9 @@ class Retiring:
             DraftGoneError: another writer has the folder by now.
         """
         for family, seen in self._seen.items():
-            there = layout.found_in(self._directory, family) if self._aside else seen
+            there = layout.found_in(self._directory, family) if self._aside else list(seen)
             for name in reversed([name for name in there if name not in kept]):
-                self._remove(join(self._directory, name), there[name])
+                self._remove(join(self._directory, name), seen.get(name))
 
     def close(self) -> None:
         """Remove what was moved aside. What cannot be removed stays: it only costs room."""
@@ -72,13 +73,35 @@ class Retiring:
             with suppress(OSError):
                 remove_folder(self._aside)
 
-    def _remove(self, uri: str, etag: str | None) -> None:
+    def _remove(self, uri: str, seen: object) -> None:
         if self._aside is not None:
             self._move(uri, self._aside)
             return
         with writing(uri):
-            if not _delete_unchanged(uri, etag, self._options):
+            if not self._delete(uri, seen):
                 raise gone(uri)
+
+    def _look_at(self, uri: str) -> object:
+        """What tells an object from the next one of its name; None where there is none."""
+        if _knows_conditions(uri):
+            from dray.storage.s3_uploads import look_at
+
+            return look_at(uri, self._options)
+        with suppress(FileNotFoundError):
+            return objects.head(uri, self._options).etag
+        return None
+
+    def _delete(self, uri: str, seen: object) -> bool:
+        """Delete an object that is the one that was seen, or gone; false where it is another by now."""
+        if _knows_conditions(uri):
+            from dray.storage.s3_uploads import Seen, delete_unchanged
+
+            return not isinstance(seen, Seen) or delete_unchanged(uri, seen, self._options)
+        there = self._look_at(uri)
+        if there is not None and there == seen:
+            with suppress(FileNotFoundError):
+                objects.delete(uri, self._options)
+        return there in (None, seen)
 
     def _move(self, uri: str, aside: Path) -> None:
         path = local_path(uri)
@@ -97,19 +120,6 @@ class Retiring:
         assert self._aside is not None
         with writing(str(self._aside)):
             self._aside.mkdir(parents=True, exist_ok=True)
-
-
-def _delete_unchanged(uri: str, etag: str | None, options: ObjectStoreOptions | None) -> bool:
-    """Delete an object that is the one with this ETag, or gone; false where it is another by now."""
-    if _knows_conditions(uri) and etag is not None:
-        from dray.storage.s3_uploads import delete_unchanged
-
-        return delete_unchanged(uri, etag, options)
-    with suppress(FileNotFoundError):
-        if objects.head(uri, options).etag != etag:
-            return False
-        objects.delete(uri, options)
-    return True
 
 
 def _knows_conditions(uri: str) -> bool:

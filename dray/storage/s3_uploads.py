@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dray.errors import JobFailedError
@@ -231,18 +232,41 @@ def unfinished_outputs(directory: str, options: ObjectStoreOptions | None = None
     return [one for one in found if is_published(one[0].removeprefix(root))]
 
 
-def delete_unchanged(uri: str, etag: str, options: ObjectStoreOptions | None = None) -> bool:
-    """Delete an object that is still the one with this ETag, or gone; false where it is another by now.
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """An object as it was seen. ``draft`` tells it from another upload of the same bytes."""
 
-    A store that knows no such condition (501, or none at all) deletes it either way.
+    etag: str
+    draft: str | None
+
+
+def look_at(uri: str, options: ObjectStoreOptions | None = None) -> Seen | None:
+    """An object as it is now; None where there is none."""
+    bucket, _, key = uri.split("://", 1)[1].partition("/")
+    try:
+        with _translated(uri):
+            found = s3_client(options).head_object(Bucket=bucket, Key=key)
+    except FileNotFoundError:
+        return None
+    return Seen(found["ETag"], found.get("Metadata", {}).get(_DRAFT))
+
+
+def delete_unchanged(uri: str, seen: Seen, options: ObjectStoreOptions | None = None) -> bool:
+    """Delete an object that is still the one that was seen, or gone; false where it is another by now.
+
+    The condition holds to the ETag, which uploads of the same bytes share: so the object is looked at first.
+    A store that knows no such condition (501, or none at all) has that look alone.
     """
     from botocore.exceptions import ClientError
 
+    there = look_at(uri, options)
+    if there != seen:
+        return there is None
     bucket, _, key = uri.split("://", 1)[1].partition("/")
     client = s3_client(options)
     with _translated(uri):
         try:
-            client.delete_object(Bucket=bucket, Key=key, IfMatch=etag)
+            client.delete_object(Bucket=bucket, Key=key, IfMatch=seen.etag)
         except ClientError as error:
             code = error.response["Error"]["Code"]
             if code in ("NotImplemented", "501"):

@@ -32,11 +32,11 @@ from dray.storage.draft import DraftGoneError, Stage
 from dray.storage.drafts import Drafts
 from dray.storage.objects import forget_credentials, s3_client
 from dray.storage.s3_uploads import part_bytes
-from dray.store import open_store
+from dray.store import JobState, open_store
 from dray.triggers import TRIGGER_VARIABLE, Point, reach
 from tests.support.clocks import replace_here
 from tests.support.command import ROOT, write_requests
-from tests.support.publishing import STEPS, answer, assert_published, race, stoppable
+from tests.support.publishing import STEPS, Driver, answer, assert_published, race, stoppable
 from tests.support.s3_emulator import EmulatorProcess
 from tests.support.s3_writes import uploads
 
@@ -494,6 +494,28 @@ def test_a_driver_that_stood_still_replaces_no_part_of_its_successor(
         assert isinstance(ended.old, FencedError), (old_stop, ended)
         assert ended.new is None, (old_stop, ended)
         assert_published(new, "job", _reader(emulator, new))
+
+
+@pytest.mark.parametrize(("before", "after"), [(WHOLE, SMALL), (SMALL, WHOLE)])
+def test_a_driver_that_stood_still_removes_no_part_of_its_successor(
+    make_settings: MakeSettings,
+    emulator: EmulatorProcess,
+    before: JobRequest,
+    after: JobRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also where its successor's bytes are those that it saw: ETags are the same then."""
+    settings = make_settings(request=after)
+    _finish(settings)
+    first = open_job(make_settings(request=before))
+    old = Driver(first, [(Point.FINALISE_RECORDED, 1)], JobState.COMPLETED)
+    with stoppable(monkeypatch):
+        old.start()
+        old.wait()
+        finalise_job(open_job(settings), Timeline())
+        old.go_on()
+    assert isinstance(old.error, FencedError)
+    assert_published(settings, "job", _reader(emulator, settings))
 
 
 def test_an_object_that_was_replaced_meanwhile_is_not_removed(
