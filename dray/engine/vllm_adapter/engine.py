@@ -74,6 +74,7 @@ class VllmEngine:
 
         from dray.engine.vllm_adapter.client import StepClient, drive_without_event_loop
         from dray.engine.vllm_adapter.grammars import grammars_of
+        from dray.engine.vllm_adapter.scheduler import choose
         from dray.engine.vllm_adapter.serving import check_parsers, serving_for
         from dray.weights.loading.failures import ranks_heard
         from dray.weights.loading.vllm_loader import register
@@ -83,6 +84,7 @@ class VllmEngine:
             # The batch sizes that vLLM itself takes offline: twice those of its server.
             self._config = EngineArgs(**arguments).create_engine_config(UsageContext.LLM_CLASS)
             check_parsers(spec, self._config)  # before the weights are loaded
+        choose(self._config)
         with ranks_heard():
             self._engine = LLMEngine.from_vllm_config(
                 self._config, UsageContext.LLM_CLASS, disable_log_stats=arguments["disable_log_stats"]
@@ -314,6 +316,7 @@ def _import_vllm(spec: EngineSpec) -> bool:
         for module in (
             "vllm.v1.engine.llm_engine",
             "dray.engine.vllm_adapter.client",
+            "dray.engine.vllm_adapter.scheduler",
             "dray.engine.vllm_adapter.serving",
         ):
             import_module(module)

@@ -1,0 +1,114 @@
+"""vLLM's scheduler, telling the front of a request twice: at its first token, and at its end.
+
+vLLM tells it after every step, for answers that are streamed. A batch is not: reading 512 outputs a hundred
+times a second takes more of the front's time than all that it does once for a row.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+from vllm.sampling_params import RequestOutputKind
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.scheduler import Scheduler
+
+BEAT_SECONDS = 0.25
+"""How often a core that computes says so, where no request begins or ends."""
+
+logging.getLogger("vllm.config.scheduler").setLevel(logging.ERROR)  # says that this class is not vLLM's
+
+
+class _Whole:
+    """Holds back what is neither the first nor the last output of a request."""
+
+    requests: dict[str, Any]
+    aux_output_connector: Any
+    return_sampling_mask: bool
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._whole: dict[str, _Held] = {}
+        self._said = 0.0
+
+    def add_request(self, request: Any) -> None:
+        """vLLM's; notes whether the request's outputs may be held back."""
+        super().add_request(request)  # type: ignore[misc]
+        if self.aux_output_connector is None and not self.return_sampling_mask and _is_plain(request):
+            self._whole[request.request_id] = _Held(request)
+
+    def finish_requests(self, request_ids: Any, finished_status: Any) -> Any:
+        """vLLM's, for requests that are aborted."""
+        ended = super().finish_requests(request_ids, finished_status)  # type: ignore[misc]
+        for request in ended:
+            self._whole.pop(request.request_id, None)
+        return ended
+
+    def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> dict[int, Any]:
+        """vLLM's, without the outputs that are held back. What is left of no use is not sent."""
+        updates: dict[int, Any] = super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
+        for update in updates.values():
+            update.outputs = [output for output in update.outputs if self._passes(output)]
+        computed = scheduler_output.total_num_scheduled_tokens > 0
+        return {client: update for client, update in updates.items() if self._is_news(update, computed)}
+
+    def _passes(self, output: Any) -> bool:
+        held = self._whole.get(output.request_id)
+        if held is None:
+            return True
+        if output.finish_reason is not None:
+            del self._whole[output.request_id]
+            output.new_token_ids = list(held.request.output_token_ids[held.told :])
+            return True
+        first, held.told = not held.told, held.told or len(output.new_token_ids)
+        return first
+
+    def _is_news(self, update: Any, computed: bool) -> bool:
+        now = time.monotonic()
+        news = bool(update.outputs or update.finished_requests)
+        if not news and not (computed and now - self._said >= BEAT_SECONDS):
+            return False
+        self._said = now
+        return True
+
+
+class _Held:
+    """A request, and how many of its tokens the front was told."""
+
+    __slots__ = ("request", "told")
+
+    def __init__(self, request: Any) -> None:
+        self.request = request
+        self.told = 0
+
+
+def _is_plain(request: Any) -> bool:
+    """Whether the front needs nothing of a request but its tokens, and these at the end.
+
+    A stop string is found in the text, which the front makes; log probabilities come with each step.
+    """
+    params = request.sampling_params
+    return (
+        params is not None
+        and params.output_kind is RequestOutputKind.FINAL_ONLY
+        and not params.stop
+        and params.num_logprobs is None
+        and params.prompt_logprobs is None
+    )
+
+
+class WholeScheduler(_Whole, Scheduler):  # type: ignore[misc]  # vLLM is untyped here
+    """For engines whose device waits while the next step is scheduled."""
+
+
+class WholeAsyncScheduler(_Whole, AsyncScheduler):  # type: ignore[misc]
+    """For engines that schedule the next step while this one is computed."""
+
+
+def choose(config: Any) -> None:
+    """Let an engine of this configuration tell whole answers, unless its user chose a scheduler."""
+    scheduling = config.scheduler_config
+    if scheduling.scheduler_cls is None:
+        chosen = WholeAsyncScheduler if scheduling.async_scheduling else WholeScheduler
+        scheduling.scheduler_cls = chosen
