@@ -8,7 +8,6 @@ import re
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -17,6 +16,8 @@ from types import TracebackType
 from typing import Any, Literal
 
 import psycopg
+
+from tests.support.ports import free_port
 
 _START_SECONDS = 30.0
 _SIGNALS = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
@@ -45,7 +46,7 @@ class PostgresServer:
         if self._user is not None:
             os.chown(self._folder, self._user.pw_uid, self._user.pw_gid)
         self._initialise()
-        self.port = _free_port()
+        self.port = free_port()
         self.start()
         return self
 
@@ -185,12 +186,6 @@ def _other_user() -> pwd.struct_passwd:
         except KeyError:
             continue
     raise RuntimeError("PostgreSQL cannot run as root, and there is no user postgres or nobody")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _wait_until_gone(pid: int) -> None:

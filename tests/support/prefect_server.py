@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,6 +15,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+from tests.support.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 START_SECONDS = 120.0  # the first start of a home writes the whole schema
@@ -28,7 +29,7 @@ class PrefectServer:
 
     def __init__(self, home: Path, *, ui: bool = False) -> None:
         self.home = home
-        self.port = _free_port()
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.environment = _environment(home, self.url, ui=ui)
         self._server: subprocess.Popen[bytes] | None = None
@@ -206,9 +207,3 @@ def _wait(ready: Callable[[], bool], seconds: float, what: str) -> None:
         if time.monotonic() > deadline:
             raise TimeoutError(f"waited {seconds:.0f} s until {what}")
         time.sleep(0.2)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from typing import TYPE_CHECKING, Any
 
 from dray.storage import ObjectStoreOptions
@@ -25,15 +26,21 @@ class S3Server:
     region = "us-east-1"
 
     def __init__(self) -> None:
-        self.port = _free_port()
-        self.endpoint = f"http://127.0.0.1:{self.port}"
+        self._listener = socket.create_server(
+            ("127.0.0.1", 0)
+        )  # inherited: no other process can take the port
+        self.endpoint = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> S3Server:
-        command = [sys.executable, "-c", _MAIN, "-H", "127.0.0.1", "-p", str(self.port)]
-        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        descriptor = self._listener.fileno()
+        command = [sys.executable, "-c", _MAIN, str(descriptor)]
+        self._process = subprocess.Popen(
+            command, pass_fds=[descriptor], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        self._listener.close()
         deadline = time.monotonic() + _START_SECONDS
-        while not _answers(self.port):
+        while not self._answers():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self.__exit__()
                 raise RuntimeError("the S3 server did not start")
@@ -48,6 +55,15 @@ class S3Server:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
+
+    def _answers(self) -> bool:
+        try:
+            urllib.request.urlopen(self.endpoint, timeout=_START_SECONDS).close()
+        except urllib.error.HTTPError:
+            return True
+        except OSError:
+            return False
+        return True
 
     @property
     def options(self) -> ObjectStoreOptions:
@@ -89,17 +105,13 @@ class S3Server:
         return client
 
 
-_MAIN = "import sys; from moto.server import main; sys.exit(main())"
+_MAIN = """
+import sys
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from moto.server import MotoRequestHandler
+from werkzeug.serving import make_server
 
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
-
-
-def _answers(port: int) -> bool:
-    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-        return True
-    return False
+app = DomainDispatcherApplication(create_backend_app)
+options = {"threaded": True, "request_handler": MotoRequestHandler, "fd": int(sys.argv[1])}
+make_server("127.0.0.1", 0, app, **options).serve_forever()
+"""

@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -32,6 +33,7 @@ sys.stdin.read()
 """
 JOIN = """
 import sys
+import time
 from dray.cluster import ClusterSettings, open_cluster
 from dray.errors import ConfigError
 cluster = open_cluster(ClusterSettings(address=sys.argv[1], auth_token="a" * 64))
@@ -101,9 +103,21 @@ def test_shadowray_no_port_of_the_node_takes_orders(head: tuple[str, psutil.Proc
             if connection.status == psutil.CONN_LISTEN:
                 place = connection.laddr
                 host = "127.0.0.1" if place.ip in ("::", "0.0.0.0") else place.ip
-                said[process.name(), place.port] = _ask(host, place.port)
+                said[process.name(), place.port] = _ask_until_it_answers(host, place.port)
     assert set(said.values()) <= {"guarded", "figures"}, said
     assert {name for (name, _), answer in said.items() if answer == "guarded"} >= {"gcs_server", "raylet"}
+
+
+def _ask_until_it_answers(host: str, port: int) -> str:
+    """The first connection makes dray's stand-in become Ray's agent, which takes seconds to listen."""
+    end = time.monotonic() + 60
+    while True:
+        try:
+            return _ask(host, port)
+        except (ConnectionError, urllib.error.URLError):
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.2)
 
 
 def _ask(host: str, port: int) -> str:
