@@ -10,6 +10,8 @@ from dray.driver.events import Event, ShardFinished, ShardSubmitted, Told, Warne
 from dray.driver.executor import Executor, TaskEnd
 from dray.driver.idling import Bound
 from dray.driver.lapsed import LapsedLeases
+from dray.driver.pool import SLOTS
+from dray.engine.replica import FLUSH_SECONDS
 from dray.errors import JobPausedError
 from dray.job.ingesting import open_shards
 from dray.job.opening import OpenJob
@@ -24,6 +26,9 @@ HUNG_SECONDS = 90.0
 
 EARLY = 8
 """Shard tasks that start before there is a replica for them: their processes take seconds, too."""
+
+COMMITS_PER_SECOND = 500
+"""Transactions of all shard tasks together, where rows come more slowly than a full micro-batch each."""
 
 _LOOK_AT_LEAST = 30.0  # at shards whose own task may stand still
 _LEAST_PAUSE = 0.01
@@ -172,7 +177,11 @@ class ShardTasks:
     def _submit(self, shard: Shard, why: str) -> None:
         settings = self._job.settings
         work = ShardWork(
-            job=self._job.lease, shard=shard, store_url=settings.store_url, objects=settings.objects
+            job=self._job.lease,
+            shard=shard,
+            store_url=settings.store_url,
+            objects=settings.objects,
+            commit_seconds=commit_seconds(min(self._bound.tasks, SLOTS * self._lanes)),
         )
         self._executor.submit(work)
         self._running[shard.number] = shard
@@ -205,6 +214,11 @@ class ShardTasks:
 
 
 _ADVICE = "look at the stable nodes, then `dray resume` goes on"
+
+
+def commit_seconds(tasks: int) -> float:
+    """For how long a finished row may wait for its commit where so many shard tasks write to one store."""
+    return max(FLUSH_SECONDS, tasks / COMMITS_PER_SECOND)
 
 
 def replica_views(shards: Sequence[Shard], replicas: Sequence[ReplicaRow], now: float) -> list[ReplicaView]:

@@ -29,7 +29,7 @@ class ShardLeaseKeeper:
         self.lease = lease
         self._store = store
         self._on_stop = on_stop
-        self._renewed_at = time.monotonic()
+        self._renewed_at = self._told_at = time.monotonic()
         self._over = threading.Event()
         self._reason: DrayError | None = None
         self._guard = threading.Lock()
@@ -55,6 +55,7 @@ class ShardLeaseKeeper:
 
     def obey(self, orders: StopSignals) -> None:
         """Stop if the job is cancelled, its time over, or it was put to rest for another reason."""
+        self._told_at = time.monotonic()
         if orders.cancelled:
             self._stop(CancelledError(f"job {self.lease.job_id} was cancelled"))
         elif orders.expired:
@@ -92,7 +93,8 @@ class ShardLeaseKeeper:
         return None
 
     def _look(self) -> None:
-        self.obey(self._store.orders(self.lease.job_id))
+        if time.monotonic() - self._told_at >= LOOK_EVERY:  # a commit tells the orders, too
+            self.obey(self._store.orders(self.lease.job_id))
         if time.monotonic() - self._renewed_at > RENEW_EVERY:
             self._store.renew_shard(self.lease)
             self.renewed()

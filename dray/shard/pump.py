@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from dray import history
 from dray.engine.batches import too_large
 from dray.engine.client import ReplicaClient
+from dray.engine.replica import FLUSH_SECONDS
 from dray.errors import StoreFatalError, StoreTransientError, StoreUnreachableError, ValueTooLargeError
 from dray.requests.model import Outcome
 from dray.requests.spool import index_of
@@ -64,14 +66,16 @@ def run_shard(
     replica: ReplicaClient,
     *,
     max_num_seqs: int,
+    commit_seconds: float = FLUSH_SECONDS,
     fed: Fed | None = None,
     untaken: Untaken | None = None,
     options: ObjectStoreOptions | None = None,
 ) -> ShardReceipt:
     """Run what is not terminal of a leased shard, and end it. Errors leave the lease as it is.
 
-    ``fed`` is kept up to date: `Ending` uses it to look for the row that ended the attempt. ``untaken`` goes
-    on from attempt to attempt. A suspect's engine answers a request of dray's own first.
+    A finished row waits at most ``commit_seconds`` for its commit. ``fed`` is kept up to date: `Ending` uses
+    it to look for the row that ended the attempt. ``untaken`` goes on from attempt to attempt. A suspect's
+    engine answers a request of dray's own first.
 
     Raises:
         CancelledError, ExpiredError: the job was cancelled, or its time is over.
@@ -82,24 +86,20 @@ def run_shard(
     """
     began = time.monotonic()
     untaken = untaken or Untaken()
-    session = session_of(lease)
     fed = fed or Fed()
-
-    def abort() -> None:
-        if lease.suspect:
-            replica.abort(proof_session(session))
-        replica.abort(session)
-
+    abort = partial(_abort, replica, lease)
     try:
         with ShardLeaseKeeper(store, lease, on_stop=abort) as holder:
             finished = _finished(store, holder, untaken)
             rows = Rows(open_lines(shard, finished, options, chunk_rows=min(FEED_ROWS, max_num_seqs)))
             if lease.suspect and rows.first is not None:
-                prove(replica, session, rows.first)
+                prove(replica, session_of(lease), rows.first)
                 holder.check()
                 fed.proven = True
             window = int(FEED_AHEAD * max_num_seqs)
-            committed = _pump(store, holder, replica, rows, fed, untaken, window=window)
+            committed = _pump(
+                store, holder, replica, rows, fed, untaken, window=window, commit_seconds=commit_seconds
+            )
     except BaseException:
         abort()  # the next attempt at the shard feeds its rows again
         raise
@@ -116,6 +116,13 @@ def run_shard(
         last_commit=last_commit,
         replica=replica.name,
     )
+
+
+def _abort(replica: ReplicaClient, lease: ShardLease) -> None:
+    session = session_of(lease)
+    if lease.suspect:
+        replica.abort(proof_session(session))
+    replica.abort(session)
 
 
 class Rows:
@@ -145,6 +152,7 @@ def _pump(
     untaken: Untaken,
     *,
     window: int,
+    commit_seconds: float,
 ) -> int:
     """Keep ``window`` rows in flight, or `FEED_BYTES`, and commit each micro-batch as it comes back."""
     lease = holder.lease
@@ -166,7 +174,7 @@ def _pump(
             size += sum(map(len, lines))
 
     feed()
-    for batch in replica.results(session, MICRO_BATCH_ROWS):
+    for batch in replica.results(session, MICRO_BATCH_ROWS, commit_seconds):
         size -= sum(outstanding.pop(outcome.index, 0) for outcome in batch)
         feed()
         reach(Point.RESULTS_RECEIVED)

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from dray.cluster.base import NAMESPACE
 from dray.engine.client import RayReplica, ReplicaClient
+from dray.engine.replica import FLUSH_SECONDS
 from dray.errors import (
     FencedError,
     InterruptedShardError,
@@ -34,13 +35,18 @@ _TOLD = 5  # interruptions, the last ones: a shard whose nodes go again and agai
 
 @dataclass(frozen=True, kw_only=True)
 class ShardWork:
-    """What a shard task needs. ``ttl`` is how long its lease lasts without a renewal, in seconds."""
+    """What a shard task needs.
+
+    ``ttl`` is how long its lease lasts without a renewal, and ``commit_seconds`` how long a finished row
+    waits at most for its commit, in seconds.
+    """
 
     job: JobLease
     shard: Shard
     store_url: str = field(repr=False)
     objects: ObjectStoreOptions | None = field(default=None, repr=False)
     ttl: float = SHARD_TTL
+    commit_seconds: float = FLUSH_SECONDS
 
 
 class Ended(StrEnum):
@@ -115,6 +121,7 @@ def _attempt(
         owner=owner_name(),
         options=work.objects,
         ttl=work.ttl,
+        commit_seconds=work.commit_seconds,
     )
     return attempt(
         given,

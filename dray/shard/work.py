@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from dray.engine.client import ReplicaClient
+from dray.engine.replica import FLUSH_SECONDS
 from dray.failures.causes import Decision
 from dray.shard.hearing import VERDICT_SECONDS
 from dray.shard.pump import ShardReceipt
@@ -27,6 +28,7 @@ class Work:
     """A shard to be run, and what all attempts at it share.
 
     ``verdict_seconds``: for so long, an attempt waits for the driver's judgement of a lost replica.
+    ``commit_seconds``: for so long at most, a finished row waits for its commit.
     """
 
     store: Store
@@ -37,6 +39,7 @@ class Work:
     options: ObjectStoreOptions | None = None
     ttl: float = SHARD_TTL
     verdict_seconds: float = VERDICT_SECONDS
+    commit_seconds: float = FLUSH_SECONDS
 
 
 class AttemptEnd(StrEnum):

@@ -16,7 +16,7 @@ from dray.driver.events import Event, ShardFinished, ShardSubmitted, Told, Warne
 from dray.driver.executor import TaskEnd
 from dray.driver.idling import Bound, bound_tasks
 from dray.driver.lapsed import LapsedLeases
-from dray.driver.shards import EARLY, HUNG_SECONDS, MAX_CRASHES, ShardTasks
+from dray.driver.shards import EARLY, HUNG_SECONDS, MAX_CRASHES, ShardTasks, commit_seconds
 from dray.errors import FencedError, JobFailedError, JobPausedError, StoreTransientError
 from dray.job.opening import OpenJob
 from dray.shard.pump import ShardReceipt
@@ -268,3 +268,7 @@ def test_what_bounds_the_shard_tasks_is_told_at_the_start(store: Store, url: str
     told.clear()
     assert bound_tasks(cast("OpenJob", job), 3, cluster(node, spot), told.append).tasks == 6
     assert told == []
+
+
+def test_many_tasks_commit_less_often() -> None:
+    assert [commit_seconds(tasks) for tasks in (1, 16, 125, 500, 2000)] == [0.25, 0.25, 0.25, 1.0, 4.0]

@@ -30,6 +30,7 @@ from dray.requests.spool import index_of
 from dray.shard import ending, lease
 from dray.shard import pump as shards
 from dray.shard.attempt import attempt
+from dray.shard.lease import ShardLeaseKeeper
 from dray.shard.open_rows import Finished, OpenLines, open_lines
 from dray.shard.pump import FEED_AHEAD, Rows, ShardReceipt
 from dray.shard.work import AttemptEnd, AttemptResult, Work
@@ -156,6 +157,7 @@ class Spy:
         self._before = before
         self.fed = self.out = self.most = 0
         self.aborted: list[str] = []
+        self.waits: list[float] = []
 
     def check(self) -> None:
         self._replica.check()
@@ -165,8 +167,9 @@ class Spy:
         self.most = max(self.most, self.fed - self.out)
         self._replica.feed(session, lines, last)
 
-    def results(self, session: str, rows: int, seconds: float = 0.01) -> Iterator[list[Outcome]]:
-        for count, batch in enumerate(self._replica.results(session, rows, seconds)):
+    def results(self, session: str, rows: int, seconds: float) -> Iterator[list[Outcome]]:
+        self.waits.append(seconds)
+        for count, batch in enumerate(self._replica.results(session, rows, 0.01)):
             self.out += len(batch)
             self._before(count)
             yield batch
@@ -184,6 +187,42 @@ def test_every_row_is_committed_once_and_the_shard_ends(
     assert store.verify_counts(job.job_id).done == 50
     assert [s.state for s in store.shards(job.job_id)] == [ShardState.DONE]
     assert _run(store, job, shard, make_replica()).how is AttemptEnd.HELD  # nothing left to take
+
+
+def test_a_finished_row_waits_for_its_commit_as_long_as_the_driver_says(
+    store: Store, job: OpenJob, shard: Shard, make_replica: Callable[..., Replica]
+) -> None:
+    spy = Spy(make_replica())
+    attempt(_work(store, job, shard, spy, commit_seconds=4.0))
+    assert spy.waits == [4.0]
+
+
+def test_orders_that_came_with_a_commit_are_not_asked_for(
+    store: Store,
+    job: OpenJob,
+    shard: Shard,
+    make_replica: Callable[..., Replica],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lease, "LOOK_EVERY", 0.3)
+    asked: list[float] = []
+    orders = type(store).orders
+
+    def ask(self: Store, job_id: str) -> Any:
+        asked.append(time.monotonic())
+        return orders(self, job_id)
+
+    monkeypatch.setattr(type(store), "orders", ask)
+    held = store.claim_shard(job.lease, shard.number, owner="me")
+    assert held is not None
+    with ShardLeaseKeeper(store, held, on_stop=lambda: None) as holder:
+        end = time.monotonic() + 1.2
+        while time.monotonic() < end:  # as a shard that commits all the time
+            holder.obey(orders(store, job.job_id))
+            time.sleep(0.05)
+        assert not asked
+        while not asked:  # it is quiet now
+            time.sleep(0.05)
 
 
 def test_rows_that_are_terminal_are_not_fed_again(
