@@ -12,12 +12,16 @@ from sqlalchemy import ColumnElement, and_, delete, func, or_, select
 from dray.places import split_place
 from dray.store.connection import Tx, insert_ignoring
 from dray.store.jobs import alone
+from dray.store.loss_records import attempt_of
 from dray.store.records import Charge, Spending
-from dray.store.schema import attempts, charges, jobs, shards
+from dray.store.schema import attempts, charges, jobs, replicas, shards
 
 
 def charge(tx: Tx, job_key: int, found: Iterable[Charge]) -> None:
     """Note charges. An event is charged once, for its first cause: a node may take two replicas along.
+
+    A shard task that heard no verdict in time charges its loss itself. Where the driver has judged that loss
+    meanwhile, its charges count and the shard task's do not.
 
     Comes before anything else in its transaction: see :func:`dray.store.jobs.alone`.
     """
@@ -25,7 +29,7 @@ def charge(tx: Tx, job_key: int, found: Iterable[Charge]) -> None:
     if found:
         alone(tx, job_key)  # else two processes that find the event uncharged would both charge it
     for one in found:
-        if _cause_of(tx, job_key, one.event) not in (None, one.cause):
+        if _cause_of(tx, job_key, one.event) not in (None, one.cause) or _is_judged(tx, job_key, one.event):
             continue
         tx.execute(
             insert_ignoring(tx, charges).values(
@@ -43,6 +47,22 @@ def charge(tx: Tx, job_key: int, found: Iterable[Charge]) -> None:
 def _cause_of(tx: Tx, job_key: int, event: str) -> str | None:
     known = select(charges.c.cause).where(charges.c.job_key == job_key, charges.c.event == event)
     return tx.execute(known).scalars().first()
+
+
+def _is_judged(tx: Tx, job_key: int, event: str) -> bool:
+    """Whether ``event`` is an attempt's own loss of a replica, and the driver has charged that loss."""
+    attempt = attempt_of(event)
+    if attempt is None:
+        return False
+    shard, epoch = attempt
+    judged = (
+        select(charges.c.event)
+        .join(replicas, and_(replicas.c.job_key == charges.c.job_key, replicas.c.event == charges.c.event))
+        .join(attempts, and_(attempts.c.job_key == replicas.c.job_key, attempts.c.replica == replicas.c.name))
+        .where(attempts.c.job_key == job_key, attempts.c.shard == shard, attempts.c.epoch == epoch)
+        .where(attempts.c.evidence.is_not(None))
+    )
+    return tx.execute(judged.limit(1)).first() is not None
 
 
 def spent(tx: Tx, job_key: int, asked: Iterable[Spending], *, besides: str = "") -> list[int]:

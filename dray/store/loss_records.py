@@ -10,6 +10,12 @@ def own_event(shard: int, epoch: int) -> str:
     return f"{shard}/{epoch}"
 
 
+def attempt_of(event: str) -> tuple[int, int] | None:
+    """The shard and epoch that an event of :func:`own_event` names; None for another event."""
+    shard, _, epoch = event.partition("/")
+    return (int(shard), int(epoch)) if shard.isdecimal() and epoch.isdecimal() else None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """What a shard task saw of the replica that it lost; the driver judges the loss by it.

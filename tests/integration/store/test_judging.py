@@ -119,6 +119,35 @@ def test_a_late_verdict_replaces_what_shards_charged(store: Store) -> None:
     ]
 
 
+def test_what_a_shard_charges_after_the_verdict_counts_no_more(store: Store) -> None:
+    job = ready_job(store)
+    leases = [_placed(store, job, number) for number in range(2)]
+    for lease in leases:
+        store.testify(lease, LOST)
+    own = [
+        Charge(budget="infra", event=own_event(lease.number, lease.epoch), cause="NODE_LOSS")
+        for lease in leases
+    ]
+    store.judge(job, "r", VERDICT, CHARGED)
+    store.release_shard(leases[0], cause="NODE_LOSS", charged=own[:1])
+    store.charge("job", own[1:])
+    assert sorted(store.charges("job"), key=lambda one: one.budget) == CHARGED
+
+
+@pytest.mark.parametrize("charged", [CHARGED, []])
+def test_a_shards_own_trouble_is_charged_whatever_became_of_its_replica(
+    store: Store, charged: list[Charge]
+) -> None:
+    job = ready_job(store)
+    lease = _placed(store, job, 0)
+    if not charged:  # of a node that is taken back the driver charges nothing
+        store.testify(lease, LOST)
+    store.judge(job, "r", VERDICT, charged)
+    own = Charge(budget="store", event=own_event(lease.number, lease.epoch), cause="STORE_TRANSIENT")
+    store.release_shard(lease, cause="STORE_TRANSIENT", charged=[own])
+    assert own in store.charges("job")
+
+
 def test_a_driver_that_was_replaced_judges_nothing(store: Store) -> None:
     old = ready_job(store)
     lease = _placed(store, old, 0)
