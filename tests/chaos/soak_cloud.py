@@ -111,7 +111,7 @@ class Cloud:
 
     def _begin(self) -> None:
         self._clusters += 1
-        shape = Shape(head_cpus=0, cpus=1, impatient=True)
+        shape = Shape(head_cpus=0, cpus=1, impatient=True, light=True)
         # At Ray's usual nice 15 replicas would starve beside whatever else the machine does.
         environment = {"RAY_worker_niceness": "0"}
         self.raylets = Raylets(self._folder / f"cluster-{self._clusters}", 1, environment, shape)

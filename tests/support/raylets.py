@@ -31,7 +31,7 @@ from typing import Any, TextIO
 import psutil
 
 from dray.cluster import ClusterSettings
-from dray.cluster.ray_private import Service, enable_token_auth, start_without
+from dray.cluster.ray_private import Service, agents_on_demand, enable_token_auth, start_without
 from dray.processes import no_survivors
 
 
@@ -40,7 +40,8 @@ class Shape:
     """What nodes are like, all numbers of a node; the head has no ``gpus``, which are pretended.
 
     ``stable`` is how much of ``dray_stable`` marks the head. ``impatient``: Ray calls a node dead that is
-    silent for 2 s, not for a minute.
+    silent for 2 s, not for a minute. ``light``: Ray's agents start only on nodes that ask them for something,
+    which is for tests where nodes come and go; a user's nodes have them from the start.
     """
 
     head_cpus: int = 2
@@ -48,6 +49,7 @@ class Shape:
     gpus: int = 0
     stable: float = 1
     impatient: bool = False
+    light: bool = False
 
     @property
     def node(self) -> dict[str, Any]:
@@ -245,6 +247,8 @@ def main() -> None:
     shape = Shape(**json.loads(sys.argv[3])) if len(sys.argv) > 3 else Shape()
     enable_token_auth(token)
     start_without([Service.LOG_MONITOR, Service.DASHBOARD])
+    if shape.light:
+        agents_on_demand()
     answers = sys.stdout
     sys.stdout = sys.stderr
     cluster = Cluster(shutdown_at_exit=False)
