@@ -20,6 +20,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter, ValidationError
 
 from dray.engine.vllm_adapter.arguments import SERVING_OPTIONS
+from dray.engine.vllm_adapter.core_choice import core_wanted
 from dray.errors import ConfigError
 
 _MODULE, _CLASS = "vllm.engine.arg_utils", "EngineArgs"
@@ -34,6 +35,7 @@ def refuse_arguments(arguments: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: names the argument, and what was probably meant or what is possible.
     """
+    core_wanted(arguments)
     declared = _declared()
     if declared is None:
         return

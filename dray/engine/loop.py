@@ -17,12 +17,14 @@ from dray.engine.loop_stats import LoopStats
 from dray.engine.protocol import Engine, EngineInfo
 from dray.engine.sessions import Session, Taken
 from dray.errors import EngineDeadError, ReplicaLeftError, RequestRefused
-from dray.failures.signs import out_of_memory
+from dray.failures.signs import death_by
 from dray.requests.model import Outcome, Request
 from dray.requests.spool import decode
 from dray.triggers import Point, reach
 
 logger = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 1.0  # between looks at an engine that holds nothing
 
 
 class StepLoop(threading.Thread):
@@ -44,6 +46,7 @@ class StepLoop(threading.Thread):
         self._build = build
         self._on_dead = on_dead
         self._trace = trace
+        self._wake: Callable[[], object] = bool  # the engine's, once there is one
         self._changed = threading.Condition()
         self._sessions: dict[str, Session] = {}
         self._owners: dict[int, Session] = {}
@@ -100,7 +103,7 @@ class StepLoop(threading.Thread):
             session.fed += 1
             if last:
                 session.feeds = session.fed if number is None else number + 1
-            self._changed.notify_all()
+            self._rouse()
 
     def abort(self, name: str) -> None:
         """Drop everything unfinished of a session; its readers see its end."""
@@ -112,7 +115,7 @@ class StepLoop(threading.Thread):
             session.aborted = True
             session.waiting.clear()
             self._to_abort.extend(session.unfinished)
-            self._changed.notify_all()
+            self._rouse()
 
     def batches(self, name: str, *, rows: int, seconds: float) -> Iterator[list[Outcome]]:
         """Yield finished outcomes in micro-batches, until the session is over.
@@ -179,7 +182,7 @@ class StepLoop(threading.Thread):
             for session in self._sessions.values():
                 session.left = session.left or session.busy
                 self._to_abort.extend(session.unfinished)
-            self._changed.notify_all()
+            self._rouse()
 
     def _drained(self, session: Session) -> bool:
         """Whether nothing more comes of a session because the replica leaves."""
@@ -202,7 +205,11 @@ class StepLoop(threading.Thread):
         """End the loop after the step that is under way."""
         with self._changed:
             self._stopping = True
-            self._changed.notify_all()
+            self._rouse()
+
+    def _rouse(self) -> None:
+        self._changed.notify_all()
+        self._wake()
 
     # -- the loop ---------------------------------------------------------------------------
 
@@ -216,6 +223,7 @@ class StepLoop(threading.Thread):
             self.started.set()
             return
         self.info = engine.info
+        self._wake = engine.wake
         self.ready_at = time.time()
         self.started.set()
         try:
@@ -223,13 +231,15 @@ class StepLoop(threading.Thread):
                 pass
             self.fail(EngineDeadError("the engine was stopped"))
         except BaseException as error:  # noqa: BLE001  process edge: a broken engine ends the process
-            self.fail(EngineDeadError(f"the engine died ({type(error).__name__})", oom=out_of_memory(error)))
+            self.fail(death_by(error))
             self._on_dead(error)
         finally:
             engine.close()
 
     def _turn(self, engine: Engine) -> bool:
-        if not self._wait_for_work():
+        while not self._wait_for_work():
+            engine.check()
+        if self._stopping:
             return False
         if self._to_abort:
             self._abort_in(engine)
@@ -250,17 +260,13 @@ class StepLoop(threading.Thread):
             self._produced, self._moved_at = produced, time.monotonic()
 
     def _wait_for_work(self) -> bool:
+        """Whether there is something to do; False after a while without."""
         with self._changed:
-            self._changed.wait_for(
-                lambda: (
-                    self._stopping
-                    or self._owners
-                    or self._to_abort
-                    or self._taken
-                    or any(session.waiting for session in self._sessions.values())
-                )
-            )
-            return not self._stopping
+            return self._changed.wait_for(self._has_work, _LOOK_SECONDS)
+
+    def _has_work(self) -> bool:
+        held = self._owners or self._to_abort or self._taken or self._stopping
+        return bool(held) or any(session.waiting for session in self._sessions.values())
 
     def _abort_in(self, engine: Engine) -> None:
         with self._changed:
@@ -363,12 +369,7 @@ class StepLoop(threading.Thread):
 
     def _refuse(self, taken: Taken, error: RequestRefused) -> None:
         assert taken.request is not None
-        refusal = Outcome(
-            index=taken.request.index,
-            custom_id=taken.request.custom_id,
-            error_code=error.code,
-            error_message=error.message,
-        )
+        refusal = taken.request.refused(error.code, error.message)
         with self._changed:
             taken.session.in_hand -= 1
             taken.session.finish(refusal)

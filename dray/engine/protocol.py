@@ -80,6 +80,16 @@ class Engine(Protocol):
     def produced(self) -> int:
         """A number that changes as long as the engine gets on with what it holds, finished or not."""
 
+    def wake(self) -> None:
+        """Have a step return that waits for its device: work has come. For other threads."""
+
+    def check(self) -> None:
+        """Look after an engine that holds nothing.
+
+        Raises:
+            EngineDeadError: it has died.
+        """
+
     def abort(self, keys: Iterable[int]) -> None:
         """Forget unfinished requests; unknown keys are ignored."""
 

@@ -168,6 +168,12 @@ class SimulatedEngine:
         if running & self._hungry and len(running) > self._settings.oom_above:
             raise EngineDeadError("out of simulated memory") from MemoryError()
 
+    def wake(self) -> None:
+        """Its steps are short."""
+
+    def check(self) -> None:
+        """It dies with its process."""
+
     def produced(self) -> int:
         """Steps with a request that is not stalled."""
         return self._produced

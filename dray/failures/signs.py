@@ -86,6 +86,13 @@ def out_of_memory(error: BaseException) -> bool:
     return False
 
 
+def death_by(error: BaseException) -> errors.EngineDeadError:
+    """What ends the sessions of an engine that ``error`` ended."""
+    known = isinstance(error, errors.EngineDeadError)
+    message = str(error) if known else f"the engine died ({type(error).__name__})"
+    return errors.EngineDeadError(message, oom=out_of_memory(error))
+
+
 def _lacked_by_a_rank(error: BaseException) -> bool:
     """vLLM's ranks beside the first report their errors only as text (v1/executor/multiproc_executor.py)."""
     return (

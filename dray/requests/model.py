@@ -24,6 +24,10 @@ class Request:
     url: str
     body: dict[str, Any]
 
+    def refused(self, code: ErrorCode, message: str) -> Outcome:
+        """The error row that answers this request."""
+        return Outcome(index=self.index, custom_id=self.custom_id, error_code=code, error_message=message)
+
 
 class Outcome(NamedTuple):
     """The one terminal answer to a request.

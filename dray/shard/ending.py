@@ -241,8 +241,7 @@ VERDICTS = {
 
 def refused(line: bytes, code: ErrorCode, message: str) -> Outcome:
     """The error row of a line of the spool."""
-    request = decode(line)
-    return Outcome(index=request.index, custom_id=request.custom_id, error_code=code, error_message=message)
+    return decode(line).refused(code, message)
 
 
 def _how(decision: Decision, receipt: ShardReceipt | None) -> AttemptEnd:

@@ -15,10 +15,12 @@ from pydantic import ValidationError
 from dray.engine.argument_policy import refuse_unsafe
 from dray.engine.grammars import GRAMMAR_SECONDS
 from dray.engine.protocol import EngineSpec
+from dray.engine.vllm_adapter import core_choice
 from dray.errors import ConfigError
 
-# Before vLLM is imported: the engine lives in this process (TP 1; measured start 2.6 s instead of 27 s
-# after the import, and no orphan when the actor is killed). vLLM and Hugging Face send no usage data.
+# Before vLLM is imported. Where the engine's core runs is dray's to say (core_choice.py): with vLLM's own
+# choice, a process, a CPU's start took 27 s after the import instead of 2.6 s. vLLM and Hugging Face send no
+# usage data.
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_NO_USAGE_STATS": "1",
@@ -49,6 +51,7 @@ SERVING_OPTIONS = frozenset(
         "reasoning_parser",
         "enable_auto_tool_choice",
         "grammar_seconds",  # dray's own: see dray/engine/grammars.py
+        core_choice.ARGUMENT,  # dray's own
     }
 )
 # One library for all schemas and grammars. vLLM's "auto" checks each request against the library that suits

@@ -1,12 +1,12 @@
-"""vLLM behind dray's engine protocol: one LLMEngine in this process, stepped by the loop."""
+"""vLLM behind dray's engine protocol: one LLMEngine, stepped by the loop; its core here, or in a process."""
 
 from __future__ import annotations
 
-import os
+import logging
 import time
 from collections.abc import Coroutine, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 from dray.engine.grammars import GrammarPending
@@ -19,10 +19,21 @@ from dray.engine.vllm_adapter.arguments import (
     refused_arguments,
     runs_eagerly,
 )
-from dray.errors import ConfigError, EngineDeadError, RequestRefused
-from dray.imports import lasting_imports
+from dray.engine.vllm_adapter.core_apart import CoreLine, CoreProcess, running_in
+from dray.engine.vllm_adapter.core_choice import core_wanted, runs_apart
+from dray.engine.vllm_adapter.imports import import_vllm
+from dray.errors import EngineDeadError, RequestRefused
 from dray.requests.model import Outcome, Request
+from dray.weights.loading.ranks import LoadTimes, ranks_heard
 
+logger = logging.getLogger(__name__)
+
+_MODULES = (
+    "vllm.v1.engine.llm_engine",
+    "dray.engine.vllm_adapter.client",
+    "dray.engine.vllm_adapter.scheduler",
+    "dray.engine.vllm_adapter.serving",
+)
 _NOTHING_TO_COMPUTE = 0.002  # seconds until vLLM is asked again, where all that it holds waits
 _VERDICT_SECONDS = 0.05  # for a grammar to be judged, before aborts and new rows are looked at again
 
@@ -51,32 +62,38 @@ class VllmEngine:
     def __init__(self, spec: EngineSpec) -> None:
         began = time.monotonic()
         prepare_environment(spec)
-        with EngineModel(spec) as model:
-            with lasting_imports():
-                cpu = _import_vllm(spec)
-            imported = time.monotonic()
-            arguments = engine_arguments(spec, model.arguments(), cpu=cpu)
-            fetched = time.monotonic()
-            self._build(spec, arguments)
-            self.info = self._described(
-                {
-                    "import": imported - began,
-                    "wait": fetched - imported,
-                    "engine": time.monotonic() - fetched,
-                },
-                model.span(),
-            )
+        eagerly = runs_eagerly(spec, cpu=True)
+        self._core = CoreProcess(eager_on_cpu=eagerly) if runs_apart(spec.arguments) else None
+        try:
+            with EngineModel(spec) as model:
+                cpu = import_vllm(_MODULES, eager_on_cpu=eagerly)
+                self._settle_core(spec, cpu=cpu)
+                imported = time.monotonic()
+                arguments = engine_arguments(spec, model.arguments(), cpu=cpu)
+                fetched = time.monotonic()
+                self.loads = self._build(spec, arguments)
+                seconds = {"import": imported - began, "wait": fetched - imported}
+                seconds["engine"] = time.monotonic() - fetched
+                self.info = self._described(seconds, model.span())
+        except BaseException:
+            self._end_core()
+            raise
 
-    def _build(self, spec: EngineSpec, arguments: dict[str, Any]) -> None:
+    def _settle_core(self, spec: EngineSpec, *, cpu: bool) -> None:
+        """Now that vLLM has said what it runs on: where the core stays."""
+        if cpu and core_wanted(spec.arguments) is None:
+            self._end_core()
+        place = "this process" if self._core is None else f"a process of its own ({self._core.pid})"
+        logger.info("the engine's core runs in %s", place)
+
+    def _build(self, spec: EngineSpec, arguments: dict[str, Any]) -> list[LoadTimes]:
         from vllm.engine.arg_utils import EngineArgs
         from vllm.usage.usage_lib import UsageContext
-        from vllm.v1.engine.llm_engine import LLMEngine
 
         from dray.engine.vllm_adapter.client import StepClient, drive_without_event_loop
         from dray.engine.vllm_adapter.grammars import grammars_of
         from dray.engine.vllm_adapter.scheduler import choose
         from dray.engine.vllm_adapter.serving import check_parsers, serving_for
-        from dray.weights.loading.failures import ranks_heard
         from dray.weights.loading.vllm_loader import register
 
         register()
@@ -85,10 +102,9 @@ class VllmEngine:
             self._config = EngineArgs(**arguments).create_engine_config(UsageContext.LLM_CLASS)
             check_parsers(spec, self._config)  # before the weights are loaded
         choose(self._config)
-        with ranks_heard():
-            self._engine = LLMEngine.from_vllm_config(
-                self._config, UsageContext.LLM_CLASS, disable_log_stats=arguments["disable_log_stats"]
-            )
+        with ranks_heard() as ranks:
+            self._engine = self._started(log_stats=not arguments["disable_log_stats"])
+        self._line = CoreLine(self._engine.engine_core, self._core) if self._core is not None else None
         self._client = StepClient(self._engine)
         if spec.kind.engine.generates:
             tokenizer = self._client.input_processor.tokenizer
@@ -101,15 +117,27 @@ class VllmEngine:
         self._parked: dict[bytes, list[_Flight]] = {}  # by the grammar that they wait for
         self._judged = 0  # grammars
         self._finished: list[tuple[int, Outcome]] = []
+        return ranks.loads
+
+    def _started(self, *, log_stats: bool) -> Any:
+        from vllm.usage.usage_lib import UsageContext
+        from vllm.v1.engine.llm_engine import LLMEngine
+        from vllm.v1.executor import Executor
+
+        with running_in(self._core) if self._core is not None else nullcontext():
+            return LLMEngine(
+                self._config,
+                executor_class=Executor.get_class(self._config),
+                log_stats=log_stats,
+                usage_context=UsageContext.LLM_CLASS,
+                multiprocess_mode=self._core is not None,
+            )
 
     def _described(self, seconds: dict[str, float], span: tuple[float, float] | None) -> EngineInfo:
         import vllm
 
-        from dray.weights.loading.vllm_loader import load_stats
-
-        loads = [load for load in self._engine.collective_rpc(load_stats) if load is not None]
-        if loads:  # of the slowest rank, in parts that add up to the whole
-            load = max(loads, key=lambda one: one.seconds)
+        if self.loads:  # of the slowest rank, in parts that add up to the whole
+            load = max(self.loads, key=lambda one: one.seconds)
             seconds["wait"] += load.waited
             seconds["engine"] -= load.seconds
             seconds["load"] = load.seconds - load.waited
@@ -142,11 +170,28 @@ class VllmEngine:
         before = self._client.progress
         try:
             outputs: list[Any] = self._engine.step()
+            while self._line is not None and self._line.more:
+                outputs += self._engine.step()
         except Exception as error:
-            raise EngineDeadError(f"{type(error).__name__} in the engine's step") from error
-        if self._client.progress == before:
+            raise self._death(error) from error
+        if self._line is None and self._client.progress == before:
             time.sleep(_NOTHING_TO_COMPUTE)
         return outputs
+
+    def _death(self, error: Exception) -> EngineDeadError:
+        if self._line is not None:
+            return self._line.death()
+        return EngineDeadError(f"{type(error).__name__} in the engine's step")
+
+    def wake(self) -> None:
+        """Have a step return that waits for the core."""
+        if self._line is not None:
+            self._line.wake()
+
+    def check(self) -> None:
+        """See whether the core lives, while nothing is asked of it."""
+        if self._line is not None:
+            self._line.check()
 
     def produced(self) -> int:
         """What vLLM computed: a step in which all requests wait, for their grammars say, does not count.
@@ -169,6 +214,12 @@ class VllmEngine:
         if self._client.grammars is not None:
             self._client.grammars.close()
         self._engine.engine_core.shutdown()
+        self._end_core()
+
+    def _end_core(self) -> None:
+        if self._core is not None:
+            self._core.end()
+            self._core = None
 
     # -- flights ----------------------------------------------------------------------------
 
@@ -179,7 +230,7 @@ class VllmEngine:
         try:
             self._advance(flight)
         except VllmDeadError as error:
-            raise EngineDeadError("vLLM's engine is dead") from error
+            raise self._death(error) from error
         except BaseException:
             self._abort_tickets(self._client.opened)
             raise
@@ -279,12 +330,7 @@ class VllmEngine:
         return RequestRefused(refusal.code, message, param=refusal.param)
 
     def _refused(self, flight: _Flight, refusal: RequestRefused) -> Outcome:
-        return Outcome(
-            index=flight.request.index,
-            custom_id=flight.request.custom_id,
-            error_code=refusal.code,
-            error_message=refusal.message,
-        )
+        return flight.request.refused(refusal.code, refusal.message)
 
     def _forget(self, flight: _Flight) -> None:
         self._flights.pop(flight.key, None)
@@ -301,27 +347,3 @@ class VllmEngine:
 def _generated(output: Any) -> int:
     parts = getattr(output, "outputs", None)
     return sum(len(part.token_ids) for part in parts) if isinstance(parts, list) else 0
-
-
-def _import_vllm(spec: EngineSpec) -> bool:
-    """Import what the engine needs, and say whether it runs on CPU."""
-    try:
-        import_module("vllm")
-        from vllm.platforms import current_platform
-
-        cpu = current_platform.is_cpu()
-        if cpu and runs_eagerly(spec, cpu=cpu):
-            # Samplers compile C++ on first use all the same: 18 s on 2 busy cores, or no g++.
-            os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
-        for module in (
-            "vllm.v1.engine.llm_engine",
-            "dray.engine.vllm_adapter.client",
-            "dray.engine.vllm_adapter.scheduler",
-            "dray.engine.vllm_adapter.serving",
-        ):
-            import_module(module)
-    except ImportError as error:
-        raise ConfigError(
-            f"vLLM cannot be imported ({error.name or 'unknown module'}): install dray[gpu] or dray[cpu]"
-        ) from error
-    return bool(cpu)

@@ -17,7 +17,8 @@ from vllm.v1.core.sched.scheduler import Scheduler
 BEAT_SECONDS = 0.25
 """How often a core that computes says so, where no request begins or ends."""
 
-logging.getLogger("vllm.config.scheduler").setLevel(logging.ERROR)  # says that this class is not vLLM's
+# vLLM warns its user that this class is not its own. A level would not last: vLLM configures logging again.
+logging.getLogger("vllm.config.scheduler").addFilter(lambda record: "custom scheduler" not in str(record.msg))
 
 
 class _Whole:
@@ -112,3 +113,9 @@ def choose(config: Any) -> None:
     if scheduling.scheduler_cls is None:
         chosen = WholeAsyncScheduler if scheduling.async_scheduling else WholeScheduler
         scheduling.scheduler_cls = chosen
+
+
+def tells_beats(config: Any) -> bool:
+    """Whether the core of this configuration tells only of steps that computed something."""
+    chosen = config.scheduler_config.scheduler_cls
+    return isinstance(chosen, type) and issubclass(chosen, _Whole)

@@ -11,6 +11,8 @@ from typing import Any
 
 from vllm.v1.engine import EngineCoreEventType
 
+from dray.engine.vllm_adapter.scheduler import tells_beats
+
 
 @dataclass(slots=True)
 class Waits:
@@ -38,6 +40,7 @@ class Timings:
         self.progress = 0
         self._waiting: dict[str, Waits] = {}
         self._cache_usage = 0.0
+        self._beats = tells_beats(engine.vllm_config)
         self._count_steps(engine.engine_core)
         self._get_output = engine.engine_core.get_output
         engine.engine_core.get_output = self._listen
@@ -78,8 +81,11 @@ class Timings:
         core.post_step = counted
 
     def _prefilled(self, stats: Any) -> bool:
-        """Whether the cache fills or empties: all that is seen of a long prompt in a core elsewhere."""
-        if stats is None or stats.kv_cache_usage == self._cache_usage:
+        """Whether a core elsewhere computed what gives no output yet, of a long prompt for instance.
+
+        dray's scheduler says so by its beat. With a scheduler of the user's, the cache fills or empties.
+        """
+        if stats is None or (stats.kv_cache_usage == self._cache_usage and not self._beats):
             return False
         self._cache_usage = stats.kv_cache_usage
         return True

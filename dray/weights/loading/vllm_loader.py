@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from dray.errors import WeightsError
 from dray.weights.loading.completeness import Completeness
 from dray.weights.loading.device import to_device
-from dray.weights.loading.failures import told
-from dray.weights.loading.streamed import LoadStats, StreamedWeights
+from dray.weights.loading.ranks import tell_times, told
+from dray.weights.loading.streamed import StreamedWeights
 
 if TYPE_CHECKING:
     import torch
@@ -21,14 +21,6 @@ if TYPE_CHECKING:
 LOAD_FORMAT = "dray"
 
 _HEADROOM = 1 << 30  # bytes of a device's memory that copies on their way leave free
-
-last_load: LoadStats | None = None
-"""How this process's latest load went."""
-
-
-def load_stats(worker: Any) -> LoadStats | None:
-    """How a worker's latest load went: for ``collective_rpc``, which calls it in every rank."""
-    return last_load
 
 
 def register() -> None:
@@ -68,14 +60,13 @@ def load(model: Any, model_config: Any) -> None:
     Raises:
         WeightsError: weights are damaged or incomplete, or cannot be had; names file and tensor.
     """
-    global last_load
     folder = Path(model_config.model)
     if getattr(model, "secondary_weights", ()):
         raise WeightsError(
             f"model {folder}: it takes weights of a second model, which load format dray does not read"
         )
     weights = StreamedWeights.of(folder)
-    last_load = weights.stats
     completeness = Completeness(model)
     loaded = model.load_weights(to_device(weights.tensors(), _device_of(model), headroom_bytes=_HEADROOM))
     completeness.refuse_missing(loaded, weights.name)
+    tell_times(weights.stats.seconds, weights.stats.waited)

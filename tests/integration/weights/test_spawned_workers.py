@@ -20,7 +20,7 @@ import pytest
 from dray.errors import WeightsError
 from dray.weights import LocalModel, read_manifest
 from dray.weights.loading import streamed
-from dray.weights.loading.failures import ranks_heard
+from dray.weights.loading.ranks import ranks_heard
 from dray.weights.node.description import Description, read_description
 from dray.weights.node.places import CACHE_VARIABLE
 from dray.weights.source.manifest import Manifest
@@ -70,7 +70,6 @@ from dray.storage import ObjectStoreOptions
 from dray.kinds import Kind
 from dray.requests.model import Request
 from dray.weights import read_manifest
-from dray.weights.loading.vllm_loader import load_stats
 
 def spec_of(model, arguments):
     basic = EngineSpec(name="vllm", model=model, kind=Kind.COMPLETION, arguments=arguments)
@@ -96,7 +95,7 @@ def run(model, arguments):
     found = dict(
         texts=[choice["text"] for choice in choices],
         logprobs=[choice["logprobs"]["token_logprobs"] for choice in choices],
-        waited=[load.waited for load in engine._engine.collective_rpc(load_stats) if load is not None],
+        waited=[load.waited for load in engine.loads],
         processes=processes(),
     )
     engine.close()
@@ -135,7 +134,7 @@ if __name__ == "__main__":
 
 FAILS = """
 from dray.errors import WeightsError
-from dray.weights.loading.failures import told
+from dray.weights.loading.ranks import told
 with told():
     raise WeightsError("model m: it lacks weights")
 """

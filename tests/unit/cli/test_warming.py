@@ -19,8 +19,19 @@ def _nothing_configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
 
 
+_others: set[int] = set()
+"""Processes of other tests, a Prefect server among them, that live longer than one test."""
+
+
+@pytest.fixture(autouse=True)
+def _among_others() -> None:
+    _others.clear()
+    _others.update(process.pid for process in psutil.Process().children())
+
+
 def _began() -> list[str]:
-    commands = [" ".join(process.cmdline()) for process in psutil.Process().children()]
+    ours = [process for process in psutil.Process().children() if process.pid not in _others]
+    commands = [" ".join(process.cmdline()) for process in ours]
     return sorted(name for name in ("cli.server", "cluster.head") if any(name in one for one in commands))
 
 

@@ -35,6 +35,8 @@ class RandomEngine:
         self.most = 0
         self.aborted: list[int] = []
         self.closed = False
+        self.woken = 0
+        self.dead = False
         self.running: dict[int, Request] = {}
         self._random = random.Random(seed)
         self._steps_left = break_after
@@ -57,6 +59,13 @@ class RandomEngine:
             for key in keys
             for done in [self.running.pop(key)]
         ]
+
+    def wake(self) -> None:
+        self.woken += 1
+
+    def check(self) -> None:
+        if self.dead:
+            raise EngineDeadError("gone")
 
     def produced(self) -> int:
         return self._random.getrandbits(60)

@@ -50,6 +50,7 @@ def test_a_failing_step_means_a_dead_engine() -> None:
     engine = object.__new__(VllmEngine)
     engine._by_ticket = {"1": SimpleNamespace()}  # type: ignore[dict-item]
     engine._parked = {}
+    engine._line = None
     engine._engine = SimpleNamespace(step=broken)
     engine._client = SimpleNamespace(progress=0)  # type: ignore[assignment]
     with pytest.raises(EngineDeadError, match="RuntimeError"):

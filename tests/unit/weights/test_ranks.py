@@ -1,11 +1,11 @@
-"""What a rank of an engine says of a load that failed reaches the process that started it."""
+"""What a rank of an engine says of its load reaches the process that started it."""
 
 from __future__ import annotations
 
 import pytest
 
 from dray.errors import EngineStartError, WeightsError
-from dray.weights.loading.failures import ranks_heard, told
+from dray.weights.loading.ranks import LoadTimes, ranks_heard, tell_times, told
 
 pytestmark = pytest.mark.unit
 
@@ -31,3 +31,10 @@ def test_weights_that_are_wrong_are_named() -> None:
 def test_other_errors_stay_what_they_are() -> None:
     with pytest.raises(RuntimeError, match="WorkerProc"), ranks_heard():
         _rank(KeyError("k"))
+
+
+def test_the_times_of_a_load_arrive() -> None:
+    with ranks_heard() as ranks:
+        tell_times(2.5, 1.0)
+    assert ranks.loads == [LoadTimes(seconds=2.5, waited=1.0)]
+    tell_times(2.5, 1.0)  # nobody waits: nothing happens

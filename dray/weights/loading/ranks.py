@@ -1,37 +1,56 @@
-"""Why a rank could not load its weights, for the process that started it.
+"""What an engine's ranks say of their loads, for the process that started them.
 
 vLLM itself says there only that some worker failed. All processes of an engine inherit the variable.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from dray.errors import EngineStartError, WeightsError
 from dray.failures.signs import out_of_memory
 
-_VARIABLE = "DRAY_LOAD_FAILURES"
+_VARIABLE = "DRAY_LOAD_REPORTS"
 _NO_MEMORY = "memory did not suffice for the weights"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadTimes:
+    """Seconds that a rank's load took; ``waited`` of them, bytes had not arrived yet."""
+
+    seconds: float
+    waited: float
+
+
+@dataclass(slots=True)
+class Ranks:
+    """What the ranks of one engine said: ``loads`` is there once the engine is built."""
+
+    loads: list[LoadTimes] = field(default_factory=list)
+
+
 @contextmanager
-def ranks_heard() -> Iterator[None]:
-    """Around the start of an engine: raises what a rank raised, in place of what vLLM makes of it.
+def ranks_heard() -> Iterator[Ranks]:
+    """Around the start of an engine: gathers its loads' times, or raises what a rank raised.
 
     Raises:
         WeightsError: as one of the ranks said it.
         EngineStartError: one of them lacked memory.
     """
+    ranks = Ranks()
     with tempfile.TemporaryDirectory(prefix="dray-load-") as folder:
         os.environ[_VARIABLE] = folder
         try:
-            yield
+            yield ranks
+            ranks.loads = [LoadTimes(**json.loads(file.read_text())) for file in Path(folder).glob("*.json")]
         except Exception as error:
-            said = [text for file in Path(folder).iterdir() if (text := file.read_text())]
+            said = [file.read_text() for file in Path(folder).glob("*.txt")]
             if isinstance(error, WeightsError) or not said:
                 raise
             if _NO_MEMORY in said:
@@ -47,15 +66,20 @@ def told() -> Iterator[None]:
     try:
         yield
     except WeightsError as error:
-        _tell(str(error))
+        _tell("txt", str(error))
         raise
     except Exception as error:
         if out_of_memory(error):
-            _tell(_NO_MEMORY)
+            _tell("txt", _NO_MEMORY)
         raise
 
 
-def _tell(text: str) -> None:
+def tell_times(seconds: float, waited: float) -> None:
+    """Report a load that is done to the process that waits in :func:`ranks_heard`, if one does."""
+    _tell("json", json.dumps({"seconds": seconds, "waited": waited}))
+
+
+def _tell(kind: str, text: str) -> None:
     if folder := os.environ.get(_VARIABLE):
         with suppress(OSError):
-            (Path(folder) / str(os.getpid())).write_text(text)
+            (Path(folder) / f"{os.getpid()}.{kind}").write_text(text)
