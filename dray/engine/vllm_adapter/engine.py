@@ -31,6 +31,7 @@ logger = logging.getLogger(__name__)
 _MODULES = (
     "vllm.v1.engine.llm_engine",
     "dray.engine.vllm_adapter.client",
+    "dray.engine.vllm_adapter.detokenizer",
     "dray.engine.vllm_adapter.scheduler",
     "dray.engine.vllm_adapter.serving",
 )
@@ -91,6 +92,7 @@ class VllmEngine:
         from vllm.usage.usage_lib import UsageContext
 
         from dray.engine.vllm_adapter.client import StepClient, drive_without_event_loop
+        from dray.engine.vllm_adapter.detokenizer import decode_at_the_end
         from dray.engine.vllm_adapter.grammars import grammars_of
         from dray.engine.vllm_adapter.scheduler import choose
         from dray.engine.vllm_adapter.serving import check_parsers, serving_for
@@ -110,6 +112,7 @@ class VllmEngine:
             tokenizer = self._client.input_processor.tokenizer
             self._client.grammars = grammars_of(self._config, tokenizer, grammar_seconds(spec))
         drive_without_event_loop(self._client)
+        decode_at_the_end()
         self._serve = serving_for(spec, self._client)
         self._folder = arguments["model"]
         self._flights: dict[int, _Flight] = {}
