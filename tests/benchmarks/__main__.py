@@ -9,7 +9,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-NAMES = ("store", "start", "idle", "scale", "throughput", "unequal_nodes", "weights", "weights_s3")
+NAMES = (
+    "store", "start", "idle", "scale", "fleet", "device",
+    "throughput", "unequal_nodes", "weights", "weights_s3",
+)  # fmt: skip
 
 
 def main() -> int:

@@ -8,6 +8,7 @@ slowed by a setting, but for the log statistics: a peer that can do without them
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from tests.benchmarks.workload import URLS, body, prompts
+from tests.benchmarks.workload import SCHEMA, URLS, body, prompts
 
 if TYPE_CHECKING:
     from dray.engine.protocol import EngineSpec
@@ -36,7 +37,11 @@ class Work:
     input: str
     output: str
     engine: str = "vllm"  # dray's
-    arguments: dict[str, Any] = field(default_factory=dict)
+    given: dict[str, Any] = field(default_factory=dict)  # engine arguments, of a user
+    arguments: dict[str, Any] = field(default_factory=dict)  # all of them, as dray fills them in
+    words: int = 30
+    constrained: bool = False
+    core_apart: bool = False  # vLLM's engine core in a process of its own, for those who leave that to vLLM
     batch_size: int = 64
     ray_cpus: int | None = None
     ray_folder: str | None = None
@@ -81,7 +86,10 @@ def replica(work: Work) -> dict[str, Any]:
         return [
             encode(
                 Request(
-                    index=n, custom_id=f"r{n}", url=URLS[work.kind], body=body(text, work.kind, work.tokens)
+                    index=n,
+                    custom_id=f"r{n}",
+                    url=URLS[work.kind],
+                    body=body(text, work.kind, work.tokens, constrained=work.constrained),
                 )
             )
             for n, text in enumerate(texts)
@@ -89,10 +97,10 @@ def replica(work: Work) -> dict[str, Any]:
 
     engine = Replica("replica", _spec(work), exit_when_dead=False)
     engine.ready()
-    engine.feed("warm", lines(prompts(_WARM_UP, seed=9)), True)
+    engine.feed("warm", lines(_prompts(work, _WARM_UP, seed=9)), True)
     for _batch in engine.results("warm", 256):
         pass
-    asked = lines(prompts(work.rows))
+    asked = lines(_prompts(work, work.rows))
     rows = tokens = 0
     began = time.perf_counter()
     engine.feed("timed", asked, True)
@@ -131,9 +139,11 @@ def ray_data(work: Work) -> dict[str, Any]:
         tokenize_stage=False,
         detokenize_stage=False,
         log_engine_metrics=False,
-        runtime_env={"env_vars": {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}},
+        runtime_env={"env_vars": {"VLLM_ENABLE_V1_MULTIPROCESSING": str(int(work.core_apart))}},
     )
-    sampling = {"max_tokens": work.tokens, "temperature": 0.0, "ignore_eos": True}
+    sampling: dict[str, Any] = {"max_tokens": work.tokens, "temperature": 0.0, "ignore_eos": True}
+    if work.constrained:
+        sampling["structured_outputs"] = {"json": SCHEMA}
     processor = build_processor(config, preprocess=_asker(sampling), postprocess=_answered)
     processor(ray.data.read_json(work.input)).write_json(work.output)
     done = time.perf_counter()
@@ -174,12 +184,17 @@ def _answers(folder: Path) -> list[dict[str, Any]]:
 def _llm(work: Work, changes: dict[str, Any]) -> dict[str, Any]:
     from dray.engine.vllm_adapter.arguments import prepare_environment
 
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = str(int(work.core_apart))
     prepare_environment(_spec(work))
     from vllm import LLM, SamplingParams
+    from vllm.sampling_params import StructuredOutputsParams
 
     llm = LLM(**{**work.arguments, **changes})
-    sampling = SamplingParams(max_tokens=work.tokens, temperature=0, ignore_eos=True)
-    asked = prompts(work.rows)
+    constraint = StructuredOutputsParams(json=SCHEMA) if work.constrained else None
+    sampling = SamplingParams(
+        max_tokens=work.tokens, temperature=0, ignore_eos=True, structured_outputs=constraint
+    )
+    asked = _prompts(work, work.rows)
 
     def answer(texts: list[str]) -> Any:
         if work.kind == "chat":
@@ -187,7 +202,7 @@ def _llm(work: Work, changes: dict[str, Any]) -> dict[str, Any]:
             return llm.chat(talks, sampling, use_tqdm=False)
         return llm.generate(texts, sampling, use_tqdm=False)
 
-    answer(prompts(_WARM_UP, seed=9))
+    answer(_prompts(work, _WARM_UP, seed=9))
     began = time.perf_counter()
     outputs = answer(asked)
     seconds = time.perf_counter() - began
@@ -203,8 +218,12 @@ def _spec(work: Work) -> EngineSpec:
         name="vllm",
         model=work.model,
         kind=Kind.named(work.kind),
-        arguments={"max_model_len": work.max_model_len},
+        arguments={"max_model_len": work.max_model_len} | work.given,
     )
+
+
+def _prompts(work: Work, count: int, *, seed: int = 1) -> list[str]:
+    return prompts(count, seed=seed, words=work.words)
 
 
 CONTESTANTS: dict[str, Callable[[Work], dict[str, Any]]] = {

@@ -51,18 +51,18 @@ class Finished:
     processor: list[tuple[str, float]]
 
     def result(self) -> dict[str, object]:
-        """The JSON object on the last line of stdout.
+        """The JSON object on stdout's last line that starts as one: an engine core may speak after it.
 
         Raises:
             RunError: the process failed, or there is none.
         """
         if self.code != 0:
             raise RunError(f"exit code {self.code}; {self._last_words()}")
+        said = [line.text for line in self.out if line.text.startswith("{")]
         try:
-            found = orjson.loads(self.out[-1].text)
+            return dict(orjson.loads(said[-1]))
         except (IndexError, orjson.JSONDecodeError):
-            raise RunError(f"no JSON on the last line of stdout; {self._last_words()}") from None
-        return dict(found)
+            raise RunError(f"no JSON on stdout; {self._last_words()}") from None
 
     def _last_words(self) -> str:
         return "it said last:\n" + "\n".join(line.text for line in self.err[-12:])

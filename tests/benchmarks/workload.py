@@ -28,25 +28,39 @@ def prompts(count: int, *, seed: int = 1, words: int = 30) -> list[str]:
     return [f"{sentence(rng, words)} {index}" for index in range(count)]
 
 
-def body(prompt: str, kind: str, tokens: int) -> dict[str, object]:
-    """An OpenAI request body: greedy, and always to the last token."""
+SCHEMA = {
+    "type": "object",
+    "properties": {"summary": {"type": "string", "minLength": 300}, "refund": {"type": "boolean"}},
+    "required": ["summary", "refund"],
+    "additionalProperties": False,
+}
+"""Of an answer that is longer than any that is asked for."""
+
+
+def body(prompt: str, kind: str, tokens: int, *, constrained: bool = False) -> dict[str, object]:
+    """An OpenAI request body: greedy, and always to the last token; ``constrained`` to :data:`SCHEMA`."""
     asked: dict[str, object] = {
         "model": MODEL_NAME,
         "max_tokens": tokens,
         "temperature": 0,
         "ignore_eos": True,
     }
+    if constrained:
+        asked["structured_outputs"] = {"json": SCHEMA}
     if kind == "chat":
         return asked | {"messages": [{"role": "user", "content": prompt}]}
     return asked | {"prompt": prompt}
 
 
-def write_batch(path: Path, kind: str, rows: int, tokens: int) -> Path:
+def write_batch(
+    path: Path, kind: str, rows: int, tokens: int, *, words: int = 30, constrained: bool = False
+) -> Path:
     """A file in OpenAI's batch format."""
     with path.open("wb") as file:
-        for index, prompt in enumerate(prompts(rows)):
+        for index, prompt in enumerate(prompts(rows, words=words)):
             line = {"custom_id": f"r{index}", "method": "POST", "url": URLS[kind]}
-            file.write(orjson.dumps(line | {"body": body(prompt, kind, tokens)}) + b"\n")
+            asked = body(prompt, kind, tokens, constrained=constrained)
+            file.write(orjson.dumps(line | {"body": asked}) + b"\n")
     return path
 
 

@@ -25,6 +25,8 @@ MEASURED = {
     "start": {"plain", "with Prefect"},
     "idle": {"usual run", "python"},
     "scale": {"sqlite"},
+    "fleet": {"4 replicas"},
+    "device": {"replica"},
     "throughput": {"dray"},
     "unequal_nodes": {"shards of 16"},
     "weights": {"dray", "dray-load"},
@@ -39,7 +41,7 @@ def test_each_benchmark_is_here() -> None:
 
 @pytest.mark.parametrize("name", MEASURED)
 def test_a_benchmark_runs_to_its_end(name: str, tmp_path: Path) -> None:
-    if name == "throughput":
+    if name in ("throughput", "device"):
         pytest.importorskip("vllm")
     figures = tmp_path / "figures.json"
     command = [sys.executable, "-m", f"tests.benchmarks.{name}", "--smoke"]
