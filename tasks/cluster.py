@@ -16,9 +16,11 @@ from dray.cluster.forwarded_env import handed_down
 from dray.job.heeding import Heed
 from dray.job.opening import OpenJob
 from tasks.failing import note_failure
+from tasks.settling import noted
 from tasks.stopping import disarm_ray
 
 
+@noted
 @task(
     name="provision-cluster",
     task_run_name="provision cluster",

@@ -12,8 +12,10 @@ from dray.job.finalising import JobResult, ReplicaAccount, cancelled_message, fi
 from dray.job.opening import OpenJob
 from dray.job.timeline import Timeline
 from dray.store import JobState, open_store
+from tasks.settling import noted
 
 
+@noted
 @task(name="finalise", task_run_name="finalise", persist_result=False, cache_policy=NO_CACHE)
 def finalise(
     job: OpenJob, timeline: Timeline, replicas: Sequence[ReplicaAccount], state: JobState

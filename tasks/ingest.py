@@ -11,10 +11,12 @@ from dray.job.ingesting import ingest_job
 from dray.job.opening import OpenJob
 from dray.job.timeline import Timeline
 from dray.store import Shard
+from tasks.settling import noted
 
 _SECONDS_BETWEEN_LINES = 5.0
 
 
+@noted
 @task(name="ingest", task_run_name="ingest", persist_result=False, cache_policy=NO_CACHE)
 def ingest(job: OpenJob, timeline: Timeline, replicas: int) -> list[Shard]:
     """The job's shards; every problem in the input is reported before any engine starts."""

@@ -15,6 +15,7 @@ from dray.job.opening import OpenJob
 from dray.job.opening import open_job as open_dray_job
 from dray.job.settings import JobSettings
 from tasks.prefect_run import of_deployment
+from tasks.settling import noted
 
 _LOOK_EVERY = 2.0  # seconds
 
@@ -30,6 +31,7 @@ class Declined:
     cancelled: bool
 
 
+@noted
 @task(name="open-job", task_run_name="open job", persist_result=False, cache_policy=NO_CACHE)
 def open_job(settings: JobSettings, started: float, *, resume: bool = False) -> OpenJob | Declined:
     """Check settings, model, output and store; create or resume the job; become its driver.

@@ -7,9 +7,12 @@ before it is restarted, is lost.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
 from uuid import UUID
 
-from prefect import get_run_logger
+from prefect import Task, get_run_logger
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import (
     FlowRunFilter,
@@ -31,7 +34,23 @@ _PAGE = 200
 _OPEN = [StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING]
 _UNKNOWN = "it ended while Prefect's server was away; dray's store knows how"
 
-_ends: dict[UUID, State] = {}  # how the shard tasks of this process's runs ended
+_ends: dict[UUID, State] = {}  # how the tasks of this process's runs ended
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def noted(task: Task[P, R]) -> Callable[P, R]:
+    """A task that runs in this process: how it ends is noted, whatever becomes of its events."""
+
+    @wraps(task.fn)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        state: State[R] = task(*args, **kwargs, return_state=True)
+        if state.state_details.task_run_id is not None:
+            note_end(state.state_details.task_run_id, state)
+        return state.result()
+
+    return run
 
 
 def note_end(task_run: UUID, state: State) -> None:

@@ -118,7 +118,8 @@ def test_a_job_that_is_cancelled_while_it_is_taken_in_stays_so_until_it_is_resum
     """Neither its command repeated, as a restart policy does it, nor a schedule revives it."""
 
     def cancelled_at_once(*arguments: Any, **options: Any) -> OpenJob:
-        job: OpenJob = open_job(*arguments, **options)
+        job = open_job(*arguments, **options)
+        assert isinstance(job, OpenJob)
         with open_store(job.settings.store_url, create=False) as store:
             store.request_cancel(job.job_id)
         return job

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,7 @@ def cancelled_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobSetting
 
 def opened(settings: JobSettings, run_id: UUID, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("PREFECT__FLOW_RUN_ID", str(run_id))
-    return opening.open_job.fn(settings, 0.0)
+    return inspect.unwrap(opening.open_job)(settings, 0.0)
 
 
 def test_the_automation_leaves_a_cancelled_job_alone(

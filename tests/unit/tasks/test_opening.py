@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import threading
 from pathlib import Path
@@ -46,7 +47,7 @@ def opened(
     settings: JobSettings, monkeypatch: pytest.MonkeyPatch, *, deployed: bool
 ) -> OpenJob | opening.Declined:
     monkeypatch.setattr(opening, "of_deployment", lambda: deployed)
-    found: OpenJob | opening.Declined = opening.open_job.fn(settings, 0.0)
+    found: OpenJob | opening.Declined = inspect.unwrap(opening.open_job)(settings, 0.0)
     return found
 
 
