@@ -81,14 +81,10 @@ def ingest(
     job-wide contradiction (two models, embeddings among generation) is refused all the same, and so is an
     input without any row, or without a valid one: a job needs a request.
     """
-    limits = limits or Limits()
-    defaults = defaults or RowDefaults()
-    source, found = settled(source, options=options)
-    if found is not None and say is not None:
-        say(found)
+    limits, defaults, pulse = limits or Limits(), defaults or RowDefaults(), pulse or Pulse()
+    source = _found_out(source, options, say)
     files = files_of(source, options=options)
     names = tuple(ref.uri for ref in files) or (QUERY_NAME,)
-    pulse = pulse or Pulse()
     with ExitStack() as stack:
         ids = stack.enter_context(IdIndex())
         rejects, dropped = (stack.enter_context(RejectLog()) for _ in range(2))
@@ -96,12 +92,7 @@ def ingest(
         rules = JobRules(names, defaults.model_name)
         stop_after = None if skip_invalid else limits.problems
         reading = _Reading(
-            ids=ids,
-            rejects=rejects,
-            spool=spool.writer,
-            rules=rules,
-            stop_after=stop_after,
-            on_row=pulse.row,
+            ids=ids, rejects=rejects, spool=spool.writer, rules=rules, stop_after=stop_after, on_row=pulse.row
         )
         reading.consume(read_rows(source, files, defaults, limits, options, pulse), progress)
         pulse.end()
@@ -124,6 +115,16 @@ def ingest(
             files=names,
             options=options,
         )
+
+
+def _found_out(
+    source: Source, options: ObjectStoreOptions | None, say: Callable[[str], None] | None
+) -> Source:
+    """The source with what its first rows tell, which ``say`` gets in words."""
+    source, found = settled(source, options=options)
+    if found is not None and say is not None:
+        say(found)
+    return source
 
 
 def cut(
