@@ -236,17 +236,19 @@ def test_the_next_driver_of_one_that_was_killed_leaves_its_own_parts_alone(
     assert place.names() == []
 
 
-def test_a_kill_while_a_part_is_uploaded(s3_place: Place, tmp_path: Path) -> None:
+def test_a_kill_while_a_part_is_uploaded(
+    s3_place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The upload that it leaves unfinished is ended, too: it would cost room, and no listing shows it."""
     _input(tmp_path, prompt="{} " + "x" * 200_000)
     s3_place.given["part_bytes"] = 8 << 20
     s3_place.killed("", UPLOADING)
     [left] = s3_place.uploads()
     assert left.endswith("/requests-1.jsonl")
-    _input(tmp_path)
+    monkeypatch.setattr(spooling, "PART_BYTES", 8 << 20)
     _, shards = taken_in(s3_place)
     assert s3_place.uploads() == []
-    assert s3_place.names() == names_of(2)
+    assert s3_place.names() == names_of(2, 2)
     assert rows_in(shards) == EXPECTED
 
 
