@@ -134,8 +134,15 @@ def _asked_for(job: OpenJob, epoch: int) -> list[str]:
     """The parts that have names, from the first on, and the rejects."""
     spool = job.spool(epoch)
     parts = (part_uri(spool, number) for number in count())
-    there = takewhile(lambda uri: exists(uri, options=job.settings.objects), parts)
+    there = takewhile(lambda uri: _is_there(job, uri), parts)
     return [*map(_name, there), _name(f"{spool}.rejects")]
+
+
+def _is_there(job: OpenJob, uri: str) -> bool:
+    try:
+        return exists(uri, options=job.settings.objects)
+    except OSError:  # S3 says 403 for a missing object, to an account that may not list
+        return False
 
 
 def _is_of(epochs: Collection[int], uri: str) -> bool:

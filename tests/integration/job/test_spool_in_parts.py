@@ -24,7 +24,7 @@ from dray.job.opening import OpenJob, open_job
 from dray.job.settings import JobSettings
 from dray.requests import RowDefaults, decode, read_shard, source_of
 from dray.storage import objects
-from dray.storage.files import remove
+from dray.storage.files import exists, remove
 from dray.storage.objects import ObjectStoreOptions, list_under
 from dray.storage.s3_uploads import unfinished
 from dray.store import Shard, Store, open_store
@@ -310,8 +310,15 @@ def test_an_account_that_may_not_list_leaves_no_part_either(
     def refused(prefix: str, options: ObjectStoreOptions | None = None) -> Iterator[Any]:
         raise objects.not_allowed(prefix)
 
+    def forbidden(uri: str, *, options: ObjectStoreOptions | None = None) -> bool:
+        """As S3 answers an account that may not list, where there is no such object."""
+        if not exists(uri, options=options):
+            raise objects.not_allowed(uri)
+        return True
+
     if not listed:
         monkeypatch.setattr(spooling, "list_under", refused)
+        monkeypatch.setattr(spooling, "exists", forbidden)
     taken_in(s3_place)
     assert s3_place.names() == names_of(2)
 
