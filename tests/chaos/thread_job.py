@@ -29,7 +29,7 @@ from tests.support.thread_fleet import Script, ThreadCluster, ThreadFleet
 JOB = "job"
 SHARD_ROWS = 40
 PART_BYTES = 12_000
-"""Of the spool: four parts, so that drivers are killed in between."""
+"""Of the spool: three parts, so that drivers are killed in between."""
 MAX_NUM_SEQS = 8
 LANES = 2
 LOST = [(0, 1)]  # of the first replica of all the second micro-batch never comes
