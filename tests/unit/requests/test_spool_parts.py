@@ -6,7 +6,8 @@ import hashlib
 import itertools
 import tempfile
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,13 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def cuts(parts: SpoolParts, named: tuple[SpoolPart, ...], ranges: int) -> list[SpoolRange]:
     return cut_marks(parts.writer.marks, parts=named, rows=parts.writer.rows, ranges=ranges)
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 @given(sizes=sizes, part_bytes=st.integers(1, 200), ranges=st.integers(1, 30), max_marks=st.integers(2, 64))
@@ -192,7 +200,8 @@ def test_rows_wait_for_the_part_before_and_are_not_missed_meanwhile(
     monkeypatch.setattr(AtomicFile, "sync", slow)
     thread = threading.Thread(target=rows)
     thread.start()
-    thread.join(0.5)
+    wait_until(lambda: len(contents(tmp_path)) == 2)
+    thread.join(0.2)  # it would go on now, if it did
     assert thread.is_alive()
     assert [name.rsplit(".", 2)[0] for name in contents(tmp_path)] == [".spool-00001.jsonl", ".spool.jsonl"]
     assert pulse.silent() == 0.0
