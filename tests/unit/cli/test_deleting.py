@@ -186,7 +186,8 @@ def test_the_folder_of_an_earlier_version_of_dray_goes_too(
     (work / "output-1.jsonl.part").write_bytes(b"draft")
     with open_store(store, create=False) as opened:
         lease = opened.claim_job("one", "earlier")
-        opened.move_shards(lease, str(work / "requests-1.jsonl"))
+        [spool] = {shard.uri for shard in opened.shards("one")}
+        opened.move_shards(lease, {spool: str(work / "requests-1.jsonl")})
         opened.release_job(lease)
     if not marked:
         (work.parent / "owner.json").unlink()
