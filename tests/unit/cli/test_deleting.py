@@ -214,7 +214,7 @@ def test_an_export_beside_a_deletion_says_so_and_publishes_nothing(
         return real(tx, job_key, after, limit)
 
     def delete_in_another_process(name: str, url: str) -> None:
-        command = [sys.executable, "-m", "dray.cli.app", "jobs", "delete", name, "--yes", "--store", url]
+        command = [sys.executable, "-m", "dray.cli", "jobs", "delete", name, "--yes", "--store", url]
         subprocess.run(command, check=True, timeout=60)
 
     monkeypatch.setattr(reading, "page", page)
