@@ -10,9 +10,9 @@ class Attention:
     """``layers`` with the same attention.
 
     ``cached`` elements are kept per token and layer, for ``kv_heads`` heads (1: not split by tensor
-    parallelism). ``prefill_width`` and ``decode_width`` are the dimensions per query head of scores and values
-    together: 2 · head_dim, or those of the latent for multi-head latent attention. ``window``: tokens that a
-    query sees, None for all.
+    parallelism). ``prefill_width`` and ``decode_width`` are the dimensions per query head of scores and
+    values together: 2 · head_dim, or those of the latent for multi-head latent attention. ``window``: tokens
+    that a query sees, None for all.
     """
 
     layers: int
@@ -51,5 +51,5 @@ class Attention:
         return 2.0 * self.layers * self.heads * self.decode_width * context
 
     def copies(self, tensor_parallel: int) -> float:
-        """How often the cache is held over all ranks: more than once where there are fewer heads than ranks."""
+        """How often all ranks together hold the cache: more than once where ranks outnumber its heads."""
         return max(1.0, tensor_parallel / self.kv_heads)

@@ -53,7 +53,7 @@ def grouped_query(fields: Fields, family: Family, hidden: int) -> tuple[Counted,
 
 
 def latent(fields: Fields, hidden: int) -> tuple[Counted, Attention]:
-    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1); decoding works on the latent."""
+    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, 2.1); decoding works on the latent."""
     heads = fields.count("num_attention_heads")
     rank, rope = fields.count("kv_lora_rank"), fields.count("qk_rope_head_dim")
     plain, values = fields.count("qk_nope_head_dim"), fields.count("v_head_dim")

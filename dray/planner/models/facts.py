@@ -82,7 +82,7 @@ class ModelFacts:
 
     @property
     def active_parameters(self) -> int:
-        """Those that one sampled token is multiplied with: body, output layer and its share of the experts."""
+        """Those that one sampled token is multiplied with: body, output layer, its share of the experts."""
         routed = self._count(Role.EXPERTS) * self.routed_share
         return self._count(Role.BODY, Role.HEAD) + round(routed)
 
@@ -97,7 +97,7 @@ class ModelFacts:
         return sum(part.bytes for part in self.parts if part.stored)
 
     def kv_bytes_per_token(self, kv_bytes: float = 2.0) -> float:
-        """Bytes of the KV cache per token, for sequences shorter than any window; ``kv_bytes`` per element."""
+        """Bytes of the KV cache per token of a sequence shorter than any window, ``kv_bytes`` per element."""
         return sum(one.layers * one.cached for one in self.attention) * kv_bytes
 
     def in_format(self, name: str) -> ModelFacts:

@@ -13,9 +13,8 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """``layer_norms``: norms of width ``hidden`` per layer. ``window_period``: each n-th layer sees all tokens.
-
-    ``window_period`` of 1 gives every layer the window. ``defaults`` are those of the configuration class.
+    """``layer_norms``: norms of width ``hidden`` per layer. ``window_period``: each n-th layer sees all
+    tokens, and none does where it is 1. ``defaults`` are those of the configuration class.
     """
 
     qkv_bias: bool = False
