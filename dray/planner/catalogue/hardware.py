@@ -106,7 +106,7 @@ class Interruptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instance:
-    """A machine to rent, or one at hand. ``on_demand``: prices, oldest first. ``boot``: it has to be started."""
+    """A machine to rent; ``boot`` is false for one at hand. ``on_demand``: prices, oldest first."""
 
     name: str
     device: Device

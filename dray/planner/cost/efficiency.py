@@ -1,0 +1,61 @@
+"""How much of the predicted rate a replica reaches (phi), and by how much that may be off."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import isfinite
+
+from dray.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phi:
+    """Measured over predicted rate. ``reason`` is where it comes from.
+
+    Raises:
+        ConfigError: not 0 < low <= likely <= high.
+    """
+
+    likely: float
+    low: float
+    high: float
+    reason: str
+
+    def __post_init__(self) -> None:
+        if not (0 < self.low <= self.likely <= self.high and isfinite(self.high)):
+            raise ConfigError(
+                f"phi is {self.low:g} to {self.high:g} around {self.likely:g}; 0 < low <= likely <= high must hold"
+            )
+
+    def widened(self, factor: float, reason: str) -> Phi:
+        """The same with bounds further off by ``factor``, and one more reason."""
+        return Phi(
+            likely=self.likely,
+            low=self.low / factor,
+            high=self.high * factor,
+            reason=f"{self.reason}; {reason}" if reason else self.reason,
+        )
+
+
+PRIOR = Phi(
+    likely=0.85,
+    low=0.65,
+    high=1.05,
+    reason="no run measured yet: vLLM reached 0.83 to 0.93 of the prediction, TensorRT-LLM about 1.05",
+)
+"""MLPerf v5.1 0.83 and 0.85, RayLLM-Batch (September 2024) 0.93, TensorRT-LLM v1.0 FP8 about 1.05. The lower end
+lies as far below as the model's worst error on its reference points."""
+
+PARALLEL_FACTOR = 1.4
+"""Over several devices the bounds are wider by this: the model's tolerance on such reference points is 40%."""
+DOUBT_FACTOR = 1.25
+"""The same for a device with figures that no source backs."""
+
+PhiFor = Callable[[str, str], Phi]
+"""Phi by the name of the device and the weights' format."""
+
+
+def prior(_device: str, _weights: str) -> Phi:
+    """The prior for every device and format."""
+    return PRIOR

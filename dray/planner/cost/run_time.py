@@ -1,0 +1,117 @@
+"""Seconds of a run: cold start, work, tail, interruptions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, sqrt
+
+from dray.planner.catalogue import Instance
+from dray.planner.cost.demand import Demand
+from dray.planner.cost.memory import batch_size
+from dray.planner.cost.step import Replica, StepTime, step_time
+
+_HOUR = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColdStart:
+    """Seconds from the order of a machine to its first request: ``fixed`` and the weights at ``load`` bytes/s.
+
+    RayTurbo and KubeRay on EKS, optimised: 75 s for an 8B model (9.1 GB in fp8), 107 s for 70B (72.7 GB): a
+    line through both. A machine that runs already pays for the engine's start alone.
+    """
+
+    fixed: float = 70.4
+    load: float = 1.99e9
+    engine: float = 30.0
+
+    def seconds(self, weight_bytes: float, *, boot: bool) -> float:
+        """Seconds for weights of this size; ``boot``: the machine has to be started."""
+        return (self.fixed if boot else self.engine) + weight_bytes / self.load
+
+
+COLD_START = ColdStart()
+
+_COMMIT_SECONDS = 0.05
+"""Of one commit: sets how much work is at stake between two of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    """One replica's steady state before phi: ``batch`` requests at a time, ``per_second`` finished."""
+
+    batch: float
+    step: StepTime
+    per_second: float
+
+
+def replica_rate(replica: Replica, demand: Demand, rows: float) -> Rate:
+    """X = B / (O · T_step), for a replica that gets ``rows`` of the job: no more than those run at a time."""
+    batch = min(batch_size(replica.model, replica.device, replica.setting, demand), max(rows, 1.0))
+    step = step_time(replica, demand, batch)
+    return Rate(batch=batch, step=step, per_second=batch / (demand.output_tokens * step.total))
+
+
+def tail_seconds(replica: Replica, demand: Demand, rate: Rate) -> float:
+    """Seconds by which the last requests outlast the work that they still hold, before phi.
+
+    When no request is left to come, the longest one may have its whole output before it, at the steps of a
+    half-empty batch. Half of the batch's work remains then, and counts as work already.
+    """
+    drain = demand.tail_output * step_time(replica, demand, rate.batch / 2, decode_only=True).total
+    return max(0.0, drain - rate.batch / 2 / rate.per_second)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTime:
+    """Wall seconds of a run by phase. ``total`` is their sum."""
+
+    cold_start: float
+    work: float
+    tail: float
+    interrupted: float
+
+    @property
+    def total(self) -> float:
+        """Seconds from the order of the machines to the last result."""
+        return self.cold_start + self.work + self.tail + self.interrupted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """What is uncertain: phi, interruptions per hour, and the outputs' mean over the expected one."""
+
+    phi: float
+    interruptions_per_hour: float
+    output_factor: float = 1.0
+
+
+def run_time(
+    replica: Replica, demand: Demand, rate: Rate, *, rows: int, instance: Instance, given: Conditions
+) -> RunTime:
+    """T = t_cold + N / (R·X) + T_tail, and the share of interruptions, for a replica that gets ``rows``."""
+    cold = COLD_START.seconds(replica.model.weight_bytes, boot=instance.boot)
+    slowdown = given.output_factor / given.phi
+    work = rows / rate.per_second * slowdown
+    tail = tail_seconds(replica, demand, rate) * slowdown
+    latency = demand.output_tokens * rate.step.total * slowdown
+    share = interruption_share(given.interruptions_per_hour, cold, latency)
+    return RunTime(cold_start=cold, work=work, tail=tail, interrupted=share * (work + tail))
+
+
+def interruption_share(per_hour: float, cold_start: float, latency: float) -> float:
+    """Omega = lambda · (t_cold + t_lost): what interruptions add to the time of the work.
+
+    Lost is the shorter one of half a request's latency and half of Young's interval between commits,
+    sqrt(2·C/lambda) (CACM 17(9), 1974).
+    """
+    if per_hour <= 0:
+        return 0.0
+    rate = per_hour / _HOUR
+    lost = min(latency / 2, sqrt(2 * _COMMIT_SECONDS / rate) / 2)
+    return rate * (cold_start + lost)
+
+
+def rows_of_replica(rows: int, replicas: int) -> int:
+    """The most rows that one of the replicas gets."""
+    return ceil(rows / replicas)
