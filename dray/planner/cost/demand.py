@@ -84,8 +84,8 @@ class EnginePolicy:
     """What engines do differently.
 
     Args:
-        reserves_outputs: a request is admitted only with KV cache for its whole output. TensorRT-LLM's default
-            scheduler policy GUARANTEED_NO_EVICT does that; vLLM admits by what is there, and preempts.
+        reserves_outputs: a request is admitted only with KV cache for its whole output, as by TensorRT-LLM's
+            default scheduler policy, GUARANTEED_NO_EVICT. vLLM admits by what is there, and preempts.
         host_seconds: overhead of one iteration: 4 ms with synchronous scheduling.
         fill: share of the KV cache that is planned on; vLLM recomputes what it preempts beyond.
         overhead: bytes per device beside weights and KV cache (activations, graphs, the runtime).

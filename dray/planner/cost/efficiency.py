@@ -25,7 +25,8 @@ class Phi:
     def __post_init__(self) -> None:
         if not (0 < self.low <= self.likely <= self.high and isfinite(self.high)):
             raise ConfigError(
-                f"phi is {self.low:g} to {self.high:g} around {self.likely:g}; 0 < low <= likely <= high must hold"
+                f"phi is {self.low:g} to {self.high:g} around {self.likely:g}; "
+                "0 < low <= likely <= high must hold"
             )
 
     def widened(self, factor: float, reason: str) -> Phi:
@@ -44,11 +45,11 @@ PRIOR = Phi(
     high=1.05,
     reason="no run measured yet: vLLM reached 0.83 to 0.93 of the prediction, TensorRT-LLM about 1.05",
 )
-"""MLPerf v5.1 0.83 and 0.85, RayLLM-Batch (September 2024) 0.93, TensorRT-LLM v1.0 FP8 about 1.05. The lower end
-lies as far below as the model's worst error on its reference points."""
+"""MLPerf v5.1 0.83 and 0.85, RayLLM-Batch (September 2024) 0.93, TensorRT-LLM FP8 (2025) about 1.05. The lower
+end lies as far below as the model's worst error on its reference points."""
 
 PARALLEL_FACTOR = 1.4
-"""Over several devices the bounds are wider by this: the model's tolerance on such reference points is 40%."""
+"""Over several devices the bounds are wider by this: such reference points are within 40%."""
 DOUBT_FACTOR = 1.25
 """The same for a device with figures that no source backs."""
 

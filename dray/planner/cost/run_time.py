@@ -15,10 +15,11 @@ _HOUR = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColdStart:
-    """Seconds from the order of a machine to its first request: ``fixed`` and the weights at ``load`` bytes/s.
+    """Seconds from the order of a machine to its first request: ``fixed``, and weights at ``load`` bytes/s.
 
-    RayTurbo and KubeRay on EKS, optimised: 75 s for an 8B model (9.1 GB in fp8), 107 s for 70B (72.7 GB): a
-    line through both. A machine that runs already pays for the engine's start alone.
+    Published for optimised starts: 75 s for an 8B model, 107 s for 70B. The line through both, with 9.1 GB and
+    72.7 GB of fp8 weights. Plain starts take 10 to 12 minutes. A machine that runs already pays for the start
+    of the engine alone; its 30 s are a guess until a run was measured.
     """
 
     fixed: float = 70.4

@@ -13,9 +13,10 @@ from dray.planner.catalogue import Device, Link
 from dray.planner.cost.demand import Demand, Setting
 from dray.planner.models import KV_BYTES, ModelFacts, Part, Role
 
-_HIDDEN_COPIES = 10
-"""Reads and writes of a hidden state per layer outside GEMM and attention: 8 in two fused add-and-norm kernels
-(state and residual, in and out), 2 in the rotary embedding. Counted in vLLM's Llama."""
+_NORM_COPIES = 8
+"""Reads and writes of a hidden state per layer in two fused add-and-norm kernels: state and residual, in and
+out. Each rank of a tensor-parallel group does all of them. Counted in vLLM's Llama."""
+_ROTARY_COPIES = 2
 _INTERMEDIATE_COPIES = 3
 """Of an MLP's width: the activation reads gate and up, and writes their product."""
 _ACTIVATION_BYTES = 2
@@ -54,7 +55,7 @@ class Replica:
 
     @property
     def imbalance(self) -> float:
-        """The largest pipeline stage over the mean one: stages have whole layers, and the largest sets the pace."""
+        """Layers of the largest pipeline stage over those of a mean one: the largest sets the pace."""
         stages = self.setting.pipeline_parallel
         return ceil(self.model.layers / stages) * stages / self.model.layers
 
@@ -106,7 +107,7 @@ def gemm_seconds(replica: Replica, tokens: float, sampled: float, rounds: float)
 
 
 def touched(model: ModelFacts, part: Part, tokens: float) -> float:
-    """Share of a part that an iteration of ``tokens`` reads: 1 - (1 - k/E)^tokens of evenly chosen experts."""
+    """Share of a part that an iteration of ``tokens`` reads: 1 - (1 - k/E)^tokens of the experts."""
     if part.role is not Role.EXPERTS:
         return 1.0
     return float(1.0 - (1.0 - model.routed_share) ** tokens)
@@ -133,7 +134,8 @@ def decode_attention_seconds(replica: Replica, demand: Demand) -> float:
 def elementwise_seconds(replica: Replica) -> float:
     """Memory traffic of norms, rotary embedding and activation for one token, at the decode kernels' rate."""
     model = replica.model
-    width = _HIDDEN_COPIES * model.hidden + _INTERMEDIATE_COPIES * model.intermediate
+    norms = _NORM_COPIES * replica.setting.tensor_parallel
+    width = (norms + _ROTARY_COPIES) * model.hidden + _INTERMEDIATE_COPIES * model.intermediate
     traffic = model.layers * width * _ACTIVATION_BYTES
     return traffic / (replica.devices * replica.device.kv_rate("bf16"))
 
