@@ -17,7 +17,7 @@ _GB = 1e9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """A configuration that cannot run. ``missing``: bytes of memory over all its devices, 0 where not memory."""
+    """A configuration that cannot run. ``missing``: bytes of memory that all its devices lack together."""
 
     instance: str
     setting: Setting | None
@@ -26,7 +26,7 @@ class Refusal:
 
 
 def settings(instance: Instance, model: ModelFacts, limits: Limits) -> Iterator[Setting]:
-    """Every split and format that an instance has devices for, with the first engine settings of the limits."""
+    """Every split and format that an instance has devices for, with the most sequences of the limits."""
     for tensor in _SPLITS:
         for pipeline in _SPLITS:
             if tensor * pipeline > instance.devices:
@@ -78,9 +78,10 @@ def _memory(
     count = setting.devices
     devices = f"{count} x {instance.device.name}" if count > 1 else f"One {instance.device.name}"
     if missing > 0:
+        lack = "lack" if count > 1 else "lacks"
         return (
-            f"{devices} lack{'' if count > 1 else 's'} {missing / _GB:,.1f} GB for {model.weight_bytes / _GB:,.1f} "
-            "GB of weights and the KV cache of the longest request."
+            f"{devices} {lack} {missing / _GB:,.1f} GB for {model.weight_bytes / _GB:,.1f} GB of weights "
+            "and the KV cache of the longest request."
         )
     if batch_size(model, instance.device, setting, demand) < 1:
         return f"{devices} cannot hold one request beside the prefixes that stay in the cache."

@@ -11,12 +11,12 @@ from dray.planner.cost.bill import Bill, bill_of
 from dray.planner.cost.demand import Demand, Setting
 from dray.planner.cost.efficiency import Phi
 from dray.planner.cost.interval import Interval, spanning
-from dray.planner.cost.run_time import Conditions, Rate, RunTime, replica_rate, rows_of_replica, run_time
+from dray.planner.cost.run_time import COLD_START, Conditions, Rate, RunTime, rows_of_replica, run_time
 from dray.planner.cost.step import Replica
 
 _STALE_DAYS = 30
 _STALE_FACTOR = 1.1
-"""How far a list price of more than 30 days may be off: AWS changed few by more, but P5 by 45% in June 2025."""
+"""How far a price of more than 30 days may be off. AWS changed few by more, but P5 by 45% in June 2025."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,18 +80,28 @@ class Offer:
         return self.machines * (self.instance.devices // setting.devices)
 
 
-def evaluate(replica: Replica, demand: Demand, offer: Offer, phi: Phi, head_hourly: float) -> Plan:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What holds of a plan beside its configuration: phi, the price of other nodes, and what to say."""
+
+    phi: Phi
+    head_hourly: float = 0.0
+    notes: tuple[str, ...] = ()
+
+
+def evaluate(replica: Replica, rate: Rate, demand: Demand, offer: Offer, terms: Terms) -> Plan:
     """The plan of one configuration at one offer: the likely, the best and the worst case of it."""
     replicas = offer.replicas(replica.setting)
     rows = rows_of_replica(demand.rows, replicas)
-    rate = replica_rate(replica, demand, rows)
     used = replicas * replica.devices / (offer.machines * offer.instance.devices)
-    cases = []
-    for given, hourly in _cases(offer, phi, demand.output_error):
-        time = run_time(replica, demand, rate, rows=rows, instance=offer.instance, given=given)
-        bill = bill_of(time, machines=offer.machines, hourly=hourly, used=used, head_hourly=head_hourly)
+    cold = COLD_START.seconds(replica.model.weight_bytes, boot=offer.instance.boot)
+    cases: list[tuple[RunTime, Bill]] = []
+    for given, hourly in _cases(offer, terms.phi, demand.output_error):
+        time = run_time(demand, rate, rows=rows, cold=cold, given=given)
+        bill = bill_of(time, machines=offer.machines, hourly=hourly, used=used, head_hourly=terms.head_hourly)
         cases.append((time, bill))
     (time, bill), *others = cases
+    phi = terms.phi
     return Plan(
         instance=offer.instance,
         machines=offer.machines,
@@ -108,6 +118,7 @@ def evaluate(replica: Replica, demand: Demand, offer: Offer, phi: Phi, head_hour
         requests_per_second=Interval(phi.likely, phi.low, phi.high).scaled(replicas * rate.per_second),
         tokens=demand.tokens,
         rows=demand.rows,
+        notes=terms.notes,
     )
 
 

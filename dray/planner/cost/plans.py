@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import date
-from functools import cache
 from math import ceil
 
 from dray.planner.catalogue import Catalogue, Instance, Price
@@ -13,7 +12,9 @@ from dray.planner.cost.choices import Refusal, refusal, settings, tunings
 from dray.planner.cost.demand import Demand, Setting
 from dray.planner.cost.efficiency import DOUBT_FACTOR, PARALLEL_FACTOR, Phi, PhiFor, prior
 from dray.planner.cost.limits import Limits, allowed
-from dray.planner.cost.plan import Offer, Plan, aged, evaluate
+from dray.planner.cost.memory import batch_size
+from dray.planner.cost.plan import Offer, Plan, Terms, aged, evaluate
+from dray.planner.cost.run_time import Rate, replica_rate, rows_of_replica
 from dray.planner.cost.step import Replica
 from dray.planner.cost.wording import nearest_sentence, nothing_fits, why_first
 from dray.planner.models import ModelFacts
@@ -121,16 +122,42 @@ def _of_setting(case: _Case, markets: Sequence[_Market], phi: PhiFor) -> Iterato
     for setting in tunings(case.setting, case.limits):
         link = case.instance.link
         replica = Replica(model=case.model, device=case.instance.device, link=link, setting=setting)
-
-        @cache
-        def planned(machines: int, market: _Market, replica: Replica = replica) -> Plan:
-            offer = Offer(instance=case.instance, machines=machines, spot=market.spot, price=market.price)
-            plan = evaluate(replica, case.demand, offer, share, case.limits.head_hourly)
-            return replace(plan, notes=case.model.notes + notes + market.notes)
-
+        rates = _Rates(replica, case.demand)
         for market in markets:
-            for machines in _machines(planned(1, market), case.limits):
-                yield planned(machines, market)
+            said = case.model.notes + notes + market.notes
+            terms = Terms(phi=share, head_hourly=case.limits.head_hourly, notes=said)
+            yield from _offers(case, rates, market, terms)
+
+
+def _offers(case: _Case, rates: _Rates, market: _Market, terms: Terms) -> Iterator[Plan]:
+    """The plans of one configuration in one market, by the number of machines."""
+
+    def planned(machines: int) -> Plan:
+        offer = Offer(instance=case.instance, machines=machines, spot=market.spot, price=market.price)
+        rows = rows_of_replica(case.demand.rows, offer.replicas(rates.replica.setting))
+        return evaluate(rates.replica, rates.of(rows), case.demand, offer, terms)
+
+    alone = planned(1)
+    yield alone
+    for machines in _more_machines(alone, case.limits):
+        yield planned(machines)
+
+
+class _Rates:
+    """Rates of a replica by the rows that it gets: a few rows leave places of the batch empty."""
+
+    def __init__(self, replica: Replica, demand: Demand) -> None:
+        self.replica = replica
+        self._demand = demand
+        self._full = batch_size(replica.model, replica.device, replica.setting, demand)
+        self._known: dict[float, Rate] = {}
+
+    def of(self, rows: int) -> Rate:
+        """The rate of a replica that gets so many rows of the job."""
+        batch = min(self._full, float(rows))
+        if batch not in self._known:
+            self._known[batch] = replica_rate(self.replica, self._demand, batch)
+        return self._known[batch]
 
 
 def _phi_of(case: _Case, phi: PhiFor) -> tuple[Phi, tuple[str, ...]]:
@@ -145,17 +172,17 @@ def _phi_of(case: _Case, phi: PhiFor) -> tuple[Phi, tuple[str, ...]]:
     return share, tuple(notes)
 
 
-def _machines(alone: Plan, limits: Limits) -> list[int]:
-    """Numbers of machines to look at: powers of two, and the fewest that may keep the deadline."""
+def _more_machines(alone: Plan, limits: Limits) -> list[int]:
+    """Numbers of machines above one: powers of two, and the fewest that may keep the deadline."""
     if not alone.instance.boot:
-        return [1]
+        return []
     counts = {2**power for power in range(limits.max_machines.bit_length())}
     if limits.deadline is not None:
         time = alone.time
         left = limits.deadline - time.cold_start - time.tail
         if left > 0:
             counts.add(ceil((time.work + time.interrupted) / left))
-    return sorted(count for count in counts if 1 <= count <= limits.max_machines)
+    return sorted(count for count in counts if 1 < count <= limits.max_machines)
 
 
 def _within(found: list[Plan], refusals: list[Refusal], limits: Limits) -> Plans:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil, sqrt
 
-from dray.planner.catalogue import Instance
 from dray.planner.cost.demand import Demand
 from dray.planner.cost.memory import batch_size
 from dray.planner.cost.step import Replica, StepTime, step_time
@@ -17,8 +16,9 @@ _HOUR = 3600.0
 class ColdStart:
     """Seconds from the order of a machine to its first request: ``fixed``, and weights at ``load`` bytes/s.
 
-    Published for optimised starts: 75 s for an 8B model, 107 s for 70B. The line through both, with 9.1 GB and
-    72.7 GB of fp8 weights. Plain starts take 10 to 12 minutes. A machine that runs already pays for the start
+    Published for optimised starts: 75 s for an 8B model, 107 s for 70B.
+    The line through both, with 9.1 and 72.7
+    GB of fp8 weights. Plain starts take 10 to 12 minutes. A machine that runs already pays for the start
     of the engine alone; its 30 s are a guess until a run was measured.
     """
 
@@ -39,28 +39,34 @@ _COMMIT_SECONDS = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """One replica's steady state before phi: ``batch`` requests at a time, ``per_second`` finished."""
+    """One replica before phi: ``batch`` requests at a time, ``per_second`` finished in the steady state.
+
+    ``tail``: seconds by which the last requests outlast the work that they still hold.
+    """
 
     batch: float
     step: StepTime
     per_second: float
+    tail: float
 
 
-def replica_rate(replica: Replica, demand: Demand, rows: float) -> Rate:
-    """X = B / (O · T_step), for a replica that gets ``rows`` of the job: no more than those run at a time."""
-    batch = min(batch_size(replica.model, replica.device, replica.setting, demand), max(rows, 1.0))
+def replica_rate(replica: Replica, demand: Demand, batch: float | None = None) -> Rate:
+    """X = B / (O · T_step) with ``batch`` requests at a time; as many as the replica holds where none is given."""
+    if batch is None:
+        batch = batch_size(replica.model, replica.device, replica.setting, demand)
     step = step_time(replica, demand, batch)
-    return Rate(batch=batch, step=step, per_second=batch / (demand.output_tokens * step.total))
+    rate = batch / (demand.output_tokens * step.total)
+    return Rate(batch=batch, step=step, per_second=rate, tail=tail_seconds(replica, demand, batch, rate))
 
 
-def tail_seconds(replica: Replica, demand: Demand, rate: Rate) -> float:
-    """Seconds by which the last requests outlast the work that they still hold, before phi.
+def tail_seconds(replica: Replica, demand: Demand, batch: float, rate: float) -> float:
+    """Seconds by which the last requests outlast the work that they still hold.
 
     When no request is left to come, the longest one may have its whole output before it, at the steps of a
     half-empty batch. Half of the batch's work remains then, and counts as work already.
     """
-    drain = demand.tail_output * step_time(replica, demand, rate.batch / 2, decode_only=True).total
-    return max(0.0, drain - rate.batch / 2 / rate.per_second)
+    drain = demand.tail_output * step_time(replica, demand, batch / 2, decode_only=True).total
+    return max(0.0, drain - batch / 2 / rate)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,14 +93,11 @@ class Conditions:
     output_factor: float = 1.0
 
 
-def run_time(
-    replica: Replica, demand: Demand, rate: Rate, *, rows: int, instance: Instance, given: Conditions
-) -> RunTime:
+def run_time(demand: Demand, rate: Rate, *, rows: int, cold: float, given: Conditions) -> RunTime:
     """T = t_cold + N / (R·X) + T_tail, and the share of interruptions, for a replica that gets ``rows``."""
-    cold = COLD_START.seconds(replica.model.weight_bytes, boot=instance.boot)
     slowdown = given.output_factor / given.phi
     work = rows / rate.per_second * slowdown
-    tail = tail_seconds(replica, demand, rate) * slowdown
+    tail = rate.tail * slowdown
     latency = demand.output_tokens * rate.step.total * slowdown
     share = interruption_share(given.interruptions_per_hour, cold, latency)
     return RunTime(cold_start=cold, work=work, tail=tail, interrupted=share * (work + tail))
