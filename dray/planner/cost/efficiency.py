@@ -45,8 +45,8 @@ PRIOR = Phi(
     high=1.05,
     reason="no run measured yet: vLLM reached 0.83 to 0.93 of the prediction, TensorRT-LLM about 1.05",
 )
-"""MLPerf v5.1 0.83 and 0.85, RayLLM-Batch (September 2024) 0.93, TensorRT-LLM FP8 (2025) about 1.05. The lower
-end lies as far below as the model's worst error on its reference points."""
+"""MLPerf v5.1 0.83 and 0.85, RayLLM-Batch (September 2024) 0.93, TensorRT-LLM FP8 (2025) about 1.05.
+The lower end lies as far below as the model's worst error on its reference points."""
 
 PARALLEL_FACTOR = 1.4
 """Over several devices the bounds are wider by this: such reference points are within 40%."""

@@ -73,7 +73,7 @@ def plans(
 
 
 def best_of_each(found: Sequence[Plan]) -> list[Plan]:
-    """The first plan of each instance, market and number of machines, in the same order: for a short table."""
+    """The first plan of each instance, market and number of machines, in the same order."""
     first: dict[tuple[str, bool, int], Plan] = {}
     for plan in found:
         first.setdefault((plan.instance.name, plan.spot, plan.machines), plan)

@@ -51,7 +51,7 @@ class Rate:
 
 
 def replica_rate(replica: Replica, demand: Demand, batch: float | None = None) -> Rate:
-    """X = B / (O · T_step) with ``batch`` requests at a time; as many as the replica holds where none is given."""
+    """X = B / (O · T_step) with ``batch`` requests at a time, or else as many as the replica holds."""
     if batch is None:
         batch = batch_size(replica.model, replica.device, replica.setting, demand)
     step = step_time(replica, demand, batch)
