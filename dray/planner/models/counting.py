@@ -100,6 +100,6 @@ def _dense_layers(fields: Fields, layers: int) -> int:
     """Layers with a plain MLP: the first ones, those in a list, or those between the sparse ones."""
     first = fields.optional_count("first_k_dense_replace", 0)
     listed = fields.get("mlp_only_layers")
-    listed = set(listed) if isinstance(listed, list) else set()
+    listed = listed if isinstance(listed, list) else []
     step = fields.optional_count("decoder_sparse_step", 1) or 1
     return sum(number < first or number in listed or (number + 1) % step != 0 for number in range(layers))

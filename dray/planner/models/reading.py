@@ -20,6 +20,7 @@ from dray.planner.models.quantization import Quantization, quantization_of
 from dray.planner.models.windows import windowed_layers
 
 _TOWERS = ("vision_config", "audio_config")
+_MOST_LAYERS = 10_000
 
 
 def read_model(folder: Path) -> ModelFacts:
@@ -85,8 +86,8 @@ def _family_name(text: Fields, outer: Fields) -> str:
     kind = text.get("model_type") or outer.get("model_type")
     if kind is None:
         raise text.error("the field 'model_type' is missing")
-    if kind in FAMILIES:
-        return str(kind)
+    if isinstance(kind, str) and kind in FAMILIES:
+        return kind
     near = difflib.get_close_matches(str(kind), FAMILIES, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     raise text.error(
@@ -123,6 +124,8 @@ class _Sizes:
 
 def _sizes(fields: Fields, family: Family) -> _Sizes:
     layers, hidden = fields.count("num_hidden_layers"), fields.count("hidden_size")
+    if layers > _MOST_LAYERS:
+        raise fields.error(f"the field 'num_hidden_layers' is {layers:,}; at most {_MOST_LAYERS:,} are taken")
     experts = experts_of(fields, layers)
     counted, one = latent(fields, hidden) if family.latent else grouped_query(fields, family, hidden)
     needs_dense = not experts.number or experts.dense_layers > 0

@@ -38,7 +38,7 @@ def test_a_missing_field_is_named(config: dict[str, Any], field: str) -> None:
 
 @pytest.mark.parametrize("value", [0, -1, "32", 1.5, True, [], 10**13])
 def test_a_wrong_value_is_named(value: Any) -> None:
-    with pytest.raises(ConfigError, match="'num_hidden_layers' is .* a whole number above zero is expected"):
+    with pytest.raises(ConfigError, match=r"'num_hidden_layers' is .* a whole number above zero is expected"):
         model_facts({**LLAMA_8B, "num_hidden_layers": value})
 
 
