@@ -1,8 +1,8 @@
 """Published throughputs, with the settings that the cost model is asked for.
 
-Sources: TensorRT-LLM v0.12 perf-overview (August 2024; output tokens per second under full load) and the
-dollars that Anyscale published for RayLLM-Batch (30 September 2024, anyscale/batch-llm-inference-reproductions;
-requests per second implied by the list price of the day).
+Sources: TensorRT-LLM v0.12 perf-overview (August 2024; output tokens per second under full load), and the
+dollars that Anyscale published for RayLLM-Batch (github.com/anyscale/batch-llm-inference-reproductions, 30
+September 2024), as requests per second at the list price of the day.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def predicted(point: Point) -> float:
 def trt_points(
     device: str, weights: str, measured: dict[tuple[int, int], float], model: dict[str, Any], **more: Any
 ) -> list[Point]:
-    """Rows of TensorRT-LLM's table: ``measured`` output tokens per second by the lengths of input and output."""
+    """Rows of TensorRT-LLM's table: output tokens per second by the lengths of input and output."""
     link = more.pop("link", None)
     return [
         Point(

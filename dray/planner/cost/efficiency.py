@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 
 from dray.errors import ConfigError
@@ -11,7 +11,7 @@ from dray.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phi:
-    """Measured over predicted rate. ``reason`` is where it comes from.
+    """Measured over predicted rate. ``reason`` is where it comes from; ``assumed``: no run was measured.
 
     Raises:
         ConfigError: not 0 < low <= likely <= high.
@@ -21,6 +21,7 @@ class Phi:
     low: float
     high: float
     reason: str
+    assumed: bool = False
 
     def __post_init__(self) -> None:
         if not (0 < self.low <= self.likely <= self.high and isfinite(self.high)):
@@ -31,12 +32,8 @@ class Phi:
 
     def widened(self, factor: float, reason: str) -> Phi:
         """The same with bounds further off by ``factor``, and one more reason."""
-        return Phi(
-            likely=self.likely,
-            low=self.low / factor,
-            high=self.high * factor,
-            reason=f"{self.reason}; {reason}" if reason else self.reason,
-        )
+        said = f"{self.reason}; {reason}"
+        return replace(self, low=self.low / factor, high=self.high * factor, reason=said)
 
 
 PRIOR = Phi(
@@ -44,6 +41,7 @@ PRIOR = Phi(
     low=0.65,
     high=1.05,
     reason="no run measured yet: vLLM reached 0.83 to 0.93 of the prediction, TensorRT-LLM about 1.05",
+    assumed=True,
 )
 """MLPerf v5.1 0.83 and 0.85, RayLLM-Batch (September 2024) 0.93, TensorRT-LLM FP8 (2025) about 1.05.
 The lower end lies as far below as the model's worst error on its reference points."""

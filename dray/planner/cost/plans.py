@@ -167,7 +167,7 @@ def _phi_of(case: _Case, phi: PhiFor) -> tuple[Phi, tuple[str, ...]]:
     if case.setting.devices > 1:
         share = share.widened(PARALLEL_FACTOR, "several devices in a replica")
     if device.doubts:
-        share = share.widened(DOUBT_FACTOR, "figures without a source")
+        share = share.widened(DOUBT_FACTOR, "figures without a source") if share.assumed else share
         notes.append(f"{device.name}: {', '.join(device.doubts)} are not backed by a measurement.")
     return share, tuple(notes)
 

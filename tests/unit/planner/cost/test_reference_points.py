@@ -50,7 +50,7 @@ def test_fp8_cache_is_faster_where_the_cache_bounds_the_batch() -> None:
 
 @pytest.mark.parametrize("size", [2, 4, 8])
 def test_pipelines_beat_tensor_parallelism_over_pcie(size: int) -> None:
-    """TensorRT-LLM v1.0, RTX PRO 6000, 70B fp4 2048/128: each GPU keeps 1.03, 0.96, 0.79 of one GPU's rate."""
+    """TensorRT-LLM v1.0, RTX PRO 6000, 70B fp4 2048/128: a GPU keeps 1.03, 0.96, 0.79 of its rate."""
     (one,) = trt_points("RTX-PRO-6000", "nvfp4", {(2048, 128): 393}, LLAMA_70B, link="pcie5")
     one = replace(one, setting=replace(one.setting, kv="fp8"))
     alone = predicted(one)
@@ -82,7 +82,7 @@ def test_replicas_beat_tensor_parallelism_on_eight_h100() -> None:
 
 
 def test_four_l40s_lie_between_tensor_and_pipeline_parallelism() -> None:
-    """MLPerf v4.1, Llama-2-70B fp8, vLLM on 4 x L40S, about 294 in and out: 1,718 tokens/s. A bracket only."""
+    """MLPerf v4.1, Llama-2-70B fp8, vLLM on 4 x L40S, about 294 in and out: 1,718 tokens/s. A bracket."""
     base = replace(PLAIN, model=LLAMA_70B, link="pcie4", input_tokens=294, output_tokens=294)
     base = replace(base, setting=Setting(weights="fp8", max_num_seqs=2048))
     measured = 1718 / 294 / 4
