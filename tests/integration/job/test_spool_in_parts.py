@@ -25,7 +25,7 @@ from dray.job.settings import JobSettings
 from dray.requests import RowDefaults, decode, read_shard, source_of
 from dray.storage import objects
 from dray.storage.files import exists, remove
-from dray.storage.objects import ObjectStoreOptions, list_under
+from dray.storage.objects import ObjectStoreOptions, forget_credentials, list_under
 from dray.storage.s3_uploads import unfinished
 from dray.store import Shard, Store, open_store
 from dray.triggers import TRIGGER_VARIABLE, Point
@@ -172,6 +172,7 @@ def _place(
     server: S3Server = request.getfixturevalue("server")
     for name, value in server.environment.items():
         monkeypatch.setenv(name, value)
+    forget_credentials()  # or clients of another file's server would serve this one
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     monkeypatch.setattr(tempfile, "tempdir", None)
     (tmp_path / "tmp").mkdir()
@@ -243,7 +244,9 @@ def test_a_kill_while_a_part_is_uploaded(
     _input(tmp_path, prompt="{} " + "x" * 200_000)
     s3_place.given["part_bytes"] = 8 << 20
     s3_place.killed("", UPLOADING)
-    [left] = s3_place.uploads()
+    found = s3_place.uploads()
+    assert len(found) == 1, (found, s3_place.names())
+    left = found[0]
     assert left.endswith("/requests-1.jsonl")
     monkeypatch.setattr(spooling, "PART_BYTES", 8 << 20)
     _, shards = taken_in(s3_place)
