@@ -15,8 +15,12 @@ from dray.planner.cost import TENSORRT_LLM, Demand, Replica, Setting, replica_ra
 from dray.planner.models import model_facts
 from tests.support.model_configs import LLAMA_8B, LLAMA_70B
 
-_ANYSCALE = {"max_num_seqs": 224, "max_num_batched_tokens": 3072, "gpu_memory_utilization": 0.95}
-_TRT = {"engine": TENSORRT_LLM, "max_num_seqs": 2048}
+_ANYSCALE: dict[str, Any] = {
+    "max_num_seqs": 224,
+    "max_num_batched_tokens": 3072,
+    "gpu_memory_utilization": 0.95,
+}
+_TRT: dict[str, Any] = {"engine": TENSORRT_LLM, "max_num_seqs": 2048}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -192,8 +192,9 @@ def _within(found: list[Plan], refusals: list[Refusal], limits: Limits) -> Plans
     if kept:
         why = why_first(best_of_each(kept), limits)
     elif found:
-        nearest = [min(found, key=lambda plan: plan.seconds.likely), found[0]]
-        why = nearest_sentence(*nearest, limits)
+        fastest = min(found, key=lambda plan: plan.seconds.likely)
+        nearest = [fastest, found[0]]
+        why = nearest_sentence(fastest, found[0], limits)
     else:
         why = nothing_fits(refusals)
     return Plans(plans=tuple(kept), refusals=tuple(refusals), nearest=tuple(nearest), why=why)

@@ -109,11 +109,8 @@ def interruption_share(per_hour: float, cold_start: float, latency: float) -> fl
     Lost is the shorter one of half a request's latency and half of Young's interval between commits,
     sqrt(2·C/lambda) (CACM 17(9), 1974).
     """
-    if per_hour <= 0:
-        return 0.0
     rate = per_hour / _HOUR
-    lost = min(latency / 2, sqrt(2 * _COMMIT_SECONDS / rate) / 2)
-    return rate * (cold_start + lost)
+    return rate * cold_start + min(rate * latency / 2, sqrt(2 * _COMMIT_SECONDS * rate) / 2)
 
 
 def rows_of_replica(rows: int, replicas: int) -> int:

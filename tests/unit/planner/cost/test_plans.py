@@ -212,7 +212,7 @@ def test_limits_that_cannot_be_used_are_named(limits: dict[str, Any], said: str)
         ("output_error", -1.0),
     ],
 )
-def test_demands_that_cannot_be_are_named(field: str, value: float) -> None:
+def test_demands_that_cannot_be_are_named(field: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=f"demand: {field} is"):
         replace(JOB, **{field: value})
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import exp, log
 from statistics import mean
+from typing import Any
 
 import pytest
 
@@ -15,9 +16,9 @@ from tests.support.reference_points import PLAIN, SEVERAL, SHARED, SINGLE, Point
 pytestmark = pytest.mark.unit
 
 
-def of(point: Point, **changes: object) -> float:
+def of(point: Point, **changes: Any) -> float:
     """Requests per second per device of a point with another setting."""
-    changed = replace(point, setting=replace(point.setting, **changes))  # type: ignore[arg-type]  by name
+    changed = replace(point, setting=replace(point.setting, **changes))
     return predicted(changed) / changed.setting.devices
 
 
