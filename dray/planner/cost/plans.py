@@ -118,13 +118,13 @@ class _Case:
 
 
 def _of_setting(case: _Case, markets: Sequence[_Market], phi: PhiFor) -> Iterator[Plan]:
-    share, notes = _phi_of(case, phi)
+    share, notes = _phi_of(case, phi), _notes(case)
     for setting in tunings(case.setting, case.limits):
         link = case.instance.link
         replica = Replica(model=case.model, device=case.instance.device, link=link, setting=setting)
         rates = _Rates(replica, case.demand)
         for market in markets:
-            said = case.model.notes + notes + market.notes
+            said = notes + market.notes
             terms = Terms(phi=share, head_hourly=case.limits.head_hourly, notes=said)
             yield from _offers(case, rates, market, terms)
 
@@ -160,16 +160,29 @@ class _Rates:
         return self._known[batch]
 
 
-def _phi_of(case: _Case, phi: PhiFor) -> tuple[Phi, tuple[str, ...]]:
-    """Phi of a configuration, wider for several devices and for unproven figures; and what to say of that."""
+def _phi_of(case: _Case, phi: PhiFor) -> Phi:
+    """Phi of a configuration: wider for several devices, and where figures are unproven and no run measured."""
     device = case.instance.device
-    share, notes = phi(device.name, case.setting.weights), []
+    share = phi(device.name, case.setting.weights)
     if case.setting.devices > 1:
         share = share.widened(PARALLEL_FACTOR, "several devices in a replica")
+    if device.doubts and share.assumed:
+        share = share.widened(DOUBT_FACTOR, "figures without a source")
+    return share
+
+
+def _notes(case: _Case) -> tuple[str, ...]:
+    """What a user must know of the model and the hardware of a plan."""
+    device, ram = case.instance.device, case.instance.ram
+    notes = list(case.model.notes)
     if device.doubts:
-        share = share.widened(DOUBT_FACTOR, "figures without a source") if share.assumed else share
-        notes.append(f"{device.name}: {', '.join(device.doubts)} are not backed by a measurement.")
-    return share, tuple(notes)
+        notes.append(f"{device.name}: no measurement backs {', '.join(device.doubts)}.")
+    if 0 < ram < case.model.weight_bytes:
+        notes.append(
+            f"{case.instance.name} has {ram / 1e9:,.0f} GB of memory: the weights' "
+            f"{case.model.weight_bytes / 1e9:,.0f} GB cannot be staged in it."
+        )
+    return tuple(notes)
 
 
 def _more_machines(alone: Plan, limits: Limits) -> list[int]:

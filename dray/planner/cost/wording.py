@@ -19,8 +19,10 @@ def why_first(table: Sequence[Plan], limits: Limits) -> str:
     other = next((plan for plan in table if _differs(plan, first)), None)
     if other is None:
         return f"{said}."
-    times = other.dollars.likely / first.dollars.likely if first.dollars.likely else float("inf")
     beside = f"{said}; {_short(other)} would cost {money(other.dollars.likely)}"
+    if not first.dollars.likely:
+        return f"{beside}."
+    times = other.dollars.likely / first.dollars.likely
     if times < 1.25 or other.dollars.low <= first.dollars.high:
         return f"{beside}, which is within the model's uncertainty."
     return f"{beside}, {times:.1f} times as much."

@@ -143,6 +143,14 @@ def test_figures_without_a_source_are_said() -> None:
     assert "figures without a source" in l4.phi.reason
 
 
+def test_a_host_too_small_for_the_weights_is_said() -> None:
+    found = planned(LLAMA_70B, hardware=("g7e.2xlarge",), weights=("fp8",))
+    assert all(
+        any("69 GB of memory: the weights' 73 GB" in note for note in one.notes) for one in found.plans
+    )
+    assert found.plans
+
+
 def test_phi_of_a_measured_device_is_used() -> None:
     measured = Phi(likely=0.5, low=0.48, high=0.52, reason="12 runs")
 
