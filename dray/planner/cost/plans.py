@@ -161,7 +161,7 @@ class _Rates:
 
 
 def _phi_of(case: _Case, phi: PhiFor) -> Phi:
-    """Phi of a configuration: wider for several devices, and where figures are unproven and no run measured."""
+    """Phi of a configuration; wider for several devices, and for unproven figures without a measured run."""
     device = case.instance.device
     share = phi(device.name, case.setting.weights)
     if case.setting.devices > 1:
