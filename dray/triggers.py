@@ -39,6 +39,10 @@ class Point(StrEnum):
 
     JOB_CLAIMED = "job.claimed"
     """The driver has the job's lease; nothing else is done yet."""
+    INGEST_PART_FULL = "ingest.part.full"
+    """A part of the spool is full, and has no name yet; the next one is not begun."""
+    INGEST_PART_NAMED = "ingest.part.named"
+    """A part of the spool has its name; the next one, if there is one, is being written."""
     INGEST_SPOOLED = "ingest.spooled"
     """The spool is complete under its name; the store knows of no shard."""
     INGEST_PUBLISHED = "ingest.published"

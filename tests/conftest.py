@@ -73,6 +73,13 @@ def pytest_report_header(config: pytest.Config) -> str:
     return f"seed: {config.option.seed} (the same again with --seed {config.option.seed})"
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """A test that failed, and passed when it ran again, has a fault all the same: here is what it said."""
+    for report in terminalreporter.stats.get("rerun", []):
+        terminalreporter.write_sep("_", f"{report.nodeid} ({report.when}), before it ran again")
+        terminalreporter.write_line(report.longreprtext)
+
+
 @pytest.fixture(scope="session")
 def seed(pytestconfig: pytest.Config) -> int:
     """The run's seed, printed in pytest's header."""

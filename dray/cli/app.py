@@ -19,9 +19,7 @@ from dray.cli.deleting import jobs
 from dray.cli.help import ABOUT, JSON_HELP, RUN, RUN_EXAMPLES
 from dray.cli.introduction import introduction
 from dray.cli.models import models
-from dray.cli.warming import warmed
 from dray.errors import DrayError
-from dray.processes import end
 from dray.storage.files import absolute
 from dray.storage.layout import PART_BYTES
 
@@ -166,9 +164,3 @@ def doctor(*, model: str | None = None, store: StoreOption = None, json: Json = 
     from dray.cli.doctor import examine
 
     return examine(model, store, json=json)
-
-
-if __name__ == "__main__":
-    with warmed(sys.argv[1:]):
-        exit_code = run_app(sys.argv[1:])
-    end(exit_code)

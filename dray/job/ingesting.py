@@ -7,7 +7,17 @@ from collections.abc import Callable
 from dray.errors import ConfigError, FencedError, InputError, Problem
 from dray.job.heeding import heeded
 from dray.job.opening import OpenJob
-from dray.job.spooling import DIGEST, is_missed, refuse_other, remove_older, remove_own, spool_of
+from dray.job.spooling import (
+    DIGEST,
+    bound_of,
+    digest_of,
+    missed,
+    moved,
+    refuse_other,
+    remove_older,
+    remove_own,
+    spool_of,
+)
 from dray.kinds import KINDS, Kind
 from dray.requests.ingest import Ingested, cut, ingest
 from dray.requests.pulse import READ_SECONDS, Pulse
@@ -44,26 +54,33 @@ def ingest_job(
     settings = job.settings
     with open_store(settings.store_url) as store:
         known, recorded = store.shards(job.job_id), store.get_job(job.job_id)
-        if recorded.total is not None and not is_missed(job, open_shards(known)):
+        lost = missed(job, open_shards(known))
+        if recorded.total is not None and lost is None:
             return known
-        remove_older(job)
-        ingested = _taken_in(job, progress, say)
+        remove_older(job, known)
+        ingested = _taken_in(job, bound_of(recorded), progress, say)
         reach(Point.INGEST_SPOOLED)
         try:
-            if recorded.total is None:
+            if lost is None:
                 _publish(store, job, ingested, replicas)
             else:
-                refuse_other(job, recorded, known[0].uri, ingested)
-                store.move_shards(job.lease, ingested.spool_uri)
+                refuse_other(job, recorded, lost, ingested)
+                store.move_shards(job.lease, moved(known, ingested))
         except FencedError:
             remove_own(job, store.shards(job.job_id))
             raise
         reach(Point.INGEST_PUBLISHED)
-        return store.shards(job.job_id)
+        shards = store.shards(job.job_id)
+        if lost is not None:
+            remove_older(job, shards)  # the other parts of the spool that it was lost of
+        return shards
 
 
 def _taken_in(
-    job: OpenJob, progress: Callable[[int], None] | None, say: Callable[[str], None] | None
+    job: OpenJob,
+    part_bytes: int | None,
+    progress: Callable[[int], None] | None,
+    say: Callable[[str], None] | None,
 ) -> Ingested:
     """Read the input, in a thread: it may hang, and an order to stop is heard all the same."""
     settings, pulse = job.settings, Pulse()
@@ -79,9 +96,14 @@ def _taken_in(
             say=say,
             options=settings.objects,
             pulse=pulse,
+            part_bytes=part_bytes,
         )
 
-    return heeded(job, work, stop=pulse.stop, look=lambda: _refuse_silence(pulse))
+    try:
+        return heeded(job, work, stop=pulse.stop, look=lambda: _refuse_silence(pulse))
+    except BaseException:
+        remove_own(job)  # parts, and the upload of one: what hangs in the thread may not come to it
+        raise
 
 
 def _refuse_silence(pulse: Pulse) -> None:
@@ -97,7 +119,7 @@ def _publish(store: Store, job: OpenJob, ingested: Ingested, replicas: int) -> N
             "kinds": sorted(map(str, ingested.kinds)),
             "model_name": ingested.model_name,
             "rows": ingested.rows,
-            DIGEST: ingested.spool_sha256,
+            DIGEST: digest_of(ingested),
             "files": list(ingested.files)[:20],
         },
     )

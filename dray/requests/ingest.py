@@ -18,7 +18,8 @@ from dray.requests.repeats import Repeats, drop_repeats, merged_rejects
 from dray.requests.rules import JobRules
 from dray.requests.settling import settled
 from dray.requests.sources import RowDefaults, Source
-from dray.requests.spool import Mark, SpoolRange, SpoolWriter, cut_marks, encode_line
+from dray.requests.spool import Mark, SpoolPart, SpoolRange, SpoolWriter, cut_marks, encode_line
+from dray.requests.spool_parts import SpoolParts
 from dray.requests.validate import BadRow
 from dray.storage.files import write_atomic
 from dray.storage.objects import ObjectStoreOptions
@@ -34,13 +35,15 @@ class Ingested:
     """What the input holds, and where it lies now.
 
     ``rows`` counts every row, ``requests`` those that can be asked; the others are rejects. Indices run from
-    0 to ``rows - 1`` over both. ``marks`` are the places where the spool may be cut.
+    0 to ``rows - 1`` over both. ``parts`` are the files of the spool, of ``part_bytes`` at most each;
+    ``marks`` are the places where it may be cut. ``spool_sha256`` is in hex: of several parts, that of their
+    digests.
     """
 
     rows: int
     requests: int
-    spool_uri: str
-    spool_bytes: int
+    parts: tuple[SpoolPart, ...]
+    part_bytes: int | None
     spool_sha256: str
     rejects_uri: str | None
     marks: Sequence[Mark] = field(repr=False)
@@ -65,9 +68,11 @@ def ingest(
     say: Callable[[str], None] | None = None,
     options: ObjectStoreOptions | None = None,
     pulse: Pulse | None = None,
+    part_bytes: int | None = None,
 ) -> Ingested:
-    """Stream the input into one spool file at ``spool_uri``; ``progress`` gets the count of rows so far.
+    """Stream the input into a spool at ``spool_uri``; ``progress`` gets the count of rows so far.
 
+    The spool is one file, or parts of ``part_bytes`` at most: see :mod:`dray.requests.spool_parts`.
     ``say`` gets what was found out about the input that no option says.
     ``pulse`` tells another thread that rows come, and passes on its request to stop (CancelledError).
 
@@ -76,39 +81,35 @@ def ingest(
     job-wide contradiction (two models, embeddings among generation) is refused all the same, and so is an
     input without any row, or without a valid one: a job needs a request.
     """
-    limits = limits or Limits()
-    defaults = defaults or RowDefaults()
-    source, found = settled(source, options=options)
-    if found is not None and say is not None:
-        say(found)
+    limits, defaults, pulse = limits or Limits(), defaults or RowDefaults(), pulse or Pulse()
+    source = _found_out(source, options, say)
     files = files_of(source, options=options)
     names = tuple(ref.uri for ref in files) or (QUERY_NAME,)
     with ExitStack() as stack:
         ids = stack.enter_context(IdIndex())
         rejects, dropped = (stack.enter_context(RejectLog()) for _ in range(2))
-        file = stack.enter_context(write_atomic(spool_uri, hashed=True, options=options))
-        spool = SpoolWriter(file.write)
-        rules, pulse = JobRules(names, defaults.model_name), pulse or Pulse()
+        spool = stack.enter_context(SpoolParts(spool_uri, part_bytes, options=options, pulse=pulse))
+        rules = JobRules(names, defaults.model_name)
         stop_after = None if skip_invalid else limits.problems
         reading = _Reading(
-            ids=ids, rejects=rejects, spool=spool, rules=rules, stop_after=stop_after, on_row=pulse.row
+            ids=ids, rejects=rejects, spool=spool.writer, rules=rules, stop_after=stop_after, on_row=pulse.row
         )
         reading.consume(read_rows(source, files, defaults, limits, options, pulse), progress)
         pulse.end()
-        repeats = Repeats(ids.repeats(), file, rejects)
+        repeats = Repeats(ids.repeats(), spool, rejects)
         reading.refuse(repeats, names, limits.problems)
         if len(repeats):
-            spool = drop_repeats(repeats, file, dropped, names)
-        if not spool.rows:
+            drop_repeats(repeats, spool, dropped, names)
+        if not spool.writer.rows:
             raise _no_request(names, reading.rows, merged_rejects(repeats, rejects, dropped), limits.problems)
         return Ingested(
             rows=reading.rows,
-            requests=spool.rows,
-            spool_uri=spool_uri,
-            spool_bytes=spool.offset,
-            spool_sha256=file.info().sha256,
+            requests=spool.writer.rows,
+            parts=spool.finish(),
+            part_bytes=part_bytes,
+            spool_sha256=spool.sha256,
             rejects_uri=_publish_rejects(f"{spool_uri}.rejects", repeats, rejects, dropped, options),
-            marks=spool.marks,
+            marks=spool.writer.marks,
             model_name=rules.model_name,
             kinds=rules.kinds,
             files=names,
@@ -116,20 +117,30 @@ def ingest(
         )
 
 
+def _found_out(
+    source: Source, options: ObjectStoreOptions | None, say: Callable[[str], None] | None
+) -> Source:
+    """The source with what its first rows tell, which ``say`` gets in words."""
+    source, found = settled(source, options=options)
+    if found is not None and say is not None:
+        say(found)
+    return source
+
+
 def cut(
     ingested: Ingested, *, target_rows: int, max_shards: int = 16_384, min_shards: int = 1
 ) -> list[SpoolRange]:
     """Contiguous ranges that cover the spool exactly once, of about ``target_rows`` requests each.
 
-    Between ``min_shards`` and ``max_shards`` of them, as far as there are rows.
+    Between ``min_shards`` and ``max_shards`` of them, as far as there are rows; each part of the spool may
+    bring one more.
     """
-    parts = -(-ingested.requests // max(1, target_rows))
+    wanted = -(-ingested.requests // max(1, target_rows))
     return cut_marks(
         ingested.marks,
-        uri=ingested.spool_uri,
-        size=ingested.spool_bytes,
+        parts=ingested.parts,
         rows=ingested.requests,
-        parts=min(max(parts, min_shards), max_shards),
+        ranges=min(max(wanted, min_shards), max_shards),
     )
 
 

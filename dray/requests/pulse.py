@@ -35,6 +35,15 @@ class Pulse:
         """All rows are there: what follows is writing, which has limits of its own."""
         self._row_at = None
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """In the block the reader waits for a write: no row can come."""
+        at, self._row_at = self._row_at, None
+        try:
+            yield
+        finally:
+            self._row_at = None if at is None else time.monotonic()
+
     def stop(self) -> None:
         """Have the reader stop: at its next row, or in what it waits for, where that can be ended."""
         self._stopped.set()

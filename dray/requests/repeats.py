@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from dray.requests.rejects import Reject, RejectLog
-from dray.requests.spool import SpoolWriter, index_of, place_of
-from dray.storage.files import AtomicFile
+from dray.requests.spool import index_of, place_of
+from dray.requests.spool_parts import SpoolParts
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,14 +23,14 @@ _NO_INDEX = 2**63
 class Repeats:
     """The repeated rows of a job, in input order, with both places of each."""
 
-    def __init__(self, pairs: NDArray[np.uint64], file: AtomicFile, rejects: RejectLog) -> None:
+    def __init__(self, pairs: NDArray[np.uint64], spool: SpoolParts, rejects: RejectLog) -> None:
         import numpy as np
 
         self._pairs = pairs
         self._involved = np.unique(pairs)
         self._places = np.zeros((len(self._involved), 2), np.uint64)
         if len(pairs):
-            self._locate(file, rejects)
+            self._locate(spool, rejects)
 
     def __len__(self) -> int:
         return len(self._pairs)
@@ -60,11 +60,10 @@ class Repeats:
             field="custom_id",
         )
 
-    def _locate(self, file: AtomicFile, rejects: RejectLog) -> None:
-        with file.reread() as spool:
-            for position, line in _matched(self._involved, spool, index_of):
-                if position is not None:
-                    self._places[position] = place_of(line)
+    def _locate(self, spool: SpoolParts, rejects: RejectLog) -> None:
+        for position, line in _matched(self._involved, spool.lines(), index_of):
+            if position is not None:
+                self._places[position] = place_of(line)
         for position, line in _matched(self._involved, rejects.lines(), _reject_index):
             if position is not None:
                 reject = Reject.decode(line)
@@ -77,16 +76,14 @@ class Repeats:
         return int(file_no), int(line_no)
 
 
-def drop_repeats(repeats: Repeats, file: AtomicFile, dropped: RejectLog, names: Sequence[str]) -> SpoolWriter:
+def drop_repeats(repeats: Repeats, spool: SpoolParts, dropped: RejectLog, names: Sequence[str]) -> None:
     """Rewrite the spool without the repeated rows, which go to ``dropped``."""
-    with file.rewriting() as old:
-        spool = SpoolWriter(file.write)
-        for number, line in _matched(repeats.indices, old, index_of):
+    with spool.rewriting() as lines:
+        for number, line in _matched(repeats.indices, lines, index_of):
             if number is None:
-                spool.add(line)
+                spool.writer.add(line + b"\n")
             else:
                 dropped.add(repeats.reject(number, names))
-    return spool
 
 
 def merged_rejects(repeats: Repeats, rejects: RejectLog, dropped: RejectLog) -> Iterator[Reject]:

@@ -1,4 +1,4 @@
-"""The spool: every valid request of a job in one file of JSON lines, cut into byte ranges.
+"""The spool: every valid request of a job in JSON lines, one file or parts of it, cut into byte ranges.
 
 A row's *position* is its place in the spool, from 0. Its *index* is its place in the input and its key in
 the store; it stands on the row's line. The spool may hold rows in any order.
@@ -10,7 +10,9 @@ from (the file's position in the input from 0, and the line in it from 1).
 from __future__ import annotations
 
 import re
+import sys
 from array import array
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
@@ -43,10 +45,19 @@ class SpoolRange:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A place to cut at: the line that starts at ``offset`` is at ``position``."""
+    """A place to cut at: the line that starts at ``offset`` is at ``position``. Both count over all parts."""
 
     offset: int
     position: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolPart:
+    """One file of a spool: ``size`` bytes of whole lines, which ``start`` tells the first of."""
+
+    uri: str
+    size: int
+    start: Mark
 
 
 class Marks(Sequence[Mark]):
@@ -127,23 +138,49 @@ def read_shard(
 
 
 class SpoolWriter:
-    """Writes lines to a file-like object and remembers where to cut."""
+    """Writes lines, remembers where to cut, and says when a part is full.
 
-    def __init__(self, write: Callable[[bytes], object]) -> None:
+    A part has ``part_bytes`` at most, as long as a line is not longer. ``next_part`` begins the next one, and
+    returns what writes to it. ``starts`` has the first line of each.
+    """
+
+    def __init__(
+        self,
+        write: Callable[[bytes], object],
+        *,
+        part_bytes: int = sys.maxsize,
+        next_part: Callable[[], Callable[[bytes], object]] | None = None,
+    ) -> None:
         self.offset = 0
         self.rows = 0
         self.marks = Marks()
+        self.starts = Marks()
+        self.starts.add(Mark(0, 0))
         self._write = write
+        self._next_part = next_part
+        self._part_bytes = part_bytes
+        self._full_at = part_bytes
         self._stride = 1
         self._next_mark = 0
 
     def add(self, line: bytes) -> None:
         """Append one encoded line."""
+        end = self.offset + len(line)
+        if end > self._full_at:
+            self._begin_part()
         if self.rows == self._next_mark:
             self._mark()
         self._write(line)
-        self.offset += len(line)
+        self.offset = end
         self.rows += 1
+
+    def _begin_part(self) -> None:
+        """The next part, unless this one is empty: a line that is longer than a part has one to itself."""
+        assert self._next_part is not None, "a bound needs further parts"
+        if self.offset > self.starts[-1].offset:
+            self._write = self._next_part()
+            self.starts.add(Mark(self.offset, self.rows))
+        self._full_at = self.offset + self._part_bytes
 
     def _mark(self) -> None:
         if len(self.marks) >= MAX_MARKS:
@@ -155,25 +192,45 @@ class SpoolWriter:
         self._next_mark = self.rows + self._stride - self.rows % self._stride
 
 
-def cut_marks(marks: Sequence[Mark], *, uri: str, size: int, rows: int, parts: int) -> list[SpoolRange]:
-    """Up to ``parts`` contiguous ranges of about equal rows that cover the spool exactly once."""
+def cut_marks(
+    marks: Sequence[Mark], *, parts: Sequence[SpoolPart], rows: int, ranges: int
+) -> list[SpoolRange]:
+    """Up to ``ranges`` contiguous ranges of about equal rows that cover the spool exactly once.
+
+    A range that would go over the end of a part is cut in two there.
+    """
     if not rows:
         return []
-    parts = max(1, min(parts, len(marks)))
+    ranges = max(1, min(ranges, len(marks)))
     # Marks are evenly spaced in rows, so even steps through them are even steps through the rows.
-    starts = [marks[len(marks) * number // parts] for number in range(parts)]
-    ends = [*starts[1:], Mark(size, rows)]
+    begins = {marks[len(marks) * number // ranges] for number in range(ranges)}
+    starts = sorted(begins | {part.start for part in parts}, key=lambda mark: mark.offset)
+    ends = [*starts[1:], Mark(parts[-1].start.offset + parts[-1].size, rows)]
+    places = [part.start.offset for part in parts]
     return [
-        SpoolRange(
-            number=number,
-            uri=uri,
-            offset=start.offset,
-            length=end.offset - start.offset,
-            rows=end.position - start.position,
-            first_position=start.position,
-        )
+        _range_in(parts[bisect_right(places, start.offset) - 1], number, start, end)
         for number, (start, end) in enumerate(zip(starts, ends, strict=True))
     ]
+
+
+def _range_in(part: SpoolPart, number: int, start: Mark, end: Mark) -> SpoolRange:
+    return SpoolRange(
+        number=number,
+        uri=part.uri,
+        offset=start.offset - part.start.offset,
+        length=end.offset - start.offset,
+        rows=end.position - start.position,
+        first_position=start.position,
+    )
+
+
+def lines_of(part: SpoolPart, options: ObjectStoreOptions | None = None) -> Iterator[bytes]:
+    """All lines of a part, without line ends.
+
+    Raises:
+        JobFailedError: it is gone or cut short.
+    """
+    return _lines(_whole(part.uri, 0, part.size, options))
 
 
 def _whole(uri: str, offset: int, length: int, options: ObjectStoreOptions | None) -> Iterator[bytes]:

@@ -133,7 +133,10 @@ class AtomicFile:
         self.rows = 0
         self._path = path
         self._hashed = hashed
-        self._start()
+        self.size = 0
+        self._sha256 = hashlib.sha256()
+        with writing(uri):
+            self._file = _open_locked(path)
 
     def write(self, data: bytes) -> None:
         """Append bytes; JobFailedError where the disk takes no more."""
@@ -144,19 +147,6 @@ class AtomicFile:
             self._file.write(data)
         except OSError as error:
             raise _unwritable(self.uri, error) from error
-
-    @contextmanager
-    def rewriting(self) -> Iterator[IO[bytes]]:
-        """Start over, with what was written so far open for reading."""
-        old = self._path.with_suffix(".old")
-        self.close()
-        self._path.replace(old)
-        try:
-            self._start()
-            with old.open("rb") as file:
-                yield file
-        finally:
-            old.unlink(missing_ok=True)
 
     @contextmanager
     def reread(self) -> Iterator[IO[bytes]]:
@@ -191,12 +181,6 @@ class AtomicFile:
         """Size and digest of what was written; ``rows`` as its writer counted them."""
         sha256 = self._sha256.hexdigest() if self._hashed else ""
         return FileInfo(uri=self.uri, size=self.size, sha256=sha256, rows=self.rows)
-
-    def _start(self) -> None:
-        self.size = 0
-        self._sha256 = hashlib.sha256()
-        with writing(self.uri):
-            self._file = _open_locked(self._path)
 
 
 @contextmanager

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 from dray.requests.model import Outcome
 from dray.store import commit, shards
 from dray.store.calls import Calls
+from dray.store.connection import Tx
 from dray.store.presence import present
 from dray.store.records import (
     Charge,
@@ -47,9 +48,14 @@ class ShardCalls(Calls):
             self._write(partial(commit.reject, lease=lease, outcomes=batch))
         self._write(lambda tx: shards.publish(tx, lease, specs, total_rows=total_rows))
 
-    def move_shards(self, lease: JobLease, uri: str) -> None:
-        """The spool of all shards lies at ``uri`` from now on, the same bytes."""
-        self._write(lambda tx: shards.move(tx, lease, uri))
+    def move_shards(self, lease: JobLease, moved: Mapping[str, str]) -> None:
+        """Parts of the spool lie elsewhere from now on, the same bytes: their new URIs, by the old ones."""
+
+        def move(tx: Tx) -> None:
+            for old, new in moved.items():
+                shards.move(tx, lease, old, new)
+
+        self._write(move, long=True)
 
     def shards(self, job_id: str) -> list[Shard]:
         """All shards of the job, split ones included, by number."""

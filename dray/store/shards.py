@@ -65,10 +65,10 @@ def publish(tx: Tx, lease: JobLease, specs: Sequence[ShardSpec], *, total_rows: 
     change(tx, lease, total=total_rows, rejected=count, state=JobState.IN_PROGRESS.value)
 
 
-def move(tx: Tx, lease: JobLease, uri: str) -> None:
-    """The spool lies elsewhere from now on."""
+def move(tx: Tx, lease: JobLease, old: str, new: str) -> None:
+    """A part of the spool lies elsewhere from now on."""
     check_driver(tx, lease)
-    tx.execute(update(shards).where(shards.c.job_key == lease.key).values(uri=uri))
+    tx.execute(update(shards).where(shards.c.job_key == lease.key, shards.c.uri == old).values(uri=new))
 
 
 def _refuse_other_shards(tx: Tx, lease: JobLease, specs: Sequence[ShardSpec]) -> None:

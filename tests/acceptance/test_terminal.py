@@ -63,7 +63,7 @@ def _in_a_terminal(arguments: list[str]) -> tuple[int, str, str]:
     for name in ("NO_COLOR", "CI"):
         environment.pop(name, None)
     process = subprocess.Popen(
-        [sys.executable, "-m", "dray.cli.app", *arguments],
+        [sys.executable, "-m", "dray.cli", *arguments],
         cwd=ROOT,
         env=environment,
         stdin=theirs,

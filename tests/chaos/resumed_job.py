@@ -134,7 +134,7 @@ class ThreadJob:
     def files(self) -> list[str]:
         """What lies in the output folder, whichever driver has written the spool."""
         found = [str(path.relative_to(self.output)) for path in self.output.rglob("*") if path.is_file()]
-        return sorted(re.sub(r"-[0-9a-f]{12}/requests-\d+\.", "/requests.", name) for name in found)
+        return sorted(re.sub(r"-[0-9a-f]{12}/requests-\d+\b", "/requests", name) for name in found)
 
     def written(self) -> list[object]:
         """All that a driver or a worker writes: rows, shards, attempts, charges, and files by name."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import random
@@ -10,22 +9,20 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import redirect_stderr, redirect_stdout, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from dray import store as stores
-from dray.cli.jobs import export_job
-from dray.errors import ConfigError, DrayError
+from dray.errors import DrayError
 from dray.job.opening import open_job
-from dray.store import Shard
 from tests.chaos.soak_cloud import Cloud, Driver, Store
 from tests.chaos.soak_driver import Order
-from tests.chaos.soak_plan import Fault, Held, Kind, Plan
-from tests.chaos.soak_seen import Seen
-from tests.support.stores import indexes_of
+from tests.chaos.soak_plan import Fault, Kind, Plan
+from tests.chaos.soak_seen import Seen, held_of, is_tried
+from tests.chaos.soak_user import exported, refused_with
 
 SEQS = 16
 SECONDS_PER_TOKEN = 0.01
@@ -33,12 +30,6 @@ FAULTS_A_RUN = 8
 """So many and no more, so that a run ends: undisturbed it takes about as long as these."""
 LIMIT_SECONDS = 240.0
 """A run that takes longer hangs."""
-SAFE_ROWS = 32
-"""A suspect with so few rows left is not killed by us.
-
-The second death of an engine under one row that has it to itself makes that row an error: rightly, for how
-should dray know that it was us?
-"""
 LEASES = (4.0, 6.0)
 """Seconds of the driver's lease and of a shard's in runs with stalls."""
 STALLS_A_RUN = 3
@@ -218,12 +209,12 @@ class Run:
             if pid in self._stopped:
                 continue
             held = self._seen.held([name])
-            if any(map(_is_tried, held)):
+            if any(map(is_tried, held)):
                 continue
             node = next((row.node for row in self.opened().replicas(self.job) if row.name == name), None)
             at = time.monotonic_ns()
             os.kill(pid, signal.SIGKILL)
-            self.faults.append(Fault(kind=Kind.REPLICA, at=at, replica=name, node=node, held=_held(held)))
+            self.faults.append(Fault(kind=Kind.REPLICA, at=at, replica=name, node=node, held=held_of(held)))
             return True
         return False
 
@@ -234,10 +225,10 @@ class Run:
         node = self.cloud.node_id(number)
         names = self._seen.names_on(node)
         held = self._seen.held(names)
-        if any(map(_is_tried, held)):
+        if any(map(is_tried, held)):
             return False
         at = self.cloud.kill(number)
-        self.faults.append(Fault(kind=Kind.NODE, at=at, node=node, replicas=names, held=_held(held)))
+        self.faults.append(Fault(kind=Kind.NODE, at=at, node=node, replicas=names, held=held_of(held)))
         self.cloud.refill()
         return True
 
@@ -360,16 +351,11 @@ class Run:
         at = time.monotonic_ns()
         if not any(self.output.iterdir() if self.output.exists() else ()):
             return False
-        self._refused_with(lambda: self._export_to(self.output))
-        self._export_to(target)
-        self.exports.append(tuple((target / "output.jsonl").read_bytes().splitlines(keepends=True)))
+        refused_with(self.job, lambda: exported(self.job, self.store.url, self.output))
+        self.exports.append(exported(self.job, self.store.url, target))
         shutil.rmtree(target)
         self.faults.append(Fault(kind=Kind.EXPORT, at=at))
         return True
-
-    def _export_to(self, folder: Path) -> None:
-        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-            export_job(self.job, str(folder), "jsonl", self.store.url, json=True)
 
     def _second_job(self, rng: random.Random) -> bool:
         """A user starts another job with the output folder of this one, and is refused."""
@@ -377,18 +363,9 @@ class Run:
             return False
         at = time.monotonic_ns()
         settings = replace(self._order().settings(), job_id=f"{self.job}-second")
-        self._refused_with(lambda: open_job(settings))
+        refused_with(self.job, lambda: open_job(settings))
         self.faults.append(Fault(kind=Kind.SECOND, at=at))
         return True
-
-    def _refused_with(self, act: Callable[[], object]) -> None:
-        """It is refused, and the message names the job whose folder that is."""
-        try:
-            act()
-        except ConfigError as error:
-            assert self.job in str(error), f"I7: the refusal does not name the folder's job: {error}"
-        else:
-            raise AssertionError("I7: the folder of a job was given to others")
 
     def _trouble_store(self, rng: random.Random) -> bool:
         kind = rng.choice(self.store.kinds)
@@ -413,12 +390,3 @@ class Run:
         gone = sum(fault.kind in (Kind.NODE, Kind.OBEYED, Kind.LYING) for fault in self.faults)
         usable = sorted(self.cloud.usable)
         return rng.choice(usable) if len(usable) > 1 and gone < NODES_A_RUN else None
-
-
-def _is_tried(shard: Shard) -> bool:
-    """Whether a death that is ours would be taken for one of few rows."""
-    return shard.crashes > 0 and shard.remaining <= SAFE_ROWS
-
-
-def _held(shards: Sequence[Shard]) -> list[Held]:
-    return [Held(number=one.number, epoch=one.epoch, indexes=frozenset(indexes_of(one))) for one in shards]

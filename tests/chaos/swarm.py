@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import sys
@@ -298,7 +299,8 @@ def _check(job: Job) -> None:
     spools = {name for name in left if name.startswith("requests-")}
     odd = left - spools - {*FILES, "report.html", "owner.json"}
     assert not odd, f"files are left: {odd}"
-    assert len({name.partition(".")[0] for name in spools}) == 1, f"spools are left: {spools}"
+    epochs = {re.split("[-.]", name)[1] for name in spools}
+    assert len(epochs) == 1, f"spools are left: {spools}"
     assert list((job.folder / "tmp").iterdir()) == [], "temporary files are left"
 
 

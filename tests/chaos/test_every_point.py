@@ -56,6 +56,8 @@ ONCE = {
 AGAIN = sorted(set(Point) - {Point.INGEST_PUBLISHED})
 """Points that a resume reaches after a kill there: published shards are not published again."""
 STANDSTILLS = (
+    Point.INGEST_PART_FULL,
+    Point.INGEST_PART_NAMED,
     Point.INGEST_SPOOLED,
     Point.CLAIM_AFTER,
     Point.RESULTS_RECEIVED,
@@ -205,10 +207,11 @@ def test_the_undisturbed_run_is_what_it_should_be(undisturbed: Undisturbed) -> N
     )
     assert errors[-1]["error"]["code"] == "poison"
     assert undisturbed.contents["output.jsonl"].count(b"\n") == ROWS - len(errors)
-    spool = f".dray/{JOB}/requests.jsonl"
+    spool = f".dray/{JOB}/requests"
     assert undisturbed.files == [
-        spool,
-        f"{spool}.rejects",
+        *(f"{spool}-{number:05d}.jsonl" for number in (1, 2)),
+        f"{spool}.jsonl",
+        f"{spool}.jsonl.rejects",
         ".dray/owner.json",
         "errors.jsonl",
         "output.jsonl",

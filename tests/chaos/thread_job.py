@@ -18,7 +18,7 @@ from typing import Any
 from dray.cluster.base import ClusterSettings
 from dray.driver import pool, shards, whole_job
 from dray.driver.thread_executor import ThreadExecutor
-from dray.job import opening
+from dray.job import opening, spooling
 from dray.job.settings import JobSettings
 from dray.requests import RowDefaults, source_of
 from dray.shard import hearing, placing, pump
@@ -28,6 +28,8 @@ from tests.support.thread_fleet import Script, ThreadCluster, ThreadFleet
 
 JOB = "job"
 SHARD_ROWS = 40
+PART_BYTES = 12_000
+"""Of the spool: three parts, so that drivers are killed in between."""
 MAX_NUM_SEQS = 8
 LANES = 2
 LOST = [(0, 1)]  # of the first replica of all the second micro-batch never comes
@@ -65,6 +67,7 @@ def run(given: Mapping[str, Any]) -> None:
     settings = _settings(given)
     # Several micro-batches a shard, so that a kill finds some of its rows committed and others not.
     pump.MICRO_BATCH_ROWS = MAX_NUM_SEQS
+    spooling.PART_BYTES = PART_BYTES
     placing._ASK_EVERY = hearing._ASK_EVERY = 0.02
     os.environ[NO_WAIT_VARIABLE] = "1"
     if "driver_ttl" in given:  # it is to lapse: a thread that renews it may be stopped in SQLite's only lock

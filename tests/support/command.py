@@ -63,7 +63,7 @@ class Command:
     folder: Path
     environment: dict[str, str] = field(default_factory=dict)
     own_server: bool = False
-    program: Sequence[str] = (sys.executable, "-m", "dray.cli.app")
+    program: Sequence[str] = (sys.executable, "-m", "dray.cli")
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -324,7 +324,7 @@ def test_the_next_export_ends_uploads_of_one_that_was_killed(
     place = f"{settings.output}-exported"
     command = ["export", "job", "--output", place, "--store", settings.store_url]
     ended = subprocess.run(
-        [sys.executable, "-m", "dray.cli.app", *command],
+        [sys.executable, "-m", "dray.cli", *command],
         env={**os.environ, TRIGGER_VARIABLE: Point.FINALISE_WRITTEN.value, "PYTHONPATH": str(ROOT)},
         timeout=120,
     )

@@ -159,7 +159,7 @@ def test_a_new_driver_fences_the_old_ones_workers(store: Store) -> None:
     with pytest.raises(FencedError):
         store.set_job_state(old, JobState.FAILED)
     with pytest.raises(FencedError):
-        store.move_shards(old, "elsewhere.jsonl")
+        store.move_shards(old, {"spool.jsonl": "elsewhere.jsonl"})
     assert {shard.uri for shard in store.shards("job")} == {"spool.jsonl"}
     assert store.done_indexes("job", range(8)) == [0]
     assert [shard.state for shard in store.shards("job")] == [ShardState.PENDING] * 2

@@ -291,7 +291,7 @@ def test_a_spool_that_cannot_be_read_pauses_the_job_after_half_an_hour(
     told: list[Event] = []
     with open_store(job.settings.store_url, create=False) as store:
         store.put_replicas(job.lease, [_replica(ReplicaState.READY)])
-        store.move_shards(job.lease, "s3://bucket/spool.jsonl")
+        store.move_shards(job.lease, {shard.uri: "s3://bucket/spool.jsonl"})
         [shard] = store.shards("job")
         assert sum(map(len, read_shard(shard.uri, 0, shard.length, options=emulator.options))) == 20
         emulator.stop()

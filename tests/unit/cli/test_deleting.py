@@ -186,7 +186,8 @@ def test_the_folder_of_an_earlier_version_of_dray_goes_too(
     (work / "output-1.jsonl.part").write_bytes(b"draft")
     with open_store(store, create=False) as opened:
         lease = opened.claim_job("one", "earlier")
-        opened.move_shards(lease, str(work / "requests-1.jsonl"))
+        [spool] = {shard.uri for shard in opened.shards("one")}
+        opened.move_shards(lease, {spool: str(work / "requests-1.jsonl")})
         opened.release_job(lease)
     if not marked:
         (work.parent / "owner.json").unlink()
@@ -213,7 +214,7 @@ def test_an_export_beside_a_deletion_says_so_and_publishes_nothing(
         return real(tx, job_key, after, limit)
 
     def delete_in_another_process(name: str, url: str) -> None:
-        command = [sys.executable, "-m", "dray.cli.app", "jobs", "delete", name, "--yes", "--store", url]
+        command = [sys.executable, "-m", "dray.cli", "jobs", "delete", name, "--yes", "--store", url]
         subprocess.run(command, check=True, timeout=60)
 
     monkeypatch.setattr(reading, "page", page)

@@ -163,7 +163,7 @@ def test_a_reader_that_has_read_enough_is_no_error(store: Store, url: str) -> No
     os.close(ours)
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "dray.cli.app", "status", "--store", url],
+            [sys.executable, "-m", "dray.cli", "status", "--store", url],
             stdout=theirs, stderr=subprocess.PIPE, cwd=ROOT, text=True, timeout=120, check=False,
         )  # fmt: skip
     finally:

@@ -11,6 +11,7 @@ from dray.cli.app import app
 from dray.driver.pool import SLOTS
 from dray.driver.shards import EARLY
 from dray.job.ingesting import _MANY_SHARDS, _ROWS
+from dray.job.spooling import PART_BYTES as SPOOL_BYTES
 from dray.requests.spool import MAX_MARKS
 from dray.shard.lease import RENEW_EVERY
 from dray.storage.layout import PART_BYTES
@@ -55,6 +56,9 @@ def test_a_template_with_a_line_end_is_quoted_so_that_it_has_one() -> None:
 
 def test_figures_of_scale() -> None:
     assert f"`--part-bytes` ({PART_BYTES >> 30} GiB" in SCALE
+    assert f"at most {SPOOL_BYTES >> 30} GiB (`PART_BYTES` in `dray/job/spooling.py`)" in SCALE
+    assert f"5 TB are {-(-5 * 10**12 // SPOOL_BYTES)} parts. - **Room.**" in SCALE
+    assert f"for an object store | {2 * SPOOL_BYTES >> 30} GiB: a part" in SCALE
     assert f"at most {_ROWS} rows, up to {_MANY_SHARDS:,} shards" in SCALE
     assert f"| {MAX_MARKS:,}, in {MAX_MARKS * 16 >> 20} MB |" in SCALE
     assert f"{SLOTS} that run (`SLOTS`), {EARLY} more" in SCALE

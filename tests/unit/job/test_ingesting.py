@@ -11,7 +11,7 @@ from dray.job.ingesting import _ROWS, _enough_shards, _most_shards, ingest_job
 from dray.job.opening import open_job
 from dray.job.settings import JobSettings
 from dray.requests.ingest import Ingested, cut
-from dray.requests.spool import MAX_MARKS, Marks
+from dray.requests.spool import MAX_MARKS, Mark, Marks, SpoolPart
 
 pytestmark = pytest.mark.unit
 
@@ -53,8 +53,8 @@ def test_a_shard_is_minutes_of_work(requests: int, replicas: int, shards: int) -
     ingested = Ingested(
         rows=requests,
         requests=requests,
-        spool_uri="spool",
-        spool_bytes=requests * 1000,
+        parts=(SpoolPart("spool", requests * 1000, Mark(0, 0)),),
+        part_bytes=None,
         spool_sha256="",
         rejects_uri=None,
         marks=Marks(array("q", (row * 1000 for row in rows)), array("q", rows)),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dray.errors import Problem
 from dray.report import Tally
-from tests.support.report_jobs import START, Row
+from tests.support.report_rows import START, Row
 
 pytestmark = pytest.mark.unit
 

@@ -12,10 +12,9 @@ import pytest
 from dray.report import Moments, ReportData
 from dray.report.startup import start_ups
 from tests.support import report_jobs
+from tests.support.report_rows import START
 
 pytestmark = pytest.mark.unit
-
-START = report_jobs.START
 
 
 def table(data: ReportData) -> list[dict[str, str]]:

@@ -257,3 +257,37 @@ def test_memory_does_not_hold_the_rows(tmp_path: Path) -> None:
     finally:
         tracemalloc.stop()
     assert peak < 10 << 20  # of 20 MB of input
+
+
+def test_a_spool_in_parts_holds_the_same_rows(tmp_path: Path) -> None:
+    path = write(tmp_path, *(row(f"r{number}", n=number) for number in range(40)))
+    whole = requests(take(tmp_path, path))
+    ingested = take(tmp_path, path, part_bytes=500)
+    assert len(ingested.parts) > 5
+    assert sum(part.size for part in ingested.parts) > 500 * 5
+    assert max(part.size for part in ingested.parts) <= 500
+    assert requests(ingested) == whole
+    assert {part.uri for part in cut(ingested, target_rows=40)} == {part.uri for part in ingested.parts}
+
+
+def test_repeated_ids_are_found_and_dropped_over_parts(tmp_path: Path) -> None:
+    lines = [row(f"r{number % 30}", n=number) for number in range(40)]
+    path = write(tmp_path, "oops", *lines)
+    with pytest.raises(InputError) as caught:
+        take(tmp_path, write(tmp_path, *lines, name="again.jsonl"), part_bytes=500)
+    assert [problem.line for problem in caught.value.problems] == list(range(31, 41))
+    assert "again.jsonl:1 " in caught.value.problems[0].message
+    assert list(tmp_path.glob("job/*")) == []
+    ingested = take(tmp_path, path, skip_invalid=True, part_bytes=500)
+    assert [found.custom_id for found in requests(ingested)] == [f"r{number}" for number in range(30)]
+    assert [outcome.index for outcome in error_rows(ingested)] == [0, *range(31, 41)]
+    assert sorted(file.name for file in spool_of(tmp_path).parent.iterdir()) == sorted(
+        ["spool.jsonl", "spool.jsonl.rejects", *(Path(part.uri).name for part in ingested.parts[1:])]
+    )
+
+
+def test_a_refusal_late_in_the_input_leaves_no_part(tmp_path: Path) -> None:
+    lines = [row(f"r{number}") for number in range(40)]
+    assert [
+        problem.line for problem in refused(tmp_path, write(tmp_path, *lines, "oops"), part_bytes=500)
+    ] == [41]

@@ -13,7 +13,18 @@ from hypothesis import strategies as st
 from dray.errors import JobFailedError
 from dray.requests import spool
 from dray.requests.model import Request
-from dray.requests.spool import SpoolWriter, cut_marks, decode, encode, index_of, place_of, read_shard
+from dray.requests.spool import (
+    Mark,
+    SpoolPart,
+    SpoolRange,
+    SpoolWriter,
+    cut_marks,
+    decode,
+    encode,
+    index_of,
+    place_of,
+    read_shard,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -47,6 +58,12 @@ def written(indices: list[int], folder: Path, body: dict[str, Any]) -> tuple[Spo
     return writer, str(path)
 
 
+def cut_into(ranges: int, writer: SpoolWriter, uri: str) -> list[SpoolRange]:
+    """The ranges of a spool of one file."""
+    whole = SpoolPart(uri, writer.offset, Mark(0, 0))
+    return cut_marks(writer.marks, parts=[whole], rows=writer.rows, ranges=ranges)
+
+
 @given(
     indices=st.lists(st.integers(0, 10**6), max_size=200, unique=True),
     parts=st.integers(1, 30),
@@ -59,7 +76,7 @@ def test_cuts_cover_every_row_exactly_once(
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(spool, "MAX_MARKS", max_marks)
         writer, uri = written(indices, Path(folder), {"prompt": "x"})
-        ranges = cut_marks(writer.marks, uri=uri, size=writer.offset, rows=writer.rows, parts=parts)
+        ranges = cut_into(parts, writer, uri)
         assert len(writer.marks) <= max_marks
         assert len(ranges) == min(parts, len(writer.marks))
         found: list[int] = []
@@ -76,7 +93,7 @@ def test_cuts_cover_every_row_exactly_once(
 
 def test_small_inputs_can_be_cut_row_by_row(tmp_path: Path) -> None:
     writer, uri = written(list(range(10)), tmp_path, {})
-    ranges = cut_marks(writer.marks, uri=uri, size=writer.offset, rows=10, parts=10)
+    ranges = cut_into(10, writer, uri)
     assert [part.rows for part in ranges] == [1] * 10
 
 
@@ -84,7 +101,7 @@ def test_parts_of_a_big_spool_are_about_equal(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(spool, "MAX_MARKS", 32_768)
     writer, uri = written(list(range(70_000)), tmp_path, {})
     assert spool.MAX_MARKS // 2 <= len(writer.marks) <= spool.MAX_MARKS
-    ranges = cut_marks(writer.marks, uri=uri, size=writer.offset, rows=70_000, parts=7)
+    ranges = cut_into(7, writer, uri)
     sizes = [part.rows for part in ranges]
     assert sum(sizes) == 70_000
     assert max(sizes) - min(sizes) <= 8
