@@ -19,6 +19,7 @@ LAYERS = (
     {"storage", "failures", "scheduling"},
     {"notices", "requests", "weights"},
     {"store", "report"},
+    {"planner"},
     {"engine"},
     {"cluster"},
     {"shard"},

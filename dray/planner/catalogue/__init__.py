@@ -1,0 +1,21 @@
+"""What can be rented or is at hand, with dated prices, and what hosted APIs charge."""
+
+from dray.planner.catalogue.calibrated import Measured, calibrated
+from dray.planner.catalogue.hardware import Device, Instance, Interruptions, Link, Price
+from dray.planner.catalogue.hosted import HostedPrice, hosted_prices
+from dray.planner.catalogue.loading import Catalogue, load_catalogue, read_catalogue
+
+__all__ = [
+    "load_catalogue",
+    "read_catalogue",
+    "Catalogue",
+    "Instance",
+    "Device",
+    "Link",
+    "Price",
+    "Interruptions",
+    "hosted_prices",
+    "HostedPrice",
+    "Measured",
+    "calibrated",
+]

@@ -1,0 +1,49 @@
+"""What hosted APIs would charge for the same tokens."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from datetime import date
+from functools import cache
+from pathlib import Path
+
+from dray.errors import ConfigError
+
+_FILE = Path(__file__).with_name("hosted.toml")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostedPrice:
+    """Dollars per million tokens from ``date`` on; None where the API has no such mode."""
+
+    name: str
+    date: date
+    source: str
+    input: float | None = None
+    output: float | None = None
+    batch_input: float | None = None
+    batch_output: float | None = None
+
+    def dollars(self, input_tokens: float, output_tokens: float, *, batch: bool = True) -> float | None:
+        """What these tokens cost; None where a price of the mode is not known."""
+        into, out = (self.batch_input, self.batch_output) if batch else (self.input, self.output)
+        if into is None or out is None:
+            return None
+        return (into * input_tokens + out * output_tokens) / 1e6
+
+
+@cache
+def _all_prices(path: Path = _FILE) -> tuple[HostedPrice, ...]:
+    tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    try:
+        found = tuple(HostedPrice(**one) for one in tables["price"])
+    except (KeyError, TypeError) as error:
+        raise ConfigError(f"{path.name}: a table of [[price]] is wrong: {error}") from error
+    return tuple(sorted(found, key=lambda one: one.date))
+
+
+def hosted_prices(today: date) -> list[HostedPrice]:
+    """The price of each API that held on ``today``, by name."""
+    latest = {one.name: one for one in _all_prices() if one.date <= today}
+    return [latest[name] for name in sorted(latest)]

@@ -1,0 +1,34 @@
+"""Seconds and dollars of a job on hardware that does not run yet: docs/planning.md."""
+
+from dray.planner.cost.choices import Refusal
+from dray.planner.cost.demand import TENSORRT_LLM, VLLM, Demand, EnginePolicy, Setting
+from dray.planner.cost.efficiency import PRIOR, Phi, PhiFor, prior
+from dray.planner.cost.interval import Interval
+from dray.planner.cost.limits import Limits
+from dray.planner.cost.plan import Plan
+from dray.planner.cost.plans import Plans, best_of_each, plans
+from dray.planner.cost.run_time import replica_rate
+from dray.planner.cost.step import Replica, StepTime, step_time
+
+__all__ = [
+    "plans",
+    "Plans",
+    "Plan",
+    "Refusal",
+    "best_of_each",
+    "Demand",
+    "Limits",
+    "Interval",
+    "Phi",
+    "PhiFor",
+    "PRIOR",
+    "prior",
+    "Setting",
+    "EnginePolicy",
+    "VLLM",
+    "TENSORRT_LLM",
+    "Replica",
+    "StepTime",
+    "step_time",
+    "replica_rate",
+]

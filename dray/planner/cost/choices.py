@@ -1,0 +1,88 @@
+"""The configurations of an instance, and why some cannot run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from dray.planner.catalogue import Instance
+from dray.planner.cost.demand import Demand, Setting
+from dray.planner.cost.limits import Limits
+from dray.planner.cost.memory import batch_size, missing_bytes
+from dray.planner.models import ModelFacts
+
+_SPLITS = (1, 2, 4, 8, 16)
+_GB = 1e9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A configuration that cannot run. ``missing``: bytes of memory that all its devices lack together."""
+
+    instance: str
+    setting: Setting | None
+    reason: str
+    missing: float = 0.0
+
+
+def settings(instance: Instance, model: ModelFacts, limits: Limits) -> Iterator[Setting]:
+    """Every split and format that an instance has devices for, with the most sequences of the limits."""
+    for tensor in _SPLITS:
+        for pipeline in _SPLITS:
+            if tensor * pipeline > instance.devices:
+                continue
+            for weights in limits.weights or (model.format,):
+                for kv in limits.kv or (model.kv_format,):
+                    yield Setting(
+                        tensor_parallel=tensor,
+                        pipeline_parallel=pipeline,
+                        weights=weights,
+                        kv=kv,
+                        max_num_seqs=max(limits.max_num_seqs),
+                        max_num_batched_tokens=limits.max_num_batched_tokens[0],
+                        gpu_memory_utilization=limits.gpu_memory_utilization,
+                    )
+
+
+def tunings(setting: Setting, limits: Limits) -> Iterator[Setting]:
+    """The same split and formats with each of the engine settings that may be chosen."""
+    for seqs in limits.max_num_seqs:
+        for tokens in limits.max_num_batched_tokens:
+            yield replace(setting, max_num_seqs=seqs, max_num_batched_tokens=tokens)
+
+
+def refusal(instance: Instance, model: ModelFacts, setting: Setting, demand: Demand) -> Refusal | None:
+    """Why the model cannot run so; None where it can. ``model`` is in the setting's format of weights."""
+    reason, missing = _shape(model, setting, demand), 0.0
+    if reason is None:
+        missing = missing_bytes(model, instance.device, setting, demand)
+        reason = _memory(instance, model, setting, demand, missing)
+    if reason is None:
+        return None
+    return Refusal(instance=instance.name, setting=setting, reason=reason, missing=max(0.0, missing))
+
+
+def _shape(model: ModelFacts, setting: Setting, demand: Demand) -> str | None:
+    if demand.longest > model.max_length:
+        return f"The longest request has {demand.longest:,.0f} tokens, the model takes {model.max_length:,}."
+    if model.heads % setting.tensor_parallel:
+        return f"{model.heads} attention heads cannot be split over {setting.tensor_parallel} devices."
+    if setting.pipeline_parallel > model.layers:
+        return f"{model.layers} layers cannot be split into {setting.pipeline_parallel} pipeline stages."
+    return None
+
+
+def _memory(
+    instance: Instance, model: ModelFacts, setting: Setting, demand: Demand, missing: float
+) -> str | None:
+    count = setting.devices
+    devices = f"{count} x {instance.device.name}" if count > 1 else f"One {instance.device.name}"
+    if missing > 0:
+        lack = "lack" if count > 1 else "lacks"
+        return (
+            f"{devices} {lack} {missing / _GB:,.1f} GB for {model.weight_bytes / _GB:,.1f} GB of weights "
+            "and the KV cache of the longest request."
+        )
+    if batch_size(model, instance.device, setting, demand) < 1:
+        return f"{devices} cannot hold one request beside the prefixes that stay in the cache."
+    return None

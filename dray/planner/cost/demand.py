@@ -1,0 +1,121 @@
+"""The job as the cost model sees it, and how one replica is set up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+
+from dray.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """``rows`` requests of ``input_tokens`` and ``output_tokens`` in the mean.
+
+    Args:
+        hit_share: share of the input tokens that the prefix cache serves, 0 to 1.
+        longest_tokens: input and output of the longest request; the mean's where it is not known.
+        longest_output: output of the longest request; twice the mean where it is not known.
+        resident_prefix_tokens: tokens of distinct prefixes that a replica must hold at a time; one prefix of
+            the mean hit where it is not known.
+        output_error: share by which the mean output may be off, for intervals.
+
+    Raises:
+        ConfigError: a figure is out of bounds; names it.
+    """
+
+    rows: int
+    input_tokens: float
+    output_tokens: float
+    hit_share: float = 0.0
+    longest_tokens: float | None = None
+    longest_output: float | None = None
+    resident_prefix_tokens: float | None = None
+    output_error: float = 0.0
+
+    def __post_init__(self) -> None:
+        bounds = {
+            "rows": (self.rows, 1, 1e15),
+            "input_tokens": (self.input_tokens, 1, 1e9),
+            "output_tokens": (self.output_tokens, 1, 1e9),
+            "hit_share": (self.hit_share, 0, 1),
+            "longest_tokens": (self.longest, 1, 1e10),
+            "longest_output": (self.tail_output, 1, 1e10),
+            "resident_prefix_tokens": (self.resident_prefix, 0, 1e12),
+            "output_error": (self.output_error, 0, 0.9),
+        }
+        for name, (value, least, most) in bounds.items():
+            if not isfinite(value) or not least <= value <= most:
+                raise ConfigError(f"demand: {name} is {value:g}, but must be from {least:g} to {most:g}")
+
+    @property
+    def hit(self) -> float:
+        """Input tokens of a request that the prefix cache serves."""
+        return self.input_tokens * self.hit_share
+
+    @property
+    def mean_total(self) -> float:
+        """Input and output tokens of a mean request."""
+        return self.input_tokens + self.output_tokens
+
+    @property
+    def longest(self) -> float:
+        """Input and output tokens of the longest request."""
+        return self.mean_total if self.longest_tokens is None else self.longest_tokens
+
+    @property
+    def tail_output(self) -> float:
+        """Output tokens of the longest output."""
+        return 2 * self.output_tokens if self.longest_output is None else self.longest_output
+
+    @property
+    def resident_prefix(self) -> float:
+        """Tokens of the prefixes that a replica holds at a time."""
+        return self.hit if self.resident_prefix_tokens is None else self.resident_prefix_tokens
+
+    @property
+    def tokens(self) -> float:
+        """Input and output tokens of the whole job."""
+        return self.rows * self.mean_total
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnginePolicy:
+    """What engines do differently.
+
+    Args:
+        reserves_outputs: a request is admitted only with KV cache for its whole output, as by TensorRT-LLM's
+            default scheduler policy, GUARANTEED_NO_EVICT. vLLM admits by what is there, and preempts.
+        host_seconds: overhead of one iteration: 4 ms with synchronous scheduling.
+        fill: share of the KV cache that is planned on; vLLM recomputes what it preempts beyond.
+        overhead: bytes per device beside weights and KV cache (activations, graphs, the runtime).
+    """
+
+    name: str
+    reserves_outputs: bool = False
+    host_seconds: float = 4e-3
+    fill: float = 0.95
+    overhead: float = 2.5 * 2**30
+
+
+VLLM = EnginePolicy(name="vllm")
+TENSORRT_LLM = EnginePolicy(name="tensorrt-llm", reserves_outputs=True, fill=1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """How one replica is set up: vLLM's arguments of the same names; ``weights`` and ``kv`` are formats."""
+
+    tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+    weights: str = "bf16"
+    kv: str = "bf16"
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 8192
+    gpu_memory_utilization: float = 0.92
+    engine: EnginePolicy = VLLM
+
+    @property
+    def devices(self) -> int:
+        """Devices of one replica."""
+        return self.tensor_parallel * self.pipeline_parallel

@@ -1,0 +1,218 @@
+"""All plans of a job over a catalogue, the cheapest first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date
+from math import ceil
+
+from dray.planner.catalogue import Catalogue, Instance, Price
+from dray.planner.cost.choices import Refusal, refusal, settings, tunings
+from dray.planner.cost.demand import Demand, Setting
+from dray.planner.cost.efficiency import DOUBT_FACTOR, PARALLEL_FACTOR, Phi, PhiFor, prior
+from dray.planner.cost.limits import Limits, allowed
+from dray.planner.cost.memory import batch_size
+from dray.planner.cost.plan import Offer, Plan, Terms, aged, evaluate
+from dray.planner.cost.run_time import Rate, replica_rate, rows_of_replica
+from dray.planner.cost.step import Replica
+from dray.planner.cost.wording import nearest_sentence, nothing_fits, why_first
+from dray.planner.models import ModelFacts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plans:
+    """``plans`` within the limits, the cheapest first; ``why`` says in a sentence why the first one is first.
+
+    ``refusals``: configurations that cannot run. ``nearest``: where no plan keeps deadline and budget, the
+    fastest one and the cheapest one.
+    """
+
+    plans: tuple[Plan, ...]
+    refusals: tuple[Refusal, ...]
+    nearest: tuple[Plan, ...]
+    why: str
+
+
+def plans(
+    demand: Demand,
+    model: ModelFacts,
+    catalogue: Catalogue,
+    limits: Limits | None = None,
+    *,
+    today: date,
+    phi: PhiFor = prior,
+) -> Plans:
+    """Every configuration that can run the job, with seconds and dollars, and why others cannot.
+
+    Args:
+        model: as its checkpoint is; ``limits.weights`` may name other formats.
+        today: the day whose prices hold.
+        phi: measured over predicted rate, by device and format of the weights.
+
+    Raises:
+        ConfigError: the limits name hardware that the catalogue lacks.
+    """
+    limits = limits or Limits()
+    found: list[Plan] = []
+    refusals: list[Refusal] = []
+    for instance in allowed(catalogue, limits):
+        markets = list(_markets(instance, limits, today))
+        if not markets:
+            refusals.append(_priceless(instance, limits, today))
+            continue
+        for setting in settings(instance, model, limits):
+            facts = model.in_format(setting.weights)
+            problem = refusal(instance, facts, setting, demand)
+            if problem is not None:
+                refusals.append(problem)
+            else:
+                found += _of_setting(_Case(instance, facts, setting, demand, limits), markets, phi)
+    found.sort(key=lambda plan: (plan.dollars.likely, plan.seconds.likely, plan.name))
+    return _within(found, refusals, limits)
+
+
+def best_of_each(found: Sequence[Plan]) -> list[Plan]:
+    """The first plan of each instance, market and number of machines, in the same order."""
+    first: dict[tuple[str, bool, int], Plan] = {}
+    for plan in found:
+        first.setdefault((plan.instance.name, plan.spot, plan.machines), plan)
+    return list(first.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _Market:
+    spot: bool
+    price: Price
+    notes: tuple[str, ...]
+
+
+def _markets(instance: Instance, limits: Limits, today: date) -> Iterator[_Market]:
+    """On demand and spot, where there is a price; a price of the user's stands for the one on demand."""
+    own = limits.prices.get(instance.name)
+    if own is not None:
+        yield _Market(False, Price(likely=own, low=own, high=own, day=today, source="user"), ())
+        return
+    for spot, price in ((False, instance.list_price(today)), (True, instance.spot_price(today))):
+        if price is not None and (limits.spot or not spot):
+            yield _Market(spot, *aged(price, today))
+
+
+def _priceless(instance: Instance, limits: Limits, today: date) -> Refusal:
+    spot = limits.spot or instance.spot_price(today) is None
+    reason = f"No price of {today} or before is known" if spot else "Only spot has a price, which is excluded"
+    return Refusal(
+        instance=instance.name,
+        setting=None,
+        reason=f"{reason}: give one with --price {instance.name}=DOLLARS.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    instance: Instance
+    model: ModelFacts
+    setting: Setting
+    demand: Demand
+    limits: Limits
+
+
+def _of_setting(case: _Case, markets: Sequence[_Market], phi: PhiFor) -> Iterator[Plan]:
+    share, notes = _phi_of(case, phi), _notes(case)
+    for setting in tunings(case.setting, case.limits):
+        link = case.instance.link
+        replica = Replica(model=case.model, device=case.instance.device, link=link, setting=setting)
+        rates = _Rates(replica, case.demand)
+        for market in markets:
+            said = notes + market.notes
+            terms = Terms(phi=share, head_hourly=case.limits.head_hourly, notes=said)
+            yield from _offers(case, rates, market, terms)
+
+
+def _offers(case: _Case, rates: _Rates, market: _Market, terms: Terms) -> Iterator[Plan]:
+    """The plans of one configuration in one market, by the number of machines."""
+
+    def planned(machines: int) -> Plan:
+        offer = Offer(instance=case.instance, machines=machines, spot=market.spot, price=market.price)
+        rows = rows_of_replica(case.demand.rows, offer.replicas(rates.replica.setting))
+        return evaluate(rates.replica, rates.of(rows), case.demand, offer, terms)
+
+    alone = planned(1)
+    yield alone
+    for machines in _more_machines(alone, case.limits):
+        yield planned(machines)
+
+
+class _Rates:
+    """Rates of a replica by the rows that it gets: a few rows leave places of the batch empty."""
+
+    def __init__(self, replica: Replica, demand: Demand) -> None:
+        self.replica = replica
+        self._demand = demand
+        self._full = batch_size(replica.model, replica.device, replica.setting, demand)
+        self._known: dict[float, Rate] = {}
+
+    def of(self, rows: int) -> Rate:
+        """The rate of a replica that gets so many rows of the job."""
+        batch = min(self._full, float(rows))
+        if batch not in self._known:
+            self._known[batch] = replica_rate(self.replica, self._demand, batch)
+        return self._known[batch]
+
+
+def _phi_of(case: _Case, phi: PhiFor) -> Phi:
+    """Phi of a configuration; wider for several devices, and for unproven figures without a measured run."""
+    device = case.instance.device
+    share = phi(device.name, case.setting.weights)
+    if case.setting.devices > 1:
+        share = share.widened(PARALLEL_FACTOR, "several devices in a replica")
+    if device.doubts and share.assumed:
+        share = share.widened(DOUBT_FACTOR, "figures without a source")
+    return share
+
+
+def _notes(case: _Case) -> tuple[str, ...]:
+    """What a user must know of the model and the hardware of a plan."""
+    device, ram = case.instance.device, case.instance.ram
+    notes = list(case.model.notes)
+    if device.doubts:
+        notes.append(f"{device.name}: no measurement backs {', '.join(device.doubts)}.")
+    if 0 < ram < case.model.weight_bytes:
+        notes.append(
+            f"{case.instance.name} has {ram / 1e9:,.0f} GB of memory: the weights' "
+            f"{case.model.weight_bytes / 1e9:,.0f} GB cannot be staged in it."
+        )
+    return tuple(notes)
+
+
+def _more_machines(alone: Plan, limits: Limits) -> list[int]:
+    """Numbers of machines above one: powers of two, and the fewest that may keep the deadline."""
+    if not alone.instance.boot:
+        return []
+    counts = {2**power for power in range(limits.max_machines.bit_length())}
+    if limits.deadline is not None:
+        time = alone.time
+        left = limits.deadline - time.cold_start - time.tail
+        if left > 0:
+            counts.add(ceil((time.work + time.interrupted) / left))
+    return sorted(count for count in counts if 1 < count <= limits.max_machines)
+
+
+def _within(found: list[Plan], refusals: list[Refusal], limits: Limits) -> Plans:
+    """The plans that keep deadline and budget in the likely case, and what to say."""
+    kept = [plan for plan in found if _keeps(plan, limits)]
+    nearest: list[Plan] = []
+    if kept:
+        why = why_first(best_of_each(kept), limits)
+    elif found:
+        fastest = min(found, key=lambda plan: plan.seconds.likely)
+        nearest = [fastest, found[0]]
+        why = nearest_sentence(fastest, found[0], limits)
+    else:
+        why = nothing_fits(refusals)
+    return Plans(plans=tuple(kept), refusals=tuple(refusals), nearest=tuple(nearest), why=why)
+
+
+def _keeps(plan: Plan, limits: Limits) -> bool:
+    on_time = limits.deadline is None or plan.seconds.likely <= limits.deadline
+    return on_time and (limits.budget is None or plan.dollars.likely <= limits.budget)

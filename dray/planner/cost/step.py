@@ -1,0 +1,162 @@
+"""Seconds of one decode step of a whole batch, term by term.
+
+In the steady state a step of ``batch`` requests samples one token of each and so finishes batch / O of them.
+As many new requests come in, so the step also computes batch · (I - hit) / O prompt tokens (chunked prefill).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+from dray.planner.catalogue import Device, Link
+from dray.planner.cost.demand import Demand, Setting
+from dray.planner.models import KV_BYTES, ModelFacts, Part, Role
+
+_NORM_COPIES = 8
+"""Reads and writes of a hidden state per layer in two fused add-and-norm kernels: state and residual, in and
+out. Each rank of a tensor-parallel group does all of them. Counted in vLLM's Llama."""
+_ROTARY_COPIES = 2
+_INTERMEDIATE_COPIES = 3
+"""Of an MLP's width: the activation reads gate and up, and writes their product."""
+_ACTIVATION_BYTES = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTime:
+    """Seconds of one step by what they go to. ``total`` is their sum."""
+
+    gemm: float
+    prefill_attention: float
+    decode_attention: float
+    elementwise: float
+    communication: float
+    host: float
+
+    @property
+    def total(self) -> float:
+        """Seconds of the whole step."""
+        attention = self.prefill_attention + self.decode_attention
+        return self.gemm + attention + self.elementwise + self.communication + self.host
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """What a step runs on and with."""
+
+    model: ModelFacts
+    device: Device
+    link: Link | None
+    setting: Setting
+
+    @property
+    def devices(self) -> int:
+        """Devices of the replica."""
+        return self.setting.devices
+
+    @property
+    def imbalance(self) -> float:
+        """Layers of the largest pipeline stage over those of a mean one: the largest sets the pace."""
+        stages = self.setting.pipeline_parallel
+        return ceil(self.model.layers / stages) * stages / self.model.layers
+
+
+def smax(a: float, b: float) -> float:
+    """The larger one and a quarter of the smaller: compute and memory traffic overlap, but not wholly."""
+    return max(a, b) + 0.25 * min(a, b)
+
+
+def step_time(replica: Replica, demand: Demand, batch: float, *, decode_only: bool = False) -> StepTime:
+    """One step of ``batch`` requests; ``decode_only``: no new requests come in.
+
+    With pipeline parallelism the batch is split into as many microbatches as there are stages. Each reads all
+    weights again, and each pays for its iterations.
+    """
+    setting = replica.setting
+    arriving = 0.0 if decode_only else batch / demand.output_tokens
+    tokens = batch + arriving * (demand.input_tokens - demand.hit)
+    microbatch = tokens / setting.pipeline_parallel
+    rounds = max(1.0, microbatch / setting.max_num_batched_tokens) * setting.pipeline_parallel
+    spread = replica.imbalance
+    return StepTime(
+        gemm=spread * gemm_seconds(replica, tokens, batch, rounds),
+        prefill_attention=spread * arriving * prefill_attention_seconds(replica, demand),
+        decode_attention=spread * batch * decode_attention_seconds(replica, demand),
+        elementwise=spread * tokens * elementwise_seconds(replica),
+        communication=communication_seconds(replica, tokens, rounds),
+        host=rounds * host_seconds(replica),
+    )
+
+
+def gemm_seconds(replica: Replica, tokens: float, sampled: float, rounds: float) -> float:
+    """T_gemm: operations at the GEMM's rate against ``rounds`` reads of the weights, both split over devices.
+
+    The output layer is computed for sampled tokens alone, as vLLM does; a token uses its own experts alone.
+    """
+    compute = read = 0.0
+    for part in replica.model.parts:
+        if part.role is Role.EMBEDDING:
+            continue
+        used = sampled if part.role is Role.HEAD else tokens
+        share = replica.model.routed_share if part.role is Role.EXPERTS else 1.0
+        rate = replica.device.gemm_rate(part.arithmetic, replica.model.hidden)
+        compute += 2.0 * part.parameters * share * used / rate
+        read += (
+            part.bytes * touched(replica.model, part, tokens / rounds) / replica.device.weight_rate(part.bits)
+        )
+    return smax(compute, rounds * read) / replica.devices
+
+
+def touched(model: ModelFacts, part: Part, tokens: float) -> float:
+    """Share of a part that an iteration of ``tokens`` reads: 1 - (1 - k/E)^tokens of the experts."""
+    if part.role is not Role.EXPERTS:
+        return 1.0
+    return float(1.0 - (1.0 - model.routed_share) ** tokens)
+
+
+def prefill_attention_seconds(replica: Replica, demand: Demand) -> float:
+    """T_attP of one request: causal attention of the tokens that the cache does not serve."""
+    rate = replica.devices * replica.device.attention_rate(demand.input_tokens)
+    return sum(one.prefill_flops(demand.hit, demand.input_tokens) for one in replica.model.attention) / rate
+
+
+def decode_attention_seconds(replica: Replica, demand: Demand) -> float:
+    """T_attD of one token: read the mean context's cache, or compute with it where that takes longer."""
+    device, setting = replica.device, replica.setting
+    seconds = 0.0
+    for one in replica.model.attention:
+        context = one.mean_kept(demand.input_tokens, demand.mean_total)
+        cache = context * one.layers * one.cached * KV_BYTES[setting.kv] * one.copies(setting.tensor_parallel)
+        compute = one.decode_flops(context) / device.attention_rate(context)
+        seconds += max(cache / device.kv_rate(setting.kv), compute)
+    return seconds / replica.devices
+
+
+def elementwise_seconds(replica: Replica) -> float:
+    """Memory traffic of norms, rotary embedding and activation for one token, at the decode kernels' rate."""
+    model = replica.model
+    norms = _NORM_COPIES * replica.setting.tensor_parallel
+    width = (norms + _ROTARY_COPIES) * model.hidden + _INTERMEDIATE_COPIES * model.intermediate
+    traffic = model.layers * width * _ACTIVATION_BYTES
+    return traffic / (replica.devices * replica.device.kv_rate("bf16"))
+
+
+def communication_seconds(replica: Replica, tokens: float, rounds: float) -> float:
+    """T_tp: two all-reduces of the hidden state per layer; between stages, the state once per token."""
+    setting, link, model = replica.setting, replica.link, replica.model
+    if link is None or replica.devices == 1:
+        return 0.0
+    state = tokens * model.hidden * _ACTIVATION_BYTES / setting.pipeline_parallel
+    seconds = 0.0
+    if setting.tensor_parallel > 1:
+        latency = rounds / setting.pipeline_parallel * link.latency
+        seconds = 2 * model.layers * (latency + state / link.rate(setting.tensor_parallel))
+    if setting.pipeline_parallel > 1:
+        seconds += rounds * link.latency + setting.pipeline_parallel * state / link.rate(2)
+    return seconds
+
+
+def host_seconds(replica: Replica) -> float:
+    """T_host of one iteration: measured on a calibrated machine, else the engine's."""
+    measured = replica.device.host_seconds
+    return replica.setting.engine.host_seconds if measured is None else measured

@@ -1,0 +1,120 @@
+"""What the cost model must know of a language model: parameters, bytes, attention."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from dray.planner.models.attention import Attention
+from dray.planner.models.formats import FORMATS
+
+
+class Role(StrEnum):
+    """When a part is read and computed with."""
+
+    EMBEDDING = "looked up, one row per token"
+    BODY = "read by every token"
+    EXPERTS = "read by the tokens that are routed to it"
+    HEAD = "read by the tokens from which the next one is sampled"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Parameters that are used alike. ``format``: their numbers' name; ``bits`` of each, scales included.
+
+    ``linear``: matrices that a GEMM reads, and that another format may replace. ``stored`` is false for an
+    output layer that shares the embedding's matrix: it is read, but takes no memory of its own.
+    """
+
+    name: str
+    role: Role
+    parameters: int
+    format: str
+    bits: float
+    arithmetic: str
+    linear: bool = True
+    stored: bool = True
+
+    @property
+    def bytes(self) -> float:
+        """Bytes of all its parameters."""
+        return self.parameters * self.bits / 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """A decoder, as its ``config.json`` describes it. Vision and audio towers are not counted.
+
+    ``intermediate`` is the width that each token passes through in the MLP of a mean layer, chosen experts
+    included. ``kv_format`` is the cache's own.
+    """
+
+    name: str
+    family: str
+    layers: int
+    hidden: int
+    heads: int
+    intermediate: float
+    vocabulary: int
+    max_length: int
+    parts: tuple[Part, ...]
+    attention: tuple[Attention, ...]
+    experts: int = 0
+    experts_per_token: int = 0
+    format: str = "bf16"
+    kv_format: str = "bf16"
+    notes: tuple[str, ...] = ()
+
+    @property
+    def parameters(self) -> int:
+        """All parameters; a shared matrix counts once."""
+        return sum(part.parameters for part in self.parts if part.stored)
+
+    @property
+    def embedding_parameters(self) -> int:
+        """Those of the input embedding."""
+        return self._count(Role.EMBEDDING)
+
+    @property
+    def matmul_parameters(self) -> int:
+        """Those that a GEMM reads for some token: all but the input embedding, the output layer included."""
+        return self._count(Role.BODY, Role.EXPERTS, Role.HEAD)
+
+    @property
+    def active_parameters(self) -> int:
+        """Those that one sampled token is multiplied with: body, output layer, its share of the experts."""
+        routed = self._count(Role.EXPERTS) * self.routed_share
+        return self._count(Role.BODY, Role.HEAD) + round(routed)
+
+    @property
+    def routed_share(self) -> float:
+        """The share of the experts that one token uses."""
+        return self.experts_per_token / self.experts if self.experts else 0.0
+
+    @property
+    def weight_bytes(self) -> float:
+        """Bytes of the weights in memory."""
+        return sum(part.bytes for part in self.parts if part.stored)
+
+    def kv_bytes_per_token(self, kv_bytes: float = 2.0) -> float:
+        """Bytes of the KV cache per token of a sequence shorter than any window, ``kv_bytes`` per element."""
+        return sum(one.layers * one.cached for one in self.attention) * kv_bytes
+
+    def in_format(self, name: str) -> ModelFacts:
+        """The same model with its unquantized linear layers in another format, but for the output layer.
+
+        This is what vLLM's ``quantization`` argument does to them as it loads; the output layer stays.
+        """
+        if name == self.format:
+            return self
+        new = FORMATS[name]
+
+        def changed(part: Part) -> Part:
+            if not part.linear or part.role is Role.HEAD or part.format != self.format:
+                return part
+            return replace(part, format=new.name, bits=new.bits, arithmetic=new.arithmetic)
+
+        return replace(self, format=name, parts=tuple(changed(part) for part in self.parts))
+
+    def _count(self, *roles: Role) -> int:
+        return sum(part.parameters for part in self.parts if part.role in roles)

@@ -1,0 +1,114 @@
+"""Which parts of a checkpoint are quantized, and how: what ``quantization_config`` says.
+
+The forms are those that vLLM 0.32 loads: fp8, compressed-tensors, modelopt, AWQ, GPTQ, bitsandbytes, MXFP4.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from dray.planner.models.fields import Fields
+from dray.planner.models.formats import FORMATS, Format, grouped
+
+_IGNORING = ("modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules")
+_ALGORITHMS = {
+    "FP8": "fp8",
+    "FP8_PER_CHANNEL_PER_TOKEN": "fp8",
+    "FP8_PB_WO": "fp8",
+    "NVFP4": "nvfp4",
+    "MXFP4": "mxfp4",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Quantization:
+    """Linear layers are in ``format``, but for the modules that a pattern of ``ignored`` names."""
+
+    format: Format
+    ignored: tuple[str, ...] = ()
+    head: bool = False
+
+    def share(self, modules: list[str]) -> float:
+        """The share of these modules that is quantized."""
+        kept = sum(any(_names(pattern, module) for pattern in self.ignored) for module in modules)
+        return 1.0 - kept / len(modules) if modules else 1.0
+
+
+def _names(pattern: str, module: str) -> bool:
+    """``re:`` expressions, wildcards, a module above this one, or the last part of its name."""
+    if pattern.startswith("re:"):
+        try:
+            return re.match(pattern[3:], module) is not None
+        except re.error:
+            return False
+    if "*" in pattern:
+        return fnmatchcase(module, pattern) or fnmatchcase(module, f"{pattern}.*")
+    return module == pattern or module.startswith(f"{pattern}.") or module.endswith(f".{pattern}")
+
+
+def quantization_of(config: Fields) -> Quantization | None:
+    """What the config says of quantization; None where weights are as they were trained.
+
+    Raises:
+        ConfigError: the method is unknown, or lacks a field; names file and field.
+    """
+    found = config.inner("quantization_config") or config.inner("compression_config")
+    if found is None:
+        return None
+    ignored = tuple(name for key in _IGNORING for name in found.strings(key))
+    return Quantization(_format(found), ignored, head=found.flag("lm_head"))
+
+
+def _format(found: Fields) -> Format:
+    method = str(found.get("quant_method") or found.get("quant_algo") or "").lower()
+    if method in ("fp8", "fbgemm_fp8", "mxfp4"):
+        return FORMATS["mxfp4" if method == "mxfp4" else "fp8"]
+    if method in ("awq", "gptq", "awq_marlin", "gptq_marlin", "auto-round"):
+        return grouped(found.count("bits", "w_bit"), _group_size(found))
+    if method == "bitsandbytes":
+        return FORMATS["int4" if found.flag("load_in_4bit") else "int8"]
+    if found.get("quant_algo") is not None:
+        return _algorithm(found)
+    if found.get("config_groups") is not None:
+        return _compressed(found)
+    raise found.error(
+        f"the field 'quantization_config.quant_method' is {method!r}; known are fp8, compressed-tensors, "
+        "modelopt, awq, gptq, bitsandbytes, mxfp4"
+    )
+
+
+def _group_size(found: Fields) -> int:
+    size = found.get("group_size")
+    size = found.get("q_group_size") if size is None else size
+    return size if type(size) is int else 128
+
+
+def _algorithm(found: Fields) -> Format:
+    """``quant_algo`` of NVIDIA's ModelOpt."""
+    name = str(found.get("quant_algo")).upper()
+    if name in _ALGORITHMS:
+        return FORMATS[_ALGORITHMS[name]]
+    if "W4A16" in name or "INT4" in name:
+        return FORMATS["int4"]
+    raise found.error(
+        f"the field 'quantization_config.quant_algo' is {name!r}; known are {', '.join(_ALGORITHMS)}"
+    )
+
+
+def _compressed(found: Fields) -> Format:
+    """The first group of compressed-tensors; other groups differ in few layers."""
+    groups = found.inner("config_groups")
+    group = groups.inner(next(iter(groups.values), "")) if groups is not None else None
+    weights = group.inner("weights") if group is not None else None
+    if group is None or weights is None:
+        raise found.error("the field 'quantization_config.config_groups' names no weights")
+    bits, kind = weights.count("num_bits"), str(weights.get("type") or "int")
+    if bits == 8 and kind == "float":
+        return FORMATS["fp8"]
+    if bits == 4 and kind == "float":
+        return FORMATS["nvfp4"]
+    if bits == 8 and group.get("input_activations") is not None:
+        return FORMATS["int8"]
+    return grouped(bits, _group_size(weights))

@@ -1,0 +1,243 @@
+"""Plans of a job: order, limits, refusals, and the sentence why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import date
+from time import process_time
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dray.errors import ConfigError
+from dray.planner.catalogue import Measured, calibrated, load_catalogue
+from dray.planner.cost import Demand, Limits, Phi, Plans, best_of_each, plans
+from dray.planner.models import model_facts
+from tests.support.model_configs import DEEPSEEK_V3, LLAMA_8B, LLAMA_70B, LLAMA_405B
+from tests.support.planning import demands, models
+
+pytestmark = pytest.mark.unit
+
+TODAY = date(2026, 11, 24)
+CATALOGUE = load_catalogue()
+JOB = Demand(rows=1_000_000, input_tokens=2000, output_tokens=100, hit_share=0.8)
+
+
+def planned(config: dict[str, Any] = LLAMA_8B, demand: Demand = JOB, **limits: Any) -> Plans:
+    return plans(demand, model_facts(config), CATALOGUE, Limits(**limits), today=TODAY)
+
+
+def test_the_cheapest_is_first_and_is_explained() -> None:
+    found = planned(hardware=("g6e.*", "p5.4xlarge"), spot=False)
+    dollars = [plan.dollars.likely for plan in found.plans]
+    assert dollars == sorted(dollars)
+    assert found.why.startswith(f"1 x {found.plans[0].instance.name} is cheapest: $")
+    assert found.why.count(".") >= 1
+
+
+def test_plans_take_less_than_a_second() -> None:
+    """Of the processor's time, so that a busy machine does not fail it."""
+    begin = process_time()
+    found = planned(weights=("bf16", "fp8"))
+    assert process_time() - begin < 1.0
+    assert len(found.plans) > 1000
+
+
+def test_a_deadline_is_kept_with_more_machines() -> None:
+    slow = planned(hardware=("g6e.xlarge",), spot=False).plans[0]
+    deadline = slow.seconds.likely / 5.5
+    found = planned(hardware=("g6e.xlarge",), spot=False, deadline=deadline)
+    assert all(plan.seconds.likely <= deadline for plan in found.plans)
+    assert found.plans[0].machines in (6, 7)
+    assert "within" in found.why
+
+
+def test_an_impossible_deadline_names_the_nearest() -> None:
+    found = planned(deadline=60)
+    assert found.plans == ()
+    fastest, cheapest = found.nearest
+    assert fastest.seconds.likely <= cheapest.seconds.likely
+    assert cheapest.dollars.likely <= fastest.dollars.likely
+    assert "No plan with at most 8 machines takes at most 1.0 min" in found.why
+    assert fastest.instance.name in found.why
+
+
+def test_an_impossible_budget_names_the_nearest() -> None:
+    found = planned(budget=0.01)
+    assert found.plans == ()
+    assert "costs at most $0.01" in found.why
+    assert found.nearest[1].dollars.likely == min(plan.dollars.likely for plan in planned().plans)
+
+
+def test_a_budget_is_kept() -> None:
+    found = planned(budget=20)
+    assert found.plans
+    assert max(plan.dollars.likely for plan in found.plans) <= 20
+
+
+def test_a_model_that_fits_nowhere_says_what_the_nearest_lacks() -> None:
+    found = planned(LLAMA_405B, hardware=("g6e.12xlarge", "l4"))
+    assert found.plans == found.nearest == ()
+    assert "The model fits nowhere. Nearest is g6e.12xlarge: 4 x L40S lack" in found.why
+    least = min(one.missing for one in found.refusals)
+    assert f"{least / 1e9:,.1f} GB" in found.why
+
+
+def test_each_split_that_cannot_run_is_refused_once_with_a_reason() -> None:
+    found = planned(LLAMA_70B, hardware=("p5.48xlarge",))
+    refused = [one.setting for one in found.refusals]
+    ran = {(plan.setting.tensor_parallel, plan.setting.pipeline_parallel) for plan in found.plans}
+    assert [(one.tensor_parallel, one.pipeline_parallel) for one in refused if one] == [(1, 1)]
+    assert not ran & {(1, 1)}
+    assert all(one.missing > 0 and one.reason.endswith(".") for one in found.refusals)
+
+
+def test_a_model_of_experts_gets_plans() -> None:
+    found = planned(DEEPSEEK_V3, hardware=("p5en.*", "p6*"))
+    assert {plan.setting.devices for plan in found.plans} >= {8}
+
+
+def test_a_request_longer_than_the_model_takes() -> None:
+    found = planned(demand=replace(JOB, longest_tokens=200_000))
+    assert "200,000 tokens, the model takes 131,072" in found.why
+
+
+def test_heads_that_cannot_be_split() -> None:
+    found = plans(
+        JOB, model_facts({**LLAMA_8B, "num_attention_heads": 34, "num_key_value_heads": 2, "head_dim": 128}),
+        CATALOGUE, Limits(hardware=("p5.48xlarge",)), today=TODAY,
+    )  # fmt: skip
+    assert any("34 attention heads cannot be split over 4 devices" in one.reason for one in found.refusals)
+
+
+def test_old_prices_are_said_and_widen_the_interval() -> None:
+    day = date(2026, 2, 10)
+    limits = Limits(hardware=("g6e.xlarge",), spot=False)
+    fresh = plans(JOB, model_facts(LLAMA_8B), CATALOGUE, limits, today=day).plans[0]
+    old = plans(JOB, model_facts(LLAMA_8B), CATALOGUE, limits, today=TODAY).plans[0]
+    assert old.dollars.likely == fresh.dollars.likely
+    assert old.dollars.high > fresh.dollars.high
+    assert old.dollars.low < fresh.dollars.low
+    assert not fresh.notes
+    assert any("297 days old" in note for note in old.notes)
+
+
+def test_prices_of_the_day_hold() -> None:
+    found = plans(JOB, model_facts(LLAMA_8B), CATALOGUE, Limits(), today=date(2024, 9, 30))
+    assert {plan.instance.name for plan in found.plans} >= {"g6e.xlarge", "p5.48xlarge"}
+    assert not any(plan.spot for plan in found.plans)
+    assert any(one.instance == "g7e.2xlarge" and "--price" in one.reason for one in found.refusals)
+
+
+def test_the_users_price_stands_for_the_catalogues() -> None:
+    found = planned(hardware=("g7e.2xlarge",), prices={"g7e.2xlarge": 2.10})
+    assert {(plan.price.likely, plan.spot) for plan in found.plans} == {(2.10, False)}
+    assert not any("days old" in note for plan in found.plans for note in plan.notes)
+
+
+def test_figures_without_a_source_are_said() -> None:
+    l4 = planned(hardware=("g6.xlarge",), spot=False).plans[0]
+    assert any(note.startswith("L4: ") for note in l4.notes)
+    assert "figures without a source" in l4.phi.reason
+
+
+def test_a_host_too_small_for_the_weights_is_said() -> None:
+    found = planned(LLAMA_70B, hardware=("g7e.2xlarge",), weights=("fp8",))
+    assert all(
+        any("69 GB of memory: the weights' 73 GB" in note for note in one.notes) for one in found.plans
+    )
+    assert found.plans
+
+
+def test_phi_of_a_measured_device_is_used() -> None:
+    measured = Phi(likely=0.5, low=0.48, high=0.52, reason="12 runs")
+
+    def phi(device: str, weights: str) -> Phi:
+        assert (device, weights) == ("L40S", "bf16")
+        return measured
+
+    limits = Limits(hardware=("g6e.xlarge",), spot=False)
+    found = plans(JOB, model_facts(LLAMA_8B), CATALOGUE, limits, today=TODAY, phi=phi)
+    assert {plan.phi for plan in found.plans} == {measured}
+    work = planned(hardware=("g6e.xlarge",), spot=False).plans[0].time.work
+    assert found.plans[0].time.work == pytest.approx(work * 0.85 / 0.5)
+
+
+def test_a_calibrated_machine_is_an_entry_like_any_other() -> None:
+    here = Measured(name="here", gemm={"fp32": 5e10}, bandwidth=1e10, step=0.002, memory=8e9, day=TODAY)
+    small = {"num_hidden_layers": 4, "hidden_size": 160, "intermediate_size": 448, "vocab_size": 1536}
+    heads = {"num_attention_heads": 5, "num_key_value_heads": 5}
+    config = {**LLAMA_8B, **small, **heads, "torch_dtype": "float32"}
+    catalogue = CATALOGUE.with_instance(calibrated(here))
+    job = replace(JOB, rows=1000)
+    found = plans(job, model_facts(config), catalogue, Limits(hardware=("here",)), today=TODAY)
+    first = found.plans[0]
+    assert first.dollars.likely == 0
+    assert first.machines == 1
+    assert first.time.cold_start < 31
+    assert first.rate.step.host >= 0.002
+
+
+def test_one_row_of_each_hardware_for_a_table() -> None:
+    found = planned().plans
+    table = best_of_each(found)
+    keys = [(plan.instance.name, plan.spot, plan.machines) for plan in table]
+    assert len(keys) == len(set(keys))
+    assert table[0] == found[0]
+
+
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        ({"hardware": ("g6e.xlrage",)}, "no hardware 'g6e.xlrage'; the nearest is g6e.xlarge"),
+        ({"hardware": ("H1000",)}, "the nearest is H100"),
+        ({"prices": {"L40S": 1.0}}, "no hardware 'L40S'"),
+        ({"prices": {"g5.xlarge": -1.0}}, "price of g5.xlarge"),
+        ({"deadline": 0.0}, "deadline is 0"),
+        ({"budget": float("nan")}, "budget is nan"),
+        ({"weights": ("fp7",)}, "format 'fp7'; known are"),
+        ({"kv": ("int4",)}, "format 'int4'"),
+        ({"max_num_seqs": ()}, "max_num_seqs"),
+        ({"max_machines": 0}, "max_machines"),
+        ({"gpu_memory_utilization": 1.5}, "gpu_memory_utilization"),
+        ({"head_hourly": -1.0}, "head_hourly"),
+    ],
+)
+def test_limits_that_cannot_be_used_are_named(limits: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        planned(**limits)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("rows", 0),
+        ("input_tokens", 0.0),
+        ("output_tokens", float("inf")),
+        ("hit_share", 1.1),
+        ("output_error", -1.0),
+    ],
+)
+def test_demands_that_cannot_be_are_named(field: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=f"demand: {field} is"):
+        replace(JOB, **{field: value})
+
+
+def test_phi_must_be_an_interval() -> None:
+    with pytest.raises(ConfigError, match=r"phi is 0\.9 to 0\.5"):
+        Phi(likely=0.8, low=0.9, high=0.5, reason="")
+
+
+@settings(max_examples=25)
+@given(demands(), models(), st.floats(1, 1e7), st.floats(0.01, 1e5))
+def test_no_valid_input_fails(demand: Demand, model: Any, deadline: float, budget: float) -> None:
+    limits = Limits(deadline=deadline, budget=budget, max_num_seqs=(256,), max_num_batched_tokens=(8192,))
+    found = plans(demand, model, CATALOGUE, limits, today=TODAY)
+    assert found.why.endswith(".")
+    assert found.plans or found.nearest or found.refusals
+    for plan in found.plans:
+        assert plan.seconds.likely <= deadline
+        assert plan.dollars.likely <= budget
+        assert plan.dollars.low <= plan.dollars.likely <= plan.dollars.high

@@ -1,0 +1,125 @@
+"""Counts of well-known models against the published ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dray.planner.models import ModelFacts, model_facts, read_model
+from dray.weights.source.header import read_header
+from tests.support.model_configs import CONFIGS, GEMMA3_27B
+
+pytestmark = pytest.mark.unit
+
+EXAMPLE = Path(__file__).parents[4] / "examples/tickets/model"
+
+SAFETENSORS = {
+    "Llama-3.1-8B": 8_030_261_248,
+    "Llama-3.1-70B": 70_553_706_496,
+    "Llama-3.1-405B": 405_853_388_800,
+    "Mistral-7B-v0.1": 7_241_732_096,
+    "Mixtral-8x7B-v0.1": 46_702_792_704,
+    "Qwen2-7B": 7_615_616_512,
+    "Qwen3-8B": 8_190_735_360,
+    "Qwen3-30B-A3B": 30_532_122_624,
+    "Qwen3-235B-A22B": 235_093_634_560,
+    "gemma-2-9b": 9_241_705_984,
+    "gemma-3-1b": 999_885_952,
+}
+"""Numbers of parameters that huggingface.co shows for the safetensors files of these repositories."""
+
+CARDS = {
+    "Qwen3-0.6B": (0.6e9, 0.01),
+    "DeepSeek-V3": (671e9, 0.001),
+    "gpt-oss-20b": (20.91e9, 0.001),
+    "gpt-oss-120b": (116.83e9, 0.0001),
+    "gemma-3-27b": (1.416e9 + 25.600e9, 0.001),
+}
+"""Rounded in model cards and technical reports: Qwen3 (arXiv 2505.09388), DeepSeek-V3 (2412.19437), gpt-oss
+(2508.10925), Gemma 3 (2503.19786, embedding and other parameters without the vision encoder)."""
+
+ACTIVE = {
+    "Mixtral-8x7B-v0.1": (12.9e9, 0.02),
+    "Qwen3-30B-A3B": (3.3e9, 0.1),
+    "Qwen3-235B-A22B": (22e9, 0.03),
+    "DeepSeek-V3": (37e9, 0.02),
+    "gpt-oss-20b": (3.61e9, 0.001),
+    "gpt-oss-120b": (5.13e9, 0.001),
+}
+"""Of the same reports. OpenAI leaves the input embedding out, as we do; the others count it."""
+
+
+def facts(name: str) -> ModelFacts:
+    return model_facts(CONFIGS[name], name=name)
+
+
+@pytest.mark.parametrize("name", SAFETENSORS)
+def test_counts_equal_those_of_the_files(name: str) -> None:
+    assert facts(name).parameters == SAFETENSORS[name]
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_counts_are_those_of_the_reports(name: str) -> None:
+    published, tolerance = CARDS[name]
+    assert facts(name).parameters == pytest.approx(published, rel=tolerance)
+
+
+@pytest.mark.parametrize("name", ACTIVE)
+def test_active_counts_are_those_of_the_reports(name: str) -> None:
+    published, tolerance = ACTIVE[name]
+    assert facts(name).active_parameters == pytest.approx(published, rel=tolerance)
+
+
+def test_the_example_model_counts_as_its_file_does() -> None:
+    header = read_header(EXAMPLE / "model.safetensors")
+    elements = sum((tensor.end - tensor.start) // 4 for tensor in header.tensors)
+    model = read_model(EXAMPLE)
+    assert model.parameters == elements
+    assert (model.format, model.weight_bytes) == ("fp32", 4 * elements)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("Llama-3.1-8B", 131_072),
+        ("Llama-3.1-70B", 327_680),
+        ("DeepSeek-V3", 70_272),
+    ],
+)
+def test_bytes_of_the_cache_per_token(name: str, expected: int) -> None:
+    """Of the notes on the cost model; DeepSeek-V3: 61 layers of a latent of 512 + 64 elements."""
+    assert facts(name).kv_bytes_per_token() == expected
+    assert facts(name).kv_bytes_per_token(1.0) == expected / 2
+
+
+@pytest.mark.parametrize(
+    ("name", "full", "windowed"),
+    [
+        ("Llama-3.1-8B", 32, 0),
+        ("Qwen2-7B", 28, 0),
+        ("Mistral-7B-v0.1", 0, 32),
+        ("gemma-2-9b", 21, 21),
+        ("gemma-3-1b", 4, 22),
+        ("gemma-3-27b", 10, 52),
+        ("gpt-oss-20b", 12, 12),
+    ],
+)
+def test_layers_with_a_window(name: str, full: int, windowed: int) -> None:
+    layers = {one.window is not None: one.layers for one in facts(name).attention}
+    assert (layers.get(False, 0), layers.get(True, 0)) == (full, windowed)
+
+
+def test_a_vision_tower_is_said_not_to_be_counted() -> None:
+    assert "vision" in " ".join(model_facts(GEMMA3_27B).notes)
+
+
+def test_a_folder_is_read_with_the_separate_quantization_file(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIGS["Llama-3.1-8B"]))
+    plain = read_model(tmp_path)
+    quantized = {"quantization": {"quant_algo": "NVFP4", "exclude_modules": ["lm_head"]}}
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps(quantized))
+    model = read_model(tmp_path)
+    assert (plain.format, model.format) == ("bf16", "nvfp4")
+    assert model.parameters == plain.parameters

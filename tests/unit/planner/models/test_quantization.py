@@ -1,0 +1,95 @@
+"""Bytes of quantized checkpoints, by what their configs say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dray.errors import ConfigError
+from dray.planner.models import ModelFacts, model_facts
+from tests.support.model_configs import DEEPSEEK_V3, GPT_OSS_20B, LLAMA_8B
+
+pytestmark = pytest.mark.unit
+
+FP8_GROUP = {"weights": {"num_bits": 8, "type": "float"}, "input_activations": {"num_bits": 8}}
+INT4_GROUP = {"weights": {"num_bits": 4, "type": "int", "group_size": 128}, "input_activations": None}
+FORMS: dict[str, tuple[dict[str, Any], float]] = {
+    "fp8": ({"quant_method": "fp8"}, 8),
+    "compressed fp8": (
+        {
+            "quant_method": "compressed-tensors",
+            "config_groups": {"group_0": FP8_GROUP},
+            "ignore": ["lm_head"],
+        },
+        8,
+    ),
+    "compressed int4": ({"quant_method": "compressed-tensors", "config_groups": {"g": INT4_GROUP}}, 4.16),
+    "awq": ({"quant_method": "awq", "bits": 4, "group_size": 128}, 4.16),
+    "gptq of 8 bits, no groups": ({"quant_method": "gptq", "bits": 8, "group_size": -1}, 8),
+    "modelopt fp8": ({"quant_method": "modelopt", "quant_algo": "FP8"}, 8),
+    "modelopt nvfp4": ({"quant_algo": "NVFP4"}, 4.5),
+    "bitsandbytes": ({"quant_method": "bitsandbytes", "load_in_4bit": True}, 4.16),
+}
+
+
+def quantized(said: dict[str, Any]) -> ModelFacts:
+    return model_facts({**LLAMA_8B, "quantization_config": said})
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_linear_layers_take_the_bits_of_the_form(form: str) -> None:
+    said, bits = FORMS[form]
+    model = quantized(said)
+    linear = 32 * (4096 * (4096 + 1024) * 2 + 3 * 4096 * 14336)
+    others = model.parameters - linear
+    assert model.weight_bytes == pytest.approx(linear * bits / 8 + 2 * others, rel=0.001)
+    assert model.parameters == model_facts(LLAMA_8B).parameters
+
+
+@pytest.mark.parametrize(
+    "ignored",
+    [
+        ["model.layers.*.mlp.*"],
+        ["re:.*mlp.*"],
+        [f"model.layers.{number}.mlp" for number in range(32)],
+        [f"model.layers.{number}.mlp.down_proj" for number in range(32)],
+    ],
+)
+def test_ignored_modules_stay_as_they_are(ignored: list[str]) -> None:
+    model = quantized({"quant_method": "fp8", "modules_to_not_convert": ignored})
+    assert {part.format for part in model.parts if part.name == "mlp"} == {"bf16"}
+    assert {part.format for part in model.parts if part.name == "self_attn"} == {"fp8"}
+
+
+def test_a_share_of_the_layers_may_be_ignored() -> None:
+    model = quantized({"quant_method": "fp8", "ignore": ["model.layers.0.mlp", "model.layers.31.mlp"]})
+    counts = {part.format: part.parameters for part in model.parts if part.name == "mlp"}
+    assert counts["bf16"] * 15 == counts["fp8"]
+
+
+def test_published_sizes_of_quantized_checkpoints() -> None:
+    """gpt-oss-20b: 12.8 GiB (model card, arXiv 2508.10925, table 1)."""
+    assert model_facts(GPT_OSS_20B).weight_bytes / 2**30 == pytest.approx(12.8, rel=0.01)
+    assert model_facts(DEEPSEEK_V3).weight_bytes / 1e9 == pytest.approx(671, rel=0.01)
+
+
+def test_another_format_replaces_unquantized_layers_alone() -> None:
+    fp8 = model_facts(LLAMA_8B).in_format("fp8")
+    assert fp8.weight_bytes == quantized({"quant_method": "fp8"}).weight_bytes
+    gpt = model_facts(GPT_OSS_20B)
+    assert gpt.in_format("mxfp4") is gpt
+
+
+@pytest.mark.parametrize(
+    ("said", "named"),
+    [
+        ({"quant_method": "quip"}, "quant_method"),
+        ({"quant_algo": "W3"}, "quant_algo"),
+        ({"quant_method": "awq"}, "bits"),
+        ({"quant_method": "compressed-tensors", "config_groups": {}}, "config_groups"),
+    ],
+)
+def test_what_is_not_understood_is_refused_by_name(said: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigError, match=f"config.json: .*{named}"):
+        quantized(said)
