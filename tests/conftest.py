@@ -7,12 +7,14 @@ import os
 import random
 import shutil
 import tempfile
+from collections.abc import Generator
 from typing import Any
 
 import hypothesis
 import pytest
 
 from tests.support.rounds import MANY_ROUNDS
+from tests.support.spare_worker import spare_worker
 
 # Set before anything imports Prefect, Ray or vLLM, and inherited by every process that a test starts.
 os.environ.update(
@@ -67,6 +69,17 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_configure_node(node: Any) -> None:
     """Each process of pytest-xdist draws as the one that prints the seed."""
     node.workerinput["seed"] = node.config.option.seed
+
+
+_SPARE = spare_worker(os.environ.get("PYTEST_XDIST_WORKER"))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol() -> Generator[None, object, object]:
+    """A worker without a core of its own begins a test while one is idle; the time limit starts then."""
+    if _SPARE:
+        _SPARE.wait()
+    return (yield)
 
 
 def pytest_report_header(config: pytest.Config) -> str:
