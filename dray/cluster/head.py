@@ -19,15 +19,17 @@ import subprocess
 import sys
 import tempfile
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from dray.cluster.base import STABLE_RESOURCE, ClusterSettings
 from dray.cluster.ray_private import Service, agents_on_demand, look_often, start_without
-from dray.cluster.session_dir import TemporaryFolder, sweep
 from dray.errors import ClusterError
 from dray.imports import lasting_imports
 from dray.processes import no_survivors
+from dray.temporary import TemporaryFolder
 
+_FOLDER = "dray-ray-"  # short: Ray puts sockets into it, whose paths Linux limits to 107 bytes
 MARK = 1  # as a user marks a node: shard tasks ask for a thousandth each
 _START_SECONDS = 180.0  # Ray's own limits are lower; this one is for what they do not see
 _STOP_SECONDS = 30.0
@@ -126,21 +128,20 @@ def main() -> None:
     os.environ.update(settings["environment"])
     for name in settings["unset"]:
         os.environ.pop(name, None)
-    sweep()
-    temporary = TemporaryFolder()
+    temporary = TemporaryFolder(_FOLDER)
     try:
-        print(json.dumps(_started(settings, temporary)), file=answers, flush=True)
+        print(json.dumps(_started(settings, temporary.path)), file=answers, flush=True)
         sys.stdin.read()
         _stop()
     finally:
         temporary.remove()
 
 
-def _started(settings: dict[str, Any], temporary: TemporaryFolder) -> dict[str, str]:
+def _started(settings: dict[str, Any], temporary: Path) -> dict[str, str]:
     import ray
 
     # Sockets between vLLM's ranks: those of a replica that is killed go with the folder, and not into /tmp.
-    os.environ.setdefault("VLLM_RPC_BASE_PATH", str(temporary.path))
+    os.environ.setdefault("VLLM_RPC_BASE_PATH", str(temporary))
     start_without(list(Service))  # one node that does not grow and shows no page; its logs go to files
     agents_on_demand()
     look_often()
@@ -153,7 +154,8 @@ def _started(settings: dict[str, Any], temporary: TemporaryFolder) -> dict[str, 
             include_dashboard=False,
             log_to_driver=False,
             logging_level=logging.ERROR,
-            _temp_dir=str(temporary.ray),
+            # One level down: Ray opens its own folder, with sockets and logs, to every user of the machine.
+            _temp_dir=str(temporary / "r"),
         )
     except Exception as error:  # noqa: BLE001  process edge: the parent raises it
         return {"error": f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:300]}"}

@@ -6,12 +6,13 @@ split by the digest's first byte, and each file is searched on its own.
 
 from __future__ import annotations
 
-import tempfile
 from array import array
 from collections.abc import Iterator
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from dray.temporary import TemporaryFolder
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,14 +30,14 @@ class IdIndex:
         self._digests = bytearray()
         self._indices = array("Q")
         self._spill_rows = spill_rows
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._folder: TemporaryFolder | None = None
 
     def __enter__(self) -> IdIndex:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         if self._folder is not None:
-            self._folder.cleanup()
+            self._folder.remove()
 
     def add(self, index: int, custom_id: str) -> None:
         """Note that row ``index`` has this id. Two ids share a digest with probability 2**-128."""
@@ -66,7 +67,7 @@ class IdIndex:
         import numpy as np
 
         if self._folder is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="dray-ids-")
+            self._folder = TemporaryFolder("dray-ids-")
         entries = self._entries()
         part_of = (entries[:, 0] & np.uint64(_PARTS - 1)).astype(np.uint16)
         order = np.argsort(part_of, kind="stable")
@@ -89,7 +90,7 @@ class IdIndex:
 
     def _part_path(self, part: int) -> Path:
         assert self._folder is not None
-        return Path(self._folder.name) / f"{part:03d}"
+        return self._folder.path / f"{part:03d}"
 
 
 def _repeats_in(entries: NDArray[np.uint64]) -> NDArray[np.uint64]:

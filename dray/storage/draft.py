@@ -6,17 +6,26 @@ Why a writer that stood still cannot publish any more: see :mod:`dray.storage.dr
 from __future__ import annotations
 
 import secrets
-import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 from dray.errors import JobFailedError
 from dray.storage import objects
-from dray.storage.files import AtomicFile, FileInfo, clear, clear_abandoned, join, local_path, sync, writing
+from dray.storage.files import (
+    UPLOADS,
+    AtomicFile,
+    FileInfo,
+    clear,
+    clear_abandoned,
+    join,
+    local_path,
+    sync,
+    writing,
+)
 from dray.storage.objects import ObjectStoreOptions
+from dray.temporary import TemporaryFolder
 
 
 class DraftGoneError(JobFailedError):
@@ -126,8 +135,8 @@ class CopiedDraft(AtomicFile):
         tag = Stage(folder=uri.rpartition("/")[0], tag=secrets.token_hex(4))
         self._staged = (stage or tag).place(name)
         self._uploaded = False
-        self._folder = tempfile.TemporaryDirectory(prefix="dray-upload-")
-        super().__init__(uri, Path(self._folder.name) / name, hashed=True)
+        self._folder = TemporaryFolder(UPLOADS)
+        super().__init__(uri, self._folder.path / name, hashed=True)
 
     def rename(self, uri: str) -> bool:
         """The draft itself keeps its name."""
@@ -142,7 +151,7 @@ class CopiedDraft(AtomicFile):
         self._uploaded = True
         with writing(self.uri):
             objects.upload(self._path, self._staged, self._options)
-        self._folder.cleanup()
+        self._folder.remove()
 
     def publish(self) -> None:
         """Let the store copy it to its final name."""
@@ -155,7 +164,7 @@ class CopiedDraft(AtomicFile):
     def drop(self) -> None:
         """Remove the local file and the draft."""
         self.discard()
-        self._folder.cleanup()
+        self._folder.remove()
         if self._uploaded:
             with suppress(OSError):
                 objects.delete(self._staged, self._options)

@@ -12,7 +12,6 @@ import hashlib
 import io
 import os
 import secrets
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -22,9 +21,13 @@ from typing import IO, cast
 from dray.errors import ConfigError, InputError, JobFailedError, Problem
 from dray.storage import objects, seekable, streams
 from dray.storage.objects import BLOCK_BYTES, ObjectStoreOptions, is_object
+from dray.temporary import TemporaryFolder
 
 LINE_LIMIT_BYTES = 16 << 20
 """The longest line accepted, in bytes, unless the caller says otherwise."""
+
+UPLOADS = "dray-upload-"
+"""How the names of folders in ``TMPDIR`` begin that hold what is uploaded later."""
 
 _WRITE_BUFFER_BYTES = 1 << 20
 
@@ -195,8 +198,8 @@ def write_atomic(
     """
     if is_object(uri):
         with (
-            tempfile.TemporaryDirectory(prefix="dray-upload-") as folder,
-            _atomic(uri, Path(folder), hashed) as file,
+            TemporaryFolder(UPLOADS) as folder,
+            _atomic(uri, folder, hashed) as file,
         ):
             yield file
             file.close()

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.unit
 ROOT = Path(__file__).parents[2]
 
 LAYERS = (
-    {"durations", "errors", "imports", "owner", "places", "processes", "history"},
+    {"durations", "errors", "imports", "owner", "places", "processes", "history", "temporary"},
     {"codes", "kinds", "triggers"},
     {"storage", "failures", "scheduling"},
     {"notices", "requests", "weights"},

@@ -1,4 +1,4 @@
-"""Ray's temporary folders of killed runs are found and deleted, those in use are not."""
+"""Temporary folders of killed processes are found and deleted, those in use are not."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dray.cluster.session_dir import TemporaryFolder, sweep
+from dray.temporary import TemporaryFolder, sweep
 
 pytestmark = pytest.mark.unit
 
@@ -27,21 +27,24 @@ def _age(folder: Path) -> None:
 
 
 def test_a_killed_run_leaves_nothing_for_long(tmp_path: Path) -> None:
-    program = "import os; from dray.cluster.session_dir import TemporaryFolder; "
-    program += "folder = TemporaryFolder(); os.kill(os.getpid(), 9)"
+    program = "import os; from dray.temporary import TemporaryFolder; "
+    program += "folder = TemporaryFolder('dray-ray-'); os.kill(os.getpid(), 9)"
     subprocess.run([sys.executable, "-c", program], env={**os.environ, "TMPDIR": str(tmp_path)}, timeout=30)
     [left] = tmp_path.glob("dray-ray-*")
-    sweep()
+    sweep("dray-ray-")
     assert left.exists()  # too new to tell
     _age(left)
-    sweep()
-    assert not left.exists()
+    with TemporaryFolder("dray-other-"):
+        assert left.exists()  # not of this prefix
+    with TemporaryFolder("dray-ray-"):
+        assert not left.exists()
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_in_use_stays(tmp_path: Path) -> None:
-    folder = TemporaryFolder()
+    folder = TemporaryFolder("dray-ray-")
     _age(folder.path)
-    program = "from dray.cluster.session_dir import sweep; sweep()"
+    program = "from dray.temporary import sweep; sweep('dray-ray-')"
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     subprocess.run([sys.executable, "-c", program], env=environment, timeout=30, check=True)
     assert folder.path.exists()
@@ -53,5 +56,5 @@ def test_folders_of_others_stay(tmp_path: Path) -> None:
     for name in ("dray-ray-nolock", "other"):
         (tmp_path / name).mkdir()
         _age(tmp_path / name)
-    sweep()
+    sweep("dray-ray-")
     assert len(list(tmp_path.iterdir())) == 2

@@ -1,0 +1,75 @@
+"""Temporary folders of this process: none is left for long when it is killed.
+
+A killed process removes nothing, and what an upload holds may be 16 GiB. The next process that makes a folder
+with the same prefix removes those whose processes are gone.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import tempfile
+import time
+import weakref
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+_LOCK = "dray.lock"
+_YOUNG = 60.0  # seconds in which a folder may be there and not locked yet
+
+
+class TemporaryFolder:
+    """A folder that is locked for as long as its process lives: an unlocked one has no live process.
+
+    ``prefix`` begins its name, which ends with eight characters. It is removed when the block ends, or the
+    object, or the process.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        sweep(prefix)
+        self.path = Path(tempfile.mkdtemp(prefix=prefix))
+        lock = (self.path / _LOCK).open("w")  # closed on exec: no process that this one starts holds it
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        self._remove = weakref.finalize(self, _remove, self.path, lock)
+
+    def __enter__(self) -> Path:
+        return self.path
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.remove()
+
+    def remove(self) -> None:
+        """Delete it with all that is in it; a second call does nothing."""
+        self._remove()
+
+
+def sweep(prefix: str) -> None:
+    """Delete the folders with this prefix of processes that ended without doing so themselves."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        lock = _taken(folder)
+        if lock is not None:
+            _remove(folder, lock)
+
+
+def _remove(folder: Path, lock: IO[str]) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    lock.close()
+
+
+def _taken(folder: Path) -> IO[str] | None:
+    """The folder's lock, if no process holds it; None for one that is in use, new, or not ours to judge."""
+    try:
+        if time.time() - folder.stat().st_mtime < _YOUNG:
+            return None
+        lock = (folder / _LOCK).open("r+")
+    except OSError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        return None
+    return lock
