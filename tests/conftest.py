@@ -6,6 +6,7 @@ import atexit
 import os
 import random
 import shutil
+import signal
 import tempfile
 from collections.abc import Generator
 from typing import Any
@@ -32,6 +33,10 @@ os.environ.update(
 atexit.register(shutil.rmtree, os.environ["PREFECT_HOME"], ignore_errors=True)
 for name in ("PREFECT_API_URL", "PREFECT_API_KEY", "PREFECT_PROFILE", "RAY_ADDRESS"):
     os.environ.pop(name, None)  # a test must not reach a server or a cluster that somebody uses
+
+# Started in the background by a shell, the tests ignore Ctrl-C, and so would the commands that they start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No deadline per example: a machine with two cores, running Ray beside, has pauses that mean nothing.
 hypothesis.settings.register_profile("dray", deadline=None, print_blob=True)
