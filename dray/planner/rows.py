@@ -17,8 +17,7 @@ class RowFacts:
     ``chain`` holds, row after row, the hashes of the row's full blocks of ``block_tokens`` prompt tokens.
     Hash ``i`` of a row stands for all its tokens in blocks 0 to ``i``, as in vLLM's prefix cache; so two rows
     with the same hash have the same prefix. Row ``r`` has ``chain[chain_starts[r]:chain_starts[r + 1]]``.
-    Blocks
-    beyond the first one that no other row has may be left out.
+    Blocks beyond the first one that no other row has may be left out.
 
     Raises:
         ValueError: the arrays do not belong together.
