@@ -1,4 +1,4 @@
-"""What is known of each row before it runs, in arrays: a hundred bytes a row, for millions of rows."""
+"""What is known of each row before it runs, in arrays, for millions of rows."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from dray.planner.catalogue.hardware import Device, Instance, Interruptions, Pri
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What ``dray doctor --calibrate`` measures on a machine.
+    """What was measured on a machine at hand.
 
     ``gemm``: operations/s of a large GEMM, by arithmetic. ``bandwidth``: bytes/s of reading memory once.
     ``step``: seconds of one engine iteration beside the model's own work. ``memory``: bytes for weights and

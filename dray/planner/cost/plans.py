@@ -104,7 +104,7 @@ def _priceless(instance: Instance, limits: Limits, today: date) -> Refusal:
     return Refusal(
         instance=instance.name,
         setting=None,
-        reason=f"{reason}: give one with --price {instance.name}=DOLLARS.",
+        reason=f"{reason}: give one of your own for {instance.name}.",
     )
 
 

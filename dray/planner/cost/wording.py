@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dray.planner.cost.choices import Refusal
 from dray.planner.cost.limits import Limits
 from dray.planner.cost.plan import Plan
-
-_UNITS = ((86400.0, "days"), (3600.0, "h"), (60.0, "min"))
+from dray.report.wording import duration
 
 
 def why_first(table: Sequence[Plan], limits: Limits) -> str:
@@ -51,14 +50,6 @@ def nothing_fits(refusals: Sequence[Refusal]) -> str:
         return f"The model fits nowhere. Nearest is {nearest.instance}: {nearest.reason}"
     reason = refusals[0].reason if refusals else "The catalogue is empty."
     return f"No configuration can run. {reason}"
-
-
-def duration(seconds: float) -> str:
-    """Seconds in the largest unit that gives at least one."""
-    for size, unit in _UNITS:
-        if seconds >= size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.0f} s"
 
 
 def money(dollars: float) -> str:

@@ -89,7 +89,7 @@ def _family_name(text: Fields, outer: Fields) -> str:
     if isinstance(kind, str) and kind in FAMILIES:
         return kind
     near = difflib.get_close_matches(str(kind), FAMILIES, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    hint = f"; did you mean {near[0]!r}?" if near else "."
     raise text.error(
         f"the family {str(kind)[:40]!r} in the field 'model_type' is not known to the cost model{hint} "
         f"Known are {', '.join(FAMILIES)}"

@@ -128,7 +128,10 @@ def test_prices_of_the_day_hold() -> None:
     found = plans(JOB, model_facts(LLAMA_8B), CATALOGUE, Limits(), today=date(2024, 9, 30))
     assert {plan.instance.name for plan in found.plans} >= {"g6e.xlarge", "p5.48xlarge"}
     assert not any(plan.spot for plan in found.plans)
-    assert any(one.instance == "g7e.2xlarge" and "--price" in one.reason for one in found.refusals)
+    assert any(
+        one.instance == "g7e.2xlarge" and "give one of your own for g7e.2xlarge" in one.reason
+        for one in found.refusals
+    )
 
 
 def test_the_users_price_stands_for_the_catalogues() -> None:

@@ -91,7 +91,8 @@ def test_one_token_of_a_prompt_is_always_computed() -> None:
 def test_groups_that_decode_long_begin_first() -> None:
     rows = [(0, 1), (1,), (0, 2), (2,), (1, 1)]
     found = order_rows(facts(rows, outputs=[1, 5, 3, 9, 5]))
-    assert found.rows.tolist() == [3, 1, 4, 0, 2] or found.rows.tolist() == [3, 1, 4, 2, 0]
+    assert found.rows[:3].tolist() == [3, 1, 4]
+    assert sorted(found.rows[3:]) == [0, 2]
     assert found.group_starts.tolist() == [0, 1, 3]
 
 
