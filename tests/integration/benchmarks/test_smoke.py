@@ -22,6 +22,7 @@ pytestmark = pytest.mark.integration
 ROOT = Path(__file__).parents[3]
 MEASURED = {
     "store": {"sqlite", "postgresql"},
+    "ordering": {"10000 rows"},
     "start": {"plain", "with Prefect"},
     "idle": {"usual run", "python"},
     "scale": {"sqlite"},
