@@ -36,6 +36,14 @@ def test_there_are_shards_for_a_replica_that_comes_back(requests: int, replicas:
     assert _enough_shards(requests, replicas) == shards
 
 
+@pytest.mark.parametrize(
+    ("requests", "replicas", "batch", "shards"),
+    [(6_000, 2, 512, 5), (6_000, 2, 16, 32), (1_000, 4, 512, 7), (100, 4, 512, 1), (10**6, 2, 512, 32)],
+)
+def test_shards_hold_more_rows_than_a_batch(requests: int, replicas: int, batch: int, shards: int) -> None:
+    assert _enough_shards(requests, replicas, batch) == shards
+
+
 @pytest.mark.parametrize(("replicas", "most"), [(1, 16_384), (1000, 16_384), (2000, 32_000)])
 def test_no_replica_idles_for_lack_of_a_shard(replicas: int, most: int) -> None:
     assert _most_shards(replicas) == most <= MAX_MARKS // 2  # the spool can be cut into as many
