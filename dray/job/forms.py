@@ -155,8 +155,8 @@ class EngineOptions(Form):
         default=None,
         ge=1,
         description="Rows of a shard, the part of a job that one shard task leases. If left out: at most "
-        "8192, with 16 or more shards for each of several replicas. A job has at most 16,384 shards, or 16 "
-        "for each replica if that is more.",
+        "8192, with 16 or more shards for each of several replicas, unless those had fewer than 128 rows, or "
+        "twice max_num_seqs. A job has at most 16,384 shards, or 16 for each replica if that is more.",
     )
     replica_cpus: float | None = Field(
         default=None,

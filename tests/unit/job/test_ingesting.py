@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from array import array
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from dray.job.ingesting import _ROWS, _enough_shards, _most_shards, ingest_job
 from dray.job.opening import open_job
 from dray.job.settings import JobSettings
+from dray.requests import source_of
 from dray.requests.ingest import Ingested, cut
 from dray.requests.spool import MAX_MARKS, Mark, Marks, SpoolPart
 
@@ -34,6 +37,18 @@ def test_a_small_job_is_one_shard(make_settings: Callable[..., JobSettings]) -> 
 )
 def test_there_are_shards_for_a_replica_that_comes_back(requests: int, replicas: int, shards: int) -> None:
     assert _enough_shards(requests, replicas) == shards
+
+
+@pytest.mark.parametrize(("arguments", "shards"), [({}, 15), ({"max_num_seqs": 200}, 5)])
+def test_the_batch_that_a_user_gives_makes_shards_larger(
+    arguments: dict[str, int], shards: int, tmp_path: Path, make_settings: Callable[..., JobSettings]
+) -> None:
+    row = {"custom_id": "", "method": "POST", "url": "/v1/chat/completions"}
+    body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
+    path = tmp_path / "two_thousand.jsonl"
+    path.write_text("\n".join(json.dumps(row | {"custom_id": f"row-{n}", "body": body}) for n in range(2000)))
+    job = open_job(make_settings(source=source_of([str(path)]), engine_arguments=arguments))
+    assert len(ingest_job(job, replicas=2)) == shards
 
 
 @pytest.mark.parametrize(
