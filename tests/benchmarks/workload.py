@@ -96,6 +96,8 @@ def count_lines(path: Path) -> int:
 def workspace(folder: Path | None) -> Iterator[Path]:
     """A temporary folder, removed at the end. SIGTERM ends in order too, so that no run is left behind."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
     path = Path(tempfile.mkdtemp(prefix="dray-bench-", dir=folder))
     try:
         yield path
