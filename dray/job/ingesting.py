@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from dray.cluster.placing import USUAL_SEQS
 from dray.errors import ConfigError, FencedError, InputError, Problem
 from dray.job.heeding import heeded
 from dray.job.opening import OpenJob
@@ -149,15 +150,15 @@ def _most_shards(replicas: int) -> int:
 
 
 def _batch(job: OpenJob) -> int:
-    """Sequences that an engine runs at once, where the user says so; 0 where the engine is to choose."""
+    """Sequences that an engine runs at once, as far as that is known before there is one."""
     given = job.settings.engine_arguments.get("max_num_seqs")
-    return given if isinstance(given, int) else 0
+    return given if isinstance(given, int) else USUAL_SEQS
 
 
-def _enough_shards(requests: int, replicas: int, batch: int = 0) -> int:
+def _enough_shards(requests: int, replicas: int, batch: int) -> int:
     """Shards for all replicas, of twice the rows of an engine's ``batch`` where the job has so many.
 
-    While one shard task ends and the next one starts, the replica lives on the rows of its other shard.
+    While one shard task ends and the next one goes on, the replica lives on the rows of its other shards.
     ``python -m tests.benchmarks.device --only dray-twice --settings 1b``, 6,000 rows and a batch of 512: 207
     rows/s with 187 rows a shard, 686 with 1,200. A short job has two shards for each replica all the same.
     """
