@@ -4,11 +4,11 @@ The policy is that of Uniform Progress ("Can't Be Late", NSDI'24) for work that 
 predicted units of cost, of which a replica answers ``rate`` a second.
 
 - Spot is taken whenever there is some: a replica that is interrupted loses its start, and no row.
-- On-demand replicas make up for the spot that is not to be expected: if the work that is left asks for more
-  replicas than spot has given on the average, as many more are rented on demand.
+- While there is time to lose, the job waits for spot. When most of the replicas are needed all the time,
+  on-demand replicas make up for what spot is not expected to give, by what it gave so far.
 - The last moment: when the time that may still be lost is about to be too short for on-demand replicas to
   start and do the rest, they start.
-- Hysteresis: on-demand replicas stay until the job is ahead by two starts.
+- Hysteresis: on-demand replicas stay until the job is ahead by some starts.
 - The budget goes before the deadline.
 
 :class:`SpotHistory` keeps what spot gave. Seconds and dollars; prices are for a replica and an hour.
@@ -21,10 +21,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 _HOUR = 3600.0
-_HYSTERESIS = 2.0
+_HYSTERESIS = 4.0
 """Cold starts by which a job is to be ahead before on-demand replicas are given back."""
 _START_SHARE = 0.1
 """Most of the work that is left that starts of replicas may cost: more replicas than that do not pay."""
+_PATIENCE = 0.8
+"""Share of the useful replicas that must be needed all the time before on-demand ones make up for spot."""
 _WORTH = 1.0
 """A replica starts only if the others would need as many cold starts for the rest."""
 
@@ -38,7 +40,7 @@ class Rule(StrEnum):
     NO_DEADLINE = "no deadline is set, so spot alone is used"
     AHEAD = "spot is expected to be enough"
     BEHIND = "spot is not expected to be enough"
-    HOLD = "on-demand replicas stay until the job is ahead by two starts"
+    HOLD = "on-demand replicas stay until the job is ahead by some starts"
     LAST_MOMENT = "no time may be lost any more"
     TOO_LATE = "the deadline cannot be met with as many replicas as are allowed"
 
@@ -123,7 +125,8 @@ def most_useful(now: Situation) -> int:
 
     As many as the deadline needs are useful in any case.
     """
-    useful = max(int(_START_SHARE * now.work / now.cold_start), 1) if now.cold_start else now.most
+    bearable = _START_SHARE * now.work / max(now.cold_start, 1.0)
+    useful = max(int(min(bearable, now.most)), 1)
     working = now.spot + now.on_demand
     if now.work <= _WORTH * now.cold_start * max(working, 1):
         useful = min(useful, working)  # done before another has started
@@ -148,23 +151,24 @@ def _on_demand(now: Situation, useful: int, spot: int) -> tuple[int, Rule]:
     if least is None:
         kept = min(now.spot, spot)
         return max(useful - kept, 0), Rule.TOO_LATE
-    expected = _beside_the_expected(now, spot, starts=0.0)
+    expected = _beside_the_expected(now, useful, spot, starts=0.0)
     wanted = max(least, min(expected, useful - spot))
     if wanted >= now.on_demand:
         if not wanted:
             return 0, Rule.AHEAD
         return wanted, Rule.LAST_MOMENT if least >= wanted else Rule.BEHIND
-    held = min(_beside_the_expected(now, spot, starts=_HYSTERESIS), now.on_demand, useful - spot)
+    held = min(_beside_the_expected(now, useful, spot, starts=_HYSTERESIS), now.on_demand, useful - spot)
     if held > wanted:
         return held, Rule.HOLD
     return wanted, Rule.AHEAD if not wanted else Rule.LAST_MOMENT if least >= wanted else Rule.BEHIND
 
 
-def _beside_the_expected(now: Situation, spot: int, *, starts: float) -> int:
+def _beside_the_expected(now: Situation, useful: int, spot: int, *, starts: float) -> int:
     """On-demand replicas, if spot gives from now on what it has given, and ``starts`` are to spare."""
     time = now.seconds_left - (1 + starts) * now.cold_start
     needed = now.work / time if time > 0 else float(now.most)
-    return max(math.ceil(needed - max(now.spot_expected, spot) - 1e-9), 0)
+    enough = max(now.spot_expected, spot, _PATIENCE * useful)
+    return max(math.ceil(needed - enough - 1e-9), 0)
 
 
 def _for_the_last_moment(now: Situation, useful: int, spot: int) -> int | None:
@@ -228,7 +232,7 @@ class SpotHistory:
     _wanted: float = 0.0
 
     def add(self, *, wanted: int, had: int, seconds: float, lost: float = 0.0) -> None:
-        """For ``seconds``, ``had`` of ``wanted`` spot replicas were there; ``lost`` seconds went to starts."""
+        """For ``seconds``, ``had`` of ``wanted`` spot replicas were there; starts took ``lost`` of them."""
         if wanted > 0:
             self._wanted += seconds
             self._had += seconds * min(had, wanted) / wanted - lost / wanted

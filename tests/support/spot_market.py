@@ -1,7 +1,7 @@
-"""A market of spot machines in steps, for policies of capacity: traces, their replay, and the best in hindsight.
+"""A market of spot machines in steps, for policies of capacity: traces, replays, and the best in hindsight.
 
-A step is as long as a cold start: a replica answers nothing in its first step, and one unit in each after that.
-In a step, at most ``trace[step]`` spot replicas can be held; those above that number are taken back.
+A step is as long as a cold start: a replica answers nothing in its first step, and one unit in each later
+one. In a step, at most ``trace[step]`` spot replicas can be held; those above are taken back.
 """
 
 from __future__ import annotations
@@ -64,9 +64,7 @@ def replay(market: Market, policy: Policy) -> Run:
             return Run(dollars=dollars, finished=step, on_demand_steps=on_demand_steps)
         to_be_had = min(market.trace[step], market.most)
         spot = min(spot, to_be_had)
-        view = View(
-            market=market, step=step, left=left, spot=spot, on_demand=on_demand, to_be_had=to_be_had
-        )
+        view = View(market=market, step=step, left=left, spot=spot, on_demand=on_demand, to_be_had=to_be_had)
         new_spot, new_on_demand = policy(view)
         new_spot = min(new_spot, to_be_had)
         if new_spot + new_on_demand > market.most:
@@ -80,7 +78,7 @@ def replay(market: Market, policy: Policy) -> Run:
 
 
 def oracle(market: Market) -> float | None:
-    """Dollars of the cheapest run of all that meet the deadline, by one that knows the trace; None for none."""
+    """Dollars of the cheapest run that meets the deadline, for one who knows the trace; None for none."""
     states = [(s, o) for s, o in product(range(market.most + 1), repeat=2) if s + o <= market.most]
     cost = np.full((len(states), market.work + 1), np.inf)
     cost[states.index((0, 0)), 0] = 0.0
