@@ -16,6 +16,7 @@ from typing import Any
 
 from dray import __version__
 from dray.errors import StoreFatalError
+from dray.job.billing import bill_job
 from dray.job.opening import OpenJob, describe
 from dray.job.publishing import job_drafts, publish
 from dray.job.retried import retries
@@ -58,6 +59,7 @@ class JobResult:
     seconds: dict[str, float]
     interruptions: int
     retries: dict[str, int]
+    cost: dict[str, Any] | None
     output: str | None
     errors: str | None
     report: str | None
@@ -218,6 +220,7 @@ def _report_data(
         environment=_environment(replicas),
         settings={k: v if isinstance(v, str | int | float | bool) or v is None else str(v)
                   for k, v in describe(job.settings).items()},
+        account=bill_job(store, job, measures.tokens),
     )  # fmt: skip
 
 
@@ -314,6 +317,7 @@ def _result(data: ReportData, written: Written | None, report: str | None) -> Jo
         seconds=dict(data.seconds),
         interruptions=data.interruptions,
         retries=dict(data.retries),
+        cost=data.account.as_dict() if data.account else None,
         output=written.output.uri if written else None,
         errors=written.errors.uri if written else None,
         report=report,

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 LAYERS = (
     {"durations", "errors", "imports", "owner", "places", "processes", "history", "temporary"},
     {"codes", "kinds", "triggers"},
-    {"storage", "failures", "scheduling"},
+    {"storage", "failures", "scheduling", "account"},
     {"notices", "requests", "weights"},
     {"store", "report"},
     {"planner"},
