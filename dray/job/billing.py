@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import socket
 import time
+from dataclasses import replace
 
-from dray.account import Account, account_of, closing
+from dray.account import Account, Predicted, account_of, closing
+from dray.account.spans import MICRO
 from dray.job.opening import OpenJob
 from dray.job.pricing import source_of
 from dray.report import Tokens
@@ -32,3 +34,10 @@ def bill_job(store: Store, job: OpenJob, tokens: Tokens) -> Account | None:
         source=source_of(job.settings.request.price),
         tokens=(tokens.prompt, tokens.cached, tokens.completion),
     )
+
+
+def with_prediction(account: Account, found: Predicted | None, *, nodes: int) -> Account:
+    """The bill beside what was predicted, in dollars too where all nodes have one price."""
+    if found is not None and account.price is not None:
+        found = replace(found, dollars=found.seconds * nodes * account.price / MICRO / 3600)
+    return replace(account, predicted=found)

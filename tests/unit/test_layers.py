@@ -14,7 +14,7 @@ pytestmark = pytest.mark.unit
 ROOT = Path(__file__).parents[2]
 
 LAYERS = (
-    {"durations", "errors", "imports", "owner", "places", "processes", "history", "temporary"},
+    {"durations", "errors", "imports", "owner", "places", "processes", "history", "machine", "temporary"},
     {"codes", "kinds", "triggers"},
     {"storage", "failures", "scheduling", "account"},
     {"notices", "requests", "weights"},
