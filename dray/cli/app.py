@@ -159,8 +159,27 @@ def report(
 
 
 @app.command
-def doctor(*, model: str | None = None, store: StoreOption = None, json: Json = False) -> int:
+def doctor(
+    *,
+    model: str | None = None,
+    store: StoreOption = None,
+    calibrate: Annotated[
+        bool,
+        Parameter(
+            negative=(), help="Measure this machine with vLLM for about a minute, for plans and forecasts."
+        ),
+    ] = False,
+    price: Annotated[
+        float | None,
+        Parameter(validator=validators.Number(gte=0), help="Dollars per hour of this machine."),
+    ] = None,
+    json: Json = False,
+) -> int:
     """Check what a run on this machine needs, and say what is missing."""
+    if calibrate:
+        from dray.cli.calibrating import calibrate as measure
+
+        return measure(model, price, json=json)
     from dray.cli.doctor import examine
 
     return examine(model, store, json=json)

@@ -13,6 +13,9 @@ STABLE_RESOURCE = "dray_stable"
 STABLE_SHARE = 0.001
 """What a shard task asks of it: users mark a node with any amount, and ``1`` is to hold a thousand tasks."""
 
+INSTANCE_LABELS = ("dray/instance-type", "ray.io/instance-type", "node.kubernetes.io/instance-type")
+"""Labels of Ray's that may name a node's type: ``ray start --labels dray/instance-type=g6e.xlarge``."""
+
 NAMESPACE = "dray"
 
 START_SECONDS = 1800.0
@@ -37,7 +40,7 @@ class ClusterSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """One live node of the cluster."""
+    """One live node of the cluster. ``instance`` is its type (``g6e.xlarge``), where a label has it."""
 
     node_id: str
     host: str
@@ -47,6 +50,8 @@ class Node:
     address: str = ""
     port: int = 0  # of its Ray daemon
     memory: float = 0.0  # bytes, as its Ray daemon counts them
+    instance: str = ""
+    spot: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

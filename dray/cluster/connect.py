@@ -17,7 +17,15 @@ from importlib import import_module
 from typing import Any
 
 from dray.cluster.auth import answers_anybody, close_token_file
-from dray.cluster.base import NAMESPACE, STABLE_RESOURCE, Cluster, ClusterInfo, ClusterSettings, Node
+from dray.cluster.base import (
+    INSTANCE_LABELS,
+    NAMESPACE,
+    STABLE_RESOURCE,
+    Cluster,
+    ClusterInfo,
+    ClusterSettings,
+    Node,
+)
 from dray.cluster.forwarded_env import handed_down
 from dray.cluster.head import MARK, Head
 from dray.cluster.head_watch import HeadWatch
@@ -347,6 +355,12 @@ def live_nodes() -> tuple[tuple[Node, ...], str]:
     return _nodes(ray.nodes())
 
 
+def _instance(node: dict[str, Any]) -> str:
+    """The type of instance of a node, as a label of Ray's says it."""
+    labels = node.get("Labels") or {}
+    return next((labels[name] for name in INSTANCE_LABELS if labels.get(name)), "")
+
+
 def _nodes(listed: list[dict[str, Any]]) -> tuple[tuple[Node, ...], str]:
     alive = [node for node in listed if node["Alive"]]
     marked = any(STABLE_RESOURCE in node["Resources"] for node in alive)
@@ -361,6 +375,8 @@ def _nodes(listed: list[dict[str, Any]]) -> tuple[tuple[Node, ...], str]:
             address=node.get("NodeManagerAddress", ""),
             port=node.get("NodeManagerPort", 0),
             memory=node["Resources"].get("memory", 0.0),
+            instance=_instance(node),
+            spot=(node.get("Labels") or {}).get("ray.io/market-type") == "spot",
         )
         for node in alive
     )

@@ -11,6 +11,7 @@ from dray.cluster.base import START_SECONDS
 from dray.driver.events import (
     Event,
     Observer,
+    ReplicaChanged,
     ReplicaLogged,
     ReplicaLooked,
     ReplicaReady,
@@ -23,6 +24,7 @@ from dray.driver.fleet import Fleet
 from dray.driver.idling import IdleWatch, bound_tasks
 from dray.driver.interruptions import InterruptionHandler
 from dray.driver.intervals import Intervals, Schedule
+from dray.driver.ledger import Ledger
 from dray.driver.losses import Losses, StoreBudgets
 from dray.driver.observers import Observers
 from dray.driver.outage import SHORT_PATIENCE, SpoolWatch, StoreOutage
@@ -62,7 +64,8 @@ class Driver:
     ) -> None:
         self._job = job
         self._executor = executor
-        self._observers = Observers(observers)
+        self._ledger = Ledger(job, fleet.info)
+        self._observers = Observers([*observers, self._ledger])
         self._events: deque[Event] = deque()
         emit = self._events.append
         self._intervals = intervals or Intervals()
@@ -227,11 +230,26 @@ class Driver:
             self._idle.look(store)
         if self._schedule.due("spool"):
             self._spool.look(store)
+        if self._schedule.due("account"):
+            self._ledger.keep(store)
 
     def _publish(self, store: Store) -> None:
         changed = self._pool.take_changed()
         if not changed:
             return
+        now = time.time()
+        for one in changed:
+            self.tell(
+                ReplicaChanged(
+                    name=one.name,
+                    state=one.state,
+                    began=one.began,
+                    at=now,
+                    node=one.node,
+                    host=one.host,
+                    gpus=self._pool.ask.gpus,
+                )
+            )
         rows = [
             ReplicaRow(
                 name=one.name,
@@ -272,6 +290,8 @@ class Driver:
                 self.tell(ReplicaLooked(status=status))
             self._progress.look(self._opened(), final=True)
         self._emit()
+        with suppress(DrayError):
+            self._ledger.keep(self._opened(), last=True)
 
 
 def _mean_rows(shards: Sequence[Shard]) -> float:

@@ -113,6 +113,12 @@ class JobRequest(Form):
         description="Time for the job since it was created, such as 24h or 90m. Then unfinished rows become "
         "error rows.",
     )
+    price: float | None = Field(
+        default=None,
+        ge=0,
+        description="Dollars per hour of a node, for the bill in the report. If left out, dray's list price "
+        "for the node's instance type, if known.",
+    )
     resume: bool = Field(default=False, description="Go on with the job even if it was cancelled.")
     overwrite: bool = Field(
         default=False,

@@ -94,7 +94,9 @@ def evaluate(replica: Replica, rate: Rate, demand: Demand, offer: Offer, terms: 
     replicas = offer.replicas(replica.setting)
     rows = rows_of_replica(demand.rows, replicas)
     used = replicas * replica.devices / (offer.machines * offer.instance.devices)
-    cold = COLD_START.seconds(replica.model.weight_bytes, boot=offer.instance.boot)
+    cold = offer.instance.start_seconds
+    if cold is None:
+        cold = COLD_START.seconds(replica.model.weight_bytes, boot=offer.instance.boot)
     cases: list[tuple[RunTime, Bill]] = []
     for given, hourly in _cases(offer, terms.phi, demand.output_error):
         time = run_time(demand, rate, rows=rows, cold=cold, given=given)
