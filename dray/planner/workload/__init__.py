@@ -1,0 +1,22 @@
+"""What a job asks for: tokens of its prompts and answers, and the prefixes that its rows share.
+
+``gather`` reads rows once, and gives :class:`dray.planner.rows.RowFacts`.
+"""
+
+from dray.planner.workload.encoders import Bytes, TokenizerAt, Tokens
+from dray.planner.workload.gathering import BLOCK_TOKENS, Gathered, gather
+from dray.planner.workload.lengths import Bounds, Lengths
+from dray.planner.workload.rows import InputLines, lines_of_spool
+
+__all__ = [
+    "gather",
+    "Gathered",
+    "BLOCK_TOKENS",
+    "Tokens",
+    "TokenizerAt",
+    "Bytes",
+    "Lengths",
+    "Bounds",
+    "InputLines",
+    "lines_of_spool",
+]
