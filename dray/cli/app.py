@@ -16,7 +16,7 @@ from cyclopts import App, CycloptsError, Parameter, validators
 from dray import __version__
 from dray.cli import output
 from dray.cli.deleting import jobs
-from dray.cli.help import ABOUT, JSON_HELP, RUN, RUN_EXAMPLES
+from dray.cli.help import ABOUT, JSON_HELP, PLAN, PLAN_EXAMPLES, RUN, RUN_EXAMPLES
 from dray.cli.introduction import introduction
 from dray.cli.models import models
 from dray.errors import DrayError
@@ -34,6 +34,7 @@ app = App(
 
 # Its module takes a tenth of a second, for which other commands need not wait: it is imported when called.
 app.command("dray.cli.run:run", name="run", help=RUN, help_epilogue=RUN_EXAMPLES)
+app.command("dray.cli.plan:plan", name="plan", help=PLAN, help_epilogue=PLAN_EXAMPLES)
 app.command(models)
 app.command(jobs)
 

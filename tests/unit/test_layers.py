@@ -25,6 +25,7 @@ LAYERS = (
     {"shard"},
     {"job"},
     {"driver"},
+    {"planning"},
     {"cli"},
 )
 """The parts of dray, the lowest first: each imports from layers below its own alone."""
