@@ -32,11 +32,11 @@ from dray.driver.pool import ReplicaPool
 from dray.driver.progress import JobProgress
 from dray.driver.resting import put_to_rest
 from dray.driver.shards import ShardTasks
+from dray.driver.slots import mean_rows
 from dray.driver.wording import plan_line, stop_line
 from dray.engine.protocol import EngineSpec
 from dray.errors import DrayError, EngineStartError, JobFailedError
 from dray.job.deadline import orders_of
-from dray.job.ingesting import open_shards
 from dray.job.opening import OpenJob, reopen
 from dray.store import ReplicaRow, Shard, Store
 
@@ -72,9 +72,7 @@ class Driver:
         prefix = f"{job.job_id}/{job.lease.epoch}"
         self._stable = fleet.info.stable_resource
         self._fleet = fleet
-        self._pool = ReplicaPool(
-            prefix, spec, fleet, replicas, self._intervals, shard_rows=_mean_rows(shards)
-        )
+        self._pool = ReplicaPool(prefix, spec, fleet, replicas, self._intervals, shard_rows=mean_rows(shards))
         bound = bound_tasks(job, replicas, fleet.info, emit)
         self._tasks = ShardTasks(
             job, executor, emit, lanes=replicas, bound=bound, look_every=self._intervals.shards
@@ -292,9 +290,3 @@ class Driver:
         self._emit()
         with suppress(DrayError):
             self._ledger.keep(self._opened(), last=True)
-
-
-def _mean_rows(shards: Sequence[Shard]) -> float:
-    """Rows of a shard that has some left, on average."""
-    left = [shard.rows for shard in open_shards(list(shards))]
-    return sum(left) / len(left) if left else float("inf")

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import ceil
+
+from dray.job.ingesting import open_shards
+from dray.store import Shard
 
 LEAST_SLOTS = 2
 """Shards at a time on a replica: the tail of one overlaps the head of the next."""
@@ -18,3 +22,9 @@ def slots_of(max_num_seqs: int, shard_rows: float) -> int:
     """
     others = ceil(2 * max_num_seqs / max(shard_rows, 1.0))
     return max(LEAST_SLOTS, min(others + 1, MOST_SLOTS))
+
+
+def mean_rows(shards: Iterable[Shard]) -> float:
+    """Rows of a shard that is still open, on average; without end where none is."""
+    left = [shard.rows for shard in open_shards(list(shards))]
+    return sum(left) / len(left) if left else float("inf")

@@ -25,7 +25,7 @@ from dray.planner.models import model_facts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """``rows`` requests of ``prompt`` and ``output`` tokens at once: the engine's ``steps`` and ``seconds``."""
+    """``rows`` requests of ``prompt`` and ``output`` tokens at once: the ``steps`` and ``seconds`` they took."""
 
     rows: int
     prompt: int

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from dray.planner.cost import Interval, Plan, Refusal
-from dray.planner.cost.wording import money
 from dray.planner.workload import Spread, Workload
 from dray.planning.job_plan import JobPlan
-from dray.report.wording import compact, count, duration, share
+from dray.report.wording import compact, count, duration, money, share
 
 HEADER = ("", "hardware", "settings", "dollars", "$ per M tokens", "done in")
 _REFUSALS = 3

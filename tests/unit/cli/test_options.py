@@ -23,7 +23,8 @@ GROUPED = {
     "Sampling": ["--max-tokens", "--temperature", "--top-p", "--seed", "--param"],
     "Engine": ["--engine", "--replicas", "--engine-arg", "--stall-seconds", "--shard-rows", "--replica-cpus",
                "--replica-gpus"],
-    "Cluster and store": ["--job-id", "--store", "--cluster", "--objects", "--completion-window", "--resume"],
+    "Cluster and store": ["--job-id", "--store", "--cluster", "--objects", "--completion-window", "--price",
+                          "--resume"],
     "Output": ["--format", "--part-bytes", "--overwrite", "--json"],
 }  # fmt: skip
 """As scripts use them: these stay."""
