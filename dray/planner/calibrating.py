@@ -25,7 +25,7 @@ from dray.planner.models import model_facts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """``rows`` requests of ``prompt`` and ``output`` tokens at once: the ``steps`` and ``seconds`` they took."""
+    """What ``rows`` requests of ``prompt`` and ``output`` tokens took at once: ``steps`` and ``seconds``."""
 
     rows: int
     prompt: int
