@@ -44,7 +44,10 @@ def _busy_job(store: Store, name: str, *, end: JobState | None = JobState.COMPLE
         lease = claimed(store, job, number)
         store.commit(lease, outcomes(range(number * 4, number * 4 + 4)))
         store.finish_shard(lease)
-    span = insert(spans).values(job_key=job.key, node="n", phase="engine", started=1.0, seconds=2.0)
+    span = insert(spans).values(
+        job_key=job.key, epoch=1, node="n", host="n", place=0, places=1, replica="r", phase="engine",
+        started=1.0, micros=2_000_000, gpus=1.0,
+    )  # fmt: skip
     store._write(lambda tx: tx.execute(span))
     store.record_notice(name, Notice(node="n", source="aws", action="stop", deadline=1.0, seen_at=0.0))
     store.charge(name, [Charge(budget="infra", scope="", event="e", cause="NODE_LOSS")])
