@@ -23,6 +23,7 @@ ROOT = Path(__file__).parents[3]
 MEASURED = {
     "store": {"sqlite", "postgresql"},
     "ordering": {"10000 rows"},
+    "planning": {"10000 rows", "tokenized"},
     "start": {"plain", "with Prefect"},
     "idle": {"usual run", "python"},
     "scale": {"sqlite"},
