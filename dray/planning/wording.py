@@ -43,7 +43,8 @@ def _prefixes(load: Workload) -> str:
     return (
         f"{share(load.shared, 1)} of the input is prefixes that other rows have too: {count(load.groups)} "
         f"{'group' if load.groups == 1 else 'groups'} of {count(load.grouped)} rows, the largest of "
-        f"{count(load.largest)}. Plans suppose that rows run in the order of their prefixes. In the input's order a cache would serve "
+        f"{count(load.largest)}. Plans suppose that rows run in the order of "
+        "their prefixes. In the input's order a cache would serve "
         f"{', '.join(served)} tokens."
     )
 
