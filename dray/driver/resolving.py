@@ -7,6 +7,7 @@ from typing import NoReturn, Protocol
 
 from dray.cluster.base import ClusterSettings
 from dray.errors import ConfigError
+from dray.job.plan_file import as_planned
 from dray.job.request import BLOCK, JobRequest
 from dray.job.settings import JobSettings, Places
 from dray.storage.addresses import holds_password, without_variable
@@ -72,6 +73,7 @@ def job_settings(request: JobRequest, blocks: Blocks) -> JobSettings:
 
     Raises:
         ConfigError: options that do not go together, or a block or variable that is not there.
+        JobChangedError: the plan was made for another input.
     """
     request = request.anchored()
     place = model_place(request.model, blocks)
@@ -82,7 +84,9 @@ def job_settings(request: JobRequest, blocks: Blocks) -> JobSettings:
         objects=objects_of(request.objects, blocks),
         model_objects=place.objects,
     )
-    return JobSettings.of(request, places)
+    if request.plan is None:
+        return JobSettings.of(request, places)
+    return JobSettings.of(as_planned(request, places), places)
 
 
 def store_url(store: str | None, output: str, blocks: Blocks) -> str:

@@ -10,7 +10,8 @@ from typing import Any
 import orjson
 
 from dray.errors import ConfigError, JobChangedError
-from dray.job.settings import JobSettings
+from dray.job.request import JobRequest
+from dray.job.settings import Places
 from dray.requests.readers import source_digest
 from dray.requests.sources import RowDefaults, Source, template_digest
 from dray.storage.files import local_path
@@ -23,6 +24,9 @@ _MEANING = {
     "model": "the model's config.json",
 }
 """The parts of a plan's identity, in words."""
+
+_TAKEN = ("tensor_parallel_size", "pipeline_parallel_size", "max_num_seqs", "max_num_batched_tokens")
+"""The engine settings that a run takes from a plan. None of them changes an answer."""
 
 OVERRIDES = "overrides"
 """The part that names request fields which the plan supposes, whatever the rows say."""
@@ -58,30 +62,39 @@ def read_plan(path: str) -> dict[str, Any]:
     return found
 
 
-def refuse_changed(settings: JobSettings, path: str) -> dict[str, Any]:
-    """The plan in a file, if it was made for what these settings say.
+def as_planned(request: JobRequest, places: Places) -> JobRequest:
+    """The request with the engine settings of its plan, where it says none itself.
 
     Raises:
-        ConfigError: it is no plan.
+        ConfigError: its file is no plan, or a plan that nothing can run.
         JobChangedError: it was made for something else; names what changed.
     """
-    plan = read_plan(path)
-    if supposed := plan["identity"].get(OVERRIDES):
+    assert request.plan is not None
+    plan = read_plan(request.plan)
+    _refuse_changed(request, places, plan["identity"])
+    if not plan.get("plans"):
+        raise ConfigError(
+            f"plan {request.plan}: no configuration is within its limits; plan again, with others"
+        )
+    planned = plan["plans"][0]["engine_arguments"]
+    arguments = {name: planned[name] for name in _TAKEN if name in planned} | request.engine.arguments
+    engine = request.engine.model_copy(update={"arguments": arguments})
+    return request.model_copy(update={"engine": engine})
+
+
+def _refuse_changed(request: JobRequest, places: Places, planned: Mapping[str, Any]) -> None:
+    if supposed := planned.get(OVERRIDES):
         raise JobChangedError(
-            f"plan {path}: it supposes other requests than the input has (--set {supposed}); "
+            f"plan {request.plan}: it supposes other requests than the input has (--set {supposed}); "
             "plan again without"
         )
-    config = Path(settings.model) / "config.json"
+    defaults = RowDefaults(model_name=request.rows.model_name, sampling=request.sampling.fields())
+    config = Path(places.model) / "config.json"
     known = config.read_bytes() if config.is_file() else None
-    now = identity_of(settings.source, settings.defaults, known, settings.objects)
-    changed = [_MEANING[name] for name in now if _differs(plan["identity"], now, name)]
+    now = identity_of(request.rows.source(places.inputs), defaults, known, places.objects)
+    changed = [_MEANING[name] for name in now if planned.get(name) not in (None, now[name])]
     if changed:
         raise JobChangedError(
-            f"plan {path}: {' and '.join(changed)} changed since it was made, so what it says of time and "
-            "dollars no longer holds. Plan again, or leave --plan out"
+            f"plan {request.plan}: {' and '.join(changed)} changed since it was made, so its time and "
+            "dollars no longer hold. Plan again, or leave --plan out"
         )
-    return plan
-
-
-def _differs(planned: Mapping[str, Any], now: Mapping[str, str], name: str) -> bool:
-    return planned.get(name) is not None and planned[name] != now[name]

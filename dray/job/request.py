@@ -31,7 +31,7 @@ _SHORTCUTS = {
     "temperature": "sampling",
     "replicas": "engine",
 }
-_OF_ONE_RUN = {"job_id", "resume", "overwrite"}  # not in a recipe: another run says them anew
+_OF_ONE_RUN = {"job_id", "plan", "resume", "overwrite"}  # not in a recipe: another run says them anew
 
 
 def _shortcut(name: str) -> Any:
@@ -119,6 +119,11 @@ class JobRequest(Form):
         description="Dollars per hour of a node, for the bill in the report. If left out, dray's list price "
         "for the node's instance type, if known.",
     )
+    plan: str | None = Field(
+        default=None,
+        description="File that `dray plan --json` wrote. The input has to be the one that was planned. The "
+        "first plan's engine settings hold where none are given.",
+    )
     resume: bool = Field(default=False, description="Go on with the job even if it was cancelled.")
     overwrite: bool = Field(
         default=False,
@@ -165,6 +170,7 @@ class JobRequest(Form):
             "model": self.model if self.model.startswith(BLOCK) else absolute(self.model),
             "output": absolute(self.output),
             "store": _anchored_store(self.store),
+            "plan": None if self.plan is None else absolute(self.plan),
         }
         return self.model_copy(update=places)
 

@@ -9,7 +9,7 @@ from dray.planner.workload import Spread, Workload
 from dray.planning.job_plan import JobPlan
 from dray.report.wording import compact, count, duration, money, share
 
-HEADER = ("", "hardware", "settings", "dollars", "$ per M tokens", "done in")
+HEADER = ("#", "hardware", "settings", "dollars", "$ per M tokens", "done in")
 _REFUSALS = 3
 
 

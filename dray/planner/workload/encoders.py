@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -20,6 +21,7 @@ from dray.imports import without
 from dray.kinds import Body
 from dray.planner.workload.conversations import conversation_of, plain_text, template_arguments, tools_of
 from dray.planner.workload.prompts import Prompt, Text, Unreadable
+from dray.weights.source.configuration import has_tokenizer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -47,6 +49,19 @@ class TokenizerAt:
     folder: str
     chat_template: str | None = None
     chat_template_content_format: str = "auto"
+
+    def missing(self) -> str | None:
+        """What is missing for it, as far as a look tells; None where it can be tried."""
+        if find_spec("transformers") is None:
+            return (
+                f"no tokenizer can be read, as transformers is missing; it comes with the engine: {_INSTALL}"
+            )
+        folder = Path(self.folder)
+        if not folder.is_dir():
+            return f"{self.folder}: no such folder, so there is no tokenizer in it"
+        if not has_tokenizer(folder):
+            return f"{self.folder}: no tokenizer in it (tokenizer.json, tokenizer_config.json, ...)"
+        return None
 
     def encoder(self) -> Encoder:
         """Load it.
@@ -93,6 +108,8 @@ class ModelEncoder:
     """The tokenizer and chat template of a model, as vLLM uses them (``vllm/renderers/hf.py``, 0.32)."""
 
     def __init__(self, at: TokenizerAt) -> None:
+        if (missing := at.missing()) is not None:
+            raise ConfigError(missing)
         self._tokenizer = _loaded(at.folder)
         self._template = _template_text(at.chat_template)
         self._format = at.chat_template_content_format
@@ -154,13 +171,6 @@ def _loaded(folder: str) -> Any:
     try:
         with without("torch", "tensorflow", "jax", "flax"):
             from transformers import AutoTokenizer
-    except ImportError as error:
-        raise ConfigError(
-            f"no tokenizer can be read ({error}): transformers comes with the engine. Install it: {_INSTALL}"
-        ) from None
-    if not Path(folder).is_dir():
-        raise ConfigError(f"{folder}: no such folder, so there is no tokenizer in it")
-    try:
         return AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     except Exception as error:  # noqa: BLE001  whatever files may provoke
         said = " ".join(str(error).split())[:200]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -95,7 +94,18 @@ class Workload:
             ConfigError: there is no row that an engine could answer.
         """
         if not self.rows:
-            raise ConfigError("no row of the input is a request that this model can answer: nothing to plan")
+            why = ", ".join(
+                f"{number:,} {what}"
+                for number, what in (
+                    (self.invalid, "are no valid requests"),
+                    (self.refused, "are requests that the engine refuses"),
+                    (self.too_long, "have more tokens, max_tokens included, than the model takes"),
+                )
+                if number
+            )
+            raise ConfigError(
+                f"there is nothing to plan, as no row can be answered: {why or 'the input has none'}"
+            )
         return Demand(
             rows=self.rows,
             input_tokens=max(1.0, self.input.mean),
@@ -164,8 +174,10 @@ def _prefixes(
     """Shares of the tokens that are served: in the tree's order, and in the input's by the cache's size."""
     order = order_rows(facts)
     sizes = np.diff(np.append(order.group_starts.astype(np.int64), len(facts)))
-    part: Callable[[float], float] = lambda units: min(1.0, units * scale.each / total) if total else 0.0  # noqa: E731
-    in_units = [size / scale.each for size in CACHES]
-    served = served_in_order(facts, in_units)
-    in_order = {size: part(share * order.prompt_tokens) for size, share in zip(CACHES, served, strict=True)}
-    return part(order.shared_tokens), in_order, sizes[sizes > 1]
+    if not total:
+        return 0.0, dict.fromkeys(CACHES, 0.0), sizes[sizes > 1]
+    again = len(facts) - len(sizes)  # rows that have a prefix of another: what is fixed begins it
+    shared = min(1.0, (order.shared_tokens * scale.each + again * scale.fixed) / total)
+    served = served_in_order(facts, [*(size / scale.each for size in CACHES), np.inf])
+    parts = (shared * share / served[-1] if served[-1] else 0.0 for share in served)
+    return shared, dict(zip(CACHES, parts, strict=False)), sizes[sizes > 1]
