@@ -18,7 +18,7 @@ from dray.planner.rows import RowFacts
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_MOST_BLOCKS = 2_000_000
+_MOST_BLOCKS = 500_000
 _AT_A_TIME = 1_000_000
 
 
