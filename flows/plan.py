@@ -41,7 +41,7 @@ def plan(*values: Any, **options: Any) -> JobPlan:
 
 
 def _show(found: JobPlan) -> None:
-    key = artifact_key("plan", found.model.name)
+    key = artifact_key(found.model.name, "plan")
     create_markdown_artifact(markdown_of(found, most=0), key=f"{key}-why", description=found.why)
     rows = [dict(zip(HEADER, cells, strict=True)) for cells in table_of(found, _SHOWN)]
     create_table_artifact(rows, key=key, description=found.why)

@@ -40,12 +40,11 @@ def _outputs(load: Workload) -> str:
 
 def _prefixes(load: Workload) -> str:
     served = (f"{share(part, 1)} with {compact(size)}" for size, part in load.in_input_order.items())
+    groups = f"{count(load.groups)} {'group' if load.groups == 1 else 'groups'}"
     return (
-        f"{share(load.shared, 1)} of the input is prefixes that other rows have too: {count(load.groups)} "
-        f"{'group' if load.groups == 1 else 'groups'} of {count(load.grouped)} rows, the largest of "
-        f"{count(load.largest)}. Plans suppose that rows run in the order of "
-        "their prefixes. In the input's order a cache would serve "
-        f"{', '.join(served)} tokens."
+        f"{share(load.shared, 1)} of the input is prefixes that other rows have too: {groups} of "
+        f"{count(load.grouped)} rows, the largest of {count(load.largest)}. Plans suppose that rows run in "
+        f"the order of their prefixes. In the input's order a cache would serve {', '.join(served)} tokens."
     )
 
 

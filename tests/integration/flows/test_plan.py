@@ -20,6 +20,7 @@ def test_the_plans_are_artifacts_of_the_run() -> None:
     assert found.workload.rows == 2000
     with get_client(sync_client=True) as client:
         kept = {one.key: one for one in client.read_artifacts() if (one.key or "").startswith("model-plan")}
+    assert {"model-plan", "model-plan-why"} <= kept.keys()
     rows = json.loads(str(kept["model-plan"].data))
     assert [row["#"] for row in rows] == [str(number) for number in range(1, len(found.best) + 1)]
     assert {row["hardware"].split(" ")[2] for row in rows} == {"g6e.xlarge", "g6e.12xlarge"}

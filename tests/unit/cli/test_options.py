@@ -24,8 +24,7 @@ GROUPED = {
     "Engine": ["--engine", "--replicas", "--engine-arg", "--stall-seconds", "--shard-rows", "--replica-cpus",
                "--replica-gpus"],
     "Cluster and store": ["--job-id", "--store", "--cluster", "--objects", "--completion-window", "--price",
-                          "--plan",
-                          "--resume"],
+                          "--plan", "--resume"],
     "Output": ["--format", "--part-bytes", "--overwrite", "--json"],
 }  # fmt: skip
 """As scripts use them: these stay."""
