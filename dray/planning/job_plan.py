@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import date
 from pathlib import Path
@@ -11,14 +11,16 @@ from typing import Any
 from dray.driver.resolving import Blocks, NoBlocks, model_place, objects_of
 from dray.errors import ConfigError
 from dray.job.plan_file import OVERRIDES, identity_of
-from dray.planner.catalogue import Catalogue, HostedPrice, hosted_prices, load_catalogue
+from dray.planner.catalogue import Catalogue, HostedPrice, Instance, hosted_prices, known_catalogue
 from dray.planner.cost import Demand, Phi, PhiFor, Plan, Plans, best_of_each, plans, prior
+from dray.planner.efficiencies import installed_version, learned, with_starts
 from dray.planner.models import ModelFacts, read_model
 from dray.planner.workload import Counting, InputLines, Lengths, TokenizerAt, Workload, estimate
 from dray.planning.request import PlanRequest
 from dray.requests.sources import RowDefaults, Source
 from dray.storage.addresses import without_variable
 from dray.storage.objects import ObjectStoreOptions
+from dray.store import Efficiency
 from dray.weights.source.configuration import configuration_of
 
 Say = Callable[[str], None]
@@ -30,6 +32,7 @@ class Known:
 
     Args:
         phi: measured over predicted rate, by device and format of the weights.
+        runs: what finished runs measured, in place of ``phi`` where there are any.
         prices: dollars per hour by instance.
         lengths: predicts outputs, from finished jobs.
         output_error: by which share its prediction may be off.
@@ -37,6 +40,7 @@ class Known:
     """
 
     phi: PhiFor = prior
+    runs: Sequence[Efficiency] = ()
     prices: Mapping[str, float] | None = None
     lengths: Lengths | None = None
     output_error: float | None = None
@@ -131,10 +135,10 @@ def plan_job(
     found = plans(
         demand,
         model,
-        known.catalogue or load_catalogue(),
+        _catalogue(request, known),
         request.limits(known.prices),
         today=today,
-        phi=_doubted(known.phi, workload.input_error),
+        phi=_doubted(_phi(known, model), workload.input_error),
     )
     return JobPlan(
         model=model,
@@ -184,6 +188,24 @@ def _counting(request: PlanRequest, folder: Path, model: ModelFacts, known: Know
         lengths=known.lengths,
         output_error=known.output_error,
     )
+
+
+def _phi(known: Known, model: ModelFacts) -> PhiFor:
+    """As finished runs measured it, where there are any."""
+    return learned(known.runs, model, version=installed_version()) if known.runs else known.phi
+
+
+def _catalogue(request: PlanRequest, known: Known) -> Catalogue:
+    """All hardware. A machine at hand without a price is taken only by name: it would always be cheapest."""
+    catalogue = known.catalogue or known_catalogue()
+    if not request.hardware:
+        free = [name for name, one in catalogue.instances.items() if _is_free(one)]
+        catalogue = Catalogue({k: v for k, v in catalogue.instances.items() if k not in free})
+    return with_starts(catalogue, known.runs)
+
+
+def _is_free(instance: Instance) -> bool:
+    return instance.device.calibrated and not any(price.likely for price in instance.on_demand)
 
 
 def _doubted(phi: PhiFor, error: float) -> PhiFor:

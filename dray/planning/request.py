@@ -90,6 +90,11 @@ class PlanRequest(Form):
         default_factory=SamplingOptions,
         description="More request fields for rows that do not set them.",
     )
+    store: str | None = Field(
+        default=None,
+        description="Result store of earlier runs, whose measured speed and start the plan goes by: a URL, a "
+        "SQLite file, or a run's output folder. If left out: $DRAY_STORE, if set.",
+    )
     objects: str | None = Field(
         default=None,
         description="Credentials for object stores: block:NAME. If left out, those of the environment.",
