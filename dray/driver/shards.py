@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 
 from dray.driver.events import Event, ShardFinished, ShardSubmitted, Told, Warned
@@ -229,7 +229,11 @@ def commit_seconds(tasks: int) -> float:
 
 def replica_views(shards: Sequence[Shard], replicas: Sequence[ReplicaRow], now: float) -> list[ReplicaView]:
     """The ready replicas with their loads, as the claim of a shard sees them. ``now`` is the store's time."""
-    loads = Counter(shard.replica for shard in shards if _is_leased(shard, now))
+    leased = [shard for shard in shards if _is_leased(shard, now)]
+    loads = Counter(shard.replica for shard in leased)
+    families: defaultdict[str | None, set[int]] = defaultdict(set)
+    for shard in leased:
+        families[shard.replica].add(shard.family)
     suspects = {shard.number for shard in shards if shard.crashes}
     return [
         ReplicaView(
@@ -238,6 +242,7 @@ def replica_views(shards: Sequence[Shard], replicas: Sequence[ReplicaRow], now: 
             slots=row.slots,
             load=loads[row.name],
             reserved=row.reserved if row.reserved in suspects else None,
+            families=frozenset({row.family, *families[row.name]} - {0}),
         )
         for row in replicas
         if row.state is ReplicaState.READY
@@ -245,7 +250,7 @@ def replica_views(shards: Sequence[Shard], replicas: Sequence[ReplicaRow], now: 
 
 
 def _view(shard: Shard) -> ShardView:
-    return ShardView(number=shard.number, suspect=shard.crashes > 0)
+    return ShardView(number=shard.number, suspect=shard.crashes > 0, family=shard.family)
 
 
 def _rank(shard: Shard) -> tuple[int, int]:

@@ -8,6 +8,7 @@ from dray.cluster.placing import USUAL_SEQS
 from dray.errors import ConfigError, FencedError, InputError, Problem
 from dray.job.heeding import heeded
 from dray.job.opening import OpenJob
+from dray.job.ordering import ORDER, Ordering
 from dray.job.spooling import (
     DIGEST,
     bound_of,
@@ -59,11 +60,15 @@ def ingest_job(
         if recorded.total is not None and lost is None:
             return known
         remove_older(job, known)
-        ingested = _taken_in(job, bound_of(recorded), progress, say)
+        ordering = Ordering.of(recorded, job.settings, replicas)
+        ingested = _taken_in(job, bound_of(recorded), ordering, progress, say)
+        told = ordering.line()
+        if told is not None and say is not None:
+            say(told)
         reach(Point.INGEST_SPOOLED)
         try:
             if lost is None:
-                _publish(store, job, ingested, replicas)
+                _publish(store, job, ingested, ordering, replicas)
             else:
                 refuse_other(job, recorded, lost, ingested)
                 store.move_shards(job.lease, moved(known, ingested))
@@ -80,6 +85,7 @@ def ingest_job(
 def _taken_in(
     job: OpenJob,
     part_bytes: int | None,
+    ordering: Ordering,
     progress: Callable[[int], None] | None,
     say: Callable[[str], None] | None,
 ) -> Ingested:
@@ -98,6 +104,7 @@ def _taken_in(
             options=settings.objects,
             pulse=pulse,
             part_bytes=part_bytes,
+            arrange=ordering.arrange,
         )
 
     try:
@@ -113,7 +120,7 @@ def _refuse_silence(pulse: Pulse) -> None:
         raise InputError([Problem("input_silent", told)])
 
 
-def _publish(store: Store, job: OpenJob, ingested: Ingested, replicas: int) -> None:
+def _publish(store: Store, job: OpenJob, ingested: Ingested, ordering: Ordering, replicas: int) -> None:
     store.merge_job_info(
         job.lease,
         {
@@ -121,6 +128,7 @@ def _publish(store: Store, job: OpenJob, ingested: Ingested, replicas: int) -> N
             "model_name": ingested.model_name,
             "rows": ingested.rows,
             DIGEST: digest_of(ingested),
+            ORDER: ordering.noted(),
             "files": list(ingested.files)[:20],
         },
     )
@@ -138,6 +146,7 @@ def _publish(store: Store, job: OpenJob, ingested: Ingested, replicas: int) -> N
             length=part.length,
             rows=part.rows,
             first_position=part.first_position,
+            family=part.family,
         )
         for part in ranges
     ]

@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from types import TracebackType
 
+from dray.requests.marks import Mark, SpoolPart
 from dray.requests.pulse import Pulse
-from dray.requests.spool import Mark, SpoolPart, SpoolWriter, lines_of
+from dray.requests.spool import SpoolWriter, lines_of
 from dray.storage.files import FileInfo, remove, write_atomic
 from dray.storage.objects import ObjectStoreOptions
 from dray.triggers import Point, reach
@@ -49,6 +50,7 @@ class SpoolParts:
         self._part_bytes = part_bytes or sys.maxsize
         self._options = options
         self._pulse = pulse or Pulse()
+        self.grouped = False  # whether it may be cut between groups of rows only
         self._named = 0  # parts that may have a name by now
         self._naming: _Part | None = None
         self._start()

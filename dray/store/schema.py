@@ -99,6 +99,7 @@ shards = Table(
     Column("crashes", Integer, nullable=False, server_default="0"),
     Column("replica", String),
     Column("crashed_at", String),
+    Column("family", BigInteger, nullable=False, server_default="0"),
 )
 
 results = Table(
@@ -216,6 +217,7 @@ replicas = Table(
     Column("note", Text),
     Column("verdict", String),
     Column("event", String),
+    Column("family", BigInteger, nullable=False, server_default="0"),
 )
 
 charges = Table(

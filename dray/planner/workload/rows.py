@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from dray.requests.inputs import FileRef
+from dray.requests.marks import SpoolPart
 from dray.requests.readers import Limits, files_of, read_rows
 from dray.requests.settling import settled
 from dray.requests.sources import RowDefaults, Source
-from dray.requests.spool import SpoolPart, encode_line, lines_of
+from dray.requests.spool import encode_line, lines_of
 from dray.requests.validate import LENGTH_FIELDS
 from dray.storage.objects import ObjectStoreOptions
 

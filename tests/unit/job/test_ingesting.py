@@ -15,7 +15,8 @@ from dray.job.opening import open_job
 from dray.job.settings import JobSettings
 from dray.requests import source_of
 from dray.requests.ingest import Ingested, cut
-from dray.requests.spool import MAX_MARKS, Mark, Marks, SpoolPart
+from dray.requests.marks import Mark, Marks, SpoolPart
+from dray.requests.spool import MAX_MARKS
 
 pytestmark = pytest.mark.unit
 
