@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from dray.cluster.providers.protocol import ProviderSettings
+
 STABLE_RESOURCE = "dray_stable"
 """The custom Ray resource of nodes that are not spot: shard tasks run there and nowhere else."""
 
@@ -26,9 +28,10 @@ START_SECONDS = 1800.0
 class ClusterSettings:
     """Which Ray cluster a job runs on.
 
-    ``address`` None starts a cluster of our own on this machine, with ``num_cpus`` and ``num_gpus`` as
-    Ray counts them where None. Otherwise it names an existing cluster (``host:port`` of its head, or
-    ``auto``); ``auth_token`` is its token where it has one. ``environment`` is set in every worker process.
+    With neither ``address`` nor ``provider`` a cluster of our own starts on this machine, with ``num_cpus``
+    and ``num_gpus`` as Ray counts them where None. An address names an existing cluster (``host:port`` of its
+    head, or ``auto``); ``auth_token`` is its token where it has one. A provider rents machines for one.
+    ``environment`` is set in every worker process.
     """
 
     address: str | None = None
@@ -36,6 +39,12 @@ class ClusterSettings:
     num_gpus: float | None = None
     auth_token: str | None = field(default=None, repr=False)
     environment: dict[str, str] = field(default_factory=dict, repr=False)
+    provider: ProviderSettings | None = None
+
+    @property
+    def local(self) -> bool:
+        """Whether the cluster is one of our own on this machine."""
+        return self.address is None and self.provider is None
 
 
 @dataclass(frozen=True, kw_only=True)

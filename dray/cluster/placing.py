@@ -59,7 +59,7 @@ def expected_replicas(
     """
     if engine != "vllm" or each == 0:
         return 1
-    if settings.address is not None:
+    if not settings.local:
         gpus = 0.0 if vllm_build() == "cpu" else _USUAL_GPUS
     elif settings.num_gpus is not None:
         gpus = settings.num_gpus
