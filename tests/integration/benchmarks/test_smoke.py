@@ -23,6 +23,7 @@ ROOT = Path(__file__).parents[3]
 MEASURED = {
     "store": {"sqlite", "postgresql"},
     "ordering": {"10000 rows"},
+    "order": {"prefixes, auto"},
     "deadline": {"dray", "uniform progress", "greedy spot", "on demand"},
     "planning": {"10000 rows", "tokenized"},
     "start": {"plain", "with Prefect"},
