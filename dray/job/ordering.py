@@ -71,7 +71,7 @@ class Ordering:
             return None
         shared, given = self._order.shares
         figures = (
-            f"{shared:.0%} of the prompts begins as the row before does, {given:.0%} in the input's order"
+            f"{shared:.0%} of the prompts is shared with the row before, {given:.0%} in the input's order"
         )
         if not self._order.ordered:
             return f"rows run in the order of the input: by prefixes, {figures}"
