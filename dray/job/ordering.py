@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from dray.job.settings import JobSettings
@@ -19,13 +20,16 @@ if TYPE_CHECKING:
 ORDER = "order"
 """Where the job's ``info`` has the order of its rows; jobs of earlier versions have that of the input."""
 
+LEAST_ROWS = 256
+"""Fewer rows run together in most engines, in whatever order they come."""
+
 _PIECES_PER_REPLICA = 4
 """A group of rows with a common prefix stays whole up to this part of what a replica has to do."""
 
 
 @dataclass
 class Ordering:
-    """The order of one job's rows. It imports numpy when rows come.
+    """The order of one job's rows. It imports the planner when there are many.
 
     ``asked`` is input, prefix or auto, ``pieces`` how many parts of the rows each group is smaller than, and
     ``cached`` whether engines have a prefix cache.
@@ -51,6 +55,8 @@ class Ordering:
         return None if self.asked == "input" else self._arranged
 
     def _arranged(self, lines: Iterable[bytes]) -> Arrangement | None:
+        if self.asked == "auto" and sum(1 for _ in islice(lines, LEAST_ROWS)) < LEAST_ROWS:
+            return None
         if self._order is None:
             from dray.planner.order.arranging import RowOrder
 
@@ -67,8 +73,12 @@ class Ordering:
 
     def line(self) -> str | None:
         """For people: the order, and why; None where there is nothing to tell."""
-        if self._order is None or self._order.shares is None:
+        if self._order is None:
             return None
+        if self._order.shares is None:
+            return (
+                "rows run in the order of the input: few of them begin alike" if self._order.apart else None
+            )
         shared, given = self._order.shares
         figures = (
             f"{shared:.0%} of the prompts is shared with the row before, {given:.0%} in the input's order"

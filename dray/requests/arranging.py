@@ -47,7 +47,10 @@ class Arrangement:
 
 
 Arrange = Callable[[Iterable[bytes]], Arrangement | None]
-"""Gives the order of some lines of a spool, and the same one every time; None to leave them as they are."""
+"""Gives the order of some lines of a spool, and the same one every time; None to leave them as they are.
+
+The lines can be read more than once.
+"""
 
 
 class Arranging:
@@ -90,7 +93,7 @@ class Arranging:
         try:
             self._file.flush()
             with mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ) as view:
-                found = self._arrange(self._lines(view))
+                found = self._arrange(_Lines(view, self._ends, self._pulse))
                 reach(Point.INGEST_ARRANGED)
                 self._write(view, found)
         except OSError as error:
@@ -114,14 +117,6 @@ class Arranging:
         except OSError as error:
             raise self._full(error) from error
 
-    def _lines(self, view: mmap.mmap) -> Iterator[bytes]:
-        """The lines of the window in the order of the input, without line ends."""
-        begin = 0
-        for end in self._ends:
-            self._pulse.heed()
-            yield view[begin : end - 1]
-            begin = end
-
     def _write(self, view: mmap.mmap, found: Arrangement | None) -> None:
         add = self._spool.writer.add
         if found is None:
@@ -140,6 +135,22 @@ class Arranging:
         return JobFailedError(
             f"{place}: rows cannot be put in order there ({error.strerror}); make room, or give --order input"
         )
+
+
+class _Lines:
+    """The lines of a window in the order of the input, without line ends."""
+
+    def __init__(self, view: mmap.mmap, ends: array[int], pulse: Pulse) -> None:
+        self._view = view
+        self._ends = ends
+        self._pulse = pulse
+
+    def __iter__(self) -> Iterator[bytes]:
+        begin = 0
+        for end in self._ends:
+            self._pulse.heed()
+            yield self._view[begin : end - 1]
+            begin = end
 
 
 def _placed(found: Arrangement) -> Iterator[tuple[int, bool, int]]:

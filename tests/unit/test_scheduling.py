@@ -9,7 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dray.places import place_of
-from dray.scheduling import Backlog, Choice, ReplicaView, ShardView, Start, Why, choose, nearness, starts
+from dray.scheduling import (
+    Backlog,
+    Choice,
+    ReplicaView,
+    ShardView,
+    Start,
+    Why,
+    choose,
+    in_line,
+    nearness,
+    starts,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -241,3 +252,40 @@ def test_a_place_is_left_free_only_for_want_of_room_or_of_an_early_task(queue: Q
     placed = Given(queue).claim(first).replica is not None
     numbers = [one.number for one in queue.starts()]
     assert (first.number in numbers) is (placed or queue.early > 0)
+
+
+@given(SHARDS, replicas(), st.lists(st.sets(st.integers(1, 3)), min_size=6, max_size=6), st.integers(0, 3))
+def test_no_replica_is_left_less_loaded_for_the_sake_of_a_prefix(
+    shard: ShardView, ready: list[ReplicaView], families: list[set[int]], family: int
+) -> None:
+    """Of equally loaded ones, one that has the prefix is taken."""
+    if shard.suspect:
+        return
+    backlog = Backlog(waiting=9, coming=0)
+    knowing = [replace(one, families=frozenset(known)) for one, known in zip(ready, families, strict=False)]
+    plain = choose(shard, ready, lambda: backlog).replica
+    found = choose(replace(shard, family=family), knowing, lambda: backlog)
+    by_name = {one.name: one for one in knowing}
+    assert (plain is None) is (found.replica is None)
+    if plain is None or found.replica is None:
+        return
+    assert by_name[found.replica].load == by_name[plain].load
+    alike = [
+        one
+        for one in knowing
+        if one.load == by_name[plain].load < one.slots and one.reserved in (None, shard.number)
+    ]
+    known = any(family in one.families for one in alike)
+    assert (found.why is Why.FAMILY) is (family in by_name[found.replica].families) is known
+
+
+def test_a_free_place_goes_to_a_shard_whose_prefix_is_there_if_it_is_near_in_line() -> None:
+    waiting = [ShardView(number=number, family=1 + number // 5) for number in range(20)]
+    full = ReplicaView(name="full", place=None, slots=1, load=1, families=frozenset({4}))
+    free = ReplicaView(name="free", place=None, slots=1, load=0, families=frozenset({2, 4}))
+    assert [one.number for one in in_line(waiting, [full, free])][:6] == [5, 6, 7, 0, 1, 2]  # 8 are near
+    assert in_line(waiting, [full]) == waiting
+    suspect = replace(waiting[0], suspect=True)
+    assert in_line([suspect, *waiting[1:]], [free, full])[0] is suspect
+    begun = starts(waiting, [], [full, free], coming=0, early=0, room=9)
+    assert begun == [Start(number=5, why=Why.FAMILY)]

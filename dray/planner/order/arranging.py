@@ -7,12 +7,12 @@ give the same order as tokens, in 12 microseconds a row. Lengths of answers are 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dray.planner.order.as_given import shared_as_given
+from dray.planner.order.glance import may_pay
 from dray.planner.order.groups import Order, order_rows
 from dray.planner.rows import RowFacts
 from dray.planner.workload import Bytes, gather
@@ -21,8 +21,6 @@ from dray.requests.arranging import Arrangement
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-LEAST_ROWS = 256
-"""Fewer rows run together in an engine, in whatever order they come."""
 LEAST_GAIN = 0.02
 """Part of the prompts that must be saved, beside the order of the input: less is not worth the writing."""
 LEAST_SPREAD = 1.25
@@ -44,17 +42,18 @@ class RowOrder:
         """Rows that have another order than the input's."""
         self.by_length = False
         """Whether their answers are of such lengths that the longest begin first."""
+        self.apart = False
+        """Whether a glance showed that some rows have nothing in common."""
         self._prompt = self._shared = self._given = 0
 
     def __call__(self, lines: Iterable[bytes]) -> Arrangement | None:
-        """The order of some lines of a spool; None for the one that they have."""
-        rest = iter(lines)
-        first = list(islice(rest, LEAST_ROWS))
-        if len(first) < LEAST_ROWS:
+        """The order of some lines of a spool, which are read twice; None for the one that they have."""
+        if not self._always and not may_pay(lines):
+            self.apart = True
             return None
-        gathered = gather(chain(first, rest), Bytes())
+        gathered = gather(lines, Bytes())
         try:
-            return self._arranged(gathered.facts)
+            return self._arranged(gathered.facts) if len(gathered) else None
         finally:
             gathered.close()
 
@@ -76,7 +75,7 @@ class RowOrder:
     def shares(self) -> tuple[float, float] | None:
         """The part of the prompts that a row has in common with the row before: by prefixes, and as given.
 
-        None where there were too few rows to look at.
+        None where no rows were looked at that closely.
         """
         return (self._shared / self._prompt, self._given / self._prompt) if self._prompt else None
 

@@ -212,6 +212,7 @@ def taken_in(place: Place) -> tuple[OpenJob, list[Shard]]:
 @pytest.mark.parametrize(
     ("point", "named"),
     [
+        (f"{Point.INGEST_ARRANGED}", 0),  # all rows are in a window without a name
         (f"{Point.INGEST_PART_FULL}:1", 0),  # the first part is full
         (f"{Point.INGEST_PART_NAMED}:1", 1),  # between the first and the second
         (f"{Point.INGEST_PART_FULL}:3", 2),  # the one before has its name, or gets it

@@ -10,7 +10,7 @@ from itertools import count
 import pytest
 
 from dray.store import Claim, JobLease, ReplicaRow, ReplicaState, ShardLease, ShardState, Store
-from tests.support.stores import FakeClock, outcomes, ready_job, specs
+from tests.support.stores import FINGERPRINT, FakeClock, outcomes, ready_job, specs
 
 pytestmark = pytest.mark.integration
 
@@ -75,6 +75,32 @@ def test_shards_whose_leases_lapsed_are_had_like_those_that_wait(store: Store, c
     assert store.place_shard(job, 2, owner="w2").waiting  # for the replica that starts
     store.put_replicas(job, [replace(coming, lane=0)])
     assert store.place_shard(job, 2, owner="w2").lease is not None  # every lane has one
+
+
+def test_of_equally_loaded_replicas_one_has_the_prefix_of_the_shard(store: Store) -> None:
+    """The last one that it had, also when the shard is done; parts of a split shard keep theirs."""
+    store.create_job("job", fingerprint=FINGERPRINT, settings={})
+    job = store.claim_job("job", "driver")
+    families = [7, 2**62 + 1, 7, 2**62 + 1, 0, 7]
+    cut = [replace(spec, family=family) for spec, family in zip(specs(6, 2), families, strict=True)]
+    store.add_shards(job, cut, total_rows=12)
+    assert [shard.family for shard in store.shards("job")] == families
+    store.put_replicas(job, [_ready("a"), _ready("b")])
+    first, second = _placed(store, job, 0), _placed(store, job, 1)
+    assert (first.replica, second.replica) == ("a", "b")
+    assert _placed(store, job, 3).replica == "b"
+    assert _placed(store, job, 4).replica == "a"  # which has fewer: no replica idles for a prefix
+    store.commit(first, outcomes([0, 1]))
+    store.finish_shard(first)
+    store.put_replicas(job, [_ready("a"), _ready("b"), _ready("c")])  # the driver tells of changes again
+    assert {row.name: row.family for row in store.replicas("job")} == {"a": 7, "b": 2**62 + 1, "c": 0}
+    assert _placed(store, job, 2).replica == "c"
+    third = _placed(store, job, 5)
+    assert third.replica == "a"  # "c" has one, too, and the same prefix: by name
+    whole = next(shard for shard in store.shards("job") if shard.number == 5)
+    part = replace(cut[5], number=-1, rows=1, length=1)
+    rest = replace(part, offset=part.offset + 1, first_position=part.first_position + 1)
+    assert {one.family for one in store.split_shard(third, [part, rest])} == {whole.family}
 
 
 def test_a_suspect_waits_for_a_replica_to_itself_and_nobody_joins_it(store: Store) -> None:

@@ -60,7 +60,7 @@ def test_figures_of_scale() -> None:
     assert f"5 TB are {-(-5 * 10**12 // SPOOL_BYTES)} parts. - **Room.**" in SCALE
     assert f"for an object store | {2 * SPOOL_BYTES >> 30} GiB: a part" in SCALE
     assert f"at most {_ROWS} rows, up to {_MANY_SHARDS:,} shards" in SCALE
-    assert f"| {MAX_MARKS:,}, in {MAX_MARKS * 16 >> 20} MB |" in SCALE
+    assert f"| {MAX_MARKS:,}, in {MAX_MARKS * 24 >> 20} MB |" in SCALE
     assert f"{LEAST_SLOTS} to {MOST_SLOTS} that run (`LEAST_SLOTS`, `MOST_SLOTS`), 1 that waits" in SCALE
     assert f"1 that waits, {MOST_STANDBY} for the whole job at most" in SCALE
     assert f"1 write in {RENEW_EVERY:.0f} s (lease)" in SCALE

@@ -14,7 +14,7 @@ import pytest
 
 from dray.job.ingesting import ingest_job
 from dray.job.opening import OpenJob, open_job
-from dray.job.ordering import ORDER, Ordering
+from dray.job.ordering import LEAST_ROWS, ORDER, Ordering
 from dray.job.request import JobRequest
 from dray.job.settings import JobSettings
 from dray.requests.spool import decode, read_shard
@@ -124,8 +124,18 @@ def test_rows_that_share_nothing_stay_as_they_are_and_it_is_said(
     job, told = start("auto"), list[str]()
     found = prefixes(ingest_job(job, replicas=1, say=told.append))
     assert [name for one in found for name in one] == [str(number) for number in range(ROWS)]
-    assert len(told) == 1
-    assert told[0].startswith("rows run in the order of the input: by prefixes, 0% of the prompts")
+    assert told == ["rows run in the order of the input: few of them begin alike"]
+
+
+@pytest.mark.parametrize(("order", "grouped"), [("auto", False), ("prefix", True)])
+def test_few_rows_are_left_as_they_are_unless_someone_asks(
+    start: Callable[..., OpenJob], job_input: Path, order: str, grouped: bool
+) -> None:
+    rows = job_input.read_text().splitlines(keepends=True)
+    job_input.write_text("".join(rows[: LEAST_ROWS - 1]))
+    told: list[str] = []
+    assert (parted(ingest_job(start(order), replicas=1, say=told.append)) == PREFIXES - 1) is grouped
+    assert len(told) == grouped
 
 
 def test_engines_without_a_prefix_cache_have_no_use_for_it(

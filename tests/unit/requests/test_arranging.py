@@ -70,13 +70,13 @@ def indexes(ingested: Ingested, ranges: int) -> list[list[int]]:
     rows=st.integers(1, 60),
     window=st.integers(1, 70),
     group=st.integers(1, 9),
-    part_bytes=st.none() | st.integers(200, 2000),
+    part_bytes=st.none() | st.integers(1500, 4000),
     ranges=st.integers(1, 20),
     repeated=st.sets(st.integers(1, 59)),
     seed=st.integers(0, 9),
     max_marks=st.integers(2, 64),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_any_order_in_any_windows_and_parts_has_each_row_once(
     rows: int,
     window: int,

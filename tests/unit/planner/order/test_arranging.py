@@ -5,15 +5,17 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dray.planner.order import arranging, as_given
+from dray.planner.order import as_given
 from dray.planner.order.arranging import RowOrder
 from dray.planner.order.as_given import shared_as_given
+from dray.planner.order.glance import may_pay
 from dray.planner.order.slots import makespan
 from dray.requests.arranging import Arrangement
 from dray.requests.spool import encode_line
@@ -64,10 +66,8 @@ def test_what_is_shared_as_given_is_what_each_row_has_of_the_one_before(
 
 @given(st.lists(st.text(max_size=200), max_size=60), st.integers(1, 40))
 def test_an_order_has_each_row_once_and_is_the_same_each_time(texts: list[str], pieces: int) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(arranging, "LEAST_ROWS", 1)
-        lines = lines_of(texts)
-        found, again = (RowOrder(always=True, cached=True, pieces=pieces)(lines) for _ in range(2))
+    lines = lines_of(texts)
+    found, again = (RowOrder(always=True, cached=True, pieces=pieces)(lines) for _ in range(2))
     if not lines:
         assert found is again is None
         return
@@ -99,16 +99,16 @@ def test_rows_with_a_common_prefix_come_together(rng: random.Random) -> None:
 def test_rows_stay_where_no_order_pays(rng: random.Random) -> None:
     apart = automatic()
     assert apart(lines_of(unlike())) is None
-    assert apart.shares == (0, 0)
+    assert apart.apart
+    assert apart.shares is None
     sorted_ones = automatic()
     assert sorted_ones(lines_of(sorted(of_prefixes(20, rng)))) is None
     assert sorted_ones.shares is not None
     assert sorted_ones.shares[0] > 0.8
     assert automatic(cached=False)(lines_of(of_prefixes(20, rng))) is None
-    few = automatic()
-    assert few(lines_of(of_prefixes(20, rng)[: arranging.LEAST_ROWS - 1])) is None
-    assert few.shares is None
-    assert few([]) is None
+    none = automatic()
+    assert none([]) is None
+    assert none.shares is None
 
 
 def test_whoever_asks_for_prefixes_gets_them(rng: random.Random) -> None:
@@ -149,3 +149,40 @@ def test_the_longest_first_end_within_a_third_of_the_ideal(lengths: list[int], s
     """Graham, 1969: at most 4/3 of the best, which is no shorter than the mean or the longest row."""
     ideal = max(sum(lengths) / slots, max(lengths))
     assert ideal <= makespan(sorted(lengths, reverse=True), slots) <= ideal + max(lengths)
+
+
+BODIES = st.fixed_dictionaries(
+    {},
+    optional={
+        "metadata": st.dictionaries(st.sampled_from(["n", "max_tokens", 'a"b":{']), st.text(max_size=5)),
+        "max_tokens": st.sampled_from([8, 64]),
+        "n": st.sampled_from([1, 2]),
+    },
+)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["a" * 80, "b" * 80, "c"]), BODIES), min_size=1, max_size=30))
+def test_a_glance_misses_no_rows_that_begin_alike_or_ask_for_other_lengths(
+    rows: list[tuple[str, dict[str, Any]]],
+) -> None:
+    lines = [
+        encode_line(
+            index,
+            'r"b":{',
+            "/v1/completions",
+            {**body, "prompt": text if len(text) > 1 else f"{index} alone"},
+            0,
+            index + 1,
+        ).rstrip(b"\n")
+        for index, (text, body) in enumerate(rows)
+    ]
+    alike = max(sum(text == other for other, _ in rows) for text in ("a" * 80, "b" * 80)) > 1
+    lengths = {(body.get("max_tokens"), body.get("n")) for _, body in rows}
+    assert may_pay(lines) or not (alike or len(lengths) > 1)
+
+
+def test_a_glance_is_enough_for_rows_that_have_nothing_in_common() -> None:
+    assert not may_pay(lines_of(unlike()))
+    assert not may_pay([])
+    assert may_pay(lines_of([*unlike(), *unlike()[:3]]))
+    assert not may_pay(lines_of([*unlike(), *unlike()[:1]]))  # less than one in a hundred

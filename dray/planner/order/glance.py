@@ -1,0 +1,54 @@
+"""Whether another order can pay: the first bytes of rows, in a tenth of the time that a full look takes."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+
+import numpy as np
+
+_TEXTS = {b'"messages":': 96, b'"prompt":': 70, b'"input":': 70}
+"""Bytes after each name: about a block of text, and the 27 that a chat's first message begins with."""
+_LENGTHS = (b'"max_tokens":', b'"max_completion_tokens":', b'"n":')
+_NUMBER_BYTES = 12
+_LEAST_ALIKE = 0.01
+
+
+def may_pay(lines: Iterable[bytes]) -> bool:
+    """Whether some rows begin alike, or ask for answers of different lengths. Lines are those of a spool.
+
+    It may say so where it is not: the full look decides. Where less than one row in a hundred shares its
+    first 70 bytes, no order saves a fiftieth of the prompts.
+    """
+    heads = array("q")
+    first: list[bytes] | None = None
+    for line in lines:
+        body, end = line.find(b'"b":{'), line.rfind(b',"f":')
+        lengths = [_number(line, name, body, end) for name in _LENGTHS]
+        if first is None:
+            first = lengths
+        elif lengths != first:
+            return True
+        heads.append(hash(_head(line, body, end)))  # compared within this process alone
+    if not heads:
+        return False
+    _, counts = np.unique(np.frombuffer(heads, np.int64), return_counts=True)
+    return float(counts[counts > 1].sum()) >= _LEAST_ALIKE * len(heads)
+
+
+def _head(line: bytes, body: int, end: int) -> bytes:
+    for name, count in _TEXTS.items():
+        at = line.find(name, body, end)
+        if at >= 0:
+            begin = at + len(name)
+            return line[begin : min(begin + count, end)]
+    return b""
+
+
+def _number(line: bytes, name: bytes, body: int, end: int) -> bytes:
+    """What follows a name; quotes inside of texts are escaped, so it is a name."""
+    at = line.find(name, body, end)
+    if at < 0:
+        return b""
+    begin = at + len(name)
+    return line[begin : begin + _NUMBER_BYTES].partition(b",")[0].rstrip(b"}")
