@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 import orjson
 
+from dray.job.spooling import DIGEST
 from dray.planner.order import cached_blocks
 from dray.planner.order.arranging import RowOrder
 from dray.planner.order.slots import makespan
@@ -58,13 +59,14 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class Measure:
-    """One run: its inference phase in seconds, and prompt tokens by row."""
+    """One run: its inference phase in seconds, prompt tokens by row, and the digest of the rows in order."""
 
     case: str
     order: str
     seconds: float
     prompt: int
     cached: Sequence[int] = field(repr=False)
+    spool: str
 
     @property
     def name(self) -> str:
@@ -218,6 +220,7 @@ class _Bench:
             seconds=found["seconds"]["inference"],
             prompt=found["tokens"]["prompt"],
             cached=_cached(output / "dray.db"),
+            spool=_digest(output / "dray.db"),
         )
 
     def targets(self, measures: Sequence[Measure]) -> list[Target]:
@@ -238,6 +241,10 @@ class _Bench:
         ratio("prefixes: times as fast as in input order", "prefixes, input", "prefixes, auto", times, 2.3)
         ratio("plain: times as fast as in input order", "plain, input", "plain, auto", times, 0.98)
         ratio("hits on two replicas, of those on one", "two replicas, auto", "prefixes, auto", shares, 0.95)
+        orders = {one.spool for one in measures if one.case == "plain"}
+        if orders:
+            name = "plain: orders of the rows, whatever --order says"
+            found.append(Target(name=name, value=len(orders), bound=1, at_least=False))
         if not self._smoke and "prefixes, auto" in times:
             found += self._against_the_tree(self._cases["prefixes"], measures)
         if "tail" in self._cases:
@@ -281,6 +288,13 @@ def _cached(database: Path) -> list[int]:
     """Cached tokens by index."""
     with closing(sqlite3.connect(database)) as connection:
         return [value for (value,) in connection.execute("select cached_tokens from results order by idx")]
+
+
+def _digest(database: Path) -> str:
+    """Of the rows in their order."""
+    with closing(sqlite3.connect(database)) as connection:
+        [(info,)] = connection.execute("select info from jobs")
+    return str(orjson.loads(info)[DIGEST])
 
 
 def _tail(case: Case, times: dict[str, float]) -> list[Target]:
