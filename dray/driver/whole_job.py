@@ -25,6 +25,7 @@ from dray.errors import CancelledError, ConfigError, ExpiredError, JobPausedErro
 from dray.job.deadline import orders_of
 from dray.job.expiring import expire
 from dray.job.finalising import JobResult, ReplicaAccount, finalise_job
+from dray.job.following import answer_followers, followers_answered
 from dray.job.heeding import Heed
 from dray.job.ingesting import engine_kind, ingest_job, open_shards
 from dray.job.job_lease import job_lease_kept
@@ -169,7 +170,7 @@ class Run:
             replicas=self.job.settings.replicas or default_replicas(spec, fleet.info),
             intervals=parts.intervals,
         )
-        with weights_on(self.job, self.early, driver.tell), driver:
+        with weights_on(self.job, self.early, driver.tell), followers_answered(self.job), driver:
             with self.timeline.phase("engine_start"):
                 ready = parts.steps.start_replicas(driver)
             if ready:
@@ -206,6 +207,8 @@ def end_state(job: OpenJob) -> JobState:
         COMPLETED, CANCELLED, EXPIRED, or PAUSED where it was put to rest meanwhile.
     """
     with reopen(job) as store:
+        if store.get_job(job.job_id).state is not JobState.PAUSED:
+            answer_followers(store, job)
         if store.get_job(job.job_id).state is JobState.EXPIRED:
             return JobState.EXPIRED  # in an earlier run, and every row has its outcome since
         if not store.counts(job.job_id).pending:

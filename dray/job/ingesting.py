@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dray.errors import ConfigError, FencedError, InputError, Problem
 from dray.job.heeding import heeded
 from dray.job.opening import OpenJob
+from dray.job.sharing import record_of, sharing_of, told_of
 from dray.job.spooling import (
     DIGEST,
     bound_of,
@@ -21,6 +22,7 @@ from dray.job.spooling import (
 from dray.kinds import KINDS, Kind
 from dray.requests.ingest import Ingested, cut, ingest
 from dray.requests.pulse import READ_SECONDS, Pulse
+from dray.requests.sharing import Sharing
 from dray.storage.files import FileInfo
 from dray.store import Shard, ShardSpec, ShardState, Store, open_store
 from dray.triggers import Point, reach
@@ -58,7 +60,11 @@ def ingest_job(
         if recorded.total is not None and lost is None:
             return known
         remove_older(job, known)
-        ingested = _taken_in(job, bound_of(recorded), progress, say)
+        sharing = sharing_of(store, job, recorded)
+        ingested = _taken_in(job, bound_of(recorded), progress, say, sharing)
+        if say is not None and lost is None:
+            for line in told_of(job, ingested):
+                say(line)
         reach(Point.INGEST_SPOOLED)
         try:
             if lost is None:
@@ -81,6 +87,7 @@ def _taken_in(
     part_bytes: int | None,
     progress: Callable[[int], None] | None,
     say: Callable[[str], None] | None,
+    sharing: Sharing,
 ) -> Ingested:
     """Read the input, in a thread: it may hang, and an order to stop is heard all the same."""
     settings, pulse = job.settings, Pulse()
@@ -97,6 +104,7 @@ def _taken_in(
             options=settings.objects,
             pulse=pulse,
             part_bytes=part_bytes,
+            sharing=sharing,
         )
 
     try:
@@ -121,6 +129,7 @@ def _publish(store: Store, job: OpenJob, ingested: Ingested, replicas: int) -> N
             "rows": ingested.rows,
             DIGEST: digest_of(ingested),
             "files": list(ingested.files)[:20],
+            **record_of(job, ingested),
         },
     )
     ranges = cut(
@@ -140,7 +149,14 @@ def _publish(store: Store, job: OpenJob, ingested: Ingested, replicas: int) -> N
         )
         for part in ranges
     ]
-    store.add_shards(job.lease, shards, total_rows=ingested.rows, rejects=ingested.rejects())
+    store.add_shards(
+        job.lease,
+        shards,
+        total_rows=ingested.rows,
+        rejects=ingested.rejects(),
+        reused=ingested.reused(),
+        followers=ingested.followers(),
+    )
 
 
 def _most_shards(replicas: int) -> int:

@@ -10,6 +10,12 @@ from typing import Any, NamedTuple
 REJECTED = -1
 """The ``shard`` of an outcome that was decided at ingest: its row entered no shard."""
 
+FOLLOWED = -2
+"""The ``shard`` of an outcome that another row of the job got from an engine: this row asks the same."""
+
+REUSED = -3
+"""The ``shard`` of an answer that an earlier job got."""
+
 
 class JobState(StrEnum):
     """Where a job stands. The names are those of the OpenAI batch API, plus ``paused``."""
@@ -337,6 +343,17 @@ class StoredOutcome(NamedTuple):
     shard: int
     epoch: int
     committed_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Followed:
+    """What one look at followers did: rows looked at that now have their outcome, and where to go on.
+
+    ``after`` is the index of the last row that was looked at; None after the last row of the job.
+    """
+
+    rows: int
+    after: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from dray.errors import StoreFatalError
@@ -59,6 +60,13 @@ class ResultCalls(Calls):
         while page := self._read(next_page):
             yield page
             after = page[-1].index
+
+    def reused_indexes(self, job_id: str) -> Iterator[int]:
+        """Indexes of the rows that have an answer of an earlier job, ascending, a transaction per page."""
+        key, after = self._key(job_id), -1
+        while page := self._read(partial(reading.reused, job_key=key, after=after)):
+            yield from page
+            after = page[-1]
 
     def to_dataframe(self, job_id: str) -> pd.DataFrame:
         """All outcomes as a DataFrame with the columns of :class:`StoredOutcome`; responses as text."""

@@ -19,6 +19,7 @@ from dray.cluster.base import ClusterSettings
 from dray.driver import pool, shards, whole_job
 from dray.driver.thread_executor import ThreadExecutor
 from dray.job import opening, spooling
+from dray.job.request import JobRequest
 from dray.job.settings import JobSettings
 from dray.requests import RowDefaults, source_of
 from dray.shard import hearing, placing, pump
@@ -55,6 +56,7 @@ def _settings(given: Mapping[str, Any]) -> JobSettings:
         skip_invalid=True,
         shard_rows=given.get("shard_rows", SHARD_ROWS),
         replicas=given.get("lanes", LANES),
+        request=JobRequest(input=[], model="", output="", dedupe=given.get("dedupe", False)),
     )
 
 
@@ -62,7 +64,8 @@ def run(given: Mapping[str, Any]) -> None:
     """Run the job that is ``given``: ``input``, ``output`` and ``store_url``.
 
     It may also say how it is run: ``job``, ``shard_rows``, ``lanes``, which replicas are ``lost`` (pairs of a
-    replica's number and of its micro-batch), and the seconds of the driver's lease, ``driver_ttl``.
+    replica's number and of its micro-batch), whether to ``dedupe``, and the seconds of the driver's lease,
+    ``driver_ttl``.
     """
     settings = _settings(given)
     # Several micro-batches a shard, so that a kill finds some of its rows committed and others not.

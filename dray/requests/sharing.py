@@ -1,0 +1,283 @@
+"""Rows that need no engine: repeats of another row of the job, and those that an earlier job has answered.
+
+A repeat *follows* the first row that asks the same, its *leader*: it gets the leader's outcome. Both sorts
+leave the spool, for files beside it. This runs over the spool as written, and only for jobs that ask for it.
+Keys, pairs and rows go to temporary files beyond a million or so: memory stays bounded.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import IO, Literal, NamedTuple, Protocol, TypeVar
+
+import orjson
+
+from dray.requests.duplicates import DigestIndex, SortedPairs
+from dray.requests.model import Outcome
+from dray.requests.pulse import Pulse
+from dray.requests.row_ids import with_index
+from dray.requests.sameness import Doubt, doubt_of, key_of
+from dray.requests.spool import decode, index_of
+from dray.requests.spool_parts import SpoolParts
+from dray.storage.files import open_lines, write_atomic
+from dray.storage.objects import ObjectStoreOptions
+
+Dedupe = bool | Literal["always"]
+"""Whether repeated rows are computed once: those whose answers are known to be the same, or all of them."""
+
+FOLLOWERS, REUSED = ".followers", ".reused"
+"""What the names of the two files end in, after the spool's name."""
+
+LINE_BYTES = 1 << 34
+"""An answer may be far longer than a request."""
+
+_OWN = 1 << 62  # numbers from here on are rows of this job, those below are answers of earlier ones
+_ROWS_ASKED = 256
+
+T = TypeVar("T")
+
+
+class Answer(NamedTuple):
+    """An answer of an earlier job, as the store has it."""
+
+    index: int  # type: ignore[assignment]  # hides tuple.index, which no reader needs
+    response: bytes
+    prompt_tokens: int
+    completion_tokens: int
+
+
+class Earlier(Protocol):
+    """Answers of earlier jobs, each with a number below 2**62; of two with one key the lower is taken."""
+
+    def keyed(self) -> Iterator[tuple[int, bytes]]:
+        """All of them: number, and key of the request."""
+
+    def answers(self, numbers: Sequence[int]) -> Mapping[int, Answer]:
+        """Some of them by number; without those of a job that was deleted meanwhile."""
+
+
+class Follower(NamedTuple):
+    """A row that gets the outcome of another."""
+
+    index: int  # type: ignore[assignment]  # hides tuple.index, which no reader needs
+    leader: int
+    custom_id: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sharing:
+    """What a job shares: its own repeats, and the answers of ``earlier`` jobs.
+
+    ``settled`` are the rows that have an answer of an earlier job already, ascending: of a spool that is
+    written again, which must hold the same rows.
+    """
+
+    dedupe: Dedupe = False
+    earlier: Earlier | None = None
+    settled: Iterable[int] = ()
+
+    @property
+    def wanted(self) -> bool:
+        """Whether there is anything to do."""
+        return bool(self.dedupe) or self.earlier is not None or self.settled != ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shared:
+    """What left the spool, and where it lies: rows that follow another, and rows that have their answers.
+
+    ``doubts`` counts rows that were left alone, by reason.
+    """
+
+    followers: int = 0
+    reused: int = 0
+    doubts: Mapping[Doubt, int] = field(default_factory=dict)
+    followers_uri: str | None = None
+    reused_uri: str | None = None
+
+    def read_followers(self, batch: int, options: ObjectStoreOptions | None) -> Iterator[list[Follower]]:
+        """The rows that follow another, in input order."""
+        for page in _pages(self.followers_uri, batch, options):
+            yield [Follower(*orjson.loads(line)) for line in page]
+
+    def read_reused(self, batch: int, options: ObjectStoreOptions | None) -> Iterator[list[Outcome]]:
+        """The outcomes of rows that an earlier job has answered, in input order."""
+        for page in _pages(self.reused_uri, batch, options):
+            yield [_reused_outcome(line) for line in page]
+
+
+def share(
+    spool: SpoolParts, wanted: Sharing, uri: str, *, options: ObjectStoreOptions | None, pulse: Pulse
+) -> Shared:
+    """Take out of the spool what needs no engine; its files lie at ``uri`` with an ending each."""
+    if not wanted.wanted:
+        return Shared()
+    with ExitStack() as stack:
+        found = stack.enter_context(SortedPairs())
+        followers, reused = (stack.enter_context(_Log()) for _ in range(2))
+        doubts = _find(spool, wanted, found, pulse)
+        _take_out(spool, wanted, found, followers, reused, pulse)
+        return Shared(
+            followers=followers.count,
+            reused=reused.count,
+            doubts=doubts,
+            followers_uri=followers.publish(f"{uri}{FOLLOWERS}", options),
+            reused_uri=reused.publish(f"{uri}{REUSED}", options),
+        )
+
+
+def _find(spool: SpoolParts, wanted: Sharing, found: SortedPairs, pulse: Pulse) -> Mapping[Doubt, int]:
+    """Pairs of a row and what it takes its answer from; returns why rows were left alone."""
+    doubts: Counter[Doubt] = Counter()
+    settled = _Ascending(wanted.settled)
+    with DigestIndex() as index:
+        if wanted.earlier is not None:
+            for number, key in wanted.earlier.keyed():
+                pulse.row()
+                index.add_digest(number, key)
+        for line in spool.lines():
+            pulse.row()
+            request = decode(line)
+            if settled.holds(request.index):
+                continue
+            doubt = doubt_of(request.url, request.body)
+            if doubt == "own_id" or (doubt is not None and wanted.dedupe != "always"):
+                doubts[doubt] += 1
+            else:
+                index.add_digest(_OWN | request.index, key_of(request.url, request.body))
+        for pairs in index.pairs():
+            own = pairs[pairs[:, 0] >= _OWN]
+            found.add(own if wanted.dedupe else own[own[:, 1] < _OWN])
+        pulse.end()
+    return doubts
+
+
+def _take_out(
+    spool: SpoolParts, wanted: Sharing, found: SortedPairs, followers: _Log, reused: _Log, pulse: Pulse
+) -> None:
+    if not found.count and wanted.settled == ():
+        return
+    with spool.rewriting() as lines:
+        for rows in _in_batches(_matched(lines, found, wanted.settled), _ROWS_ASKED):
+            asked = [source for _, source in rows if source is not None and source < _OWN]
+            answers = wanted.earlier.answers(asked) if asked and wanted.earlier is not None else {}
+            for line, source in rows:
+                pulse.row()
+                if source is None:
+                    spool.writer.add(line + b"\n")
+                elif source >= _OWN:
+                    followers.add(_follower(line, source - _OWN))
+                elif source in answers:
+                    reused.add(_reused(line, answers[source]))
+                else:  # that job was deleted since
+                    spool.writer.add(line + b"\n")
+        pulse.end()
+
+
+def _matched(
+    lines: Iterable[bytes], found: Iterable[tuple[int, int]], settled: Iterable[int]
+) -> Iterator[tuple[bytes, int | None]]:
+    """Each line that is not ``settled``, and where its answer comes from; all in the order of the input."""
+    done, pairs = _Ascending(settled), iter(found)
+    number, source = next(pairs, (-1, -1))
+    for line in lines:
+        index = index_of(line)
+        if done.holds(index):
+            continue
+        if number == _OWN | index:
+            yield line, source
+            number, source = next(pairs, (-1, -1))
+        else:
+            yield line, None
+
+
+class _Ascending:
+    """Whether numbers, asked for in ascending order, are among others that ascend."""
+
+    def __init__(self, numbers: Iterable[int]) -> None:
+        self._numbers = iter(numbers)
+        self._next = next(self._numbers, None)
+
+    def holds(self, number: int) -> bool:
+        """Whether it is one of them."""
+        while self._next is not None and self._next < number:
+            self._next = next(self._numbers, None)
+        return self._next == number
+
+
+def _follower(line: bytes, leader: int) -> bytes:
+    request = decode(line)
+    return orjson.dumps([request.index, leader, request.custom_id], option=orjson.OPT_APPEND_NEWLINE)
+
+
+def _reused(line: bytes, answer: Answer) -> bytes:
+    """The row's outcome, and the key by which a later job finds it."""
+    request = decode(line)
+    text = with_index(answer.response, answer.index, request.index).decode()
+    key = key_of(request.url, request.body).hex()
+    row = [request.index, key, request.custom_id, answer.prompt_tokens, answer.completion_tokens, text]
+    return orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def _reused_outcome(line: bytes) -> Outcome:
+    index, _, custom_id, prompt, completion, text = orjson.loads(line)
+    return Outcome(
+        index=index,
+        custom_id=custom_id,
+        response=text.encode(),
+        prompt_tokens=prompt,
+        completion_tokens=completion,
+    )
+
+
+def key_of_reused(line: bytes) -> tuple[int, bytes]:
+    """Index and key on a line of the file of reused rows, without reading the rest of it."""
+    index, key, _ = line.split(b",", 2)
+    return int(index[1:]), bytes.fromhex(key[1:-1].decode())
+
+
+class _Log:
+    """Lines in a temporary file: there may be as many as rows."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._file: IO[bytes] = tempfile.TemporaryFile(prefix="dray-shared-")  # noqa: SIM115  see __exit__
+
+    def __enter__(self) -> _Log:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._file.close()
+
+    def add(self, line: bytes) -> None:
+        """Append one."""
+        self._file.write(line)
+        self.count += 1
+
+    def publish(self, uri: str, options: ObjectStoreOptions | None) -> str | None:
+        """Write them to ``uri``; None where there are none."""
+        if not self.count:
+            return None
+        self._file.seek(0)
+        with write_atomic(uri, hashed=False, options=options) as file:
+            for line in self._file:
+                file.write(line)
+        return uri
+
+
+def _pages(uri: str | None, batch: int, options: ObjectStoreOptions | None) -> Iterator[list[bytes]]:
+    if uri is None:
+        return
+    lines = (line for _, line in open_lines(uri, limit=LINE_BYTES, options=options) if line is not None)
+    yield from _in_batches(lines, batch)
+
+
+def _in_batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    left = iter(items)
+    while batch := list(islice(left, size)):
+        yield batch
