@@ -14,13 +14,13 @@ from typing import Any
 from sqlalchemy import delete, insert, select, update
 
 from dray.codes import ErrorCode
-from dray.requests.model import Outcome
+from dray.requests.model import FOLLOWED, REUSED, Outcome
 from dray.requests.row_ids import with_index
 from dray.requests.sharing import Follower
 from dray.store.commit import insert_new
 from dray.store.connection import Tx
 from dray.store.jobs import check_driver
-from dray.store.records import FOLLOWED, REUSED, Followed, JobLease
+from dray.store.records import Followed, JobLease
 from dray.store.schema import followers, jobs
 
 PAGE_ROWS = 1000

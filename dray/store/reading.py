@@ -6,8 +6,9 @@ from contextlib import closing
 
 from sqlalchemy import func, select
 
+from dray.requests.model import REUSED
 from dray.store.connection import Tx
-from dray.store.records import REUSED, Counts, Progress, StoredOutcome
+from dray.store.records import Counts, Progress, StoredOutcome
 from dray.store.schema import FIELD_OF, followers, jobs, results, shards
 
 _COLUMN_OF = {field: column for column, field in FIELD_OF.items()}

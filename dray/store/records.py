@@ -10,12 +10,6 @@ from typing import Any, NamedTuple
 REJECTED = -1
 """The ``shard`` of an outcome that was decided at ingest: its row entered no shard."""
 
-FOLLOWED = -2
-"""The ``shard`` of an outcome that another row of the job got from an engine: this row asks the same."""
-
-REUSED = -3
-"""The ``shard`` of an answer that an earlier job got."""
-
 
 class JobState(StrEnum):
     """Where a job stands. The names are those of the OpenAI batch API, plus ``paused``."""
