@@ -34,6 +34,7 @@ from dray.driver.wording import plan_line, stop_line
 from dray.engine.protocol import EngineSpec
 from dray.errors import DrayError, EngineStartError, JobFailedError
 from dray.job.deadline import orders_of
+from dray.job.engine_versions import EngineVersions
 from dray.job.opening import OpenJob, reopen
 from dray.store import ReplicaRow, Shard, Store
 
@@ -79,6 +80,7 @@ class Driver:
         self._progress = JobProgress(job, emit)
         self._spool = SpoolWatch(job.job_id, emit)
         self._outage = StoreOutage(emit)
+        self._versions = EngineVersions(job)
         self._schedule = Schedule(self._intervals)
         self._waiting: str | None = None
         self._shards = shards
@@ -175,6 +177,7 @@ class Driver:
                 record = ReplicaLogged(name=status.name, severity=severity, logger=logger, message=message)
                 self.tell(record)
         for start in self._pool.take_ready():
+            self._versions.add([start.info.version])
             self.tell(ReplicaReady(start=start))
         waiting = self._pool.waiting()
         if waiting != self._waiting:
@@ -226,6 +229,7 @@ class Driver:
             self._spool.look(store)
 
     def _publish(self, store: Store) -> None:
+        self._versions.note(store)  # before any of them is found by shards
         changed = self._pool.take_changed()
         if not changed:
             return

@@ -31,6 +31,7 @@ from dray.job.ingesting import engine_kind, ingest_job, open_shards
 from dray.job.job_lease import job_lease_kept
 from dray.job.opening import OpenJob, open_job, reopen
 from dray.job.settings import JobSettings
+from dray.job.sharing import told_of
 from dray.job.timeline import Timeline
 from dray.job.weighing import Weighing
 from dray.store import JobState, Shard
@@ -129,6 +130,7 @@ class Run:
         try:
             with Weighing(job) as weighing:
                 shards = parts.steps.ingest(job, self.timeline, self._expected())
+                self._tell_shared()
                 with Heed(job) as heed:
                     weighing.check(heed.look)
                 if not open_shards(shards) or _is_stopped(job):
@@ -137,6 +139,11 @@ class Run:
                 return [] if info is None else self._drive(shards, parts.fleet_of(info))
         finally:
             parts.cluster.leave()
+
+    def _tell_shared(self) -> None:
+        with reopen(self.job) as store:
+            for line in told_of(self.job, store.get_job(self.job.job_id)):
+                self.parts.tell(line)
 
     def _expected(self) -> int:
         """How many replicas there may be: shards are cut for so many before the cluster is joined."""

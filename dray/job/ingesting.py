@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dray.errors import ConfigError, FencedError, InputError, Problem
 from dray.job.heeding import heeded
 from dray.job.opening import OpenJob
-from dray.job.sharing import record_of, sharing_of, told_of
+from dray.job.sharing import record_of, sharing_of
 from dray.job.spooling import (
     DIGEST,
     bound_of,
@@ -62,13 +62,10 @@ def ingest_job(
         remove_older(job, known)
         sharing = sharing_of(store, job, recorded)
         ingested = _taken_in(job, bound_of(recorded), progress, say, sharing)
-        if say is not None and lost is None:
-            for line in told_of(job, ingested):
-                say(line)
         reach(Point.INGEST_SPOOLED)
         try:
             if lost is None:
-                _publish(store, job, ingested, replicas)
+                _publish(store, job, ingested, replicas, sharing)
             else:
                 refuse_other(job, recorded, lost, ingested)
                 store.move_shards(job.lease, moved(known, ingested))
@@ -120,7 +117,7 @@ def _refuse_silence(pulse: Pulse) -> None:
         raise InputError([Problem("input_silent", told)])
 
 
-def _publish(store: Store, job: OpenJob, ingested: Ingested, replicas: int) -> None:
+def _publish(store: Store, job: OpenJob, ingested: Ingested, replicas: int, sharing: Sharing) -> None:
     store.merge_job_info(
         job.lease,
         {
@@ -129,7 +126,7 @@ def _publish(store: Store, job: OpenJob, ingested: Ingested, replicas: int) -> N
             "rows": ingested.rows,
             DIGEST: digest_of(ingested),
             "files": list(ingested.files)[:20],
-            **record_of(job, ingested),
+            **record_of(job, ingested, sharing),
         },
     )
     ranges = cut(

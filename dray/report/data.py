@@ -119,8 +119,9 @@ class Measures:
     """What one pass over the finished rows tells; made by ``Tally.snapshot``.
 
     ``rows`` and ``failed`` cover the job, ``tokens`` what engines computed for it; ``run_rows`` and
-    ``run_tokens`` only what replicas finished in this run. Latencies are seconds from admission, lengths are tokens; both cover
-    answered rows only. ``overflow`` counts rows that did not fit into the context, by what was done.
+    ``run_tokens`` only what replicas finished in this run. Latencies are seconds from admission, lengths are
+    tokens; both cover answered rows only. ``overflow`` counts rows that did not fit into the context, by
+    what was done.
     """
 
     rows: int = 0

@@ -58,19 +58,16 @@ def sentences(data: ReportData) -> tuple[str, ...]:
 def _saved(data: ReportData) -> list[str]:
     """Rows that needed no engine, and rows that did not fit."""
     saved, found = data.measures.saved, []
-    for rows, why in (
-        (saved.repeated, "repeat another row"),
-        (saved.reused, "were answered by earlier jobs"),
-    ):
-        if rows:
-            found.append(f"{wording.plural(rows, 'row')} {why}.")
+    if saved.repeated:
+        found.append(f"{wording.plural(saved.repeated, 'row')} took the outcome of a row that asks the same.")
+    if saved.reused:
+        found.append(f"{wording.plural(saved.reused, 'row')} took the answer of an earlier job.")
     if saved.rows:
         tokens = f"{wording.compact(saved.prompt)} prompt and {wording.compact(saved.completion)} completion"
         found.append(f"That saved {tokens} tokens.")
     for name, rows in data.measures.overflow.items():
-        found.append(
-            f"{wording.plural(rows, 'row')} did not fit into the context: {_OVERFLOW.get(name, name)}."
-        )
+        told = _OVERFLOW.get(name, name)
+        found.append(f"{wording.plural(rows, 'row')} did not fit into the context: {told}.")
     return found
 
 

@@ -117,7 +117,8 @@ def ingest(
             drop_repeats(repeats, spool, dropped, names)
         if not spool.writer.rows:
             raise _no_request(names, reading.rows, merged_rejects(repeats, rejects, dropped), limits.problems)
-        shared = share(spool, sharing or Sharing(), spool_uri, options=options, pulse=pulse)
+        sharing = (sharing or Sharing()).named(rules.model_name)
+        shared = share(spool, sharing, spool_uri, options=options, pulse=pulse)
         return Ingested(
             rows=reading.rows,
             requests=spool.writer.rows,

@@ -62,10 +62,14 @@ _EXACT = 2**53
 _SPLIT = b"\0"
 
 
-def key_of(url: str, body: dict[str, Any]) -> bytes:
-    """16 bytes that two requests share if they ask the same, and else with a chance of 2**-128."""
+def key_of(url: str, body: dict[str, Any], model: str | None = None) -> bytes:
+    """16 bytes that two requests share if they ask the same, and else with a chance of 2**-128.
+
+    ``model`` is the name that stands in the answer to a row that has none.
+    """
     names = sorted(name for name, value in body.items() if not _says_nothing(name, value))
-    kept = {name: _plain(name, body[name]) for name in names}
+    kept = {name: _plain(name, body[name]) for name in names if name != "model"}
+    kept["model"] = body.get("model") or model
     return blake2b(url.encode() + _SPLIT + orjson.dumps(kept), digest_size=16).digest()
 
 

@@ -11,7 +11,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import IO, Literal, NamedTuple, Protocol, TypeVar
 
@@ -74,12 +74,17 @@ class Sharing:
     """What a job shares: its own repeats, and the answers of ``earlier`` jobs.
 
     ``settled`` are the rows that have an answer of an earlier job already, ascending: of a spool that is
-    written again, which must hold the same rows.
+    written again, which must hold the same rows. ``model`` is the name in answers to rows that have none.
     """
 
     dedupe: Dedupe = False
     earlier: Earlier | None = None
     settled: Iterable[int] = ()
+    model: str | None = None
+
+    def named(self, model: str | None) -> Sharing:
+        """The same, where the rows themselves named a model."""
+        return self if model is None else replace(self, model=model)
 
     @property
     def wanted(self) -> bool:
@@ -149,7 +154,7 @@ def _find(spool: SpoolParts, wanted: Sharing, found: SortedPairs, pulse: Pulse) 
             if doubt == "own_id" or (doubt is not None and wanted.dedupe != "always"):
                 doubts[doubt] += 1
             else:
-                index.add_digest(_OWN | request.index, key_of(request.url, request.body))
+                index.add_digest(_OWN | request.index, key_of(request.url, request.body, wanted.model))
         for pairs in index.pairs():
             own = pairs[pairs[:, 0] >= _OWN]
             found.add(own if wanted.dedupe else own[own[:, 1] < _OWN])
@@ -173,7 +178,7 @@ def _take_out(
                 elif source >= _OWN:
                     followers.add(_follower(line, source - _OWN))
                 elif source in answers:
-                    reused.add(_reused(line, answers[source]))
+                    reused.add(_reused(line, answers[source], wanted.model))
                 else:  # that job was deleted since
                     spool.writer.add(line + b"\n")
         pulse.end()
@@ -215,11 +220,11 @@ def _follower(line: bytes, leader: int) -> bytes:
     return orjson.dumps([request.index, leader, request.custom_id], option=orjson.OPT_APPEND_NEWLINE)
 
 
-def _reused(line: bytes, answer: Answer) -> bytes:
+def _reused(line: bytes, answer: Answer, model: str | None) -> bytes:
     """The row's outcome, and the key by which a later job finds it."""
     request = decode(line)
     text = with_index(answer.response, answer.index, request.index).decode()
-    key = key_of(request.url, request.body).hex()
+    key = key_of(request.url, request.body, model).hex()
     row = [request.index, key, request.custom_id, answer.prompt_tokens, answer.completion_tokens, text]
     return orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
 
 from sqlalchemy import func, select
 
 from dray.requests.model import REUSED
+from dray.requests.sharing import Answer
 from dray.store.connection import Tx
-from dray.store.records import Counts, Progress, StoredOutcome
+from dray.store.jobs import same
+from dray.store.records import Counts, Job, Progress, StoredOutcome
 from dray.store.schema import FIELD_OF, followers, jobs, results, shards
 
 _COLUMN_OF = {field: column for column, field in FIELD_OF.items()}
@@ -75,6 +78,22 @@ def reused(tx: Tx, job_key: int, after: int) -> list[int]:
     own = (results.c.job_key == job_key) & (results.c.idx > after) & (results.c.shard == REUSED)
     query = select(results.c.idx).where(own).order_by(results.c.idx).limit(_INDEXES)
     return list(tx.execute(query).scalars())
+
+
+def answered(tx: Tx, job_key: int, indexes: Sequence[int]) -> Sequence[int]:
+    """Those of some rows that have an answer and no error."""
+    own = (results.c.job_key == job_key) & results.c.idx.in_(indexes) & results.c.response.is_not(None)
+    return tx.execute(select(results.c.idx).where(own)).scalars().all()
+
+
+def answers(tx: Tx, seen: Job, indexes: Sequence[int]) -> list[Answer]:
+    """The answers to some rows of a job; none where another job has its key by now."""
+    columns = results.c.idx, results.c.response, results.c.prompt_tokens, results.c.completion_tokens
+    own = (results.c.job_key == seen.key) & results.c.idx.in_(indexes) & results.c.response.is_not(None)
+    rows = tx.execute(select(*columns).where(own)).all()
+    if tx.execute(select(jobs.c.job_key).where(same(seen))).first() is None:
+        return []
+    return [Answer(index, text.encode(), prompt, completion) for index, text, prompt, completion in rows]
 
 
 def count_reused(tx: Tx, job_key: int) -> int:
