@@ -172,7 +172,8 @@ class SortedPairs:
 def _in_order(pairs: NDArray[np.uint64]) -> Iterator[tuple[int, int]]:
     ordered = pairs[pairs[:, 0].argsort(kind="stable")]
     for first in range(0, len(ordered), _GIVEN_ROWS):
-        yield from ordered[first : first + _GIVEN_ROWS].tolist()
+        some = ordered[first : first + _GIVEN_ROWS]
+        yield from zip(some[:, 0].tolist(), some[:, 1].tolist(), strict=True)
 
 
 def _repeats_in(entries: NDArray[np.uint64]) -> NDArray[np.uint64]:
