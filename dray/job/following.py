@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from dray.errors import StoreError
+from dray.errors import DrayError
 from dray.job.opening import OpenJob, reopen
 from dray.job.sharing import has_followers
 from dray.store import Store
@@ -62,7 +62,7 @@ def followers_answered(job: OpenJob) -> Iterator[None]:
 def _follow(job: OpenJob, stop: threading.Event) -> None:
     """An error ends it: the driver meets the same one, and the sweep at the end of the job does the rest."""
     pause = _LOOK_EVERY
-    with suppress(StoreError), reopen(job) as store:
+    with suppress(DrayError), reopen(job) as store:
         while not stop.wait(pause):
             rows = 0
             for found in _sweep(store, job):
