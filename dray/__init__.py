@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dray.planning import plan
     from dray.store import open_store
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "open_store"]
+__all__ = ["__version__", "open_store", "plan"]
 
 
 def __getattr__(name: str) -> Any:
@@ -17,4 +18,8 @@ def __getattr__(name: str) -> Any:
         from dray.store import open_store
 
         return open_store
+    if name == "plan":
+        from dray.planning import plan
+
+        return plan
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

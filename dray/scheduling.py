@@ -2,7 +2,9 @@
 
 The store asks :func:`choose` inside the transaction that claims the shard, so that two shards never collide.
 
-- A shard goes to the ready replica with the fewest shards.
+- A shard goes to the ready replica with the fewest shards; among those, to one whose cache holds the prefix
+  that all its rows share with other shards (its *family*).
+- A place that comes free goes to a shard of a family that its replica has, before the next one in line.
 - The last shards wait for replicas that are being started: behind others on a busy replica they would leave
   the new one idle.
 - A suspect (a shard under which an engine died) gets a replica to itself: it reserves one, and has it when
@@ -19,11 +21,15 @@ from typing import Any
 
 from dray.places import split_place
 
+_LOOK_AHEAD = 4
+"""Shards for each replica that may go before others because of their prefix."""
+
 
 class Why(StrEnum):
     """Why a shard goes to a replica, or waits."""
 
     LEAST_LOADED = "the replica with the fewest shards"
+    FAMILY = "the replica has the prefix of its rows in its cache"
     ALONE = "a suspect has this replica to itself"
     ALL_TAKEN = "all replicas are taken"
     REPLICAS_COME = "as many replicas are being started as shards wait"
@@ -35,7 +41,8 @@ class Why(StrEnum):
 class ReplicaView:
     """A ready replica. ``place`` as in :mod:`dray.places`; ``load`` of its ``slots`` shards are there.
 
-    ``reserved`` is the number of the suspect that is to have it alone, None where there is none.
+    ``reserved`` is the number of the suspect that is to have it alone, None where there is none. ``families``
+    are those of the shards that it has, and of the last one that it had.
     """
 
     name: str
@@ -43,15 +50,20 @@ class ReplicaView:
     slots: int
     load: int
     reserved: int | None = None
+    families: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardView:
-    """A shard to be placed. ``died_at`` is the place of its last engine's death, where that is known."""
+    """A shard to be placed. ``died_at`` is the place of its last engine's death, where that is known.
+
+    ``family`` names the prefix that all its rows share with other shards, 0 for none.
+    """
 
     number: int
     suspect: bool = False
     died_at: str | None = None
+    family: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,19 +86,24 @@ class Choice:
 def choose(shard: ShardView, replicas: Sequence[ReplicaView], backlog: Callable[[], Backlog]) -> Choice:
     """A replica for a shard. ``backlog`` is asked only when each replica has work already."""
     open_ones = [one for one in replicas if one.reserved in (None, shard.number)]
-    return _alone(shard, open_ones) if shard.suspect else _shared(open_ones, backlog)
+    return _alone(shard, open_ones) if shard.suspect else _shared(shard, open_ones, backlog)
 
 
-def _shared(open_ones: Sequence[ReplicaView], backlog: Callable[[], Backlog]) -> Choice:
+def _shared(shard: ShardView, open_ones: Sequence[ReplicaView], backlog: Callable[[], Backlog]) -> Choice:
     free = [one for one in open_ones if one.load < one.slots]
     if not free:
         return Choice(replica=None, why=Why.ALL_TAKEN)
-    best = min(free, key=lambda one: (one.load, one.name))
+    best = min(free, key=lambda one: (one.load, not _knows(one, shard), one.name))
     if best.load:
         left = backlog()
         if 0 < left.waiting <= left.coming:
             return Choice(replica=None, why=Why.REPLICAS_COME)
-    return Choice(replica=best.name, why=Why.LEAST_LOADED)
+    return Choice(replica=best.name, why=Why.FAMILY if _knows(best, shard) else Why.LEAST_LOADED)
+
+
+def _knows(replica: ReplicaView, shard: ShardView) -> bool:
+    """Whether the replica's cache holds the prefix of the shard's rows."""
+    return bool(shard.family) and shard.family in replica.families
 
 
 def _alone(shard: ShardView, open_ones: Sequence[ReplicaView]) -> Choice:
@@ -138,7 +155,7 @@ def starts(
     places = _Places(replicas, Backlog(waiting=len(waiting) + len(asking), coming=coming))
     spare = early - sum(places.take(shard) is None for shard in asking)
     found: list[Start] = []
-    for shard in sorted(waiting, key=lambda one: one.number not in places.awaited):
+    for shard in sorted(in_line(waiting, replicas), key=lambda one: one.number not in places.awaited):
         awaited = shard.number in places.awaited
         if len(found) >= room and not awaited:
             break
@@ -151,6 +168,18 @@ def starts(
             spare -= 1
         found.append(Start(number=shard.number, why=why or Why.EARLY))
     return found
+
+
+def in_line(waiting: Sequence[ShardView], replicas: Sequence[ReplicaView]) -> list[ShardView]:
+    """The shards that wait, those before that a replica with a free place has the prefix of.
+
+    Only the next few may go before others: long answers are to begin early. Suspects stay in front.
+    """
+    cached = {family for one in replicas if one.load < one.slots for family in one.families}
+    first = [shard for shard in waiting if shard.suspect]
+    rest = [shard for shard in waiting if not shard.suspect]
+    near = {shard.number for shard in rest[: _LOOK_AHEAD * len(replicas)] if shard.family in cached}
+    return [*first, *sorted(rest, key=lambda one: one.number not in near)] if near else list(waiting)
 
 
 class _Places:
@@ -168,7 +197,9 @@ class _Places:
             self._change(choice.reserve, reserved=shard.number)
         if choice.replica is None:
             return None
-        self._change(choice.replica, load=self._replicas[choice.replica].load + 1)
+        taken = self._replicas[choice.replica]
+        families = taken.families | {shard.family} if shard.family else taken.families
+        self._change(choice.replica, load=taken.load + 1, families=families)
         self._backlog = replace(self._backlog, waiting=self._backlog.waiting - 1)
         return choice.why
 

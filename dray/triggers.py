@@ -43,6 +43,8 @@ class Point(StrEnum):
     """A part of the spool is full, and has no name yet; the next one is not begun."""
     INGEST_PART_NAMED = "ingest.part.named"
     """A part of the spool has its name; the next one, if there is one, is being written."""
+    INGEST_ARRANGED = "ingest.arranged"
+    """Some rows have their order; the spool does not hold them yet. Reached once per window of the input."""
     INGEST_SPOOLED = "ingest.spooled"
     """The spool is complete under its name; the store knows of no shard."""
     INGEST_PUBLISHED = "ingest.published"

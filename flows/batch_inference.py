@@ -69,7 +69,7 @@ def batch_inference(*values: Any, **options: Any) -> JobResult | State:
     request = JobRequest.of(*values, **options)
     settings = job_settings(request, PrefectBlocks())
     where = cluster_settings(request.cluster, PrefectBlocks())
-    check_arguments(settings, local=where.address is None)
+    check_arguments(settings, local=where.local)
     job = open_job(settings, started, resume=request.resume)
     if isinstance(job, Declined):
         return declined(job)

@@ -1,4 +1,4 @@
-"""The parameters of the flows: fields of :class:`JobRequest`, one by one, as Prefect and Python show them."""
+"""The parameters of the flows: fields of their forms, one by one, as Prefect and Python show them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 from pydantic.fields import FieldInfo
 
-from dray.job.forms import GROUPS, EngineOptions, RowOptions, SamplingOptions
+from dray.job.forms import GROUPS, EngineOptions, Form, RowOptions, SamplingOptions
 from dray.job.request import JobRequest
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def parameters_of(form: Callable[P, JobRequest]) -> Callable[[Callable[..., R]], Callable[P, R]]:
+def parameters_of(form: Callable[P, Form]) -> Callable[[Callable[..., R]], Callable[P, R]]:
     """Give a flow the fields of the request, which is its form, as its parameters.
 
     Type checkers read them from the class. Prefect reads its form from the signature and from the docstring's
@@ -24,7 +24,7 @@ def parameters_of(form: Callable[P, JobRequest]) -> Callable[[Callable[..., R]],
     """
 
     def give(flow: Callable[..., R]) -> Callable[P, R]:
-        fields = cast("type[JobRequest]", form).model_fields
+        fields = cast("type[Form]", form).model_fields
         described = "\n".join(f"    {name}: {field.description}" for name, field in fields.items())
         parameters = [_parameter(name, field) for name, field in fields.items()]
         flow.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # inspect's own name
@@ -41,7 +41,8 @@ def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
     hint: Any = field.annotation
     if name in GROUPS:
         return inspect.Parameter(name, kind, default=None, annotation=hint | None)
-    return inspect.Parameter(name, kind, default=field.default, annotation=hint)
+    default = field.get_default(call_default_factory=True)
+    return inspect.Parameter(name, kind, default=default, annotation=hint)
 
 
 __all__ = ["EngineOptions", "JobRequest", "RowOptions", "SamplingOptions", "parameters_of"]

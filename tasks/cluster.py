@@ -56,7 +56,7 @@ def _api_for_workers(settings: ClusterSettings) -> Iterator[dict[str, str]]:
     """Variables by which Ray's workers find this run's API: each would start its own server otherwise."""
     with get_client(sync_client=True) as client:
         url = str(client.api_url).rstrip("/")
-    if settings.address is not None:
+    if not settings.local:
         yield {**handed_down(), "PREFECT_API_URL": url}
         return
     before = os.environ.get("PREFECT_API_URL")

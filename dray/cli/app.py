@@ -16,7 +16,7 @@ from cyclopts import App, CycloptsError, Parameter, validators
 from dray import __version__
 from dray.cli import output
 from dray.cli.deleting import jobs
-from dray.cli.help import ABOUT, JSON_HELP, RUN, RUN_EXAMPLES
+from dray.cli.help import ABOUT, JSON_HELP, PLAN, PLAN_EXAMPLES, RUN, RUN_EXAMPLES
 from dray.cli.introduction import introduction
 from dray.cli.models import models
 from dray.errors import DrayError
@@ -34,6 +34,7 @@ app = App(
 
 # Its module takes a tenth of a second, for which other commands need not wait: it is imported when called.
 app.command("dray.cli.run:run", name="run", help=RUN, help_epilogue=RUN_EXAMPLES)
+app.command("dray.cli.plan:plan", name="plan", help=PLAN, help_epilogue=PLAN_EXAMPLES)
 app.command(models)
 app.command(jobs)
 
@@ -159,8 +160,27 @@ def report(
 
 
 @app.command
-def doctor(*, model: str | None = None, store: StoreOption = None, json: Json = False) -> int:
+def doctor(
+    *,
+    model: str | None = None,
+    store: StoreOption = None,
+    calibrate: Annotated[
+        bool,
+        Parameter(
+            negative=(), help="Measure this machine with vLLM for about a minute, for plans and forecasts."
+        ),
+    ] = False,
+    price: Annotated[
+        float | None,
+        Parameter(validator=validators.Number(gte=0), help="Dollars per hour of this machine."),
+    ] = None,
+    json: Json = False,
+) -> int:
     """Check what a run on this machine needs, and say what is missing."""
+    if calibrate:
+        from dray.cli.calibrating import calibrate as measure
+
+        return measure(model, price, json=json)
     from dray.cli.doctor import examine
 
     return examine(model, store, json=json)

@@ -13,6 +13,7 @@ from dray.errors import InputError, Problem
 from dray.job.checks import check_arguments, check_weights
 from dray.job.forms import RowOptions
 from dray.job.model_files import refuse_typo
+from dray.job.plan_file import as_planned
 from dray.job.request import BLOCK, JobRequest
 from dray.job.settings import JobSettings, Places
 from dray.requests import Limits, RowDefaults, Source, SqlQuery, expand, ingest, settled
@@ -36,8 +37,12 @@ def refuse_early(request: JobRequest) -> None:
 
     Raises:
         ConfigError, InputError, StoreUnreachableError: it cannot be used.
+        JobChangedError: its plan was made for something else.
     """
-    settings = JobSettings.of(request, _places(request))
+    places = _places(request)
+    if request.plan is not None and not request.model.startswith(BLOCK):
+        request = as_planned(request, places)
+    settings = JobSettings.of(request, places)
     _check_engine(request, settings)
     _check_input(request, settings.source)
     _check_output(request)
@@ -47,6 +52,8 @@ def refuse_early(request: JobRequest) -> None:
 def _places(request: JobRequest) -> Places:
     """Where the names lead without Prefect: a variable that is not set is reported by the flow."""
     inputs = [request.input] if isinstance(request.input, str) else request.input
+    if request.plan is not None:
+        inputs = [without_variable(one) for one in inputs]
     return Places(inputs=inputs, model=request.model, store_url="")
 
 

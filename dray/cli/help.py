@@ -11,6 +11,8 @@ ANSWERS = Group("Answers", sort_key=3, help="Rows that are too long for the mode
 ENGINE = Group("Engine", sort_key=4)
 PLACE = Group("Cluster and store", sort_key=5)
 OUTPUT = Group("Output", sort_key=6)
+LIMITS = Group("Limits", sort_key=1, help="What a plan may take.")
+COUNTING = Group("Counting", sort_key=3)
 
 JSON_HELP = "Print one JSON object on the last line of stdout."
 
@@ -20,6 +22,7 @@ Offline batch inference of LLMs: one committed outcome per request, whatever die
   dray run requests.jsonl --model /models/llama --output out   run a batch
   dray status --store out --watch                              follow it
   dray resume JOB --store out                                  go on after a stop
+  dray plan requests.jsonl --model /models/llama               what a batch will cost, and on which GPUs
   dray doctor --model /models/llama                            check this machine
 """
 
@@ -49,4 +52,26 @@ Examples:
   Engine arguments, as vLLM names them:
     dray run requests.jsonl --model /models/llama --output out \\
       --engine-arg max_model_len=4096 --engine-arg dtype=bfloat16
+"""
+
+PLAN = """\
+Say what a batch will take, on which GPUs and settings: dollars and time.
+
+Reads the input, and the model's config and tokenizer. Needs no GPU and no
+engine, and starts nothing.
+"""
+
+PLAN_EXAMPLES = """\
+Examples:
+
+  Within six hours and 50 dollars, on two kinds of GPUs:
+    dray plan requests.jsonl --model hf://ORG/NAME --deadline 6h --budget 50 \\
+      --hardware l40s,h100
+
+  What shorter answers would change:
+    dray plan requests.jsonl --model /models/llama --set max_tokens=64
+
+  Kept, and held against the input when the batch runs:
+    dray plan requests.jsonl --model /models/llama --json > plan.json
+    dray run requests.jsonl --model /models/llama --plan plan.json --output out
 """

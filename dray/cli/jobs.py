@@ -142,18 +142,23 @@ def _refuse_own_folder(job: Job, directory: str) -> None:
 
 
 def rewrite_report(job_id: str, path: str, reference: str | None, *, json: bool) -> int:
-    """Render a kept report again."""
+    """Render a kept report again, and say what the job cost."""
     from dray.report import ReportData, render_html
+    from dray.report.billing import bill_lines
     from dray.storage.files import write_atomic
 
     with store_at(reference) as store:
         kept = store.get_job(job_id).summary.get("report")
     if not kept:
         raise ConfigError(f"job {job_id} has no report yet: it is made when the job ends")
+    data = ReportData.from_json(kept)
     with write_atomic(path) as file:
-        file.write(render_html(ReportData.from_json(kept)).encode())
+        file.write(render_html(data).encode())
     if json:
-        output.print_json({"job_id": job_id, "report": path})
+        cost = data.account.as_dict() if data.account else None
+        output.print_json({"job_id": job_id, "report": path, "cost": cost})
     else:
         output.say(path)
+        for line in bill_lines(data.account) if data.account else ():
+            output.say(line)
     return 0

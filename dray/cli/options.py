@@ -10,10 +10,10 @@ from typing import Annotated, Any, TypeVar, get_origin
 from cyclopts import Group, Parameter
 from pydantic.fields import FieldInfo
 
-from dray.cli.help import ANSWERS, ENGINE, OUTPUT, PLACE, REQUIRED, ROWS, SAMPLING
+from dray.cli.help import ANSWERS, COUNTING, ENGINE, LIMITS, OUTPUT, PLACE, REQUIRED, ROWS, SAMPLING
 from dray.cli.output import printable
 from dray.errors import ConfigError
-from dray.job.forms import GROUPS
+from dray.job.forms import GROUPS, Form
 from dray.job.request import JobRequest
 
 Command = TypeVar("Command", bound=Callable[..., int])
@@ -28,11 +28,22 @@ _GROUPS = {
     "format": OUTPUT,
     "part_bytes": OUTPUT,
     "overwrite": OUTPUT,
+    "deadline": LIMITS,
+    "budget": LIMITS,
+    "hardware": LIMITS,
+    "on_demand": LIMITS,
+    "max_machines": LIMITS,
+    "weights": LIMITS,
+    "overrides": COUNTING,
+    "sample": COUNTING,
+    "arguments": COUNTING,
 }
 _NAMES: dict[tuple[str, ...], str] = {  # where a field's own name says too little without its form
     ("engine", "name"): "--engine",
     ("engine", "arguments"): "--engine-arg",
     ("sampling", "extra"): "--param",
+    ("arguments",): "--engine-arg",
+    ("overrides",): "--set",
 }
 
 
@@ -65,7 +76,9 @@ class Option:
 
     def parameter(self) -> inspect.Parameter:
         """As cyclopts reads it."""
-        hint: Any = list[str] | None if self.takes_pairs else self.field.annotation
+        hint: Any = list[str] if self.takes_pairs else self.field.annotation
+        if self.field.default_factory is not None:
+            hint = hint | None
         said = f"{'KEY=VALUE: ' if self.takes_pairs else ''}{self.field.description}"
         return inspect.Parameter(
             self.keyword,
@@ -77,7 +90,7 @@ class Option:
     def _default(self) -> Any:
         if self.field.is_required():
             return inspect.Parameter.empty
-        return None if self.takes_pairs else self.field.default
+        return None if self.field.default_factory is not None else self.field.default
 
 
 def spelled(path: tuple[str, ...]) -> str:
@@ -85,23 +98,24 @@ def spelled(path: tuple[str, ...]) -> str:
     return _NAMES.get(path) or f"--{path[-1].replace('_', '-')}"
 
 
-def _options() -> Iterator[Option]:
-    for name, field in JobRequest.model_fields.items():
+def options_of(form: type[Form]) -> Iterator[Option]:
+    """The options for the fields of a form and of its groups; the input is no option."""
+    for name, field in form.model_fields.items():
         if name in GROUPS:
             yield from (Option((name, inner), each) for inner, each in GROUPS[name].model_fields.items())
         elif name != "input" and not field.exclude:
             yield Option((name,), field)
 
 
-OPTIONS = tuple(_options())
+OPTIONS = tuple(options_of(JobRequest))
 
 
-def with_options(command: Command) -> Command:
+def with_options(command: Command, options: Sequence[Option] = OPTIONS) -> Command:
     """Give a command that takes ``**options`` the options of the request, before its other keywords."""
     own = list(inspect.signature(command, eval_str=True).parameters.values())
     first = [parameter for parameter in own if parameter.kind is inspect.Parameter.POSITIONAL_ONLY]
     last = [parameter for parameter in own if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
-    found = [*first, *(option.parameter() for option in OPTIONS), *last]
+    found = [*first, *(option.parameter() for option in options), *last]
     command.__signature__ = inspect.Signature(found)  # type: ignore[attr-defined]  # inspect's own name
     return command
 
@@ -112,16 +126,25 @@ def request_of(inputs: Sequence[str], options: Mapping[str, Any]) -> JobRequest:
     Raises:
         ConfigError: names the option that cannot be so.
     """
+    return JobRequest.read(given_by(inputs, options, OPTIONS), spelled).anchored()
+
+
+def given_by(inputs: Sequence[str], values: Mapping[str, Any], options: Sequence[Option]) -> dict[str, Any]:
+    """The fields of a form, from the values that a command line has for its options.
+
+    Raises:
+        ConfigError: names the option that cannot be so.
+    """
     given: dict[str, Any] = {"input": list(inputs)}
-    for option in OPTIONS:
-        value = options.get(option.keyword)
+    for option in options:
+        value = values.get(option.keyword)
         if value is not None:
             place = given if len(option.path) == 1 else given.setdefault(option.path[0], {})
             place[option.path[-1]] = pairs(value, option.name) if option.takes_pairs else value
-    if options.get("query") is not None:
+    if values.get("query") is not None:
         given["input"] = _one_database(inputs)
     _refuse_undecodable(given)
-    return JobRequest.read(given, spelled).anchored()
+    return given
 
 
 def _one_database(inputs: Sequence[str]) -> str:

@@ -46,6 +46,7 @@ def _without_result(job: OpenJob | None, progress: Progress | None) -> dict[str,
         "seconds": {},
         "interruptions": 0,
         "retries": {},
+        "cost": None,
         "output": None,
         "errors": None,
         "report": None,
@@ -92,8 +93,18 @@ def summarise(result: dict[str, Any]) -> None:
             f"{name} {value:.1f}" for name, value in seconds.items() if name != "total" and value >= 0.05
         )
         output.say(f"seconds   {seconds['total']:.1f} ({parts})")
+    cost = result.get("cost")  # a result of an earlier version has none
+    if cost and cost["dollars"] is not None:
+        output.say(f"cost      {_cost(cost)}")
     for name in ("output", "errors", "report"):
         if result[name]:
             output.say(f"{name:<9} {result[name]}")
     if result["output"] is None and counts["done"] + counts["failed"]:
         output.say(f"output    none; `dray export {result['job_id']} --output FOLDER` writes what is done")
+
+
+def _cost(cost: dict[str, Any]) -> str:
+    from dray.report.wording import money, plain
+
+    parts = ", ".join(f"{plain(name)} {money(value)}" for name, value in cost["parts"].items() if value)
+    return f"{money(cost['dollars'])} ({parts})"

@@ -13,8 +13,9 @@ from typing import Any
 from dray.cli import output
 from dray.cli.early_cluster import early_cluster, join_early
 from dray.cli.results import stored_result, unforeseen
-from dray.cli.server import PrefectServer, configured
+from dray.cli.server import PrefectServer, configured, has_flows
 from dray.cli.warming import warm_server
+from dray.driver.resolving import Blocks, NoBlocks
 from dray.errors import CancelledError, DrayError
 from dray.imports import lasting_imports, without
 from dray.job import current_job
@@ -33,11 +34,25 @@ def run_flow(request: JobRequest) -> dict[str, Any]:
         return _run_flow(request.model_dump(), server)
 
 
-def _the_flow() -> tuple[Any, Any]:
-    """The flow, and what flushes Prefect's queues after it."""
+@contextmanager
+def prefect_blocks() -> Iterator[Blocks]:
+    """The blocks that Prefect keeps, for a command that runs no flow."""
+    if not has_flows():
+        yield NoBlocks()
+        return
+    with _server() as server:
+        _, _, blocks = _the_flow()
+        if server is not None:
+            server.wait()
+        yield blocks()
+
+
+def _the_flow() -> tuple[Any, Any, Any]:
+    """The flow, what flushes Prefect's queues after it, and the class of Prefect's blocks."""
     with lasting_imports(), without("pandas"):
         from flows.batch_inference import batch_inference, flush_prefect  # noqa: TID251  see above
-    return batch_inference, flush_prefect
+        from flows.resolving import PrefectBlocks  # noqa: TID251
+    return batch_inference, flush_prefect, PrefectBlocks
 
 
 @contextmanager
@@ -57,7 +72,7 @@ def _server() -> Iterator[PrefectServer | None]:
 
 
 def _run_flow(parameters: dict[str, Any], server: PrefectServer | None) -> dict[str, Any]:
-    batch_inference, flush_prefect = _the_flow()
+    batch_inference, flush_prefect, _ = _the_flow()
     if server is not None:
         join_early(_OF_SHARD_TASKS)
         server.wait()

@@ -67,8 +67,8 @@ def _run(request: JobRequest, logger: logging.Logger) -> dict[str, Any]:
         from dray.job.checks import check_arguments
     settings = job_settings(request, NoBlocks())
     where = cluster_settings(request.cluster, NoBlocks())
-    check_arguments(settings, local=where.address is None)
-    environment = handed_down() if where.address is not None else {}
+    check_arguments(settings, local=where.local)
+    environment = handed_down() if not where.local else {}
     cluster = open_cluster(replace(where, environment=environment))
     parts = Parts(
         where=where,

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dray.cluster.base import NAMESPACE, Node
-from dray.cluster.connect import live_nodes
 from dray.cluster.forwarded_env import handed_down
+from dray.cluster.ray_nodes import live_nodes
 from dray.errors import DrayError, WeightsError
 from dray.storage.objects import ObjectStoreOptions
 from dray.weights.node.agent import Agent

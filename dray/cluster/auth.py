@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import secrets
+import socket
 from contextlib import suppress
 from pathlib import Path
+
+from dray.errors import ConfigError
 
 _CALL = "/ray.rpc.NodeInfoGcsService/CheckAlive"
 _SECONDS = 5.0
@@ -21,6 +25,46 @@ def answers_anybody(address: str) -> bool:
         except grpc.RpcError:  # it wants a token or a certificate, or is out of reach: joining says so
             return False
     return True
+
+
+def refuse_open_cluster(address: str) -> None:
+    """Ray's API runs any code it is sent: without a token it may listen on loopback only.
+
+    Raises:
+        ConfigError: the cluster is elsewhere, and this process has no token for it.
+    """
+    host = _host(address)
+    if os.environ.get("RAY_AUTH_MODE") == "token" or host in ("auto", "local") or _is_loopback(host):
+        return
+    raise open_cluster_error(address)
+
+
+def answers_strangers(given: str, found: str) -> bool:
+    """Whether the cluster, at ``found``, is beyond loopback and wants no token.
+
+    It has the last word: ours may be the only side that wants one.
+    """
+    return not (_is_loopback(_host(given)) or _is_loopback(_host(found))) and answers_anybody(found)
+
+
+def open_cluster_error(address: str) -> ConfigError:
+    """Why a cluster without a token is not joined."""
+    return ConfigError(
+        f"the Ray cluster at {address} is open: no token and not a loopback address. "
+        "Start it with RAY_AUTH_MODE=token, and set RAY_AUTH_MODE and RAY_AUTH_TOKEN here, or use a block"
+    )
+
+
+def _host(address: str) -> str:
+    return address.removeprefix("ray://").rsplit(":", 1)[0]
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        found = {info[4][0] for info in socket.getaddrinfo(host.strip("[]"), None)}
+    except OSError:
+        return False
+    return all(ipaddress.ip_address(str(address).split("%")[0]).is_loopback for address in found)
 
 
 def close_token_file() -> None:

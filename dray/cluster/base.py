@@ -7,11 +7,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from dray.cluster.providers.protocol import ProviderSettings
+
 STABLE_RESOURCE = "dray_stable"
 """The custom Ray resource of nodes that are not spot: shard tasks run there and nowhere else."""
 
 STABLE_SHARE = 0.001
 """What a shard task asks of it: users mark a node with any amount, and ``1`` is to hold a thousand tasks."""
+
+INSTANCE_LABELS = ("dray/instance-type", "ray.io/instance-type", "node.kubernetes.io/instance-type")
+"""Labels of Ray's that may name a node's type: ``ray start --labels dray/instance-type=g6e.xlarge``."""
 
 NAMESPACE = "dray"
 
@@ -23,9 +28,10 @@ START_SECONDS = 1800.0
 class ClusterSettings:
     """Which Ray cluster a job runs on.
 
-    ``address`` None starts a cluster of our own on this machine, with ``num_cpus`` and ``num_gpus`` as
-    Ray counts them where None. Otherwise it names an existing cluster (``host:port`` of its head, or
-    ``auto``); ``auth_token`` is its token where it has one. ``environment`` is set in every worker process.
+    With neither ``address`` nor ``provider`` a cluster of our own starts on this machine, with ``num_cpus``
+    and ``num_gpus`` as Ray counts them where None. An address names an existing cluster (``host:port`` of its
+    head, or ``auto``); ``auth_token`` is its token where it has one. A provider rents machines for one.
+    ``environment`` is set in every worker process.
     """
 
     address: str | None = None
@@ -33,11 +39,17 @@ class ClusterSettings:
     num_gpus: float | None = None
     auth_token: str | None = field(default=None, repr=False)
     environment: dict[str, str] = field(default_factory=dict, repr=False)
+    provider: ProviderSettings | None = None
+
+    @property
+    def local(self) -> bool:
+        """Whether the cluster is one of our own on this machine."""
+        return self.address is None and self.provider is None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """One live node of the cluster."""
+    """One live node of the cluster. ``instance`` is its type (``g6e.xlarge``), where a label has it."""
 
     node_id: str
     host: str
@@ -47,6 +59,8 @@ class Node:
     address: str = ""
     port: int = 0  # of its Ray daemon
     memory: float = 0.0  # bytes, as its Ray daemon counts them
+    instance: str = ""
+    spot: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from dray.cluster.asking import ReplicaResources
 from dray.cluster.base import STABLE_SHARE, Node
-from dray.cluster.connect import live_nodes
+from dray.cluster.ray_nodes import live_nodes
 from dray.cluster.ray_private import free_resources, refused_by_autoscaler
 
 

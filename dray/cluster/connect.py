@@ -1,12 +1,10 @@
-"""Start Ray on this machine, or join a cluster that runs already."""
+"""Join the Ray cluster that a provider starts or knows of, and leave it."""
 
 from __future__ import annotations
 
 import atexit
-import ipaddress
 import logging
 import os
-import socket
 import sys
 import threading
 import time
@@ -14,13 +12,16 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
-from typing import Any
 
-from dray.cluster.auth import answers_anybody, close_token_file
-from dray.cluster.base import NAMESPACE, STABLE_RESOURCE, Cluster, ClusterInfo, ClusterSettings, Node
+from dray.cluster.auth import answers_strangers, close_token_file, open_cluster_error, refuse_open_cluster
+from dray.cluster.base import NAMESPACE, Cluster, ClusterInfo, ClusterSettings
 from dray.cluster.forwarded_env import handed_down
 from dray.cluster.head import MARK, Head
 from dray.cluster.head_watch import HeadWatch
+from dray.cluster.providers.existing import ExistingProvider
+from dray.cluster.providers.local import LocalProvider
+from dray.cluster.providers.protocol import Access, Provider
+from dray.cluster.ray_nodes import await_workers, live_nodes
 from dray.cluster.ray_private import enable_token_auth, keep_off_stdout, node_types
 from dray.errors import ClusterError, ConfigError
 from dray.imports import lasting_imports
@@ -32,7 +33,11 @@ JOIN_SECONDS = 300.0
 LEAVE_SECONDS = 30.0
 """For a join that is still under way when the cluster is left."""
 
+KEEP_SECONDS = 60.0
+"""Between two calls that tell a provider that the job lives."""
+
 _LOOK_SECONDS = 1.0
+_LOGGER = logging.getLogger("dray.cluster")
 
 _early: RayCluster | None = None  # a local cluster that was started before its job asked for it
 _warm: Head | None = None  # the head of one, which waits to be asked
@@ -100,8 +105,17 @@ def open_cluster(settings: ClusterSettings) -> Cluster:
     return RayCluster(settings)
 
 
+def provider_of(settings: ClusterSettings) -> Provider:
+    """Who starts the cluster of these settings, or knows of it."""
+    if settings.provider is not None:
+        return settings.provider.open()
+    if settings.address is not None:
+        return ExistingProvider(settings.address, settings.auth_token)
+    return LocalProvider(settings, lambda: _warm_head() or Head())
+
+
 class RayCluster:
-    """Ray in this process: our own single-node cluster, or an existing one.
+    """The Ray cluster of a provider, joined by this process.
 
     ``ray.init`` runs in a thread of its own: in the main thread it would replace Prefect's SIGTERM handler,
     which turns a cancel into a crash.
@@ -109,31 +123,37 @@ class RayCluster:
 
     def __init__(self, settings: ClusterSettings) -> None:
         self._settings = settings
+        self.provider = provider_of(settings)
+        self._launched = False
         self._began = time.monotonic()
+        self._joining: float | None = None  # since when Ray is asked
         self._ready = threading.Event()
+        self._leaving = threading.Event()
         self._info: ClusterInfo | None = None
         self._error: Exception | None = None
-        self._head: Head | None = None
         self._inherited: dict[str, str] = {}
         self._modules: Sequence[str] = ()
         self._watch: HeadWatch | None = None
         self._thread = threading.Thread(target=self._join, name="dray-cluster", daemon=True)
 
     def launch(self) -> None:
-        """Start the processes of a cluster of our own; again does nothing.
+        """Have its provider start it; again does nothing.
 
-        Imports nothing of Ray's: another thread that imports it, or what it shares with Prefect, at the same
-        time could find half a module.
+        For a cluster of our own it imports nothing of Ray's: another thread that imports it, or what it
+        shares with Prefect, at the same time could find half a module.
         """
-        if self._settings.address is not None or self._head is not None:
+        if self._launched:
             return
         self._began = time.monotonic()
         _refuse_second()
         _prepare_environment(self._settings)
         self._inherited = handed_down()
-        self._head = _warm_head() or Head()
-        self._head.begin(self._settings)
-        atexit.register(self.release)
+        self._launched = True
+        if self._settings.address is None:
+            atexit.register(self.release)
+        self.provider.start()
+        if self._settings.provider is not None:
+            threading.Thread(target=self._keep, name="dray-keep", daemon=True).start()
 
     def start(self) -> None:
         """Begin in the background; again does nothing."""
@@ -149,14 +169,14 @@ class RayCluster:
         """Wait until the cluster can take work; what ``look``, called each second, raises ends the wait.
 
         Raises:
-            ClusterError: it cannot, or Ray has not joined it within ``JOIN_SECONDS``.
+            ClusterError: it cannot, or Ray has not joined it within ``JOIN_SECONDS``. A provider has a limit
+                of its own for the head to come.
         """
         self.start()
-        deadline = time.monotonic() + JOIN_SECONDS
         while not self._ready.wait(_LOOK_SECONDS):
             look()
-            if time.monotonic() > deadline:
-                raise ClusterError(f"{_where(self._settings)}: not joined within {JOIN_SECONDS:.0f} s")
+            if self._joining is not None and time.monotonic() > self._joining + JOIN_SECONDS:
+                raise ClusterError(f"{self.provider.where}: not joined within {JOIN_SECONDS:.0f} s")
         if self._error is not None:
             raise self._error
         assert self._info is not None
@@ -172,30 +192,45 @@ class RayCluster:
             self._watch.check()
 
     def leave(self) -> None:
-        """Leave the cluster, and ask ours to end; again does nothing."""
+        """Leave the cluster, and have its provider let go of what it made; again does nothing."""
+        self._leaving.set()
         if self._thread.ident is not None:
             self._thread.join(LEAVE_SECONDS)
             if self._thread.is_alive():  # it hangs in Ray, which would wait for it at the end of the process
+                self._let_go()
                 _abandon_ray()
         if self._info is not None:
             if self._watch is not None and self._watch.lost:
                 # At the end Ray would wait for the head until it ends the process itself, or crash.
+                self._let_go()
                 _abandon_ray()
             else:
-                import ray
-
-                ray.shutdown()
+                _disconnect()
             self._info = self._watch = None
-        if self._head is not None:
-            self._head.ask_to_stop()
+        self._let_go()
 
     def release(self) -> None:
-        """Leave the cluster, and wait until the processes of ours are gone; again does nothing."""
+        """Leave the cluster, and wait until what its provider made is gone; again does nothing."""
         self.leave()
-        if self._head is not None:
-            self._head.stop()
-            self._head = None
+        if self._launched:
+            self.provider.release()
+            self._launched = False
             atexit.unregister(self.release)
+
+    def _let_go(self) -> None:
+        """Whatever goes wrong: what was made has an expiry, too."""
+        if self._launched:
+            try:
+                self.provider.leave()
+            except Exception as error:  # noqa: BLE001  the end of a job must not fail for it
+                _LOGGER.warning("%s", error)
+
+    def _keep(self) -> None:
+        while not self._leaving.wait(KEEP_SECONDS):
+            try:
+                self.provider.keep()
+            except Exception as error:  # noqa: BLE001  tried again; the machines' own clocks leave time for that
+                _LOGGER.warning("%s: its expiry was not put off: %s", self.provider.where, error)
 
     def _join(self) -> None:
         try:
@@ -203,29 +238,58 @@ class RayCluster:
             self._watch = HeadWatch(self._info.address)
         except Exception as error:  # noqa: BLE001  thread edge: ``wait`` raises it
             self._error = (
-                error if isinstance(error, ClusterError | ConfigError) else _failed(self._settings, error)
+                error
+                if isinstance(error, ClusterError | ConfigError)
+                else _failed(self.provider.where, error)
             )
         self._ready.set()
         if self._info is not None and self._modules:
             _import_there(self._modules, self._info.stable_resource)
 
     def _joined(self) -> ClusterInfo:
+        own = self.provider.own
         self.launch()
-        if self._head is not None:
+        if own:
             with lasting_imports():
                 import ray  # noqa: F401  beside its start
-            address = self._head.wait()
-            enable_token_auth()
-        else:
-            assert self._settings.address is not None
-            address = self._settings.address
-            _refuse_second()
-            _prepare_environment(self._settings)
-        info = _connect(address, self._settings.environment, self._began)
-        if self._head is not None:
+        access = self.provider.access(self._refuse_left)
+        self._joining = time.monotonic()
+        if own or self._settings.provider is not None:
+            enable_token_auth(access.auth_token)
+        info = _connect(access.address, self._settings.environment, self._began)
+        if own:
             return replace(info, own=True, inherited=self._inherited)
-        _leave_if_open(address, info.address)
-        return replace(info, coming=node_types())
+        if answers_strangers(access.address, info.address):
+            _disconnect()
+            raise open_cluster_error(access.address)
+        return replace(self._with_workers(info, access), coming=node_types())
+
+    def _with_workers(self, info: ClusterInfo, access: Access) -> ClusterInfo:
+        """The cluster once the fewest workers that it is to have are in it."""
+
+        def look() -> None:
+            self._joining = time.monotonic()  # they have a limit of their own
+            self._refuse_left()
+
+        if access.minimum:
+            try:
+                nodes, resource = await_workers(self.provider, access, look)
+            except ClusterError:
+                _disconnect()
+                raise
+            seconds = time.monotonic() - self._began
+            info = replace(info, nodes=nodes, stable_resource=resource, seconds=seconds, ready=time.time())
+        return info
+
+    def _refuse_left(self) -> None:
+        if self._leaving.is_set():
+            raise ClusterError(f"{self.provider.where}: left before it was joined")
+
+
+def _disconnect() -> None:
+    import ray
+
+    ray.shutdown()
 
 
 def _import_there(modules: Sequence[str], resource: str) -> None:
@@ -258,13 +322,9 @@ def _refuse_second() -> None:
         )
 
 
-def _failed(settings: ClusterSettings, error: Exception) -> ClusterError:
+def _failed(where: str, error: Exception) -> ClusterError:
     reason = (str(error).splitlines() or [""])[0][:300]
-    return ClusterError(f"could not join {_where(settings)}: {type(error).__name__}: {reason}")
-
-
-def _where(settings: ClusterSettings) -> str:
-    return "the Ray of this machine" if settings.address is None else f"the Ray cluster at {settings.address}"
+    return ClusterError(f"could not join {where}: {type(error).__name__}: {reason}")
 
 
 def _connect(address: str, environment: dict[str, str], began: float) -> ClusterInfo:
@@ -290,6 +350,9 @@ def _connect(address: str, environment: dict[str, str], began: float) -> Cluster
 def _prepare_environment(settings: ClusterSettings) -> None:
     """Ray reads these at import and at init; its worker processes inherit them."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    if settings.provider is not None:  # its token comes with its address
+        os.environ.pop("RAY_ADDRESS", None)
+        return
     if settings.address is None:
         # Ray starts workers at nice 15; engines here must not wait behind everything else on the machine.
         os.environ.setdefault("RAY_worker_niceness", "0")
@@ -300,68 +363,4 @@ def _prepare_environment(settings: ClusterSettings) -> None:
         return
     if settings.auth_token is not None:
         enable_token_auth(settings.auth_token)
-    _refuse_open_cluster(settings.address)
-
-
-def _refuse_open_cluster(address: str) -> None:
-    """Ray's API runs any code it is sent: without a token it may listen on loopback only."""
-    host = _host(address)
-    if os.environ.get("RAY_AUTH_MODE") == "token" or host in ("auto", "local") or _is_loopback(host):
-        return
-    raise _open(address)
-
-
-def _leave_if_open(given: str, found: str) -> None:
-    """The cluster itself has the last word: ours may be the only side that wants a token."""
-    if _is_loopback(_host(given)) or _is_loopback(_host(found)) or not answers_anybody(found):
-        return
-    import ray
-
-    ray.shutdown()
-    raise _open(given)
-
-
-def _host(address: str) -> str:
-    return address.removeprefix("ray://").rsplit(":", 1)[0]
-
-
-def _open(address: str) -> ConfigError:
-    return ConfigError(
-        f"the Ray cluster at {address} is open: no token and not a loopback address. "
-        "Start it with RAY_AUTH_MODE=token, and set RAY_AUTH_MODE and RAY_AUTH_TOKEN here, or use a block"
-    )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        found = {info[4][0] for info in socket.getaddrinfo(host.strip("[]"), None)}
-    except OSError:
-        return False
-    return all(ipaddress.ip_address(str(address).split("%")[0]).is_loopback for address in found)
-
-
-def live_nodes() -> tuple[tuple[Node, ...], str]:
-    """The nodes that live now, and the resource that marks stable ones: the head's own where none is."""
-    import ray
-
-    return _nodes(ray.nodes())
-
-
-def _nodes(listed: list[dict[str, Any]]) -> tuple[tuple[Node, ...], str]:
-    alive = [node for node in listed if node["Alive"]]
-    marked = any(STABLE_RESOURCE in node["Resources"] for node in alive)
-    resource = STABLE_RESOURCE if marked else "node:__internal_head__"
-    nodes = tuple(
-        Node(
-            node_id=node["NodeID"],
-            host=node["NodeManagerHostname"],
-            cpus=node["Resources"].get("CPU", 0.0),
-            gpus=node["Resources"].get("GPU", 0.0),
-            stable=resource in node["Resources"],
-            address=node.get("NodeManagerAddress", ""),
-            port=node.get("NodeManagerPort", 0),
-            memory=node["Resources"].get("memory", 0.0),
-        )
-        for node in alive
-    )
-    return nodes, resource
+    refuse_open_cluster(settings.address)  # before Ray is asked for anything

@@ -18,6 +18,8 @@ import select
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,7 @@ _FOLDER = "dray-ray-"  # short: Ray puts sockets into it, whose paths Linux limi
 MARK = 1  # as a user marks a node: shard tasks ask for a thousandth each
 _START_SECONDS = 180.0  # Ray's own limits are lower; this one is for what they do not see
 _STOP_SECONDS = 30.0
+_LOOK_SECONDS = 1.0
 
 
 class Head:
@@ -67,16 +70,22 @@ class Head:
             }
         )
 
-    def wait(self) -> str:
+    def wait(self, look: Callable[[], None] = lambda: None) -> str:
         """The address of the cluster, once Ray has started.
+
+        What ``look``, called once a second, raises ends the wait.
 
         Raises:
             ClusterError: it has not.
         """
         assert self._process.stdout is not None
-        readable, _, _ = select.select([self._process.stdout], [], [], _START_SECONDS)
-        if not readable:
-            raise ClusterError(f"could not start Ray on this machine: no answer in {_START_SECONDS:.0f} s")
+        until = time.monotonic() + _START_SECONDS
+        while not select.select([self._process.stdout], [], [], _LOOK_SECONDS)[0]:
+            look()
+            if time.monotonic() > until:
+                raise ClusterError(
+                    f"could not start Ray on this machine: no answer in {_START_SECONDS:.0f} s"
+                )
         answer = json.loads(self._process.stdout.readline() or b"{}")
         if "address" in answer:
             return str(answer["address"])

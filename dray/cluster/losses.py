@@ -12,7 +12,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from dray.cluster.base import Node
-from dray.cluster.connect import live_nodes
+from dray.cluster.ray_nodes import live_nodes
 from dray.cluster.ray_private import ActorDeath, death_of, draining
 
 _CONNECT_SECONDS = 1.0

@@ -15,7 +15,7 @@ from dray.engine.protocol import EngineSpec
 _NODE_LABEL = "ray.io/node-id"
 _USUAL_GPUS = 8.0  # of a node
 _DEVICES = Path("/dev")
-_USUAL_SEQS = 256  # vLLM's own on small devices, where neither the user nor an engine gives one
+USUAL_SEQS = 256  # vLLM's own on small devices, where neither the user nor an engine gives one
 _USUAL_TOKENS = 8192
 
 
@@ -59,7 +59,7 @@ def expected_replicas(
     """
     if engine != "vllm" or each == 0:
         return 1
-    if settings.address is not None:
+    if not settings.local:
         gpus = 0.0 if vllm_build() == "cpu" else _USUAL_GPUS
     elif settings.num_gpus is not None:
         gpus = settings.num_gpus
@@ -76,7 +76,7 @@ def shrunk(spec: EngineSpec, steps: int, max_num_seqs: int) -> EngineSpec:
     if not steps:
         return spec
     given = dict(spec.arguments)
-    seqs = int(given.get("max_num_seqs") or max_num_seqs or _USUAL_SEQS)
+    seqs = int(given.get("max_num_seqs") or max_num_seqs or USUAL_SEQS)
     given["max_num_seqs"] = max(1, seqs >> steps)
     if spec.name == "vllm" and spec.kind.engine.splits_prompts:
         tokens = int(given.get("max_num_batched_tokens") or _USUAL_TOKENS)

@@ -17,6 +17,8 @@ from dray.cluster.base import NodeType
 
 _LOOK_MS = 20
 _RAYS_PATIENCE_MS = 10_000  # Ray's own: 10 looks, one each second
+_ALIVE = 0  # of GcsNodeInfo.GcsNodeState
+_DRAINING = 3  # of NodeSnapshot.State
 _AGENTS = ("dashboard_agent", "runtime_env_agent")  # as Ray names these components
 
 
@@ -145,6 +147,41 @@ def drain(node_id: str, deadline: float) -> bool:
     except Exception:  # noqa: BLE001  whatever its client raises: a hint to Ray must not end a job
         return False
     return bool(accepted)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundNode:
+    """A live node, as the head of a cluster tells a process that has not joined it."""
+
+    node_id: str
+    address: str
+    head: bool
+    draining: bool
+    resources: dict[str, float]
+
+
+def nodes_at(address: str) -> list[FoundNode]:
+    """The live nodes of the cluster whose head is at ``address``, without joining it.
+
+    Raises what Ray's client raises where the head does not answer, or wants another token.
+    """
+    from ray._private.services import canonicalize_bootstrap_address
+    from ray._raylet import GcsClient  # type: ignore[attr-defined]  # compiled, no stubs
+
+    found = GcsClient(address=canonicalize_bootstrap_address(address)).get_all_node_info()
+    return [
+        FoundNode(
+            node_id=node_id.hex(),
+            address=one.node_manager_address,
+            head=bool(one.is_head_node),
+            draining=one.state_snapshot.state == _DRAINING,
+            resources={
+                name: one.resources_total[name] for name in ("CPU", "GPU") if name in one.resources_total
+            },
+        )
+        for node_id, one in found.items()
+        if one.state == _ALIVE
+    ]
 
 
 def draining() -> dict[str, float]:

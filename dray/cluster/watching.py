@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from dray.cluster.base import NAMESPACE, Node
-from dray.cluster.connect import live_nodes
 from dray.cluster.forwarded_env import handed_down
+from dray.cluster.ray_nodes import live_nodes
 from dray.cluster.ray_private import draining
 from dray.notices.detecting import BaseUrls, detect_cloud, pod_sources
 from dray.notices.notice import Kind, Notice

@@ -16,6 +16,7 @@ from dray.notices.notice import Notice
 from dray.places import lane_of
 from dray.report import Pulse
 from dray.shard.pump import ShardReceipt
+from dray.store import ReplicaState
 
 
 class Event:
@@ -98,6 +99,23 @@ class ReplicaLogged(Event):
         if self.severity < logging.INFO:
             return None
         return f"[{lane_of(self.name)}] {self.logger}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaChanged(Event):
+    """Where a replica stands ``at`` a moment; may be told more than once.
+
+    ``began`` is when the cluster was asked for it, ``gpus`` are those that it asked for; ``node`` is the
+    cluster's id of its node, and ``host`` that node's name, where they are known.
+    """
+
+    name: str
+    state: ReplicaState
+    began: float
+    at: float
+    node: str | None
+    host: str | None
+    gpus: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

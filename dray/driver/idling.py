@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from dray.cluster.base import ClusterInfo
 from dray.driver.events import Event, ReplicasIdle, Warned
 from dray.driver.fleet import Fleet
-from dray.driver.pool import SLOTS, ReplicaPool
+from dray.driver.pool import ReplicaPool
+from dray.driver.slots import LEAST_SLOTS, MOST_SLOTS
 from dray.errors import StoreError
 from dray.job.opening import OpenJob
 from dray.report.wording import plural
@@ -18,6 +19,9 @@ from dray.store import Shard, ShardState, Store, open_store
 
 TASK_BYTES = 150e6
 """Private memory of a shard task's process: 142 MB were measured after its imports, with one shard."""
+
+MOST_STANDBY = 8
+"""Shard tasks that wait for a place at most: each asks the store 5 times a second."""
 
 _TELL_EVERY = 60.0  # seconds between two lines that say so, for one reason
 _MEMORY_SHARE = 0.5  # of a stable node's memory for shard tasks: the driver and Ray's head are there, too
@@ -32,18 +36,26 @@ class Bound:
     told: str | None = None
 
 
-def bound_of(*, lanes: int, slots: int, memory: float, connections: int | None) -> Bound:
+def standby_of(lanes: int) -> int:
+    """Shard tasks that wait beside those with a place, so that the next shard begins as soon as one ends."""
+    return min(lanes, MOST_STANDBY)
+
+
+def bound_of(*, lanes: int, cpus: float, memory: float, connections: int | None) -> Bound:
     """How many shard tasks there may be.
 
-    ``memory`` is that of the stable nodes in bytes (0: unknown), ``connections`` what the database allows.
+    ``cpus`` and ``memory`` are those of the stable nodes, in cores and bytes (0: unknown), ``connections``
+    what the database allows. The cores bound only what goes beyond the least that replicas need: a process
+    takes one or two seconds of a core to start.
     """
-    bounds = [Bound(tasks=slots * lanes)]
+    fewest, most = (slots * lanes + standby_of(lanes) for slots in (LEAST_SLOTS, MOST_SLOTS))
+    bounds = [Bound(tasks=max(fewest, min(most, int(cpus))))]
     if memory:
-        room = max(int(_MEMORY_SHARE * memory / TASK_BYTES), slots)
+        room = max(int(_MEMORY_SHARE * memory / TASK_BYTES), LEAST_SLOTS)
         told = f"the memory of the stable nodes ({memory / 2**30:.0f} GiB) holds {room} shard tasks"
         bounds.append(Bound(tasks=room, told=f"{told}: mark more nodes dray_stable, or larger ones"))
     if connections is not None:
-        free = max(connections - _OTHER_CONNECTIONS, slots)
+        free = max(connections - _OTHER_CONNECTIONS, LEAST_SLOTS)
         told = f"PostgreSQL allows {connections} connections, one for each shard task"
         bounds.append(Bound(tasks=free, told=f"{told}: raise its max_connections"))
     least = min(bounds, key=lambda one: one.tasks)
@@ -55,8 +67,9 @@ def bound_tasks(job: OpenJob, lanes: int, cluster: ClusterInfo, emit: Callable[[
     connections = None
     with suppress(StoreError), open_store(job.settings.store_url, create=False) as store:
         connections = store.most_connections()
-    memory = sum(node.memory for node in cluster.nodes if node.stable)
-    bound = bound_of(lanes=lanes, slots=SLOTS, memory=memory, connections=connections)
+    stable = [node for node in cluster.nodes if node.stable]
+    cpus, memory = sum(node.cpus for node in stable), sum(node.memory for node in stable)
+    bound = bound_of(lanes=lanes, cpus=cpus, memory=memory, connections=connections)
     if bound.told is not None:
         emit(Warned(line=f"{lanes} replicas, but {bound.told}"))
     return bound

@@ -31,6 +31,8 @@ class Intervals:
     """Look for replicas without work, and take one for idle after so long."""
     publish: float = 5.0
     """Tell the store of replicas that are ready, though nothing changed."""
+    account: float = 15.0
+    """Say what the nodes did so far, in case this driver is killed; less often with many replicas."""
     spool: float = 30.0
     """Look whether shard tasks can read their requests."""
     relaunch: float = 0.2

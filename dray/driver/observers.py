@@ -128,6 +128,7 @@ def _account(start: ReplicaStart, status: ReplicaStatus | None) -> ReplicaAccoun
         busy_seconds=stats.busy_seconds if stats else 0.0,
         rows=stats.finished if stats else 0,
         tokens=stats.prompt_tokens + stats.completion_tokens if stats else 0,
+        info=start.info,
     )
 
 

@@ -20,6 +20,7 @@ from dray.cluster.ray_fleet import NameTakenError
 from dray.driver.fleet import Fleet
 from dray.driver.intervals import Intervals
 from dray.driver.replica_handle import ReplicaHandle, ReplicaStart
+from dray.driver.slots import LEAST_SLOTS, slots_of
 from dray.driver.waiting import Places
 from dray.engine.protocol import EngineSpec
 from dray.engine.replica import ReplicaStatus
@@ -27,9 +28,6 @@ from dray.errors import ConfigError, EngineDeadError, EngineError, EngineStartEr
 from dray.notices.notice import SOON
 from dray.places import lane_of
 from dray.store import ReplicaState
-
-SLOTS = 2
-"""Shards at a time on a replica: the tail of one overlaps the head of the next."""
 
 SILENT_SECONDS = 60.0
 """A replica that says nothing for so long is ended: its node hangs, or the way to it."""
@@ -64,6 +62,7 @@ class Budgets(Protocol):
 class ReplicaPool:
     """Owns the replicas' processes: they end with the process that made them.
 
+    ``shard_rows`` are the rows of a shard, on average: the smaller, the more of them a replica has at a time.
     Names are ``PREFIX/replica-N``, and ``~G`` behind that for the G-th successor: no name is used twice.
     """
 
@@ -74,6 +73,8 @@ class ReplicaPool:
         fleet: Fleet,
         replicas: int,
         intervals: Intervals | None = None,
+        *,
+        shard_rows: float = float("inf"),
     ) -> None:
         self._prefix = prefix
         self._spec = spec
@@ -90,6 +91,7 @@ class ReplicaPool:
         self._ready: list[ReplicaStart] = []
         self._losses: list[Loss] = []
         self._seqs = 0
+        self._shard_rows = shard_rows
         self._published = time.monotonic()
         self._places = Places(spec, fleet, replicas)
         self.lanes = replicas
@@ -244,7 +246,7 @@ class ReplicaPool:
             process = self._fleet.launch(name, spec, self._places.ask, avoid=spent | self._risky())
         except NameTakenError:
             return self._launch(lane, budgets)
-        replica = ReplicaHandle(lane=lane, process=process, slots=SLOTS)
+        replica = ReplicaHandle(lane=lane, process=process, slots=LEAST_SLOTS)
         self._replicas.append(replica)
         self._changed.add(replica)
         return True
@@ -307,6 +309,7 @@ class ReplicaPool:
     def _note_ready(self, replica: ReplicaHandle) -> None:
         assert replica.start is not None
         self._ready.append(replica.start)
+        replica.slots = slots_of(replica.max_num_seqs, self._shard_rows)
         self._seqs = self._seqs or replica.max_num_seqs
         self._failures[replica.lane] = 0
         self._changed.add(replica)

@@ -7,6 +7,7 @@ from typing import NoReturn, Protocol
 
 from dray.cluster.base import ClusterSettings
 from dray.errors import ConfigError
+from dray.job.plan_file import as_planned
 from dray.job.request import BLOCK, JobRequest
 from dray.job.settings import JobSettings, Places
 from dray.storage.addresses import holds_password, without_variable
@@ -72,17 +73,20 @@ def job_settings(request: JobRequest, blocks: Blocks) -> JobSettings:
 
     Raises:
         ConfigError: options that do not go together, or a block or variable that is not there.
+        JobChangedError: the plan was made for another input.
     """
     request = request.anchored()
-    place = _model(request.model, blocks)
+    place = model_place(request.model, blocks)
     places = Places(
         inputs=without_variable(request.input) if isinstance(request.input, str) else request.input,
         model=absolute(place.uri),
         store_url=store_url(request.store, request.output, blocks),
-        objects=None if request.objects is None else blocks.objects(_name(request.objects)),
+        objects=objects_of(request.objects, blocks),
         model_objects=place.objects,
     )
-    return JobSettings.of(request, places)
+    if request.plan is None:
+        return JobSettings.of(request, places)
+    return JobSettings.of(as_planned(request, places), places)
 
 
 def store_url(store: str | None, output: str, blocks: Blocks) -> str:
@@ -116,7 +120,13 @@ def cluster_settings(cluster: str, blocks: Blocks) -> ClusterSettings:
     return ClusterSettings(address=cluster)
 
 
-def _model(model: str, blocks: Blocks) -> ModelPlace:
+def objects_of(objects: str | None, blocks: Blocks) -> ObjectStoreOptions | None:
+    """Credentials of object stores; None for those of the environment."""
+    return None if objects is None else blocks.objects(_name(objects))
+
+
+def model_place(model: str, blocks: Blocks) -> ModelPlace:
+    """A model's folder, URI or block."""
     return blocks.model(_name(model)) if model.startswith(BLOCK) else ModelPlace(uri=model)
 
 

@@ -11,6 +11,7 @@ from dray.cluster.base import START_SECONDS
 from dray.driver.events import (
     Event,
     Observer,
+    ReplicaChanged,
     ReplicaLogged,
     ReplicaLooked,
     ReplicaReady,
@@ -23,6 +24,7 @@ from dray.driver.fleet import Fleet
 from dray.driver.idling import IdleWatch, bound_tasks
 from dray.driver.interruptions import InterruptionHandler
 from dray.driver.intervals import Intervals, Schedule
+from dray.driver.ledger import Ledger
 from dray.driver.losses import Losses, StoreBudgets
 from dray.driver.observers import Observers
 from dray.driver.outage import SHORT_PATIENCE, SpoolWatch, StoreOutage
@@ -30,6 +32,7 @@ from dray.driver.pool import ReplicaPool
 from dray.driver.progress import JobProgress
 from dray.driver.resting import put_to_rest
 from dray.driver.shards import ShardTasks
+from dray.driver.slots import mean_rows
 from dray.driver.wording import plan_line, stop_line
 from dray.engine.protocol import EngineSpec
 from dray.errors import DrayError, EngineStartError, JobFailedError
@@ -62,14 +65,15 @@ class Driver:
     ) -> None:
         self._job = job
         self._executor = executor
-        self._observers = Observers(observers)
+        self._ledger = Ledger(job, fleet.info)
+        self._observers = Observers([*observers, self._ledger])
         self._events: deque[Event] = deque()
         emit = self._events.append
         self._intervals = intervals or Intervals()
         prefix = f"{job.job_id}/{job.lease.epoch}"
         self._stable = fleet.info.stable_resource
         self._fleet = fleet
-        self._pool = ReplicaPool(prefix, spec, fleet, replicas, self._intervals)
+        self._pool = ReplicaPool(prefix, spec, fleet, replicas, self._intervals, shard_rows=mean_rows(shards))
         bound = bound_tasks(job, replicas, fleet.info, emit)
         self._tasks = ShardTasks(
             job, executor, emit, lanes=replicas, bound=bound, look_every=self._intervals.shards
@@ -227,12 +231,27 @@ class Driver:
             self._idle.look(store)
         if self._schedule.due("spool"):
             self._spool.look(store)
+        if self._schedule.due("account"):
+            self._ledger.keep(store)
 
     def _publish(self, store: Store) -> None:
         self._versions.note(store)  # before any of them is found by shards
         changed = self._pool.take_changed()
         if not changed:
             return
+        now = time.time()
+        for one in changed:
+            self.tell(
+                ReplicaChanged(
+                    name=one.name,
+                    state=one.state,
+                    began=one.began,
+                    at=now,
+                    node=one.node,
+                    host=one.host,
+                    gpus=self._pool.ask.gpus,
+                )
+            )
         rows = [
             ReplicaRow(
                 name=one.name,
@@ -273,3 +292,5 @@ class Driver:
                 self.tell(ReplicaLooked(status=status))
             self._progress.look(self._opened(), final=True)
         self._emit()
+        with suppress(DrayError):
+            self._ledger.keep(self._opened(), last=True)

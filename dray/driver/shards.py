@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 
 from dray.driver.events import Event, ShardFinished, ShardSubmitted, Told, Warned
 from dray.driver.executor import Executor, TaskEnd
-from dray.driver.idling import Bound
+from dray.driver.idling import Bound, standby_of
 from dray.driver.lapsed import LapsedLeases
-from dray.driver.pool import SLOTS
+from dray.driver.slots import LEAST_SLOTS
 from dray.engine.replica import FLUSH_SECONDS
 from dray.errors import JobPausedError
 from dray.job.ingesting import open_shards
@@ -25,7 +25,7 @@ HUNG_SECONDS = 90.0
 """A shard task is given up when its lease has been over for so long: a living one renews it, or ends."""
 
 EARLY = 8
-"""Shard tasks that start before there is a replica for them: their processes take seconds, too."""
+"""Shard tasks that start at most before there is a replica for them: their processes take seconds, too."""
 
 COMMITS_PER_SECOND = 500
 """Transactions of all shard tasks together, where rows come more slowly than a full micro-batch each."""
@@ -75,7 +75,7 @@ class ShardTasks:
 
     def start_early(self, shards: Sequence[Shard]) -> None:
         """Start the first tasks, before any replica is there and without the store."""
-        for shard in open_shards(list(shards))[: min(EARLY, self._bound.tasks)]:
+        for shard in open_shards(list(shards))[: self._early()]:
             self._submit(shard, "early")
 
     # -- tasks that ended ---------------------------------------------------------------------
@@ -169,10 +169,16 @@ class ShardTasks:
             [_view(shard) for shard in sorted(asking, key=_rank)],
             views,
             coming=self._lanes - len(views),
-            early=min(EARLY, self._bound.tasks),
+            early=self._early(),
             room=self._bound.tasks - len(self._running),
         ):
             self._submit(waiting[start.number], start.why)
+
+    def _early(self) -> int:
+        """Tasks that may wait for a place: before there is a replica, those that the first ones will have."""
+        if self._ready:
+            return standby_of(self._lanes)
+        return min(EARLY, LEAST_SLOTS * self._lanes, self._bound.tasks)
 
     def _submit(self, shard: Shard, why: str) -> None:
         settings = self._job.settings
@@ -181,7 +187,7 @@ class ShardTasks:
             shard=shard,
             store_url=settings.store_url,
             objects=settings.objects,
-            commit_seconds=commit_seconds(min(self._bound.tasks, SLOTS * self._lanes)),
+            commit_seconds=commit_seconds(min(self._bound.tasks, LEAST_SLOTS * self._lanes)),
         )
         self._executor.submit(work)
         self._running[shard.number] = shard
@@ -223,7 +229,11 @@ def commit_seconds(tasks: int) -> float:
 
 def replica_views(shards: Sequence[Shard], replicas: Sequence[ReplicaRow], now: float) -> list[ReplicaView]:
     """The ready replicas with their loads, as the claim of a shard sees them. ``now`` is the store's time."""
-    loads = Counter(shard.replica for shard in shards if _is_leased(shard, now))
+    leased = [shard for shard in shards if _is_leased(shard, now)]
+    loads = Counter(shard.replica for shard in leased)
+    families: defaultdict[str | None, set[int]] = defaultdict(set)
+    for shard in leased:
+        families[shard.replica].add(shard.family)
     suspects = {shard.number for shard in shards if shard.crashes}
     return [
         ReplicaView(
@@ -232,6 +242,7 @@ def replica_views(shards: Sequence[Shard], replicas: Sequence[ReplicaRow], now: 
             slots=row.slots,
             load=loads[row.name],
             reserved=row.reserved if row.reserved in suspects else None,
+            families=frozenset({row.family, *families[row.name]} - {0}),
         )
         for row in replicas
         if row.state is ReplicaState.READY
@@ -239,7 +250,7 @@ def replica_views(shards: Sequence[Shard], replicas: Sequence[ReplicaRow], now: 
 
 
 def _view(shard: Shard) -> ShardView:
-    return ShardView(number=shard.number, suspect=shard.crashes > 0)
+    return ShardView(number=shard.number, suspect=shard.crashes > 0, family=shard.family)
 
 
 def _rank(shard: Shard) -> tuple[int, int]:

@@ -30,7 +30,7 @@ def early_weights(job: OpenJob, settings: ClusterSettings) -> Iterator[LocalMode
 
     What lies in memory goes at the end, unless another job uses it; what lies on disk stays.
     """
-    if job.weights is None or settings.address is not None:
+    if job.weights is None or not settings.local:
         yield None
         return
     model = LocalModel(job.weights, job.settings.model_access)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 from dray.cluster.base import Cluster, ClusterInfo, ClusterSettings
 from dray.cluster.placing import default_replicas, expected_replicas
@@ -69,9 +70,11 @@ def run_job(
     return result
 
 
-def _ingest(job: OpenJob, timeline: Timeline, replicas: int) -> list[Shard]:
+def _ingest(
+    job: OpenJob, timeline: Timeline, replicas: int, say: Callable[[str], None] | None = None
+) -> list[Shard]:
     with timeline.phase("ingest"):
-        return ingest_job(job, replicas=replicas)
+        return ingest_job(job, replicas=replicas, say=say)
 
 
 def _provision(cluster: Cluster, heed: Heed) -> ClusterInfo:
@@ -82,7 +85,7 @@ def _provision(cluster: Cluster, heed: Heed) -> ClusterInfo:
 class Steps:
     """The steps of a run that people see: plain calls here, Prefect's tasks in the flow."""
 
-    ingest: Callable[[OpenJob, Timeline, int], list[Shard]] = _ingest
+    ingest: Callable[[OpenJob, Timeline, int], list[Shard]] | None = None
     provision: Callable[[Cluster, Heed], ClusterInfo] = _provision
     start_replicas: Callable[[Driver], bool] = Driver.until_ready
 
@@ -129,7 +132,8 @@ class Run:
         parts.cluster.start()
         try:
             with Weighing(job) as weighing:
-                shards = parts.steps.ingest(job, self.timeline, self._expected())
+                ingest = parts.steps.ingest or partial(_ingest, say=parts.tell)
+                shards = ingest(job, self.timeline, self._expected())
                 self._tell_shared()
                 with Heed(job) as heed:
                     weighing.check(heed.look)

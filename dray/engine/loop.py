@@ -13,7 +13,7 @@ from pathlib import Path
 from dray import history
 from dray.engine.admission import MAX_ADMITTED_BYTES, Held, sequence_limit, sequences_of
 from dray.engine.batches import BATCH_BYTES, bounded, cut
-from dray.engine.loop_stats import LoopStats
+from dray.engine.loop_stats import LoopStats, RowClock
 from dray.engine.protocol import Engine, EngineInfo
 from dray.engine.sessions import Session, Taken
 from dray.errors import EngineDeadError, ReplicaLeftError, RequestRefused
@@ -65,6 +65,7 @@ class StepLoop(threading.Thread):
         self.info: EngineInfo | None = None
         self.ready_at = 0.0  # when the engine could take work, in seconds since 1970
         self.stats = LoopStats()
+        self._clock = RowClock(self.stats)
 
     # -- called by other threads ------------------------------------------------------------
 
@@ -248,8 +249,7 @@ class StepLoop(threading.Thread):
             began = time.monotonic()
             finished = engine.step()
             self._note_progress(engine)
-            self.stats.steps += 1
-            self.stats.busy_seconds += time.monotonic() - began
+            self._clock.step(time.monotonic() - began)
             if finished:
                 self._deliver(finished)
         return True
@@ -274,6 +274,7 @@ class StepLoop(threading.Thread):
         engine.abort(keys)
         for key in keys:
             session = self._owners.pop(key, None)
+            self._clock.leave(key, answered=False)
             if session is not None:
                 self._held.remove(*session.unfinished.pop(key))
 
@@ -363,6 +364,7 @@ class StepLoop(threading.Thread):
             session.in_hand -= 1
             session.unfinished[key] = weight
             self._owners[key] = session
+            self._clock.enter(key)
             self._held.add(*weight)
             if session.aborted:
                 self._to_abort.append(key)
@@ -382,6 +384,7 @@ class StepLoop(threading.Thread):
         with self._changed:
             for key, answer in finished:
                 session = self._owners.pop(key, None)
+                self._clock.leave(key, answered=True)
                 if session is None:
                     continue
                 outcome = bounded(answer)

@@ -44,7 +44,8 @@ class EngineInfo:
     """What an engine says of itself once it is ready.
 
     ``timeline`` holds the seconds that each part of the start took, in order; ``weights`` is when their fetch
-    began and ended (seconds since 1970), where they were fetched.
+    began and ended (seconds since 1970), where they were fetched. ``device`` names what it computes on, and
+    ``config`` is the model's ``config.json``; both are empty where there is none.
     """
 
     engine: str
@@ -54,6 +55,9 @@ class EngineInfo:
     max_model_len: int
     timeline: dict[str, float]
     weights: tuple[float, float] | None = None
+    device: str = ""
+    config: str = ""
+    max_num_batched_tokens: int = 0
 
 
 class Engine(Protocol):

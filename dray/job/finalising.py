@@ -15,13 +15,27 @@ from importlib import metadata
 from typing import Any
 
 from dray import __version__
+from dray.account import Account
+from dray.engine.protocol import EngineInfo
 from dray.errors import StoreFatalError
+from dray.job.billing import bill_job, with_prediction
+from dray.job.learning import FinishedRun, learn
 from dray.job.opening import OpenJob, describe
 from dray.job.publishing import job_drafts, publish
 from dray.job.retried import retries
 from dray.job.spooling import remove_older
 from dray.job.timeline import Timeline
-from dray.report import Attempt, Counts, Moments, OutputFile, Replica, ReportData, Tally, render_html
+from dray.report import (
+    Attempt,
+    Counts,
+    Measures,
+    Moments,
+    OutputFile,
+    Replica,
+    ReportData,
+    Tally,
+    render_html,
+)
 from dray.requests.output import Written, fill
 from dray.storage.files import join
 from dray.storage.layout import manifest_name
@@ -31,7 +45,7 @@ from dray.triggers import Point, reach
 
 @dataclass(frozen=True, kw_only=True)
 class ReplicaAccount:
-    """What is left of a replica for the report: its start and its counters."""
+    """What is left of a replica: its start and its counters; ``info`` is what its engine said of itself."""
 
     name: str
     node: str = ""
@@ -42,6 +56,7 @@ class ReplicaAccount:
     busy_seconds: float = 0.0
     rows: int = 0
     tokens: int = 0
+    info: EngineInfo | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +74,7 @@ class JobResult:
     seconds: dict[str, float]
     interruptions: int
     retries: dict[str, int]
+    cost: dict[str, Any] | None
     output: str | None
     errors: str | None
     report: str | None
@@ -221,7 +237,32 @@ def _report_data(
         environment=_environment(replicas),
         settings={k: v if isinstance(v, str | int | float | bool) or v is None else str(v)
                   for k, v in describe(job.settings).items()},
+        account=_bill(store, job, measures, timeline, replicas),
     )  # fmt: skip
+
+
+def _bill(
+    store: Store, job: OpenJob, measures: Measures, timeline: Timeline, replicas: Sequence[ReplicaAccount]
+) -> Account | None:
+    """The bill, with what was to be expected; this run's efficiency is kept for later ones."""
+    account = bill_job(store, job, measures.tokens)
+    last = max((phase.end for phase in timeline.phases() if phase.name == "inference"), default=None)
+    infos = [one.info for one in replicas if one.info is not None]
+    ready = [one.moments.ready for one in replicas if one.moments is not None]
+    if account is None or last is None or not infos or not ready:
+        return account
+    run = FinishedRun(
+        identity=job.identity or job.job_id,
+        epoch=job.lease.epoch,
+        arguments=job.settings.engine_arguments,
+        info=infos[0],
+        work={one.name: (one.rows, one.busy_seconds) for one in replicas},
+        nodes=frozenset(one.node for one in replicas),
+        began=timeline.began(),
+        ready=min(ready),
+        ended=last,
+    )
+    return with_prediction(account, learn(store, run, measures), nodes=len(run.nodes))
 
 
 def _unused(store: Store, job_id: str) -> dict[str, str]:
@@ -317,6 +358,7 @@ def _result(data: ReportData, written: Written | None, report: str | None) -> Jo
         seconds=dict(data.seconds),
         interruptions=data.interruptions,
         retries=dict(data.retries),
+        cost=data.account.as_dict() if data.account else None,
         output=written.output.uri if written else None,
         errors=written.errors.uri if written else None,
         report=report,

@@ -158,6 +158,11 @@ class EngineOptions(Form):
         "8192, with 16 or more shards for each of several replicas, unless those had fewer than 128 rows, or "
         "twice max_num_seqs. A job has at most 16,384 shards, or 16 for each replica if that is more.",
     )
+    order: Literal["auto", "input", "prefix"] = Field(
+        default="auto",
+        description="Order in which rows run: prefix (rows with a common prefix together, long answers "
+        "first), input, or auto (prefix where it pays). Output files are in the order of the input.",
+    )
     replica_cpus: float | None = Field(
         default=None,
         gt=0,

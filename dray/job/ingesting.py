@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
+from dray.cluster.placing import USUAL_SEQS
 from dray.errors import ConfigError, FencedError, InputError, Problem
 from dray.job.heeding import heeded
 from dray.job.opening import OpenJob
+from dray.job.ordering import ORDER, Ordering
 from dray.job.sharing import record_of, sharing_of
 from dray.job.spooling import (
     DIGEST,
@@ -60,12 +63,16 @@ def ingest_job(
         if recorded.total is not None and lost is None:
             return known
         remove_older(job, known)
-        sharing = sharing_of(store, job, recorded)
-        ingested = _taken_in(job, bound_of(recorded), progress, say, sharing)
+        ordering, sharing = Ordering.of(recorded, job.settings, replicas), sharing_of(store, job, recorded)
+        ingested = _taken_in(job, bound_of(recorded), ordering, sharing, progress, say)
+        told = ordering.line()
+        if told is not None and say is not None:
+            say(told)
         reach(Point.INGEST_SPOOLED)
         try:
             if lost is None:
-                _publish(store, job, ingested, replicas, sharing)
+                noted = {ORDER: ordering.noted(), **record_of(job, ingested, sharing)}
+                _publish(store, job, ingested, noted, replicas)
             else:
                 refuse_other(job, recorded, lost, ingested)
                 store.move_shards(job.lease, moved(known, ingested))
@@ -82,9 +89,10 @@ def ingest_job(
 def _taken_in(
     job: OpenJob,
     part_bytes: int | None,
+    ordering: Ordering,
+    sharing: Sharing,
     progress: Callable[[int], None] | None,
     say: Callable[[str], None] | None,
-    sharing: Sharing,
 ) -> Ingested:
     """Read the input, in a thread: it may hang, and an order to stop is heard all the same."""
     settings, pulse = job.settings, Pulse()
@@ -101,6 +109,7 @@ def _taken_in(
             options=settings.objects,
             pulse=pulse,
             part_bytes=part_bytes,
+            arrange=ordering.arrange,
             sharing=sharing,
         )
 
@@ -117,7 +126,7 @@ def _refuse_silence(pulse: Pulse) -> None:
         raise InputError([Problem("input_silent", told)])
 
 
-def _publish(store: Store, job: OpenJob, ingested: Ingested, replicas: int, sharing: Sharing) -> None:
+def _publish(store: Store, job: OpenJob, ingested: Ingested, noted: Mapping[str, Any], replicas: int) -> None:
     store.merge_job_info(
         job.lease,
         {
@@ -126,7 +135,7 @@ def _publish(store: Store, job: OpenJob, ingested: Ingested, replicas: int, shar
             "rows": ingested.rows,
             DIGEST: digest_of(ingested),
             "files": list(ingested.files)[:20],
-            **record_of(job, ingested, sharing),
+            **noted,
         },
     )
     ranges = cut(
@@ -143,6 +152,7 @@ def _publish(store: Store, job: OpenJob, ingested: Ingested, replicas: int, shar
             length=part.length,
             rows=part.rows,
             first_position=part.first_position,
+            family=part.family,
         )
         for part in ranges
     ]
@@ -162,15 +172,15 @@ def _most_shards(replicas: int) -> int:
 
 
 def _batch(job: OpenJob) -> int:
-    """Sequences that an engine runs at once, where the user says so; 0 where the engine is to choose."""
+    """Sequences that an engine runs at once, as far as that is known before there is one."""
     given = job.settings.engine_arguments.get("max_num_seqs")
-    return given if isinstance(given, int) else 0
+    return given if isinstance(given, int) else USUAL_SEQS
 
 
-def _enough_shards(requests: int, replicas: int, batch: int = 0) -> int:
+def _enough_shards(requests: int, replicas: int, batch: int) -> int:
     """Shards for all replicas, of twice the rows of an engine's ``batch`` where the job has so many.
 
-    While one shard task ends and the next one starts, the replica lives on the rows of its other shard.
+    While one shard task ends and the next one goes on, the replica lives on the rows of its other shards.
     ``python -m tests.benchmarks.device --only dray-twice --settings 1b``, 6,000 rows and a batch of 512: 207
     rows/s with 187 rows a shard, 686 with 1,200. A short job has two shards for each replica all the same.
     """

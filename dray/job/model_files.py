@@ -15,6 +15,7 @@ from dray.errors import ConfigError
 from dray.storage.objects import ObjectStoreOptions, is_object
 from dray.weights import Manifest, check_checkpoint, check_remote, read_manifest
 from dray.weights.source.checkpoint import refuse_incomplete
+from dray.weights.source.configuration import has_tokenizer
 from dray.weights.source.header import HEADER_LIMIT
 from dray.weights.source.hub import is_hub
 
@@ -29,8 +30,6 @@ _SMALL_FILES = (
     "model.safetensors.index.json",
 )
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-# Files of all kinds of tokenizers: transformers, SentencePiece, tiktoken, Mistral.
-_TOKENIZERS = re.compile(r"tokenizer|vocab|merges|tekken|.*\.(model|spm|tiktoken)$")
 # Keys by which models say how many positions they have, and those that stretch them, which vLLM works out.
 _LENGTHS = (
     "max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length",
@@ -118,7 +117,7 @@ def refuse_misfit(model: str, arguments: Mapping[str, Any]) -> None:
         return
     _refuse_longer(model, json.loads((folder / "config.json").read_bytes()), arguments)
     named = arguments.get("tokenizer") or arguments.get("skip_tokenizer_init")
-    if not named and not any(_TOKENIZERS.match(path.name) for path in folder.iterdir()):
+    if not named and not has_tokenizer(folder):
         raise ConfigError(
             f"model {model}: no tokenizer in it (tokenizer.json, tokenizer_config.json, ...); "
             "copy it there, or name its folder with --engine-arg tokenizer=FOLDER"

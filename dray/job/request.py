@@ -32,7 +32,7 @@ _SHORTCUTS = {
     "temperature": "sampling",
     "replicas": "engine",
 }
-_OF_ONE_RUN = {"job_id", "resume", "overwrite"}  # not in a recipe: another run says them anew
+_OF_ONE_RUN = {"job_id", "plan", "resume", "overwrite"}  # not in a recipe: another run says them anew
 
 
 def _shortcut(name: str) -> Any:
@@ -130,6 +130,17 @@ class JobRequest(Form):
         description="Time for the job since it was created, such as 24h or 90m. Then unfinished rows become "
         "error rows.",
     )
+    price: float | None = Field(
+        default=None,
+        ge=0,
+        description="Dollars per hour of a node, for the bill in the report. If left out, dray's list price "
+        "for the node's instance type, if known.",
+    )
+    plan: str | None = Field(
+        default=None,
+        description="File that `dray plan --json` wrote. The input has to be the one that was planned. The "
+        "first plan's engine settings hold where none are given.",
+    )
     resume: bool = Field(default=False, description="Go on with the job even if it was cancelled.")
     overwrite: bool = Field(
         default=False,
@@ -156,18 +167,12 @@ class JobRequest(Form):
         try:
             return cls(**given)
         except ValidationError as error:
-            raise ConfigError(_explained(error, spelled or (lambda path: path[-1]))) from None
+            raise ConfigError(explained(error, spelled or (lambda path: path[-1]))) from None
 
     @model_validator(mode="before")
     @classmethod
     def _shortcuts_into_groups(cls, given: dict[str, Any]) -> dict[str, Any]:
-        absent = {group for group in GROUPS if given.get(group) is None}
-        found = {name: value for name, value in given.items() if name not in absent}
-        for name, group in _SHORTCUTS.items():
-            value = found.pop(name, None)
-            if value is not None:
-                found[group] = _with_field(group, found.get(group, {}), name, value)
-        return found
+        return into_groups(given, _SHORTCUTS)
 
     @field_validator("completion_window")
     @classmethod
@@ -178,10 +183,11 @@ class JobRequest(Form):
     def anchored(self) -> Self:
         """The same request with its local paths as seen from any working directory."""
         places = {
-            "input": _anchored_input(self.input, self.rows.query),
+            "input": anchored_input(self.input, self.rows.query),
             "model": self.model if self.model.startswith(BLOCK) else absolute(self.model),
             "output": absolute(self.output),
             "store": _anchored_store(self.store),
+            "plan": None if self.plan is None else absolute(self.plan),
         }
         return self.model_copy(update=places)
 
@@ -195,6 +201,21 @@ class JobRequest(Form):
         return kept
 
 
+def into_groups(given: Mapping[str, Any], shortcuts: Mapping[str, str]) -> dict[str, Any]:
+    """Fields that were given by themselves, in the groups that hold them; ``shortcuts`` names these groups.
+
+    Raises:
+        ConfigError: a field is given twice, with two values.
+    """
+    absent = {group for group in GROUPS if given.get(group) is None}
+    found = {name: value for name, value in given.items() if name not in absent}
+    for name, group in shortcuts.items():
+        value = found.pop(name, None)
+        if value is not None:
+            found[group] = _with_field(group, found.get(group, {}), name, value)
+    return found
+
+
 def _with_field(group: str, form: Form | Mapping[str, Any], name: str, value: Any) -> dict[str, Any]:
     """What is set of a group, and a field of it that was given by itself."""
     known = form.model_dump(exclude_unset=True) if isinstance(form, Form) else dict(form)
@@ -204,7 +225,8 @@ def _with_field(group: str, form: Form | Mapping[str, Any], name: str, value: An
     return {**known, name: value}
 
 
-def _explained(error: ValidationError, spelled: Callable[[tuple[str, ...]], str]) -> str:
+def explained(error: ValidationError, spelled: Callable[[tuple[str, ...]], str]) -> str:
+    """Which fields cannot be so, and why, without a text that was given."""
     problems = {}
     for problem in error.errors(include_url=False):
         path = tuple(map(str, problem["loc"]))
@@ -214,7 +236,8 @@ def _explained(error: ValidationError, spelled: Callable[[tuple[str, ...]], str]
     return "; ".join(problems.values())
 
 
-def _anchored_input(given: str | list[str], query: str | None) -> str | list[str]:
+def anchored_input(given: str | list[str], query: str | None) -> str | list[str]:
+    """The inputs as seen from any working directory; a query's database and a variable stay as they are."""
     if isinstance(given, list):
         return [absolute(item) for item in given]
     return given if query is not None or given.startswith(VARIABLE) else absolute(given)

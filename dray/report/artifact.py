@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from urllib.parse import quote
 
 from dray.report import wording
+from dray.report.billing import bill_rows, bill_sentences
 from dray.report.data import ReportData
 from dray.report.summary import figures, sentences
 
@@ -17,7 +18,7 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~!&$])")
 
 
 def render_markdown(data: ReportData, *, links: Mapping[str, str] | None = None) -> str:
-    """Headline, errors by code, files. ``links`` maps a label to a URI, shown at the end.
+    """Headline, bill, errors by code, files. ``links`` maps a label to a URI, shown at the end.
 
     Web addresses become links; other URIs are shown as code, since a browser cannot follow them.
     """
@@ -30,6 +31,7 @@ def render_markdown(data: ReportData, *, links: Mapping[str, str] | None = None)
             [(f.name, f"**{_text(f.value)}**", _text(f.note)) for f in figures(data)],
             align="lrl",
         ),
+        *_bill(data),
         *_errors(data),
         *_files(data),
         "\n".join(f"- {_text(label)}: {_link(uri)}" for label, uri in (links or {}).items()),
@@ -52,6 +54,18 @@ def web_address(uri: str) -> str | None:
 
 def _origin(data: ReportData) -> str:
     return "".join(f" · {_text(part)}" for part in (data.model, data.kind, data.engine) if part)
+
+
+def _bill(data: ReportData) -> list[str]:
+    if data.account is None:
+        return []
+    rows = [
+        (_text(row.name), row.time, row.share, _text(row.dollars), _text(row.meaning))
+        for row in bill_rows(data.account)
+    ]
+    head = ("node time", "", "", "cost", "for")
+    told = _text(" ".join(bill_sentences(data.account)))
+    return ["## What it cost", _table(head, rows, align="lrrrl"), told]
 
 
 def _errors(data: ReportData) -> list[str]:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Literal
 
+from dray.account import Account
+
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
@@ -219,6 +221,7 @@ class ReportData:
     ``seconds`` has ``total``, ``ingest``, ``cluster``, ``weights``, ``engine_start``, ``inference``
     and ``finalise`` of this run; phases that overlap are each counted whole. ``retries`` maps a
     cause to how often it led to another attempt, ``unused`` a replica that answered nothing to the reason.
+    ``account`` is the bill of the whole job, its earlier runs included.
     """
 
     job_id: str
@@ -245,6 +248,7 @@ class ReportData:
     files: tuple[OutputFile, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, str | int | float | bool | None] = field(default_factory=dict)
+    account: Account | None = None
     format: int = 1
 
     @property

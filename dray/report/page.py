@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from dray.report import charts, wording
+from dray.report.billing import BillRow, bill_rows, bill_sentences
 from dray.report.data import FINISHED, JOB_LANE, Attempt, Distribution, ReportData
 from dray.report.gantt import MOST_ATTEMPTS, MOST_LANES, gantt, spans
 from dray.report.scale import TimeAxis
@@ -50,6 +51,8 @@ class View:
     lengths: tuple[Spread, ...]
     causes: tuple[tuple[str, int], ...]
     listed: tuple[Attempt, ...]
+    bill: tuple[BillRow, ...]
+    bill_told: tuple[str, ...]
 
 
 def render_html(data: ReportData) -> str:
@@ -82,6 +85,8 @@ def _view(data: ReportData) -> View:
         ),
         causes=tuple(Counter(_ended_by(attempt) for attempt in data.attempts).most_common()),
         listed=_listed(data.attempts),
+        bill=bill_rows(data.account) if data.account else (),
+        bill_told=bill_sentences(data.account) if data.account else (),
     )
 
 

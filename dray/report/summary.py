@@ -39,7 +39,8 @@ def tone(state: str) -> Tone:
 
 def figures(data: ReportData) -> tuple[Figure, ...]:
     """The headline: rows, rates, time and errors."""
-    return (_rows(data), _row_rate(data), _token_rate(data), _time(data), _errors(data))
+    found = (_rows(data), _row_rate(data), _token_rate(data), _time(data), _errors(data))
+    return (*found, *_cost(data))
 
 
 def sentences(data: ReportData) -> tuple[str, ...]:
@@ -143,3 +144,13 @@ def _errors(data: ReportData) -> Figure:
     failed = data.counts.failed
     note = f"{wording.share(failed, data.counts.finished)} of finished rows" if failed else "none"
     return Figure(name="errors", value=wording.count(failed), note=note, bad=failed > 0)
+
+
+def _cost(data: ReportData) -> tuple[Figure, ...]:
+    """What the job cost, where that is known."""
+    account = data.account
+    if account is None or account.dollars is None:
+        return ()
+    per_million = account.dollars_per_million_tokens
+    note = f"{wording.money(per_million)} per million tokens" if per_million is not None else ""
+    return (Figure(name="cost", value=wording.money(account.dollars), note=note),)

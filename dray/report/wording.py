@@ -66,6 +66,11 @@ def size(octets: float) -> str:
     return f"{round(octets)} B"
 
 
+def money(dollars: float) -> str:
+    """Dollars with cents, and small amounts with two digits that count."""
+    return f"${dollars:,.2f}" if dollars >= 1 or not dollars else f"${dollars:.2g}"
+
+
 def moment(epoch: float) -> str:
     """A date and time in UTC."""
     return datetime.fromtimestamp(epoch, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dray.kinds import Kind
 from dray.requests.ingest import Ingested, cut, ingest
 from dray.requests.inputs import FileRef, digest, expand
+from dray.requests.marks import Mark, SpoolRange
 from dray.requests.model import Outcome, Request
 from dray.requests.output import OutputFormat, Written, write_outputs
 from dray.requests.readers import Limits, files_of, source_digest
@@ -20,7 +21,7 @@ from dray.requests.sources import (
     source_of,
     template_digest,
 )
-from dray.requests.spool import Mark, SpoolRange, decode, encode, index_of, read_shard
+from dray.requests.spool import decode, encode, index_of, read_shard
 
 __all__ = [
     "FileRef",

@@ -7,7 +7,7 @@ split by the digest's first byte, and each file is searched on its own.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _SPILL_ROWS = 1 << 20  # 24 MiB of digests and indices
 _PARTS = 256
 _BLOCK_BITS = 20  # pairs of a million rows in a file: 16 MiB
-_GIVEN_ROWS = 8192
+_LOADED_BLOCKS = 4  # of a spool whose rows are in order by windows of two blocks
 _ENTRY_WORDS = 3  # two words of digest, one of index
 
 
@@ -110,10 +110,11 @@ class IdIndex(DigestIndex):
         return ordered
 
 
-class SortedPairs:
-    """Pairs of whole numbers, taken in any order and given in the order of the first.
+class Pairs:
+    """Pairs of whole numbers, taken in any order, and looked up by the first.
 
-    Beyond a few million they go to temporary files by their first number, and each file is sorted on its own.
+    Beyond a million they go to temporary files by their first number. Some of these are in memory at a time:
+    numbers that are looked up one after the other are best near each other.
     """
 
     def __init__(self, *, most: int = _SPILL_ROWS, block_bits: int = _BLOCK_BITS) -> None:
@@ -124,8 +125,9 @@ class SortedPairs:
         self._waiting = 0
         self._blocks: set[int] = set()
         self._folder: TemporaryFolder | None = None
+        self._loaded: dict[int, NDArray[np.uint64]] = {}
 
-    def __enter__(self) -> SortedPairs:
+    def __enter__(self) -> Pairs:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -133,47 +135,72 @@ class SortedPairs:
             self._folder.remove()
 
     def add(self, pairs: NDArray[np.uint64]) -> None:
-        """Take some more."""
+        """Take some more. None after the first look-up."""
         self._held.append(pairs)
         self._waiting += len(pairs)
         self.count += len(pairs)
         if self._waiting >= self._most:
             self._spill()
 
-    def __iter__(self) -> Iterator[tuple[int, int]]:
-        if self._folder is None:
-            yield from _in_order(self._all_held())
-            return
-        self._spill()
+    def partners(self, numbers: Sequence[int]) -> list[int | None]:
+        """The second number of the pair that each of ``numbers`` begins; None for none."""
         import numpy as np
 
-        for block in sorted(self._blocks):
-            yield from _in_order(np.fromfile(self._folder.path / str(block), np.uint64).reshape(-1, 2))
+        wanted = np.array(numbers, np.uint64)
+        found: list[int | None] = [None] * len(numbers)
+        blocks = wanted >> np.uint64(self._bits) if self._folder is not None else np.zeros_like(wanted)
+        for block in np.unique(blocks).tolist():
+            pairs = self._block(block)
+            rows = np.flatnonzero(blocks == block)
+            places = np.searchsorted(pairs[:, 0], wanted[rows])
+            there = places < len(pairs)
+            there[there] = pairs[places[there], 0] == wanted[rows[there]]
+            for row, partner in zip(rows[there].tolist(), pairs[places[there], 1].tolist(), strict=True):
+                found[row] = partner
+        return found
 
-    def _all_held(self) -> NDArray[np.uint64]:
+    def _block(self, block: int) -> NDArray[np.uint64]:
+        """The pairs of a block, sorted; a block that is used stays in memory the longest."""
         import numpy as np
 
-        return np.concatenate([np.empty((0, 2), np.uint64), *self._held])
+        known = self._loaded.pop(block, None)
+        if known is None and self._folder is None:
+            known = _sorted(np.concatenate([_none(), *self._held]))
+        elif known is None:
+            self._spill()
+            path = self._path(block)
+            known = _sorted(np.fromfile(path, np.uint64).reshape(-1, 2)) if block in self._blocks else _none()
+        self._loaded[block] = known
+        for old in list(self._loaded)[:-_LOADED_BLOCKS]:
+            del self._loaded[old]
+        return known
+
+    def _path(self, block: int) -> Path:
+        assert self._folder is not None
+        return self._folder.path / str(block)
 
     def _spill(self) -> None:
         import numpy as np
 
         if self._folder is None:
             self._folder = TemporaryFolder("dray-pairs-")
-        pairs = self._all_held()
+        pairs = np.concatenate([_none(), *self._held])
         blocks = pairs[:, 0] >> np.uint64(self._bits)
         for block in np.unique(blocks).tolist():
-            with (self._folder.path / str(block)).open("ab") as file:
+            with self._path(block).open("ab") as file:
                 file.write(pairs[blocks == block].tobytes())
             self._blocks.add(block)
         self._held, self._waiting = [], 0
 
 
-def _in_order(pairs: NDArray[np.uint64]) -> Iterator[tuple[int, int]]:
-    ordered = pairs[pairs[:, 0].argsort(kind="stable")]
-    for first in range(0, len(ordered), _GIVEN_ROWS):
-        some = ordered[first : first + _GIVEN_ROWS]
-        yield from zip(some[:, 0].tolist(), some[:, 1].tolist(), strict=True)
+def _sorted(pairs: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    return pairs[pairs[:, 0].argsort(kind="stable")]
+
+
+def _none() -> NDArray[np.uint64]:
+    import numpy as np
+
+    return np.empty((0, 2), np.uint64)
 
 
 def _repeats_in(entries: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -9,7 +9,9 @@ from itertools import chain, islice
 
 from dray.errors import InputError, Problem
 from dray.kinds import Kind
+from dray.requests.arranging import Arrange, Arranging
 from dray.requests.duplicates import IdIndex
+from dray.requests.marks import Mark, SpoolPart, SpoolRange, cut_marks
 from dray.requests.model import Outcome
 from dray.requests.pulse import Pulse
 from dray.requests.readers import Limits, RawRow, files_of, read_rows
@@ -19,7 +21,7 @@ from dray.requests.rules import JobRules
 from dray.requests.settling import settled
 from dray.requests.sharing import FOLLOWERS, REUSED, Follower, Shared, Sharing, share
 from dray.requests.sources import RowDefaults, Source
-from dray.requests.spool import Mark, SpoolPart, SpoolRange, SpoolWriter, cut_marks, encode_line
+from dray.requests.spool import encode_line
 from dray.requests.spool_parts import SpoolParts
 from dray.requests.validate import BadRow
 from dray.storage.files import write_atomic
@@ -42,8 +44,8 @@ class Ingested:
 
     ``rows`` counts every row, ``requests`` those to be asked; the others are rejects, or ``shared``. Indices
     run from 0 to ``rows - 1`` over all. ``parts`` are the files of the spool, of ``part_bytes`` at most each;
-    ``marks`` are the places where it may be cut. ``spool_sha256`` is in hex: of several parts, that of their
-    digests.
+    ``marks`` are the places where it may be cut, between groups where it is ``grouped``. ``spool_sha256`` is
+    in hex: of several parts, that of their digests.
     """
 
     rows: int
@@ -53,6 +55,7 @@ class Ingested:
     spool_sha256: str
     rejects_uri: str | None
     marks: Sequence[Mark] = field(repr=False)
+    grouped: bool = False
     model_name: str | None
     kinds: frozenset[Kind]
     files: tuple[str, ...]
@@ -64,7 +67,7 @@ class Ingested:
         return read_rejects(self.rejects_uri, self.files, batch=batch, options=self.options)
 
     def followers(self, batch: int = 1000) -> Iterator[list[Follower]]:
-        """The rows that get the outcome of another, ``batch`` at a time, in input order."""
+        """The rows that get the outcome of another, ``batch`` at a time, in the order of the spool."""
         return self.shared.read_followers(batch, self.options)
 
     def reused(self, batch: int = 250) -> Iterator[list[Outcome]]:
@@ -84,12 +87,14 @@ def ingest(
     options: ObjectStoreOptions | None = None,
     pulse: Pulse | None = None,
     part_bytes: int | None = None,
+    arrange: Arrange | None = None,
     sharing: Sharing | None = None,
 ) -> Ingested:
     """Stream the input into a spool at ``spool_uri``; ``progress`` gets the count of rows so far.
 
     The spool is one file, or parts of ``part_bytes`` at most: see :mod:`dray.requests.spool_parts`.
     ``say`` gets what was found out about the input that no option says.
+    ``arrange`` gives the rows another order: see :mod:`dray.requests.arranging`.
     ``sharing`` says which rows need no engine: they leave the spool.
     ``pulse`` tells another thread that rows come, and passes on its request to stop (CancelledError).
 
@@ -106,19 +111,15 @@ def ingest(
         ids = stack.enter_context(IdIndex())
         rejects, dropped = (stack.enter_context(RejectLog()) for _ in range(2))
         spool = stack.enter_context(SpoolParts(spool_uri, part_bytes, options=options, pulse=pulse))
+        arranging = stack.enter_context(Arranging(spool, spool_uri, arrange, pulse))
         rules = JobRules(names, defaults.model_name)
         stop = None if skip_invalid else limits.problems
-        reading = _Reading(ids, rejects, spool.writer, rules, stop_after=stop, on_row=pulse.row)
+        reading = _Reading(ids, rejects, arranging.add_line, rules, stop_after=stop, on_row=pulse.row)
         reading.consume(read_rows(source, files, defaults, limits, options, pulse), progress)
         pulse.end()
-        repeats = Repeats(ids.repeats(), spool, rejects)
-        reading.refuse(repeats, names, limits.problems)
-        if len(repeats):
-            drop_repeats(repeats, spool, dropped, names)
-        if not spool.writer.rows:
-            raise _no_request(names, reading.rows, merged_rejects(repeats, rejects, dropped), limits.problems)
-        sharing = (sharing or Sharing()).named(rules.model_name)
-        shared = share(spool, sharing, spool_uri, options=options, pulse=pulse)
+        arranging.flush()
+        repeats = reading.settled(spool, dropped, names, limits.problems)
+        shared = share(spool, sharing, rules.model_name, spool_uri, options=options, pulse=pulse)
         return Ingested(
             rows=reading.rows,
             requests=spool.writer.rows,
@@ -127,6 +128,7 @@ def ingest(
             spool_sha256=spool.sha256,
             rejects_uri=_publish_rejects(f"{spool_uri}{REJECTS}", repeats, rejects, dropped, options),
             marks=spool.writer.marks,
+            grouped=spool.grouped,
             model_name=rules.model_name,
             kinds=rules.kinds,
             files=names,
@@ -159,6 +161,7 @@ def cut(
         parts=ingested.parts,
         rows=ingested.requests,
         ranges=min(max(wanted, min_shards), max_shards),
+        grouped=ingested.grouped,
     )
 
 
@@ -169,7 +172,7 @@ class _Reading:
         self,
         ids: IdIndex,
         rejects: RejectLog,
-        spool: SpoolWriter,
+        add_line: Callable[[bytes], None],
         rules: JobRules,
         *,
         stop_after: int | None,
@@ -178,7 +181,7 @@ class _Reading:
         self.rows = 0
         self._ids = ids
         self._rejects = rejects
-        self._spool = spool
+        self._add_line = add_line
         self._rules = rules
         self._stop_after = stop_after
         self._on_row = on_row
@@ -196,7 +199,7 @@ class _Reading:
             progress(self.rows)
 
     def _steps(self, rows: Iterable[RawRow]) -> Iterator[None]:
-        add_id, add_line, check = self._ids.add, self._spool.add, self._rules.check
+        add_id, add_line, check = self._ids.add, self._add_line, self._rules.check
         on_row = self._on_row
         for index, (file_no, line_no, envelope, found) in enumerate(rows):
             on_row()
@@ -223,7 +226,17 @@ class _Reading:
             if self._rejects.count == self._stop_after:
                 return
 
-    def refuse(self, repeats: Repeats, names: Sequence[str], shown: int) -> None:
+    def settled(self, spool: SpoolParts, dropped: RejectLog, names: Sequence[str], shown: int) -> Repeats:
+        """The rows that repeat an id, which the spool loses; raises InputError as ``ingest`` does."""
+        repeats = Repeats(self._ids.repeats(), spool, self._rejects)
+        self._refuse(repeats, names, shown)
+        if len(repeats):
+            drop_repeats(repeats, spool, dropped, names)
+        if not spool.writer.rows:
+            raise _no_request(names, self.rows, merged_rejects(repeats, self._rejects, dropped), shown)
+        return repeats
+
+    def _refuse(self, repeats: Repeats, names: Sequence[str], shown: int) -> None:
         """Raise InputError where anything stands in the way of the job."""
         bad_rows: Iterable[Reject] = self._rules.broken.values()
         total = len(self._rules.broken)

@@ -27,9 +27,17 @@ class Pulse:
         Raises:
             CancelledError: the thread that waited for the rows wants no more.
         """
+        self.heed()
+        self._row_at = time.monotonic()
+
+    def heed(self) -> None:
+        """Work goes on.
+
+        Raises:
+            CancelledError: the thread that waited for it wants no more.
+        """
         if self._stopped.is_set():
             raise CancelledError("the input is not read on")
-        self._row_at = time.monotonic()
 
     def end(self) -> None:
         """All rows are there: what follows is writing, which has limits of its own."""

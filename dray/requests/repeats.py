@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-_NO_INDEX = 2**63
+_BATCH_ROWS = 256
+_BATCH_BYTES = 8 << 20
 
 
 class Repeats:
@@ -77,13 +78,17 @@ class Repeats:
 
 
 def drop_repeats(repeats: Repeats, spool: SpoolParts, dropped: RejectLog, names: Sequence[str]) -> None:
-    """Rewrite the spool without the repeated rows, which go to ``dropped``."""
-    with spool.rewriting() as lines:
+    """Rewrite the spool without the repeated rows, which go to ``dropped``. Its groups stay groups."""
+    import numpy as np
+
+    found = np.zeros(len(repeats), np.bool_)
+    with spool.thinning() as (lines, keep):
         for number, line in _matched(repeats.indices, lines, index_of):
-            if number is None:
-                spool.writer.add(line + b"\n")
-            else:
-                dropped.add(repeats.reject(number, names))
+            keep(None if number is not None else line)
+            if number is not None:
+                found[number] = True
+    for number in np.flatnonzero(found).tolist():
+        dropped.add(repeats.reject(number, names))
 
 
 def merged_rejects(repeats: Repeats, rejects: RejectLog, dropped: RejectLog) -> Iterator[Reject]:
@@ -98,15 +103,30 @@ def merged_rejects(repeats: Repeats, rejects: RejectLog, dropped: RejectLog) -> 
 def _matched(
     wanted: NDArray[np.uint64], lines: Iterable[bytes], index_of_line: Callable[[bytes], int]
 ) -> Iterator[tuple[int | None, bytes]]:
-    """(place in ``wanted``, line), the place None for other lines; both in index order, as ingest writes."""
-    position = 0
-    target = int(wanted[0]) if len(wanted) else _NO_INDEX
+    """(place in ``wanted``, line), the place None for other lines; ``wanted`` ascends, lines need not."""
+    import numpy as np
+
+    for batch in line_batches(lines):
+        indices = np.fromiter(map(index_of_line, batch), np.uint64, len(batch))
+        places = np.searchsorted(wanted, indices)
+        there = places < len(wanted)
+        there[there] = wanted[places[there]] == indices[there]
+        for line, place, known in zip(batch, places.tolist(), there.tolist(), strict=True):
+            yield (place if known else None), line
+
+
+def line_batches(lines: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """Lines some at a time, of some megabytes at most."""
+    batch: list[bytes] = []
+    size = 0
     for line in lines:
-        index = index_of_line(line)
-        while target < index:
-            position += 1
-            target = int(wanted[position]) if position < len(wanted) else _NO_INDEX
-        yield (position if target == index else None), line
+        batch.append(line)
+        size += len(line)
+        if len(batch) >= _BATCH_ROWS or size >= _BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 def _reject_index(line: bytes) -> int:

@@ -17,9 +17,10 @@ from typing import IO, Literal, NamedTuple, Protocol, TypeVar
 
 import orjson
 
-from dray.requests.duplicates import DigestIndex, SortedPairs
+from dray.requests.duplicates import DigestIndex, Pairs
 from dray.requests.model import Outcome
 from dray.requests.pulse import Pulse
+from dray.requests.repeats import line_batches
 from dray.requests.row_ids import with_index
 from dray.requests.sameness import Doubt, doubt_of, key_of
 from dray.requests.spool import decode, index_of
@@ -82,10 +83,6 @@ class Sharing:
     settled: Iterable[int] = ()
     model: str | None = None
 
-    def named(self, model: str | None) -> Sharing:
-        """The same, where the rows themselves named a model."""
-        return self if model is None else replace(self, model=model)
-
     @property
     def wanted(self) -> bool:
         """Whether there is anything to do."""
@@ -106,27 +103,39 @@ class Shared:
     reused_uri: str | None = None
 
     def read_followers(self, batch: int, options: ObjectStoreOptions | None) -> Iterator[list[Follower]]:
-        """The rows that follow another, in input order."""
+        """The rows that follow another, in the order of the spool."""
         for page in _pages(self.followers_uri, batch, options):
             yield [Follower(*orjson.loads(line)) for line in page]
 
     def read_reused(self, batch: int, options: ObjectStoreOptions | None) -> Iterator[list[Outcome]]:
-        """The outcomes of rows that an earlier job has answered, in input order."""
+        """The outcomes of rows that an earlier job has answered, likewise."""
         for page in _pages(self.reused_uri, batch, options):
             yield [_reused_outcome(line) for line in page]
 
 
 def share(
-    spool: SpoolParts, wanted: Sharing, uri: str, *, options: ObjectStoreOptions | None, pulse: Pulse
+    spool: SpoolParts,
+    sharing: Sharing | None,
+    model: str | None,
+    uri: str,
+    *,
+    options: ObjectStoreOptions | None,
+    pulse: Pulse,
 ) -> Shared:
-    """Take out of the spool what needs no engine; its files lie at ``uri`` with an ending each."""
-    if not wanted.wanted:
+    """Take out of the spool what needs no engine; its files lie at ``uri`` with an ending each.
+
+    ``model`` is the name that rows have in common, where they name one.
+    """
+    if sharing is None or not sharing.wanted:
         return Shared()
+    wanted = sharing if model is None else replace(sharing, model=model)
     with ExitStack() as stack:
-        found = stack.enter_context(SortedPairs())
+        found, settled = (stack.enter_context(Pairs()) for _ in range(2))
         followers, reused = (stack.enter_context(_Log()) for _ in range(2))
-        doubts = _find(spool, wanted, found, pulse)
-        _take_out(spool, wanted, found, followers, reused, pulse)
+        _settle(settled, wanted.settled)
+        doubts = _find(spool, wanted, found, settled, pulse)
+        if found.count or settled.count:
+            _take_out(spool, wanted, found, settled, followers, reused, pulse)
         return Shared(
             followers=followers.count,
             reused=reused.count,
@@ -136,20 +145,25 @@ def share(
         )
 
 
-def _find(spool: SpoolParts, wanted: Sharing, found: SortedPairs, pulse: Pulse) -> Mapping[Doubt, int]:
+def _settle(settled: Pairs, indexes: Iterable[int]) -> None:
+    import numpy as np
+
+    for some in _in_batches(indexes, 1 << 16):
+        settled.add(np.array([(index, index) for index in some], np.uint64))
+
+
+def _find(
+    spool: SpoolParts, wanted: Sharing, found: Pairs, settled: Pairs, pulse: Pulse
+) -> Mapping[Doubt, int]:
     """Pairs of a row and what it takes its answer from; returns why rows were left alone."""
     doubts: Counter[Doubt] = Counter()
-    settled = _Ascending(wanted.settled)
     with DigestIndex() as index:
         if wanted.earlier is not None:
             for number, key in wanted.earlier.keyed():
                 pulse.row()
                 index.add_digest(number, key)
-        for line in spool.lines():
-            pulse.row()
+        for line in _unsettled(spool.lines(), settled, pulse):
             request = decode(line)
-            if settled.holds(request.index):
-                continue
             doubt = doubt_of(request.url, request.body)
             if doubt == "own_id" or (doubt is not None and wanted.dedupe != "always"):
                 doubts[doubt] += 1
@@ -157,62 +171,60 @@ def _find(spool: SpoolParts, wanted: Sharing, found: SortedPairs, pulse: Pulse) 
                 index.add_digest(_OWN | request.index, key_of(request.url, request.body, wanted.model))
         for pairs in index.pairs():
             own = pairs[pairs[:, 0] >= _OWN]
-            found.add(own if wanted.dedupe else own[own[:, 1] < _OWN])
+            own = own if wanted.dedupe else own[own[:, 1] < _OWN]
+            own[:, 0] -= _OWN
+            found.add(own)
         pulse.end()
     return doubts
 
 
+def _unsettled(lines: Iterable[bytes], settled: Pairs, pulse: Pulse) -> Iterator[bytes]:
+    for batch in line_batches(lines):
+        pulse.row()
+        if not settled.count:
+            yield from batch
+            continue
+        done = settled.partners([index_of(line) for line in batch])
+        yield from (line for line, known in zip(batch, done, strict=True) if known is None)
+
+
 def _take_out(
-    spool: SpoolParts, wanted: Sharing, found: SortedPairs, followers: _Log, reused: _Log, pulse: Pulse
+    spool: SpoolParts,
+    wanted: Sharing,
+    found: Pairs,
+    settled: Pairs,
+    followers: _Log,
+    reused: _Log,
+    pulse: Pulse,
 ) -> None:
-    if not found.count and wanted.settled == ():
-        return
-    with spool.rewriting() as lines:
-        for rows in _in_batches(_matched(lines, found, wanted.settled), _ROWS_ASKED):
-            asked = [source for _, source in rows if source is not None and source < _OWN]
-            answers = wanted.earlier.answers(asked) if asked and wanted.earlier is not None else {}
-            for line, source in rows:
-                pulse.row()
-                if source is None:
-                    spool.writer.add(line + b"\n")
-                elif source >= _OWN:
+    """Rewrite the spool without the rows that follow another, have an earlier answer, or are settled."""
+    with spool.thinning() as (lines, keep):
+        for batch in line_batches(lines):
+            pulse.row()
+            indexes = [index_of(line) for line in batch]
+            sources, done = found.partners(indexes), settled.partners(indexes)
+            asked = [source for source in sources if source is not None and source < _OWN]
+            answers = _answers(wanted.earlier, asked)
+            for line, source, is_done in zip(batch, sources, done, strict=True):
+                if is_done is not None:
+                    keep(None)
+                elif source is not None and source >= _OWN:
                     followers.add(_follower(line, source - _OWN))
+                    keep(None)
                 elif source in answers:
                     reused.add(_reused(line, answers[source], wanted.model))
-                else:  # that job was deleted since
-                    spool.writer.add(line + b"\n")
-        pulse.end()
+                    keep(None)
+                else:  # also where the job with the answer was deleted since
+                    keep(line)
+    pulse.end()
 
 
-def _matched(
-    lines: Iterable[bytes], found: Iterable[tuple[int, int]], settled: Iterable[int]
-) -> Iterator[tuple[bytes, int | None]]:
-    """Each line that is not ``settled``, and where its answer comes from; all in the order of the input."""
-    done, pairs = _Ascending(settled), iter(found)
-    number, source = next(pairs, (-1, -1))
-    for line in lines:
-        index = index_of(line)
-        if done.holds(index):
-            continue
-        if number == _OWN | index:
-            yield line, source
-            number, source = next(pairs, (-1, -1))
-        else:
-            yield line, None
-
-
-class _Ascending:
-    """Whether numbers, asked for in ascending order, are among others that ascend."""
-
-    def __init__(self, numbers: Iterable[int]) -> None:
-        self._numbers = iter(numbers)
-        self._next = next(self._numbers, None)
-
-    def holds(self, number: int) -> bool:
-        """Whether it is one of them."""
-        while self._next is not None and self._next < number:
-            self._next = next(self._numbers, None)
-        return self._next == number
+def _answers(earlier: Earlier | None, numbers: Sequence[int]) -> dict[int | None, Answer]:
+    found: dict[int | None, Answer] = {}
+    for some in _in_batches(numbers, _ROWS_ASKED):
+        if earlier is not None:
+            found.update(earlier.answers(some))
+    return found
 
 
 def _follower(line: bytes, leader: int) -> bytes:

@@ -11,78 +11,22 @@ from __future__ import annotations
 
 import re
 import sys
-from array import array
-from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, overload
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import orjson
 
 from dray.errors import JobFailedError
+from dray.requests.marks import Mark, Marks, SpoolPart
 from dray.requests.model import Request
 from dray.storage.files import stream_range
 from dray.storage.objects import ObjectStoreOptions
 
 MAX_MARKS = 131_072
-"""Places to cut at that are kept per spool, 2 MB; at least half are in use, 4 for each of 16,384 shards."""
+"""Places to cut at that are kept per spool, 3 MB; at least half are in use, 4 for each of 16,384 shards."""
 
 _CHUNK_BYTES = 8 << 20
 _PLACE = re.compile(rb'"f":(\d+),"n":(\d+)}\n?$')
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SpoolRange:
-    """``rows`` requests in the bytes ``[offset, offset + length)``, at positions from ``first_position``."""
-
-    number: int
-    uri: str
-    offset: int
-    length: int
-    rows: int
-    first_position: int
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """A place to cut at: the line that starts at ``offset`` is at ``position``. Both count over all parts."""
-
-    offset: int
-    position: int
-
-
-@dataclass(frozen=True, slots=True)
-class SpoolPart:
-    """One file of a spool: ``size`` bytes of whole lines, which ``start`` tells the first of."""
-
-    uri: str
-    size: int
-    start: Mark
-
-
-class Marks(Sequence[Mark]):
-    """Marks in the order of the spool, in 16 bytes each."""
-
-    def __init__(self, offsets: array[int] | None = None, positions: array[int] | None = None) -> None:
-        self._offsets = array("q") if offsets is None else offsets
-        self._positions = array("q") if positions is None else positions
-
-    def __len__(self) -> int:
-        return len(self._offsets)
-
-    @overload
-    def __getitem__(self, place: int) -> Mark: ...
-    @overload
-    def __getitem__(self, place: slice) -> Marks: ...
-    def __getitem__(self, place: int | slice) -> Mark | Marks:
-        if isinstance(place, slice):
-            return Marks(self._offsets[place], self._positions[place])
-        return Mark(self._offsets[place], self._positions[place])
-
-    def add(self, mark: Mark) -> None:
-        """Append one."""
-        self._offsets.append(mark.offset)
-        self._positions.append(mark.position)
 
 
 def encode_line(
@@ -161,15 +105,21 @@ class SpoolWriter:
         self._part_bytes = part_bytes
         self._full_at = part_bytes
         self._stride = 1
-        self._next_mark = 0
+        self._borders = 0
+        self._next_border = 0
 
-    def add(self, line: bytes) -> None:
-        """Append one encoded line."""
+    def add(self, line: bytes, *, border: bool = True, family: int = 0) -> None:
+        """Append one encoded line. At a ``border`` the spool may be cut before it.
+
+        ``family`` is of all lines up to the next border: see :class:`Mark`.
+        """
         end = self.offset + len(line)
         if end > self._full_at:
             self._begin_part()
-        if self.rows == self._next_mark:
-            self._mark()
+        if border:
+            if self._borders == self._next_border:
+                self._mark(family)
+            self._borders += 1
         self._write(line)
         self.offset = end
         self.rows += 1
@@ -182,46 +132,14 @@ class SpoolWriter:
             self.starts.add(Mark(self.offset, self.rows))
         self._full_at = self.offset + self._part_bytes
 
-    def _mark(self) -> None:
+    def _mark(self, family: int) -> None:
         if len(self.marks) >= MAX_MARKS:
             # Every second mark goes: small inputs can be cut anywhere, big ones stay small in memory.
             self.marks = self.marks[::2]
             self._stride *= 2
-        if self.rows % self._stride == 0:
-            self.marks.add(Mark(self.offset, self.rows))
-        self._next_mark = self.rows + self._stride - self.rows % self._stride
-
-
-def cut_marks(
-    marks: Sequence[Mark], *, parts: Sequence[SpoolPart], rows: int, ranges: int
-) -> list[SpoolRange]:
-    """Up to ``ranges`` contiguous ranges of about equal rows that cover the spool exactly once.
-
-    A range that would go over the end of a part is cut in two there.
-    """
-    if not rows:
-        return []
-    ranges = max(1, min(ranges, len(marks)))
-    # Marks are evenly spaced in rows, so even steps through them are even steps through the rows.
-    begins = {marks[len(marks) * number // ranges] for number in range(ranges)}
-    starts = sorted(begins | {part.start for part in parts}, key=lambda mark: mark.offset)
-    ends = [*starts[1:], Mark(parts[-1].start.offset + parts[-1].size, rows)]
-    places = [part.start.offset for part in parts]
-    return [
-        _range_in(parts[bisect_right(places, start.offset) - 1], number, start, end)
-        for number, (start, end) in enumerate(zip(starts, ends, strict=True))
-    ]
-
-
-def _range_in(part: SpoolPart, number: int, start: Mark, end: Mark) -> SpoolRange:
-    return SpoolRange(
-        number=number,
-        uri=part.uri,
-        offset=start.offset - part.start.offset,
-        length=end.offset - start.offset,
-        rows=end.position - start.position,
-        first_position=start.position,
-    )
+        if self._borders % self._stride == 0:
+            self.marks.add(Mark(self.offset, self.rows, family))
+        self._next_border = self._borders + self._stride - self._borders % self._stride
 
 
 def lines_of(part: SpoolPart, options: ObjectStoreOptions | None = None) -> Iterator[bytes]:

@@ -18,7 +18,8 @@ from dray.kinds import KINDS, text_fields
 CUSTOM_ID_LIMIT = 512
 """Longest custom_id in characters: at 4 bytes each it still fits an index row of PostgreSQL (2,704 bytes)."""
 
-_LENGTH_FIELDS = ("max_tokens", "max_completion_tokens")
+LENGTH_FIELDS = frozenset(("max_tokens", "max_completion_tokens"))
+"""The two spellings of the most tokens of an answer."""
 
 
 class BadRow(ValueError):  # noqa: N818  a verdict on one row, on its way to a Problem
@@ -51,14 +52,14 @@ def filler(sampling: Mapping[str, Any]) -> Fill:
     A default length yields to either spelling of it, and only engines that generate take sampling.
     """
     fields = tuple(sampling.items())
-    sets_length = any(name in sampling for name in _LENGTH_FIELDS)
+    sets_length = any(name in sampling for name in LENGTH_FIELDS)
 
     def fill(url: str, body: dict[str, Any]) -> None:
         if not KINDS[url].engine.generates:
             return
-        own_length = sets_length and any(body.get(name) is not None for name in _LENGTH_FIELDS)
+        own_length = sets_length and any(body.get(name) is not None for name in LENGTH_FIELDS)
         for name, value in fields:
-            if name not in body and not (own_length and name in _LENGTH_FIELDS):
+            if name not in body and not (own_length and name in LENGTH_FIELDS):
                 body[name] = value
 
     return fill

@@ -61,4 +61,5 @@ class _Rows:
             first_position=first,
             inherited=last - first - to_run,
             suspect=suspect,
+            family=self._shard.family,
         )

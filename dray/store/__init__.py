@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dray.storage.addresses import masked_url
+from dray.store.accounts import Efficiency
 from dray.store.clock import Clock
 from dray.store.loss_records import Evidence, Hearing, Verdict, Witnesses, own_event
 from dray.store.records import (
@@ -53,6 +54,7 @@ __all__ = [
     "StopSignals",
     "Charge",
     "Spending",
+    "Efficiency",
     "Claim",
     "Hearing",
     "Evidence",

@@ -46,7 +46,7 @@ def record(tx: Tx, lease: JobLease, rows: Sequence[Follower]) -> None:
     if not rows:
         return
     known = select(followers.c.idx).where(
-        followers.c.job_key == lease.key, followers.c.idx.between(rows[0].index, rows[-1].index)
+        followers.c.job_key == lease.key, followers.c.idx.in_([row.index for row in rows])
     )
     there = set(tx.execute(known).scalars())
     fresh = [

@@ -95,7 +95,8 @@ class ShardSpec:
     ``last_position``) of the spool; their indexes are on their lines. A ``number`` below 0 asks
     :meth:`Store.split_shard` for the next free one. ``inherited`` is how many of the rows had an
     outcome before the shard existed (parts of a split shard). A part that is a ``suspect``
-    inherits the suspicion of the whole.
+    inherits the suspicion of the whole. ``family`` names a prefix that all of its rows share with those of
+    other shards; 0 for none.
     """
 
     number: int
@@ -106,6 +107,7 @@ class ShardSpec:
     first_position: int
     inherited: int = 0
     suspect: bool = True
+    family: int = 0
 
     @property
     def last_position(self) -> int:
@@ -140,6 +142,8 @@ class Shard:
     failed: int
     crashed_at: str | None = None
     """The place of the last of its ``crashes``, or of the whole's; see :mod:`dray.places`."""
+    family: int = 0
+    """Names a prefix that all of its rows share with those of other shards; 0 for none."""
 
     @property
     def last_position(self) -> int:
@@ -221,7 +225,8 @@ class ReplicaRow:
 
     ``slots`` is how many shards it takes at a time; ``node`` is the cluster's id of its node and ``host`` the
     name people know it by, None until it is ready; ``reserved`` is the suspect that is to have it alone.
-    ``note`` says why it does not work, where it does not.
+    ``note`` says why it does not work, where it does not. ``family`` is that of the last of its shards that
+    had one: its cache holds that prefix.
     """
 
     name: str
@@ -233,6 +238,7 @@ class ReplicaRow:
     max_num_seqs: int = 0
     reserved: int | None = None
     note: str | None = None
+    family: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ The driver keeps the table. :func:`dray.scheduling.choose` says which replica a 
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict
 
@@ -21,9 +22,9 @@ _COLUMNS = [replicas.c[name] for name in ReplicaRow.__dataclass_fields__]
 
 
 def put(tx: Tx, job_key: int, rows: Sequence[ReplicaRow]) -> None:
-    """Replaces what is known of these replicas; reservations stay."""
+    """Replaces what is known of these replicas; reservations and families stay."""
     for row in rows:
-        values = {k: v for k, v in asdict(row).items() if k not in ("name", "reserved")}
+        values = {k: v for k, v in asdict(row).items() if k not in ("name", "reserved", "family")}
         values |= {"state": row.state.value, "changed_at": tx.now}
         own = and_(replicas.c.job_key == job_key, replicas.c.name == row.name)
         if not tx.execute(update(replicas).where(own).values(**values)).rowcount:
@@ -69,14 +70,17 @@ def elsewhere(tx: Tx, job_key: int, before: str | None, here: str | None) -> boo
 
 def place(tx: Tx, job_key: int, number: int) -> str | None:
     """A replica for a shard; None while it has to wait. The caller has locked the job's row."""
-    known = select(shards.c.crashes, shards.c.crashed_at)
+    known = select(shards.c.crashes, shards.c.crashed_at, shards.c.family)
     row = tx.execute(known.where(shards.c.job_key == job_key, shards.c.number == number)).one()
     died_at = (last_death(tx, job_key, number) or row.crashed_at) if row.crashes else None
-    shard = ShardView(number=number, suspect=row.crashes > 0, died_at=died_at)
+    shard = ShardView(number=number, suspect=row.crashes > 0, died_at=died_at, family=row.family)
     ready = _ready(tx, job_key)
     choice = choose(shard, ready, lambda: Backlog(waiting=_waiting(tx, job_key), coming=_coming(tx, job_key)))
     if choice.reserve is not None:
         _reserve(tx, job_key, number, choice.reserve, ready)
+    if choice.replica is not None and row.family:
+        own = and_(replicas.c.job_key == job_key, replicas.c.name == choice.replica)
+        tx.execute(update(replicas).where(own).values(family=row.family))
     return choice.replica
 
 
@@ -107,26 +111,27 @@ def _coming(tx: Tx, job_key: int) -> int:
 
 def _ready(tx: Tx, job_key: int) -> list[ReplicaView]:
     leased = and_(shards.c.state == ShardState.LEASED.value, shards.c.lease_until > tx.now)
-    counted = (
-        select(shards.c.replica, func.count())
-        .where(shards.c.job_key == job_key, leased)
-        .group_by(shards.c.replica)
-    )
-    loads: dict[str, int] = dict(map(tuple, tx.execute(counted)))
+    there = select(shards.c.replica, shards.c.family).where(shards.c.job_key == job_key, leased)
+    loads: Counter[str] = Counter()
+    families: defaultdict[str, set[int]] = defaultdict(set)
+    for name, family in tx.execute(there):
+        loads[name] += 1
+        families[name].add(family)
     open_states = (ShardState.PENDING.value, ShardState.LEASED.value)
     alive = select(shards.c.number).where(
         shards.c.job_key == job_key, shards.c.crashes > 0, shards.c.state.in_(open_states)
     )
     suspects = set(tx.execute(alive).scalars())  # a reservation ends with the shard's suspicion
     ready = and_(replicas.c.job_key == job_key, replicas.c.state == ReplicaState.READY.value)
-    columns = replicas.c.name, replicas.c.node, replicas.c.slots, replicas.c.reserved
+    columns = (replicas.c.name, replicas.c.node, replicas.c.slots, replicas.c.reserved, replicas.c.family)
     return [
         ReplicaView(
             name=row.name,
             place=place_of(row.node, row.name),
             slots=row.slots,
-            load=loads.get(row.name, 0),
+            load=loads[row.name],
             reserved=row.reserved if row.reserved in suspects else None,
+            families=frozenset({row.family, *families[row.name]} - {0}),
         )
         for row in tx.execute(select(*columns).where(ready))
     ]

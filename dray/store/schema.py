@@ -26,7 +26,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-REVISION = "0009"
+REVISION = "0010"
 """The migration that these tables correspond to: the head of ``migrations/versions``."""
 
 metadata = MetaData(
@@ -101,6 +101,7 @@ shards = Table(
     Column("crashes", Integer, nullable=False, server_default="0"),
     Column("replica", String),
     Column("crashed_at", String),
+    Column("family", BigInteger, nullable=False, server_default="0"),
 )
 
 results = Table(
@@ -179,12 +180,37 @@ spans = Table(
     metadata,
     Column("span_key", _Serial, primary_key=True, autoincrement=True),
     _job_key(),
+    Column("epoch", Integer, nullable=False),
     Column("node", String, nullable=False),
+    Column("host", String, nullable=False),
+    Column("place", Integer, nullable=False),
+    Column("places", Integer, nullable=False),
+    Column("replica", String, nullable=False),
     Column("phase", String, nullable=False),
     Column("started", Double, nullable=False),
+    Column("micros", BigInteger, nullable=False),
+    Column("gpus", Double, nullable=False),
+    Column("price", BigInteger),
+    Index("ix_spans_job_key_epoch", "job_key", "epoch"),
+)
+
+efficiencies = Table(
+    "efficiencies",
+    metadata,
+    Column("efficiency_key", _Serial, primary_key=True, autoincrement=True),
+    Column("job", String, nullable=False),
+    Column("epoch", Integer, nullable=False),
+    Column("model", String, nullable=False),
+    Column("weights", String, nullable=False),
+    Column("device", String, nullable=False),
+    Column("engine", String, nullable=False),
+    Column("version", String, nullable=False),
+    Column("phi", Double, nullable=False),
     Column("seconds", Double, nullable=False),
-    Column("price", Double),
-    Index("uq_spans_job_key_node_phase_started", "job_key", "node", "phase", "started", unique=True),
+    Column("rows", BigInteger, nullable=False),
+    Column("start_seconds", Double),
+    Column("measured_at", Double, nullable=False),
+    Index("uq_efficiencies_job_epoch", "job", "epoch", unique=True),
 )
 
 replicas = Table(
@@ -203,6 +229,7 @@ replicas = Table(
     Column("note", Text),
     Column("verdict", String),
     Column("event", String),
+    Column("family", BigInteger, nullable=False, server_default="0"),
 )
 
 charges = Table(

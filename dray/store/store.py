@@ -8,6 +8,7 @@ from types import TracebackType
 from sqlalchemy import select
 
 from dray.errors import StoreTransientError, StoreUnreachableError
+from dray.store.account_calls import AccountCalls
 from dray.store.clock import Clock, DatabaseClock
 from dray.store.connection import Database
 from dray.store.job_calls import JobCalls
@@ -67,7 +68,7 @@ def _prepare_file(path: Path, *, create: bool) -> None:
         raise StoreUnreachableError(f"store {path}: its folder cannot be made: {error.strerror}") from error
 
 
-class Store(JobCalls, ShardCalls, RecordCalls, ResultCalls):
+class Store(JobCalls, ShardCalls, RecordCalls, ResultCalls, AccountCalls):
     """Jobs, shards and results in one database. Safe to share between threads.
 
     Every method may raise StoreTransientError (after ``patience`` seconds of trying) and

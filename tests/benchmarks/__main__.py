@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 NAMES = (
-    "store", "ordering", "start", "idle", "scale", "fleet", "device",
+    "store", "ordering", "planning", "deadline", "start", "idle", "scale", "fleet", "device",
     "throughput", "unequal_nodes", "weights", "weights_s3",
 )  # fmt: skip
 

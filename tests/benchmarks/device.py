@@ -23,6 +23,7 @@ from typing import Any
 
 from tests.benchmarks import processes, results, workload
 from tests.benchmarks.contestants import Work
+from tests.benchmarks.cores import CoresWatch
 from tests.benchmarks.processes import RunError
 from tests.benchmarks.results import Report, Table, Target, median, say, spread
 
@@ -91,12 +92,13 @@ CONTESTANTS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Measure:
-    """One run: rows a second, and their share of the ideal of one device."""
+    """One run: rows a second, their share of the ideal of one device, and the cores that worked meanwhile."""
 
     setting: str
     name: str
     rate: float
     share: float
+    cores: float
     left: int
 
 
@@ -182,7 +184,8 @@ class _Bench:
         work = self._work(setting, contestant)
         path = work.save(self._folder / f"work-{self._runs}.json")
         command = _dray(work, contestant) if contestant.is_dray else _module(contestant, path)
-        done = processes.run(command, timeout=self._arguments.timeout, environment=environment)
+        with CoresWatch() as cores:
+            done = processes.run(command, timeout=self._arguments.timeout, environment=environment)
         result: dict[str, Any] = done.result()
         if contestant.is_dray:
             seconds, rows = result["seconds"]["inference"], result["counts"]["done"]
@@ -193,7 +196,12 @@ class _Bench:
         rate = rows / seconds
         ideal = setting.ideal(self._prompt_tokens[setting.name])
         return Measure(
-            setting=setting.name, name=contestant.name, rate=rate, share=rate / ideal, left=done.left
+            setting=setting.name,
+            name=contestant.name,
+            rate=rate,
+            share=rate / ideal,
+            cores=cores.busiest(0.8 * seconds),
+            left=done.left,
         )
 
     def _input(self, setting: Setting) -> Path:
@@ -268,10 +276,10 @@ def _table(measures: Sequence[Measure]) -> Table:
     about = {setting.name: setting.about for setting in SETTINGS}
     cells = [
         [about[setting], name, spread([run.rate for run in runs]), spread([run.share for run in runs]),
-         str(len(runs)), str(max(run.left for run in runs) or "")]
+         spread([run.cores for run in runs]), str(len(runs)), str(max(run.left for run in runs) or "")]
         for (setting, name), runs in _groups(measures).items()
     ]  # fmt: skip
-    header = ("device", "what", "rows/s", "share of the ideal", "runs", "processes left")
+    header = ("device", "what", "rows/s", "share of the ideal", "cores busy", "runs", "processes left")
     return Table(title="How much of a device is used", header=header, rows=cells)
 
 
@@ -307,6 +315,7 @@ def _notes(arguments: argparse.Namespace) -> list[str]:
         "every commit in it. `-inside`: with the engine core in the same process.",
         "`dray-twice`: two replicas, each with a device of its own, on the same cores; the share is of one "
         "device's ideal.",
+        "`cores busy`: cores of the machine that worked in the busiest 80% of the measured seconds, mean.",
         "Ray Data LLM: its engine core in a process of its own, as vLLM has it; its rate runs from the first "
         "request that reaches its engine to the last row out of it.",
     ]

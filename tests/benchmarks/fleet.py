@@ -176,6 +176,7 @@ def _drive(job: Any, shards: Any, tasks: PretendedTasks, run: Run, began: float)
 
 def _job(folder: Path, url: str, replicas: int, rows: int) -> tuple[Any, Any]:
     """A job whose shards are cut as a real one's, over requests that are not there."""
+    from dray.cluster.placing import USUAL_SEQS
     from dray.job.ingesting import _ROWS, _enough_shards, _most_shards
     from dray.job.opening import open_job
     from dray.job.settings import JobSettings
@@ -193,7 +194,7 @@ def _job(folder: Path, url: str, replicas: int, rows: int) -> tuple[Any, Any]:
         replicas=replicas,
     )
     job = open_job(settings)
-    count = min(max(-(-rows // _ROWS), _enough_shards(rows, replicas)), _most_shards(replicas))
+    count = min(max(-(-rows // _ROWS), _enough_shards(rows, replicas, USUAL_SEQS)), _most_shards(replicas))
     cuts = [rows * number // count for number in range(count + 1)]
     specs = [
         ShardSpec(number=number, uri=job.spool(1), offset=low * _LINE_BYTES,

@@ -16,7 +16,6 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -76,14 +75,14 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
 def measure(rows: int) -> dict[str, float]:
     """Order so many rows: rows/s, bytes a row, the part of the prompt tokens that need not be computed."""
     table = facts(rows)
-    before = _resident("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here on: proc(5)
+    before = processes.resident("VmRSS")
+    processes.forget_peak()
     began = time.perf_counter()
     found = order_rows(table)
     seconds = time.perf_counter() - began
     return {
         "rows_per_second": round(rows / seconds),
-        "bytes_per_row": round((_resident("VmHWM") - before) / rows, 1),
+        "bytes_per_row": round((processes.resident("VmHWM") - before) / rows, 1),
         "shared_share": round(found.shared_share, 3),
     }
 
@@ -104,12 +103,6 @@ def facts(rows: int) -> RowFacts:
         chain=chain.reshape(-1),
         chain_starts=np.arange(rows + 1, dtype=np.uint64) * np.uint64(_BLOCKS + 1),
     )
-
-
-def _resident(name: str) -> int:
-    """Bytes, as the kernel counts them."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith(f"{name}:")).split()[1]) << 10
 
 
 def _rounds(arguments: argparse.Namespace, report: Report) -> dict[int, list[dict[str, Any]]]:

@@ -40,7 +40,7 @@ from dray.cluster.ray_fleet import RayFleet
 from dray.cluster.ray_private import enable_token_auth
 from dray.driver import whole_job
 from dray.driver.observers import LogObserver
-from dray.driver.pool import SLOTS
+from dray.driver.slots import MOST_SLOTS
 from dray.driver.thread_executor import ThreadExecutor
 from dray.driver.whole_job import Parts
 from dray.errors import DrayError
@@ -53,7 +53,7 @@ from dray.shard.task import RayReplicas, ShardWork, TaskResult, run_task
 from tests.support.forking import fork
 
 REPLICAS = 3
-SHARD_PROCESSES = SLOTS * REPLICAS + 1
+SHARD_PROCESSES = (MOST_SLOTS + 1) * REPLICAS + 1
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _GONE_SECONDS = 10.0  # for Ray to end actors
 

@@ -45,6 +45,7 @@ STORES = ("sqlite", "postgresql")
 
 ONCE = {
     Point.JOB_CLAIMED,
+    Point.INGEST_ARRANGED,
     Point.INGEST_SPOOLED,
     Point.INGEST_PUBLISHED,
     Point.FOLLOW_BEFORE,

@@ -90,7 +90,10 @@ def run(given: Mapping[str, Any]) -> None:
         opening.DRIVER_TTL = given["driver_ttl"]
         whole_job.job_lease_kept = nullcontext  # type: ignore[assignment,attr-defined]
     if settings.replicas == 1:
-        pool.SLOTS = shards.EARLY = 1  # one task at a time, for the same reason
+        # One task at a time, for the same reason.
+        pool.slots_of = lambda *_: 1  # type: ignore[attr-defined]
+        pool.LEAST_SLOTS = shards.LEAST_SLOTS = 1  # type: ignore[attr-defined]
+        shards.standby_of = lambda lanes: 0  # type: ignore[attr-defined]
     lost = {tuple(one) for one in given.get("lost", LOST)}
     fleet = ThreadFleet(
         [f"node-{lane}" for lane in range(settings.replicas or 1)],

@@ -25,7 +25,7 @@ ABOVE = {  # folder -> what it must not import
 ENGINE_LIBRARIES = {"torch", "vllm", "transformers"}
 SCRIPTS = {"__main__.py", "env.py"}  # run as they are read: the second one by Alembic, inside its own context
 INSIDE_THE_ACTOR = ROOT / "dray/engine/vllm_adapter"  # what only a replica's process loads
-ENGINE_PLACES = ("engine", "weights/loading")  # what may name those libraries at all
+ENGINE_PLACES = ("engine", "weights/loading", "planner/workload")  # what may name those libraries at all
 FIXED_NAMES = {"requests"}  # dray/requests is named by the design; it is never on the path by itself
 
 

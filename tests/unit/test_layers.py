@@ -14,9 +14,9 @@ pytestmark = pytest.mark.unit
 ROOT = Path(__file__).parents[2]
 
 LAYERS = (
-    {"durations", "errors", "imports", "owner", "places", "processes", "history", "temporary"},
+    {"durations", "errors", "imports", "owner", "places", "processes", "history", "machine", "temporary"},
     {"codes", "kinds", "triggers"},
-    {"storage", "failures", "scheduling"},
+    {"storage", "failures", "scheduling", "account"},
     {"notices", "requests", "weights"},
     {"store", "report"},
     {"planner"},
@@ -25,6 +25,7 @@ LAYERS = (
     {"shard"},
     {"job"},
     {"driver"},
+    {"planning"},
     {"cli"},
 )
 """The parts of dray, the lowest first: each imports from layers below its own alone."""

@@ -21,8 +21,10 @@ from dray.engine.vllm_adapter.arguments import (
 )
 from dray.engine.vllm_adapter.core_apart import CoreLine, CoreProcess, running_in
 from dray.engine.vllm_adapter.core_choice import core_wanted, runs_apart
+from dray.engine.vllm_adapter.described import config_of, device_name
 from dray.engine.vllm_adapter.imports import import_vllm
 from dray.errors import EngineDeadError, RequestRefused
+from dray.machine import processor_name
 from dray.requests.model import Outcome, Request
 from dray.weights.loading.ranks import LoadTimes, ranks_heard
 
@@ -62,6 +64,7 @@ class VllmEngine:
 
     def __init__(self, spec: EngineSpec) -> None:
         began = time.monotonic()
+        self._processor = processor_name()  # vLLM binds its threads to cores
         prepare_environment(spec)
         eagerly = runs_eagerly(spec, cpu=True)
         self._core = CoreProcess(eager_on_cpu=eagerly) if runs_apart(spec.arguments) else None
@@ -152,6 +155,9 @@ class VllmEngine:
             max_model_len=self._config.model_config.max_model_len,
             timeline={part: value for part, value in seconds.items() if part != "wait" or span is not None},
             weights=span,
+            device=device_name(self._config, self._processor),
+            config=config_of(self._folder),
+            max_num_batched_tokens=self._config.scheduler_config.max_num_batched_tokens,
         )
 
     def submit(self, key: int, request: Request) -> None:

@@ -4,6 +4,7 @@ from dray.planner.catalogue.calibrated import Measured, calibrated
 from dray.planner.catalogue.hardware import Device, Instance, Interruptions, Link, Price
 from dray.planner.catalogue.hosted import HostedPrice, hosted_prices
 from dray.planner.catalogue.loading import Catalogue, load_catalogue, read_catalogue
+from dray.planner.catalogue.saved import known_catalogue, save, saved
 
 __all__ = [
     "load_catalogue",
@@ -18,4 +19,7 @@ __all__ = [
     "HostedPrice",
     "Measured",
     "calibrated",
+    "known_catalogue",
+    "save",
+    "saved",
 ]

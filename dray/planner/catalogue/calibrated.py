@@ -18,6 +18,8 @@ class Measured:
     ``gemm``: operations/s of a large GEMM, by arithmetic. ``bandwidth``: bytes/s of reading memory once.
     ``step``: seconds of one engine iteration beside the model's own work. ``memory``: bytes for weights and
     KV cache. ``attention``: operations/s of prefill attention; the GEMM's rate where it was not measured.
+    ``sampled``, ``prompt``, ``request``: seconds on top of ``step`` for each sampled token, each prompt token
+    that is computed, each request. ``start``: seconds until an engine is ready. ``version``: the engine's.
     """
 
     name: str
@@ -28,6 +30,11 @@ class Measured:
     attention: float | None = None
     dollars_per_hour: float = 0.0
     day: date
+    sampled: float = 0.0
+    prompt: float = 0.0
+    request: float = 0.0
+    start: float | None = None
+    version: str = ""
 
 
 def calibrated(measured: Measured) -> Instance:
@@ -49,13 +56,22 @@ def calibrated(measured: Measured) -> Instance:
         weights={"bf16": 1.0},
         kv={"bf16": 1.0},
         host_seconds=measured.step,
+        host_sampled=measured.sampled,
+        host_prompt=measured.prompt,
+        host_request=measured.request,
         calibrated=True,
     )
     dollars = measured.dollars_per_hour
     price = Price(likely=dollars, low=dollars, high=dollars, day=measured.day, source="calibration")
     none = Interruptions(low=0.0, likely=0.0, high=0.0)
     return Instance(
-        name=measured.name, device=device, devices=1, on_demand=(price,), interruptions=none, boot=False
+        name=measured.name,
+        device=device,
+        devices=1,
+        on_demand=(price,),
+        interruptions=none,
+        boot=False,
+        start_seconds=measured.start,
     )
 
 
@@ -69,6 +85,7 @@ def _check(measured: Measured) -> None:
     for name, figure in figures.items():
         if not isfinite(figure) or figure <= 0:
             raise ConfigError(f"calibration of {measured.name}: {name} is {figure:g}; measure it again")
-    for name, figure in (("step", measured.step), ("dollars_per_hour", measured.dollars_per_hour)):
+    names = ("step", "dollars_per_hour", "sampled", "prompt", "request")
+    for name, figure in [(name, getattr(measured, name)) for name in names]:
         if not isfinite(figure) or figure < 0:
             raise ConfigError(f"calibration of {measured.name}: {name} is {figure:g}; measure it again")

@@ -21,7 +21,9 @@ class Device:
     ``gemm``: share of the peak at the shapes of an 8B and of a 70B model, by arithmetic.
     ``attention``: share of the bf16 peak that prefill attention reaches at 2k and at 8k tokens.
     ``weights`` and ``kv``: share of the bandwidth at which a decode step reads them, by format.
-    ``host_seconds``: overhead of one engine iteration, where it was measured on this very machine.
+    ``host_seconds``: overhead of one engine iteration, where it was measured on this very machine;
+    ``host_sampled``, ``host_prompt`` and ``host_request`` come on top for each token that is sampled, each
+    prompt token that is computed, and each request.
     ``doubts``: figures that no source backs.
     """
 
@@ -34,6 +36,9 @@ class Device:
     weights: Mapping[str, float]
     kv: Mapping[str, float]
     host_seconds: float | None = None
+    host_sampled: float = 0.0
+    host_prompt: float = 0.0
+    host_request: float = 0.0
     doubts: tuple[str, ...] = ()
     calibrated: bool = False
 
@@ -106,7 +111,10 @@ class Interruptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instance:
-    """A machine to rent; ``boot`` is false for one at hand. ``on_demand``: prices, oldest first."""
+    """A machine to rent; ``boot`` is false for one at hand. ``on_demand``: prices, oldest first.
+
+    ``start_seconds``: from a run's beginning to the first ready replica, where it was measured.
+    """
 
     name: str
     device: Device
@@ -120,6 +128,7 @@ class Instance:
         default_factory=lambda: Interruptions(low=0.001, likely=0.1, high=1.4)
     )
     boot: bool = True
+    start_seconds: float | None = None
 
     def list_price(self, today: date) -> Price | None:
         """The latest list price not after ``today``; None where there was none yet."""

@@ -14,6 +14,9 @@ from dray.planner.cost.interval import Interval, spanning
 from dray.planner.cost.run_time import COLD_START, Conditions, Rate, RunTime, rows_of_replica, run_time
 from dray.planner.cost.step import Replica
 
+START_ERROR = 0.2
+"""By what share a start may be off that was measured on this machine: ten of one job differed by so much."""
+
 _STALE_DAYS = 30
 _STALE_FACTOR = 1.1
 """How far a price of more than 30 days may be off. AWS changed few by more, but P5 by 45% in June 2025."""
@@ -94,9 +97,11 @@ def evaluate(replica: Replica, rate: Rate, demand: Demand, offer: Offer, terms: 
     replicas = offer.replicas(replica.setting)
     rows = rows_of_replica(demand.rows, replicas)
     used = replicas * replica.devices / (offer.machines * offer.instance.devices)
-    cold = COLD_START.seconds(replica.model.weight_bytes, boot=offer.instance.boot)
+    cold, error = offer.instance.start_seconds, START_ERROR
+    if cold is None:
+        cold, error = COLD_START.seconds(replica.model.weight_bytes, boot=offer.instance.boot), 0.0
     cases: list[tuple[RunTime, Bill]] = []
-    for given, hourly in _cases(offer, terms.phi, demand.output_error):
+    for given, hourly in _cases(offer, terms.phi, demand.output_error, error):
         time = run_time(demand, rate, rows=rows, cold=cold, given=given)
         bill = bill_of(time, machines=offer.machines, hourly=hourly, used=used, head_hourly=terms.head_hourly)
         cases.append((time, bill))
@@ -122,20 +127,23 @@ def evaluate(replica: Replica, rate: Rate, demand: Demand, offer: Offer, terms: 
     )
 
 
-def _cases(offer: Offer, phi: Phi, output_error: float) -> Iterator[tuple[Conditions, float]]:
+def _cases(
+    offer: Offer, phi: Phi, output_error: float, start_error: float
+) -> Iterator[tuple[Conditions, float]]:
     """The likely case, then the best and the worst: all that is uncertain at one end."""
     broken, price = offer.instance.interruptions, offer.price
     ends = (
-        (phi.likely, broken.likely, 1.0, price.likely),
-        (phi.high, broken.low, 1.0 - output_error, price.low),
-        (phi.low, broken.high, 1.0 + output_error, price.high),
+        (phi.likely, broken.likely, 0.0, price.likely),
+        (phi.high, broken.low, -1.0, price.low),
+        (phi.low, broken.high, 1.0, price.high),
     )
-    for share, interruptions, outputs, hourly in ends:
+    for share, interruptions, side, hourly in ends:
         yield (
             Conditions(
                 phi=share,
                 interruptions_per_hour=interruptions if offer.spot else 0.0,
-                output_factor=outputs,
+                output_factor=1.0 + side * output_error,
+                start_factor=1.0 + side * start_error,
             ),
             hourly,
         )

@@ -86,16 +86,18 @@ class RunTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """What is uncertain: phi, interruptions per hour, and the outputs' mean over the expected one."""
+    """What is uncertain: phi, interruptions per hour, and outputs and start over the expected ones."""
 
     phi: float
     interruptions_per_hour: float
     output_factor: float = 1.0
+    start_factor: float = 1.0
 
 
 def run_time(demand: Demand, rate: Rate, *, rows: int, cold: float, given: Conditions) -> RunTime:
     """T = t_cold + N / (R·X) + T_tail, and the share of interruptions, for a replica that gets ``rows``."""
     slowdown = given.output_factor / given.phi
+    cold *= given.start_factor
     work = rows / rate.per_second * slowdown
     tail = rate.tail * slowdown
     latency = demand.output_tokens * rate.step.total * slowdown

@@ -84,7 +84,7 @@ def step_time(replica: Replica, demand: Demand, batch: float, *, decode_only: bo
         decode_attention=spread * batch * decode_attention_seconds(replica, demand),
         elementwise=spread * tokens * elementwise_seconds(replica),
         communication=communication_seconds(replica, tokens, rounds),
-        host=rounds * host_seconds(replica),
+        host=rounds * host_seconds(replica) + work_of_host(replica.device, tokens, batch, arriving),
     )
 
 
@@ -154,6 +154,12 @@ def communication_seconds(replica: Replica, tokens: float, rounds: float) -> flo
     if setting.pipeline_parallel > 1:
         seconds += rounds * link.latency + setting.pipeline_parallel * state / link.rate(2)
     return seconds
+
+
+def work_of_host(device: Device, tokens: float, sampled: float, requests: float) -> float:
+    """What a calibrated machine's processor does for each token and each request of a step."""
+    prompt = device.host_prompt * (tokens - sampled)
+    return device.host_sampled * sampled + prompt + device.host_request * requests
 
 
 def host_seconds(replica: Replica) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dray.planner.cost.choices import Refusal
 from dray.planner.cost.limits import Limits
 from dray.planner.cost.plan import Plan
-from dray.report.wording import duration
+from dray.report.wording import duration, money
 
 
 def why_first(table: Sequence[Plan], limits: Limits) -> str:
@@ -50,11 +50,6 @@ def nothing_fits(refusals: Sequence[Refusal]) -> str:
         return f"The model fits nowhere. Nearest is {nearest.instance}: {nearest.reason}"
     reason = refusals[0].reason if refusals else "The catalogue is empty."
     return f"No configuration can run. {reason}"
-
-
-def money(dollars: float) -> str:
-    """Dollars with cents, and small amounts with two digits that count."""
-    return f"${dollars:,.2f}" if dollars >= 1 else f"${dollars:.2g}"
 
 
 def _short(plan: Plan) -> str:

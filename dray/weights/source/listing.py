@@ -36,10 +36,10 @@ def read_manifest(uri: str, options: ObjectStoreOptions | None = None, *, believ
     uri, found = _found(uri.rstrip("/"), options)
     if not found:
         raise ConfigError(f"model {uri}: there are no objects below it")
-    chosen = wanted_files(uri, set(found), lambda name: _bytes(uri, found[name], options))
+    chosen = wanted_files(uri, set(found), lambda name: content_of(uri, found[name], options))
     manifest = Manifest(uri=uri, files=tuple(found[name] for name in chosen))
     if PUBLISHED in found and believe:
-        manifest = with_digests(manifest, _bytes(uri, found[PUBLISHED], options))
+        manifest = with_digests(manifest, content_of(uri, found[PUBLISHED], options))
     for file in manifest.files:
         if not (file.etag or file.digests or hub.is_hub(uri)):
             raise ConfigError(
@@ -71,13 +71,13 @@ def check_remote(manifest: Manifest, options: ObjectStoreOptions | None = None) 
     """
     uri, files = manifest.uri, {file.name: file for file in manifest.files}
     try:
-        json.loads(_bytes(uri, files["config.json"], options))
+        json.loads(content_of(uri, files["config.json"], options))
     except (ValueError, RecursionError):
         raise WeightsError(f"{uri}/config.json: not valid JSON") from None
     headers = {
         name: _header(manifest, files[name], options) for name in files if name.endswith(".safetensors")
     }
-    places = places_of(_bytes(uri, files[INDEX], options), f"{uri}/{INDEX}") if INDEX in files else None
+    places = places_of(content_of(uri, files[INDEX], options), f"{uri}/{INDEX}") if INDEX in files else None
     compare(uri, places, headers)
 
 
@@ -109,14 +109,21 @@ def _web(uri: str, options: ObjectStoreOptions | None) -> Iterator[ObjectInfo]:
     shards = {"model.safetensors"}
     if (index := found.get(INDEX)) is not None:
         entry = ModelFile(name=INDEX, size=index.size, etag=index.etag or "")
-        shards = set(places_of(_bytes(uri, entry, options), f"{uri}/{INDEX}").values())
+        shards = set(places_of(content_of(uri, entry, options), f"{uri}/{INDEX}").values())
     for name in sorted(shards):
         with suppress(FileNotFoundError):
             found[name] = head(f"{uri}/{name}", options)
     yield from found.values()
 
 
-def _bytes(uri: str, file: ModelFile, options: ObjectStoreOptions | None, end: int | None = None) -> bytes:
+def content_of(
+    uri: str, file: ModelFile, options: ObjectStoreOptions | None, end: int | None = None
+) -> bytes:
+    """The bytes of a file of the model at ``uri``, from its start to ``end`` or to its own end.
+
+    Raises:
+        WeightsError: they cannot be read.
+    """
     if file.size == 0:
         return b""
     place, end = f"{uri}/{file.name}", min(end or file.size, file.size)
@@ -129,8 +136,8 @@ def _bytes(uri: str, file: ModelFile, options: ObjectStoreOptions | None, end: i
 
 
 def _header(manifest: Manifest, file: ModelFile, options: ObjectStoreOptions | None) -> Header:
-    start = _bytes(manifest.uri, file, options, _HEADER_GUESS)
+    start = content_of(manifest.uri, file, options, _HEADER_GUESS)
     needed = 8 + int.from_bytes(start[:8], "little")
     if len(start) < needed <= min(file.size, 8 + HEADER_LIMIT):
-        start = _bytes(manifest.uri, file, options, needed)
+        start = content_of(manifest.uri, file, options, needed)
     return parse_header(start, file.size, file=f"{manifest.uri}/{file.name}")

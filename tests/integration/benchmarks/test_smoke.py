@@ -23,6 +23,8 @@ ROOT = Path(__file__).parents[3]
 MEASURED = {
     "store": {"sqlite", "postgresql"},
     "ordering": {"10000 rows"},
+    "deadline": {"dray", "uniform progress", "greedy spot", "on demand"},
+    "planning": {"10000 rows", "tokenized"},
     "start": {"plain", "with Prefect"},
     "idle": {"usual run", "python"},
     "scale": {"sqlite"},

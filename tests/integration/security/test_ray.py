@@ -77,7 +77,7 @@ def head(home: Path) -> Iterator[tuple[str, psutil.Process]]:
         patch.setattr(tempfile, "tempdir", None)
         cluster = open_cluster(ClusterSettings(num_cpus=1))
         cluster.launch()  # type: ignore[attr-defined]  # of our own: starts its processes, and does not join
-        started: Head = cluster._head  # type: ignore[attr-defined]
+        started: Head = cluster.provider._head  # type: ignore[attr-defined]
         try:
             yield started.wait(), psutil.Process(started._process.pid)
         finally:

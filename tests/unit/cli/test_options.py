@@ -22,9 +22,10 @@ GROUPED = {
              "--query", "--delimiter", "--model-name", "--skip-invalid"],
     "Sampling": ["--max-tokens", "--temperature", "--top-p", "--seed", "--param"],
     "Answers": ["--overflow", "--dedupe", "--reuse"],
-    "Engine": ["--engine", "--replicas", "--engine-arg", "--stall-seconds", "--shard-rows", "--replica-cpus",
-               "--replica-gpus"],
-    "Cluster and store": ["--job-id", "--store", "--cluster", "--objects", "--completion-window", "--resume"],
+    "Engine": ["--engine", "--replicas", "--engine-arg", "--stall-seconds", "--shard-rows", "--order",
+               "--replica-cpus", "--replica-gpus"],
+    "Cluster and store": ["--job-id", "--store", "--cluster", "--objects", "--completion-window", "--price",
+                          "--plan", "--resume"],
     "Output": ["--format", "--part-bytes", "--overwrite", "--json"],
 }  # fmt: skip
 """As scripts use them: these stay."""
@@ -48,7 +49,7 @@ def test_every_field_is_one_option_and_part_of_the_recipe() -> None:
     leaves |= {(group, name) for group, form in GROUPS.items() for name in form.model_fields}
     assert Counter(option.path for option in OPTIONS) == Counter(leaves)
     recipe = JobRequest.of("in.jsonl", "m", "out").recipe()
-    assert fields - recipe.keys() == {"job_id", "resume", "overwrite"}
+    assert fields - recipe.keys() == {"job_id", "plan", "resume", "overwrite"}
     assert {(group, name) for group in GROUPS for name in recipe[group]} == {
         path for path in leaves if len(path) == 2
     }

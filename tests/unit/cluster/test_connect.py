@@ -6,7 +6,8 @@ import threading
 
 import pytest
 
-from dray.cluster import connect
+from dray.cluster import connect, ray_nodes
+from dray.cluster.auth import refuse_open_cluster
 from dray.cluster.base import ClusterInfo, ClusterSettings, Node
 from dray.errors import CancelledError, ClusterError, ConfigError
 
@@ -22,19 +23,19 @@ def _no_token(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("address", ["10.0.0.5:6379", "ray://192.0.2.7:10001", "[2001:db8::1]:6379"])
 def test_an_open_cluster_beyond_loopback_is_refused(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"is open.*RAY_AUTH_MODE=token"):
-        connect._refuse_open_cluster(address)
+        refuse_open_cluster(address)
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
-    connect._refuse_open_cluster(address)
+    refuse_open_cluster(address)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:6379", "ray://localhost:10001", "[::1]:6379", "auto"])
 def test_loopback_may_be_open(address: str) -> None:
-    connect._refuse_open_cluster(address)
+    refuse_open_cluster(address)
 
 
 def test_a_name_that_nobody_knows_counts_as_elsewhere() -> None:
     with pytest.raises(ConfigError, match="is open"):
-        connect._refuse_open_cluster("no-such-host.invalid:6379")
+        refuse_open_cluster("no-such-host.invalid:6379")
 
 
 def test_the_refusal_comes_before_ray_is_asked() -> None:
@@ -76,7 +77,7 @@ def _node(host: str, **resources: float) -> dict[str, object]:
 
 
 def _info(*nodes: dict[str, object]) -> ClusterInfo:
-    found, resource = connect._nodes(list(nodes))
+    found, resource = ray_nodes._nodes(list(nodes))
     return ClusterInfo(address="a", nodes=found, seconds=0.0, stable_resource=resource)
 
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dray.driver.idling import Bound, bound_of, why_idle
+from dray.driver.idling import Bound, bound_of, standby_of, why_idle
+from dray.driver.slots import MOST_SLOTS
 from dray.store import ShardState
 
 pytestmark = pytest.mark.unit
@@ -42,15 +43,17 @@ def _shards(states: list[ShardState]) -> list[Any]:
 
 
 def test_what_binds_is_told_where_replicas_are_left_without_work() -> None:
-    assert bound_of(lanes=4, slots=2, memory=0, connections=None) == Bound(tasks=8)
-    assert bound_of(lanes=40, slots=2, memory=0, connections=97) == Bound(tasks=80)
-    assert bound_of(lanes=60, slots=2, memory=0, connections=97) == Bound(tasks=87)  # each has one
-    found = bound_of(lanes=1000, slots=2, memory=64 * 2**30, connections=97)
+    assert bound_of(lanes=4, cpus=2, memory=0, connections=None) == Bound(tasks=12)
+    assert bound_of(lanes=4, cpus=14, memory=0, connections=None) == Bound(tasks=14)
+    assert bound_of(lanes=4, cpus=96, memory=0, connections=None) == Bound(tasks=20)
+    assert bound_of(lanes=30, cpus=0, memory=0, connections=97) == Bound(tasks=68)
+    assert bound_of(lanes=60, cpus=0, memory=0, connections=97) == Bound(tasks=87)  # each has one
+    found = bound_of(lanes=1000, cpus=8, memory=64 * 2**30, connections=97)
     assert found.tasks == 87
     assert found.told == (
         "PostgreSQL allows 97 connections, one for each shard task: raise its max_connections"
     )
-    found = bound_of(lanes=1000, slots=2, memory=16 * 2**30, connections=None)
+    found = bound_of(lanes=1000, cpus=8, memory=16 * 2**30, connections=None)
     assert found.told == (
         "the memory of the stable nodes (16 GiB) holds 57 shard tasks: "
         "mark more nodes dray_stable, or larger ones"
@@ -59,12 +62,13 @@ def test_what_binds_is_told_where_replicas_are_left_without_work() -> None:
 
 @given(
     lanes=st.integers(1, 3000),
+    cpus=st.floats(0, 1000),
     memory=st.floats(0, 1e13),
     connections=st.none() | st.integers(0, 10_000),
 )
 def test_there_is_always_a_task_and_none_that_no_replica_could_take(
-    lanes: int, memory: float, connections: int | None
+    lanes: int, cpus: float, memory: float, connections: int | None
 ) -> None:
-    found = bound_of(lanes=lanes, slots=2, memory=memory, connections=connections)
-    assert 2 <= found.tasks <= 2 * lanes
+    found = bound_of(lanes=lanes, cpus=cpus, memory=memory, connections=connections)
+    assert 2 <= found.tasks <= MOST_SLOTS * lanes + standby_of(lanes)
     assert (found.told is not None) == (found.tasks < lanes)

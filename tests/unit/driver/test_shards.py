@@ -47,7 +47,9 @@ def store(url: str, clock: FakeClock) -> Iterator[Store]:
 class Tasks:
     """The shard tasks of a job, whose ends a test reports."""
 
-    def __init__(self, store: Store, url: str, lease: JobLease, *, lanes: int = 1) -> None:
+    def __init__(
+        self, store: Store, url: str, lease: JobLease, *, lanes: int = 1, bound: Bound | None = None
+    ) -> None:
         settings = SimpleNamespace(store_url=url, objects=None)
         job = cast("OpenJob", SimpleNamespace(job_id=lease.job_id, lease=lease, settings=settings))
         self.store, self.lease = store, lease
@@ -58,7 +60,7 @@ class Tasks:
             self.executor,
             self.events.append,
             lanes=lanes,
-            bound=Bound(tasks=2 * lanes),
+            bound=bound or Bound(tasks=2 * lanes),
             look_every=0.0,
         )
 
@@ -73,9 +75,9 @@ class Tasks:
     def start(self) -> None:
         self.tasks.start_early(self.store.shards("job"))
 
-    def look(self) -> None:
+    def look(self, ready: int = 0) -> None:
         self.tasks.look_soon()
-        self.tasks.schedule(self.store, 0)
+        self.tasks.schedule(self.store, ready)
 
     def crash(self, number: int = 0) -> None:
         """The worker process of a shard's task died."""
@@ -226,7 +228,7 @@ def test_shard_tasks_follow_the_replicas_that_are_ready(store: Store, url: str) 
     for ready in (0, 3, 10, 4, 20):
         rows = [_row(lane, ReplicaState.READY if lane < ready else ReplicaState.GONE) for lane in range(20)]
         store.put_replicas(lease, rows)
-        tasks.look()
+        tasks.look(ready)
         counts.append(len(tasks.submitted))
     assert counts == [EARLY, 8, 14, 28, 28, 40]  # what runs goes on when fewer are ready
     whys = [event.why for event in tasks.events if isinstance(event, ShardSubmitted)]
@@ -266,9 +268,22 @@ def test_what_bounds_the_shard_tasks_is_told_at_the_start(store: Store, url: str
     assert isinstance(event, Warned)
     assert "20 replicas, but the memory of the stable nodes (2 GiB) holds 7 shard tasks" in event.line
     told.clear()
-    assert bound_tasks(cast("OpenJob", job), 3, cluster(node, spot), told.append).tasks == 6
+    assert bound_tasks(cast("OpenJob", job), 3, cluster(node, spot), told.append).tasks == 7
     assert told == []
 
 
 def test_many_tasks_commit_less_often() -> None:
     assert [commit_seconds(tasks) for tasks in (1, 16, 125, 500, 2000)] == [0.25, 0.25, 0.25, 1.0, 4.0]
+
+
+def test_a_task_waits_beside_those_that_run_so_that_no_replica_does(store: Store, url: str) -> None:
+    lease = ready_job(store, shards=9)
+    tasks = Tasks(store, url, lease, lanes=2, bound=Bound(tasks=6))
+    store.put_replicas(lease, [_row(lane, ReplicaState.READY) for lane in range(2)])
+    tasks.start()
+    assert tasks.submitted == [0, 1, 2, 3]
+    tasks.look(2)
+    assert tasks.submitted == [0, 1, 2, 3, 4, 5]
+    for number in range(4):
+        assert store.place_shard(lease, number, owner=f"w{number}").lease is not None
+    assert store.place_shard(lease, 4, owner="waits").waiting

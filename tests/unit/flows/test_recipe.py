@@ -118,13 +118,14 @@ STORED_BEFORE: dict[str, Any] = {
     "completion_window": None,
 }
 """The recipe of a job as databases have held it since before there was a JobRequest (f612d34)."""
-CAME_LATER = {"part_bytes": 64 << 30, "overflow": "error", "dedupe": False, "reuse": False}
+CAME_LATER = {"price": None, "part_bytes": 64 << 30, "overflow": "error", "dedupe": False, "reuse": False}
 """Options that it lacks, with the defaults that such a job gets."""
 
 
 def test_a_recipe_that_was_stored_before_starts_the_same_job() -> None:
     settings = _settings(**STORED_BEFORE, job_id="job", resume=True)
-    assert dict(settings.recipe) == STORED_BEFORE | CAME_LATER
+    engine = {**STORED_BEFORE["engine"], "order": "auto"}
+    assert dict(settings.recipe) == {**STORED_BEFORE, **CAME_LATER, "engine": engine}
     assert settings.job_id == "job"
     assert settings.engine_arguments == {"max_num_seqs": 5}
     assert settings.defaults.sampling == {"max_tokens": 7, "temperature": 0.0, "stop": ["."]}

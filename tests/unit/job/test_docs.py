@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from dray.cli.app import app
-from dray.driver.pool import SLOTS
-from dray.driver.shards import EARLY
+from dray.driver.idling import MOST_STANDBY
+from dray.driver.slots import LEAST_SLOTS, MOST_SLOTS
 from dray.job.ingesting import _MANY_SHARDS, _ROWS
 from dray.job.spooling import PART_BYTES as SPOOL_BYTES
 from dray.requests.spool import MAX_MARKS
@@ -62,7 +62,8 @@ def test_figures_of_scale() -> None:
     assert f"for an object store | {2 * SPOOL_BYTES >> 30} GiB: a part" in SCALE
     assert f"at most {_ROWS} rows, up to {_MANY_SHARDS:,} shards" in SCALE
     assert f"| {MAX_MARKS:,}, in {MAX_MARKS * 16 >> 20} MB |" in SCALE
-    assert f"{SLOTS} that run (`SLOTS`), {EARLY} more" in SCALE
+    assert f"{LEAST_SLOTS} to {MOST_SLOTS} that run (`LEAST_SLOTS`, `MOST_SLOTS`), 1 that waits" in SCALE
+    assert f"1 that waits, {MOST_STANDBY} for the whole job at most" in SCALE
     assert f"1 write in {RENEW_EVERY:.0f} s (lease)" in SCALE
 
 

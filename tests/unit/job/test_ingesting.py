@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from dray.cluster.placing import USUAL_SEQS
 from dray.job.ingesting import _ROWS, _enough_shards, _most_shards, ingest_job
 from dray.job.opening import open_job
 from dray.job.settings import JobSettings
 from dray.requests import source_of
 from dray.requests.ingest import Ingested, cut
-from dray.requests.spool import MAX_MARKS, Mark, Marks, SpoolPart
+from dray.requests.marks import Mark, Marks, SpoolPart
+from dray.requests.spool import MAX_MARKS
 
 pytestmark = pytest.mark.unit
 
@@ -33,13 +35,15 @@ def test_a_small_job_is_one_shard(make_settings: Callable[..., JobSettings]) -> 
 
 @pytest.mark.parametrize(
     ("requests", "replicas", "shards"),
-    [(1, 4, 1), (127, 4, 1), (2_000, 3, 15), (36_000, 4, 64), (10_000_000, 4, 64), (36_000, 1, 1)],
+    [(1, 4, 1), (127, 4, 1), (2_000, 3, 6), (36_000, 4, 64), (10_000_000, 4, 64), (36_000, 1, 1)],
 )
 def test_there_are_shards_for_a_replica_that_comes_back(requests: int, replicas: int, shards: int) -> None:
-    assert _enough_shards(requests, replicas) == shards
+    assert _enough_shards(requests, replicas, USUAL_SEQS) == shards
 
 
-@pytest.mark.parametrize(("arguments", "shards"), [({}, 15), ({"max_num_seqs": 200}, 5)])
+@pytest.mark.parametrize(
+    ("arguments", "shards"), [({}, 4), ({"max_num_seqs": 30}, 15), ({"max_num_seqs": 200}, 5)]
+)
 def test_the_batch_that_a_user_gives_makes_shards_larger(
     arguments: dict[str, int], shards: int, tmp_path: Path, make_settings: Callable[..., JobSettings]
 ) -> None:
@@ -62,7 +66,7 @@ def test_shards_hold_more_rows_than_a_batch(requests: int, replicas: int, batch:
 @pytest.mark.parametrize(("replicas", "most"), [(1, 16_384), (1000, 16_384), (2000, 32_000)])
 def test_no_replica_idles_for_lack_of_a_shard(replicas: int, most: int) -> None:
     assert _most_shards(replicas) == most <= MAX_MARKS // 2  # the spool can be cut into as many
-    assert _enough_shards(10**9, replicas) <= most
+    assert _enough_shards(10**9, replicas, USUAL_SEQS) <= most
 
 
 @pytest.mark.parametrize(
@@ -85,7 +89,7 @@ def test_a_shard_is_minutes_of_work(requests: int, replicas: int, shards: int) -
         kinds=frozenset(),
         files=(),
     )
-    least = _enough_shards(requests, replicas)
+    least = _enough_shards(requests, replicas, USUAL_SEQS)
     found = cut(ingested, target_rows=_ROWS, max_shards=_most_shards(replicas), min_shards=least)
     assert len(found) == shards
     assert max(part.rows for part in found) <= (8192 + stride if requests <= 8192 * 16_384 else 70_000)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dray.kinds import Kind
-from dray.requests import Ingested, cut, decode, duplicates, ingest, read_shard, source_of
-from dray.requests.duplicates import SortedPairs
+from dray.requests import Ingested, SpoolRange, cut, decode, duplicates, ingest, read_shard, source_of
+from dray.requests.arranging import Arrangement
+from dray.requests.duplicates import Pairs
 from dray.requests.sameness import key_of
 from dray.requests.sharing import Answer, Dedupe, Sharing, key_of_reused
 
@@ -154,7 +155,7 @@ def test_a_job_whose_rows_are_all_answered_has_an_empty_spool(tmp_path: Path) ->
 
 def test_many_rows_go_to_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(duplicates.DigestIndex.__init__, "__kwdefaults__", {"spill_rows": 100})
-    monkeypatch.setattr(duplicates.SortedPairs.__init__, "__kwdefaults__", {"most": 50, "block_bits": 6})
+    monkeypatch.setattr(duplicates.Pairs.__init__, "__kwdefaults__", {"most": 50, "block_bits": 6})
     texts = [n % 300 for n in range(1000)]
     ingested = take(tmp_path, [body(text) for text in texts], Sharing(dedupe=True), part_bytes=20_000)
     assert spooled(ingested) == list(range(300))
@@ -162,14 +163,39 @@ def test_many_rows_go_to_temporary_files(tmp_path: Path, monkeypatch: pytest.Mon
     assert len(ingested.parts) > 1
 
 
-numbers = st.integers(0, 2**62 + 99)
+numbers = st.integers(0, 2**30)
 
 
-@given(st.lists(st.tuples(numbers, numbers), unique_by=lambda pair: pair[0]))
+@given(st.dictionaries(numbers, st.integers(0, 2**62 + 99)), st.lists(numbers))
 @settings(max_examples=30)
-def test_pairs_come_in_the_order_of_the_first(pairs: list[tuple[int, int]]) -> None:
-    with SortedPairs(most=4, block_bits=3) as found:
-        for first in range(0, len(pairs), 3):
-            found.add(np.array(pairs[first : first + 3], np.uint64))
-        assert (found.count, list(found)) == (len(pairs), sorted(pairs))
-        assert list(found) == sorted(pairs), "they can be read again"
+def test_pairs_are_found_by_the_first(pairs: dict[int, int], others: list[int]) -> None:
+    with Pairs(most=4, block_bits=3) as found:
+        for one in pairs.items():
+            found.add(np.array([one], np.uint64))
+        asked = [*others, *reversed(pairs)]
+        assert found.count == len(pairs)
+        assert found.partners(asked) == found.partners(asked) == [pairs.get(one) for one in asked]
+
+
+def test_rows_in_another_order_are_shared_all_the_same_and_groups_stay(tmp_path: Path) -> None:
+    """Of a spool that a planner has put in order: here backwards, in groups of four."""
+
+    def backwards(lines: Iterable[bytes]) -> Arrangement:
+        rows = np.arange(len(list(lines)), dtype=np.uint32)[::-1]
+        starts = np.arange(0, len(rows), 4, dtype=np.uint32)
+        return Arrangement(rows=rows, starts=starts, families=starts.astype(np.int64) + 1)
+
+    bodies = [body(text) for text in "abcaxbyzabcd"]
+    sharing = Sharing(dedupe=True, earlier=Answers(["b"]), model=NAMED)
+    ingested = take(tmp_path, bodies, sharing, arrange=backwards)
+    kept = [11, 7, 6, 4, 2, 0]
+    assert [index for part in cut(ingested, target_rows=1) for index in _indexes(part)] == kept
+    assert followers(ingested) == {3: 0, 8: 0, 10: 2}
+    assert {mark.position: mark.family for mark in ingested.marks} == {0: 1, 1: 5, 4: 9}
+    again = take(tmp_path, bodies, Sharing(dedupe=True, settled=[1, 5, 9], model=NAMED), arrange=backwards)
+    assert again.spool_sha256 == ingested.spool_sha256
+
+
+def _indexes(part: SpoolRange) -> list[int]:
+    chunks = read_shard(part.uri, part.offset, part.length)
+    return [decode(line).index for chunk in chunks for line in chunk]

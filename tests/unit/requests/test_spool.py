@@ -12,13 +12,10 @@ from hypothesis import strategies as st
 
 from dray.errors import JobFailedError
 from dray.requests import spool
+from dray.requests.marks import Mark, SpoolPart, SpoolRange, cut_marks
 from dray.requests.model import Request
 from dray.requests.spool import (
-    Mark,
-    SpoolPart,
-    SpoolRange,
     SpoolWriter,
-    cut_marks,
     decode,
     encode,
     index_of,

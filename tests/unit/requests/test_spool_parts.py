@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from dray.errors import JobFailedError
 from dray.requests import spool
+from dray.requests.marks import SpoolPart, SpoolRange, cut_marks
 from dray.requests.pulse import Pulse
-from dray.requests.spool import SpoolPart, SpoolRange, cut_marks, read_shard
+from dray.requests.spool import read_shard
 from dray.requests.spool_parts import SpoolParts, part_uri
 from dray.storage.files import AtomicFile
 

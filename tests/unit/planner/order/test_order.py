@@ -137,3 +137,30 @@ def test_arrays_that_do_not_belong_together_are_refused() -> None:
             chain=good.chain[:1],
             chain_starts=good.chain_starts,
         )
+
+
+@given(prompts, st.integers(1, 10))
+def test_a_group_that_is_too_large_is_parted_where_its_prefixes_part(rows: list[Prompt], most: int) -> None:
+    found = order_rows(facts(rows), most)
+    order = [rows[row] for row in found.rows]
+    assert sorted(found.rows) == list(range(len(rows)))
+    assert order == [rows[row] for row in order_rows(facts(rows)).rows]  # of equal lengths: as before
+    starts = found.group_starts.tolist()
+    ends = [*starts[1:], len(rows)][: len(starts)]
+    for start, end, family in zip(starts, ends, found.families, strict=True):
+        assert end - start <= most
+        relatives = [row for row in order if row[:1] == order[start][:1] != ()]
+        assert bool(family) == (len(relatives) > most)
+        inside = set(order[start:end])
+        least = min((common(one, other) for one in inside for other in order[start:end]), default=0)
+        for other in [*order[:start], *order[end:]]:  # no row beyond shares all that these share
+            assert end - start == 1 or common(order[start], other) < least
+
+
+def test_parts_of_a_large_group_are_placed_by_length() -> None:
+    """A system prompt that all rows share keeps no long row from the begin."""
+    rows = [(0, number) for number in range(1, 9)] + [(9,)]
+    found = order_rows(facts(rows, outputs=[1, 2, 3, 4, 5, 6, 7, 8, 4.5]), 4)
+    assert found.rows.tolist() == [7, 6, 5, 4, 8, 3, 2, 1, 0]
+    assert [bool(family) for family in found.families] == [True] * 4 + [False] + [True] * 4
+    assert len(set(found.families.tolist())) == 2

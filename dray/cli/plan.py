@@ -1,0 +1,84 @@
+"""``dray plan``: from a command line to a table of what a job will take."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from dray.cli import output
+from dray.cli.help import JSON_HELP, OUTPUT, REQUIRED
+from dray.cli.options import given_by, options_of, spelled, with_options
+from dray.driver.resolving import Blocks
+from dray.job.request import BLOCK
+from dray.planning.request import PlanRequest
+
+if TYPE_CHECKING:
+    from dray.planning.job_plan import Known
+
+_OPTIONS = tuple(options_of(PlanRequest))
+_SHOWN = 8
+
+
+def plan(
+    inputs: Annotated[
+        list[str],
+        Parameter(
+            group=REQUIRED,
+            name="INPUT",
+            help="Paths, globs or object-store URIs, as for `dray run`. With --query: a database URL.",
+        ),
+    ],
+    /,
+    *,
+    json: Annotated[bool, Parameter(name="--json", group=OUTPUT, negative=(), help=JSON_HELP)] = False,
+    **options: Any,
+) -> int:
+    """As ``dray plan --help`` says (dray/cli/help.py): that is shown before this module is imported."""
+    request = PlanRequest.read(given_by(inputs, options, _OPTIONS), spelled)
+    output.stage(f"reading {', '.join(inputs[:3])}{' ...' if len(inputs) > 3 else ''}")
+    from dray.planning.job_plan import plan_job
+    from dray.planning.wording import lines_of
+
+    with _blocks(request) as blocks:
+        found = plan_job(request, blocks, known=_known(request.store), say=output.stage)
+    if json:
+        output.print_json(found.as_dict())
+    else:
+        output.tell(*lines_of(found, most=_SHOWN))
+    return 0 if found.found.plans else 1
+
+
+with_options(plan, _OPTIONS)
+
+
+def _known(store: str | None) -> Known:
+    """What runs of the store measured; nothing where none is named.
+
+    Raises:
+        ConfigError, StoreError: there is no such store, or it does not answer.
+    """
+    from dray.planning.job_plan import Known
+
+    given = store or os.environ.get("DRAY_STORE")
+    if not given:
+        return Known()
+    from dray.cli.jobs import store_at
+
+    with store_at(given) as opened:
+        return Known(runs=opened.efficiencies())
+
+
+@contextmanager
+def _blocks(request: PlanRequest) -> Iterator[Blocks | None]:
+    """Prefect's blocks, where the request names one."""
+    if not any(one is not None and one.startswith(BLOCK) for one in (request.model, request.objects)):
+        yield None
+        return
+    from dray.cli.with_prefect import prefect_blocks
+
+    with prefect_blocks() as blocks:
+        yield blocks

@@ -1,0 +1,25 @@
+"""Where clusters come from: this machine, an address, or machines that are rented for the job."""
+
+from dray.cluster.providers.protocol import (
+    Access,
+    Expired,
+    Grant,
+    Machine,
+    Market,
+    Phase,
+    Planned,
+    Provider,
+    ProviderSettings,
+)
+
+__all__ = [
+    "Access",
+    "Expired",
+    "Grant",
+    "Machine",
+    "Market",
+    "Phase",
+    "Planned",
+    "Provider",
+    "ProviderSettings",
+]

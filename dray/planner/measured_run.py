@@ -1,0 +1,124 @@
+"""A finished run beside the cost model: the rate that it reached, over the one that the model gives."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dray.errors import ConfigError
+from dray.planner.catalogue import Catalogue, Device, Instance
+from dray.planner.cost import Demand, Phi, Replica, Setting, replica_rate
+from dray.planner.cost.interval import Interval, spanning
+from dray.planner.cost.memory import batch_size
+from dray.planner.cost.run_time import Rate
+from dray.planner.models import KV_BYTES, ModelFacts, model_facts
+
+LEAST_ROWS = 20
+"""Rows of a run below which its rate says nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """What replicas ran: the model, the hardware, and the engine's settings."""
+
+    model: ModelFacts
+    instance: Instance
+    setting: Setting
+
+    @property
+    def replica(self) -> Replica:
+        """As the cost model has it."""
+        return Replica(
+            model=self.model, device=self.instance.device, link=self.instance.link, setting=self.setting
+        )
+
+    def rate(self, demand: Demand, rows: float) -> Rate:
+        """The rate with a phi of 1, of a replica that gets so many of the rows."""
+        full = batch_size(self.model, self.instance.device, self.setting, demand)
+        return replica_rate(self.replica, demand, max(1.0, min(full, rows)))
+
+
+def setup_of(
+    config: str, device: str, arguments: Mapping[str, Any], *, seqs: int, tokens: int, catalogue: Catalogue
+) -> Setup | None:
+    """What an engine says that it runs, as the cost model knows it; None where that is not in the catalogue.
+
+    ``arguments`` are the engine's, ``seqs`` and ``tokens`` its limits of a step.
+    """
+    instance = instance_of(device, catalogue)
+    if instance is None or not config:
+        return None
+    try:
+        model = model_facts(json.loads(config))
+        weights = str(arguments.get("quantization") or model.format)
+        model = model.in_format(weights)
+    except (ConfigError, ValueError, KeyError):
+        return None  # a family that the model of costs does not know
+    kv = str(arguments.get("kv_cache_dtype") or "")
+    return Setup(
+        model=model,
+        instance=instance,
+        setting=Setting(
+            tensor_parallel=int(arguments.get("tensor_parallel_size") or 1),
+            pipeline_parallel=int(arguments.get("pipeline_parallel_size") or 1),
+            weights=model.format,
+            kv=kv if kv in KV_BYTES else "fp8" if kv.startswith("fp8") else model.kv_format,
+            max_num_seqs=seqs,
+            max_num_batched_tokens=tokens,
+        ),
+    )
+
+
+def instance_of(device: str, catalogue: Catalogue) -> Instance | None:
+    """An instance with this device, the smallest; ``NVIDIA L40S`` and ``NVIDIA A100-SXM4-80GB`` are known."""
+    devices = catalogue.devices()
+    name = device if device in devices else _longest_match(device, devices)
+    found = [one for one in catalogue.instances.values() if one.device.name == name]
+    return min(found, key=lambda one: one.devices, default=None)
+
+
+def _longest_match(device: str, known: Mapping[str, Device]) -> str | None:
+    """The longest name of which each part is in the device's: L40S before L4, A100-80 not for 40 GB."""
+    flat = re.sub(r"[^A-Z0-9]", "", device.upper())
+    fitting = [
+        name
+        for name, one in known.items()
+        if not one.calibrated and all(part in flat for part in re.split(r"[^A-Z0-9]+", name.upper()))
+    ]
+    return max(fitting, key=len, default=None)
+
+
+def measured_phi(setup: Setup, demand: Demand, work: Mapping[str, tuple[int, float]]) -> float | None:
+    """Seconds that the cost model gives with a phi of 1, over those that replicas were busy.
+
+    ``work``: rows and busy seconds by replica. None where too little was measured.
+    """
+    expected = busy = 0.0
+    for rows, seconds in work.values():
+        if rows and seconds > 0:
+            expected += expected_seconds(setup, demand, rows)
+            busy += seconds
+    if busy <= 0 or sum(rows for rows, _ in work.values()) < LEAST_ROWS:
+        return None
+    return expected / busy
+
+
+def expected_seconds(setup: Setup, demand: Demand, rows: float) -> float:
+    """Seconds for so many rows on one replica with a phi of 1."""
+    rate = setup.rate(demand, rows)
+    return float(rows / rate.per_second + rate.tail)
+
+
+def forecast(
+    setup: Setup, demand: Demand, phi: Phi, *, replicas: int = 1, start: float = 0.0, start_error: float = 0.2
+) -> Interval:
+    """Seconds from the start of a run to its last answer; its start may be off by ``start_error``."""
+    work = expected_seconds(setup, demand, demand.rows / replicas)
+    return spanning(
+        start + work / phi.likely,
+        start * (1 - start_error) + work / phi.high,
+        start * (1 + start_error) + work / phi.low,
+    )

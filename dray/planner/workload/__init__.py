@@ -1,0 +1,30 @@
+"""What a job asks for: tokens of its prompts and answers, and the prefixes that its rows share.
+
+``gather`` reads rows once, and gives :class:`dray.planner.rows.RowFacts`; ``estimate`` gives figures of the
+whole job, from all rows or from a sample.
+"""
+
+from dray.planner.workload.encoders import Bytes, TokenizerAt, Tokens
+from dray.planner.workload.estimating import SAMPLE_ROWS, Counting, estimate
+from dray.planner.workload.figures import Spread, Workload
+from dray.planner.workload.gathering import BLOCK_TOKENS, Gathered, gather
+from dray.planner.workload.lengths import Bounds, Lengths
+from dray.planner.workload.rows import InputLines, lines_of_spool
+
+__all__ = [
+    "gather",
+    "Gathered",
+    "BLOCK_TOKENS",
+    "Tokens",
+    "TokenizerAt",
+    "Bytes",
+    "Lengths",
+    "Bounds",
+    "estimate",
+    "Counting",
+    "SAMPLE_ROWS",
+    "Workload",
+    "Spread",
+    "InputLines",
+    "lines_of_spool",
+]

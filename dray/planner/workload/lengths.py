@@ -1,0 +1,36 @@
+"""How many tokens a row will generate, before it has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from dray.planner.workload.counting import UNBOUNDED, Counted
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+UNKNOWN_OUTPUT = 256.0
+"""Tokens that are assumed for a row that sets no max_tokens, as long as no finished job says better."""
+
+
+class Lengths(Protocol):
+    """Predicts outputs. The seam for lengths that were learned from finished jobs."""
+
+    def predicted(self, counted: Counted) -> NDArray[np.float32]:
+        """Tokens of each row's answers; ``chain`` and ``blocks`` tell rows of one template."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """Each row generates ``share`` of the most that it allows, and ``unknown`` where it allows all."""
+
+    share: float = 1.0
+    unknown: float = UNKNOWN_OUTPUT
+
+    def predicted(self, counted: Counted) -> NDArray[np.float32]:
+        """Tokens of each row's answers."""
+        bounded = counted.most_output * np.float32(self.share)
+        return np.where(counted.most_output == UNBOUNDED, np.float32(self.unknown), bounded)

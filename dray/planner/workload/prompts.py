@@ -1,0 +1,136 @@
+"""What a request asks for: its prompts, before they are tokens, and the most tokens of its answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from dray.kinds import KINDS, Body
+
+_LENGTH_FIELDS = ("max_completion_tokens", "max_tokens")  # the first one wins, as in vLLM
+_MOST_ANSWERS = 128
+
+
+class Unreadable(ValueError):  # noqa: N818  a verdict on one row
+    """The engine will refuse this body; it asks for no tokens. The text quotes nothing of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A prompt in words; ``special``: the tokenizer adds its own tokens, such as one that begins a text."""
+
+    text: str
+    special: bool
+
+
+Prompt = Text | list[int]
+"""A text, or the token ids that the user gives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The prompts of a request, and the most tokens that it generates; None where nothing bounds them.
+
+    ``cut`` is how many tokens of a prompt are kept, the last ones; None for all. ``exact``: the answer has
+    that many tokens in any case.
+    """
+
+    prompts: list[Prompt]
+    most_output: int | None
+    exact: bool = False
+    cut: int | None = None
+
+
+Render = Callable[[Body, bool], str]
+"""A conversation as the one text that the model reads; whether the model is to answer it."""
+
+
+def asked(url: str, body: Body, render: Render) -> Asked:
+    """The prompts of a request.
+
+    Raises:
+        Unreadable: the engine cannot honour it.
+    """
+    kind = KINDS[url]
+    if body.get("messages") is not None:
+        prompts = [_conversation(one, render, answered=kind.engine.generates) for one in _conversations(body)]
+    else:
+        field, _ = kind.prompts(body)
+        special = bool(body.get("add_special_tokens", True))
+        prompts = list(_plain(body.get(field), special=special))
+    if not prompts:
+        raise Unreadable("no prompt")
+    if not kind.engine.generates:
+        return Asked(prompts, 0, exact=True, cut=_cut(body))
+    most = _most(body)
+    answers = len(prompts) * _answers(body)
+    return Asked(
+        prompts,
+        None if most is None else most * answers,
+        exact=most is not None and _fills(body, most),
+        cut=_cut(body),
+    )
+
+
+def _conversations(body: Body) -> Iterator[Body]:
+    """One body for each conversation: embeddings may ask for several."""
+    messages = body["messages"]
+    if isinstance(messages, list) and messages and all(isinstance(one, list) for one in messages):
+        yield from ({**body, "messages": one} for one in messages)
+    else:
+        yield body
+
+
+def _conversation(body: Body, render: Render, *, answered: bool) -> Prompt:
+    return Text(render(body, answered), special=bool(body.get("add_special_tokens", False)))
+
+
+def _plain(value: Any, *, special: bool) -> Iterator[Prompt]:
+    """A text, token ids, or a list of either."""
+    if isinstance(value, str):
+        yield Text(value, special)
+    elif _is_ids(value):
+        yield value
+    elif isinstance(value, list) and value:
+        for part in value:
+            if not (isinstance(part, str) or _is_ids(part)):
+                raise Unreadable("a prompt is neither a text nor token ids")
+            yield Text(part, special) if isinstance(part, str) else part
+    else:
+        raise Unreadable("no prompt")
+
+
+def _is_ids(value: Any) -> bool:
+    return bool(
+        isinstance(value, list) and value and all(type(one) is int and 0 <= one < 2**32 for one in value)
+    )
+
+
+def _most(body: Body) -> int | None:
+    for name in _LENGTH_FIELDS:
+        value = body.get(name)
+        if value is not None:
+            if type(value) is not int or not 0 <= value < 2**31:
+                raise Unreadable(f"{name} is no number of tokens")
+            return value
+    return None
+
+
+def _answers(body: Body) -> int:
+    count = body.get("n")
+    if count is None:
+        return 1
+    if type(count) is not int or not 1 <= count <= _MOST_ANSWERS:
+        raise Unreadable("n is no number of answers")
+    return count
+
+
+def _fills(body: Body, most: int) -> bool:
+    """Whether the answer cannot end before its limit."""
+    return bool(body.get("ignore_eos")) or body.get("min_tokens") == most
+
+
+def _cut(body: Body) -> int | None:
+    value = body.get("truncate_prompt_tokens")
+    return value if type(value) is int and value >= 0 else None

@@ -1,0 +1,76 @@
+"""A job's rows as lines of a spool: from its input, read as ``dray run`` does, or from the spool."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from dray.requests.inputs import FileRef
+from dray.requests.marks import SpoolPart
+from dray.requests.readers import Limits, files_of, read_rows
+from dray.requests.settling import settled
+from dray.requests.sources import RowDefaults, Source
+from dray.requests.spool import encode_line, lines_of
+from dray.requests.validate import LENGTH_FIELDS
+from dray.storage.objects import ObjectStoreOptions
+
+
+def lines_of_spool(parts: Iterable[SpoolPart], options: ObjectStoreOptions | None = None) -> Iterator[bytes]:
+    """All requests of a job by their position, as :func:`dray.requests.ingest.ingest` has written them."""
+    for part in parts:
+        yield from lines_of(part, options)
+
+
+class InputLines:
+    """The valid requests of an input, each as a line of a spool. May be iterated again: reads it again.
+
+    ``rows`` counts all rows of the last pass, ``invalid`` those that are no requests: a run refuses the input
+    for them, or with ``skip_invalid`` makes error rows of them. ``overrides`` are fields of every request,
+    whatever it says itself.
+
+    Raises:
+        ConfigError, InputError: nothing says what becomes the prompt, or an input is missing; when iterated,
+            also where a file cannot be read.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        defaults: RowDefaults | None = None,
+        *,
+        overrides: Mapping[str, Any] | None = None,
+        limits: Limits | None = None,
+        options: ObjectStoreOptions | None = None,
+        say: Callable[[str], None] | None = None,
+    ) -> None:
+        self.source, found = settled(source, options=options)
+        if found is not None and say is not None:
+            say(found)
+        self.files: list[FileRef] = files_of(self.source, options=options)
+        self.rows = self.invalid = 0
+        self._defaults = defaults or RowDefaults()
+        self._overrides = dict(overrides or {})
+        self._limits = limits or Limits()
+        self._options = options
+
+    def __iter__(self) -> Iterator[bytes]:
+        self.rows = self.invalid = 0
+        for row in read_rows(self.source, self.files, self._defaults, self._limits, self._options):
+            index, self.rows = self.rows, self.rows + 1
+            line = None
+            if row.envelope is not None:
+                self._override(row.envelope.body)
+                try:
+                    line = encode_line(index, *row.envelope, row.file_no, row.line_no)
+                except TypeError:  # nested more deeply than can be written: a bad row to ingest
+                    line = None
+            if line is None:
+                self.invalid += 1
+                continue
+            yield line.rstrip(b"\n")
+
+    def _override(self, body: dict[str, Any]) -> None:
+        if self._overrides.keys() & LENGTH_FIELDS:
+            for name in LENGTH_FIELDS & body.keys():
+                del body[name]  # the other spelling would win
+        body.update(self._overrides)

@@ -1,0 +1,53 @@
+"""A process that counts tokens. A program of its own; its argument is the descriptor of a connection.
+
+It gets :class:`Setup`, then batches of lines, and answers each with its figures in the same order, or with
+the error that it met. It ends when the connection does.
+"""
+
+from __future__ import annotations
+
+import queue
+import sys
+import threading
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+
+from dray.errors import DrayError
+from dray.planner.workload.counting import count
+from dray.planner.workload.encoders import Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What stays the same for all batches."""
+
+    tokens: Tokens
+    block_tokens: int
+
+
+def main() -> None:
+    """Serve until the connection ends."""
+    connection = Connection(int(sys.argv[1]))
+    setup: Setup = connection.recv()
+    batches: queue.SimpleQueue[list[bytes] | None] = queue.SimpleQueue()
+    # A thread reads: while this process writes a large answer, the other end may write a large batch.
+    threading.Thread(target=_read, args=(connection, batches), name="dray-batches", daemon=True).start()
+    try:
+        encoder = setup.tokens.encoder()
+    except DrayError as error:
+        connection.send(error)
+        return
+    while (lines := batches.get()) is not None:
+        connection.send(count(lines, encoder, setup.block_tokens))
+
+
+def _read(connection: Connection, batches: queue.SimpleQueue[list[bytes] | None]) -> None:
+    try:
+        while True:
+            batches.put(connection.recv())
+    except (EOFError, OSError):
+        batches.put(None)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,279 @@
+"""The plan of a job: its rows are read and counted, and every configuration is priced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from dray.driver.resolving import Blocks, NoBlocks, model_place, objects_of
+from dray.errors import ConfigError
+from dray.job.plan_file import OVERRIDES, identity_of
+from dray.planner.catalogue import Catalogue, HostedPrice, Instance, hosted_prices, known_catalogue
+from dray.planner.cost import Demand, Phi, PhiFor, Plan, Plans, best_of_each, plans, prior
+from dray.planner.efficiencies import installed_version, learned, with_starts
+from dray.planner.models import ModelFacts, read_model
+from dray.planner.workload import Counting, InputLines, Lengths, TokenizerAt, Workload, estimate
+from dray.planning.request import PlanRequest
+from dray.requests.sources import RowDefaults, Source
+from dray.storage.addresses import without_variable
+from dray.storage.objects import ObjectStoreOptions
+from dray.store import Efficiency
+from dray.weights.source.configuration import configuration_of
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What earlier runs and the user know better than the catalogue; everything may be left out.
+
+    Args:
+        phi: measured over predicted rate, by device and format of the weights.
+        runs: what finished runs measured, in place of ``phi`` where there are any.
+        prices: dollars per hour by instance.
+        lengths: predicts outputs, from finished jobs.
+        output_error: by which share its prediction may be off.
+        catalogue: hardware, with calibrated machines.
+    """
+
+    phi: PhiFor = prior
+    runs: Sequence[Efficiency] = ()
+    prices: Mapping[str, float] | None = None
+    lengths: Lengths | None = None
+    output_error: float | None = None
+    catalogue: Catalogue | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobPlan:
+    """What a job asks for, and the configurations that can run it, the cheapest first.
+
+    ``identity`` tells an input or model that has changed since. ``notes`` say what makes figures unsure.
+    """
+
+    model: ModelFacts
+    workload: Workload
+    demand: Demand
+    found: Plans
+    hosted: tuple[HostedPrice, ...]
+    identity: Mapping[str, str]
+    day: date
+    notes: tuple[str, ...]
+
+    @property
+    def best(self) -> list[Plan]:
+        """The best plan of each hardware, market and number of machines, the cheapest first."""
+        return best_of_each(self.found.plans)
+
+    @property
+    def why(self) -> str:
+        """One sentence: why the first plan is first, or why there is none."""
+        return self.found.why
+
+    def hosted_dollars(self) -> list[tuple[HostedPrice, float]]:
+        """What hosted batch APIs charge for the same tokens, the cheapest first."""
+        tokens = self.demand.rows * self.demand.input_tokens, self.demand.rows * self.demand.output_tokens
+        priced = ((one, one.dollars(*tokens)) for one in self.hosted)
+        return sorted(((one, cost) for one, cost in priced if cost is not None), key=lambda pair: pair[1])
+
+    def as_dict(self, most: int | None = None) -> dict[str, Any]:
+        """As JSON: what ``dray plan --json`` prints and ``dray run --plan`` reads; ``most`` plans."""
+        return {
+            "day": self.day.isoformat(),
+            "model": {"name": self.model.name, "format": self.model.format},
+            "workload": _plain(asdict(self.workload)),
+            "plans": [_plan(one) for one in self.best[:most]],
+            "why": self.why,
+            "nearest": [_plan(one) for one in self.found.nearest],
+            "hosted": [
+                {"name": one.name, "dollars": cost, "date": one.date.isoformat(), "source": one.source}
+                for one, cost in self.hosted_dollars()
+            ],
+            "refusals": sorted({one.reason for one in self.found.refusals}) if not self.found.plans else [],
+            "notes": list(self.notes),
+            "identity": dict(self.identity),
+        }
+
+
+def plan_job(
+    request: PlanRequest,
+    blocks: Blocks | None = None,
+    *,
+    known: Known | None = None,
+    today: date | None = None,
+    say: Say | None = None,
+) -> JobPlan:
+    """Read and count the rows of a job, and price every configuration that may run it.
+
+    Args:
+        blocks: what names such as ``block:NAME`` lead to.
+        known: what earlier runs and the user know better than the catalogue.
+        today: the day whose prices hold.
+        say: hears how far this is.
+
+    Raises:
+        ConfigError: the model, or an option, cannot be used.
+        InputError: the input is missing, or cannot be read.
+    """
+    request, blocks, known = request.anchored(), blocks or NoBlocks(), known or Known()
+    say, today = say or (lambda _: None), today or date.today()
+    objects = objects_of(request.objects, blocks)
+    place = model_place(request.model, blocks)
+    inputs = without_variable(request.input) if isinstance(request.input, str) else request.input
+    source = request.rows.source(inputs)
+    with configuration_of(place.uri, place.objects or objects) as folder:
+        config, model = (folder / "config.json").read_bytes(), _model(folder, request.arguments)
+        defaults = RowDefaults(model_name=request.rows.model_name, sampling=request.sampling.fields())
+        lines = InputLines(source, defaults, overrides=request.overrides, options=objects, say=say)
+        say("counting rows and tokens")
+        workload, notes = estimate(lines, _counting(request, folder, model, known))
+    demand = workload.demand()
+    say(f"{demand.rows:,} requests counted; pricing configurations")
+    found = plans(
+        demand,
+        model,
+        _catalogue(request, known),
+        request.limits(known.prices),
+        today=today,
+        phi=_doubted(_phi(known, model), workload.input_error),
+    )
+    return JobPlan(
+        model=model,
+        workload=workload,
+        demand=demand,
+        found=found,
+        hosted=tuple(hosted_prices(today)),
+        identity=_identity(request, source, defaults, config, objects),
+        day=today,
+        notes=(*notes, *_notes(workload, model)),
+    )
+
+
+def _identity(
+    request: PlanRequest,
+    source: Source,
+    defaults: RowDefaults,
+    config: bytes,
+    objects: ObjectStoreOptions | None,
+) -> dict[str, str]:
+    """Of the input as it is. Overrides are none of it: no run has them, so none is to take such a plan."""
+    found = identity_of(source, defaults, config, objects)
+    return found | {OVERRIDES: ", ".join(sorted(request.overrides))} if request.overrides else found
+
+
+def _model(folder: Path, arguments: Mapping[str, Any]) -> ModelFacts:
+    """Facts of the model, with the length that engine arguments leave of it."""
+    model = read_model(folder)
+    length = arguments.get("max_model_len")
+    if length is None:
+        return model
+    if not isinstance(length, int) or isinstance(length, bool) or length < 1:
+        raise ConfigError(f"engine argument max_model_len: {length!r} is not a number of tokens")
+    return replace(model, max_length=min(length, model.max_length))
+
+
+def _counting(request: PlanRequest, folder: Path, model: ModelFacts, known: Known) -> Counting:
+    arguments = request.arguments
+    return Counting(
+        tokenizer=TokenizerAt(
+            folder=str(arguments.get("tokenizer") or folder),
+            chat_template=arguments.get("chat_template"),
+            chat_template_content_format=str(arguments.get("chat_template_content_format", "auto")),
+        ),
+        sample=request.sample or None,
+        max_length=model.max_length,
+        lengths=known.lengths,
+        output_error=known.output_error,
+    )
+
+
+def _phi(known: Known, model: ModelFacts) -> PhiFor:
+    """As finished runs measured it, where there are any."""
+    return learned(known.runs, model, version=installed_version()) if known.runs else known.phi
+
+
+def _catalogue(request: PlanRequest, known: Known) -> Catalogue:
+    """All hardware. A machine at hand without a price is taken only by name: it would always be cheapest."""
+    catalogue = known.catalogue or known_catalogue()
+    if not request.hardware:
+        free = [name for name, one in catalogue.instances.items() if _is_free(one)]
+        catalogue = Catalogue({k: v for k, v in catalogue.instances.items() if k not in free})
+    return with_starts(catalogue, known.runs)
+
+
+def _is_free(instance: Instance) -> bool:
+    return instance.device.calibrated and not any(price.likely for price in instance.on_demand)
+
+
+def _doubted(phi: PhiFor, error: float) -> PhiFor:
+    """Phi with bounds further off by what the tokens of the prompts may be off."""
+    if not error:
+        return phi
+
+    def wider(device: str, weights: str) -> Phi:
+        return phi(device, weights).widened(1.0 + error, "prompt tokens not all counted")
+
+    return wider
+
+
+def _notes(workload: Workload, model: ModelFacts) -> list[str]:
+    """What a user should know of the rows before the first dollar."""
+    rows = workload.rows
+    said = []
+    if workload.invalid:
+        said.append(
+            f"{workload.invalid:,} rows are no valid requests: `dray run` refuses the input for them, or "
+            "makes error rows of them with --skip-invalid."
+        )
+    if workload.refused:
+        said.append(f"{workload.refused:,} rows are requests that the engine will refuse: error rows.")
+    if workload.too_long:
+        said.append(
+            f"{workload.too_long:,} rows have more tokens, max_tokens included, than the "
+            f"{model.max_length:,} that the model takes: error rows."
+        )
+    if workload.unbounded:
+        said.append(
+            f"{workload.unbounded:,} of {rows:,} rows set no max_tokens, so their outputs are guessed: "
+            "give --max-tokens, or see what --set max_tokens=N changes."
+        )
+    return said
+
+
+def _plan(plan: Plan) -> dict[str, Any]:
+    one = plan.setting
+    return {
+        "name": plan.name,
+        "instance": plan.instance.name,
+        "gpu": plan.instance.device.name,
+        "machines": plan.machines,
+        "replicas": plan.replicas,
+        "spot": plan.spot,
+        "dollars_per_hour": plan.price.likely * plan.machines,
+        "price_day": plan.price.day.isoformat(),
+        "price_source": plan.price.source,
+        "dollars": asdict(plan.dollars),
+        "dollars_per_million_tokens": asdict(plan.dollars_per_million_tokens),
+        "seconds": asdict(plan.seconds),
+        "requests_per_second": asdict(plan.requests_per_second),
+        "phases": {**asdict(plan.time), "total": plan.time.total},
+        "bill": {**asdict(plan.bill), "total": plan.bill.total},
+        "phi": asdict(plan.phi),
+        "weights": one.weights,
+        "engine_arguments": {
+            "tensor_parallel_size": one.tensor_parallel,
+            "pipeline_parallel_size": one.pipeline_parallel,
+            "max_num_seqs": one.max_num_seqs,
+            "max_num_batched_tokens": one.max_num_batched_tokens,
+            "gpu_memory_utilization": one.gpu_memory_utilization,
+        },
+        "notes": list(plan.notes),
+    }
+
+
+def _plain(value: Any) -> Any:
+    """JSON's objects have texts as keys."""
+    return {str(key): _plain(part) for key, part in value.items()} if isinstance(value, dict) else value

@@ -1,0 +1,160 @@
+"""What a user asks to be planned: the form that ``dray plan``, ``dray.plan`` and the flow read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Self
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from dray.durations import seconds_of
+from dray.errors import ConfigError
+from dray.job.forms import GROUPS, Form, RowOptions, SamplingOptions
+from dray.job.request import BLOCK, anchored_input, explained, into_groups
+from dray.planner.cost import Limits
+from dray.planner.workload import SAMPLE_ROWS
+from dray.storage.files import absolute
+
+_SHORTCUTS = {
+    "prompt_column": "rows",
+    "system_prompt": "rows",
+    "max_tokens": "sampling",
+    "temperature": "sampling",
+}
+
+
+def _shortcut(name: str) -> Any:
+    described = GROUPS[_SHORTCUTS[name]].model_fields[name].description
+    return Field(default=None, exclude=True, description=described)
+
+
+class PlanRequest(Form):
+    """A job as its user thinks of running it, and within what limits.
+
+    Raises:
+        ConfigError, ValidationError: as :class:`dray.job.request.JobRequest`.
+    """
+
+    input: str | list[str] = Field(
+        kw_only=False,
+        description="Paths, globs or object-store URIs of OpenAI batch JSONL, or of rows as JSONL, CSV, TSV "
+        "or Parquet.",
+    )
+    model: str = Field(
+        kw_only=False,
+        description="Directory of the model, its URI (s3://..., hf://ORG/NAME), or block:NAME. Its config "
+        "and tokenizer are read, and no weights.",
+    )
+    prompt_column: str | None = _shortcut("prompt_column")
+    system_prompt: str | None = _shortcut("system_prompt")
+    max_tokens: int | None = _shortcut("max_tokens")
+    temperature: float | None = _shortcut("temperature")
+    deadline: str | None = Field(
+        default=None,
+        description="Time within which the last answer is to be there, such as 6h or 90m.",
+    )
+    budget: float | None = Field(default=None, gt=0, description="Most dollars that the run may cost.")
+    hardware: list[str] = Field(
+        default_factory=list,
+        description="Instances or GPUs to choose from, * as a wildcard, such as L40S or p5.*. If left out: "
+        "all of the catalogue.",
+    )
+    on_demand: bool = Field(
+        default=False, description="No spot machines, which their cloud may take back at any time."
+    )
+    max_machines: int = Field(default=8, ge=1, description="Most machines of a plan.")
+    weights: list[str] = Field(
+        default_factory=list,
+        description="Formats of the weights to choose from: bf16, fp8, int8, int4. Another one than the "
+        "checkpoint's needs another checkpoint, and gives other answers. If left out: the checkpoint's own.",
+    )
+    overrides: dict[str, Any] = Field(
+        default_factory=dict,
+        description="A field of every request, also of those that set it themselves: what if max_tokens "
+        "were 64?",
+    )
+    sample: int | None = Field(
+        default=SAMPLE_ROWS,
+        ge=0,
+        description="Rows that the tokenizer counts; the others are counted by their bytes. 0 for all rows.",
+    )
+    arguments: dict[str, Any] = Field(
+        default_factory=dict,
+        description="Engine arguments as vLLM names them. Of these, max_model_len, tokenizer and "
+        "chat_template matter to a plan.",
+    )
+    rows: RowOptions = Field(
+        default_factory=RowOptions, description="More options for how rows become requests."
+    )
+    sampling: SamplingOptions = Field(
+        default_factory=SamplingOptions,
+        description="More request fields for rows that do not set them.",
+    )
+    store: str | None = Field(
+        default=None,
+        description="Result store of earlier runs, whose measured speed and start the plan goes by: a URL, a "
+        "SQLite file, or a run's output folder. If left out: $DRAY_STORE, if set.",
+    )
+    objects: str | None = Field(
+        default=None,
+        description="Credentials for object stores: block:NAME. If left out, those of the environment.",
+    )
+
+    @classmethod
+    def of(cls, *values: Any, **options: Any) -> Self:
+        """A request from arguments, by position or by name.
+
+        Raises:
+            ConfigError: names the fields that cannot be so.
+        """
+        return cls.read({**dict(zip(cls.model_fields, values, strict=False)), **options})
+
+    @classmethod
+    def read(cls, given: Mapping[str, Any], spelled: Callable[[tuple[str, ...]], str] | None = None) -> Self:
+        """A request from plain data; ``spelled`` gives the caller's name for the field at a path.
+
+        Raises:
+            ConfigError: names the fields that cannot be so, and quotes no texts.
+        """
+        try:
+            return cls(**given)
+        except ValidationError as error:
+            raise ConfigError(explained(error, spelled or (lambda path: path[-1]))) from None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _shortcuts_into_groups(cls, given: dict[str, Any]) -> dict[str, Any]:
+        return into_groups(given, _SHORTCUTS)
+
+    @field_validator("deadline")
+    @classmethod
+    def _is_a_time(cls, deadline: str | None) -> str | None:
+        if deadline is not None and not seconds_of(deadline):
+            raise ConfigError(f"deadline: {deadline!r} is not a time such as 90m, 6h or 2d")
+        return deadline
+
+    @field_validator("hardware", "weights", mode="before")
+    @classmethod
+    def _names(cls, given: Any) -> Any:
+        """``l40s,h100`` is two names."""
+        names = [given] if isinstance(given, str) else given
+        if not isinstance(names, list):
+            return names
+        return [part.strip() for name in names for part in str(name).split(",") if part.strip()]
+
+    def anchored(self) -> Self:
+        """The same request with its local paths as seen from any working directory."""
+        model = self.model if self.model.startswith(BLOCK) else absolute(self.model)
+        return self.model_copy(update={"input": anchored_input(self.input, self.rows.query), "model": model})
+
+    def limits(self, prices: Mapping[str, float] | None = None) -> Limits:
+        """The limits of the plans. ``prices``: dollars per hour by instance, in place of the catalogue's."""
+        return Limits(
+            deadline=seconds_of(self.deadline) if self.deadline is not None else None,
+            budget=self.budget,
+            hardware=tuple(self.hardware),
+            spot=not self.on_demand,
+            weights=tuple(self.weights),
+            max_machines=self.max_machines,
+            prices=prices or {},
+        )

@@ -1,0 +1,49 @@
+"""A model's configuration and tokenizer alone: all of it but the weights, for code that computes nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from dray.errors import ConfigError
+from dray.storage.objects import ObjectStoreOptions, is_object
+from dray.temporary import TemporaryFolder
+from dray.weights.source.hub import is_hub
+from dray.weights.source.listing import content_of, read_manifest
+
+# Files of all kinds of tokenizers: transformers, SentencePiece, tiktoken, Mistral.
+_TOKENIZERS = re.compile(r"tokenizer|vocab|merges|tekken|.*\.(model|spm|tiktoken)$")
+_MOST_BYTES = 256 << 20  # of one file; the largest tokenizers have 40 MB
+
+
+def has_tokenizer(folder: Path) -> bool:
+    """Whether a model's folder holds a file of any kind of tokenizer."""
+    return any(_TOKENIZERS.match(path.name) for path in folder.iterdir())
+
+
+@contextmanager
+def configuration_of(model: str, options: ObjectStoreOptions | None = None) -> Iterator[Path]:
+    """A folder with the model's small files: its own, or a temporary one for what is read from elsewhere.
+
+    Raises:
+        ConfigError: there is no such model, or a file cannot be read.
+    """
+    if not (is_object(model) or is_hub(model)):
+        folder = Path(model)
+        if not (folder / "config.json").is_file():
+            what = "there is no config.json in it" if folder.is_dir() else "no such directory"
+            hint = "" if folder.is_dir() else "; for a model on the hub write hf://ORG/NAME"
+            raise ConfigError(f"model {model}: {what}{hint}")
+        yield folder
+        return
+    manifest = read_manifest(model, options, believe=False)
+    with TemporaryFolder("dray-configuration-") as folder:
+        name = manifest.uri.rstrip("/").rpartition("/")[2].partition("@")[0]
+        own = folder / (name or "model")  # plans call the model by its folder
+        own.mkdir()
+        for file in manifest.files:
+            if not file.is_weights and file.size <= _MOST_BYTES:
+                (own / file.name).write_bytes(content_of(manifest.uri, file, options))
+        yield own

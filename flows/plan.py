@@ -1,0 +1,51 @@
+"""What a job will take, as a Prefect flow: its run's page shows the plans in a table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from prefect import flow, get_run_logger, runtime
+from prefect.artifacts import create_markdown_artifact, create_table_artifact
+
+from dray.planning import JobPlan, PlanRequest, plan_job
+from dray.planning.wording import HEADER, markdown_of, table_of
+from flows.parameters import parameters_of
+from flows.resolving import PrefectBlocks
+from tasks.page import artifact_key
+
+_SHOWN = 20
+
+
+def _run_name() -> str:
+    """``plan INPUT on MODEL``: what the list of flow runs shows."""
+    given: dict[str, Any] = runtime.flow_run.parameters
+    inputs = given["input"]
+    first = inputs if isinstance(inputs, str) else inputs[0]
+    return f"plan {Path(first).name} on {Path(given['model']).name}"
+
+
+@flow(name="plan", flow_run_name=_run_name, persist_result=False, validate_parameters=True)
+@parameters_of(PlanRequest)
+def plan(*values: Any, **options: Any) -> JobPlan:
+    """Say what a batch will take, on which GPUs and settings: dollars and time. Starts nothing.
+
+    Its parameters are the fields of :class:`PlanRequest`, in their order, by position or by name. The plans
+    are a table among the run's artifacts, and why the first is first stands in another.
+    """
+    logger = get_run_logger()
+    found = plan_job(PlanRequest.of(*values, **options), PrefectBlocks(), say=logger.info)
+    logger.info("%s", found.why)
+    _show(found)
+    return found
+
+
+def _show(found: JobPlan) -> None:
+    key = artifact_key(found.model.name, "plan")
+    create_markdown_artifact(markdown_of(found, most=0), key=f"{key}-why", description=found.why)
+    rows = [dict(zip(HEADER, cells, strict=True)) for cells in table_of(found, _SHOWN)]
+    create_table_artifact(rows, key=key, description=found.why)
+
+
+if __name__ == "__main__":
+    plan.serve(name="plan")

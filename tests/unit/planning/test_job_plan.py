@@ -1,0 +1,242 @@
+"""``dray plan``: what a job will take, what is said of it, and a run that holds its input to it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dray
+from dray.cli.app import run_app
+from dray.driver.resolving import NoBlocks, job_settings
+from dray.errors import ConfigError, InputError, JobChangedError
+from dray.job.forms import EngineOptions
+from dray.job.request import JobRequest
+from dray.planner.cost import Phi
+from dray.planning import JobPlan, Known, PlanRequest, plan_job
+from dray.planning.wording import HEADER, lines_of, markdown_of, table_of
+
+pytestmark = pytest.mark.unit
+
+TODAY = date(2026, 2, 10)
+LLAMA_8B = {
+    "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256, "tie_word_embeddings": False,
+    "max_position_embeddings": 131072, "torch_dtype": "bfloat16",
+}  # fmt: skip
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A model of 8 billion parameters: its config alone, so its tokens are guessed from bytes."""
+    folder = tmp_path / "llama-8b"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(LLAMA_8B))
+    return folder
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    file = tmp_path / "rows.jsonl"
+    bodies = [{"prompt": list(range(n, n + 2000)), "max_tokens": 100, "ignore_eos": True} for n in range(300)]
+    lines = [{"custom_id": f"r{n}", "url": "/v1/completions", "body": body} for n, body in enumerate(bodies)]
+    file.write_text("\n".join(map(json.dumps, lines)))
+    return file
+
+
+def planned(rows: Path, model: Path, known: Known | None = None, **options: Any) -> JobPlan:
+    return plan_job(PlanRequest.of(str(rows), str(model), **options), known=known, today=TODAY)
+
+
+def test_the_cheapest_plan_is_first_and_says_why(rows: Path, model: Path) -> None:
+    found = planned(rows, model, hardware="l40s,h100")
+    assert found.best[0].dollars.likely == min(plan.dollars.likely for plan in found.found.plans)
+    assert {plan.instance.device.name for plan in found.best} == {"L40S", "H100"}
+    assert found.why.startswith(f"1 x {found.best[0].instance.name}")
+    text = "\n".join(lines_of(found, most=5))
+    assert "Hosted batch prices" in text
+    assert "GPT-4o mini" in text
+    assert "300 requests, 630k tokens with llama-8b" in text
+    assert all(len(cells) == len(HEADER) for cells in table_of(found, 5))
+    assert f"**{found.why}**" in markdown_of(found, most=5)
+
+
+def test_what_was_measured_and_known_takes_the_place_of_guesses(rows: Path, model: Path) -> None:
+    phi = Phi(likely=0.5, low=0.5, high=0.5, reason="measured")
+    guessed = planned(rows, model, hardware="g6e.xlarge", on_demand=True)
+    known = Known(phi=lambda device, weights: phi, prices={"g6e.xlarge": 1.0})
+    found = planned(rows, model, known, hardware="g6e.xlarge", on_demand=True)
+    assert found.best[0].phi.reason.startswith("measured")
+    assert found.best[0].price.likely == 1.0
+    assert found.best[0].seconds.likely > guessed.best[0].seconds.likely
+
+
+def test_a_missing_tokenizer_is_said_and_widens_the_interval(rows: Path, model: Path) -> None:
+    found = planned(rows, model, hardware="l40s")
+    assert "Tokens are guessed from bytes" in found.notes[0]
+    phi = found.best[0].phi
+    assert phi.low == pytest.approx(0.65 / 1.35)
+    assert phi.high == pytest.approx(1.05 * 1.35)
+
+
+def test_prices_of_last_year_are_said(rows: Path, model: Path) -> None:
+    request = PlanRequest.of(str(rows), str(model), hardware=["g6e.xlarge"], on_demand=True)
+    old = plan_job(request, today=date(2026, 11, 1))
+    assert "days old" in "\n".join(lines_of(old, most=5))
+    assert "days old" not in "\n".join(lines_of(plan_job(request, today=TODAY), most=5))
+
+
+def test_a_model_that_fits_nowhere_lacks_so_much_on_the_nearest(rows: Path, model: Path) -> None:
+    big = {"num_hidden_layers": 2000, "hidden_size": 16384, "intermediate_size": 65536}
+    (model / "config.json").write_text(json.dumps(LLAMA_8B | big))
+    found = planned(rows, model, hardware="b300")
+    assert found.best == []
+    assert "fits nowhere" in found.why
+    assert "GB" in found.why
+    assert found.as_dict()["plans"] == []
+    assert found.as_dict()["refusals"]
+
+
+def test_an_impossible_deadline_or_budget_has_a_nearest_plan(rows: Path, model: Path) -> None:
+    for limits in ({"deadline": "5s"}, {"budget": 0.0001}):
+        found = planned(rows, model, hardware="l40s", **limits)
+        assert found.found.plans == ()
+        assert "The fastest takes" in found.why
+        assert len(table_of(found, 5)) == 2
+
+
+def test_what_if_answers_were_shorter(rows: Path, model: Path) -> None:
+    whole = planned(rows, model, hardware="l40s")
+    short = planned(rows, model, hardware="l40s", overrides={"max_tokens": 10})
+    assert (whole.demand.output_tokens, short.demand.output_tokens) == (100, 10)
+    assert short.best[0].dollars.likely < whole.best[0].dollars.likely
+    assert short.identity["overrides"] == "max_tokens"
+
+
+def test_rows_that_will_be_error_rows_are_said(rows: Path, model: Path) -> None:
+    with rows.open("a") as file:
+        file.write('\nnot json\n{"custom_id": "x", "url": "/v1/completions", "body": {"prompt": []}}')
+    body = {"prompt": [1] * 9, "max_tokens": 9}
+    with rows.open("a") as file:
+        file.write(f"\n{json.dumps({'custom_id': 'y', 'url': '/v1/completions', 'body': body})}")
+    found = planned(rows, model, hardware="l40s", arguments={"max_model_len": 2099})
+    assert found.workload.too_long == 300
+    assert (found.workload.rows, found.workload.invalid, found.workload.refused) == (1, 1, 1)
+    said = " ".join(found.notes)
+    assert "1 rows are no valid requests" in said
+    assert "more tokens, max_tokens included, than the 2,099" in said
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"hardware": "l40z"}, "nearest is L40S"),
+        ({"deadline": "soon"}, "not a time"),
+        ({"budget": -1}, "budget"),
+        ({"weights": "fp9"}, "fp9"),
+        ({"arguments": {"max_model_len": "long"}}, "max_model_len"),
+        ({"deadlines": "6h"}, "deadlines"),
+    ],
+)
+def test_options_that_cannot_be_so_are_refused(
+    rows: Path, model: Path, options: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(ConfigError, match=told):
+        planned(rows, model, **options)
+
+
+def test_a_model_or_an_input_that_is_not_there_is_refused(rows: Path, model: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="hf://ORG/NAME"):
+        planned(rows, tmp_path / "none")
+    with pytest.raises(ConfigError, match=r"no config\.json"):
+        planned(rows, tmp_path)
+    with pytest.raises(InputError, match="missing"):
+        planned(tmp_path / "missing.jsonl", model)
+
+
+def test_python_plans_with_the_same_fields(rows: Path, model: Path) -> None:
+    found = dray.plan(str(rows), str(model), hardware=["L40S"], max_tokens=5)
+    assert found.best[0].instance.device.name == "L40S"
+
+
+Run = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Run:
+    def run(*arguments: str, code: int = 0) -> dict[str, Any]:
+        assert run_app([*arguments, "--json"]) == code
+        found: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
+        return found
+
+    return run
+
+
+def test_the_command_prints_a_plan_that_a_run_takes(
+    rows: Path, model: Path, tmp_path: Path, command: Run
+) -> None:
+    found = command("plan", str(rows), "--model", str(model), "--hardware", "l40s", "--max-tokens", "9")
+    first = found["plans"][0]
+    assert first["dollars"]["low"] <= first["dollars"]["likely"] <= first["dollars"]["high"]
+    assert {"why", "hosted", "workload", "identity", "notes"} <= found.keys()
+    kept = tmp_path / "plan.json"
+    kept.write_text(json.dumps(found))
+    request = JobRequest(
+        input=str(rows), model=str(model), output=str(tmp_path / "out"), max_tokens=9, plan=str(kept),
+        engine=EngineOptions(arguments={"max_num_seqs": 7}),
+    )  # fmt: skip
+    settings = job_settings(request, NoBlocks())
+    assert settings.engine_arguments["max_num_seqs"] == 7
+    assert settings.engine_arguments["tensor_parallel_size"] == 1
+    assert settings.recipe["engine"]["arguments"] == settings.engine_arguments
+    assert "plan" not in settings.recipe
+
+
+@pytest.mark.parametrize("changed", ["the input", "the request fields", "the model's config.json", "--set"])
+def test_a_plan_for_another_input_is_refused_naming_the_change(
+    rows: Path, model: Path, tmp_path: Path, command: Run, changed: str
+) -> None:
+    given = ["--set", "max_tokens=3"] if changed == "--set" else []
+    kept = tmp_path / "plan.json"
+    kept.write_text(
+        json.dumps(command("plan", str(rows), "--model", str(model), "--hardware", "l40s", *given))
+    )
+    if changed == "the input":
+        rows.write_text(rows.read_text().replace("r299", "r300"))
+    if changed == "the model's config.json":
+        (model / "config.json").write_text(json.dumps(LLAMA_8B | {"rope_theta": 5e5}))
+    tokens = 5 if changed == "the request fields" else None
+    request = JobRequest(
+        input=str(rows), model=str(model), output=str(tmp_path / "out"), max_tokens=tokens, plan=str(kept)
+    )
+    with pytest.raises(JobChangedError, match=changed):
+        job_settings(request, NoBlocks())
+    given = ["--max-tokens", "5"] if tokens else []
+    out = str(tmp_path / "out")
+    told = command(
+        "run", str(rows), "--model", str(model), "--output", out, "--plan", str(kept), *given, code=2
+    )
+    assert changed in told["error"]["message"]
+
+
+def test_what_is_no_plan_is_refused(rows: Path, model: Path, tmp_path: Path) -> None:
+    for text, told in (("{}", "this is no plan"), ("x", "this is no plan"), (None, "No such file")):
+        file = tmp_path / "plan.json"
+        file.unlink(missing_ok=True)
+        if text is not None:
+            file.write_text(text)
+        request = JobRequest(input=str(rows), model=str(model), output=str(tmp_path / "out"), plan=str(file))
+        with pytest.raises(ConfigError, match=told):
+            job_settings(request, NoBlocks())
+
+
+def test_a_plan_that_nothing_keeps_is_exit_code_1(rows: Path, model: Path, command: Run) -> None:
+    found = command(
+        "plan", str(rows), "--model", str(model), "--hardware", "l40s", "--budget", "0.0001", code=1
+    )
+    assert found["plans"] == []
+    assert len(found["nearest"]) == 2
