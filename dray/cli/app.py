@@ -15,6 +15,7 @@ from cyclopts import App, CycloptsError, Parameter, validators
 
 from dray import __version__
 from dray.cli import output
+from dray.cli.cluster import cluster
 from dray.cli.deleting import jobs
 from dray.cli.help import ABOUT, JSON_HELP, RUN, RUN_EXAMPLES
 from dray.cli.introduction import introduction
@@ -36,6 +37,7 @@ app = App(
 app.command("dray.cli.run:run", name="run", help=RUN, help_epilogue=RUN_EXAMPLES)
 app.command(models)
 app.command(jobs)
+app.command(cluster)
 
 Json = Annotated[bool, Parameter(name="--json", negative=(), help=JSON_HELP)]
 StoreOption = Annotated[

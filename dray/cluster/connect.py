@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import secrets
 import sys
 import threading
 import time
@@ -105,10 +106,15 @@ def open_cluster(settings: ClusterSettings) -> Cluster:
     return RayCluster(settings)
 
 
+def prepare_local() -> None:
+    """Set this process's environment for a cluster of our own, which its processes inherit."""
+    _prepare_environment(ClusterSettings())
+
+
 def provider_of(settings: ClusterSettings) -> Provider:
     """Who starts the cluster of these settings, or knows of it."""
     if settings.provider is not None:
-        return settings.provider.open()
+        return settings.provider.open(secrets.token_hex(3))
     if settings.address is not None:
         return ExistingProvider(settings.address, settings.auth_token)
     return LocalProvider(settings, lambda: _warm_head() or Head())
@@ -194,6 +200,8 @@ class RayCluster:
     def leave(self) -> None:
         """Leave the cluster, and have its provider let go of what it made; again does nothing."""
         self._leaving.set()
+        if self._settings.provider is not None and not self._ready.is_set():
+            self._let_go()  # what is being rented: the sooner the cheaper
         if self._thread.ident is not None:
             self._thread.join(LEAVE_SECONDS)
             if self._thread.is_alive():  # it hangs in Ray, which would wait for it at the end of the process
@@ -213,7 +221,8 @@ class RayCluster:
         """Leave the cluster, and wait until what its provider made is gone; again does nothing."""
         self.leave()
         if self._launched:
-            self.provider.release()
+            if self.provider.own:  # of others leaving is all
+                self.provider.release()
             self._launched = False
             atexit.unregister(self.release)
 

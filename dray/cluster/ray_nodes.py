@@ -35,8 +35,11 @@ def await_workers(
 
 def _too_few(provider: Provider, access: Access, workers: int) -> str:
     rented = ", ".join(one.name for one in provider.nodes() if not one.head) or "none"
-    joined = f"{workers} of at least {access.minimum} workers joined Ray in {access.patience:.0f} s"
-    return f"{provider.where}: {joined} (machines that are there or coming: {rented}); their consoles say why, or ask for fewer workers"
+    return (
+        f"{provider.where}: {workers} of at least {access.minimum} workers joined Ray in "
+        f"{access.patience:.0f} s (machines that are there or coming: {rented}); their consoles say why, "
+        "or ask for fewer workers"
+    )
 
 
 def live_nodes() -> tuple[tuple[Node, ...], str]:

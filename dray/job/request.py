@@ -94,8 +94,8 @@ class JobRequest(Form):
     )
     cluster: str = Field(
         default="local",
-        description="Ray cluster: local (dray starts Ray on this machine), block:NAME, or the address of a "
-        "running cluster.",
+        description="Ray cluster: local (dray starts Ray on this machine), block:NAME, a TOML file of a "
+        "provider's settings, or the address of a running cluster.",
     )
     objects: str | None = Field(
         default=None,
@@ -165,6 +165,7 @@ class JobRequest(Form):
             "model": self.model if self.model.startswith(BLOCK) else absolute(self.model),
             "output": absolute(self.output),
             "store": _anchored_store(self.store),
+            "cluster": absolute(self.cluster) if self.cluster.endswith(".toml") else self.cluster,
         }
         return self.model_copy(update=places)
 

@@ -169,5 +169,8 @@ class ProviderSettings(Protocol):
     def kind(self) -> str:
         """The provider's name, as in ``kind = "ec2"`` of a file."""
 
-    def open(self) -> Provider:
-        """The provider of this cluster; creates nothing, and asks nobody."""
+    def open(self, run: str = "") -> Provider:
+        """The provider of this cluster; creates nothing, and asks nobody.
+
+        ``run`` sets the cluster of one job apart from all others of these settings.
+        """
