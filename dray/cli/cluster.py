@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from dray.cli import output
-from dray.cluster.providers.protocol import Machine, Planned, Provider
+from dray.cluster.providers.protocol import Machine, Planned, Provider, RunsOnHead
 from dray.errors import ConfigError
 
 cluster = App(name="cluster", help="Plan, start, end and look after the clusters that jobs run on.")
@@ -103,6 +103,40 @@ def sweep(where: str, /, *, json: Json = False) -> int:
         return 0
     lines = [f"released {one.kind} {one.name} of {one.cluster}" for one in expired]
     output.tell(*(lines or ["nothing has expired"]))
+    return 0
+
+
+@cluster.command
+def submit(
+    where: str,
+    /,
+    *arguments: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    json: Json = False,
+) -> int:
+    """Run a job on the head of a cluster, and leave it: this machine need not reach its network, or stay up.
+
+    Follow it with `dray status --watch`, and end it with `dray cancel`, both through its store.
+
+    Parameters
+    ----------
+    where
+        The TOML file that `up` was given, or the address of the head's jobs API (http://127.0.0.1:8265).
+    arguments
+        As for `dray`, after `--`: run INPUT --model MODEL --output DIR --store URL.
+    """
+    if where.startswith(("http://", "https://")):
+        from dray.cluster.head_jobs import driver_command, submit_over_http
+
+        name = submit_over_http(where, driver_command(arguments))
+    else:
+        provider = _provider(where)
+        if not isinstance(provider, RunsOnHead):
+            raise ConfigError(f"{provider.where} takes no jobs; name its jobs API, as http://127.0.0.1:8265")
+        name = provider.submit(arguments)
+    if json:
+        output.print_json({"submission": name})
+    else:
+        output.tell(name)
     return 0
 
 

@@ -19,6 +19,7 @@ from dray.cluster.base import NAMESPACE, Cluster, ClusterInfo, ClusterSettings
 from dray.cluster.forwarded_env import handed_down
 from dray.cluster.head import MARK, Head
 from dray.cluster.head_watch import HeadWatch
+from dray.cluster.own_node import OwnNode, join_as_node
 from dray.cluster.providers.existing import ExistingProvider
 from dray.cluster.providers.local import LocalProvider
 from dray.cluster.providers.protocol import Access, Provider
@@ -140,6 +141,7 @@ class RayCluster:
         self._inherited: dict[str, str] = {}
         self._modules: Sequence[str] = ()
         self._watch: HeadWatch | None = None
+        self._node: OwnNode | None = None  # that this machine is, where a cluster is rented
         self._thread = threading.Thread(target=self._join, name="dray-cluster", daemon=True)
 
     def launch(self) -> None:
@@ -215,6 +217,9 @@ class RayCluster:
             else:
                 _disconnect()
             self._info = self._watch = None
+        if self._node is not None:
+            self._node.stop()
+            self._node = None
         self._let_go()
 
     def release(self) -> None:
@@ -265,6 +270,8 @@ class RayCluster:
         self._joining = time.monotonic()
         if own or self._settings.provider is not None:
             enable_token_auth(access.auth_token)
+        if self._settings.provider is not None:
+            self._node = join_as_node(access.address)
         info = _connect(access.address, self._settings.environment, self._began)
         if own:
             return replace(info, own=True, inherited=self._inherited)

@@ -184,6 +184,14 @@ def nodes_at(address: str) -> list[FoundNode]:
     ]
 
 
+def is_node_of(address: str) -> bool:
+    """Whether a node of the cluster whose head is at ``address`` runs on this machine."""
+    from ray._private.services import find_node_ids
+
+    here = set(find_node_ids())
+    return bool(here) and any(one.node_id in here for one in nodes_at(address))
+
+
 def draining() -> dict[str, float]:
     """The nodes that are being drained, and until when (seconds since 1970; 0 where Ray has no deadline)."""
     from ray._private.state import state

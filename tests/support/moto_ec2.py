@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -52,21 +53,24 @@ class MotoEc2:
         session: Any = boto3.session.Session()
         return session.client(service, region_name=REGION, endpoint_url=self.endpoint, **KEYS)
 
-    def settings(self, **changes: Any) -> EC2Cluster:
-        """Of a cluster on it."""
-        values: dict[str, Any] = {
+    def values(self) -> dict[str, Any]:
+        """Fields of a cluster's settings on it, as a file has them."""
+        return {
             "name": "test",
             "region": REGION,
-            "subnets": self.network.subnets,
+            "subnets": list(self.network.subnets),
             "security_group": self.network.security_group,
             "instance_profile": "dray-node",
             "image": self.network.image,
-            "instance_types": ("g6.xlarge", "g6e.xlarge", "g5.xlarge"),
+            "instance_types": ["g6.xlarge", "g6e.xlarge", "g5.xlarge"],
             "endpoint": self.endpoint,
             "access_key_id": "test",
             "secret_access_key": "test",
         }
-        return EC2Cluster(**{**values, **changes})
+
+    def settings(self, **changes: Any) -> EC2Cluster:
+        """Of a cluster on it."""
+        return settings_of(json.dumps({**self.values(), **changes}))
 
     def live(self) -> list[dict[str, Any]]:
         """All instances that are not gone, whoever made them."""
@@ -102,6 +106,12 @@ class MotoEc2:
         group = self.ec2.create_security_group(GroupName="dray", Description="dray", VpcId=vpc)["GroupId"]
         image = self.ec2.describe_images()["Images"][0]["ImageId"]
         return Network(tuple(subnets), group, image)
+
+
+def settings_of(text: str) -> EC2Cluster:
+    """From JSON."""
+    values = json.loads(text)
+    return EC2Cluster(**{key: tuple(one) if isinstance(one, list) else one for key, one in values.items()})
 
 
 def main() -> None:

@@ -8,10 +8,10 @@ cannot be had.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 
 class Market(StrEnum):
@@ -160,6 +160,14 @@ class Provider(Protocol):
 
     def sweep(self) -> tuple[Expired, ...]:
         """Release what has expired, of any cluster of this provider, and whoever made it."""
+
+
+@runtime_checkable
+class RunsOnHead(Protocol):
+    """A provider that can have the head of its cluster run a driver, from beyond the cluster's network."""
+
+    def submit(self, arguments: Sequence[str]) -> str:
+        """Run ``dray`` with these arguments there; returns the submission's id at once."""
 
 
 class ProviderSettings(Protocol):

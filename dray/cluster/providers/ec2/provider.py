@@ -11,6 +11,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
+from dray.cluster.head_jobs import driver_command, submit_there
 from dray.cluster.providers.ec2.api import Ec2Api, FleetResult, Found
 from dray.cluster.providers.ec2.buying import Bought, buy
 from dray.cluster.providers.ec2.consoles import said_on
@@ -172,6 +173,21 @@ class EC2Provider:
     def sweep(self) -> tuple[Expired, ...]:
         """Release what has expired in this region."""
         return sweep(self._api, time.time())
+
+    def submit(self, arguments: Sequence[str]) -> str:
+        """Have the head run ``dray`` with these arguments, through Systems Manager; the submission's id.
+
+        Raises:
+            ConfigError: the arguments run no job.
+            ClusterError: there is no head, or its agent takes no command.
+        """
+        command = driver_command(arguments, self._settings.python)
+        head = self._head()
+        if head is None:
+            raise ClusterError(f"{self.where}: it has no head; start it with `dray cluster up`")
+        name, line = submit_there(command, self._settings.python)
+        self._api.run_there(head.name, [f"export HOME=${{HOME:-/root}}; {line}"])
+        return name
 
     def _all_offers(self) -> Offers:
         if self._offers is None:

@@ -37,8 +37,8 @@ def tags_of(cluster: str, role: str, expires: float) -> dict[str, str]:
     }
 
 
-def user_data(settings: EC2Cluster, role: str, market: Market, head: str = "", more: str = "") -> str:
-    """The script that a machine runs when it boots; ``more`` are arguments of ``ray start``."""
+def user_data(settings: EC2Cluster, role: str, market: Market, head: str = "") -> str:
+    """The script that a machine runs when it boots."""
     values = {
         "CLUSTER": settings.name,
         "ROLE": role,
@@ -53,11 +53,10 @@ def user_data(settings: EC2Cluster, role: str, market: Market, head: str = "", m
         "LIFETIME": str(int(settings.lifetime)),
         "JOIN_SECONDS": str(int(settings.join_seconds)),
         "ENDPOINT": settings.endpoint or "",
-        "MORE": more,
     }
     text = _USER_DATA.read_text(encoding="utf-8")
     for name, value in values.items():
-        assert "'" not in value or name == "MORE", "settings are checked"
+        assert "'" not in value, "settings are checked"
         text = text.replace(f"@{name}@", value)
     assert len(text.encode()) < _MOST_BYTES
     return text

@@ -50,16 +50,17 @@ print(ssm.get_parameter(Name=name, WithDecryption=True)["Parameter"]["Value"])
 PYTHON
 ) || fail "the token could not be read: the instance profile needs ssm:GetParameter on $PARAMETER"
 export RAY_AUTH_TOKEN
+(umask 077; mkdir -p "$HOME/.ray" && printf %s "$RAY_AUTH_TOKEN" >"$HOME/.ray/auth_token")  # for jobs on the head
 
 ADDRESS=$(metadata local-ipv4) || fail "the metadata service does not answer"
 ray_start() { "$PYTHON" -m ray.scripts.scripts start --disable-usage-stats --node-ip-address="$ADDRESS" "$@" 2>&1; }
 if [ "$ROLE" = head ]; then
   # Shard tasks run here, and no engine: without processors, Ray puts no replica on it.
   output=$(ray_start --head --port="$PORT" --num-cpus=0 --num-gpus=0 --resources='{"dray_stable": 1}' \
-    --dashboard-host=127.0.0.1 @MORE@) || fail "ray start failed: $(tail -n 3 <<<"$output" | tr '\n' ' ')"
+    --dashboard-host=127.0.0.1 ${DRAY_RAY_START:-}) || fail "ray start failed: $(tail -n 3 <<<"$output" | tr '\n' ' ')"
 else
   until=$(($(date +%s) + JOIN_SECONDS))
-  until output=$(ray_start --address="$HEAD:$PORT" --labels="market=$MARKET" @MORE@); do
+  until output=$(ray_start --address="$HEAD:$PORT" --labels="market=$MARKET" ${DRAY_RAY_START:-}); do
     [ "$(date +%s)" -lt "$until" ] || fail "did not join $HEAD:$PORT: $(tail -n 3 <<<"$output" | tr '\n' ' ')"
     sleep 5
   done
