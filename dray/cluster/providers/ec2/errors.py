@@ -73,7 +73,7 @@ def raising(action: str) -> Iterator[None]:
         raise ConfigError(f"AWS: {action} takes no such request: {error}") from error
     except ResponseParserError as error:
         raise ClusterError(f"AWS: {action} gave an answer that cannot be read") from error
-    except (exceptions.HTTPClientError, exceptions.EndpointConnectionError) as error:
+    except (exceptions.HTTPClientError, exceptions.ConnectionError) as error:
         raise ClusterError(f"AWS: {action} is out of reach: {str(error)[:_MOST]}") from error
     except exceptions.BotoCoreError as error:
         raise ConfigError(f"AWS: {action}: {str(error)[:_MOST]}") from error
