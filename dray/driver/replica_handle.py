@@ -33,9 +33,10 @@ class ReplicaHandle:
     """A replica's process and what the pool knows of it.
 
     ``lane`` is its place in the pool, kept by successors. ``node`` and ``host`` are known once it is ready;
-    ``note`` says why it does not work. Others are monotonic seconds: ``asked`` (when the cluster was asked
-    for it), ``leave_by``, ``heard``, ``unsure`` (the first of the calls in a row that did not get through),
-    ``placed`` (when it was first seen to have a node) and ``idle`` (since when it has no shard).
+    ``note`` says why it does not work; a ``retired`` one has no successor. Others are monotonic seconds:
+    ``asked`` (when the cluster was asked for it), ``leave_by``, ``heard``, ``unsure`` (the first of the calls
+    in a row that did not get through), ``placed`` (when it was first seen to have a node) and ``idle`` (since
+    when it has no shard).
     """
 
     lane: int
@@ -52,6 +53,7 @@ class ReplicaHandle:
     placed: float | None = None
     idle: float | None = None
     note: str | None = None
+    retired: bool = False
     asked: float = field(default_factory=time.monotonic)
     _polled: float | None = None
     _ask_at: float = 0.0
@@ -120,3 +122,11 @@ class ReplicaHandle:
         """End its process, if it lives."""
         self.process.kill()
         self.state = ReplicaState.GONE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """A replica that died of ``error``; its process may still be asked for its fate."""
+
+    replica: ReplicaHandle
+    error: BaseException
