@@ -7,10 +7,11 @@ Times are seconds since 1970, as the driver's machine has them.
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
-from dray.driver.replica_handle import ReplicaStart
+from dray.driver.replica_handle import ReplicaHandle, ReplicaStart
 from dray.engine.replica import ReplicaStatus
 from dray.notices.notice import Notice
 from dray.places import lane_of
@@ -117,6 +118,26 @@ class ReplicaChanged(Event):
     node: str | None
     host: str | None
     gpus: float
+
+    @classmethod
+    def of(cls, replica: ReplicaHandle, gpus: float) -> ReplicaChanged:
+        """As it stands now."""
+        return cls(
+            name=replica.name,
+            state=replica.state,
+            began=replica.began,
+            at=time.time(),
+            node=replica.node,
+            host=replica.host,
+            gpus=gpus,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLeft(Event):
+    """A node that replicas were on is no longer in the cluster, and none of them was lost with it."""
+
+    node: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

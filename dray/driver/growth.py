@@ -61,7 +61,7 @@ def _more(load: Load, most: int, start_seconds: float) -> Wish | None:
     if load.work is None or not load.ready:
         return None
     shards = load.waiting + load.running
-    worth = math.floor(load.work / (_STARTS * max(start_seconds, 0.1)))
+    worth = math.floor(load.work / max(_STARTS * start_seconds, 0.1))
     count = min(most, shards, max(worth, load.replicas))
     if count <= load.replicas:
         return None

@@ -85,6 +85,10 @@ class ReplicaPool:
         """Replicas that can take work."""
         return len(self._in(ReplicaState.READY))
 
+    def nodes(self) -> set[str]:
+        """The nodes of replicas that can take work, or finish what they have."""
+        return {one.node for one in self._in(ReplicaState.READY, ReplicaState.LEAVING) if one.node}
+
     def starts(self) -> list[ReplicaStart]:
         """How the starts went of all replicas that could take work so far."""
         return [replica.start for replica in self._replicas if replica.start is not None]

@@ -3,69 +3,46 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
 from typing import Any
 
-from dray.driver.capacity_policy import Decision, Rule, Situation, SpotHistory, decide
+from dray.account import account_of
+from dray.driver.capacity_policy import Decision, Situation, SpotHistory, decide
 from dray.driver.events import Event, Outlook
 from dray.driver.growth import Load, Wish
+from dray.driver.ledger import Ledger
 from dray.driver.rented import Offer, Rental
 from dray.errors import ClusterError, ConfigError, JobPausedError
-from dray.job.capacity_notes import KEPT, spent_of, with_note
+from dray.job.capacity_notes import KEPT, MOST, decisions_of
 from dray.job.opening import OpenJob
 from dray.job.request import deadline_seconds
-from dray.job.settings import JobSettings
 from dray.store import Store
 
 _HOUR = 3600.0
-_KEEP_EVERY = 10.0  # seconds between two writes of what is spent
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
-    """What the user asks for: seconds since the job was created, dollars, and dollars of a replica's hour."""
-
-    deadline: float | None = None
-    budget: float | None = None
-    price: float | None = None
-
-    @property
-    def any(self) -> bool:
-        """Whether anything is asked for."""
-        return self.deadline is not None or self.budget is not None
-
-
-def wishes_of(settings: JobSettings) -> Wishes:
-    """What the job's options say."""
-    request = settings.request
-    return Wishes(
-        deadline=deadline_seconds(request.deadline),
-        budget=request.budget,
-        price=request.engine.replica_price,
-    )
 
 
 class Purse:
     """Counts what replicas cost, and heeds deadline and budget. Without either it does nothing."""
 
     def __init__(
-        self, job: OpenJob, wishes: Wishes, emit: Callable[[Event], None], rental: Rental | None = None
+        self, job: OpenJob, ledger: Ledger, emit: Callable[[Event], None], rental: Rental | None = None
     ) -> None:
-        if wishes.budget is not None and wishes.price is None and rental is None:
+        request = job.settings.request
+        self._deadline = deadline_seconds(request.deadline)
+        self._budget = request.budget
+        if self._budget is not None and rental is None and not ledger.priced:
             raise ConfigError(
-                "a budget needs the price of a replica, which this cluster does not tell: give "
-                "--replica-price, the dollars that one costs an hour"
+                "a budget needs the price of a node, and dray knows none for this cluster's: give "
+                "--price, the dollars that one costs an hour"
             )
         self._job = job
-        self._wishes = wishes
+        self._ledger = ledger
         self._emit = emit
         self._rental = rental
         self._history = SpotHistory()
-        self._spent = 0.0
-        self._created: float | None = None
+        self._earlier: float | None = None  # dollars of earlier runs
+        self._created = 0.0
         self._looked: float | None = None
-        self._kept = 0.0
         self._desired: tuple[int, int] | None = None
         self._said: object = None
         self._notes: list[dict[str, Any]] = []
@@ -73,7 +50,7 @@ class Purse:
     @property
     def idle(self) -> bool:
         """Whether there is nothing to heed."""
-        return not self._wishes.any and self._rental is None
+        return self._deadline is None and self._budget is None and self._rental is None
 
     def note(self, store: Store, line: str) -> None:
         """Keep a decision where the report finds it.
@@ -81,11 +58,16 @@ class Purse:
         Raises:
             StoreError: it is away.
         """
-        self._notes.append({"at": store.now(), "line": line})
-        self._keep(store)
+        self._begin(store)
+        self._notes = [*self._notes, {"at": store.now(), "line": line}][-MOST:]
+        store.merge_job_info(self._job.lease, {KEPT: self._notes})
 
-    def look(self, store: Store, load: Load, *, most: int, start_seconds: float) -> Wish | None:
+    def look(
+        self, store: Store, load: Load, nodes: Collection[str], *, most: int, start_seconds: float
+    ) -> Wish | None:
         """What deadline and budget ask for; None where they leave the number of replicas open.
+
+        ``nodes`` are those that replicas are on.
 
         Raises:
             StoreError: it is away.
@@ -94,95 +76,71 @@ class Purse:
         if self.idle:
             return None
         self._begin(store)
-        offer = self._offer(load)
-        step = self._count(load, offer)
-        if time.monotonic() - self._kept > _KEEP_EVERY:
-            self._keep(store)
-        if load.work is None:
-            self._refuse_more(offer)
+        spent = (self._earlier or 0.0) + self._ledger.dollars()
+        if self._budget is not None and spent >= self._budget:
+            raise JobPausedError(
+                f"the budget of ${self._budget:,.2f} is spent; finished rows are kept: run the same job with "
+                "a higher --budget, and it goes on"
+            )
+        offer = self._offer(load, nodes)
+        step = self._step(offer)
+        if load.work is None or offer is None:
             return None
-        situation = self._situation(store, load, offer, step, most=most, start_seconds=start_seconds)
-        decision = decide(situation)
-        if decision.rule is Rule.SPENT:
-            self._refuse_more(offer, at_once=True)
-        if self._rental is None or offer is None:
-            self._look_ahead(store, load, situation)
-            return self._in_time(load, situation, decision)
-        self._rent(store, decision)
+        now = Situation(
+            left=load.work,
+            rate=1.0,
+            elapsed=store.now() - self._created,
+            deadline=self._deadline,
+            cold_start=start_seconds,
+            step=step,
+            most=most,
+            spot=offer.spot,
+            on_demand=offer.on_demand,
+            spot_to_be_had=offer.spot_to_be_had,
+            spot_expected=self._history.expected(most) if self._rental is not None else 0.0,
+            spot_price=offer.spot_price,
+            on_demand_price=offer.on_demand_price,
+            budget=self._budget,
+            spent=spent,
+        )
+        decision = decide(now)
+        if self._rental is None:
+            self._look_ahead(store, load, now)
+            return self._in_time(load, now, decision)
+        self._rent(store, self._rental, decision)
         return Wish(replicas=max(decision.replicas, 1), reason=decision.reason)
-
-    def close(self, store: Store) -> None:
-        """Keep what was spent.
-
-        Raises:
-            StoreError: it is away, or another driver has the job.
-        """
-        if self._looked is not None:
-            self._keep(store)
 
     # -- what there is ------------------------------------------------------------------------
 
     def _begin(self, store: Store) -> None:
-        if self._created is None:
+        """Once: what earlier runs decided and spent."""
+        if self._earlier is None:
             known = store.get_job(self._job.job_id)
-            self._created = known.created_at
-            self._spent, self._notes = spent_of(known)
+            epoch = self._job.lease.epoch
+            spans = [span for span in store.spans(known.job_id) if span.epoch != epoch]
+            self._created, self._notes = known.created_at, decisions_of(known)
+            self._earlier = account_of([span for span in spans if span.price is not None]).dollars or 0.0
 
-    def _offer(self, load: Load) -> Offer | None:
+    def _offer(self, load: Load, nodes: Collection[str]) -> Offer | None:
+        """What is rented; or the nodes as they are, for as long as the job needs them."""
         if self._rental is not None:
             try:
                 return self._rental.offer()
             except ClusterError:  # asked again in the next look
                 return None
-        price = self._wishes.price or 0.0
-        return Offer(
-            spot_price=price, on_demand_price=price, spot=0, on_demand=load.replicas, spot_to_be_had=0
-        )
+        each = (self._ledger.hourly(nodes) or 0.0) / max(load.ready, 1)
+        return Offer(spot_price=each, on_demand_price=each, spot=0, on_demand=load.ready, spot_to_be_had=0)
 
-    def _count(self, load: Load, offer: Offer | None) -> float:
-        """Add what was spent since the last look; the seconds of it."""
+    def _step(self, offer: Offer | None) -> float:
+        """Seconds since the last look, to which the next will be about as far."""
         now = time.monotonic()
         seconds = now - (now if self._looked is None else self._looked)
         self._looked = now
-        if offer is not None:
-            held = offer.spot * offer.spot_price + offer.on_demand * offer.on_demand_price
-            self._spent += held * seconds / _HOUR
-            if self._rental is not None and self._desired is not None:
-                self._history.add(wanted=self._desired[0], had=offer.spot, seconds=seconds)
+        if offer is not None and self._rental is not None and self._desired is not None:
+            self._history.add(wanted=self._desired[0], had=offer.spot, seconds=seconds)
         return max(seconds, 0.1)
 
-    def _situation(
-        self, store: Store, load: Load, offer: Offer | None, step: float, *, most: int, start_seconds: float
-    ) -> Situation:
-        assert self._created is not None and load.work is not None
-        held = offer or Offer(spot_price=0.0, on_demand_price=0.0, spot=0, on_demand=load.ready)
-        return Situation(
-            left=load.work,
-            rate=1.0,
-            elapsed=store.now() - self._created,
-            deadline=self._wishes.deadline,
-            cold_start=start_seconds,
-            step=step,
-            most=most,
-            spot=held.spot,
-            on_demand=held.on_demand,
-            spot_to_be_had=held.spot_to_be_had,
-            spot_expected=self._history.expected(most) if self._rental is not None else 0.0,
-            spot_price=held.spot_price,
-            on_demand_price=held.on_demand_price,
-            budget=self._wishes.budget,
-            spent=self._spent,
-        )
-
     # -- what follows ---------------------------------------------------------------------------
-
-    def _refuse_more(self, offer: Offer | None, *, at_once: bool = False) -> None:
-        budget = self._wishes.budget
-        if budget is not None and (at_once or self._spent >= budget):
-            raise JobPausedError(
-                f"the budget of ${budget:,.2f} is spent (${self._spent:,.2f}); finished rows are kept: run "
-                "the same job with a higher --budget, and it goes on"
-            )
 
     def _look_ahead(self, store: Store, load: Load, now: Situation) -> None:
         """Say whether deadline and budget will be met, when that changes."""
@@ -208,19 +166,13 @@ class Purse:
             return None
         return Wish(replicas=decision.replicas, reason=decision.reason)
 
-    def _rent(self, store: Store, decision: Decision) -> None:
-        assert self._rental is not None
+    def _rent(self, store: Store, rental: Rental, decision: Decision) -> None:
         counts = decision.spot, decision.on_demand
         if counts == self._desired:
             return
         try:
-            self._rental.desire(spot=decision.spot, on_demand=decision.on_demand)
+            rental.desire(spot=decision.spot, on_demand=decision.on_demand)
         except ClusterError:
             return
         self._desired = counts
         self.note(store, decision.reason)
-
-    def _keep(self, store: Store) -> None:
-        self._begin(store)
-        self._kept = time.monotonic()
-        store.merge_job_info(self._job.lease, {KEPT: with_note(self._spent, self._notes)})

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from dray.driver.fleet import ReplicaProcess
 from dray.engine.protocol import EngineInfo
 from dray.engine.replica import ReplicaStatus
-from dray.store import ReplicaState
+from dray.store import ReplicaRow, ReplicaState
 
 _QUIET_SECONDS = 5.0  # without an answer or an error, after which a question got through
 
@@ -67,6 +67,20 @@ class ReplicaHandle:
     def max_num_seqs(self) -> int:
         """Rows that its engine runs at a time; 0 until it is ready."""
         return self.start.info.max_num_seqs if self.start else 0
+
+    @property
+    def row(self) -> ReplicaRow:
+        """As the store is told of it."""
+        return ReplicaRow(
+            name=self.name,
+            lane=self.lane,
+            state=ReplicaState.RETIRED if self.retired else self.state,
+            slots=self.slots,
+            node=self.node,
+            host=self.host,
+            max_num_seqs=self.max_num_seqs,
+            note=self.note,
+        )
 
     def poll(self) -> bool:
         """Whether it has become ready since the last time.

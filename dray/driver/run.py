@@ -30,7 +30,7 @@ from dray.driver.observers import Observers
 from dray.driver.outage import SHORT_PATIENCE, SpoolWatch, StoreOutage
 from dray.driver.pool import ReplicaPool
 from dray.driver.progress import JobProgress
-from dray.driver.purse import Purse, wishes_of
+from dray.driver.purse import Purse
 from dray.driver.rented import Rental
 from dray.driver.resting import put_to_rest
 from dray.driver.scaling import Limits, Scaling
@@ -41,7 +41,7 @@ from dray.engine.protocol import EngineSpec
 from dray.errors import DrayError, EngineStartError, JobFailedError
 from dray.job.deadline import orders_of
 from dray.job.opening import OpenJob, reopen
-from dray.store import ReplicaRow, Shard, Store
+from dray.store import Shard, Store
 
 _LAST_SECONDS = 2.0  # for replicas to say what they did in all
 
@@ -92,7 +92,7 @@ class Driver:
             emit,
             self._resized,
             limits=limits or Limits(least=replicas, most=replicas),
-            purse=Purse(job, wishes_of(job.settings), emit, rental),
+            purse=Purse(job, self._ledger, emit, rental),
             intervals=self._intervals,
         )
         self._progress = JobProgress(job, emit)
@@ -252,34 +252,10 @@ class Driver:
         changed = self._pool.take_changed()
         if not changed:
             return
-        now = time.time()
         for one in changed:
-            self.tell(
-                ReplicaChanged(
-                    name=one.name,
-                    state=one.state,
-                    began=one.began,
-                    at=now,
-                    node=one.node,
-                    host=one.host,
-                    gpus=self._pool.ask.gpus,
-                )
-            )
-        rows = [
-            ReplicaRow(
-                name=one.name,
-                lane=one.lane,
-                state=one.state,
-                slots=one.slots,
-                node=one.node,
-                host=one.host,
-                max_num_seqs=one.max_num_seqs,
-                note=one.note,
-            )
-            for one in changed
-        ]
+            self.tell(ReplicaChanged.of(one, self._pool.ask.gpus))
         try:
-            store.put_replicas(self._job.lease, rows)
+            store.put_replicas(self._job.lease, [one.row for one in changed])
         except DrayError:
             self._pool.put_back(changed)
             raise
@@ -308,7 +284,6 @@ class Driver:
             for status in self._pool.last_words(_LAST_SECONDS):
                 self.tell(ReplicaLooked(status=status))
             self._progress.look(self._opened(), final=True)
-            self._scaling.close(self._opened())
         self._emit()
         with suppress(DrayError):
             self._ledger.keep(self._opened(), last=True)

@@ -109,16 +109,9 @@ class Scaling:
         self._look_at = began + _LOOK_SHARE * (time.monotonic() - began)
         load = self._load(work)
         self._give_up_missing(store)
-        wish = self._purse.look(store, load, most=self._most(), start_seconds=self._start_seconds())
+        nodes = self._pool.nodes()
+        wish = self._purse.look(store, load, nodes, most=self._most(), start_seconds=self._start_seconds())
         self._obey(store, wish or self._grown(load))
-
-    def close(self, store: Store) -> None:
-        """Keep what was spent. The run is over.
-
-        Raises:
-            StoreError: it is away.
-        """
-        self._purse.close(store)
 
     def _load(self, work: Work) -> Load:
         idle = len(self._pool.idle(self._intervals.shrink))

@@ -149,11 +149,6 @@ class EngineOptions(Form):
         "idle ones back at its end. If left out: replicas, or, without that, one for each GPU, also of nodes "
         "that join later.",
     )
-    replica_price: float | None = Field(
-        default=None,
-        gt=0,
-        description="Dollars that a replica costs an hour, for budget, if dray does not rent the machines.",
-    )
     arguments: dict[str, Any] = Field(
         default_factory=dict,
         description="Engine arguments as vLLM names them, for example max_model_len.",
