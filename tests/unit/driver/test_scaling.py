@@ -36,28 +36,28 @@ QUICK = Intervals(
     step=0.02, status=0.02, orders=0.1, shards=0.05, relaunch=0.01,
     scale=0.05, grow=0.05, shrink=0.1, missing=0.3,
 )  # fmt: skip
-ROWS, LONG = 60, 300
-"""Rows of a job, and tokens of its last: the tail that one replica works at alone."""
+ROWS = 60
 TOKEN = 0.005
 
 
 class Elastic:
-    """Jobs of the simulated engine on replicas in threads. Rows take 0.05 s, the last one 1.5 s."""
+    """Jobs of the simulated engine on replicas in threads. Rows take 0.05 s."""
 
     def __init__(self, folder: Path, make: Callable[..., JobSettings]) -> None:
         self.heard = Heard()
-        self._folder = folder
+        self._path = folder / "rows.jsonl"
         self._make = make
 
-    def run(self, fleet: ThreadFleet, rental: Any = None, **options: Any) -> JobResult:
-        job_id = options.pop("job_id", "job")
-        request = JobRequest.of(input=str(self._input()), model="m", output="o", **options)
+    def run(self, fleet: ThreadFleet, rental: Any = None, *, last: int = 10, **options: Any) -> JobResult:
+        """Run one; its last row has so many tokens: the tail that one replica works at alone."""
+        self._write_input(last)
+        request = JobRequest.of(input=str(self._path), model="m", output="o", **options)
         settings = self._make(
-            source=source_of([str(self._input())]),
+            source=source_of([str(self._path)]),
             shard_rows=5,
             replicas=request.engine.replicas,
             replica_gpus=request.engine.replica_gpus,
-            job_id=job_id,
+            job_id="job",
             engine_arguments={"seconds_per_token": TOKEN, "max_num_seqs": 2},
             request=request,
         )
@@ -73,15 +73,13 @@ class Elastic:
         )
         return run_job(settings, parts)
 
-    def _input(self) -> Path:
-        path = self._folder / "rows.jsonl"
-        with path.open("w") as file:
+    def _write_input(self, last: int) -> None:
+        with self._path.open("w") as file:
             for number in range(ROWS):
-                tokens = LONG if number == ROWS - 1 else 10
+                tokens = last if number == ROWS - 1 else 10
                 body = {"messages": [{"role": "user", "content": f"{number}"}], "max_tokens": tokens}
                 row = {"custom_id": str(number), "method": "POST", "url": "/v1/chat/completions"}
                 file.write(json.dumps({**row, "body": body}) + "\n")
-        return path
 
     def decided(self) -> list[tuple[int, int]]:
         return [(one.before, one.replicas) for one in self.heard.events if isinstance(one, CapacityDecided)]
@@ -99,7 +97,7 @@ def elastic(
 def test_a_job_grows_loses_one_and_shrinks(elastic: Elastic) -> None:
     lose = Script(lose=lambda replica, batch: (replica, batch) == (1, 2), flush=0.01)
     fleet = ThreadFleet(["a", "b", "c"], lose)
-    result = elastic.run(fleet, engine={"replicas": 1, "max_replicas": 3})
+    result = elastic.run(fleet, last=800, engine={"replicas": 1, "max_replicas": 3})
     assert result.state == JobState.COMPLETED
     decided = elastic.decided()
     assert decided[0] == (1, 3)
