@@ -132,8 +132,8 @@ class JobRequest(Form):
     budget: float | None = Field(
         default=None,
         gt=0,
-        description="Dollars that the nodes of the job may cost by price, earlier runs included. Then the job "
-        "pauses, with all finished rows.",
+        description="Dollars that the nodes of the job may cost by price, earlier runs included. Then the "
+        "job pauses, with all finished rows.",
     )
     resume: bool = Field(default=False, description="Go on with the job even if it was cancelled.")
     overwrite: bool = Field(
