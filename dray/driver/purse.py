@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from dray.account import account_of
+from dray.cluster.base import Node
 from dray.driver.capacity_policy import Decision, Situation, SpotHistory, decide
 from dray.driver.events import Event, Outlook
 from dray.driver.growth import Load, Wish
@@ -51,6 +52,10 @@ class Purse:
     def idle(self) -> bool:
         """Whether there is nothing to heed."""
         return self._deadline is None and self._budget is None and self._rental is None
+
+    def meet(self, nodes: Sequence[Node]) -> None:
+        """These nodes are in the cluster now."""
+        self._ledger.meet(nodes)
 
     def note(self, store: Store, line: str) -> None:
         """Keep a decision where the report finds it.

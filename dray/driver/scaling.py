@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from dray.cluster.capacity import Capacity
-from dray.driver.events import CapacityDecided, CapacityMissing, Event
+from dray.driver.events import CapacityDecided, CapacityMissing, Event, NodeLeft
 from dray.driver.fleet import Fleet
 from dray.driver.growth import Load, Wish, wanted
 from dray.driver.intervals import Intervals
@@ -83,6 +83,7 @@ class Scaling:
         self._look_at = 0.0
         self._most_until: tuple[int, float] | None = None  # no more than so many before that time
         self._wait_since: float | None = None
+        self._nodes: set[str] = set()  # that replicas were on
 
     @property
     def plan(self) -> str | None:
@@ -108,10 +109,22 @@ class Scaling:
         work = work_of(store.shards(self._job.job_id), store.now())
         self._look_at = began + _LOOK_SHARE * (time.monotonic() - began)
         load = self._load(work)
+        self._see_nodes()
         self._give_up_missing(store)
         nodes = self._pool.nodes()
         wish = self._purse.look(store, load, nodes, most=self._most(), start_seconds=self._start_seconds())
         self._obey(store, wish or self._grown(load))
+
+    def _see_nodes(self) -> None:
+        """Nodes join, and an autoscaler ends those on which nothing runs any more."""
+        capacity = self._fleet.capacity()
+        if capacity is None:
+            return
+        self._purse.meet(capacity.nodes)
+        there = {node.node_id for node in capacity.nodes}
+        for node in self._nodes - there:
+            self._emit(NodeLeft(node=node))
+        self._nodes = (self._nodes | self._pool.nodes()) & there
 
     def _load(self, work: Work) -> Load:
         idle = len(self._pool.idle(self._intervals.shrink))

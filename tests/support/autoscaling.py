@@ -1,7 +1,7 @@
 """Ray's autoscaler on this machine: real raylets come and go as a job asks for them.
 
-Ray's wheel has the provider that starts raylets, and its monitor. ``ray.cluster_utils.AutoscalingCluster``
-needs a file that the wheel lacks, and runs ``ray stop --force``, which ends other clusters, too.
+Ray's wheel has the provider that starts raylets. ``ray.cluster_utils.AutoscalingCluster`` needs a file that
+the wheel lacks, and runs ``ray stop --force``, which ends other clusters, too.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def head_arguments(folder: Path, *, most: int, cpus: int, gpus: int, idle_second
         "idle_timeout_minutes": idle_seconds / 60,
         "upscaling_speed": 10.0,
         "provider": {
-            "type": "fake_multinode",
+            "type": "external",  # the name of its own wants a file that the wheel lacks
+            "module": "ray.autoscaler._private.fake_multi_node.node_provider.FakeMultiNodeProvider",
             "use_node_id_as_ip": True,
             "disable_node_updaters": True,
             "disable_launch_config_check": True,
