@@ -36,6 +36,7 @@ def test_seconds() -> None:
     [
         "README.md",
         "SECURITY.md",
+        "docs/capacity.md",
         "docs/error-rows.md",
         "docs/interruptions.md",
         "docs/prefect.md",
