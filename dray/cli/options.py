@@ -31,6 +31,7 @@ _GROUPS = {
     "on_demand": LIMITS,
     "max_machines": LIMITS,
     "weights": LIMITS,
+    "prices": LIMITS,
     "overrides": COUNTING,
     "sample": COUNTING,
     "arguments": COUNTING,
@@ -41,6 +42,7 @@ _NAMES: dict[tuple[str, ...], str] = {  # where a field's own name says too litt
     ("sampling", "extra"): "--param",
     ("arguments",): "--engine-arg",
     ("overrides",): "--set",
+    ("prices",): "--price",
 }
 
 

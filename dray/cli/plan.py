@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
@@ -15,9 +14,6 @@ from dray.cli.options import given_by, options_of, spelled, with_options
 from dray.driver.resolving import Blocks
 from dray.job.request import BLOCK
 from dray.planning.request import PlanRequest
-
-if TYPE_CHECKING:
-    from dray.planning.job_plan import Known
 
 _OPTIONS = tuple(options_of(PlanRequest))
 _SHOWN = 8
@@ -44,7 +40,7 @@ def plan(
     from dray.planning.wording import lines_of
 
     with _blocks(request) as blocks:
-        found = plan_job(request, blocks, known=_known(request.store), say=output.stage)
+        found = plan_job(request, blocks, say=output.stage)
     if json:
         output.print_json(found.as_dict())
     else:
@@ -55,27 +51,11 @@ def plan(
 with_options(plan, _OPTIONS)
 
 
-def _known(store: str | None) -> Known:
-    """What runs of the store measured; nothing where none is named.
-
-    Raises:
-        ConfigError, StoreError: there is no such store, or it does not answer.
-    """
-    from dray.planning.job_plan import Known
-
-    given = store or os.environ.get("DRAY_STORE")
-    if not given:
-        return Known()
-    from dray.cli.jobs import store_at
-
-    with store_at(given) as opened:
-        return Known(runs=opened.efficiencies())
-
-
 @contextmanager
 def _blocks(request: PlanRequest) -> Iterator[Blocks | None]:
     """Prefect's blocks, where the request names one."""
-    if not any(one is not None and one.startswith(BLOCK) for one in (request.model, request.objects)):
+    named = (request.model, request.objects, request.store)
+    if not any(one is not None and one.startswith(BLOCK) for one in named):
         yield None
         return
     from dray.cli.with_prefect import prefect_blocks

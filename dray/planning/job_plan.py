@@ -16,6 +16,7 @@ from dray.planner.cost import Demand, Phi, PhiFor, Plan, Plans, best_of_each, pl
 from dray.planner.efficiencies import installed_version, learned, with_starts
 from dray.planner.models import ModelFacts, read_model
 from dray.planner.workload import Counting, InputLines, Lengths, TokenizerAt, Workload, estimate
+from dray.planning.measured import efficiencies_in
 from dray.planning.request import PlanRequest
 from dray.requests.sources import RowDefaults, Source
 from dray.storage.addresses import without_variable
@@ -32,8 +33,8 @@ class Known:
 
     Args:
         phi: measured over predicted rate, by device and format of the weights.
-        runs: what finished runs measured, in place of ``phi`` where there are any.
-        prices: dollars per hour by instance.
+        runs: what finished runs measured, in place of ``phi`` where there are any; those of the request's
+            store where none are given.
         lengths: predicts outputs, from finished jobs.
         output_error: by which share its prediction may be off.
         catalogue: hardware, with calibrated machines.
@@ -41,7 +42,6 @@ class Known:
 
     phi: PhiFor = prior
     runs: Sequence[Efficiency] = ()
-    prices: Mapping[str, float] | None = None
     lengths: Lengths | None = None
     output_error: float | None = None
     catalogue: Catalogue | None = None
@@ -117,11 +117,13 @@ def plan_job(
     Raises:
         ConfigError: the model, or an option, cannot be used.
         InputError: the input is missing, or cannot be read.
+        StoreError: the store of finished runs does not answer.
     """
     request, blocks, known = request.anchored(), blocks or NoBlocks(), known or Known()
     say, today = say or (lambda _: None), today or date.today()
     objects = objects_of(request.objects, blocks)
     place = model_place(request.model, blocks)
+    known = replace(known, runs=known.runs or efficiencies_in(request.store, blocks))
     inputs = without_variable(request.input) if isinstance(request.input, str) else request.input
     source = request.rows.source(inputs)
     with configuration_of(place.uri, place.objects or objects) as folder:
@@ -136,7 +138,7 @@ def plan_job(
         demand,
         model,
         _catalogue(request, known),
-        request.limits(known.prices),
+        request.limits(),
         today=today,
         phi=_doubted(_phi(known, model), workload.input_error),
     )

@@ -68,6 +68,10 @@ class PlanRequest(Form):
         description="Formats of the weights to choose from: bf16, fp8, int8, int4. Another one than the "
         "checkpoint's needs another checkpoint, and gives other answers. If left out: the checkpoint's own.",
     )
+    prices: dict[str, float] = Field(
+        default_factory=dict,
+        description="Dollars per hour of an instance, in place of the catalogue's, such as g6e.xlarge=1.40.",
+    )
     overrides: dict[str, Any] = Field(
         default_factory=dict,
         description="A field of every request, also of those that set it themselves: what if max_tokens "
@@ -92,8 +96,8 @@ class PlanRequest(Form):
     )
     store: str | None = Field(
         default=None,
-        description="Result store of earlier runs, whose measured speed and start the plan goes by: a URL, a "
-        "SQLite file, or a run's output folder. If left out: $DRAY_STORE, if set.",
+        description="Result store of earlier runs, whose measured speed and start the plan goes by: "
+        "block:NAME, env:NAME, a URL, or a run's output folder. If left out: $DRAY_STORE, if set.",
     )
     objects: str | None = Field(
         default=None,
@@ -147,8 +151,8 @@ class PlanRequest(Form):
         model = self.model if self.model.startswith(BLOCK) else absolute(self.model)
         return self.model_copy(update={"input": anchored_input(self.input, self.rows.query), "model": model})
 
-    def limits(self, prices: Mapping[str, float] | None = None) -> Limits:
-        """The limits of the plans. ``prices``: dollars per hour by instance, in place of the catalogue's."""
+    def limits(self) -> Limits:
+        """The limits of the plans, as the cost model takes them."""
         return Limits(
             deadline=seconds_of(self.deadline) if self.deadline is not None else None,
             budget=self.budget,
@@ -156,5 +160,5 @@ class PlanRequest(Form):
             spot=not self.on_demand,
             weights=tuple(self.weights),
             max_machines=self.max_machines,
-            prices=prices or {},
+            prices=self.prices,
         )

@@ -93,7 +93,8 @@ def warnings_of(found: JobPlan) -> list[str]:
     shown = found.best[:1] or list(found.found.nearest)[:1]
     own = [f"{plan.instance.name}: {note}" for plan in shown for note in plan.notes]
     unsure = [f"Rates are not measured here: {plan.phi.reason}." for plan in shown if plan.phi.assumed]
-    return list(dict.fromkeys([*found.notes, *own, *unsure]))
+    sure = [f"{plan.instance.name}: how fast it runs is known from {plan.phi.reason}." for plan in shown]
+    return list(dict.fromkeys([*found.notes, *own, *(unsure or sure)]))
 
 
 def refusal_lines(found: JobPlan) -> list[str]:

@@ -19,6 +19,7 @@ from dray.storage import ObjectStoreOptions
 from dray.weights import LocalModel, check_remote, read_manifest
 from dray.weights.node.places import CACHE_VARIABLE
 from dray.weights.source.checkpoint import INDEX
+from dray.weights.source.configuration import configuration_of
 from dray.weights.source.manifest import PUBLISHED, Manifest
 from dray.weights.source.publish import publish
 from tests.support.checkpoints import sharded
@@ -72,6 +73,18 @@ def test_a_bucket_of_moto(s3: S3Server, model: Path) -> None:
     verified = _fetch(uri, s3.options, model)
     assert all(file.digests for file in verified.files)
     assert verified.key != plain.key  # what was not verified does not count as what is
+
+
+def test_a_plan_reads_no_weights(s3: S3Server, model: Path) -> None:
+    client = s3.bucket("plans")
+    for file in model.iterdir():
+        client.put_object(Bucket="plans", Key=f"llama/{file.name}", Body=file.read_bytes())
+    with configuration_of("s3://plans/llama", s3.options) as folder:
+        assert folder.name == "llama"
+        names = {file.name for file in folder.iterdir()}
+        assert (folder / "config.json").read_bytes() == (model / "config.json").read_bytes()
+    assert names == {file.name for file in model.iterdir() if file.suffix != ".safetensors"}
+    assert not folder.exists()
 
 
 # ---- TLS, and a proxy ----

@@ -16,9 +16,11 @@ from dray.driver.resolving import NoBlocks, job_settings
 from dray.errors import ConfigError, InputError, JobChangedError
 from dray.job.forms import EngineOptions
 from dray.job.request import JobRequest
-from dray.planner.cost import Phi
+from dray.planner.efficiencies import model_key
+from dray.planner.models import model_facts
 from dray.planning import JobPlan, Known, PlanRequest, plan_job
 from dray.planning.wording import HEADER, lines_of, markdown_of, table_of
+from dray.store import Efficiency, open_store
 
 pytestmark = pytest.mark.unit
 
@@ -65,14 +67,42 @@ def test_the_cheapest_plan_is_first_and_says_why(rows: Path, model: Path) -> Non
     assert f"**{found.why}**" in markdown_of(found, most=5)
 
 
-def test_what_was_measured_and_known_takes_the_place_of_guesses(rows: Path, model: Path) -> None:
-    phi = Phi(likely=0.5, low=0.5, high=0.5, reason="measured")
-    guessed = planned(rows, model, hardware="g6e.xlarge", on_demand=True)
-    known = Known(phi=lambda device, weights: phi, prices={"g6e.xlarge": 1.0})
-    found = planned(rows, model, known, hardware="g6e.xlarge", on_demand=True)
-    assert found.best[0].phi.reason.startswith("measured")
+def efficiency(version: str) -> Efficiency:
+    """Of a long run of the same model on an L40S, at half the prediction."""
+    return Efficiency(
+        job="j", epoch=1, model=model_key(model_facts(LLAMA_8B)), weights="bf16", device="L40S",
+        engine="vllm", version=version, phi=0.5, seconds=1e4, rows=10**5, start_seconds=60.0,
+    )  # fmt: skip
+
+
+def test_what_was_measured_takes_the_place_of_guesses(
+    rows: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dray.planning.job_plan.installed_version", lambda: "0.32.0")
+    options: dict[str, Any] = {"hardware": "g6e.xlarge", "on_demand": True, "prices": {"g6e.xlarge": 1.0}}
+    guessed = planned(rows, model, **options)
+    found = planned(rows, model, Known(runs=[efficiency("0.32.0")]), **options)
+    other = planned(rows, model, Known(runs=[efficiency("0.30.0")]), **options)
     assert found.best[0].price.likely == 1.0
+    assert found.best[0].phi.likely == pytest.approx(0.5)
     assert found.best[0].seconds.likely > guessed.best[0].seconds.likely
+    assert "of engine version 0.30.0, not 0.32.0" in "\n".join(lines_of(other, most=5))
+    assert other.best[0].phi.low < found.best[0].phi.low
+
+
+def test_a_store_of_finished_runs_is_read(
+    rows: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigError, match=r"no dray\.db there"):
+        planned(rows, model, hardware="l40s", store=str(tmp_path))
+    with open_store(f"sqlite:///{tmp_path / 'dray.db'}") as store:
+        store.put_efficiency(efficiency("0.32.0"))
+    named: list[dict[str, Any]] = [{"store": str(tmp_path)}, {"store": "env:THE_STORE"}, {}]
+    for options in named:
+        monkeypatch.setenv("THE_STORE", f"sqlite:///{tmp_path / 'dray.db'}")
+        monkeypatch.setenv("DRAY_STORE", str(tmp_path))
+        found = planned(rows, model, hardware="g6e.xlarge", **options)
+        assert "1 run of this model measured" in found.best[0].phi.reason
 
 
 def test_a_missing_tokenizer_is_said_and_widens_the_interval(rows: Path, model: Path) -> None:
