@@ -194,7 +194,8 @@ class Pairs:
 
 
 def _sorted(pairs: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    return pairs[pairs[:, 0].argsort(kind="stable")]
+    ordered: NDArray[np.uint64] = pairs[pairs[:, 0].argsort(kind="stable")]
+    return ordered
 
 
 def _none() -> NDArray[np.uint64]:

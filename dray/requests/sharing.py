@@ -211,7 +211,7 @@ def _take_out(
                 elif source is not None and source >= _OWN:
                     followers.add(_follower(line, source - _OWN))
                     keep(None)
-                elif source in answers:
+                elif source is not None and source in answers:
                     reused.add(_reused(line, answers[source], wanted.model))
                     keep(None)
                 else:  # also where the job with the answer was deleted since
@@ -219,8 +219,8 @@ def _take_out(
     pulse.end()
 
 
-def _answers(earlier: Earlier | None, numbers: Sequence[int]) -> dict[int | None, Answer]:
-    found: dict[int | None, Answer] = {}
+def _answers(earlier: Earlier | None, numbers: Sequence[int]) -> dict[int, Answer]:
+    found: dict[int, Answer] = {}
     for some in _in_batches(numbers, _ROWS_ASKED):
         if earlier is not None:
             found.update(earlier.answers(some))

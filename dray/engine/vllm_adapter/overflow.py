@@ -34,14 +34,14 @@ _LENGTHS = ("max_completion_tokens", "max_tokens")
 _KEPT_ROLES = ("system", "developer")
 
 
-class _Chat(ChatCompletionRequest):
+class _Chat(ChatCompletionRequest):  # type: ignore[misc]  # vLLM has no types
     """A chat as long as it is."""
 
     def build_tok_params(self, model_config: Any) -> Any:
         return replace(super().build_tok_params(model_config), max_total_tokens=None)
 
 
-class _Completion(CompletionRequest):
+class _Completion(CompletionRequest):  # type: ignore[misc]  # vLLM has no types
     """A completion as long as it is."""
 
     def build_tok_params(self, model_config: Any) -> Any:

@@ -116,7 +116,8 @@ def test_plain_prompts_lose_tokens_at_one_end(policy: Policy) -> None:
     ids = [10 + number % 500 for number in range(WORDS)]
     room = CONTEXT - WANTED
     fields = {"model": NAME, "max_tokens": WANTED, "temperature": 0}
-    for chosen, left in (("cut-head", ids[-room:]), ("cut-tail", ids[:room])):
+    kept: dict[Overflow, list[int]] = {"cut-head": ids[-room:], "cut-tail": ids[:room]}
+    for chosen, left in kept.items():
         cut, alone = policy(chosen).run([fields | {"prompt": ids}, fields | {"prompt": left}])
         assert text_of(cut) == text_of(alone)
         assert body_of(cut)["dray"] == {"overflow": chosen, "dropped_tokens": WORDS - room}

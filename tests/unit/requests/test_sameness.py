@@ -75,7 +75,7 @@ def test_what_may_change_an_answer_changes_the_key(other: dict[str, Any]) -> Non
 
 
 def test_the_order_of_names_in_a_schema_is_the_order_of_names_in_the_answer() -> None:
-    schemas = [{"a": {}, "b": {}}, {"b": {}, "a": {}}]
+    schemas: list[dict[str, Any]] = [{"a": {}, "b": {}}, {"b": {}, "a": {}}]
     keys = {key_of(CHAT, {"response_format": {"schema": {"properties": one}}}) for one in schemas}
     assert len(keys) == 2
 
