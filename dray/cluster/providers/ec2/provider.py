@@ -91,6 +91,8 @@ class EC2Provider:
                 self._made = True
                 self._put_token()
                 self._buy_head()
+            else:
+                self._put_off()
             grant = self.desire(self._settings.workers)
             if len(grant.machines) < self._settings.minimum:
                 had = f"{len(grant.machines)} of at least {self._settings.minimum} workers can be had"
@@ -151,9 +153,7 @@ class EC2Provider:
             return
         with self._creating:
             if not self._ending.is_set():
-                ids = [one.id for one in self._api.instances(self._settings.name)]
-                self._api.tag(ids, {EXPIRES_TAG: str(int(self._expires()))})
-                self._kept = time.monotonic()
+                self._put_off()
 
     def leave(self) -> None:
         """Release it, if it was made here: that takes a second or two."""
@@ -168,6 +168,7 @@ class EC2Provider:
                 return ()
             released = release_cluster(self._api, self._settings.name, self._ids)
             self._made = False
+            self._ids.clear()
             return released
 
     def sweep(self) -> tuple[Expired, ...]:
@@ -195,6 +196,11 @@ class EC2Provider:
             rates = token_rates(self._settings, today)
             self._offers = offers_of(self._settings, rates, self._api, today)
         return self._offers
+
+    def _put_off(self) -> None:
+        ids = [one.id for one in self._api.instances(self._settings.name)]
+        self._api.tag(ids, {EXPIRES_TAG: str(int(self._expires()))})
+        self._kept = time.monotonic()
 
     def _put_token(self) -> None:
         with self._creating:
