@@ -173,7 +173,12 @@ def main() -> None:
     """Watch until stdin ends."""
     machines = _Machines(sys.argv[1], Path(sys.argv[2]))
     ended = threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
+
+    def watch() -> None:
+        sys.stdin.read()
+        ended.set()
+
+    threading.Thread(target=watch, daemon=True).start()
     try:
         while not ended.is_set():
             machines.look()

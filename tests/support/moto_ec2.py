@@ -110,8 +110,9 @@ class MotoEc2:
 
 def settings_of(text: str) -> EC2Cluster:
     """From JSON."""
-    values = json.loads(text)
-    return EC2Cluster(**{key: tuple(one) if isinstance(one, list) else one for key, one in values.items()})
+    given: dict[str, Any] = json.loads(text)
+    values: dict[str, Any] = {key: tuple(one) if isinstance(one, list) else one for key, one in given.items()}
+    return EC2Cluster(**values)
 
 
 def main() -> None:

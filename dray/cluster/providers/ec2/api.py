@@ -268,7 +268,7 @@ class Ec2Api:
             for page in self._pages("describe_parameters", ParameterFilters=filters)
             for one in page["Parameters"]
         ]
-        found = []
+        found: list[tuple[str, Mapping[str, str]]] = []
         for name in names:
             tags = self._call("list_tags_for_resource", ResourceType="Parameter", ResourceId=name)["TagList"]
             found.append((name, {one["Key"]: one["Value"] for one in tags}))

@@ -47,7 +47,7 @@ def release_cluster(api: Ec2Api, cluster: str, known: Collection[str]) -> tuple[
         errors.append(str(error))
     if errors:
         raise ClusterError(
-            f"the EC2 cluster {cluster} is not released: {errors[-1]}. Its machines end by themselves when "
+            f"the EC2 cluster {cluster} is not released: {'; '.join(dict.fromkeys(errors))}. Its machines end by themselves when "
             "they expire; `dray cluster down` tries again"
         )
     return tuple(released)

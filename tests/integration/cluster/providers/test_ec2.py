@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from botocore.awsrequest import AWSResponse
+from botocore.compat import HTTPHeaders
 
 from dray.cli.app import run_app
 from dray.cluster import ClusterSettings, ray_nodes
@@ -70,7 +71,10 @@ class Faults:
         if parsed is None:
             return None
         status = 400 if "Error" in parsed else 200
-        return AWSResponse("", status, {}, None), {"ResponseMetadata": {"HTTPStatusCode": status}, **parsed}
+        return AWSResponse("", status, HTTPHeaders(), None), {
+            "ResponseMetadata": {"HTTPStatusCode": status},
+            **parsed,
+        }
 
 
 def refusal(code: str, message: str = "no") -> dict[str, Any]:

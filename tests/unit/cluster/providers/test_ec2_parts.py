@@ -151,7 +151,9 @@ def test_requests_are_of_the_form_that_aws_publishes(
     terms = {"client_token": "t", "expires": 1.8e9}
     fleet = fleet_request(one, role, "lt-0123456789abcdef0", pools, machines, market, terms)
     for name, request in (("CreateLaunchTemplate", template), ("CreateFleet", fleet)):
-        report = ParamValidator().validate(request, MODEL.operation_model(name).input_shape)
+        shape = MODEL.operation_model(name).input_shape
+        assert shape is not None
+        report = ParamValidator().validate(request, shape)
         assert not report.has_errors(), report.generate_report()
     assert base64.b64decode(template["LaunchTemplateData"]["UserData"]).decode() == script
     [interface] = template["LaunchTemplateData"]["NetworkInterfaces"]

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from datetime import date
 from itertools import combinations_with_replacement
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -53,7 +54,12 @@ def table(rates: dict[str, float]) -> list[Pool]:
     for kind, prices in PRICES.items():
         for zone, price, score in zip(ZONES, prices, SCORES, strict=True):
             factor = 0.5 if score >= 8 else 2.0 if score <= 3 else 1.0
-            place = {"kind": kind, "zone": zone, "subnet": f"subnet-{zone}", "rate": rates[kind]}
+            place: dict[str, Any] = {
+                "kind": kind,
+                "zone": zone,
+                "subnet": f"subnet-{zone}",
+                "rate": rates[kind],
+            }
             if price is not None:
                 broken = INTERRUPTED[kind] * factor
                 pools.append(
@@ -169,10 +175,10 @@ def test_buying_ends_and_says_why_it_is_short(
 
 
 def test_a_used_up_quota_takes_its_types_away_in_that_market_alone() -> None:
-    place = {"zone": "a", "subnet": "s", "rate": 1.0}
-    cheap = Pool(kind="g6.xlarge", market=Market.SPOT, hourly=1, **place)  # type: ignore[arg-type]
-    same = Pool(kind="g5.xlarge", market=Market.SPOT, hourly=2, **place)  # type: ignore[arg-type]
-    other = Pool(kind="p5.48xlarge", market=Market.SPOT, hourly=3, **place)  # type: ignore[arg-type]
+    place: dict[str, Any] = {"zone": "a", "subnet": "s", "rate": 1.0}
+    cheap = Pool(kind="g6.xlarge", market=Market.SPOT, hourly=1, **place)
+    same = Pool(kind="g5.xlarge", market=Market.SPOT, hourly=2, **place)
+    other = Pool(kind="p5.48xlarge", market=Market.SPOT, hourly=3, **place)
     asked: list[str] = []
 
     def ask(offer: Sequence[Pool], machines: int) -> FleetResult:
