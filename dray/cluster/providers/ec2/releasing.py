@@ -46,9 +46,10 @@ def release_cluster(api: Ec2Api, cluster: str, known: Collection[str]) -> tuple[
     except DrayError as error:
         errors.append(str(error))
     if errors:
+        reasons = "; ".join(dict.fromkeys(errors))
         raise ClusterError(
-            f"the EC2 cluster {cluster} is not released: {'; '.join(dict.fromkeys(errors))}. Its machines end by themselves when "
-            "they expire; `dray cluster down` tries again"
+            f"the EC2 cluster {cluster} is not released: {reasons}. Its machines end by themselves when they "
+            "expire; `dray cluster down` tries again"
         )
     return tuple(released)
 
