@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 from typing import IO
 
-from dray.cluster.ray_private import is_node_of
+from dray.cluster.ray_private import nodes_here
 from dray.errors import ClusterError
 from dray.processes import no_survivors
 
@@ -71,7 +71,7 @@ def join_as_node(address: str) -> OwnNode | None:
     Raises:
         ClusterError: it cannot: of another version of Ray or Python, or not reached by the others.
     """
-    if is_node_of(address):
+    if nodes_here(address):
         return None
     node = OwnNode(address)
     node.wait()
@@ -83,9 +83,10 @@ def main() -> None:
     address = sys.argv[1]
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", f"--address={address}"]
     command += ["--num-cpus=0", "--num-gpus=0", "--disable-usage-stats"]
+    before = nodes_here(address)
     node = subprocess.Popen(command, stdout=sys.stderr, stdin=subprocess.DEVNULL)
     try:
-        if _joined(node, address):
+        if _joined(node, address, before):
             os.write(1, _UP)
             sys.stdin.read()
     finally:
@@ -95,10 +96,10 @@ def main() -> None:
                 node.wait(_STOP_SECONDS / 2)
 
 
-def _joined(node: subprocess.Popen[bytes], address: str) -> bool:
+def _joined(node: subprocess.Popen[bytes], address: str, before: set[str]) -> bool:
     until = time.monotonic() + _START_SECONDS
     while time.monotonic() < until and node.poll() is None:
-        if is_node_of(address):
+        if nodes_here(address) - before:
             return True
         time.sleep(_LOOK_SECONDS)
     return False

@@ -184,12 +184,12 @@ def nodes_at(address: str) -> list[FoundNode]:
     ]
 
 
-def is_node_of(address: str) -> bool:
-    """Whether a node of the cluster whose head is at ``address`` runs on this machine."""
+def nodes_here(address: str) -> set[str]:
+    """The ids of those nodes of the cluster whose head is at ``address`` that run on this machine."""
     from ray._private.services import find_node_ids
 
     here = set(find_node_ids())
-    return bool(here) and any(one.node_id in here for one in nodes_at(address))
+    return {one.node_id for one in nodes_at(address) if one.node_id in here} if here else set()
 
 
 def draining() -> dict[str, float]:

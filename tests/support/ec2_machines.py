@@ -111,7 +111,9 @@ class _Machines:
             "DRAY_CONSOLE": str(home / "console"),
             "DRAY_TURN_OFF": f"curl -sf -X DELETE {metadata}",
             "DRAY_LOOK_SECONDS": "1",
-            "DRAY_RAY_START": f"--temp-dir={self._folder / 'r'}" if head else "--num-cpus=1",
+            "DRAY_RAY_START": f"--temp-dir={self._folder / 'r'} --include-dashboard=false"
+            if head
+            else "--num-cpus=1",
         }
         subprocess.Popen(
             ["bash", str(script)],
@@ -155,6 +157,11 @@ class _Machines:
                 self.send_header("Content-Length", str(len(text)))
                 self.end_headers()
                 self.wfile.write(text.encode())
+
+            def handle_one_request(self) -> None:
+                """A machine that was killed reads no answer."""
+                with suppress(BrokenPipeError, ConnectionResetError):
+                    super().handle_one_request()
 
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002
                 """Nothing."""

@@ -74,9 +74,14 @@ class MotoEc2:
 
     def live(self) -> list[dict[str, Any]]:
         """All instances that are not gone, whoever made them."""
+        return [
+            one for one in self.instances() if one["State"]["Name"] not in ("terminated", "shutting-down")
+        ]
+
+    def instances(self) -> list[dict[str, Any]]:
+        """All instances, also those that are gone."""
         pages = self.ec2.get_paginator("describe_instances").paginate()
-        found = [one for page in pages for group in page["Reservations"] for one in group["Instances"]]
-        return [one for one in found if one["State"]["Name"] not in ("terminated", "shutting-down")]
+        return [one for page in pages for group in page["Reservations"] for one in group["Instances"]]
 
     def left(self) -> list[str]:
         """Names of all that is there: instances, launch templates, parameters."""

@@ -60,6 +60,10 @@ if [ "$ROLE" = head ]; then
     --dashboard-host=127.0.0.1 ${DRAY_RAY_START:-}) || fail "ray start failed: $(tail -n 3 <<<"$output" | tr '\n' ' ')"
 else
   until=$(($(date +%s) + JOIN_SECONDS))
+  until (exec 3<>"/dev/tcp/$HEAD/$PORT") 2>/dev/null; do # Ray's own wait for a head that boots is slow
+    [ "$(date +%s)" -lt "$until" ] || fail "the head at $HEAD:$PORT takes no connection"
+    sleep 1
+  done
   until output=$(ray_start --address="$HEAD:$PORT" --labels="market=$MARKET" ${DRAY_RAY_START:-}); do
     [ "$(date +%s)" -lt "$until" ] || fail "did not join $HEAD:$PORT: $(tail -n 3 <<<"$output" | tr '\n' ' ')"
     sleep 5

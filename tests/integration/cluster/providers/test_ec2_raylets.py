@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import json
 import sys
 import tempfile
 import time
@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from dray.cluster import ClusterSettings, open_cluster
 from dray.cluster.providers.ec2 import EC2Cluster
+from dray.store import open_store
+from tests.support.command import dray, run_arguments, write_requests
 from tests.support.ec2_machines import Ec2Machines
 from tests.support.moto_ec2 import MotoEc2
 from tests.support.ports import free_port
@@ -48,33 +49,27 @@ def until(true: Callable[[], bool], seconds: float = 60) -> None:
 
 
 def test_a_job_rents_joins_uses_and_releases_a_cluster(
-    moto: MotoEc2, machines: Ec2Machines, monkeypatch: pytest.MonkeyPatch
+    moto: MotoEc2, machines: Ec2Machines, tmp_path: Path
 ) -> None:
-    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):
-        monkeypatch.setenv(name, os.environ.get(name, ""))  # given back at the end
-    cluster = open_cluster(ClusterSettings(provider=settings(moto)))
-    cluster.start()
-    try:
-        info = cluster.wait()
-        import ray
-
-        heads = [node for node in info.nodes if node.stable]
-        assert [node.cpus for node in heads] == [0.0]
-        assert sum(1 for node in info.nodes if node.cpus) == 2
-        assert info.stable_resource == "dray_stable"
-        where = ray.remote(num_cpus=1)(_address).remote()
-        assert ray.get(where, timeout=60) in {node.address for node in info.nodes if node.cpus}
-    finally:
-        cluster.leave()
-        cluster.release()
+    """The command, its flow in Prefect, replicas on the rented workers, the output file, and nothing left."""
+    file = tmp_path / "cluster.toml"
+    values = {**moto.values(), "workers": 1, "port": free_port(), "python": sys.executable}
+    file.write_text(
+        "\n".join(['kind = "ec2"', *(f"{key} = {json.dumps(one)}" for key, one in values.items())])
+    )
+    rows = write_requests(tmp_path / "in.jsonl", 20)
+    ended = dray(tmp_path, *run_arguments(rows, tmp_path / "out", "--cluster", str(file)))
+    assert ended.code == 0, ended.stderr
+    assert ended.json["counts"]["done"] == 20
+    assert len((tmp_path / "out/output.jsonl").read_text().splitlines()) == 20
     assert moto.left() == []
     until(lambda: not machines.running())
-
-
-def _address() -> str:
-    import ray
-
-    return str(ray.util.get_node_ip_address())
+    with open_store(f"sqlite:///{tmp_path / 'out/dray.db'}", create=False) as store:
+        [replica] = store.replicas("job")
+    gone = {one["InstanceId"]: one for one in moto.instances()}
+    [worker] = [name for name in gone if "worker of test-" in machines.console(name)]
+    assert replica.node is not None
+    assert gone[worker]["InstanceLifecycle"] == "spot"
 
 
 def test_machines_whose_driver_is_gone_end_themselves(moto: MotoEc2, machines: Ec2Machines) -> None:
