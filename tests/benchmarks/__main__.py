@@ -11,7 +11,7 @@ from pathlib import Path
 
 NAMES = (
     "store", "ordering", "order", "planning", "deadline", "start", "idle", "scale", "fleet", "device",
-    "throughput", "unequal_nodes", "weights", "weights_s3",
+    "forecast", "throughput", "unequal_nodes", "weights", "weights_s3",
 )  # fmt: skip
 
 

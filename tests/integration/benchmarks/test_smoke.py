@@ -31,6 +31,7 @@ MEASURED = {
     "scale": {"sqlite"},
     "fleet": {"4 replicas"},
     "device": {"replica"},
+    "forecast": {"12 ms a step"},
     "throughput": {"dray"},
     "unequal_nodes": {"shards of 16"},
     "weights": {"dray", "dray-load"},
@@ -45,7 +46,7 @@ def test_each_benchmark_is_here() -> None:
 
 @pytest.mark.parametrize("name", MEASURED)
 def test_a_benchmark_runs_to_its_end(name: str, tmp_path: Path) -> None:
-    if name in ("throughput", "device"):
+    if name in ("forecast", "throughput", "device"):
         pytest.importorskip("vllm")
     figures = tmp_path / "figures.json"
     command = [sys.executable, "-m", f"tests.benchmarks.{name}", "--smoke"]
