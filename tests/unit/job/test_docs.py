@@ -12,7 +12,7 @@ from dray.driver.idling import MOST_STANDBY
 from dray.driver.slots import LEAST_SLOTS, MOST_SLOTS
 from dray.job.ingesting import _MANY_SHARDS, _ROWS
 from dray.job.spooling import PART_BYTES as SPOOL_BYTES
-from dray.requests.arranging import WINDOW_BYTES
+from dray.requests.arranging import WINDOW_BYTES, WINDOW_ROWS
 from dray.requests.spool import MAX_MARKS
 from dray.shard.lease import RENEW_EVERY
 from dray.storage.layout import PART_BYTES
@@ -59,7 +59,8 @@ def test_figures_of_scale() -> None:
     assert f"`--part-bytes` ({PART_BYTES >> 30} GiB" in SCALE
     assert f"at most {SPOOL_BYTES >> 30} GiB (`PART_BYTES` in `dray/job/spooling.py`)" in SCALE
     assert f"5 TB are {-(-5 * 10**12 // SPOOL_BYTES)} parts. - **Room.**" in SCALE
-    assert f"for an object store | {(2 * SPOOL_BYTES + WINDOW_BYTES) >> 30} GiB: a part" in SCALE
+    assert f"for an object store | {2 * SPOOL_BYTES + WINDOW_BYTES >> 30} GiB: a part" in SCALE
+    assert f"in windows of {WINDOW_ROWS:,} rows or {WINDOW_BYTES >> 30} GiB" in SCALE
     assert f"at most {_ROWS} rows, up to {_MANY_SHARDS:,} shards" in SCALE
     assert f"| {MAX_MARKS:,}, in {MAX_MARKS * 24 >> 20} MB |" in SCALE
     assert f"{LEAST_SLOTS} to {MOST_SLOTS} that run (`LEAST_SLOTS`, `MOST_SLOTS`), 1 that waits" in SCALE
