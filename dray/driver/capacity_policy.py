@@ -50,7 +50,7 @@ class Situation:
     """A job as it stands.
 
     ``spot`` and ``on_demand`` are replicas that work, and ``coming`` of either kind those that start.
-    ``spot_to_be_had`` is how many spot replicas can be held at present in all, None where nobody knows;
+    ``spot_to_be_had`` is how many spot replicas can be held at present in all, None where that is not known;
     ``spot_expected`` how many there will be on the average. ``step`` is the time to the next decision.
     ``deadline`` and ``elapsed`` count from the job's beginning; ``budget`` and ``spent`` are dollars.
     """

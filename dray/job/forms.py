@@ -156,7 +156,8 @@ class EngineOptions(Form):
         ge=1,
         description="Rows of a shard, the part of a job that one shard task leases. If left out: at most "
         "8192, with 16 or more shards for each of several replicas, unless those had fewer than 128 rows, or "
-        "twice max_num_seqs. A job has at most 16,384 shards, or 16 for each replica if that is more.",
+        "twice max_num_seqs (256 if not given). A job has at most 16,384 shards, or 16 for each replica if "
+        "that is more.",
     )
     order: Literal["auto", "input", "prefix"] = Field(
         default="auto",

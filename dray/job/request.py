@@ -40,7 +40,32 @@ def _shortcut(name: str) -> Any:
     return Field(default=None, exclude=True, description=described)
 
 
-class JobRequest(Form):
+class Request(Form):
+    """What a user asks for, read from arguments or from plain data."""
+
+    @classmethod
+    def of(cls, *values: Any, **options: Any) -> Self:
+        """A request from the flow's arguments, by position or by name.
+
+        Raises:
+            ConfigError: names the fields that cannot be so.
+        """
+        return cls.read({**dict(zip(cls.model_fields, values, strict=False)), **options})
+
+    @classmethod
+    def read(cls, given: Mapping[str, Any], spelled: Callable[[tuple[str, ...]], str] | None = None) -> Self:
+        """A request from plain data; ``spelled`` gives the caller's name for the field at a path.
+
+        Raises:
+            ConfigError: names the fields that cannot be so, and quotes no texts.
+        """
+        try:
+            return cls(**given)
+        except ValidationError as error:
+            raise ConfigError(explained(error, spelled or (lambda path: path[-1]))) from None
+
+
+class JobRequest(Request):
     """A batch job as its user asks for it.
 
     Names of blocks and of variables are not looked up yet, and nothing but the form itself is checked.
@@ -130,27 +155,6 @@ class JobRequest(Form):
         description="Replace files of another job in the output folder. Without this, dray refuses that "
         "folder.",
     )
-
-    @classmethod
-    def of(cls, *values: Any, **options: Any) -> Self:
-        """A request from the flow's arguments, by position or by name.
-
-        Raises:
-            ConfigError: names the fields that cannot be so.
-        """
-        return cls.read({**dict(zip(cls.model_fields, values, strict=False)), **options})
-
-    @classmethod
-    def read(cls, given: Mapping[str, Any], spelled: Callable[[tuple[str, ...]], str] | None = None) -> Self:
-        """A request from plain data; ``spelled`` gives the caller's name for the field at a path.
-
-        Raises:
-            ConfigError: names the fields that cannot be so, and quotes no texts.
-        """
-        try:
-            return cls(**given)
-        except ValidationError as error:
-            raise ConfigError(explained(error, spelled or (lambda path: path[-1]))) from None
 
     @model_validator(mode="before")
     @classmethod

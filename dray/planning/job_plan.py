@@ -13,6 +13,7 @@ from dray.errors import ConfigError
 from dray.job.plan_file import OVERRIDES, identity_of
 from dray.planner.catalogue import Catalogue, HostedPrice, Instance, hosted_prices, known_catalogue
 from dray.planner.cost import Demand, Phi, PhiFor, Plan, Plans, best_of_each, plans, prior
+from dray.planner.cost.limits import allowed
 from dray.planner.efficiencies import installed_version, learned, with_starts
 from dray.planner.models import ModelFacts, read_model
 from dray.planner.workload import Counting, InputLines, Lengths, TokenizerAt, Workload, estimate
@@ -124,6 +125,7 @@ def plan_job(
     objects = objects_of(request.objects, blocks)
     place = model_place(request.model, blocks)
     known = replace(known, runs=known.runs or efficiencies_in(request.store, blocks))
+    allowed(_catalogue(request, known), request.limits())  # before the input is read
     inputs = without_variable(request.input) if isinstance(request.input, str) else request.input
     source = request.rows.source(inputs)
     with configuration_of(place.uri, place.objects or objects) as folder:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import difflib
 from typing import Any, Self
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from dray.durations import seconds_of
 from dray.errors import ConfigError
-from dray.job.forms import GROUPS, Form, RowOptions, SamplingOptions
-from dray.job.request import BLOCK, anchored_input, explained, into_groups
+from dray.job.forms import GROUPS, RowOptions, SamplingOptions
+from dray.job.request import BLOCK, Request, anchored_input, into_groups
 from dray.planner.cost import Limits
 from dray.planner.workload import SAMPLE_ROWS
+from dray.planner.workload.prompts import COUNTED_FIELDS
 from dray.storage.files import absolute
 
 _SHORTCUTS = {
@@ -28,7 +29,7 @@ def _shortcut(name: str) -> Any:
     return Field(default=None, exclude=True, description=described)
 
 
-class PlanRequest(Form):
+class PlanRequest(Request):
     """A job as its user thinks of running it, and within what limits.
 
     Raises:
@@ -104,27 +105,6 @@ class PlanRequest(Form):
         description="Credentials for object stores: block:NAME. If left out, those of the environment.",
     )
 
-    @classmethod
-    def of(cls, *values: Any, **options: Any) -> Self:
-        """A request from arguments, by position or by name.
-
-        Raises:
-            ConfigError: names the fields that cannot be so.
-        """
-        return cls.read({**dict(zip(cls.model_fields, values, strict=False)), **options})
-
-    @classmethod
-    def read(cls, given: Mapping[str, Any], spelled: Callable[[tuple[str, ...]], str] | None = None) -> Self:
-        """A request from plain data; ``spelled`` gives the caller's name for the field at a path.
-
-        Raises:
-            ConfigError: names the fields that cannot be so, and quotes no texts.
-        """
-        try:
-            return cls(**given)
-        except ValidationError as error:
-            raise ConfigError(explained(error, spelled or (lambda path: path[-1]))) from None
-
     @model_validator(mode="before")
     @classmethod
     def _shortcuts_into_groups(cls, given: dict[str, Any]) -> dict[str, Any]:
@@ -136,6 +116,17 @@ class PlanRequest(Form):
         if deadline is not None and not seconds_of(deadline):
             raise ConfigError(f"deadline: {deadline!r} is not a time such as 90m, 6h or 2d")
         return deadline
+
+    @field_validator("overrides")
+    @classmethod
+    def _are_counted(cls, overrides: dict[str, Any]) -> dict[str, Any]:
+        for name in overrides.keys() - COUNTED_FIELDS:
+            near = difflib.get_close_matches(name, COUNTED_FIELDS, n=1)
+            hint = f"do you mean {near[0]}? " if near else ""
+            raise ConfigError(
+                f"request field {name!r}: {hint}A plan goes by {', '.join(sorted(COUNTED_FIELDS))}"
+            )
+        return overrides
 
     @field_validator("hardware", "weights", mode="before")
     @classmethod

@@ -9,6 +9,7 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from dray.requests.batching import batches
 from dray.requests.rejects import Reject, RejectLog
 from dray.requests.spool import index_of, place_of
 from dray.requests.spool_parts import SpoolParts
@@ -113,26 +114,13 @@ def _matched(
     """(place in ``wanted``, line), the place None for other lines; ``wanted`` ascends, lines need not."""
     import numpy as np
 
-    for batch in _batches(lines):
+    for batch in batches(lines, rows=_BATCH_ROWS, size=_BATCH_BYTES):
         indices = np.fromiter(map(index_of_line, batch), np.uint64, len(batch))
         places = np.searchsorted(wanted, indices)
         there = places < len(wanted)
         there[there] = wanted[places[there]] == indices[there]
         for line, place, known in zip(batch, places.tolist(), there.tolist(), strict=True):
             yield (place if known else None), line
-
-
-def _batches(lines: Iterable[bytes]) -> Iterator[list[bytes]]:
-    batch: list[bytes] = []
-    size = 0
-    for line in lines:
-        batch.append(line)
-        size += len(line)
-        if len(batch) >= _BATCH_ROWS or size >= _BATCH_BYTES:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
 
 
 def _reject_index(line: bytes) -> int:

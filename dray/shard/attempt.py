@@ -48,6 +48,7 @@ def attempt(
             work.shard,
             place.client,
             max_num_seqs=place.seqs,
+            slots=place.slots,
             commit_seconds=work.commit_seconds,
             fed=fed,
             untaken=untaken,

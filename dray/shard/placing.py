@@ -80,6 +80,7 @@ class Place:
     node: str | None
     host: str
     seqs: int
+    slots: int
 
     @classmethod
     def of(cls, work: Work, lease: ShardLease) -> Place | None:
@@ -94,4 +95,6 @@ class Place:
             work.store.release_shard(lease, cause=NOT_THERE, detail="the replica was gone before it began")
             return None
         work.store.note_attempt(lease, node=row.node)
-        return cls(client=client, node=row.node, host=row.host or "its node", seqs=row.max_num_seqs)
+        return cls(
+            client=client, node=row.node, host=row.host or "its node", seqs=row.max_num_seqs, slots=row.slots
+        )

@@ -30,7 +30,7 @@ MICRO_BATCH_ROWS = 256
 FEED_AHEAD = 2.5
 FEED_ROWS = 128
 FEED_BYTES = 256 * 1024 * 1024
-"""Bytes of rows in the replica and on their way to it, for one shard: what an engine admits at most."""
+"""Bytes of rows in the replica and on their way to it, for one of two shards: what an engine admits."""
 
 
 @dataclass
@@ -42,6 +42,19 @@ class Fed:
 
     position: int | None = None
     proven: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """How much of a shard is in the replica and on its way to it: ``rows``, and ``size`` in bytes."""
+
+    rows: int
+    size: int
+
+    @classmethod
+    def of(cls, max_num_seqs: int, slots: int) -> Window:
+        """For one of the ``slots`` shards of a replica that runs ``max_num_seqs`` requests at a time."""
+        return cls(int(FEED_AHEAD * max_num_seqs), 2 * FEED_BYTES // max(slots, 2))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +79,7 @@ def run_shard(
     replica: ReplicaClient,
     *,
     max_num_seqs: int,
+    slots: int = 2,
     commit_seconds: float = FLUSH_SECONDS,
     fed: Fed | None = None,
     untaken: Untaken | None = None,
@@ -73,7 +87,8 @@ def run_shard(
 ) -> ShardReceipt:
     """Run what is not terminal of a leased shard, and end it. Errors leave the lease as it is.
 
-    A finished row waits at most ``commit_seconds`` for its commit. ``fed`` is kept up to date: `Ending` uses
+    ``slots`` shards share the replica, and the bytes that it may hold. A finished row waits at most
+    ``commit_seconds`` for its commit. ``fed`` is kept up to date: `Ending` uses
     it to look for the row that ended the attempt. ``untaken`` goes on from attempt to attempt. A suspect's
     engine answers a request of dray's own first.
 
@@ -96,7 +111,7 @@ def run_shard(
                 prove(replica, session_of(lease), rows.first)
                 holder.check()
                 fed.proven = True
-            window = int(FEED_AHEAD * max_num_seqs)
+            window = Window.of(max_num_seqs, slots)
             committed = _pump(
                 store, holder, replica, rows, fed, untaken, window=window, commit_seconds=commit_seconds
             )
@@ -151,10 +166,10 @@ def _pump(
     fed: Fed,
     untaken: Untaken,
     *,
-    window: int,
+    window: Window,
     commit_seconds: float,
 ) -> int:
-    """Keep ``window`` rows in flight, or `FEED_BYTES`, and commit each micro-batch as it comes back."""
+    """Keep ``window`` in flight, and commit each micro-batch as it comes back."""
     lease = holder.lease
     session = session_of(lease)
     outstanding: dict[int, int] = {}  # index -> bytes
@@ -163,7 +178,7 @@ def _pump(
 
     def feed() -> None:
         nonlocal size, last
-        while not last and len(outstanding) < window and size < FEED_BYTES:
+        while not last and len(outstanding) < window.rows and size < window.size:
             chunk, last = rows.take()
             reach(Point.FEED)
             lines = chunk.lines if chunk else []

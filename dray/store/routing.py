@@ -96,8 +96,8 @@ def _reserve(tx: Tx, job_key: int, number: int, name: str, ready: Sequence[Repli
 def _waiting(tx: Tx, job_key: int) -> int:
     """Shards without a live lease: those that are pending, and those whose lease lapsed."""
     lapsed = and_(shards.c.state == ShardState.LEASED.value, shards.c.lease_until <= tx.now)
-    nobodys = or_(shards.c.state == ShardState.PENDING.value, lapsed)
-    counted = select(func.count()).select_from(shards).where(shards.c.job_key == job_key, nobodys)
+    unheld = or_(shards.c.state == ShardState.PENDING.value, lapsed)
+    counted = select(func.count()).select_from(shards).where(shards.c.job_key == job_key, unheld)
     return int(tx.execute(counted).scalar_one())
 
 
@@ -111,11 +111,15 @@ def _coming(tx: Tx, job_key: int) -> int:
 
 def _ready(tx: Tx, job_key: int) -> list[ReplicaView]:
     leased = and_(shards.c.state == ShardState.LEASED.value, shards.c.lease_until > tx.now)
-    there = select(shards.c.replica, shards.c.family).where(shards.c.job_key == job_key, leased)
+    there = (
+        select(shards.c.replica, shards.c.family, func.count())
+        .where(shards.c.job_key == job_key, leased)
+        .group_by(shards.c.replica, shards.c.family)
+    )
     loads: Counter[str] = Counter()
     families: defaultdict[str, set[int]] = defaultdict(set)
-    for name, family in tx.execute(there):
-        loads[name] += 1
+    for name, family, count in tx.execute(there):
+        loads[name] += count
         families[name].add(family)
     open_states = (ShardState.PENDING.value, ShardState.LEASED.value)
     alive = select(shards.c.number).where(

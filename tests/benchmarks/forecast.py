@@ -227,7 +227,7 @@ class Bench:
         return min(fitting, key=lambda one: abs(one.setting.max_num_batched_tokens - 2048))
 
     def run(self, job: Job) -> tuple[dict[str, Any], float]:
-        """``dray run``, with the plan's settings, until nobody disturbs it; and the share that others took."""
+        """``dray run`` with the plan's settings, until it is undisturbed; and the share that others took."""
         found: list[tuple[float, dict[str, Any]]] = []
         for attempt in range(_ATTEMPTS):
             began = time.time()
@@ -435,7 +435,7 @@ def _gap(bill: dict[str, Any]) -> int:
     """Micro-dollars and microseconds by which the parts of a bill miss its totals: there are none."""
     dollars = round(bill["dollars"] * 1e6) - sum(round(part * 1e6) for part in bill["parts"].values())
     seconds = round(bill["node_seconds"] * 1e6) - sum(round(part * 1e6) for part in bill["seconds"].values())
-    return abs(dollars) + abs(seconds)
+    return int(abs(dollars) + abs(seconds))
 
 
 if __name__ == "__main__":

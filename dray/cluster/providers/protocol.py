@@ -36,7 +36,7 @@ class Machine:
 
     ``name`` is the provider's own: an instance's id, a pod's name. ``kind``: its type. ``address`` is the one
     that Ray's nodes have, so it leads from a machine to its Ray node. ``expires``: seconds since 1970 after
-    which anybody may release it, None for never. ``hourly``: dollars, where the provider knows them.
+    which `Provider.sweep` may release it, None for never. ``hourly``: dollars, where the provider knows them.
     """
 
     name: str
@@ -159,7 +159,7 @@ class Provider(Protocol):
         """
 
     def sweep(self) -> tuple[Expired, ...]:
-        """Release what has expired, of any cluster of this provider, and whoever made it."""
+        """Release what has expired, of any cluster of this provider, made by any driver."""
 
 
 class ProviderSettings(Protocol):
@@ -170,4 +170,4 @@ class ProviderSettings(Protocol):
         """The provider's name, as in ``kind = "ec2"`` of a file."""
 
     def open(self) -> Provider:
-        """The provider of this cluster; creates nothing, and asks nobody."""
+        """The provider of this cluster; creates nothing, and calls no service."""

@@ -16,6 +16,7 @@ from dray.planner.workload.encoders import Bytes, Tokens
 from dray.planner.workload.lengths import Bounds, Lengths
 from dray.planner.workload.processes import Processes
 from dray.planner.workload.worker import Setup
+from dray.requests.batching import batches
 from dray.temporary import TemporaryFolder
 
 if TYPE_CHECKING:
@@ -87,24 +88,11 @@ def gather(
 def _counted(
     lines: Iterable[bytes], setup: Setup, processes: int | None, stack: ExitStack
 ) -> Iterator[Counted]:
-    batches = _batches(lines)
+    batched = batches(lines, rows=_BATCH_ROWS, size=_BATCH_BYTES)
     if isinstance(setup.tokens, Bytes):  # cheaper here than on its way to another process
         encoder = setup.tokens.encoder()
-        return (count(batch, encoder, setup.block_tokens) for batch in batches)
-    return stack.enter_context(Processes(setup, processes)).counted(batches)
-
-
-def _batches(lines: Iterable[bytes]) -> Iterator[list[bytes]]:
-    batch: list[bytes] = []
-    size = 0
-    for line in lines:
-        batch.append(line)
-        size += len(line)
-        if len(batch) >= _BATCH_ROWS or size >= _BATCH_BYTES:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
+        return (count(batch, encoder, setup.block_tokens) for batch in batched)
+    return stack.enter_context(Processes(setup, processes)).counted(batched)
 
 
 class _Files:

@@ -110,7 +110,7 @@ class _Worker:
         return found
 
     def end(self) -> None:
-        """End it: it holds nothing that anybody needs."""
+        """End it: it holds nothing that is needed later."""
         self._connection.close()
         self._process.kill()
         self._process.wait()

@@ -11,6 +11,16 @@ from dray.kinds import KINDS, Body
 _LENGTH_FIELDS = ("max_completion_tokens", "max_tokens")  # the first one wins, as in vLLM
 _MOST_ANSWERS = 128
 
+COUNTED_FIELDS = frozenset(
+    {
+        "messages", "prompt", "input", "tools", "documents", "reasoning_effort",
+        "chat_template", "chat_template_kwargs", "add_generation_prompt", "continue_final_message",
+        "add_special_tokens", "truncate_prompt_tokens",
+        "max_completion_tokens", "max_tokens", "min_tokens", "ignore_eos", "n",
+    }
+)  # fmt: skip
+"""The request fields that change how many tokens a request reads and writes."""
+
 
 class Unreadable(ValueError):  # noqa: N818  a verdict on one row
     """The engine will refuse this body; it asks for no tokens. The text quotes nothing of it."""

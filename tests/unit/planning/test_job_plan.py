@@ -166,6 +166,7 @@ def test_rows_that_will_be_error_rows_are_said(rows: Path, model: Path) -> None:
     [
         ({"hardware": "l40z"}, "nearest is L40S"),
         ({"deadline": "soon"}, "not a time"),
+        ({"overrides": {"max_token": 9}}, "do you mean max_tokens"),
         ({"budget": -1}, "budget"),
         ({"weights": "fp9"}, "fp9"),
         ({"arguments": {"max_model_len": "long"}}, "max_model_len"),

@@ -112,20 +112,27 @@ class _Lost:
 
 
 def _run(
-    store: Store, job: OpenJob, shard: Shard, replica: Any, *, alive: bool = False, ttl: float = 90.0
+    store: Store,
+    job: OpenJob,
+    shard: Shard,
+    replica: Any,
+    *,
+    alive: bool = False,
+    ttl: float = 90.0,
+    slots: int = 2,
 ) -> AttemptResult:
     """An attempt beside a driver, to which the cluster says whether the replica's node is ``alive``."""
-    work = _work(store, job, shard, replica, ttl=ttl)
+    work = _work(store, job, shard, replica, slots=slots, ttl=ttl)
     with Judging(job.settings.store_url, job.lease, _Lost(job.job_id, replica.name, alive=alive)):
         return attempt(work)
 
 
-def _work(store: Store, job: OpenJob, shard: Shard, replica: Any, **settings: Any) -> Work:
+def _work(store: Store, job: OpenJob, shard: Shard, replica: Any, *, slots: int = 2, **settings: Any) -> Work:
     row = ReplicaRow(
         name=replica.name,
         lane=0,
         state=ReplicaState.READY,
-        slots=2,
+        slots=slots,
         node="node-1",
         host="host-1",
         max_num_seqs=MAX_NUM_SEQS,
@@ -537,15 +544,18 @@ def test_a_value_that_the_database_does_not_take_costs_its_row_only(
     assert store.verify_counts(job.job_id).done == 48
 
 
+@pytest.mark.parametrize(("feed_bytes", "slots"), [(500, 2), (1000, 4)])
 def test_the_feed_window_is_bounded_by_bytes_too(
     store: Store,
     job: OpenJob,
     shard: Shard,
     make_replica: Callable[..., Replica],
     monkeypatch: pytest.MonkeyPatch,
+    feed_bytes: int,
+    slots: int,
 ) -> None:
     """Lines of 100 bytes and more, and a window of 500: what waits in a replica is that and one chunk."""
-    monkeypatch.setattr(shards, "FEED_BYTES", 500)
+    monkeypatch.setattr(shards, "FEED_BYTES", feed_bytes)
     replica, most = make_replica(max_num_seqs=2), 0
     sizes: dict[int, int] = {}
     feed, results = replica.feed, replica.results
@@ -564,7 +574,7 @@ def test_the_feed_window_is_bounded_by_bytes_too(
 
     monkeypatch.setattr(replica, "feed", counted)
     monkeypatch.setattr(replica, "results", read)
-    assert _receipt(_run(store, job, shard, replica)).rows == 50
+    assert _receipt(_run(store, job, shard, replica, slots=slots)).rows == 50
     assert 400 < most < 500 + MAX_NUM_SEQS * 200 < 2.5 * MAX_NUM_SEQS * 120
 
 
