@@ -327,7 +327,13 @@ def test_the_holder_stops_by_its_own_clock_before_its_lease_ends(
         raise StoreTransientError("away")
 
     replica = make_replica(stall_on="prompt")
-    threading.Timer(0.1, lambda: monkeypatch.setattr(store, "orders", away)).start()
+    feed = replica.feed
+
+    def fed(*values: Any) -> None:  # the shard has its place by then
+        feed(*values)
+        monkeypatch.setattr(store, "orders", away)
+
+    monkeypatch.setattr(replica, "feed", fed)
     began = time.monotonic()
     decision = _early(_run(store, job, shard, replica, ttl=3.0))
     assert 0.5 < time.monotonic() - began < 3.0
