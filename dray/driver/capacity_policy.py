@@ -1,7 +1,8 @@
 """How many spot and on-demand replicas a job with a deadline and a budget is to hold: arithmetic alone.
 
 The policy is that of Uniform Progress ("Can't Be Late", NSDI'24) for work that can be divided. Work is in
-predicted units of cost, of which a replica answers ``rate`` a second.
+predicted units of cost, of which a replica answers ``rate`` a second. The driver does not ask it yet: so far
+``python -m tests.benchmarks.deadline`` alone does.
 
 - Spot is taken whenever there is some: a replica that is interrupted loses its start, and no row.
 - While there is time to lose, the job waits for spot. When most of the replicas are needed all the time,
