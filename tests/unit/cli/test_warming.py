@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import psutil
@@ -29,9 +30,18 @@ def _among_others() -> None:
     _others.update(process.pid for process in psutil.Process().children())
 
 
+def _command(process: psutil.Process) -> list[str]:
+    """A process that has just begun has no command line for a moment, in which its parent already goes on."""
+    end = time.monotonic() + 5
+    while not (words := process.cmdline()) and process.status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < end, f"process {process.pid} has no command"
+        time.sleep(0.01)
+    return words
+
+
 def _began() -> list[str]:
     ours = [process for process in psutil.Process().children() if process.pid not in _others]
-    commands = [" ".join(process.cmdline()) for process in ours]
+    commands = [" ".join(_command(process)) for process in ours]
     return sorted(name for name in ("cli.server", "cluster.head") if any(name in one for one in commands))
 
 
