@@ -141,7 +141,7 @@ def _apart(size: str, folder: Path, timeout: float) -> Run:
 
 
 def _one(replicas: int, rows: int, folder: Path) -> Run:
-    with PostgresServer(settings={"max_connections": "4000"}) as server:
+    with PostgresServer(settings={"max_connections": "4000"}, on_disk=True) as server:
         url = server.url(server.create_database())
         job, shards = _job(folder, url, replicas, rows)
         run = Run(replicas=replicas, rows=rows, shards=len(shards))

@@ -67,7 +67,9 @@ def main() -> int:
     report = Report(name="scale")
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(workload.workspace(arguments.folder))
-        server = stack.enter_context(PostgresServer()) if "postgresql" in arguments.stores else None
+        server = (
+            stack.enter_context(PostgresServer(on_disk=True)) if "postgresql" in arguments.stores else None
+        )
         measures = _rounds(arguments, folder, server, report)
     report.raw = [asdict(measure) for measure in measures]
     groups = _grouped(measures)

@@ -165,7 +165,7 @@ def main() -> None:
         if arguments.postgres:
             from tests.support.postgres import PostgresServer
 
-            server = stack.enter_context(PostgresServer())
+            server = stack.enter_context(PostgresServer(on_disk=True))
             url = server.url(server.create_database())
         results: dict[str, object] = {"rows": load.rows, "batch": load.batch, "ids": load.ids}
         if not arguments.no_limit:

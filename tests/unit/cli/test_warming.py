@@ -33,7 +33,7 @@ def _among_others() -> None:
 def _command(process: psutil.Process) -> list[str]:
     """A process that has just begun has no command line for a moment, in which its parent already goes on."""
     end = time.monotonic() + 5
-    while not (words := process.cmdline()) and process.status() != psutil.STATUS_ZOMBIE:
+    while not (words := list(process.cmdline())) and process.status() != psutil.STATUS_ZOMBIE:
         assert time.monotonic() < end, f"process {process.pid} has no command"
         time.sleep(0.01)
     return words
