@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from dray.errors import ConfigError
 
 Body = dict[str, Any]
+Overflow = Literal["error", "shorten", "cut-head", "cut-tail"]
+"""What becomes of a row that does not fit into the model's context."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,9 +7,10 @@ from cyclopts import Group
 REQUIRED = Group("Required", sort_key=0)
 ROWS = Group("Rows", sort_key=1, help="How rows become requests. OpenAI batch files hold requests already.")
 SAMPLING = Group("Sampling", sort_key=2, help="Request fields for rows that do not set them.")
-ENGINE = Group("Engine", sort_key=3)
-PLACE = Group("Cluster and store", sort_key=4)
-OUTPUT = Group("Output", sort_key=5)
+ANSWERS = Group("Answers", sort_key=3, help="Rows that are too long for the model, and rows that repeat.")
+ENGINE = Group("Engine", sort_key=4)
+PLACE = Group("Cluster and store", sort_key=5)
+OUTPUT = Group("Output", sort_key=6)
 LIMITS = Group("Limits", sort_key=1, help="What a plan may take.")
 COUNTING = Group("Counting", sort_key=3)
 

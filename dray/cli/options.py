@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar, get_origin
 from cyclopts import Group, Parameter
 from pydantic.fields import FieldInfo
 
-from dray.cli.help import COUNTING, ENGINE, LIMITS, OUTPUT, PLACE, REQUIRED, ROWS, SAMPLING
+from dray.cli.help import ANSWERS, COUNTING, ENGINE, LIMITS, OUTPUT, PLACE, REQUIRED, ROWS, SAMPLING
 from dray.cli.output import printable
 from dray.errors import ConfigError
 from dray.job.forms import GROUPS, Form
@@ -22,6 +22,9 @@ _GROUPS = {
     "rows": ROWS,
     "sampling": SAMPLING,
     "engine": ENGINE,
+    "overflow": ANSWERS,
+    "dedupe": ANSWERS,
+    "reuse": ANSWERS,
     "format": OUTPUT,
     "part_bytes": OUTPUT,
     "overwrite": OUTPUT,

@@ -50,6 +50,8 @@ def _without_result(job: OpenJob | None, progress: Progress | None) -> dict[str,
         "output": None,
         "errors": None,
         "report": None,
+        "saved": {"repeated": 0, "reused": 0, "prompt": 0, "completion": 0},
+        "overflow": {},
     }
 
 
@@ -58,6 +60,18 @@ def unforeseen(error: BaseException) -> DrayError:
     frames = traceback.extract_tb(error.__traceback__)
     place = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
     return DrayError(f"the run failed: {type(error).__name__}{place}")
+
+
+def _summarise_shared(result: dict[str, Any]) -> None:
+    """Rows without an engine, and rows that did not fit; an earlier version's result has neither."""
+    saved, overflow = result.get("saved") or {}, result.get("overflow") or {}
+    if saved.get("repeated") or saved.get("reused"):
+        output.say(
+            f"saved     {saved['repeated']:,} repeated rows, {saved['reused']:,} answers of earlier jobs: "
+            f"{saved['prompt']:,} prompt and {saved['completion']:,} completion tokens"
+        )
+    if overflow:
+        output.say(f"overflow  {', '.join(f'{count:,} {name}' for name, count in overflow.items())}")
 
 
 def summarise(result: dict[str, Any]) -> None:
@@ -73,6 +87,7 @@ def summarise(result: dict[str, Any]) -> None:
         f"tokens    {tokens['prompt']:,} prompt ({tokens['cached']:,} cached), "
         f"{tokens['completion']:,} completion"
     )
+    _summarise_shared(result)
     if seconds:
         parts = ", ".join(
             f"{name} {value:.1f}" for name, value in seconds.items() if name != "total" and value >= 0.05

@@ -37,6 +37,7 @@ from dray.driver.wording import plan_line, stop_line
 from dray.engine.protocol import EngineSpec
 from dray.errors import DrayError, EngineStartError, JobFailedError
 from dray.job.deadline import orders_of
+from dray.job.engine_versions import EngineVersions
 from dray.job.opening import OpenJob, reopen
 from dray.store import ReplicaRow, Shard, Store
 
@@ -83,6 +84,7 @@ class Driver:
         self._progress = JobProgress(job, emit)
         self._spool = SpoolWatch(job.job_id, emit)
         self._outage = StoreOutage(emit)
+        self._versions = EngineVersions(job)
         self._schedule = Schedule(self._intervals)
         self._waiting: str | None = None
         self._shards = shards
@@ -179,6 +181,7 @@ class Driver:
                 record = ReplicaLogged(name=status.name, severity=severity, logger=logger, message=message)
                 self.tell(record)
         for start in self._pool.take_ready():
+            self._versions.add([start.info.version])
             self.tell(ReplicaReady(start=start))
         waiting = self._pool.waiting()
         if waiting != self._waiting:
@@ -232,6 +235,7 @@ class Driver:
             self._ledger.keep(store)
 
     def _publish(self, store: Store) -> None:
+        self._versions.note(store)  # before any of them is found by shards
         changed = self._pool.take_changed()
         if not changed:
             return

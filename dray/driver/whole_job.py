@@ -26,11 +26,13 @@ from dray.errors import CancelledError, ConfigError, ExpiredError, JobPausedErro
 from dray.job.deadline import orders_of
 from dray.job.expiring import expire
 from dray.job.finalising import JobResult, ReplicaAccount, finalise_job
+from dray.job.following import answer_followers, followers_answered
 from dray.job.heeding import Heed
 from dray.job.ingesting import engine_kind, ingest_job, open_shards
 from dray.job.job_lease import job_lease_kept
 from dray.job.opening import OpenJob, open_job, reopen
 from dray.job.settings import JobSettings
+from dray.job.sharing import told_of
 from dray.job.timeline import Timeline
 from dray.job.weighing import Weighing
 from dray.store import JobState, Shard
@@ -132,6 +134,7 @@ class Run:
             with Weighing(job) as weighing:
                 ingest = parts.steps.ingest or partial(_ingest, say=parts.tell)
                 shards = ingest(job, self.timeline, self._expected())
+                self._tell_shared()
                 with Heed(job) as heed:
                     weighing.check(heed.look)
                 if not open_shards(shards) or _is_stopped(job):
@@ -140,6 +143,11 @@ class Run:
                 return [] if info is None else self._drive(shards, parts.fleet_of(info))
         finally:
             parts.cluster.leave()
+
+    def _tell_shared(self) -> None:
+        with reopen(self.job) as store:
+            for line in told_of(self.job, store.get_job(self.job.job_id)):
+                self.parts.tell(line)
 
     def _expected(self) -> int:
         """How many replicas there may be: shards are cut for so many before the cluster is joined."""
@@ -173,7 +181,7 @@ class Run:
             replicas=self.job.settings.replicas or default_replicas(spec, fleet.info),
             intervals=parts.intervals,
         )
-        with weights_on(self.job, self.early, driver.tell), driver:
+        with weights_on(self.job, self.early, driver.tell), followers_answered(self.job), driver:
             with self.timeline.phase("engine_start"):
                 ready = parts.steps.start_replicas(driver)
             if ready:
@@ -210,6 +218,8 @@ def end_state(job: OpenJob) -> JobState:
         COMPLETED, CANCELLED, EXPIRED, or PAUSED where it was put to rest meanwhile.
     """
     with reopen(job) as store:
+        if store.get_job(job.job_id).state is not JobState.PAUSED:
+            answer_followers(store, job)
         if store.get_job(job.job_id).state is JobState.EXPIRED:
             return JobState.EXPIRED  # in an earlier run, and every row has its outcome since
         if not store.counts(job.job_id).pending:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from dray.kinds import Kind
+from dray.kinds import Kind, Overflow
 from dray.requests.model import Outcome, Request
 from dray.storage.objects import ObjectStoreOptions
 from dray.weights.source.manifest import Manifest
@@ -20,7 +20,8 @@ class EngineSpec:
     store, whose state ``weights`` pins and ``objects`` gives access to; for ``weights_patience`` seconds the
     fetch is left to others of this node. ``model_name`` is the name that
     rows may carry in ``body.model`` (None: any). ``arguments`` go to the engine as they are: vLLM's engine
-    arguments, or the settings of the simulated engine. An engine that holds requests and gets no further with
+    arguments, or the settings of the simulated engine. ``overflow`` says what becomes of rows that do not
+    fit into the context. An engine that holds requests and gets no further with
     them for ``stall_seconds`` is ended.
     """
 
@@ -34,6 +35,7 @@ class EngineSpec:
     stall_seconds: float = 600.0
     cpus: float | None = None
     gpus: float | None = None
+    overflow: Overflow = "error"
     objects: ObjectStoreOptions | None = field(default=None, repr=False)
 
 

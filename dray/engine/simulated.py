@@ -24,7 +24,9 @@ from dray import __version__
 from dray.engine.protocol import EngineInfo, EngineSpec
 from dray.errors import ConfigError, EngineDeadError, RequestRefused
 from dray.kinds import KINDS, text_fields
+from dray.kinds import Overflow as Policy
 from dray.requests.model import Outcome, Request
+from dray.requests.overflow import Overflow
 
 logger = logging.getLogger(__name__)
 
@@ -125,13 +127,16 @@ class SimulatedEngine:
         if settings.error_on is not None and settings.error_on in prompt:
             raise RequestRefused("simulated_error", "the simulated engine was told to refuse this request")
         _refuse_what_no_engine_takes(body, self._spec.model_name)
+        prompt, limit, overflow = _fitted(prompt, request, self._spec.overflow, settings)
         prompt_tokens = max(1, len(prompt) // _CHARS_PER_TOKEN)
         if prompt_tokens >= settings.max_model_len:
             raise RequestRefused(
                 "context_length_exceeded",
                 f"the prompt has {prompt_tokens} tokens; the context is {settings.max_model_len}",
             )
-        outcome, tokens = _answer(request, prompt, prompt_tokens, self._spec, settings)
+        outcome, tokens = _answer(request, prompt, prompt_tokens, limit, self._spec, settings)
+        if overflow is not None and outcome.response is not None:
+            outcome = outcome._replace(response=overflow.on(outcome.response))
         if settings.stall_on is not None and settings.stall_on in prompt:
             self._stalled.add(key)
             return
@@ -212,13 +217,38 @@ def _refuse_what_no_engine_takes(body: dict[str, Any], model_name: str | None) -
         raise RequestRefused("stream_unsupported", "a batch has no stream; remove `stream`", param="stream")
 
 
+def _fitted(
+    prompt: str, request: Request, policy: Policy, settings: SimulatedSettings
+) -> tuple[str, int, Overflow | None]:
+    """Prompt and length of the answer, made to fit as the job says; a token is 4 characters."""
+    generates = KINDS[request.url].engine.generates
+    wanted = _limit(request.body, settings) if generates else 0
+    size, most = max(1, len(prompt) // _CHARS_PER_TOKEN), settings.max_model_len
+    if policy == "error" or size + max(1, wanted) <= most:
+        return prompt, wanted, None
+    if policy == "shorten":
+        left = most - size
+        fits = generates and left >= 1
+        return prompt, left if fits else wanted, Overflow(done="shortened", max_tokens=left) if fits else None
+    room = most - max(1, wanted)
+    if room < 1:
+        return prompt, wanted, None
+    chars = room * _CHARS_PER_TOKEN
+    cut = prompt[-chars:] if policy == "cut-head" else prompt[:chars]
+    return cut, wanted, Overflow(done=policy, dropped_tokens=size - room)
+
+
 def _answer(
-    request: Request, prompt: str, prompt_tokens: int, spec: EngineSpec, settings: SimulatedSettings
+    request: Request,
+    prompt: str,
+    prompt_tokens: int,
+    limit: int,
+    spec: EngineSpec,
+    settings: SimulatedSettings,
 ) -> tuple[Outcome, int]:
     body, kind = request.body, KINDS[request.url]
     digest = hashlib.blake2b(prompt.encode(), digest_size=32, key=str(settings.seed).encode()).hexdigest()
-    limit = _limit(body, settings)
-    tokens = int(limit) if kind.engine.generates else 0
+    tokens = limit if kind.engine.generates else 0
     text = (digest * (tokens * _CHARS_PER_TOKEN // len(digest) + 1))[: tokens * _CHARS_PER_TOKEN]
     if settings.response_bytes > len(text):
         text = (digest * (settings.response_bytes // len(digest) + 1))[: settings.response_bytes]

@@ -11,6 +11,7 @@ from dray.errors import ConfigError, UnknownJobError
 from dray.job.opening import owner_of_job
 from dray.job.publishing import UPLOADS
 from dray.owner import is_gone
+from dray.requests.ingest import BESIDE
 from dray.storage import folders, objects
 from dray.storage.files import join, local_path
 from dray.storage.folders import Owner, work_of
@@ -155,7 +156,7 @@ def _remove_old_files(folder: _Folder, mine: Owner) -> int:
 
     All in it is the job's while the marker says so. Without a marker, only what the store knows of is.
     """
-    named = {uri for spool in folder.spools for uri in (spool, f"{spool}.rejects")}
+    named = {uri for spool in folder.spools for uri in (spool, *(f"{spool}{end}" for end in BESIDE))}
     freed = 0
     for uri, size in _files_in(folder.work):
         owner = folders.owner_of(folder.output)  # asked for each file: another job may take the folder

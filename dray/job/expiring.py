@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dray.errors import StoreFatalError
 from dray.failures.causes import Cause
+from dray.job.following import answer_followers
 from dray.job.ingesting import open_shards
 from dray.job.opening import OpenJob
 from dray.owner import owner_name
@@ -33,6 +34,7 @@ def expire(store: Store, job: OpenJob) -> None:
             lease = _taken(store, job, shard, owner)
             if lease is not None:  # else it ended or was split meanwhile: see what is open now
                 _end(store, job, shard, lease)
+    answer_followers(store, job)
     counts = store.counts(job.job_id)
     if counts.pending:
         raise StoreFatalError(f"job {job.job_id}: {counts.pending} of {counts.total} rows have no outcome")

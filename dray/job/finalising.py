@@ -10,7 +10,7 @@ import platform
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib import metadata
 from typing import Any
 
@@ -63,7 +63,8 @@ class ReplicaAccount:
 class JobResult:
     """What a job came to; ``as_dict`` is what ``dray run --json`` prints.
 
-    ``output`` and ``errors`` are each a file, or the pattern of several: ``output-*.jsonl``.
+    ``output`` and ``errors`` are each a file, or the pattern of several: ``output-*.jsonl``. ``saved`` has
+    the rows that needed no engine, and their tokens; ``overflow`` those that did not fit, by what was done.
     """
 
     job_id: str
@@ -77,6 +78,8 @@ class JobResult:
     output: str | None
     errors: str | None
     report: str | None
+    saved: dict[str, int] = field(default_factory=dict)
+    overflow: dict[str, int] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -359,4 +362,6 @@ def _result(data: ReportData, written: Written | None, report: str | None) -> Jo
         output=written.output.uri if written else None,
         errors=written.errors.uri if written else None,
         report=report,
+        saved=asdict(data.measures.saved),
+        overflow=dict(data.measures.overflow),
     )

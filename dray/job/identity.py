@@ -51,9 +51,10 @@ def fingerprint_of(settings: JobSettings, weights: Manifest | None = None) -> Fi
     model = settings.model
     if settings.engine != "simulated":
         model = weights.key if weights is not None else model_digest(model)
+    policy = settings.request.overflow
     return Fingerprint(
         input=source_digest(settings.source, options=settings.objects),
-        model=f"{settings.engine}:{model}:{_digest(arguments)}",
+        model=f"{settings.engine}:{model}:{_digest(arguments)}{'' if policy == 'error' else f':{policy}'}",
         sampling=_digest([defaults.model_name, dict(defaults.sampling)]),
         template=template_digest(settings.source),
         format=FORMAT_VERSION,

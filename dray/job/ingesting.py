@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from dray.cluster.placing import USUAL_SEQS
 from dray.errors import ConfigError, FencedError, InputError, Problem
 from dray.job.heeding import heeded
 from dray.job.opening import OpenJob
 from dray.job.ordering import ORDER, Ordering
+from dray.job.sharing import record_of, sharing_of
 from dray.job.spooling import (
     DIGEST,
     bound_of,
@@ -23,6 +25,7 @@ from dray.job.spooling import (
 from dray.kinds import KINDS, Kind
 from dray.requests.ingest import Ingested, cut, ingest
 from dray.requests.pulse import READ_SECONDS, Pulse
+from dray.requests.sharing import Sharing
 from dray.storage.files import FileInfo
 from dray.store import Shard, ShardSpec, ShardState, Store, open_store
 from dray.triggers import Point, reach
@@ -60,15 +63,16 @@ def ingest_job(
         if recorded.total is not None and lost is None:
             return known
         remove_older(job, known)
-        ordering = Ordering.of(recorded, job.settings, replicas)
-        ingested = _taken_in(job, bound_of(recorded), ordering, progress, say)
+        ordering, sharing = Ordering.of(recorded, job.settings, replicas), sharing_of(store, job, recorded)
+        ingested = _taken_in(job, bound_of(recorded), ordering, sharing, progress, say)
         told = ordering.line()
         if told is not None and say is not None:
             say(told)
         reach(Point.INGEST_SPOOLED)
         try:
             if lost is None:
-                _publish(store, job, ingested, ordering, replicas)
+                noted = {ORDER: ordering.noted(), **record_of(job, ingested, sharing)}
+                _publish(store, job, ingested, noted, replicas)
             else:
                 refuse_other(job, recorded, lost, ingested)
                 store.move_shards(job.lease, moved(known, ingested))
@@ -86,6 +90,7 @@ def _taken_in(
     job: OpenJob,
     part_bytes: int | None,
     ordering: Ordering,
+    sharing: Sharing,
     progress: Callable[[int], None] | None,
     say: Callable[[str], None] | None,
 ) -> Ingested:
@@ -105,6 +110,7 @@ def _taken_in(
             pulse=pulse,
             part_bytes=part_bytes,
             arrange=ordering.arrange,
+            sharing=sharing,
         )
 
     try:
@@ -120,7 +126,7 @@ def _refuse_silence(pulse: Pulse) -> None:
         raise InputError([Problem("input_silent", told)])
 
 
-def _publish(store: Store, job: OpenJob, ingested: Ingested, ordering: Ordering, replicas: int) -> None:
+def _publish(store: Store, job: OpenJob, ingested: Ingested, noted: Mapping[str, Any], replicas: int) -> None:
     store.merge_job_info(
         job.lease,
         {
@@ -128,8 +134,8 @@ def _publish(store: Store, job: OpenJob, ingested: Ingested, ordering: Ordering,
             "model_name": ingested.model_name,
             "rows": ingested.rows,
             DIGEST: digest_of(ingested),
-            ORDER: ordering.noted(),
             "files": list(ingested.files)[:20],
+            **noted,
         },
     )
     ranges = cut(
@@ -150,7 +156,14 @@ def _publish(store: Store, job: OpenJob, ingested: Ingested, ordering: Ordering,
         )
         for part in ranges
     ]
-    store.add_shards(job.lease, shards, total_rows=ingested.rows, rejects=ingested.rejects())
+    store.add_shards(
+        job.lease,
+        shards,
+        total_rows=ingested.rows,
+        rejects=ingested.rejects(),
+        reused=ingested.reused(),
+        followers=ingested.followers(),
+    )
 
 
 def _most_shards(replicas: int) -> int:

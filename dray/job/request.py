@@ -16,6 +16,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from dray.durations import seconds_of
 from dray.errors import ConfigError
 from dray.job.forms import GROUPS, EngineOptions, Form, RowOptions, SamplingOptions
+from dray.kinds import Overflow
 from dray.storage.addresses import VARIABLE, names_login
 from dray.storage.files import absolute
 from dray.storage.layout import PART_BYTES
@@ -125,6 +126,22 @@ class JobRequest(Request):
     objects: str | None = Field(
         default=None,
         description="Credentials for object stores: block:NAME. If left out, those of the environment.",
+    )
+    overflow: Overflow = Field(
+        default="error",
+        description="What to do with a row that does not fit into the model's context: error makes an error "
+        "row of it, shorten asks for fewer tokens, cut-head and cut-tail drop the begin or the end of its "
+        "prompt.",
+    )
+    dedupe: bool | Literal["always"] = Field(
+        default=False,
+        description="Compute identical requests of the job once, where temperature is 0 or a seed is set; "
+        "always: also sampled ones, which then share one answer.",
+    )
+    reuse: bool = Field(
+        default=False,
+        description="Take the answers that earlier jobs of the same store got to identical requests, "
+        "from the same model and engine.",
     )
     format: Literal["jsonl", "parquet"] = Field(default="jsonl", description="Format of output and errors.")
     part_bytes: int = Field(

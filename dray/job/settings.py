@@ -156,6 +156,7 @@ class JobSettings:
             stall_seconds=self.stall_seconds,
             cpus=self.replica_cpus,
             gpus=self.replica_gpus,
+            overflow=self.request.overflow,
             objects=self.model_access,
         )
 

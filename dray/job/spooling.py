@@ -13,7 +13,7 @@ from itertools import count, takewhile
 
 from dray.errors import JobChangedError
 from dray.job.opening import OpenJob
-from dray.requests.ingest import Ingested
+from dray.requests.ingest import BESIDE, Ingested
 from dray.requests.spool_parts import part_uri
 from dray.storage.files import exists, join, local_path, remove
 from dray.storage.objects import is_object, list_under
@@ -31,7 +31,7 @@ Of several parts it is that of their digests, and ends in their bound: ``… in 
 
 _IN_PARTS = re.compile(r" in parts of (\d+)")
 _NAME = re.compile(
-    r"\.?(?P<name>requests-(?P<epoch>\d+)(?:-(?P<number>\d{5,}))?\.jsonl(?:\.rejects)?)"
+    r"\.?(?P<name>requests-(?P<epoch>\d+)(?:-(?P<number>\d{5,}))?\.jsonl(?:\.(?:rejects|followers|reused))?)"
     r"(?:\.[0-9a-f]{8}\.part)?"
 )
 """The files of a spool, also those that are still being written."""
@@ -131,11 +131,11 @@ def _names_in(job: OpenJob) -> Iterator[str]:
 
 
 def _asked_for(job: OpenJob, epoch: int) -> list[str]:
-    """The parts that have names, from the first on, and the rejects."""
+    """The parts that have names, from the first on, and what lies beside them."""
     spool = job.spool(epoch)
     parts = (part_uri(spool, number) for number in count())
     there = takewhile(lambda uri: _is_there(job, uri), parts)
-    return [*map(_name, there), _name(f"{spool}.rejects")]
+    return [*map(_name, there), *(_name(f"{spool}{ending}") for ending in BESIDE)]
 
 
 def _is_there(job: OpenJob, uri: str) -> bool:

@@ -7,15 +7,17 @@ time, and only error rows are looked at one by one.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from dray.report.data import Bucket, ErrorCode, Measures, Tokens
+from dray.report.data import Bucket, ErrorCode, Measures, Saved, Tokens
 from dray.report.histogram import Histogram
-from dray.requests.model import EXPIRED
+from dray.requests.model import EXPIRED, FOLLOWED, REUSED
+from dray.requests.overflow import mark_of
 
 _FIRST_WIDTH = 0.25  # seconds; a power of two, so that folded buckets stay aligned
 _MOST_BUCKETS = 240
@@ -25,6 +27,7 @@ _OTHER = "other"
 _LATENCY_UNIT = 1e-4  # seconds
 _PLACE = re.compile(r"(?P<file>[^\n]*?):(?P<line>\d+)(?: \[|: )")  # how the message of a refused row begins
 
+Flags = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
@@ -36,6 +39,8 @@ class FinishedRow(Protocol):
     def index(self) -> int: ...  # noqa: D102
     @property
     def custom_id(self) -> str | None: ...  # noqa: D102
+    @property
+    def response(self) -> bytes | None: ...  # noqa: D102
     @property
     def error_code(self) -> str | None: ...  # noqa: D102
     @property
@@ -60,8 +65,9 @@ class Tally:
     """Adds up finished rows.
 
     ``since`` is when this run began, in epoch seconds by the store's clock: rows committed from
-    then on are this run's. None: all of them are. Rows that no replica answered count, but not as
-    throughput: those refused while reading the input (``shard`` is None or negative) and expired ones.
+    then on are this run's. None: all of them are. Rows that no replica answered count, but neither as
+    throughput nor with tokens: those refused while reading the input (``shard`` is None or negative), those
+    with the outcome of another row, and expired ones.
     """
 
     def __init__(self, *, since: float | None = None) -> None:
@@ -72,6 +78,8 @@ class Tally:
         self._run_tokens = np.zeros(3, dtype=np.int64)
         self._curve = _Curve()
         self._errors = _Errors()
+        self._shared = _Shared()
+        self._overflow: Counter[str] = Counter()
         self._latency = Histogram(_LATENCY_UNIT)
         self._first_token = Histogram(_LATENCY_UNIT)
         self._prompt_length = Histogram()
@@ -91,11 +99,13 @@ class Tally:
             dtype=np.int64,
         )
         self._rows += len(page)
-        self._tokens += tokens.sum(axis=1)
-        self._measure_answers(page, tokens, ~failed)
-        served = np.ones(len(page), dtype=np.bool_)
+        self._overflow.update(mark for row in page if (mark := mark_of(row.response)) is not None)
+        computed = self._shared.computed(page, tokens)
+        self._tokens += tokens[:, computed].sum(axis=1)
+        self._measure_answers(page, tokens, ~failed & computed)
+        served = computed
         if failed.any():
-            served = np.array([_served(row) for row in page])
+            served = computed & np.array([_served(row) for row in page])
             self._errors.add([page[place] for place in np.flatnonzero(failed)])
         self._measure_run(np.array([row.committed_at for row in page]), tokens, failed, served)
 
@@ -114,6 +124,8 @@ class Tally:
             prompt_length=self._prompt_length.distribution(),
             completion_length=self._completion_length.distribution(),
             errors=self._errors.codes(),
+            saved=self._shared.saved(),
+            overflow=dict(sorted(self._overflow.items())),
         )
 
     def _measure_answers(
@@ -175,6 +187,30 @@ class _Curve:
             folded[number // 2] = folded[number // 2] + sums if number // 2 in folded else sums
         self.width *= 2
         self._sums = folded
+
+
+class _Shared:
+    """Rows that no engine computed: their outcome is another row's, of this job or of an earlier one."""
+
+    def __init__(self) -> None:
+        self._rows = np.zeros(2, dtype=np.int64)
+        self._tokens = np.zeros(3, dtype=np.int64)
+
+    def computed(self, page: Sequence[FinishedRow], tokens: Ints) -> Flags:
+        """Which rows of the page are none of these."""
+        places = np.array([0 if row.shard is None else row.shard for row in page], dtype=np.int64)
+        shared = places <= FOLLOWED
+        if shared.any():
+            self._rows += [np.count_nonzero(places == FOLLOWED), np.count_nonzero(places == REUSED)]
+            self._tokens += tokens[:, shared].sum(axis=1)
+        return ~shared
+
+    def saved(self) -> Saved:
+        """What that saved."""
+        repeated, reused = self._rows.tolist()
+        return Saved(
+            repeated=repeated, reused=reused, prompt=int(self._tokens[0]), completion=int(self._tokens[2])
+        )
 
 
 class _Errors:

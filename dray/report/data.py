@@ -58,6 +58,24 @@ class Tokens:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Saved:
+    """Rows that needed no engine: ``repeated`` another row of the job, ``reused`` an earlier job's answer.
+
+    ``prompt`` and ``completion`` are the tokens that engines would have computed for them.
+    """
+
+    repeated: int = 0
+    reused: int = 0
+    prompt: int = 0
+    completion: int = 0
+
+    @property
+    def rows(self) -> int:
+        """Both sorts."""
+        return self.repeated + self.reused
+
+
+@dataclass(frozen=True, kw_only=True)
 class Bucket:
     """One stretch of the throughput curve: what was committed from ``start`` on."""
 
@@ -102,9 +120,10 @@ class ErrorCode:
 class Measures:
     """What one pass over the finished rows tells; made by ``Tally.snapshot``.
 
-    ``rows`` and ``failed`` cover the job; ``run_rows`` and ``run_tokens`` only what replicas
-    finished in this run. Latencies are seconds from admission, lengths are tokens; both cover
-    answered rows only.
+    ``rows`` and ``failed`` cover the job, ``tokens`` what engines computed for it; ``run_rows`` and
+    ``run_tokens`` only what replicas finished in this run. Latencies are seconds from admission, lengths are
+    tokens; both cover answered rows only. ``overflow`` counts rows that did not fit into the context, by
+    what was done.
     """
 
     rows: int = 0
@@ -119,6 +138,8 @@ class Measures:
     prompt_length: Distribution = field(default_factory=Distribution)
     completion_length: Distribution = field(default_factory=Distribution)
     errors: tuple[ErrorCode, ...] = ()
+    saved: Saved = field(default_factory=Saved)
+    overflow: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,11 @@ from dray.requests.model import EXPIRED
 Tone = Literal["good", "bad", "quiet"]
 
 _ENDINGS = {"failed": "failed", "cancelled": "was cancelled", "expired": "expired", "paused": "is paused"}
+_OVERFLOW = {
+    "shortened": "the answer got fewer tokens",
+    "cut-head": "the begin of the prompt was cut",
+    "cut-tail": "the end of the prompt was cut",
+}
 _MOST_NAMED = 8  # replicas in one sentence
 
 
@@ -48,7 +53,23 @@ def sentences(data: ReportData) -> tuple[str, ...]:
     if data.retries:
         told = ", ".join(f"{wording.count(n)} after {cause}" for cause, n in data.retries.items())
         found.append(f"Shards tried again: {told}.")
-    return (*found, *_unused(data))
+    return (*found, *_saved(data), *_unused(data))
+
+
+def _saved(data: ReportData) -> list[str]:
+    """Rows that needed no engine, and rows that did not fit."""
+    saved, found = data.measures.saved, []
+    if saved.repeated:
+        found.append(f"{wording.plural(saved.repeated, 'row')} took the outcome of a row that asks the same.")
+    if saved.reused:
+        found.append(f"{wording.plural(saved.reused, 'row')} took the answer of an earlier job.")
+    if saved.rows:
+        tokens = f"{wording.compact(saved.prompt)} prompt and {wording.compact(saved.completion)} completion"
+        found.append(f"That saved {tokens} tokens.")
+    for name, rows in data.measures.overflow.items():
+        told = _OVERFLOW.get(name, name)
+        found.append(f"{wording.plural(rows, 'row')} did not fit into the context: {told}.")
+    return found
 
 
 def _unused(data: ReportData) -> list[str]:

@@ -1,16 +1,16 @@
-"""Finding repeated ids among any number of rows, in bounded memory.
+"""Finding repeated ids, or requests, among any number of rows, in bounded memory.
 
-Each id leaves a 16-byte digest and its row's index. Beyond a few million rows they go to temporary files,
+Each leaves a 16-byte digest and its row's index. Beyond a few million rows they go to temporary files,
 split by the digest's first byte, and each file is searched on its own.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dray.temporary import TemporaryFolder
 
@@ -20,11 +20,16 @@ if TYPE_CHECKING:
 
 _SPILL_ROWS = 1 << 20  # 24 MiB of digests and indices
 _PARTS = 256
+_BLOCK_BITS = 20  # pairs of a million rows in a file: 16 MiB
+_LOADED_BLOCKS = 4  # of a spool whose rows are in order by windows of two blocks
 _ENTRY_WORDS = 3  # two words of digest, one of index
 
 
-class IdIndex:
-    """Collects ids, then names the repeated ones. A context manager: it may hold temporary files."""
+Index = TypeVar("Index", bound="DigestIndex")
+
+
+class DigestIndex:
+    """Collects digests, then names the repeated ones. A context manager: it may hold temporary files."""
 
     def __init__(self, *, spill_rows: int = _SPILL_ROWS) -> None:
         self._digests = bytearray()
@@ -32,28 +37,24 @@ class IdIndex:
         self._spill_rows = spill_rows
         self._folder: TemporaryFolder | None = None
 
-    def __enter__(self) -> IdIndex:
+    def __enter__(self: Index) -> Index:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         if self._folder is not None:
             self._folder.remove()
 
-    def add(self, index: int, custom_id: str) -> None:
-        """Note that row ``index`` has this id. Two ids share a digest with probability 2**-128."""
-        self._digests += blake2b(custom_id.encode(), digest_size=16).digest()
+    def add_digest(self, index: int, digest: bytes) -> None:
+        """Note that row ``index`` has this digest of 16 bytes."""
+        self._digests += digest
         self._indices.append(index)
         if len(self._indices) >= self._spill_rows:
             self._spill()
 
-    def repeats(self) -> NDArray[np.uint64]:
-        """Rows of (index, index of the first row with the same id), by index; empty where all differ."""
-        import numpy as np
-
-        found = [_repeats_in(part) for part in self._parts()]
-        pairs = np.concatenate([np.empty((0, 2), np.uint64), *found])
-        ordered: NDArray[np.uint64] = pairs[np.argsort(pairs[:, 0], kind="stable")]
-        return ordered
+    def pairs(self) -> Iterator[NDArray[np.uint64]]:
+        """Rows of (index, lowest index with the same digest), in no order, a part at a time."""
+        for part in self._parts():
+            yield _repeats_in(part)
 
     def _entries(self) -> NDArray[np.uint64]:
         import numpy as np
@@ -91,6 +92,116 @@ class IdIndex:
     def _part_path(self, part: int) -> Path:
         assert self._folder is not None
         return self._folder.path / f"{part:03d}"
+
+
+class IdIndex(DigestIndex):
+    """Collects ids, then names the repeated ones."""
+
+    def add(self, index: int, custom_id: str) -> None:
+        """Note that row ``index`` has this id. Two ids share a digest with probability 2**-128."""
+        self.add_digest(index, blake2b(custom_id.encode(), digest_size=16).digest())
+
+    def repeats(self) -> NDArray[np.uint64]:
+        """Rows of (index, index of the first row with the same id), by index; empty where all differ."""
+        import numpy as np
+
+        pairs = np.concatenate([np.empty((0, 2), np.uint64), *self.pairs()])
+        ordered: NDArray[np.uint64] = pairs[np.argsort(pairs[:, 0], kind="stable")]
+        return ordered
+
+
+class Pairs:
+    """Pairs of whole numbers, taken in any order, and looked up by the first.
+
+    Beyond a million they go to temporary files by their first number. Some of these are in memory at a time:
+    numbers that are looked up one after the other are best near each other.
+    """
+
+    def __init__(self, *, most: int = _SPILL_ROWS, block_bits: int = _BLOCK_BITS) -> None:
+        self.count = 0
+        self._most = most
+        self._bits = block_bits
+        self._held: list[NDArray[np.uint64]] = []
+        self._waiting = 0
+        self._blocks: set[int] = set()
+        self._folder: TemporaryFolder | None = None
+        self._loaded: dict[int, NDArray[np.uint64]] = {}
+
+    def __enter__(self) -> Pairs:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._folder is not None:
+            self._folder.remove()
+
+    def add(self, pairs: NDArray[np.uint64]) -> None:
+        """Take some more. None after the first look-up."""
+        self._held.append(pairs)
+        self._waiting += len(pairs)
+        self.count += len(pairs)
+        if self._waiting >= self._most:
+            self._spill()
+
+    def partners(self, numbers: Sequence[int]) -> list[int | None]:
+        """The second number of the pair that each of ``numbers`` begins; None for none."""
+        import numpy as np
+
+        wanted = np.array(numbers, np.uint64)
+        found: list[int | None] = [None] * len(numbers)
+        blocks = wanted >> np.uint64(self._bits) if self._folder is not None else np.zeros_like(wanted)
+        for block in np.unique(blocks).tolist():
+            pairs = self._block(block)
+            rows = np.flatnonzero(blocks == block)
+            places = np.searchsorted(pairs[:, 0], wanted[rows])
+            there = places < len(pairs)
+            there[there] = pairs[places[there], 0] == wanted[rows[there]]
+            for row, partner in zip(rows[there].tolist(), pairs[places[there], 1].tolist(), strict=True):
+                found[row] = partner
+        return found
+
+    def _block(self, block: int) -> NDArray[np.uint64]:
+        """The pairs of a block, sorted; a block that is used stays in memory the longest."""
+        import numpy as np
+
+        known = self._loaded.pop(block, None)
+        if known is None and self._folder is None:
+            known = _sorted(np.concatenate([_none(), *self._held]))
+        elif known is None:
+            self._spill()
+            path = self._path(block)
+            known = _sorted(np.fromfile(path, np.uint64).reshape(-1, 2)) if block in self._blocks else _none()
+        self._loaded[block] = known
+        for old in list(self._loaded)[:-_LOADED_BLOCKS]:
+            del self._loaded[old]
+        return known
+
+    def _path(self, block: int) -> Path:
+        assert self._folder is not None
+        return self._folder.path / str(block)
+
+    def _spill(self) -> None:
+        import numpy as np
+
+        if self._folder is None:
+            self._folder = TemporaryFolder("dray-pairs-")
+        pairs = np.concatenate([_none(), *self._held])
+        blocks = pairs[:, 0] >> np.uint64(self._bits)
+        for block in np.unique(blocks).tolist():
+            with self._path(block).open("ab") as file:
+                file.write(pairs[blocks == block].tobytes())
+            self._blocks.add(block)
+        self._held, self._waiting = [], 0
+
+
+def _sorted(pairs: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    ordered: NDArray[np.uint64] = pairs[pairs[:, 0].argsort(kind="stable")]
+    return ordered
+
+
+def _none() -> NDArray[np.uint64]:
+    import numpy as np
+
+    return np.empty((0, 2), np.uint64)
 
 
 def _repeats_in(entries: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -19,6 +19,7 @@ from dray.requests.rejects import SKIP_ADVICE, Reject, RejectLog, empty_input, r
 from dray.requests.repeats import Repeats, drop_repeats, merged_rejects
 from dray.requests.rules import JobRules
 from dray.requests.settling import settled
+from dray.requests.sharing import FOLLOWERS, REUSED, Follower, Shared, Sharing, share
 from dray.requests.sources import RowDefaults, Source
 from dray.requests.spool import encode_line
 from dray.requests.spool_parts import SpoolParts
@@ -29,15 +30,20 @@ from dray.storage.objects import ObjectStoreOptions
 QUERY_NAME = "query"
 """What stands for the file's name where the rows come from a query."""
 
+REJECTS = ".rejects"
+BESIDE = (REJECTS, FOLLOWERS, REUSED)
+"""What the names of files beside a spool end in, after the spool's name."""
+
 _PROGRESS_ROWS = 1024
+_NOTHING_SHARED = Shared()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ingested:
     """What the input holds, and where it lies now.
 
-    ``rows`` counts every row, ``requests`` those that can be asked; the others are rejects. Indices run from
-    0 to ``rows - 1`` over both. ``parts`` are the files of the spool, of ``part_bytes`` at most each;
+    ``rows`` counts every row, ``requests`` those to be asked; the others are rejects, or ``shared``. Indices
+    run from 0 to ``rows - 1`` over all. ``parts`` are the files of the spool, of ``part_bytes`` at most each;
     ``marks`` are the places where it may be cut, between groups where it is ``grouped``. ``spool_sha256`` is
     in hex: of several parts, that of their digests.
     """
@@ -53,11 +59,20 @@ class Ingested:
     model_name: str | None
     kinds: frozenset[Kind]
     files: tuple[str, ...]
+    shared: Shared = _NOTHING_SHARED
     options: ObjectStoreOptions | None = field(default=None, repr=False)
 
     def rejects(self, batch: int = 1000) -> Iterator[list[Outcome]]:
         """The error rows of what ``skip_invalid`` skipped, ``batch`` at a time, in input order."""
         return read_rejects(self.rejects_uri, self.files, batch=batch, options=self.options)
+
+    def followers(self, batch: int = 1000) -> Iterator[list[Follower]]:
+        """The rows that get the outcome of another, ``batch`` at a time, in the order of the spool."""
+        return self.shared.read_followers(batch, self.options)
+
+    def reused(self, batch: int = 250) -> Iterator[list[Outcome]]:
+        """The rows that an earlier job has answered, likewise."""
+        return self.shared.read_reused(batch, self.options)
 
 
 def ingest(
@@ -73,12 +88,14 @@ def ingest(
     pulse: Pulse | None = None,
     part_bytes: int | None = None,
     arrange: Arrange | None = None,
+    sharing: Sharing | None = None,
 ) -> Ingested:
     """Stream the input into a spool at ``spool_uri``; ``progress`` gets the count of rows so far.
 
     The spool is one file, or parts of ``part_bytes`` at most: see :mod:`dray.requests.spool_parts`.
     ``say`` gets what was found out about the input that no option says.
     ``arrange`` gives the rows another order: see :mod:`dray.requests.arranging`.
+    ``sharing`` says which rows need no engine: they leave the spool.
     ``pulse`` tells another thread that rows come, and passes on its request to stop (CancelledError).
 
     Raises InputError with the first problems in input order, and publishes nothing then. With
@@ -96,27 +113,26 @@ def ingest(
         spool = stack.enter_context(SpoolParts(spool_uri, part_bytes, options=options, pulse=pulse))
         arranging = stack.enter_context(Arranging(spool, spool_uri, arrange, pulse))
         rules = JobRules(names, defaults.model_name)
-        stop_after = None if skip_invalid else limits.problems
-        reading = _Reading(
-            ids=ids, rejects=rejects, add_line=arranging.add_line, rules=rules,
-            stop_after=stop_after, on_row=pulse.row,
-        )  # fmt: skip
+        stop = None if skip_invalid else limits.problems
+        reading = _Reading(ids, rejects, arranging.add_line, rules, stop_after=stop, on_row=pulse.row)
         reading.consume(read_rows(source, files, defaults, limits, options, pulse), progress)
         pulse.end()
         arranging.flush()
         repeats = reading.settled(spool, dropped, names, limits.problems)
+        shared = share(spool, sharing, rules.model_name, spool_uri, options=options, pulse=pulse)
         return Ingested(
             rows=reading.rows,
             requests=spool.writer.rows,
             parts=spool.finish(),
             part_bytes=part_bytes,
             spool_sha256=spool.sha256,
-            rejects_uri=_publish_rejects(f"{spool_uri}.rejects", repeats, rejects, dropped, options),
+            rejects_uri=_publish_rejects(f"{spool_uri}{REJECTS}", repeats, rejects, dropped, options),
             marks=spool.writer.marks,
             grouped=spool.grouped,
             model_name=rules.model_name,
             kinds=rules.kinds,
             files=names,
+            shared=shared,
             options=options,
         )
 
@@ -154,11 +170,11 @@ class _Reading:
 
     def __init__(
         self,
-        *,
         ids: IdIndex,
         rejects: RejectLog,
         add_line: Callable[[bytes], None],
         rules: JobRules,
+        *,
         stop_after: int | None,
         on_row: Callable[[], None],
     ) -> None:

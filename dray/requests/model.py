@@ -10,6 +10,12 @@ from dray.codes import ErrorCode
 EXPIRED: Final = "expired"
 """The error code of rows that no replica answered before the job's time was over."""
 
+FOLLOWED: Final = -2
+"""In place of a shard: the outcome is that of another row of the job, which asks the same."""
+
+REUSED: Final = -3
+"""In place of a shard: the answer is one that an earlier job got."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:

@@ -83,17 +83,10 @@ def drop_repeats(repeats: Repeats, spool: SpoolParts, dropped: RejectLog, names:
     import numpy as np
 
     found = np.zeros(len(repeats), np.bool_)
-    marks = iter(spool.writer.marks) if spool.grouped else None
-    mark = next(marks, None) if marks is not None else None
-    border, family = True, 0
-    with spool.rewriting() as lines:
-        for position, (number, line) in enumerate(_matched(repeats.indices, lines, index_of)):
-            if marks is not None and mark is not None and mark.position == position:
-                border, family, mark = True, mark.family, next(marks, None)
-            if number is None:
-                spool.writer.add(line + b"\n", border=border, family=family)
-                border = marks is None
-            else:
+    with spool.thinning() as (lines, keep):
+        for number, line in _matched(repeats.indices, lines, index_of):
+            keep(None if number is not None else line)
+            if number is not None:
                 found[number] = True
     for number in np.flatnonzero(found).tolist():
         dropped.add(repeats.reject(number, names))

@@ -100,6 +100,29 @@ class SpoolParts:
         yield (line for part in old for line in lines_of(part, self._options))
         self._remove(range(len(self._infos) + 1, len(old)))
 
+    @contextmanager
+    def thinning(self) -> Iterator[tuple[Iterator[bytes], Callable[[bytes | None], None]]]:
+        """Start over without some of the lines, as :meth:`rewriting`. Groups of rows stay groups.
+
+        The block gets all lines, and a function that it calls for each in turn: with the line, or with None
+        where it goes.
+        """
+        marks = iter(self.writer.marks) if self.grouped else None
+        mark = next(marks, None) if marks is not None else None
+        position, border, family = 0, True, 0
+
+        def keep(line: bytes | None) -> None:
+            nonlocal mark, position, border, family
+            if marks is not None and mark is not None and mark.position == position:
+                border, family, mark = True, mark.family, next(marks, None)
+            position += 1
+            if line is not None:
+                self.writer.add(line + b"\n", border=border, family=family)
+                border = marks is None
+
+        with self.rewriting() as lines:
+            yield lines, keep
+
     def _start(self) -> None:
         self._infos: list[FileInfo] = []
         self._part: _Part | None = None

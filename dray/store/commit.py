@@ -14,7 +14,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, delete, select, update
 
-from dray.requests.model import Outcome
+from dray.requests.model import REUSED, Outcome
 from dray.store.attempts import change_attempt
 from dray.store.connection import Tx
 from dray.store.jobs import check_driver, orders
@@ -24,6 +24,7 @@ from dray.store.schema import FIELD_OF, attempts, jobs, results, shards
 from dray.store.shards import renew
 
 _OWN = ("job_key", "shard", "epoch", "committed_at")  # columns that the commit itself fills
+_AT_INGEST = results.c.shard.in_([REJECTED, REUSED])
 _GIVEN = [column.name for column in results.c if column.name not in (*_OWN, "response")]
 _ROW = [*_OWN, *_GIVEN, "response"]
 _INSERT = f"INSERT INTO results ({', '.join(_ROW)}) VALUES ({', '.join('?' for _ in _ROW)})"  # noqa: S608
@@ -56,7 +57,7 @@ class _Gain:
 def commit(tx: Tx, lease: ShardLease, outcomes: Iterable[Outcome]) -> CommitReceipt:
     """Publishes outcomes under a lease; rows that are there already stay as they are."""
     renew(tx, lease, lease.ttl)
-    fresh = _insert_new(tx, lease.key, lease.number, lease.epoch, outcomes)
+    fresh = insert_new(tx, lease.key, lease.number, lease.epoch, outcomes)
     if fresh:
         _count(tx, lease, _Gain.of(fresh))
     return CommitReceipt(inserted=len(fresh), orders=orders(tx, lease.key))
@@ -65,18 +66,19 @@ def commit(tx: Tx, lease: ShardLease, outcomes: Iterable[Outcome]) -> CommitRece
 def reject(tx: Tx, lease: JobLease, outcomes: Iterable[Outcome]) -> None:
     """Publishes the error outcomes of rows that ingest refused, before the job has shards."""
     check_driver(tx, lease)
-    _insert_new(tx, lease.key, REJECTED, 0, outcomes)
+    insert_new(tx, lease.key, REJECTED, 0, outcomes)
 
 
 def forget_rejects(tx: Tx, lease: JobLease) -> None:
     """Deletes what an ingest that never came to its end has published: the input may be another by now."""
     check_driver(tx, lease)
     unpublished = select(jobs.c.job_key).where(jobs.c.job_key == lease.key, jobs.c.total.is_(None))
-    tx.execute(delete(results).where(results.c.job_key.in_(unpublished), results.c.shard == REJECTED))
+    tx.execute(delete(results).where(results.c.job_key.in_(unpublished), _AT_INGEST))
 
 
-def _insert_new(tx: Tx, job_key: int, shard: int, epoch: int, outcomes: Iterable[Outcome]) -> list[Outcome]:
-    unique = {outcome.index: outcome for outcome in reversed(list(outcomes))}  # the first of a pair stays
+def insert_new(tx: Tx, job_key: int, shard: int, epoch: int, outcomes: Iterable[Outcome]) -> list[Outcome]:
+    """Inserts outcomes of rows that have none yet, and returns these; the first of a pair stays."""
+    unique = {outcome.index: outcome for outcome in reversed(list(outcomes))}
     for index in present(tx, job_key, list(unique)):
         del unique[index]
     fresh = sorted(unique.values(), key=attrgetter("index"))

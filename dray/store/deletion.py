@@ -15,7 +15,7 @@ from sqlalchemy import delete, or_, select, true, update
 from dray.store.connection import Tx
 from dray.store.jobs import PREFIX, of_key, same
 from dray.store.records import Job
-from dray.store.schema import attempts, charges, jobs, notices, replicas, results, shards, spans
+from dray.store.schema import attempts, charges, followers, jobs, notices, replicas, results, shards, spans
 
 BATCH_ROWS = 5000
 """Rows of one transaction."""
@@ -62,6 +62,15 @@ def remove_batch(tx: Tx, buried: Job) -> int:
     if last is not None:
         which = which & (results.c.idx < last)
     return int(tx.execute(delete(results).where(which)).rowcount)
+
+
+def remove_followers(tx: Tx, buried: Job) -> int:
+    """Delete some of the rows that wait for the outcome of another; how many, as :func:`remove_batch`."""
+    if not _is_there(tx, buried):
+        return 0
+    own = followers.c.job_key == buried.key
+    some = select(followers.c.idx).where(own).order_by(followers.c.idx).limit(BATCH_ROWS)
+    return int(tx.execute(delete(followers).where(own, followers.c.idx.in_(some))).rowcount)
 
 
 def remove_rest(tx: Tx, buried: Job) -> None:

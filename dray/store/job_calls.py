@@ -178,5 +178,7 @@ class JobCalls(Calls):
         rows = 0
         while count := self._write(lambda tx: deletion.remove_batch(tx, buried)):
             rows += count
+        while self._write(lambda tx: deletion.remove_followers(tx, buried)):
+            pass
         self._write(lambda tx: deletion.remove_rest(tx, buried))
         return rows

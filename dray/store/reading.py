@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
 
 from sqlalchemy import func, select
 
+from dray.requests.model import REUSED
+from dray.requests.sharing import Answer
 from dray.store.connection import Tx
-from dray.store.records import Counts, Progress, StoredOutcome
-from dray.store.schema import FIELD_OF, jobs, shards
+from dray.store.jobs import same
+from dray.store.records import Counts, Job, Progress, StoredOutcome
+from dray.store.schema import FIELD_OF, followers, jobs, results, shards
 
 _COLUMN_OF = {field: column for column, field in FIELD_OF.items()}
 _PAGE = "SELECT {columns} FROM results WHERE job_key = {p} AND idx > {p} ORDER BY idx LIMIT {p}"
@@ -26,6 +30,7 @@ _PAGES = {
 }
 
 _FETCHED_ROWS = 100
+_INDEXES = 5000
 _PAGE_BYTES = 32 << 20
 """Bytes of answers of one read: a fraction of a second, for which SQLite keeps commits waiting."""
 
@@ -37,9 +42,11 @@ def progress(tx: Tx, job_key: int) -> Progress:
     done, failed, prompt, cached, completion = tx.execute(
         select(*sums).where(shards.c.job_key == job_key)
     ).one()
-    total, rejected = tx.execute(select(jobs.c.total, jobs.c.rejected).where(jobs.c.job_key == job_key)).one()
+    others = select(jobs.c.total, jobs.c.rejected, jobs.c.shared_done, jobs.c.shared_failed)
+    total, rejected, answered, refused = tx.execute(others.where(jobs.c.job_key == job_key)).one()
+    counts = Counts(total=int(total or 0), done=int(done) + answered, failed=int(failed) + rejected + refused)
     return Progress(
-        counts=Counts(total=int(total or 0), done=int(done), failed=int(failed) + rejected),
+        counts=counts,
         prompt_tokens=int(prompt),
         cached_tokens=int(cached),
         completion_tokens=int(completion),
@@ -64,3 +71,38 @@ def page(tx: Tx, job_key: int, after: int, limit: int) -> list[StoredOutcome]:
             size += sum(len(row.response) for row in rows if row.response is not None)
             found += rows
         return found
+
+
+def reused(tx: Tx, job_key: int, after: int) -> list[int]:
+    """The next rows past index ``after`` that have an answer of an earlier job."""
+    own = (results.c.job_key == job_key) & (results.c.idx > after) & (results.c.shard == REUSED)
+    query = select(results.c.idx).where(own).order_by(results.c.idx).limit(_INDEXES)
+    return list(tx.execute(query).scalars())
+
+
+def answered(tx: Tx, job_key: int, indexes: Sequence[int]) -> Sequence[int]:
+    """Those of some rows that have an answer and no error."""
+    own = (results.c.job_key == job_key) & results.c.idx.in_(indexes) & results.c.response.is_not(None)
+    return tx.execute(select(results.c.idx).where(own)).scalars().all()
+
+
+def answers(tx: Tx, seen: Job, indexes: Sequence[int]) -> list[Answer]:
+    """The answers to some rows of a job; none where another job has its key by now."""
+    columns = results.c.idx, results.c.response, results.c.prompt_tokens, results.c.completion_tokens
+    own = (results.c.job_key == seen.key) & results.c.idx.in_(indexes) & results.c.response.is_not(None)
+    rows = tx.execute(select(*columns).where(own)).all()
+    if tx.execute(select(jobs.c.job_key).where(same(seen))).first() is None:
+        return []
+    return [Answer(index, text.encode(), prompt, completion) for index, text, prompt, completion in rows]
+
+
+def count_reused(tx: Tx, job_key: int) -> int:
+    """Rows that have an answer of an earlier job."""
+    own = (results.c.job_key == job_key) & (results.c.shard == REUSED)
+    return int(tx.execute(select(func.count()).select_from(results).where(own)).scalar_one())
+
+
+def count_followers(tx: Tx, job_key: int) -> int:
+    """Rows that wait for the outcome of another."""
+    waiting = select(func.count()).select_from(followers).where(followers.c.job_key == job_key)
+    return int(tx.execute(waiting).scalar_one())

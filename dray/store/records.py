@@ -346,6 +346,17 @@ class StoredOutcome(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Followed:
+    """What one look at followers did: rows looked at that now have their outcome, and where to go on.
+
+    ``after`` is the index of the last row that was looked at; None after the last row of the job.
+    """
+
+    rows: int
+    after: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
     """One try at a shard, from claim to end. ``cause`` is None while it runs."""
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from dray.errors import StoreFatalError
+from dray.requests.sharing import Answer
 from dray.store import counting, jobs, reading
 from dray.store.calls import Calls
 from dray.store.connection import Tx
-from dray.store.records import Counts, Progress, StoredOutcome
+from dray.store.records import Counts, Job, Progress, StoredOutcome
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,6 +61,22 @@ class ResultCalls(Calls):
         while page := self._read(next_page):
             yield page
             after = page[-1].index
+
+    def reused_indexes(self, job_id: str) -> Iterator[int]:
+        """Indexes of the rows that have an answer of an earlier job, ascending, a transaction per page."""
+        key, after = self._key(job_id), -1
+        while page := self._read(partial(reading.reused, job_key=key, after=after)):
+            yield from page
+            after = page[-1]
+
+    def answered_indexes(self, job_id: str, indexes: Sequence[int]) -> set[int]:
+        """Those of ``indexes`` that have an answer: error rows have none."""
+        key = self._key(job_id)
+        return self._read(lambda tx: set(reading.answered(tx, key, indexes)))
+
+    def answers(self, seen: Job, indexes: Sequence[int]) -> list[Answer]:
+        """The answers to some rows of a job; none of one that was deleted since it was ``seen``."""
+        return self._read(lambda tx: reading.answers(tx, seen, indexes), snapshot=True)
 
     def to_dataframe(self, job_id: str) -> pd.DataFrame:
         """All outcomes as a DataFrame with the columns of :class:`StoredOutcome`; responses as text."""

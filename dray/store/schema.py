@@ -72,6 +72,8 @@ jobs = Table(
     Column("info", _Json, nullable=False),
     Column("expires_at", Double),
     Column("cancelled_at", Double),
+    _count("shared_done"),
+    _count("shared_failed"),
 )
 
 shards = Table(
@@ -124,6 +126,16 @@ results = Table(
 
 FIELD_OF = {column.name: column.name for column in results.c} | {"idx": "index"}
 """The field of an outcome that a column of ``results`` holds; INDEX is a word of SQL."""
+
+followers = Table(
+    "followers",
+    metadata,
+    Column("job_key", _Key, primary_key=True, autoincrement=False),
+    Column("idx", BigInteger, primary_key=True, autoincrement=False),
+    Column("leader", BigInteger, nullable=False),
+    Column("custom_id", Text, nullable=False),
+)
+"""Rows that wait for the outcome of another row of their job; one that has it is in ``results``."""
 
 attempts = Table(
     "attempts",

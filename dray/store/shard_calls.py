@@ -7,7 +7,9 @@ from dataclasses import replace
 from functools import partial
 
 from dray.requests.model import Outcome
-from dray.store import commit, shards
+from dray.requests.sharing import Follower
+from dray.store import commit, reading, shards
+from dray.store import followers as led
 from dray.store.calls import Calls
 from dray.store.connection import Tx
 from dray.store.presence import present
@@ -15,6 +17,7 @@ from dray.store.records import (
     Charge,
     Claim,
     CommitReceipt,
+    Followed,
     JobLease,
     Shard,
     ShardLease,
@@ -36,17 +39,37 @@ class ShardCalls(Calls):
         *,
         total_rows: int,
         rejects: Iterable[Sequence[Outcome]] = (),
+        reused: Iterable[Sequence[Outcome]] = (),
+        followers: Iterable[Sequence[Follower]] = (),
     ) -> None:
         """Ends ingest: publishes all shards, the job's total and state ``in_progress`` at once.
 
-        ``rejects`` are the error outcomes of rows that entered no shard, in batches; they are stored first, a
-        transaction each, and count only once the shards are there. So the call can be repeated after a crash
-        at any point, with other rows too.
+        ``rejects`` are the error outcomes of rows that entered no shard, ``reused`` the answers of such rows
+        by earlier jobs, ``followers`` those that get the outcome of another row, all in batches. They are
+        stored first, a transaction each, and count only once the shards are there. So the call can be
+        repeated after a crash at any point, with other rows too.
         """
-        self._write(lambda tx: commit.forget_rejects(tx, lease), long=True)
+        self._write(partial(_forget, lease=lease), long=True)
         for batch in rejects:
             self._write(partial(commit.reject, lease=lease, outcomes=batch))
+        for answers in reused:
+            self._write(partial(led.reuse, lease=lease, outcomes=answers))
+        for rows in followers:
+            self._write(partial(led.record, lease=lease, rows=rows))
         self._write(lambda tx: shards.publish(tx, lease, specs, total_rows=total_rows))
+
+    def answer_followers(self, lease: JobLease, after: int = -1) -> Followed:
+        """Gives followers past index ``after`` the outcome of their leaders, where there is one: a page.
+
+        Raises:
+            FencedError: the job has another driver.
+        """
+        return self._write(lambda tx: led.answer(tx, lease, after))
+
+    def followers(self, job_id: str) -> int:
+        """Rows that wait for the outcome of another row."""
+        key = self._key(job_id)
+        return self._read(lambda tx: reading.count_followers(tx, key))
 
     def move_shards(self, lease: JobLease, moved: Mapping[str, str]) -> None:
         """Parts of the spool lie elsewhere from now on, the same bytes: their new URIs, by the old ones."""
@@ -158,3 +181,8 @@ class ShardCalls(Calls):
         """Those of ``indexes`` that have an outcome, ascending. One read: ask for some thousands at most."""
         key, asked = self._key(job_id), list(indexes)
         return self._read(lambda tx: sorted(present(tx, key, asked)))
+
+
+def _forget(tx: Tx, lease: JobLease) -> None:
+    commit.forget_rejects(tx, lease)
+    led.forget(tx, lease)

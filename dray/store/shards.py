@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, Row, and_, case, func, insert, or_, select
 
 from dray.errors import FencedError, StoreFatalError
 from dray.places import place_of
-from dray.store import charges, routing
+from dray.store import charges, reading, routing
 from dray.store.attempts import (
     cause_of_steal,
     close_attempts,
@@ -56,13 +56,15 @@ def publish(tx: Tx, lease: JobLease, specs: Sequence[ShardSpec], *, total_rows: 
         return
     rejected = select(func.count()).where(results.c.job_key == lease.key, results.c.shard == REJECTED)
     count = tx.execute(rejected.select_from(results)).scalar_one()
-    if total_rows != count + sum(spec.rows for spec in specs):
+    reused, waiting = reading.count_reused(tx, lease.key), reading.count_followers(tx, lease.key)
+    held = count + reused + waiting + sum(spec.rows for spec in specs)
+    if total_rows != held:
         raise StoreFatalError(
-            f"job {lease.job_id!r}: {total_rows} rows read, but its shards and rejects hold "
-            f"{count + sum(spec.rows for spec in specs)}; this is a fault in dray"
+            f"job {lease.job_id!r}: {total_rows} rows read, but its shards, rejects and shared rows hold "
+            f"{held}; this is a fault in dray"
         )
     _insert(tx, lease.key, specs)
-    change(tx, lease, total=total_rows, rejected=count, state=JobState.IN_PROGRESS.value)
+    change(tx, lease, total=total_rows, rejected=count, shared_done=reused, state=JobState.IN_PROGRESS.value)
 
 
 def move(tx: Tx, lease: JobLease, old: str, new: str) -> None:

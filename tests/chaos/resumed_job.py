@@ -35,17 +35,23 @@ FILES = ("output.jsonl", "errors.jsonl")
 
 
 def write_lines(path: Path) -> None:
-    """Write the job's input: 200 lines, two of which are no valid request."""
+    """Write the job's input: 200 lines. Two are no valid request, and three in ten ask what another asks."""
     path.write_text("".join(f"{_line(number)}\n" for number in range(ROWS)))
 
 
 def _line(number: int) -> str:
     if number in BAD_LINES:
         return BAD_LINES[number]
-    words = {REFUSED_ROW: REFUSED, POISON_ROW: POISON}.get(number, "is plain")
-    body = {"messages": [{"role": "user", "content": f"prompt {number} {words}"}], "max_tokens": 4}
+    asked = leader_of(number)
+    words = {REFUSED_ROW: REFUSED, POISON_ROW: POISON}.get(asked, "is plain")
+    body = {"messages": [{"role": "user", "content": f"prompt {asked} {words}"}], "max_tokens": 4}
     line = {"custom_id": f"row-{number}", "method": "POST", "url": "/v1/chat/completions", "body": body}
     return json.dumps(line)
+
+
+def leader_of(number: int) -> int:
+    """The first row that asks the same; itself for most."""
+    return number - 7 if number % 10 >= 7 and number not in BAD_LINES else number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +89,7 @@ class ThreadJob:
         self.bucket = bucket
         self._settings = folder / "settings.json"
         output = str(self.output) if bucket is None else f"s3://{bucket.name}/out"
-        given = {"input": str(inputs), "output": output, "store_url": store_url, **settings}
+        given = {"input": str(inputs), "output": output, "store_url": store_url, "dedupe": True, **settings}
         self._settings.write_text(json.dumps(given))
         self._temporary = folder / "tmp"
         self._temporary.mkdir()

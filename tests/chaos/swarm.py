@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from dray import history, triggers
+from dray.requests.model import FOLLOWED
 from dray.store import JobState, ShardState, open_store
 from dray.triggers import Point
 from tests.chaos import thread_job
@@ -69,6 +70,7 @@ class Plan:
     refused: tuple[int, ...]
     lost: tuple[tuple[int, int], ...]
     faults: tuple[Fault, ...]
+    dedupe: bool = False
 
     def __str__(self) -> str:
         store = "postgresql" if self.postgres else "sqlite"
@@ -76,8 +78,11 @@ class Plan:
         return f"{told}, bad {list(self.bad)}, lost {list(self.lost)}, {'; '.join(map(str, self.faults))}"
 
 
-def plan_of(seed: int, number: int) -> Plan:
-    """The plan of a run; the same for the same seed and number."""
+def plan_of(seed: int, number: int, *, dedupe: bool = False) -> Plan:
+    """The plan of a run; the same for the same seed and number.
+
+    With ``dedupe``, three rows in ten ask what another row asks, and are not computed.
+    """
     rng = random.Random(f"{seed}/{number}")
     rows, shard_rows = rng.choice(_SHAPES)
     postgres = rng.random() < 0.4
@@ -97,6 +102,7 @@ def plan_of(seed: int, number: int) -> Plan:
         refused=tuple(sorted(rng.sample(range(rows), rng.choice((0, 1, 3))))),
         lost=tuple((rng.randint(0, 3), rng.randint(0, 3)) for _ in range(rng.choice((0, 0, 1, 3)))),
         faults=tuple(faults),
+        dedupe=dedupe,
     )
 
 
@@ -152,6 +158,7 @@ class Job:
             "lanes": self.plan.lanes,
             "shard_rows": self.plan.shard_rows,
             "lost": [],
+            "dedupe": self.plan.dedupe,
         }
 
     def start(self, fault: Fault | None, *, lost: Sequence[tuple[int, int]] = (), ttl: float | None) -> int:
@@ -179,10 +186,16 @@ class Job:
         return log.read_text()[-3000:] if log.exists() else ""
 
 
+def _asked(plan: Plan, row: int) -> int:
+    """The first row that asks what this row asks."""
+    return row - 7 if plan.dedupe and row % 10 >= 7 else row
+
+
 def _line(plan: Plan, row: int) -> dict[str, Any]:
-    words = thread_job.REFUSED if row in plan.refused else "is plain"
-    words = thread_job.POISON if row in plan.bad else words
-    body = {"messages": [{"role": "user", "content": f"prompt {row} {words}"}], "max_tokens": 4}
+    asked = _asked(plan, row)
+    words = thread_job.REFUSED if asked in plan.refused else "is plain"
+    words = thread_job.POISON if asked in plan.bad else words
+    body = {"messages": [{"role": "user", "content": f"prompt {asked} {words}"}], "max_tokens": 4}
     return {"custom_id": f"row-{row}", "method": "POST", "url": "/v1/chat/completions", "body": body}
 
 
@@ -209,6 +222,8 @@ def run_plan(plan: Plan, folder: Path, store_url: str) -> Tally:
         code = _wait(job.start(None, ttl=None))
         if code != 0:
             raise FailedError(f"the last driver ended with {code}\n{job.said()}")
+    if plan.dedupe:
+        _compare(job)
     figures = check_history(folder / "history", store_url, job.name, job.output)
     _check(job)
     tally.acknowledged, tally.recomputed = figures.acknowledged, figures.recomputed
@@ -279,17 +294,23 @@ def _wait(pid: int, *, seconds: float = SECONDS, stopped: bool = False, missing:
 def _check(job: Job) -> None:
     """Rows, files and the store, and that nothing is left."""
     plan = job.plan
-    answered = sorted(set(range(plan.rows)) - {*plan.bad, *plan.refused})
+    asked = {row: _asked(plan, row) for row in range(plan.rows)}
+    refused = [row for row in asked if asked[row] in plan.refused]
+    bad = [row for row in asked if asked[row] in plan.bad]
+    answered = sorted(set(asked) - {*bad, *refused})
     lines = {name: (job.output / name).read_text().splitlines() for name in FILES}
     ids = [json.loads(line)["custom_id"] for line in lines["output.jsonl"]]
     assert ids == [f"row-{row}" for row in answered], "output differs"
     texts = {json.loads(line)["custom_id"]: json.loads(line) for line in lines["errors.jsonl"]}
-    assert sorted(texts) == sorted(f"row-{row}" for row in {*plan.bad, *plan.refused}), "errors differ"
-    for row in set(plan.bad) - set(plan.refused):
+    assert sorted(texts) == sorted(f"row-{row}" for row in {*bad, *refused}), "errors differ"
+    for row in set(bad) - set(refused):
         error = texts[f"row-{row}"]["error"]
         assert error["code"] == "poison", f"row {row} is {error}"
     with open_store(job.store_url, create=False) as store:
         found, shards, attempts = store.get_job(job.name), store.shards(job.name), store.attempts(job.name)
+        places = {row.index: row.shard for page in store.outcomes(job.name) for row in page}
+    computed = [index for index, shard in places.items() if shard != FOLLOWED]
+    assert computed == [row for row in asked if asked[row] == row], "others were computed than should be"
     assert found.state is JobState.COMPLETED, found.state
     assert (found.driver, found.driver_until) == (None, None), "the driver's lease is left"
     assert {shard.state for shard in shards} <= {ShardState.DONE, ShardState.SPLIT}
@@ -304,17 +325,34 @@ def _check(job: Job) -> None:
     assert list((job.folder / "tmp").iterdir()) == [], "temporary files are left"
 
 
+def _compare(job: Job) -> None:
+    """Each row computed by itself, by an undisturbed job, gives the same files."""
+    alone = job.folder / "alone"
+    given = job.given() | {"output": str(alone), "store_url": f"sqlite:///{alone}.db", "dedupe": False}
+    (job.folder / "history-alone").mkdir()
+    kept = {
+        history.FOLDER_VARIABLE: str(job.folder / "history-alone"),
+        "TMPDIR": str(job.folder / "tmp"),
+    }
+    code = _wait(fork_job(given, kept, job.folder / "log-alone"))
+    assert code == 0, f"the job without dedupe ended with {code}"
+    for name in FILES:
+        assert (job.output / name).read_bytes() == (alone / name).read_bytes(), (
+            f"{name} differs without dedupe"
+        )
+
+
 # -- many runs ----------------------------------------------------------------------------------------
 
 
-def _lane(numbers: Sequence[int], seed: int, kept: str, postgres: str, lane: int) -> Tally:
+def _lane(numbers: Sequence[int], seed: int, kept: str, postgres: str, dedupe: bool, lane: int) -> Tally:
     """Runs one after the other, in a process of their own."""
     tally = Tally()
     with tempfile.TemporaryDirectory(prefix="dray-swarm-", dir=_quick_folder()) as scratch:
         import_all(Path(scratch) / "first")
         began = time.monotonic()
         for number in numbers:
-            plan, folder = plan_of(seed, number), Path(scratch) / str(number)
+            plan, folder = plan_of(seed, number, dedupe=dedupe), Path(scratch) / str(number)
             url = postgres if plan.postgres else f"sqlite:///{folder / 'jobs.db'}"
             try:
                 tally.add(run_plan(plan, folder, url))
@@ -347,6 +385,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--lanes", type=int, default=2)
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
+    parser.add_argument("--dedupe", action="store_true", help="rows repeat, and are computed once")
     parser.add_argument("--kept", default="out/swarm", help="where the files of failed runs are kept")
     return parser.parse_args(arguments)
 
@@ -364,7 +403,8 @@ def main() -> int:
         lanes = held.enter_context(ProcessPoolExecutor(given.lanes, get_context("fork")))
         parts = list(_parts(given.runs, given.first, given.lanes))
         futures = [
-            lanes.submit(_lane, part, given.seed, given.kept, url, lane) for lane, part in enumerate(parts)
+            lanes.submit(_lane, part, given.seed, given.kept, url, given.dedupe, lane)
+            for lane, part in enumerate(parts)
         ]
         for future in futures:
             tally.add(future.result())

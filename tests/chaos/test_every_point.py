@@ -48,6 +48,8 @@ ONCE = {
     Point.INGEST_ARRANGED,
     Point.INGEST_SPOOLED,
     Point.INGEST_PUBLISHED,
+    Point.FOLLOW_BEFORE,
+    Point.FOLLOW_AFTER,
     Point.FINALISE_BEFORE,
     Point.FINALISE_WRITTEN,
     Point.FINALISE_RECORDED,
@@ -67,6 +69,7 @@ STANDSTILLS = (
     Point.RELEASE_BEFORE,
     Point.SPLIT_BEFORE,
     Point.VERDICT_BEFORE,
+    Point.FOLLOW_BEFORE,
     Point.FINALISE_WRITTEN,
 )
 """Points before a write: a driver that stands still there writes after another one has taken the job."""
@@ -204,7 +207,7 @@ def test_every_point_is_reached(undisturbed: Undisturbed) -> None:
 def test_the_undisturbed_run_is_what_it_should_be(undisturbed: Undisturbed) -> None:
     errors = [json.loads(line) for line in undisturbed.contents["errors.jsonl"].splitlines()]
     assert [int(line["id"].rpartition("_")[2]) for line in errors] == sorted(
-        [*BAD_LINES, REFUSED_ROW, POISON_ROW]
+        [*BAD_LINES, REFUSED_ROW, REFUSED_ROW + 7, POISON_ROW, POISON_ROW + 7]
     )
     assert errors[-1]["error"]["code"] == "poison"
     assert undisturbed.contents["output.jsonl"].count(b"\n") == ROWS - len(errors)
@@ -212,6 +215,7 @@ def test_the_undisturbed_run_is_what_it_should_be(undisturbed: Undisturbed) -> N
     assert undisturbed.files == [
         *(f"{spool}-{number:05d}.jsonl" for number in (1, 2)),
         f"{spool}.jsonl",
+        f"{spool}.jsonl.followers",
         f"{spool}.jsonl.rejects",
         ".dray/owner.json",
         "errors.jsonl",
@@ -219,6 +223,14 @@ def test_the_undisturbed_run_is_what_it_should_be(undisturbed: Undisturbed) -> N
         "report.html",
     ]
     assert ROWS // SHARD_ROWS >= 4
+
+
+def test_each_row_computed_by_itself_gives_the_same_bytes(
+    warm: WarmServer, inputs: Path, tmp_path: Path, undisturbed: Undisturbed
+) -> None:
+    job = ThreadJob(warm, tmp_path, inputs, f"sqlite:///{tmp_path / 'jobs.db'}", dedupe=False)
+    assert job.run() == 0, job.said()
+    assert {name: (job.output / name).read_bytes() for name in FILES} == undisturbed.contents
 
 
 def test_a_kill_and_a_resume(

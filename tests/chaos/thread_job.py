@@ -19,6 +19,7 @@ from dray.cluster.base import ClusterSettings
 from dray.driver import pool, shards, whole_job
 from dray.driver.thread_executor import ThreadExecutor
 from dray.job import opening, spooling
+from dray.job.request import JobRequest
 from dray.job.settings import JobSettings
 from dray.requests import RowDefaults, source_of
 from dray.shard import hearing, placing, pump
@@ -28,9 +29,10 @@ from tests.support.thread_fleet import Script, ThreadCluster, ThreadFleet
 
 JOB = "job"
 SHARD_ROWS = 40
-PART_BYTES = 12_000
+PART_BYTES = 9_000
 """Of the spool: three parts, so that drivers are killed in between."""
 MAX_NUM_SEQS = 8
+MAX_MODEL_LEN = 1_000_000
 LANES = 2
 LOST = [(0, 1)]  # of the first replica of all the second micro-batch never comes
 POISON = "kills engines"
@@ -50,11 +52,24 @@ def _settings(given: Mapping[str, Any]) -> JobSettings:
         output=given["output"],
         store_url=given["store_url"],
         engine="simulated",
-        engine_arguments={"max_num_seqs": MAX_NUM_SEQS, "oom_on": POISON, "error_on": REFUSED},
+        engine_arguments={
+            "max_num_seqs": MAX_NUM_SEQS,
+            "max_model_len": MAX_MODEL_LEN,
+            "oom_on": POISON,
+            "error_on": REFUSED,
+        },
         job_id=given.get("job", JOB),
         skip_invalid=True,
         shard_rows=given.get("shard_rows", SHARD_ROWS),
         replicas=given.get("lanes", LANES),
+        request=JobRequest(
+            input=[],
+            model="",
+            output="",
+            dedupe=given.get("dedupe", False),
+            reuse=given.get("reuse", False),
+            overflow=given.get("overflow", "error"),
+        ),
     )
 
 
@@ -62,7 +77,8 @@ def run(given: Mapping[str, Any]) -> None:
     """Run the job that is ``given``: ``input``, ``output`` and ``store_url``.
 
     It may also say how it is run: ``job``, ``shard_rows``, ``lanes``, which replicas are ``lost`` (pairs of a
-    replica's number and of its micro-batch), and the seconds of the driver's lease, ``driver_ttl``.
+    replica's number and of its micro-batch), the options ``dedupe``, ``reuse`` and
+    ``overflow``, and the seconds of the driver's lease, ``driver_ttl``.
     """
     settings = _settings(given)
     # Several micro-batches a shard, so that a kill finds some of its rows committed and others not.

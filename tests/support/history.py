@@ -23,6 +23,7 @@ import pytest
 from pyarrow import parquet
 
 from dray.history import Event
+from dray.requests.model import FOLLOWED, REUSED
 from dray.requests.output import OutputFormat, write_outputs
 from dray.store import REJECTED, Attempt, Store, StoredOutcome, open_store
 
@@ -60,6 +61,9 @@ class Figures:
     resumed: tuple[float, ...] = ()
     """Seconds from the last sign of each attempt that broke off to the first commit of rows it left."""
 
+
+_NO_SHARD = (REJECTED, FOLLOWED, REUSED)
+"""Of rows that were decided at ingest, and of those that have the outcome of another row."""
 
 observers: list[Callable[[Figures], None]] = []
 """Called with the figures of each job that was checked."""
@@ -158,7 +162,7 @@ def _check_epochs(
         meant[line.session].update(line.indexes)
     known = {(attempt.shard, attempt.epoch): attempt for attempt in attempts}
     for row in rows:
-        if row.shard == REJECTED:  # decided at ingest, before there were shards
+        if row.shard in _NO_SHARD:
             continue
         session = (row.shard, row.epoch)
         where = f"row {row.index} of shard {row.shard}, epoch {row.epoch}"
@@ -173,7 +177,8 @@ def _check_epochs(
 def _check_noted(history: list[Line], rows: list[StoredOutcome], attempts: list[Attempt]) -> None:
     """That there is a history to hold against the store: what is empty breaks no invariant."""
     admitted = {index for line in _of(history, Event.ADMITTED) for index in line.indexes}
-    silent = {row.index for row in rows if row.response is not None} - admitted
+    computed = {row.index for row in rows if row.response is not None and row.shard not in _NO_SHARD}
+    silent = computed - admitted
     assert not silent, f"I5: answered rows that no engine noted: {_some(silent)}"
     acknowledged = {(line.session, index) for line in _of(history, Event.ACK) for index in line.indexes}
     done = {(attempt.shard, attempt.epoch) for attempt in attempts if attempt.cause == "DONE"}

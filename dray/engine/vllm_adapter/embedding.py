@@ -10,13 +10,16 @@ from pydantic import BeforeValidator, TypeAdapter
 from vllm.entrypoints.openai.models.serving import OpenAIServingModels
 from vllm.entrypoints.pooling.embed import protocol
 from vllm.entrypoints.pooling.embed.serving import ServingEmbedding
+from vllm.exceptions import VLLMValidationError
 
 from dray.engine.protocol import EngineSpec
 from dray.engine.vllm_adapter.client import StepClient
+from dray.engine.vllm_adapter.errors import is_too_long
 from dray.engine.vllm_adapter.fields import refuse_other_engines, refuse_unknown, refuse_unusable
 from dray.errors import RequestRefused
 from dray.kinds import EMBEDDING
 from dray.requests.model import Request
+from dray.requests.overflow import Overflow
 
 
 class ORJSONResponse:
@@ -34,6 +37,7 @@ class EmbeddingServing:
 
         self.model_name = name
         self._only_name = spec.model_name
+        self._overflow = spec.overflow
         self._client = client
         self._serving = ServingEmbedding(
             client,
@@ -65,7 +69,7 @@ class EmbeddingServing:
         body.model = None  # checked above; None is any model to vLLM
         if "request_id" not in request.body:
             body.request_id = str(request.index)
-        context = await self._prepare(body)
+        context, overflow = await self._fitting(body)
         tickets = [
             self._client.encode(
                 part["prompts"],
@@ -77,7 +81,22 @@ class EmbeddingServing:
         ]
         context.final_res_batch = [await ticket for ticket in tickets]
         _check(context)
-        return self._serving._postprocessing(self._processor(body), context).content
+        return self._serving._postprocessing(self._processor(body), context).content, overflow
+
+    async def _fitting(self, body: Any) -> tuple[Any, Overflow | None]:
+        """The rendered prompts; cut by vLLM where one does not fit, and the job says so."""
+        try:
+            return await self._prepare(body), None
+        except VLLMValidationError as error:
+            given = body.truncate_prompt_tokens is not None
+            if self._overflow not in ("cut-head", "cut-tail") or given or not is_too_long(error):
+                raise
+        body.truncate_prompt_tokens = -1
+        if self._overflow == "cut-head":
+            body.truncation_side = "left"
+        elif self._client.renderer.tokenizer.truncation_side != "right":
+            body.truncation_side = "right"  # its own keeps the special token at the end
+        return await self._prepare(body), Overflow(done=self._overflow)
 
     def _processor(self, body: Any) -> Any:
         return self._serving.get_io_processor(body)
@@ -97,9 +116,11 @@ class EmbeddingServing:
 
     def response(self, request: Request, answer: Any) -> bytes:
         """vLLM's answer in JSON, with its time pinned."""
+        answer, overflow = answer
         answer["created"] = 0
         answer["model"] = request.body.get("model") or self.model_name
-        return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
+        dumped = orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
+        return dumped if overflow is None else overflow.on(dumped)
 
 
 def _is_plain(body: dict[str, Any]) -> bool:

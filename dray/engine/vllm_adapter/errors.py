@@ -58,6 +58,11 @@ def is_the_engines(error: BaseException) -> bool:
     return no_thread or isinstance(error, MemoryError | EngineDeadError)
 
 
+def is_too_long(error: Exception) -> bool:
+    """Whether vLLM finds that a prompt does not fit into the context."""
+    return bool(error.args) and _TOO_LONG.search(str(error.args[0])) is not None
+
+
 def refusal_of_response(response: Any, body: dict[str, Any]) -> RequestRefused:
     """The refusal that one of vLLM's ``ErrorResponse`` objects stands for."""
     return _refusal(response.error.message, response.error.param, body)

@@ -12,6 +12,7 @@ from vllm.sampling_params import StructuredOutputsParams
 from dray.errors import RequestRefused
 from dray.kinds import KINDS, EngineKind
 from dray.requests.model import Request
+from dray.requests.sameness import WITHOUT_EFFECT
 
 # Fields that vLLM's protocol classes take and its offline path cannot honour.
 _NOT_IN_A_BATCH = {
@@ -32,23 +33,6 @@ _NOT_IN_A_BATCH = {
 }
 _STRUCTURED_FIELDS = frozenset(
     field.name for field in fields(StructuredOutputsParams) if not field.name.startswith("_")
-)
-
-
-# Fields of OpenAI's that vLLM's classes do not have and its server ignores: none changes an answer here.
-_WITHOUT_EFFECT = frozenset(
-    {
-        "metadata",
-        "prediction",  # makes OpenAI's answers faster, and no other ones
-        "prompt_cache_key",
-        "prompt_cache_options",
-        "prompt_cache_retention",
-        "safety_identifier",
-        "service_tier",
-        "store",
-        "user",
-        "verbosity",
-    }
 )
 # Fields of OpenAI's that would change an answer: taken with the values that leave it as it is.
 _DEFAULTS: dict[str, tuple[Any, ...]] = {
@@ -116,7 +100,7 @@ def refuse_unknown(body: Any) -> None:
 def _is_idle(name: str, value: Any) -> bool:
     """Whether a field that vLLM does not have makes no difference: 1 counts, and true or 1.0 do not."""
     defaults = _DEFAULTS.get(name, ())
-    return name in _WITHOUT_EFFECT or any(type(one) is type(value) and one == value for one in defaults)
+    return name in WITHOUT_EFFECT or any(type(one) is type(value) and one == value for one in defaults)
 
 
 def refuse_names(names: Iterable[str], where: str = "") -> None:

@@ -28,6 +28,7 @@ from dray.engine.protocol import EngineSpec
 from dray.engine.vllm_adapter.client import StepClient
 from dray.engine.vllm_adapter.errors import refusal_of_response
 from dray.engine.vllm_adapter.fields import refuse_other_engines, refuse_unknown, refuse_unusable
+from dray.engine.vllm_adapter.overflow import Fitter
 from dray.kinds import GENERATION, Kind
 from dray.requests.model import Request
 
@@ -103,6 +104,7 @@ class GenerationServing:
         )
         # vLLM's own hashes the whole configuration, memory sizes included: other bytes on other machines.
         self._chat.system_fingerprint = self._completion.system_fingerprint = f"vllm-{__version__}"
+        self._fitter = Fitter(spec.overflow, renderer, client.model_config)
         self._served: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Awaitable[Any]]]] = {
             Kind.CHAT.url: (
                 TypeAdapter(ChatCompletionRequest).validate_python,
@@ -122,7 +124,8 @@ class GenerationServing:
         refuse_unusable(request.body, self._only_name)
         refuse_other_engines(request, GENERATION)
         read, create = self._served[request.url]
-        body = read(request.body)
+        given, overflow = await self._fitter.fit(request.url, request.body)
+        body = read(given)
         refuse_unknown(body)
         body.model = None  # checked above; None is any model to vLLM
         if "request_id" not in request.body:
@@ -130,10 +133,11 @@ class GenerationServing:
         answer = await create(body)
         if isinstance(answer, ErrorResponse):
             raise refusal_of_response(answer, request.body)
-        return answer
+        return answer, overflow
 
     def response(self, request: Request, answer: Any) -> bytes:
         """Dump vLLM's response model, with everything that changes from run to run pinned."""
+        answer, overflow = answer
         answer.created = 0
         answer.model = request.body.get("model") or self.model_name
         for choice in answer.choices:
@@ -141,7 +145,7 @@ class GenerationServing:
             for number, call in enumerate(calls):
                 call.id = f"call_{request.index}_{choice.index}_{number}"
         dumped: bytes = answer.__pydantic_serializer__.to_json(answer)
-        return dumped
+        return dumped if overflow is None else overflow.on(dumped)
 
 
 def _template_options(spec: EngineSpec) -> tuple[str | None, Any, dict[str, Any]]:

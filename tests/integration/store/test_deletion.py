@@ -17,7 +17,7 @@ from dray.errors import FencedError, JobBusyError, UnknownJobError
 from dray.job import deleting
 from dray.job.deleting import delete_job, finish_deletions
 from dray.store import Charge, JobState, Notice, ReplicaRow, ReplicaState, Store, deletion, jobs, open_store
-from dray.store.schema import metadata, spans
+from dray.store.schema import followers, metadata, spans
 from tests.support.command import ROOT
 from tests.support.stores import FakeClock, claimed, outcomes, ready_job
 
@@ -45,6 +45,8 @@ def _busy_job(store: Store, name: str, *, end: JobState | None = JobState.COMPLE
         lease = claimed(store, job, number)
         store.commit(lease, outcomes(range(number * 4, number * 4 + 4)))
         store.finish_shard(lease)
+    waiting = [{"job_key": job.key, "idx": 100 + n, "leader": 0, "custom_id": str(n)} for n in range(5)]
+    store._write(lambda tx: tx.execute(insert(followers), waiting))
     span = insert(spans).values(
         job_key=job.key, epoch=1, node="n", host="n", place=0, places=1, replica="r", phase="engine",
         started=1.0, micros=2_000_000, gpus=1.0,

@@ -40,6 +40,7 @@ def test_seconds() -> None:
         "docs/error-rows.md",
         "docs/interruptions.md",
         "docs/prefect.md",
+        "docs/repeated-rows.md",
         "docs/scale.md",
         "docs/weights.md",
     ],

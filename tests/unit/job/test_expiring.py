@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -13,10 +15,11 @@ from dray.job.expiring import expire
 from dray.job.finalising import finalise_job
 from dray.job.ingesting import ingest_job
 from dray.job.opening import OpenJob, open_job
+from dray.job.request import JobRequest
 from dray.job.settings import JobSettings
 from dray.job.timeline import Timeline
 from dray.report import ReportData
-from dray.requests import Outcome
+from dray.requests import Outcome, source_of
 from dray.store import Counts, JobState, ShardLease, ShardState, Store, open_store
 
 pytestmark = pytest.mark.unit
@@ -144,3 +147,31 @@ def test_a_driver_that_was_replaced_ends_nothing(job: OpenJob, store: Store) -> 
     with pytest.raises(FencedError):
         expire(store, job)
     assert store.counts(job.job_id).failed == 0
+
+
+def test_rows_that_follow_another_share_its_fate(
+    make_settings: Callable[..., JobSettings], tmp_path: Path
+) -> None:
+    """Also where the driver was killed before they had it."""
+    path = tmp_path / "repeated.jsonl"
+    body = {"prompt": "x", "temperature": 0}
+    lines = [{"custom_id": f"row-{n}", "url": "/v1/completions", "body": body} for n in range(3)]
+    lines += [line | {"custom_id": f"other-{n}", "body": body | {"n": 2}} for n, line in enumerate(lines)]
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    settings = make_settings()
+    request = JobRequest(input=[], model="", output="", dedupe=True)
+    job = open_job(replace(settings, source=source_of([str(path)]), request=request))
+    ingest_job(job, replicas=1)
+    with open_store(job.settings.store_url, create=False) as store:
+        store.commit(_held(store, job, 0), _answers(0))
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr("dray.job.expiring.answer_followers", _crash)
+            expire(store, job)
+        assert store.counts(job.job_id) == Counts(total=6, done=1, failed=1)
+        release(job)
+        again = open_job(job.settings)
+        assert end_state(again) is JobState.EXPIRED
+        assert store.verify_counts(job.job_id) == Counts(total=6, done=3, failed=3)
+        codes = {row.index: row.error_code for page in store.outcomes(job.job_id) for row in page}
+    assert codes == {0: None, 1: None, 2: None, 3: "expired", 4: "expired", 5: "expired"}
+    release(again)

@@ -1,0 +1,124 @@
+"""Rows that follow another: recorded at ingest, answered once their leader is. Functions on one transaction.
+
+A follower stands in ``followers`` until the transaction that puts its outcome into ``results``, counts it,
+and deletes it there. So it has one outcome, whatever is killed or repeated. Only the job's driver does this:
+it holds the job's row from its first statement on, and a driver that was replaced gets no further than that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from typing import Any
+
+from sqlalchemy import delete, insert, select, update
+
+from dray.codes import ErrorCode
+from dray.requests.model import FOLLOWED, REUSED, Outcome
+from dray.requests.row_ids import with_index
+from dray.requests.sharing import Follower
+from dray.store.commit import insert_new
+from dray.store.connection import Tx
+from dray.store.jobs import check_driver
+from dray.store.records import Followed, JobLease
+from dray.store.schema import followers, jobs
+
+PAGE_ROWS = 1000
+"""Followers of one transaction."""
+
+PAGE_BYTES = 16 << 20
+"""Bytes of their answers at most, or one of them."""
+
+_LED = """SELECT f.idx, f.custom_id, f.leader, r.idx IS NOT NULL, r.error_code, r.error_message,
+    r.prompt_tokens, r.completion_tokens, {response}
+    FROM followers f LEFT JOIN results r ON r.job_key = f.job_key AND r.idx = f.leader
+    WHERE f.job_key = {p} AND f.idx > {p} ORDER BY f.idx LIMIT {p}"""
+_LEDS = {
+    "sqlite": _LED.format(response="CAST(r.response AS BLOB)", p="?"),
+    "postgresql": _LED.format(response="convert_to(r.response, 'UTF8')", p="%s"),
+}
+_FETCHED_ROWS = 100
+
+
+def record(tx: Tx, lease: JobLease, rows: Sequence[Follower]) -> None:
+    """Notes followers of a job whose ingest is not over. Those that are noted already stay."""
+    check_driver(tx, lease)
+    if not rows:
+        return
+    known = select(followers.c.idx).where(
+        followers.c.job_key == lease.key, followers.c.idx.in_([row.index for row in rows])
+    )
+    there = set(tx.execute(known).scalars())
+    fresh = [
+        {"job_key": lease.key, "idx": row.index, "leader": row.leader, "custom_id": row.custom_id}
+        for row in rows
+        if row.index not in there
+    ]
+    if fresh:
+        tx.execute(insert(followers), fresh)
+
+
+def reuse(tx: Tx, lease: JobLease, outcomes: Sequence[Outcome]) -> None:
+    """Publishes answers of earlier jobs, before the job has shards."""
+    check_driver(tx, lease)
+    insert_new(tx, lease.key, REUSED, 0, outcomes)
+
+
+def forget(tx: Tx, lease: JobLease) -> None:
+    """Deletes what an ingest that never came to its end has noted."""
+    check_driver(tx, lease)
+    unpublished = select(jobs.c.job_key).where(jobs.c.job_key == lease.key, jobs.c.total.is_(None))
+    tx.execute(delete(followers).where(followers.c.job_key.in_(unpublished)))
+
+
+def answer(tx: Tx, lease: JobLease, after: int) -> Followed:
+    """Looks at the next followers past index ``after``; those whose leader has an outcome get it."""
+    check_driver(tx, lease, alone=True)
+    looked, ready = _page(tx, lease.key, after)
+    if ready:
+        fresh = insert_new(tx, lease.key, FOLLOWED, 0, ready)
+        done = followers.c.idx.in_([outcome.index for outcome in ready])
+        tx.execute(delete(followers).where(followers.c.job_key == lease.key, done))
+        failed = sum(outcome.failed for outcome in fresh)
+        tx.execute(
+            update(jobs)
+            .where(jobs.c.job_key == lease.key)
+            .values(
+                shared_done=jobs.c.shared_done + len(fresh) - failed,
+                shared_failed=jobs.c.shared_failed + failed,
+            )
+        )
+    return Followed(rows=len(ready), after=looked)
+
+
+def _page(tx: Tx, job_key: int, after: int) -> tuple[int | None, list[Outcome]]:
+    """Index of the last follower that was looked at, None for no more; and the outcomes that are there."""
+    if tx.dialect == "postgresql":  # see reading.page
+        tx.connection.exec_driver_sql("SET LOCAL enable_sort = off")
+    options = {"binary": True} if tx.dialect == "postgresql" else {}
+    ready: list[Outcome] = []
+    last, rows, size = None, 0, 0
+    with closing(tx.connection.connection.cursor(**options)) as cursor:
+        cursor.execute(_LEDS[tx.dialect], (job_key, after, PAGE_ROWS))
+        while size < PAGE_BYTES and (fetched := cursor.fetchmany(_FETCHED_ROWS)):
+            found = [_outcome(row) for row in fetched if row[3]]
+            size += sum(len(outcome.response or b"") for outcome in found)
+            ready += found
+            rows, last = rows + len(fetched), fetched[-1][0]
+        more = rows == PAGE_ROWS or size >= PAGE_BYTES
+    return (last if more else None), ready
+
+
+def _outcome(row: Sequence[Any]) -> Outcome:
+    """The leader's outcome as the follower's own. What it took is in the leader's row alone."""
+    index, custom_id, leader, _, error_code, error_message, prompt, completion, response = row
+    code: ErrorCode | None = error_code
+    return Outcome(
+        index=index,
+        custom_id=custom_id,
+        response=None if response is None else with_index(bytes(response), leader, index),
+        error_code=code,
+        error_message=error_message,
+        prompt_tokens=prompt,
+        completion_tokens=completion,
+    )

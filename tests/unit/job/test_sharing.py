@@ -1,0 +1,188 @@
+"""Whole jobs that compute less: repeats, answers of earlier jobs, and rows made to fit; on threads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dray.job.reusing
+from dray.engine import simulated
+from dray.job.deleting import delete_job
+from dray.requests.model import FOLLOWED, REUSED
+from dray.requests.overflow import mark_of
+from dray.store import JobState, Store, open_store
+from tests.chaos import thread_job
+
+pytestmark = pytest.mark.unit
+
+ROWS = 60
+REPEATED = [number for number in range(ROWS) if number % 10 >= 7]
+
+
+class Jobs:
+    """Jobs of one store, each run to its end."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.url = f"sqlite:///{folder / 'jobs.db'}"
+        self.store: Store = open_store(self.url)
+
+    def run(self, name: str, texts: list[str], **options: Any) -> dict[str, Any]:
+        fields = options.pop("fields", {"max_tokens": 4})
+        path = self.folder / f"{name}.jsonl"
+        with path.open("w") as file:
+            for number, text in enumerate(texts):
+                body = {"messages": [{"role": "user", "content": text}], "metadata": {"row": number}} | fields
+                line = {"custom_id": f"{name}-{number}", "url": "/v1/chat/completions", "body": body}
+                file.write(f"{json.dumps(line)}\n")
+        given = {"input": str(path), "output": str(self.folder / name), "store_url": self.url, "lost": []}
+        thread_job.run(given | {"job": name} | options)
+        result: dict[str, Any] = self.store.get_job(name).summary["result"]
+        return result
+
+    def shared(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.store.get_job(name).info["shared"]
+        return found
+
+    def places(self, name: str) -> dict[int, int]:
+        return {row.index: row.shard for page in self.store.outcomes(name) for row in page}
+
+    def files(self, name: str) -> list[str]:
+        return [
+            (self.folder / name / file).read_text().replace(f"{name}-", "")
+            for file in ("output.jsonl", "errors.jsonl")
+        ]
+
+
+@pytest.fixture
+def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Jobs:
+    for module, names in (
+        ("dray.shard.pump", ["MICRO_BATCH_ROWS"]),
+        ("dray.job.spooling", ["PART_BYTES"]),
+        ("dray.shard.placing", ["_ASK_EVERY"]),
+        ("dray.shard.hearing", ["_ASK_EVERY"]),
+    ):
+        for name in names:  # thread_job sets these; they are put back
+            target = __import__(module, fromlist=[name])
+            monkeypatch.setattr(target, name, getattr(target, name))
+    monkeypatch.setenv("DRAY_NO_WAIT", "")
+    return Jobs(tmp_path)
+
+
+def texts() -> list[str]:
+    return [f"prompt {number - 7 if number in REPEATED else number}" for number in range(ROWS)]
+
+
+def test_repeated_rows_are_computed_once_and_the_files_are_the_same(jobs: Jobs) -> None:
+    alone = jobs.run("alone", texts())
+    once = jobs.run("once", texts(), dedupe=True)
+    assert jobs.files("once") == jobs.files("alone")
+    assert [n for n, place in jobs.places("once").items() if place == FOLLOWED] == REPEATED
+    assert once["counts"] == alone["counts"]
+    assert (once["saved"]["repeated"], once["saved"]["completion"]) == (len(REPEATED), 4 * len(REPEATED))
+    assert once["tokens"]["completion"] == alone["tokens"]["completion"] - once["saved"]["completion"]
+    assert alone["saved"] == {"repeated": 0, "reused": 0, "prompt": 0, "completion": 0}
+    frame = jobs.store.to_dataframe("once")
+    assert list(frame["custom_id"]) == [f"once-{n}" for n in range(ROWS)]
+    assert set(frame["completion_tokens"]) == {4}
+
+
+def test_error_rows_are_shared_too(jobs: Jobs) -> None:
+    found = [thread_job.REFUSED, "a", thread_job.POISON, "a", thread_job.REFUSED, thread_job.POISON]
+    result = jobs.run("once", found, dedupe=True)
+    jobs.run("alone", found)
+    assert result["counts"]["failed"] == 4
+    assert jobs.files("once") == jobs.files("alone")
+
+
+def test_answers_of_earlier_jobs_are_taken_and_errors_are_not(jobs: Jobs) -> None:
+    first = ["a", "b", thread_job.REFUSED, "c"]
+    jobs.run("first", first)
+    second = ["b", "x", thread_job.REFUSED, "c", "b"]
+    jobs.run("alone", second)
+    delete_job(jobs.store, "alone")
+    result = jobs.run("second", second, reuse=True, dedupe=True)
+    assert jobs.places("second")[0] == jobs.places("second")[3] == jobs.places("second")[4] == REUSED
+    assert (jobs.places("second")[1] >= 0, jobs.places("second")[2] >= 0) == (True, True)
+    assert (result["saved"]["reused"], result["counts"]["done"], result["counts"]["failed"]) == (3, 4, 1)
+    jobs.run("again", second)
+    assert jobs.files("second") == jobs.files("again")
+
+
+def test_a_job_that_took_its_answers_hands_them_on(jobs: Jobs) -> None:
+    jobs.run("first", ["a", "b"])
+    jobs.run("second", ["a", "b", "c"], reuse=True)
+    delete_job(jobs.store, "first")
+    result = jobs.run("third", ["a", "b", "c"], reuse=True)
+    assert (result["saved"]["reused"], result["counts"]["done"]) == (3, 3)
+    assert jobs.store.get_job("third").state is JobState.COMPLETED
+
+
+@pytest.mark.parametrize("differs", ["version", "arguments", "policy", "nothing before"])
+def test_answers_that_might_be_others_are_not_taken_and_the_reason_is_told(
+    jobs: Jobs, differs: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if differs != "nothing before":
+        jobs.run("first", ["a", "b"], **({"overflow": "cut-head"} if differs == "policy" else {}))
+    if differs == "version":
+        monkeypatch.setattr(simulated, "__version__", "99")
+        monkeypatch.setattr(dray.job.reusing, "installed_version", lambda engine: "99")
+    elif differs == "arguments":
+        monkeypatch.setattr(thread_job, "REFUSED", "is refused otherwise")
+    result = jobs.run("second", ["a", "b"], reuse=True)
+    assert result["saved"]["reused"] == 0
+    (note,) = jobs.shared("second")["notes"]
+    said = {
+        "version": "1 other job left out: another version of simulated (",
+        "arguments": "1 other job left out: another model, engine, or arguments",
+        "policy": "1 other job left out: another model, engine, or arguments",
+        "nothing before": "the store has no other job",
+    }
+    assert note.startswith(said[differs])
+
+
+def test_answers_of_a_job_whose_requests_are_gone_are_not_taken(jobs: Jobs) -> None:
+    jobs.run("first", ["a", "b"])
+    for spool in (jobs.folder / "first" / ".dray").rglob("requests-*.jsonl"):
+        spool.unlink()
+    result = jobs.run("second", ["a", "b"], reuse=True)
+    assert result["saved"]["reused"] == 0
+    assert "job first: its requests cannot be read" in jobs.shared("second")["notes"][0]
+
+
+def test_sampled_rows_are_computed_each_and_counted(jobs: Jobs) -> None:
+    jobs.run("once", ["a", "a", "a"], dedupe=True, fields={"temperature": 1})
+    assert (jobs.shared("once")["followers"], jobs.shared("once")["doubts"]) == (0, {"sampled": 3})
+
+
+@pytest.mark.parametrize(
+    ("policy", "wanted", "done"),
+    [
+        ("shorten", 30, {"shortened": 1}),
+        ("cut-head", 30, {"cut-head": 2}),
+        ("cut-tail", 30, {"cut-tail": 2}),
+    ],
+)
+def test_rows_that_do_not_fit_are_made_to_and_marked(
+    jobs: Jobs, policy: str, wanted: int, done: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(thread_job, "MAX_MODEL_LEN", 50)
+    rows = ["short", "s" * 100 + "e" * 60, "s" * 200 + "e" * 200]
+    result = jobs.run("job", rows, overflow=policy, fields={"max_tokens": wanted})
+    assert result["overflow"] == done
+    answers = {row.index: row for page in jobs.store.outcomes("job") for row in page}
+    assert mark_of(answers[0].response) is None
+    assert mark_of(answers[1].response) == next(iter(done))
+    body = json.loads(answers[1].response or b"")
+    if policy == "shorten":
+        assert (body["dray"], answers[1].completion_tokens) == (
+            {"overflow": "shortened", "max_tokens": 10},
+            10,
+        )
+        assert answers[2].error_code == "context_length_exceeded"
+    else:
+        assert body["dray"] == {"overflow": policy, "dropped_tokens": 20}
+        assert (answers[2].prompt_tokens, answers[2].completion_tokens) == (20, 30)
