@@ -50,6 +50,7 @@ def _without_result(job: OpenJob | None, progress: Progress | None) -> dict[str,
         "output": None,
         "errors": None,
         "report": None,
+        "tuned": {},
         "saved": {"repeated": 0, "reused": 0, "prompt": 0, "completion": 0},
         "overflow": {},
     }
@@ -88,6 +89,11 @@ def summarise(result: dict[str, Any]) -> None:
         f"{tokens['completion']:,} completion"
     )
     _summarise_shared(result)
+    for name, tuned in (result.get("tuned") or {}).items():
+        output.say(
+            f"tuned     {name}: max_num_active_seqs={tuned['max_num_active_seqs']}, max_num_scheduled_tokens="
+            f"{tuned['max_num_scheduled_tokens']}, {tuned['gain']:.2f} times as fast as started"
+        )
     if seconds:
         parts = ", ".join(
             f"{name} {value:.1f}" for name, value in seconds.items() if name != "total" and value >= 0.05

@@ -129,6 +129,7 @@ def _account(start: ReplicaStart, status: ReplicaStatus | None) -> ReplicaAccoun
         rows=stats.finished if stats else 0,
         tokens=stats.prompt_tokens + stats.completion_tokens if stats else 0,
         info=start.info,
+        tuned=stats.tuned if stats else None,
     )
 
 

@@ -6,7 +6,7 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from dray.cluster.base import Cluster, ClusterInfo, ClusterSettings
@@ -22,6 +22,7 @@ from dray.driver.run import Driver
 from dray.driver.weights_watch import AGENT_SECONDS, early_weights, weights_on
 from dray.driver.wording import cluster_line, opened_line
 from dray.engine.protocol import EngineSpec
+from dray.engine.tuning import tuning_for
 from dray.errors import CancelledError, ConfigError, ExpiredError, JobPausedError, StoreError
 from dray.job.deadline import orders_of
 from dray.job.expiring import expire
@@ -170,6 +171,8 @@ class Run:
 
     def _drive(self, shards: Sequence[Shard], fleet: Fleet) -> list[ReplicaAccount]:
         spec, parts = engine_spec(self.job), self.parts
+        replicas = self.job.settings.replicas or default_replicas(spec, fleet.info)
+        spec = self._tuned(spec, shards, replicas)
         report = ReportObserver(self.timeline)
         driver = Driver(
             self.job,
@@ -178,7 +181,7 @@ class Run:
             [*parts.observers, report],
             spec=spec,
             shards=shards,
-            replicas=self.job.settings.replicas or default_replicas(spec, fleet.info),
+            replicas=replicas,
             intervals=parts.intervals,
         )
         with weights_on(self.job, self.early, driver.tell), followers_answered(self.job), driver:
@@ -187,6 +190,19 @@ class Run:
             if ready:
                 driver.run()
         return report.accounts()
+
+    def _tuned(self, spec: EngineSpec, shards: Sequence[Shard], replicas: int) -> EngineSpec:
+        """The engine with what its replicas may find out, where the user asked for that."""
+        settings = self.job.settings
+        if not settings.request.engine.auto:
+            return spec
+        rows = sum(shard.rows for shard in open_shards(list(shards)))
+        tuning = tuning_for(settings.engine_arguments, rows=rows, replicas=replicas)
+        if tuning is None:
+            self.parts.tell(
+                f"--auto: {rows:,} rows are too few to compare settings on; engines run as started"
+            )
+        return replace(spec, tuning=tuning)
 
 
 def engine_spec(job: OpenJob) -> EngineSpec:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import threading
 import time
 from collections import deque
@@ -21,8 +20,6 @@ from dray.failures.signs import death_by
 from dray.requests.model import Outcome, Request
 from dray.requests.spool import decode
 from dray.triggers import Point, reach
-
-logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 1.0  # between looks at an engine that holds nothing
 
@@ -258,6 +255,7 @@ class StepLoop(threading.Thread):
         produced = engine.produced()
         if produced != self._produced:
             self._produced, self._moved_at = produced, time.monotonic()
+        self.stats.note_tuned(engine.tuned())
 
     def _wait_for_work(self) -> bool:
         """Whether there is something to do; False after a while without."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
+from dray.engine.tuning import Tuned
 from dray.requests.model import Outcome
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -24,6 +28,13 @@ class LoopStats:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     first_token_at: float | None = None  # seconds since 1970; of what finished so far
+    tuned: Tuned | None = None
+
+    def note_tuned(self, tuned: Tuned | None) -> None:
+        """The limits that the engine has found, if it has."""
+        if tuned is not None and self.tuned is None:
+            self.tuned = tuned
+            _logger.info("%s", tuned.line)
 
     def count(self, outcome: Outcome, now: float) -> None:
         """A row left the engine at ``now`` (seconds since 1970)."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from dray.engine.tuning import Tuned, Tuning
 from dray.kinds import Kind, Overflow
 from dray.requests.model import Outcome, Request
 from dray.storage.objects import ObjectStoreOptions
@@ -22,7 +23,7 @@ class EngineSpec:
     rows may carry in ``body.model`` (None: any). ``arguments`` go to the engine as they are: vLLM's engine
     arguments, or the settings of the simulated engine. ``overflow`` says what becomes of rows that do not
     fit into the context. An engine that holds requests and gets no further with
-    them for ``stall_seconds`` is ended.
+    them for ``stall_seconds`` is ended. ``tuning`` has the engine find its best limits on its first rows.
     """
 
     name: str
@@ -36,6 +37,7 @@ class EngineSpec:
     cpus: float | None = None
     gpus: float | None = None
     overflow: Overflow = "error"
+    tuning: Tuning | None = None
     objects: ObjectStoreOptions | None = field(default=None, repr=False)
 
 
@@ -85,6 +87,9 @@ class Engine(Protocol):
 
     def produced(self) -> int:
         """A number that changes as long as the engine gets on with what it holds, finished or not."""
+
+    def tuned(self) -> Tuned | None:
+        """The limits that it found, once it has."""
 
     def wake(self) -> None:
         """Have a step return that waits for its device: work has come. For other threads."""

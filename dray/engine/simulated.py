@@ -22,6 +22,7 @@ import orjson
 
 from dray import __version__
 from dray.engine.protocol import EngineInfo, EngineSpec
+from dray.engine.tuning import Tuned
 from dray.errors import ConfigError, EngineDeadError, RequestRefused
 from dray.kinds import KINDS, text_fields
 from dray.kinds import Overflow as Policy
@@ -172,6 +173,10 @@ class SimulatedEngine:
         running = {key for _, key, _ in self._running}
         if running & self._hungry and len(running) > self._settings.oom_above:
             raise EngineDeadError("out of simulated memory") from MemoryError()
+
+    def tuned(self) -> Tuned | None:
+        """None: it is as fast as its settings say."""
+        return None
 
     def wake(self) -> None:
         """Its steps are short."""

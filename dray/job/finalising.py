@@ -17,6 +17,7 @@ from typing import Any
 from dray import __version__
 from dray.account import Account
 from dray.engine.protocol import EngineInfo
+from dray.engine.tuning import Tuned
 from dray.errors import StoreFatalError
 from dray.job.billing import bill_job, with_prediction
 from dray.job.learning import FinishedRun, learn
@@ -45,7 +46,10 @@ from dray.triggers import Point, reach
 
 @dataclass(frozen=True, kw_only=True)
 class ReplicaAccount:
-    """What is left of a replica: its start and its counters; ``info`` is what its engine said of itself."""
+    """What is left of a replica: its start and its counters.
+
+    ``info`` is what its engine said of itself, ``tuned`` the limits that it found.
+    """
 
     name: str
     node: str = ""
@@ -57,6 +61,15 @@ class ReplicaAccount:
     rows: int = 0
     tokens: int = 0
     info: EngineInfo | None = None
+    tuned: Tuned | None = None
+
+    @property
+    def ran_as(self) -> EngineInfo | None:
+        """The engine with the limits that it ran under for most of the time."""
+        if self.info is None or self.tuned is None:
+            return self.info
+        limits = self.tuned.limits
+        return replace(self.info, max_num_seqs=limits.seqs, max_num_batched_tokens=limits.tokens)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +78,7 @@ class JobResult:
 
     ``output`` and ``errors`` are each a file, or the pattern of several: ``output-*.jsonl``. ``saved`` has
     the rows that needed no engine, and their tokens; ``overflow`` those that did not fit, by what was done.
+    ``tuned`` has the engine arguments that a replica found with ``--auto``, by its name.
     """
 
     job_id: str
@@ -80,6 +94,7 @@ class JobResult:
     report: str | None
     saved: dict[str, int] = field(default_factory=dict)
     overflow: dict[str, int] = field(default_factory=dict)
+    tuned: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -247,7 +262,7 @@ def _bill(
     """The bill, with what was to be expected; this run's efficiency is kept for later ones."""
     account = bill_job(store, job, measures.tokens)
     last = max((phase.end for phase in timeline.phases() if phase.name == "inference"), default=None)
-    infos = [one.info for one in replicas if one.info is not None]
+    infos = [info for one in replicas if (info := one.ran_as) is not None]
     ready = [one.moments.ready for one in replicas if one.moments is not None]
     if account is None or last is None or not infos or not ready:
         return account
@@ -308,6 +323,7 @@ def _replica(account: ReplicaAccount) -> Replica:
         busy_seconds=account.busy_seconds,
         rows=account.rows,
         tokens_per_second=account.tokens / account.busy_seconds if account.busy_seconds else 0.0,
+        tuned=account.tuned.as_dict() if account.tuned is not None else {},
     )
 
 
@@ -364,4 +380,5 @@ def _result(data: ReportData, written: Written | None, report: str | None) -> Jo
         report=report,
         saved=asdict(data.measures.saved),
         overflow=dict(data.measures.overflow),
+        tuned={one.name: dict(one.tuned) for one in data.replicas if one.tuned},
     )

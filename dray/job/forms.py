@@ -164,6 +164,11 @@ class EngineOptions(Form):
         description="Order in which rows run: prefix (rows with a common prefix together, long answers "
         "first), input, or auto (prefix where it pays). Output files are in the order of the input.",
     )
+    auto: bool = Field(
+        default=False,
+        description="Have each replica find the sequences at a time and tokens a step with which it is "
+        "fastest, on the job's first rows. What engine arguments say stays.",
+    )
     replica_cpus: float | None = Field(
         default=None,
         gt=0,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dray.engine.protocol import EngineSpec
+from dray.engine.tuning import refuse_untunable
 from dray.errors import ConfigError
 from dray.job.request import JobRequest, completion_seconds
 from dray.kinds import Kind
@@ -130,6 +131,8 @@ class JobSettings:
             raise ConfigError("stall_seconds must be more than 0")
         if self.shard_rows is not None and self.shard_rows < 1:
             raise ConfigError("shard_rows must be at least 1")
+        if self.request.engine.auto:
+            refuse_untunable(self.engine, self.engine_arguments)
 
     @property
     def recipe(self) -> dict[str, Any]:

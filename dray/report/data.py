@@ -191,7 +191,10 @@ class Moments:
 
 @dataclass(frozen=True, kw_only=True)
 class Replica:
-    """One engine: where it ran, what its start took (step to seconds), when that was, and what it did."""
+    """One engine: where it ran, what its start took (step to seconds), when that was, and what it did.
+
+    ``tuned`` has the engine arguments that it found with ``--auto``, and what they were worth.
+    """
 
     name: str
     node: str = ""
@@ -200,6 +203,7 @@ class Replica:
     busy_seconds: float = 0.0
     rows: int = 0
     tokens_per_second: float = 0.0
+    tuned: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

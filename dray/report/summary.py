@@ -53,7 +53,20 @@ def sentences(data: ReportData) -> tuple[str, ...]:
     if data.retries:
         told = ", ".join(f"{wording.count(n)} after {cause}" for cause, n in data.retries.items())
         found.append(f"Shards tried again: {told}.")
-    return (*found, *_saved(data), *_unused(data))
+    return (*found, *_tuned(data), *_saved(data), *_unused(data))
+
+
+def _tuned(data: ReportData) -> list[str]:
+    """What the first replicas found with ``--auto``."""
+    return [
+        f"{one.name} found its limits in {wording.duration(one.tuned['seconds'])}, on "
+        f"{wording.count(int(one.tuned['sequences']))} sequences: "
+        f"max_num_active_seqs={one.tuned['max_num_active_seqs']:.0f}, "
+        f"max_num_scheduled_tokens={one.tuned['max_num_scheduled_tokens']:.0f}, the best of "
+        f"{one.tuned['settings']:.0f}, {one.tuned['gain']:.2f} times as fast as it was started."
+        for one in data.replicas
+        if one.tuned
+    ][:_MOST_NAMED]
 
 
 def _saved(data: ReportData) -> list[str]:

@@ -47,6 +47,7 @@ PLACES = {
     ],
     "dray/driver/losses.py": [Point.VERDICT_BEFORE, Point.VERDICT_AFTER],
     "dray/engine/loop.py": [Point.REPLICA_ADMIT, Point.REPLICA_DELIVER],
+    "dray/job/following.py": [Point.FOLLOW_BEFORE, Point.FOLLOW_AFTER],
     "dray/job/finalising.py": [Point.FINALISE_BEFORE, Point.FINALISE_AFTER],
     "dray/storage/drafts.py": [
         Point.FINALISE_WRITTEN,

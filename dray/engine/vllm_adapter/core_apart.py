@@ -21,7 +21,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from dray.engine.vllm_adapter.core_process import LOG, LastWords, Order
+from dray.engine.tuning import Tuned, Tuning
+from dray.engine.vllm_adapter.core_process import LOG, TUNED, LastWords, Order
 from dray.errors import EngineDeadError, EngineStartError
 
 _PROGRAM = "dray.engine.vllm_adapter.core_process"
@@ -35,8 +36,11 @@ class CoreProcess:
     Started in the thread that owns the engine: the kernel ends the process when that thread ends.
     """
 
-    def __init__(self, *, eager_on_cpu: bool) -> None:
+    def __init__(self, *, eager_on_cpu: bool, tuning: Tuning | None = None) -> None:
         self.name = "EngineCore"
+        self.tuned: Tuned | None = None
+        """The limits that its scheduler chose."""
+        self._tuning = tuning
         self._order: tuple[Callable[..., None], dict[str, Any]] | None = None
         self._words: LastWords | None = None
         self._heard = threading.Event()  # nothing more of use comes over the line
@@ -61,6 +65,8 @@ class CoreProcess:
                 if kind == LOG:
                     level, name, message = said
                     logging.getLogger(name).log(level, "%s", message)
+                elif kind == TUNED:
+                    self.tuned = Tuned.of(said[0])
                 else:
                     self._words = LastWords(**said[0])
                     self._heard.set()
@@ -95,7 +101,7 @@ class CoreProcess:
         """Send the order, with the environment as it is now."""
         assert self._order is not None
         with suppress(OSError):  # it is dead: its exit status is looked at right after
-            self._line.send(Order(dict(os.environ), *self._order))
+            self._line.send(Order(dict(os.environ), *self._order, self._tuning))
 
     @property
     def exitcode(self) -> int | None:

@@ -4,7 +4,8 @@ It imports vLLM beside the front, which does the same, then waits for one order:
 core, with its arguments. The program's arguments are the file descriptor of the line to the front, the
 front's process id, and whether a CPU would run eagerly. The process dies with the thread that started it.
 
-On the line the front sends one :class:`Order`. The core sends log records, and what it dies of.
+On the line the front sends one :class:`Order`. The core sends log records, the limits that it chose, and what
+it dies of.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from dray.engine.grammar_process import die_with
+from dray.engine.tuning import Tuned, Tuning
 from dray.engine.vllm_adapter.imports import import_vllm
 from dray.errors import ConfigError
 
-LOG, LAST_WORDS = "log", "last words"  # kinds of messages of the core
+LOG, LAST_WORDS, TUNED = "log", "last words", "tuned"  # kinds of messages of the core
 
 _MODULES = (
     "vllm.v1.engine.core",
@@ -44,6 +46,7 @@ class Order:
     environment: dict[str, str]
     target: Callable[..., None]
     arguments: dict[str, Any]
+    tuning: Tuning | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,10 @@ class Line(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Send a record of the log."""
         self._send([LOG, record.levelno, record.name, record.getMessage()[:_LONGEST_RECORD]])
+
+    def tell_tuned(self, tuned: Tuned) -> None:
+        """Send the limits that were chosen."""
+        self._send([TUNED, asdict(tuned)])
 
     def say(self, error: BaseException) -> None:
         """Send what the core dies of."""
@@ -107,7 +114,10 @@ def _carry_out(order: Order, line: Line) -> None:
         _as_there(order.environment)
         _hand_on_logs(line, order.arguments["vllm_config"])
         _speak_when_dying(line)
-        order.target(**order.arguments)
+        from dray.engine.vllm_adapter.tuned_scheduler import asking
+
+        with asking(order.tuning, line.tell_tuned):
+            order.target(**order.arguments)
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else 0
     except Exception as error:  # noqa: BLE001  process edge: vLLM has logged it

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Coroutine, Iterable
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 from dray.engine.grammars import GrammarPending
 from dray.engine.model_folder import EngineModel
 from dray.engine.protocol import EngineInfo, EngineSpec
+from dray.engine.tuning import Tuned
 from dray.engine.vllm_adapter.arguments import (
     engine_arguments,
     grammar_seconds,
@@ -67,7 +67,9 @@ class VllmEngine:
         self._processor = processor_name()  # vLLM binds its threads to cores
         prepare_environment(spec)
         eagerly = runs_eagerly(spec, cpu=True)
-        self._core = CoreProcess(eager_on_cpu=eagerly) if runs_apart(spec.arguments) else None
+        self._core = (
+            CoreProcess(eager_on_cpu=eagerly, tuning=spec.tuning) if runs_apart(spec.arguments) else None
+        )
         try:
             with EngineModel(spec) as model:
                 cpu = import_vllm(_MODULES, eager_on_cpu=eagerly)
@@ -108,7 +110,7 @@ class VllmEngine:
             check_parsers(spec, self._config)  # before the weights are loaded
         choose(self._config)
         with ranks_heard() as ranks:
-            self._engine = self._started(log_stats=not arguments["disable_log_stats"])
+            self._engine = self._started(spec, log_stats=not arguments["disable_log_stats"])
         self._line = CoreLine(self._engine.engine_core, self._core) if self._core is not None else None
         self._client = StepClient(self._engine)
         if spec.kind.engine.generates:
@@ -125,12 +127,14 @@ class VllmEngine:
         self._finished: list[tuple[int, Outcome]] = []
         return ranks.loads
 
-    def _started(self, *, log_stats: bool) -> Any:
+    def _started(self, spec: EngineSpec, *, log_stats: bool) -> Any:
         from vllm.usage.usage_lib import UsageContext
         from vllm.v1.engine.llm_engine import LLMEngine
         from vllm.v1.executor import Executor
 
-        with running_in(self._core) if self._core is not None else nullcontext():
+        from dray.engine.vllm_adapter.tuned_scheduler import asking
+
+        with running_in(self._core) if self._core is not None else asking(spec.tuning):
             return LLMEngine(
                 self._config,
                 executor_class=Executor.get_class(self._config),
@@ -209,6 +213,15 @@ class VllmEngine:
         """
         judging = int(time.monotonic()) if self._parked else 0
         return self._client.progress + self._judged + judging
+
+    def tuned(self) -> Tuned | None:
+        """The limits that the scheduler found."""
+        if self._core is not None:
+            return self._core.tuned
+        scheduler = self._engine.engine_core.engine_core.scheduler
+        tuner = getattr(scheduler, "tuner", None)  # a scheduler of the user's has none
+        found: Tuned | None = tuner.result if tuner is not None else None
+        return found
 
     def abort(self, keys: Iterable[int]) -> None:
         """Take requests out of the engine."""

@@ -2,6 +2,9 @@
 
 vLLM tells it after every step, for answers that are streamed. A batch is not: reading 512 outputs a hundred
 times a second takes more of the front's time than all that it does once for a row.
+
+Where the job asks for it, the scheduler also looks for the limits under which the engine is fastest
+(:mod:`dray.engine.tuning`).
 """
 
 from __future__ import annotations
@@ -13,6 +16,8 @@ from typing import Any
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
+
+from dray.engine.vllm_adapter.tuned_scheduler import SchedulerTuner, tuner_for
 
 BEAT_SECONDS = 0.25
 """How often a core that computes says so, where no request begins or ends."""
@@ -32,6 +37,13 @@ class _Whole:
         super().__init__(*arguments, **options)
         self._whole: dict[str, _Held] = {}
         self._said = 0.0
+        self.tuner: SchedulerTuner | None = tuner_for(self)
+
+    def schedule(self, *arguments: Any, **options: Any) -> Any:
+        """vLLM's, under the limits that hold now."""
+        if self.tuner is not None:
+            self.tuner.before_step(self)
+        return super().schedule(*arguments, **options)  # type: ignore[misc]
 
     def add_request(self, request: Any) -> None:
         """vLLM's; notes whether the request's outputs may be held back."""
@@ -56,6 +68,8 @@ class _Whole:
 
     def _passes(self, output: Any) -> bool:
         held = self._whole.get(output.request_id)
+        if self.tuner is not None and output.finish_reason is not None:
+            self.tuner.ended(None if held is None else held.request.num_output_tokens)
         if held is None:
             return True
         if output.finish_reason is not None:

@@ -23,7 +23,7 @@ GROUPED = {
     "Sampling": ["--max-tokens", "--temperature", "--top-p", "--seed", "--param"],
     "Answers": ["--overflow", "--dedupe", "--reuse"],
     "Engine": ["--engine", "--replicas", "--engine-arg", "--stall-seconds", "--shard-rows", "--order",
-               "--replica-cpus", "--replica-gpus"],
+               "--auto", "--replica-cpus", "--replica-gpus"],
     "Cluster and store": ["--job-id", "--store", "--cluster", "--objects", "--completion-window", "--price",
                           "--plan", "--resume"],
     "Output": ["--format", "--part-bytes", "--overwrite", "--json"],

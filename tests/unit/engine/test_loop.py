@@ -60,6 +60,9 @@ class RandomEngine:
             for done in [self.running.pop(key)]
         ]
 
+    def tuned(self) -> None:
+        """It has nothing to find out."""
+
     def wake(self) -> None:
         self.woken += 1
 

@@ -124,7 +124,7 @@ CAME_LATER = {"price": None, "part_bytes": 64 << 30, "overflow": "error", "dedup
 
 def test_a_recipe_that_was_stored_before_starts_the_same_job() -> None:
     settings = _settings(**STORED_BEFORE, job_id="job", resume=True)
-    engine = {**STORED_BEFORE["engine"], "order": "auto"}
+    engine = {**STORED_BEFORE["engine"], "order": "auto", "auto": False}
     assert dict(settings.recipe) == {**STORED_BEFORE, **CAME_LATER, "engine": engine}
     assert settings.job_id == "job"
     assert settings.engine_arguments == {"max_num_seqs": 5}
