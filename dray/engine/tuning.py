@@ -3,8 +3,9 @@
 vLLM can run fewer sequences, and compute fewer tokens in a step, than it was started for, and both limits
 may change between two steps. So candidates are compared on one engine, without a second start: each holds
 for a while (a *window*), the better half of them for another one, and so on until one is left (successive
-halving: Jamieson and Talwalkar, "Non-stochastic best arm identification", 2016). Every row that runs
-meanwhile is a row of the job, and its answer counts.
+halving: Jamieson and Talwalkar, "Non-stochastic best arm identification", 2016). The first round compares
+sequences alone, the next one also tokens. Every row that runs meanwhile is a row of the job, and its answer
+counts.
 
 Progress is counted in sequences: finished ones, and of each that runs the part of its answer that is there. A
 preempted sequence loses its part, as it has to be computed again. Sequences of a new limit often begin
@@ -28,6 +29,10 @@ LEADS = 1.10
 LEAST_SECONDS = 1.0  # of a window
 SETTLE_BATCHES = 0.5  # after a change: sequences beyond the new limit finish, and new ones get out of step
 WINDOW_BATCHES = 1.5
+LEAST_BATCHES = 4  # of the engine as started: as much work as the first round takes
+HOPELESS = 2.0
+"""A candidate that takes so many times as long as the best one would is given up before its window ends."""
+
 LEAST_SEQUENCES = 16  # of progress, in a window
 _DIVISORS = (1, 2, 4, 8)
 _TOKEN_DIVISORS = (1, 4)
@@ -88,6 +93,10 @@ class Tuned:
         seqs, tokens = self.limits.seqs, self.limits.tokens
         work = f"{self.sequences:.0f} sequences in {self.seconds:.1f} s"
         compared = f"{self.candidates} settings compared on {work}"
+        if not self.candidates:
+            return (
+                f"keeps {seqs} sequences at a time and {tokens} tokens a step: too few rows to compare others"
+            )
         if self.limits == self.started:
             return f"keeps {seqs} sequences at a time and {tokens} tokens a step: none was faster; {compared}"
         return (
@@ -98,8 +107,8 @@ class Tuned:
 
 _OF_SEQS = ("max_num_seqs", "max_num_active_seqs")
 _OF_TOKENS = ("max_num_batched_tokens", "max_num_scheduled_tokens")
-_SHARE = 4  # of a replica's rows, at most one in so many runs under settings that are compared
-_FEWEST_ROWS = 64
+_SHARE = 2  # of a replica's rows, at most one in so many runs under settings that are compared
+_FEWEST_ROWS = 2 * LEAST_SEQUENCES
 
 
 def refuse_untunable(engine: str, arguments: Mapping[str, Any]) -> None:
@@ -139,7 +148,7 @@ def candidates_of(started: Limits, *, seqs: bool, tokens: bool) -> list[Limits]:
         for step in (_TOKEN_DIVISORS if tokens else (1,))
     }
     fits = {one for one in found if one.tokens >= max(one.seqs, _FEWEST_TOKENS)}
-    return sorted(fits | {started}, reverse=True)
+    return sorted(fits | {started})  # small ones first: they are the quickest to know
 
 
 @dataclass(slots=True)
@@ -169,14 +178,15 @@ class Tuner:
         self._started = started
         self._windows = {one: _Window(one) for one in candidates}
         self._budget = float(budget)
-        self._round = 0
-        self._left = list(candidates)  # of this round
-        self._survivors = list(candidates)
+        first = [one for one in candidates if one.tokens == started.tokens]
+        self._survivors = first if len(first) > 1 else list(candidates)
+        self._later = [one for one in candidates if one not in self._survivors]
+        self._left = list(self._survivors)  # of this round
         self._first: tuple[float, float] | None = None  # time and progress when tuning began
-        self._changed_at = 0.0  # progress
+        self._changed = (0.0, 0.0)  # time and progress
         self._began: tuple[float, float] | None = None  # time and progress of this window
         self._starved = self._steps = 0
-        if len(candidates) < 2:
+        if len(candidates) < 2 or budget < LEAST_BATCHES * started.seqs:
             self._end(0.0, 0.0)
 
     def step(self, now: float, *, running: int, waiting: int, progress: Callable[[], float]) -> None:
@@ -188,32 +198,53 @@ class Tuner:
             return
         if self._first is None:
             self._first = (now, progress())
-            self._turn_to(self._left[0], progress())
+            self._turn_to(self._left[0], now, progress())
         elif not running:  # the engine had nothing to do meanwhile, which is no candidate's fault
-            self._turn_to(self.limits, progress())
+            self._turn_to(self.limits, now, progress())
         if self._began is None:
-            settled = self._changed_at + SETTLE_BATCHES * self.limits.seqs
-            if running <= self.limits.seqs and progress() >= settled:
-                self._began = (now, progress())
-                self._starved = self._steps = 0
-            return
-        self._steps += 1
-        self._starved += running < self.limits.seqs and not waiting
-        if now - self._began[0] >= LEAST_SECONDS:
-            self._look(now, progress())
+            self._settle(now, running, progress)
+        else:
+            self._steps += 1
+            self._starved += running < self.limits.seqs and not waiting
+            if now - self._began[0] >= LEAST_SECONDS:
+                self._look(now, progress())
+            if self._began is not None and self.result is None:
+                self._give_up(now, progress)
+
+    def _settle(self, now: float, running: int, progress: Callable[[], float]) -> None:
+        if running > self.limits.seqs:  # those of the limits before have to end
+            self._changed = (now, progress())
+        elif progress() >= self._changed[1] + SETTLE_BATCHES * self.limits.seqs:
+            self._began = (now, progress())
+            self._starved = self._steps = 0
+        else:
+            self._give_up(now, progress)
+
+    def _give_up(self, now: float, progress: Callable[[], float]) -> None:
+        """Leave a candidate that is far behind the best one so far."""
+        best = max(window.rate for window in self._windows.values())
+        since, before = self._changed
+        whole = (SETTLE_BATCHES + WINDOW_BATCHES) * self.limits.seqs
+        if best and now - since > max(LEAST_SECONDS, HOPELESS * whole / best):
+            self._note(now - since, progress() - before, now, progress())
 
     def _look(self, now: float, progress: float) -> None:
         """Perhaps the end of a window. One in which the rows ran short says nothing of its candidate."""
-        assert self._began is not None and self._first is not None
+        assert self._began is not None
         began, before = self._began
         if progress - before < max(LEAST_SEQUENCES, WINDOW_BATCHES * self.limits.seqs):
             return
         if self._starved * 2 > self._steps:
-            self._turn_to(self.limits, progress)
-            return
+            self._turn_to(self.limits, now, progress)
+        else:
+            self._note(now - began, progress - before, now, progress)
+
+    def _note(self, seconds: float, done: float, now: float, progress: float) -> None:
+        """A window has ended: on to the next one, the next round, or the end."""
+        assert self._first is not None
         window = self._windows[self.limits]
-        window.done += progress - before
-        window.seconds += now - began
+        window.done += done
+        window.seconds += seconds
         self._left.pop(0)
         spent = progress - self._first[1]
         if not self._left:
@@ -221,19 +252,20 @@ class Tuner:
         if len(self._survivors) == 1 or spent >= self._budget:
             self._end(now - self._first[0], spent)
         else:
-            self._turn_to(self._left[0], progress)
+            self._turn_to(self._left[0], now, progress)
 
     def _next_round(self) -> None:
-        """Keep the better half."""
-        ranked = sorted(self._survivors, key=lambda one: self._windows[one].rate, reverse=True)
-        first, second = (self._windows[one].rate for one in ranked[:2])
-        keep = 1 if self._round and first >= LEADS * second else len(ranked) // 2
-        self._survivors = ranked[: max(1, keep)]
-        self._left = sorted(self._survivors, reverse=True)
-        self._round += 1
+        """Keep the better half, without those that are far behind; of the first one, other tokens come in."""
+        rates = {one: self._windows[one].rate for one in self._survivors}
+        ranked = sorted(rates, key=lambda one: rates[one], reverse=True)[: len(rates) // 2]
+        kept = [one for one in ranked if LEADS * rates[one] > rates[ranked[0]]]
+        seqs = {one.seqs for one in kept}
+        self._survivors = sorted([*kept, *(one for one in self._later if one.seqs in seqs)])
+        self._later = []
+        self._left = list(self._survivors)
 
-    def _turn_to(self, limits: Limits, progress: float) -> None:
-        self.limits, self._changed_at, self._began = limits, progress, None
+    def _turn_to(self, limits: Limits, now: float, progress: float) -> None:
+        self.limits, self._changed, self._began = limits, (now, progress), None
 
     def _end(self, seconds: float, sequences: float) -> None:
         known = [one for one in self._windows.values() if one.seconds]

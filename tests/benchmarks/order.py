@@ -115,11 +115,11 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     return arguments
 
 
-def shared_prefixes(prefixes: int, *, seed: int = 1) -> list[dict[str, Any]]:
-    """Rows in a shuffled order, ten for each prefix."""
+def shared_prefixes(prefixes: int, *, rows: int = _ROWS_A_PREFIX, seed: int = 1) -> list[dict[str, Any]]:
+    """Bodies in a shuffled order, ``rows`` for each prefix."""
     rng = random.Random(seed)
     begins = [sentence(rng, _PREFIX_WORDS) for _ in range(prefixes)]
-    prompts = [f"{begin} {sentence(rng, _OWN_WORDS)}" for begin in begins for _ in range(_ROWS_A_PREFIX)]
+    prompts = [f"{begin} {sentence(rng, _OWN_WORDS)}" for begin in begins for _ in range(rows)]
     rng.shuffle(prompts)
     return [workload.body(prompt, "completion", 8) for prompt in prompts]
 
@@ -184,7 +184,7 @@ class _Bench:
             if written.code != 0:
                 written.result()
         for case in self._cases.values():
-            self._input(case).write_bytes(b"".join(map(_line, range(len(case.bodies)), case.bodies)))
+            self._input(case).write_bytes(b"".join(map(line_of, range(len(case.bodies)), case.bodies)))
         found = []
         for repeat in range(self._repeats):
             for case in self._cases.values():
@@ -279,7 +279,8 @@ class _Bench:
         ]
 
 
-def _line(index: int, body: dict[str, Any]) -> bytes:
+def line_of(index: int, body: dict[str, Any]) -> bytes:
+    """A line of the batch format."""
     url = workload.URLS["completion"]
     return orjson.dumps({"custom_id": f"r{index}", "method": "POST", "url": url, "body": body}) + b"\n"
 

@@ -24,6 +24,7 @@ MEASURED = {
     "store": {"sqlite", "postgresql"},
     "ordering": {"10000 rows"},
     "order": {"prefixes, auto"},
+    "tuning": {"tickets"},
     "deadline": {"dray", "uniform progress", "greedy spot", "on demand"},
     "planning": {"10000 rows", "tokenized"},
     "start": {"plain", "with Prefect"},
@@ -46,7 +47,7 @@ def test_each_benchmark_is_here() -> None:
 
 @pytest.mark.parametrize("name", MEASURED)
 def test_a_benchmark_runs_to_its_end(name: str, tmp_path: Path) -> None:
-    if name in ("forecast", "throughput", "device"):
+    if name in ("forecast", "throughput", "device", "tuning"):
         pytest.importorskip("vllm")
     figures = tmp_path / "figures.json"
     command = [sys.executable, "-m", f"tests.benchmarks.{name}", "--smoke"]
