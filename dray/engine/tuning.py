@@ -189,17 +189,20 @@ class Tuner:
         if len(candidates) < 2 or budget < LEAST_BATCHES * started.seqs:
             self._end(0.0, 0.0)
 
-    def step(self, now: float, *, running: int, waiting: int, progress: Callable[[], float]) -> None:
+    def step(
+        self, now: float, *, running: int, waiting: int, progress: Callable[[], float], idle: bool = False
+    ) -> None:
         """The engine is about to step: ``running`` sequences are in its batch, ``waiting`` could join it.
 
-        ``now`` is monotonic seconds; ``progress`` counts sequences since the engine started.
+        ``now`` is monotonic seconds; ``progress`` counts sequences since the engine started. ``idle``: the
+        engine held nothing for a while before.
         """
         if self.result is not None:
             return
         if self._first is None:
             self._first = (now, progress())
             self._turn_to(self._left[0], now, progress())
-        elif not running:  # the engine had nothing to do meanwhile, which is no candidate's fault
+        elif idle:  # which is no candidate's fault
             self._turn_to(self.limits, now, progress())
         if self._began is None:
             self._settle(now, running, progress)

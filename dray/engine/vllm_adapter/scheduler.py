@@ -63,6 +63,8 @@ class _Whole:
         updates: dict[int, Any] = super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
         for update in updates.values():
             update.outputs = [output for output in update.outputs if self._passes(output)]
+        if self.tuner is not None:
+            self.tuner.after_step(self)
         computed = scheduler_output.total_num_scheduled_tokens > 0
         return {client: update for client, update in updates.items() if self._is_news(update, computed)}
 

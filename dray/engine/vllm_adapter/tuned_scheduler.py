@@ -46,6 +46,7 @@ class SchedulerTuner:
         self._answered = 0  # of them, those whose length is known
         self._tokens = 0  # of these
         self._told = False
+        self._idle = False
 
     @property
     def result(self) -> Tuned | None:
@@ -61,13 +62,19 @@ class SchedulerTuner:
             running=len(scheduler.running),
             waiting=len(scheduler.waiting),
             progress=lambda: self._ended + sum(map(self._part, scheduler.running)),
+            idle=self._idle,
         )
+        self._idle = False
         limits = self._tuner.limits
         scheduler.max_num_active_reqs, scheduler.max_num_scheduled_tokens = limits.seqs, limits.tokens
         if self._tuner.result is not None:
             self._told = True
             if self._tell is not None:
                 self._tell(self._tuner.result)
+
+    def after_step(self, scheduler: Any) -> None:
+        """See whether the engine holds anything."""
+        self._idle = not scheduler.running and not scheduler.waiting
 
     def ended(self, tokens: int | None) -> None:
         """A sequence is finished, with so many tokens of an answer, if that is known."""

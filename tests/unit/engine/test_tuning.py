@@ -32,14 +32,20 @@ class Machine:
     now: float = 0.0
     ended: int = 0
     running: list[list[float]] = field(default_factory=list)  # computed, whole
+    idle: bool = False
 
     def run(self, tuner: Tuner, steps: int) -> None:
         """Step until the tuner has chosen, or for so many steps."""
         for _ in range(steps):
             waiting = self.rows - self.ended - len(self.running)
             tuner.step(
-                self.now, running=len(self.running), waiting=int(min(waiting, 50)), progress=self.progress
+                self.now,
+                running=len(self.running),
+                waiting=int(min(waiting, 50)),
+                progress=self.progress,
+                idle=self.idle,
             )
+            self.idle = False
             if tuner.result is not None:
                 return
             self._step(tuner.limits)
@@ -119,6 +125,7 @@ def test_a_pause_of_the_engine_is_no_candidates_fault(seed: int) -> None:
         machine.ended += len(machine.running)
         machine.running.clear()
         machine.now += 10.0
+        machine.idle = True
     assert _rate(64, tuner.result.limits) >= 0.95 * _rate(64, Limits(64, 8192))
 
 
