@@ -20,6 +20,7 @@ from dray.engine.protocol import EngineInfo
 from dray.engine.tuning import Tuned
 from dray.errors import StoreFatalError
 from dray.job.billing import bill_job, with_prediction
+from dray.job.job_shape import job_shape
 from dray.job.learning import FinishedRun, learn
 from dray.job.opening import OpenJob, describe
 from dray.job.publishing import job_drafts, publish
@@ -276,6 +277,7 @@ def _bill(
         began=timeline.began(),
         ready=min(ready),
         ended=last,
+        shape=job_shape(job, store.shards(job.job_id)),
     )
     return with_prediction(account, learn(store, run, measures), nodes=len(run.nodes))
 

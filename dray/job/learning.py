@@ -21,7 +21,8 @@ from dray.store import Efficiency, Store
 class FinishedRun:
     """A run that came to its end: ``identity`` and ``epoch`` are its job's; moments are seconds since 1970.
 
-    ``work``: rows and busy seconds by replica. ``nodes`` are the hosts that they were on.
+    ``work``: rows and busy seconds by replica. ``nodes`` are the hosts that they were on. ``shape`` is what
+    the rows have in common, if they do.
     """
 
     identity: str
@@ -33,6 +34,7 @@ class FinishedRun:
     began: float
     ready: float
     ended: float
+    shape: str | None = None
 
 
 def learn(store: Store, run: FinishedRun, measures: Measures) -> Predicted | None:
@@ -67,6 +69,8 @@ def learn(store: Store, run: FinishedRun, measures: Measures) -> Predicted | Non
             seconds=sum(seconds for _, seconds in run.work.values()),
             rows=measures.run_rows,
             start_seconds=max(0.0, run.ready - run.began),
+            shape=run.shape,
+            output_tokens=demand.output_tokens if run.shape is not None else None,
         )
     )
     return predicted

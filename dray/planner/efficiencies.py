@@ -1,4 +1,4 @@
-"""Phi from finished runs: the runs' own figures, weighted by how much each of them measured."""
+"""Phi and lengths from finished runs: their own figures, weighted by how much each of them measured."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from math import exp, log, sqrt
 from dray.planner.catalogue import Catalogue
 from dray.planner.cost import PRIOR, Phi, PhiFor
 from dray.planner.models import ModelFacts
+from dray.planner.workload import Learned
 from dray.store import Efficiency
 
 OTHER_VERSION_FACTOR = 1.15
@@ -91,17 +92,38 @@ class _Weighted:
 def _estimate(runs: Sequence[Efficiency], whose: str) -> Phi:
     """The weighted mean of the logarithms, and the interval for the next job."""
     points = [_Weighted(log(one.phi), _weight(one)) for one in runs[:_LATEST] if one.phi > 0]
-    total = sum(point.weight for point in points)
-    if total <= 0:
+    if sum(point.weight for point in points) <= 0:
         return PRIOR
-    mean = sum(point.weight * point.value for point in points) / total
-    squares = sum(point.weight * (point.value - mean) ** 2 for point in points)
-    variance = (_SPREAD_RUNS * _SPREAD**2 + squares) / (_SPREAD_RUNS + total)
-    bound = _BOUND * sqrt(variance * (1 + 1 / total))
+    mean, bound = _mean(points)
     count = f"{len(points)} run{'s' if len(points) != 1 else ''}"
     return Phi(
         likely=exp(mean), low=exp(mean - bound), high=exp(mean + bound), reason=f"{count} {whose} measured"
     )
+
+
+def learned_lengths(known: Sequence[Efficiency], model: ModelFacts, shape: str | None) -> Learned | None:
+    """How long the answers of this model were to requests of this shape; None where no run tells."""
+    if shape is None:
+        return None
+    key = model_key(model)
+    points = [
+        _Weighted(log(one.output_tokens), one.rows / (one.rows + _FEW_ROWS))
+        for one in known
+        if one.model == key and one.shape == shape and one.output_tokens
+    ][:_LATEST]
+    if not points:
+        return None
+    mean, bound = _mean(points)
+    return Learned(mean=exp(mean), error=exp(bound) - 1.0, jobs=len(points))
+
+
+def _mean(points: Sequence[_Weighted]) -> tuple[float, float]:
+    """The weighted mean, and by how much the next one may be off."""
+    total = sum(point.weight for point in points)
+    mean = sum(point.weight * point.value for point in points) / total
+    squares = sum(point.weight * (point.value - mean) ** 2 for point in points)
+    variance = (_SPREAD_RUNS * _SPREAD**2 + squares) / (_SPREAD_RUNS + total)
+    return mean, _BOUND * sqrt(variance * (1 + 1 / total))
 
 
 def _weight(one: Efficiency) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import date
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,12 @@ from dray.job.plan_file import OVERRIDES, identity_of
 from dray.planner.catalogue import Catalogue, HostedPrice, Instance, hosted_prices, known_catalogue
 from dray.planner.cost import Demand, Phi, PhiFor, Plan, Plans, best_of_each, plans, prior
 from dray.planner.cost.limits import allowed
-from dray.planner.efficiencies import installed_version, learned, with_starts
+from dray.planner.efficiencies import installed_version, learned, learned_lengths, with_starts
 from dray.planner.models import ModelFacts, read_model
-from dray.planner.workload import Counting, InputLines, Lengths, TokenizerAt, Workload, estimate
+from dray.planner.workload import Counting, InputLines, Learned, Lengths, TokenizerAt, Workload, estimate
 from dray.planning.measured import efficiencies_in
 from dray.planning.request import PlanRequest
+from dray.requests.shape import LOOKED_AT, shape_of_rows
 from dray.requests.sources import RowDefaults, Source
 from dray.storage.addresses import without_variable
 from dray.storage.objects import ObjectStoreOptions
@@ -132,6 +134,7 @@ def plan_job(
         config, model = (folder / "config.json").read_bytes(), _model(folder, request.arguments)
         defaults = RowDefaults(model_name=request.rows.model_name, sampling=request.sampling.fields())
         lines = InputLines(source, defaults, overrides=request.overrides, options=objects, say=say)
+        known = _with_lengths(known, model, lines)
         say("counting rows and tokens")
         workload, notes = estimate(lines, _counting(request, folder, model, known))
     demand = workload.demand()
@@ -152,7 +155,7 @@ def plan_job(
         hosted=tuple(hosted_prices(today)),
         identity=_identity(request, source, defaults, config, objects),
         day=today,
-        notes=(*notes, *_notes(workload, model)),
+        notes=(*notes, *_notes(workload, model, known.lengths)),
     )
 
 
@@ -194,6 +197,14 @@ def _counting(request: PlanRequest, folder: Path, model: ModelFacts, known: Know
     )
 
 
+def _with_lengths(known: Known, model: ModelFacts, lines: InputLines) -> Known:
+    """With the lengths of earlier answers to such requests, where finished runs tell them."""
+    if known.lengths is not None or not any(one.shape for one in known.runs):
+        return known
+    lengths = learned_lengths(known.runs, model, shape_of_rows(islice(lines, LOOKED_AT)))
+    return known if lengths is None else replace(known, lengths=lengths, output_error=lengths.error)
+
+
 def _phi(known: Known, model: ModelFacts) -> PhiFor:
     """As finished runs measured it, where there are any."""
     return learned(known.runs, model, version=installed_version()) if known.runs else known.phi
@@ -223,7 +234,7 @@ def _doubted(phi: PhiFor, error: float) -> PhiFor:
     return wider
 
 
-def _notes(workload: Workload, model: ModelFacts) -> list[str]:
+def _notes(workload: Workload, model: ModelFacts, lengths: Lengths | None) -> list[str]:
     """What a user should know of the rows before the first dollar."""
     rows = workload.rows
     said = []
@@ -239,7 +250,13 @@ def _notes(workload: Workload, model: ModelFacts) -> list[str]:
             f"{workload.too_long:,} rows have more tokens, max_tokens included, than the "
             f"{model.max_length:,} that the model takes: error rows."
         )
-    if workload.unbounded:
+    if isinstance(lengths, Learned):
+        said.append(
+            f"Answers are taken as long as those of {lengths.jobs} finished "
+            f"{'job' if lengths.jobs == 1 else 'jobs'} with such requests: {lengths.mean:.0f} tokens, or "
+            f"{lengths.error:.0%} more or less."
+        )
+    elif workload.unbounded:
         said.append(
             f"{workload.unbounded:,} of {rows:,} rows set no max_tokens, so their outputs are guessed: "
             "give --max-tokens, or see what --set max_tokens=N changes."

@@ -209,6 +209,8 @@ efficiencies = Table(
     Column("seconds", Double, nullable=False),
     Column("rows", BigInteger, nullable=False),
     Column("start_seconds", Double),
+    Column("shape", String),
+    Column("output_tokens", Double),
     Column("measured_at", Double, nullable=False),
     Index("uq_efficiencies_job_epoch", "job", "epoch", unique=True),
 )

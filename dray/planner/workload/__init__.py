@@ -8,7 +8,7 @@ from dray.planner.workload.encoders import Bytes, TokenizerAt, Tokens
 from dray.planner.workload.estimating import SAMPLE_ROWS, Counting, estimate
 from dray.planner.workload.figures import Spread, Workload
 from dray.planner.workload.gathering import BLOCK_TOKENS, Gathered, gather
-from dray.planner.workload.lengths import Bounds, Lengths
+from dray.planner.workload.lengths import Bounds, Learned, Lengths
 from dray.planner.workload.rows import InputLines, lines_of_spool
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "Tokens",
     "TokenizerAt",
     "Bytes",
+    "Learned",
     "Lengths",
     "Bounds",
     "estimate",

@@ -34,3 +34,20 @@ class Bounds:
         """Tokens of each row's answers."""
         bounded = counted.most_output * np.float32(self.share)
         return np.where(counted.most_output == UNBOUNDED, np.float32(self.unknown), bounded)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learned:
+    """Each row generates ``mean`` tokens, as the rows of finished jobs did, or less where it allows no more.
+
+    ``error`` is by which share the mean may be off, ``jobs`` how many told it.
+    """
+
+    mean: float
+    error: float
+    jobs: int
+
+    def predicted(self, counted: Counted) -> NDArray[np.float32]:
+        """Tokens of each row's answers."""
+        mean = np.float32(self.mean)
+        return np.where(counted.most_output == UNBOUNDED, mean, np.minimum(counted.most_output, mean))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,11 @@ from dray.job.forms import EngineOptions
 from dray.job.request import JobRequest
 from dray.planner.efficiencies import model_key
 from dray.planner.models import model_facts
+from dray.planner.workload import InputLines
 from dray.planning import JobPlan, Known, PlanRequest, plan_job
 from dray.planning.wording import HEADER, lines_of, markdown_of, table_of
+from dray.requests import source_of
+from dray.requests.shape import shape_of_rows
 from dray.store import Efficiency, open_store
 
 pytestmark = pytest.mark.unit
@@ -103,6 +107,37 @@ def test_a_store_of_finished_runs_is_read(
         monkeypatch.setenv("DRAY_STORE", str(tmp_path))
         found = planned(rows, model, hardware="g6e.xlarge", **options)
         assert "1 run of this model measured" in found.best[0].phi.reason
+
+
+def test_answers_are_as_long_as_those_of_earlier_jobs(model: Path, tmp_path: Path) -> None:
+    """A job asked the same of the same model, over other texts: its answers had 40 tokens."""
+
+    def write(name: str, task: str, **fields: Any) -> Path:
+        told = {"role": "system", "content": task}
+        bodies = [
+            {"messages": [told, {"role": "user", "content": f"text {n} of {name}"}], **fields}
+            for n in range(50)
+        ]
+        rows = [
+            {"custom_id": f"r{n}", "url": "/v1/chat/completions", "body": one} for n, one in enumerate(bodies)
+        ]
+        (tmp_path / name).write_text("\n".join(map(json.dumps, rows)))
+        return tmp_path / name
+
+    shape = shape_of_rows(InputLines(source_of([str(write("monday.jsonl", "Sum up.", max_tokens=200))])))
+    run = replace(efficiency("0.32.0"), shape=shape, output_tokens=40.0)
+    known = Known(runs=[run])
+    same = planned(write("tuesday.jsonl", "Sum up.", max_tokens=100), model, known, hardware="l40s")
+    assert same.demand.output_tokens == pytest.approx(40.0)
+    assert any("as long as those of 1 finished job" in note for note in same.notes)
+    unbounded = planned(write("wednesday.jsonl", "Sum up."), model, known, hardware="l40s")
+    assert unbounded.demand.output_tokens == pytest.approx(40.0)
+    assert not any("set no max_tokens" in note for note in unbounded.notes)
+    short = planned(write("short.jsonl", "Sum up.", max_tokens=10), model, known, hardware="l40s")
+    assert short.demand.output_tokens == pytest.approx(10.0)
+    for other in (write("other.jsonl", "Translate.", max_tokens=100),
+                  write("exact.jsonl", "Sum up.", max_tokens=100, ignore_eos=True)):  # fmt: skip
+        assert planned(other, model, known, hardware="l40s").demand.output_tokens == pytest.approx(100.0)
 
 
 def test_a_missing_tokenizer_is_said_and_widens_the_interval(rows: Path, model: Path) -> None:

@@ -49,6 +49,8 @@ def upgrade() -> None:
         sa.Column("seconds", sa.Double(), nullable=False),
         sa.Column("rows", sa.BigInteger(), nullable=False),
         sa.Column("start_seconds", sa.Double(), nullable=True),
+        sa.Column("shape", sa.String(), nullable=True),
+        sa.Column("output_tokens", sa.Double(), nullable=True),
         sa.Column("measured_at", sa.Double(), nullable=False),
         sa.PrimaryKeyConstraint("efficiency_key", name="pk_efficiencies"),
     )

@@ -1,0 +1,46 @@
+"""The shape of a job's rows, from rows all over its spool."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dray.job.job_shape import job_shape
+from dray.requests.model import Request
+from dray.requests.shape import shape_of
+from dray.requests.spool import encode
+
+pytestmark = pytest.mark.unit
+
+URL = "/v1/completions"
+JOB: Any = SimpleNamespace(settings=SimpleNamespace(objects=None))
+
+
+def _shards(folder: Path, temperatures: list[float]) -> list[Any]:
+    """A spool of shards of 50 rows, each with its temperature."""
+    spool, found = folder / "spool", []
+    with spool.open("wb") as file:
+        for number, temperature in enumerate(temperatures):
+            offset = file.tell()
+            for row in range(50):
+                body = {"prompt": f"{number} {row}", "temperature": temperature}
+                file.write(encode(Request(index=row, custom_id=f"{number}-{row}", url=URL, body=body)))
+            found.append(SimpleNamespace(uri=str(spool), offset=offset, length=file.tell() - offset))
+    return found
+
+
+def test_rows_that_ask_the_same_have_a_shape(tmp_path: Path) -> None:
+    assert job_shape(JOB, _shards(tmp_path, [0.0] * 20)) == shape_of(URL, {"prompt": "", "temperature": 0.0})
+
+
+def test_rows_from_all_over_the_job_are_looked_at(tmp_path: Path) -> None:
+    assert job_shape(JOB, _shards(tmp_path, [0.0] * 10 + [1.0] * 10)) is None
+
+
+def test_a_spool_that_is_gone_tells_nothing(tmp_path: Path) -> None:
+    shards = _shards(tmp_path, [0.0])
+    (tmp_path / "spool").unlink()
+    assert job_shape(JOB, shards) is None
