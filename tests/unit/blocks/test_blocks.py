@@ -44,6 +44,7 @@ class TestBlocks(BlockStandardTestSuite):
 def test_slugs_never_change() -> None:
     # The slug is the key under which people's saved blocks lie: another one orphans them.
     assert {block.__name__: block._block_type_slug for block in BLOCKS} == {
+        "EC2RayCluster": "dray-ec2-ray-cluster",
         "ExistingRayCluster": "dray-existing-ray-cluster",
         "LocalRayCluster": "dray-local-ray-cluster",
         "ModelSource": "dray-model-source",
