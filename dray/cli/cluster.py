@@ -30,14 +30,15 @@ def plan(where: str, /, *, workers: Workers = None, json: Json = False) -> int:
     where
         A TOML file of a cluster's settings, `local`, or the address of a cluster.
     """
-    objects = _provider(where, workers).plan()
+    provider = _provider(where, workers)
+    objects = provider.plan()
     if json:
         output.print_json({"objects": [_object(one) for one in objects]})
         return 0
     for one in objects:
         output.tell(f"{one.kind}: {one.name}", *_lines(one.body, 2), "")
     if not objects:
-        output.tell("nothing is created: the cluster runs already")
+        output.tell(f"nothing is created: dray joins {provider.where}, and does not start it")
     return 0
 
 
@@ -45,7 +46,8 @@ def plan(where: str, /, *, workers: Workers = None, json: Json = False) -> int:
 def up(where: str, /, *, workers: Workers = None, json: Json = False) -> int:
     """Start a cluster that outlives this command, or change how many workers it has.
 
-    It ends by itself when it expires; `up` again puts that off. One of this machine ends with Ctrl-C.
+    It ends by itself when it expires; `up` again puts that off. `local` starts Ray on this machine, until
+    Ctrl-C. Of an address, `up` starts nothing, and shows the nodes.
 
     Parameters
     ----------
@@ -55,20 +57,26 @@ def up(where: str, /, *, workers: Workers = None, json: Json = False) -> int:
     provider = _provider(where, workers)
     if provider.own:
         return _hold(provider, json=json)
+    if not _is_rented(where):
+        output.say(f"nothing is started: dray joins {provider.where}, and its owner changes its size")
     provider.start()
     return _tell_machines(provider, json=json)
 
 
 @cluster.command
 def down(where: str, /, *, json: Json = False) -> int:
-    """End a cluster, and delete all that was made for it.
+    """End a cluster that `up` rented, and delete all that was made for it.
 
     Parameters
     ----------
     where
-        The TOML file that `up` was given.
+        The TOML file that `up` was given. `local` and an address are refused: they are not this command's to
+        end.
     """
-    released = _provider(where).release()
+    provider = _provider(where)
+    if not _is_rented(where):
+        raise ConfigError(f"there is nothing to end: {_who_ends(provider)}")
+    released = provider.release()
     if json:
         output.print_json({"released": list(released)})
     else:
@@ -85,7 +93,13 @@ def status(where: str, /, *, json: Json = False) -> int:
     where
         The TOML file that `up` was given, or the address of a cluster.
     """
-    return _tell_machines(_provider(where), json=json)
+    provider = _provider(where)
+    if provider.own:
+        raise ConfigError(
+            "local names no cluster that runs: each job starts its own; name the address that "
+            "`dray cluster up local` printed"
+        )
+    return _tell_machines(provider, json=json)
 
 
 @cluster.command
@@ -95,14 +109,16 @@ def sweep(where: str, /, *, json: Json = False) -> int:
     Parameters
     ----------
     where
-        A TOML file with the account and region.
+        A TOML file with the account and region. Of `local` and an address, nothing expires.
     """
-    expired = _provider(where).sweep()
+    provider = _provider(where)
+    expired = provider.sweep()
     if json:
         output.print_json({"expired": [asdict(one) for one in expired]})
         return 0
     lines = [f"released {one.kind} {one.name} of {one.cluster}" for one in expired]
-    output.tell(*(lines or ["nothing has expired"]))
+    none = "nothing has expired" if _is_rented(where) else f"nothing expires: {_who_ends(provider)}"
+    output.tell(*(lines or [none]))
     return 0
 
 
@@ -141,11 +157,14 @@ def submit(
 
 
 def _provider(where: str, workers: int | None = None) -> Provider:
-    from dray.cluster.cluster_file import SUFFIX, read_cluster_file
+    from dray.cluster.cluster_file import read_cluster_file
     from dray.cluster.connect import provider_of
     from dray.driver.resolving import NoBlocks, cluster_settings
+    from dray.job.request import BLOCK
 
-    if not where.endswith(SUFFIX):
+    if where.startswith(BLOCK):
+        raise ConfigError(f"{where}: `dray cluster` reads no blocks of Prefect; name a TOML file of settings")
+    if not _is_rented(where):
         if workers is not None:
             raise ConfigError(f"--workers: {where} is no file of settings, and has the nodes that it has")
         return provider_of(cluster_settings(where, NoBlocks()))
@@ -155,6 +174,19 @@ def _provider(where: str, workers: int | None = None) -> Provider:
         given: Any = settings
         settings = replace(given, workers=workers, minimum=min(workers, given.minimum))
     return settings.open()
+
+
+def _is_rented(where: str) -> bool:
+    """Whether a file says it: what its provider made, these commands end."""
+    from dray.cluster.cluster_file import SUFFIX
+
+    return where.endswith(SUFFIX)
+
+
+def _who_ends(provider: Provider) -> str:
+    if provider.own:
+        return "Ray of this machine ends with the process that started it (Ctrl-C in `dray cluster up local`)"
+    return f"dray did not start {provider.where}, and its owner ends it"
 
 
 def _hold(provider: Provider, *, json: bool) -> int:
@@ -209,6 +241,10 @@ def _lines(value: Any, indent: int) -> list[str]:
     if isinstance(value, Mapping):
         return [line for key, part in value.items() for line in _named(str(key), part, indent)]
     if isinstance(value, list | tuple):
+        if all(isinstance(part, Mapping) and part.keys() == {"Key", "Value"} for part in value):
+            return [f"{space}{part['Key']}: {part['Value']}" for part in value]
+        if not any(isinstance(part, Mapping | list | tuple) for part in value):
+            return [f"{space}- {part}" for part in value]
         if all(isinstance(part, Mapping) and _is_flat(part) for part in value):
             return [space + "- " + ", ".join(f"{key} {part[key]}" for key in part) for part in value]
         return [line for part in value for line in [f"{space}-", *_lines(part, indent + 2)]]

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from dray.cluster.providers.ec2.errors import raising, translated
-from dray.cluster.providers.ec2.requests import CLUSTER_TAG, EXPIRES_TAG, PARAMETERS
+from dray.cluster.providers.ec2.requests import CLUSTER_TAG, EXPIRES_TAG, PARAMETERS, secret_request
 from dray.cluster.providers.ec2.settings import EC2Cluster
 from dray.errors import ConfigError
 
@@ -115,8 +115,21 @@ class Ec2Api:
         return cls(session.client("ec2", **more), session.client("ssm", **more), settings.region)
 
     def zones_of(self, subnets: Sequence[str]) -> dict[str, str]:
-        """The zone of each subnet."""
-        found = self._call("describe_subnets", SubnetIds=list(subnets))["Subnets"]
+        """The zone of each subnet.
+
+        Raises:
+            ConfigError: one is not in this region, or they are of more than one VPC.
+        """
+        try:
+            found = self._call("describe_subnets", SubnetIds=list(subnets))["Subnets"]
+        except ConfigError as error:
+            if "InvalidSubnetID" not in str(error):
+                raise
+            raise ConfigError(f"{error}; name subnets of {self._region}, or another region") from error
+        networks = {one["SubnetId"]: one["VpcId"] for one in found}
+        if len(set(networks.values())) > 1:
+            named = ", ".join(f"{subnet} in {network}" for subnet, network in networks.items())
+            raise ConfigError(f"ec2: subnets must be of one VPC, the security group's, and are: {named}")
         return {one["SubnetId"]: one["AvailabilityZone"] for one in found}
 
     def offered(self, types: Sequence[str], zones: Iterable[str]) -> set[tuple[str, str]]:
@@ -207,18 +220,18 @@ class Ec2Api:
         pages = self._pages("describe_instances", Filters=filters)
         return [_found(one) for page in pages for group in page["Reservations"] for one in group["Instances"]]
 
-    def terminate(self, ids: Collection[str]) -> None:
-        """End these instances; those that are gone are no error."""
+    def terminate(self, ids: Collection[str]) -> set[str]:
+        """End these instances; those that EC2 does not know (yet, or any more) are returned."""
+        unknown = set[str]()
         for some in _some(ids):
             try:
                 self._call("terminate_instances", InstanceIds=some)
             except ConfigError as error:
-                if "InvalidInstanceID" not in str(error) or len(some) == 1:
-                    if "InvalidInstanceID" in str(error):
-                        continue
+                if "InvalidInstanceID" not in str(error):
                     raise
-                for one in some:
-                    self.terminate([one])
+                alone = len(some) == 1
+                unknown |= set(some) if alone else set().union(*(self.terminate([one]) for one in some))
+        return unknown
 
     def tag(self, ids: Collection[str], tags: Mapping[str, str]) -> None:
         """Set these tags."""
@@ -242,13 +255,15 @@ class Ec2Api:
         self._unless_gone("delete_launch_template", LaunchTemplateId=template)
 
     def put_secret(self, name: str, value: str, tags: Mapping[str, str]) -> None:
-        """Keep a secret, encrypted, under a name; one that is there stays."""
-        listed = [{"Key": key, "Value": text} for key, text in tags.items()]
+        """Keep a secret, encrypted, under a name; one that is there stays, with these tags."""
+        request = secret_request(name, value, tags)
         try:
-            self._call("put_parameter", Name=name, Value=value, Type="SecureString", Tags=listed)
+            self._call("put_parameter", **request)
         except ConfigError as error:
             if "ParameterAlreadyExists" not in str(error):
                 raise
+            tagged = {"ResourceType": "Parameter", "ResourceId": name, "Tags": request["Tags"]}
+            self._call("add_tags_to_resource", **tagged)
 
     def secret(self, name: str) -> str | None:
         """The secret of that name; None where there is none."""

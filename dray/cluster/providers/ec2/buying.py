@@ -78,7 +78,9 @@ def _reason(offer: Sequence[Pool], refused: Refused) -> str:
         Shortage.PRICE: "the spot price is above the one on demand",
         Shortage.UNSUPPORTED: "not offered there",
     }[refused.shortage or Shortage.UNSUPPORTED]
-    return f"{place}, {offer[0].market.value}: {what} ({refused.code})"
+    unclear = refused.shortage in (None, Shortage.UNSUPPORTED) and refused.message
+    said = f"{refused.code}: {' '.join(refused.message.split())[:200]}" if unclear else refused.code
+    return f"{place}, {offer[0].market.value}: {what} ({said})"
 
 
 def _named(offer: Sequence[Pool]) -> str:

@@ -12,6 +12,7 @@ from dray.cluster.providers.ec2.requests import (
     fleet_request,
     parameter_of,
     places,
+    secret_request,
     tags_of,
     template_name,
     template_request,
@@ -31,7 +32,8 @@ def planned(settings: EC2Cluster, offers: Offers) -> tuple[Planned, ...]:
 def _token(settings: EC2Cluster) -> Iterator[Planned]:
     name = parameter_of(settings.name)
     tags = tags_of(settings.name, "token", time.time() + settings.lifetime)
-    yield Planned(kind="parameter", name=name, body={"Type": "SecureString", "Tags": tags})
+    body = secret_request(name, "made at the start, and shown nowhere", tags)
+    yield Planned(kind="parameter", name=name, body=body)
 
 
 def _head(settings: EC2Cluster) -> Iterator[Planned]:

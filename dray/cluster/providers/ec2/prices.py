@@ -34,13 +34,9 @@ def offers_of(settings: EC2Cluster, rates: Mapping[str, float], api: Ec2Api, tod
     """
     zones = api.zones_of(settings.subnets)
     types, known = sorted(rates), load_catalogue().instances
-    there = api.offered(types, zones.values())
-    if not there:
-        raise ConfigError(
-            f"ec2: none of {', '.join(types)} is offered in {', '.join(sorted(set(zones.values())))}; "
-            "name other instance types, or subnets in other zones"
-        )
+    there = api.offered([*types, settings.head_type], zones.values())
     notes: list[str] = []
+    _refuse_absent(settings, types, zones, there, notes)
     if not settings.region.startswith("us-"):
         notes.append("prices on demand are those of us-east-1, and this region's may be higher")
     spot = _spot_prices(types, api, notes) if settings.spot else {}
@@ -54,6 +50,30 @@ def offers_of(settings: EC2Cluster, rates: Mapping[str, float], api: Ec2Api, tod
     if not pools:
         raise ConfigError(f"ec2: no price is known for any of {', '.join(types)}")
     return Offers(pools=tuple(pools), notes=tuple(notes))
+
+
+def _refuse_absent(
+    settings: EC2Cluster,
+    types: list[str],
+    zones: Mapping[str, str],
+    there: set[tuple[str, str]],
+    notes: list[str],
+) -> None:
+    """Refuse types that no zone of the subnets has, and note the subnets that give nothing.
+
+    Raises:
+        ConfigError: the head's type, or all of the workers', are offered in none of them.
+    """
+    named = ", ".join(f"{zone} ({subnet})" for subnet, zone in zones.items())
+    for field, wanted in (("head_type", [settings.head_type]), ("instance_types", types)):
+        if not any((name, zone) in there for name in wanted for zone in zones.values()):
+            raise ConfigError(
+                f"ec2: {field}: AWS offers none of {', '.join(wanted)} in {named}; "
+                "name other types, or subnets in other zones"
+            )
+    for subnet, zone in zones.items():
+        if not any((name, zone) in there for name in types):
+            notes.append(f"no worker comes from {subnet}: AWS offers none of the types in {zone}")
 
 
 @dataclass(frozen=True, slots=True)

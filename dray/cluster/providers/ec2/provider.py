@@ -32,11 +32,13 @@ from dray.cluster.providers.ec2.requests import (
 )
 from dray.cluster.providers.ec2.settings import EC2Cluster
 from dray.cluster.providers.protocol import Access, Expired, Grant, Machine, Market, Phase, Planned
-from dray.errors import ClusterError, DrayError
+from dray.errors import ClusterError, ConfigError, DrayError
 
 _LOOK_SECONDS = 1.0
 _CONNECT_SECONDS = 2.0
 _ASK_EVERY = 5.0  # seconds between two looks at the head's instance
+_LISTED_SECONDS = 60.0
+"""EC2 lists an instance, and knows a launch template, some seconds after it said that it made them."""
 
 
 class EC2Provider:
@@ -62,7 +64,7 @@ class EC2Provider:
         self._ending = threading.Event()
         self._offers: Offers | None = None
         self._pools: dict[str, Pool] = {}  # of the workers that came, by their instance
-        self._ids: set[str] = set()  # all that this process was given: EC2 lists them late
+        self._ids: dict[str, float] = {}  # all that this process was given, and when: EC2 lists them late
         self._templates: dict[tuple[str, Market], str] = {}
         self._calls = 0
         self._of_job = of_job
@@ -91,6 +93,7 @@ class EC2Provider:
                 self._made = True
                 self._put_token()
                 self._buy_head()
+                self._await_head()
             else:
                 self._put_off()
             grant = self.desire(self._settings.workers)
@@ -130,7 +133,7 @@ class EC2Provider:
         """Buy what is missing, or end what is too much: those of the dearest tokens first."""
         with self._creating:
             self._refuse_ending()
-            have = [one for one in self.nodes() if not one.head and one.phase is not Phase.LEAVING]
+            have = self._workers()
             bought = Bought(machines={}, reasons=())
             if len(have) < workers:
                 bought = self._buy_workers(workers - len(have), have)
@@ -166,7 +169,8 @@ class EC2Provider:
         with self._creating:
             if self._of_job and not self._made:
                 return ()
-            released = release_cluster(self._api, self._settings.name, self._ids)
+            late = {one for one in self._ids if self._is_fresh(one)}
+            released = release_cluster(self._api, self._settings.name, self._ids, late)
             self._made = False
             self._ids.clear()
             return released
@@ -226,6 +230,36 @@ class EC2Provider:
         if not bought.machines:
             raise ClusterError(f"{self.where}: no head can be had: {'; '.join(bought.reasons)}")
 
+    def _await_head(self) -> None:
+        """Wait until EC2 lists the head, with the address that workers join.
+
+        Raises:
+            ClusterError: it does not, or the head has ended already.
+        """
+        until = time.monotonic() + _LISTED_SECONDS
+        while True:
+            head = self._head()
+            if head is not None and head.address:
+                return
+            self._refuse_ending()
+            if time.monotonic() > until:
+                raise ClusterError(
+                    f"{self.where}: its head {', '.join(self._ids)} ended, or got no address, within "
+                    f"{_LISTED_SECONDS:.0f} s; the console of EC2 says why"
+                )
+            time.sleep(_LOOK_SECONDS)
+
+    def _workers(self) -> list[Machine]:
+        """Those that are there or coming, also those that EC2 does not list yet."""
+        nodes = self.nodes()
+        listed = {one.name for one in nodes}
+        late = [one for one in self._pools if one not in listed and self._is_fresh(one)]
+        there = [one for one in nodes if not one.head and one.phase is not Phase.LEAVING]
+        return [*there, *(self._coming(one, self._pools[one]) for one in late)]
+
+    def _is_fresh(self, instance: str) -> bool:
+        return time.monotonic() < self._ids.get(instance, float("-inf")) + _LISTED_SECONDS
+
     def _buy_workers(self, count: int, have: Sequence[Machine]) -> Bought:
         head = self._head()
         if head is None:
@@ -240,17 +274,29 @@ class EC2Provider:
             self._refuse_ending()
             market = pools[0].market
             template = self._template(role, market, head)
-            self._calls += 1
-            terms: dict[str, Any] = {
-                "client_token": f"{self._settings.name[:40]}-{self._salt}-{self._calls}",
-                "expires": self._expires(),
-            }
-            request = fleet_request(self._settings, role, template, places(pools), machines, market, terms)
-            result = self._api.create_fleet(request)
-            self._ids.update(one for one, _, _ in result.instances)
-            return result
+            until = time.monotonic() + _LISTED_SECONDS
+            while True:
+                terms = self._terms()
+                request = fleet_request(
+                    self._settings, role, template, places(pools), machines, market, terms
+                )
+                try:
+                    result = self._api.create_fleet(request)
+                except ConfigError as error:
+                    if "InvalidLaunchTemplate" not in str(error) or time.monotonic() > until:
+                        raise
+                    time.sleep(_LOOK_SECONDS)  # it was made a moment ago
+                    self._refuse_ending()
+                else:
+                    self._ids |= dict.fromkeys((one for one, _, _ in result.instances), time.monotonic())
+                    return result
 
         return ask
+
+    def _terms(self) -> dict[str, Any]:
+        self._calls += 1
+        token = f"{self._settings.name[:40]}-{self._salt}-{self._calls}"
+        return {"client_token": token, "expires": self._expires()}
 
     def _template(self, role: str, market: Market, head: str) -> str:
         if (role, market) not in self._templates:

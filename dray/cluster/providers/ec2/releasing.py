@@ -14,23 +14,26 @@ _LOOKS = 5
 _PAUSE = 0.5
 
 
-def release_cluster(api: Ec2Api, cluster: str, known: Collection[str]) -> tuple[str, ...]:
+def release_cluster(
+    api: Ec2Api, cluster: str, known: Collection[str], late: Collection[str] = ()
+) -> tuple[str, ...]:
     """End the instances of a cluster, and delete its templates and its token; again does nothing.
 
-    ``known`` are instances that EC2 may not list yet.
+    ``known`` are instances that this process was given. Those of them in ``late`` EC2 may not know yet: they
+    are asked for again.
 
     Raises:
         ClusterError: something is left; names it.
     """
     released: list[str] = []
     errors: list[str] = []
-    ids = set(known)
+    ids, unknown = set(known), set[str]()
     for look in range(_LOOKS):
         try:
             ids |= {one.id for one in api.instances(cluster) if one.id not in released}
-            api.terminate(ids)
-            released += sorted(ids - set(released))
-            ids = {one.id for one in api.instances(cluster)}
+            unknown = api.terminate(ids)
+            released += sorted(ids - set(released) - unknown)
+            ids = {one.id for one in api.instances(cluster)} | unknown.intersection(late)
         except DrayError as error:
             errors.append(str(error))
             if isinstance(error, ConfigError):  # nothing that heals by waiting
@@ -40,7 +43,8 @@ def release_cluster(api: Ec2Api, cluster: str, known: Collection[str]) -> tuple[
             if not ids:
                 break
         time.sleep(_PAUSE * (look + 1))
-    errors += [f"instances {', '.join(sorted(ids))} are still there"] if ids else []
+    left = ids - unknown
+    errors += [f"instances {', '.join(sorted(left))} are still there"] if left else []
     try:
         released += _delete_rest(api, cluster)
     except DrayError as error:

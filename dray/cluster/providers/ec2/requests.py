@@ -109,6 +109,11 @@ def template_request(
     }
 
 
+def secret_request(name: str, value: str, tags: Mapping[str, str]) -> dict[str, Any]:
+    """``PutParameter``: a secret, encrypted with the account's own key."""
+    return {"Name": name, "Value": value, "Type": "SecureString", "Tags": _listed(tags)}
+
+
 def template_name(cluster: str, role: str, market: Market) -> str:
     """One per role and market: what a machine does when it is shut down differs."""
     return f"dray-{cluster}-{role}-{market.value}"

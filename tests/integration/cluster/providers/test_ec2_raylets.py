@@ -22,13 +22,6 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
 
 @pytest.fixture(scope="module")
-def moto() -> Iterator[MotoEc2]:
-    server = MotoEc2()
-    yield server
-    server.stop()
-
-
-@pytest.fixture(scope="module")
 def machines(moto: MotoEc2) -> Iterator[Ec2Machines]:
     with tempfile.TemporaryDirectory(prefix="e-") as folder:  # short: Ray's sockets lie in it
         found = Ec2Machines(moto.endpoint, Path(folder))
