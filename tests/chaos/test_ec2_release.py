@@ -39,7 +39,7 @@ ENDS = ("kill", "cancel", "failure", "success")
 """In turn, so that a short form has the worst of them."""
 
 CALLS = (6, 24)
-"""Of the API, between which a driver is killed or cancelled: the first five only ask, and a start takes about 12."""
+"""The calls between which a driver is killed or cancelled. The first five of a start's twelve only ask."""
 LIFETIME = 300.0
 
 Judge = Callable[[str], dict[str, Any] | None]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,12 @@ from dray.cluster.providers import Market, ProviderSettings
 from dray.cluster.providers.ec2 import EC2Cluster
 from dray.cluster.providers.ec2.consoles import last_line
 from dray.cluster.providers.ec2.errors import raising
+from dray.cluster.providers.ec2.offers import Pool
+from dray.cluster.providers.ec2.planning import planned
+from dray.cluster.providers.ec2.prices import Offers
 from dray.cluster.providers.ec2.requests import fleet_request, template_request, user_data
 from dray.errors import ClusterError, ConfigError, DrayError
+from dray.planner.catalogue import load_catalogue
 
 pytestmark = pytest.mark.unit
 
@@ -150,11 +154,10 @@ def test_requests_are_of_the_form_that_aws_publishes(
     template = template_request(one, role, market, script, 1.8e9)
     terms = {"client_token": "t", "expires": 1.8e9}
     fleet = fleet_request(one, role, "lt-0123456789abcdef0", pools, machines, market, terms)
-    for name, request in (("CreateLaunchTemplate", template), ("CreateFleet", fleet)):
-        shape = MODEL.operation_model(name).input_shape
-        assert shape is not None
-        report = ParamValidator().validate(request, shape)
-        assert not report.has_errors(), report.generate_report()
+    machine = {**template["LaunchTemplateData"], "MinCount": 1, "MaxCount": machines}
+    assert wrong("ec2", "CreateLaunchTemplate", template) == []
+    assert wrong("ec2", "CreateFleet", fleet) == []
+    assert wrong("ec2", "RunInstances", machine) == []
     assert base64.b64decode(template["LaunchTemplateData"]["UserData"]).decode() == script
     [interface] = template["LaunchTemplateData"]["NetworkInterfaces"]
     assert interface["AssociatePublicIpAddress"] is False
@@ -163,7 +166,54 @@ def test_requests_are_of_the_form_that_aws_publishes(
     assert tags["dray-expires"] == "1800000000"
 
 
-MODEL = Session().get_service_model("ec2")
+MODELS = {name: Session().get_service_model(name) for name in ("ec2", "ssm")}
+"""What botocore knows of the services, as AWS publishes it."""
+
+
+def wrong(service: str, operation: str, request: Mapping[str, Any]) -> list[str]:
+    """What the service's own model has against a request."""
+    shape = MODELS[service].operation_model(operation).input_shape
+    assert shape is not None
+    report = ParamValidator().validate(request, shape)
+    misshapen = [report.generate_report()] if report.has_errors() else []
+    return misshapen or unknown_values(shape, request)
+
+
+def unknown_values(shape: Any, value: Any, path: str = "") -> list[str]:
+    """Words that are none of those which the model lists; botocore itself leaves them to the service."""
+    if isinstance(value, Mapping):
+        parts = [(shape.members[name], part, f"{path}.{name}") for name, part in value.items()]
+    elif isinstance(value, list):
+        parts = [(shape.member, part, path) for part in value]
+    else:
+        listed = getattr(shape, "enum", [])
+        return [f"{path}: {value!r}"] if listed and value not in listed else []
+    return [one for part in parts for one in unknown_values(*part)]
+
+
+def test_the_model_is_asked() -> None:
+    assert wrong("ec2", "CreateFleet", {"Type": "never"}) != []
+    misspelt = {"SpotOptions": {"AllocationStrategy": "cheapest"}}
+    assert unknown_values(MODELS["ec2"].operation_model("CreateFleet").input_shape, misspelt) == [
+        ".SpotOptions.AllocationStrategy: 'cheapest'"
+    ]
+
+
+@pytest.mark.parametrize("market", [Market.SPOT, Market.ON_DEMAND])
+def test_what_a_plan_shows_is_what_the_services_take(market: Market) -> None:
+    """Each object of it but the list of offers, which is dray's own."""
+    pools = [
+        Pool(kind=kind, zone="us-east-1a", subnet="subnet-0123456789abcdef0", market=market, hourly=1, rate=1)
+        for kind in sorted(load_catalogue().instances)
+    ]
+    calls = {
+        "parameter": ("ssm", "PutParameter"),
+        "launch template": ("ec2", "CreateLaunchTemplate"),
+        "fleet": ("ec2", "CreateFleet"),
+    }
+    objects = [one for one in planned(settings(workers=2), Offers(pools=tuple(pools))) if one.kind in calls]
+    assert [one.kind for one in objects] == ["parameter", *["launch template", "fleet"] * 2]
+    assert [wrong(*calls[one.kind], one.body) for one in objects] == [[]] * 5
 
 
 def test_user_data_is_a_script_and_holds_no_secret() -> None:
