@@ -16,24 +16,27 @@ from hypothesis import strategies as st
 from dray.cluster.providers.ec2.api import FleetResult, Refused
 from dray.cluster.providers.ec2.buying import buy
 from dray.cluster.providers.ec2.offers import Pool, next_offer, total_dollars_per_million
+from dray.cluster.providers.ec2.prices import _interruptions as interruptions_of
 from dray.cluster.providers.ec2.rates import token_rates
 from dray.cluster.providers.ec2.settings import EC2Cluster
 from dray.cluster.providers.protocol import Market
+from dray.planner.catalogue import load_catalogue
 
 pytestmark = pytest.mark.unit
 
-# Dollars per hour, of the ranges that skypilot-catalog @00148f2 recorded for US zones in 2026, and
-# placement scores as AWS gives them, by zone. None: no such machines in that zone.
+# Spot prices in dollars per hour, as skypilot-org/skypilot-catalog recorded them at 00148f2 (catalogs/v8/aws/
+# vms.csv, 2026). No region has six zones with these types: here are all zones of two, which a cluster could
+# not span, so that prices differ more than they would for one. None: no such machines in that zone.
+ZONES = ("use2-az1", "use2-az2", "use2-az3", "usw2-az1", "usw2-az2", "usw2-az3", "usw2-az4")
 PRICES: dict[str, tuple[float | None, ...]] = {
-    "g6.xlarge": (0.2634, 0.2817, 0.3391, 0.4480, 0.4021, 0.3050),
-    "g5.xlarge": (0.3012, 0.4985, 0.4112, None, 0.3544, 0.4703),
-    "g6e.xlarge": (0.6512, 1.5103, 0.9020, 0.5305, 1.1046, None),
-    "p5.48xlarge": (10.20, 55.04, None, 25.80, 18.31, 21.40),
+    "g6.xlarge": (0.2756, 0.2599, 0.2612, 0.4250, 0.4537, 0.3900, 0.4541),
+    "g5.xlarge": (0.3770, 0.3943, 0.3841, 0.4857, 0.5134, 0.4829, None),
+    "g6e.xlarge": (0.5315, 0.5461, 0.5261, 0.9228, 0.7201, 0.6538, 1.5145),
+    "g6e.12xlarge": (2.9165, 2.8567, 2.8739, 6.4585, 3.7322, 4.2304, 3.1053),
 }
-LISTED = {"g6.xlarge": 0.8048, "g5.xlarge": 1.006, "g6e.xlarge": 1.861, "p5.48xlarge": 55.04}
-SCORES = (3, 9, 7, 1, 8, 5)
-INTERRUPTED = {"g6.xlarge": 0.4, "g5.xlarge": 0.4, "g6e.xlarge": 0.15, "p5.48xlarge": 0.1}
-ZONES = tuple(f"us-east-1{letter}" for letter in "abcdef")
+LISTED = {"g6.xlarge": 0.8048, "g5.xlarge": 1.006, "g6e.xlarge": 1.861, "g6e.12xlarge": 10.49264}
+SCORES = (3, 9, 7, 1, 8, 5, 2)
+"""Placement scores as AWS gives them, by zone: nobody publishes any, so these are made up."""
 
 
 @pytest.fixture(scope="module")
@@ -50,22 +53,22 @@ def rates() -> dict[str, float]:
 
 
 def table(rates: dict[str, float]) -> list[Pool]:
+    """As dray makes it of what AWS says: each type in each zone, spot and on demand."""
+    known = load_catalogue().instances
     pools = []
     for kind, prices in PRICES.items():
         for zone, price, score in zip(ZONES, prices, SCORES, strict=True):
-            factor = 0.5 if score >= 8 else 2.0 if score <= 3 else 1.0
+            if price is None:
+                continue
             place: dict[str, Any] = {
                 "kind": kind,
                 "zone": zone,
                 "subnet": f"subnet-{zone}",
                 "rate": rates[kind],
             }
-            if price is not None:
-                broken = INTERRUPTED[kind] * factor
-                pools.append(
-                    Pool(**place, market=Market.SPOT, hourly=price, interruptions=broken, score=score)
-                )
-                pools.append(Pool(**place, market=Market.ON_DEMAND, hourly=LISTED[kind]))
+            broken = interruptions_of(known[kind], score)
+            pools.append(Pool(**place, market=Market.SPOT, hourly=price, interruptions=broken, score=score))
+            pools.append(Pool(**place, market=Market.ON_DEMAND, hourly=LISTED[kind]))
     return pools
 
 
@@ -107,7 +110,7 @@ def exhaustive(there: Counter[Pool], machines: int) -> float:
 def test_the_choice_is_within_5_percent_of_the_cheapest(rates: dict[str, float]) -> None:
     pools = table(rates)
     assert len({one.kind for one in pools}) >= 3
-    assert len({one.zone for one in pools}) == 6
+    assert len({one.zone for one in pools}) >= 6
     for machines in (1, 2, 3):
         bought = buy(pools, machines, (), Aws(Counter(dict.fromkeys(pools, machines))))
         best = exhaustive(Counter(dict.fromkeys(pools, machines)), machines)
