@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import socket
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -34,6 +34,7 @@ from dray.cluster.providers.ec2.settings import EC2Cluster
 from dray.cluster.providers.protocol import Access, Expired, Grant, Machine, Market, Phase, Planned
 from dray.errors import ClusterError, ConfigError, DrayError
 
+_LOGGER = logging.getLogger("dray.cluster")
 _LOOK_SECONDS = 1.0
 _CONNECT_SECONDS = 2.0
 _ASK_EVERY = 5.0  # seconds between two looks at the head's instance
@@ -100,11 +101,19 @@ class EC2Provider:
             if len(grant.machines) < self._settings.minimum:
                 had = f"{len(grant.machines)} of at least {self._settings.minimum} workers can be had"
                 raise ClusterError(f"{self.where}: {had}: {'; '.join(grant.reasons)}")
-        except BaseException:
+        except BaseException as error:
             if not there:  # one that ran before goes on
-                with suppress(DrayError):  # the first error says more
-                    self.release()
+                self._undo(error)
             raise
+
+    def _undo(self, error: BaseException) -> None:
+        """Release what a start has made before ``error``, which is raised with what is left, if anything."""
+        try:
+            self.release()
+        except DrayError as left:
+            if isinstance(error, ConfigError | ClusterError):
+                raise type(error)(f"{error}. {left}") from error
+            _LOGGER.warning("%s", left)
 
     def access(self, look: Callable[[], None] = lambda: None) -> Access:
         """Wait until the head takes connections from here."""

@@ -53,7 +53,7 @@ def release_cluster(
         reasons = "; ".join(dict.fromkeys(errors))
         raise ClusterError(
             f"the EC2 cluster {cluster} is not released: {reasons}. Its machines end by themselves when they "
-            "expire; `dray cluster down` tries again"
+            "expire; `dray cluster sweep` deletes what is left then"
         )
     return tuple(released)
 

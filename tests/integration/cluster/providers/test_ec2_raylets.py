@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -34,6 +35,15 @@ def settings(moto: MotoEc2, **changes: object) -> EC2Cluster:
     return moto.settings(**values)
 
 
+def settings_file(moto: MotoEc2, folder: Path, **changes: object) -> Path:
+    """For a cluster of one worker."""
+    values = {**moto.values(), "workers": 1, "port": free_port(), "python": sys.executable, **changes}
+    lines = [f"{key} = {json.dumps(one)}" for key, one in values.items()]
+    file = folder / "cluster.toml"
+    file.write_text("\n".join(['kind = "ec2"', *lines]))
+    return file
+
+
 def until(true: Callable[[], bool], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not true():
@@ -45,11 +55,7 @@ def test_a_job_rents_joins_uses_and_releases_a_cluster(
     moto: MotoEc2, machines: Ec2Machines, tmp_path: Path
 ) -> None:
     """The command, its flow in Prefect, replicas on the rented workers, the output file, and nothing left."""
-    file = tmp_path / "cluster.toml"
-    values = {**moto.values(), "workers": 1, "port": free_port(), "python": sys.executable}
-    file.write_text(
-        "\n".join(['kind = "ec2"', *(f"{key} = {json.dumps(one)}" for key, one in values.items())])
-    )
+    file = settings_file(moto, tmp_path)
     rows = write_requests(tmp_path / "in.jsonl", 20)
     ended = dray(tmp_path, *run_arguments(rows, tmp_path / "out", "--cluster", str(file)))
     assert ended.code == 0, ended.stderr
@@ -63,6 +69,35 @@ def test_a_job_rents_joins_uses_and_releases_a_cluster(
     [worker] = [name for name in gone if "worker of test-" in machines.console(name)]
     assert replica.node is not None
     assert gone[worker]["InstanceLifecycle"] == "spot"
+
+
+def test_a_job_whose_workers_never_join_fails_in_time_and_releases_all(
+    moto: MotoEc2, machines: Ec2Machines, tmp_path: Path
+) -> None:
+    """The head comes up and is joined; the one worker is lost before Ray has it."""
+    file = settings_file(moto, tmp_path, join_seconds=3)
+    rows = write_requests(tmp_path / "in.jsonl", 1)
+    over = threading.Event()
+
+    def lose_workers() -> None:
+        while not over.wait(0.1):
+            lost = [one["InstanceId"] for one in moto.live() if one.get("InstanceLifecycle") == "spot"]
+            if lost:
+                moto.ec2.terminate_instances(InstanceIds=lost)
+
+    loser = threading.Thread(target=lose_workers)
+    loser.start()
+    try:
+        ended = dray(tmp_path, *run_arguments(rows, tmp_path / "out", "--cluster", str(file)))
+    finally:
+        over.set()
+        loser.join()
+    assert ended.code == 1
+    assert (
+        "0 of at least 1 workers joined Ray in 3 s (machines that are there or coming: none)" in ended.stderr
+    )
+    assert moto.left() == []
+    until(lambda: not machines.running())
 
 
 def test_machines_whose_driver_is_gone_end_themselves(moto: MotoEc2, machines: Ec2Machines) -> None:
