@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 from prefect.blocks.core import Block
 from pydantic import Field, HttpUrl, SecretStr
 
@@ -45,11 +47,27 @@ class EC2RayCluster(Block):
         default=None,
         description="Folder or URI of the model to compare types by; one of 8B parameters when left out.",
     )
-    lifetime: int = Field(
+    input_tokens: float = Field(
+        default=1024, ge=1, description="Tokens of a usual prompt, to compare types by."
+    )
+    output_tokens: float = Field(
+        default=128, ge=1, description="Tokens of a usual answer, to compare types by."
+    )
+    lifetime: float = Field(
         default=1800,
         ge=300,
         description="Seconds after which machines end by themselves when no job puts that off.",
     )
+    start_seconds: float = Field(default=600, ge=1, description="Seconds that the head has to answer.")
+    join_seconds: float = Field(
+        default=900, ge=1, description="Seconds that the minimum of workers has to join Ray."
+    )
+    disk_gb: int = Field(default=200, ge=8, description="Gigabytes of each machine's disk.")
+    root_device: str = Field(
+        default="/dev/xvda", description="Root device of the image; Ubuntu's is /dev/sda1."
+    )
+    port: int = Field(default=6379, ge=1024, le=65535, description="Port of Ray's head.")
+    endpoint: str | None = Field(default=None, description="API other than AWS's own.")
     python: str = Field(default="/opt/dray/bin/python", description="Python on the image that has dray.")
     access_key_id: str | None = Field(
         default=None, description="AWS access key id; the environment's when left out."
@@ -58,13 +76,7 @@ class EC2RayCluster(Block):
 
     def settings(self) -> ClusterSettings:
         """The frozen form."""
-        values = self.model_dump(exclude={"secret_access_key", "subnets", "instance_types"})
+        values = self.model_dump(include={one.name for one in fields(EC2Cluster)})
         secret = self.secret_access_key.get_secret_value() if self.secret_access_key is not None else None
-        return ClusterSettings(
-            provider=EC2Cluster(
-                **values,
-                subnets=tuple(self.subnets),
-                instance_types=tuple(self.instance_types),
-                secret_access_key=secret,
-            )
-        )
+        lists = {"subnets": tuple(self.subnets), "instance_types": tuple(self.instance_types)}
+        return ClusterSettings(provider=EC2Cluster(**{**values, **lists, "secret_access_key": secret}))
