@@ -7,13 +7,14 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dray.cli.app import run_app
-from dray.cluster.providers.ec2.api import Ec2Api
+from dray.cluster.providers.ec2.provider import EC2Provider
 from tests.support.ec2_faults import Faults, refusal, short
 from tests.support.moto_ec2 import MotoEc2
 
@@ -48,6 +49,19 @@ def test_a_cluster_of_ec2_is_planned_started_shown_and_ended(
     assert told("status") == {"machines": []}
 
 
+def test_what_has_expired_is_swept_and_named(
+    moto: MotoEc2, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_app(["cluster", "up", str(file), "--workers", "0"]) == 0
+    [head] = [one["InstanceId"] for one in moto.live()]
+    moto.ec2.create_tags(Resources=[head], Tags=[{"Key": "dray-expires", "Value": "1"}])
+    capsys.readouterr()
+    assert run_app(["cluster", "sweep", str(file)]) == 0
+    assert capsys.readouterr().out == f"released instance {head} of test\n"
+    assert moto.live() == []
+    assert run_app(["cluster", "down", str(file)]) == 0  # its template and token had not expired
+
+
 def test_a_plan_is_for_a_person_to_read(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_app(["cluster", "plan", str(file)]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -57,16 +71,6 @@ def test_a_plan_is_for_a_person_to_read(file: Path, capsys: pytest.CaptureFixtur
     assert any("dollars_per_million_tokens" in line for line in lines)
     assert "      #!/bin/bash" in lines  # the script as it is, and not in base64
     assert any(line.strip() == "dray-cluster: test" for line in lines)
-
-
-def _api_with(faults: Faults, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The commands' own API, with faults."""
-    plain = Ec2Api.of
-    monkeypatch.setattr(
-        "dray.cluster.providers.ec2.provider.EC2Provider._api",
-        property(lambda self: faults.api(self._settings)),
-    )
-    assert Ec2Api.of == plain
 
 
 @pytest.mark.parametrize(
@@ -88,7 +92,8 @@ def test_what_cannot_be_had_is_one_line(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    _api_with(Faults().answer(operation, answer), monkeypatch)
+    faulty = partial(EC2Provider, make_api=Faults().answer(operation, answer).api)
+    monkeypatch.setattr("dray.cluster.providers.ec2.provider.EC2Provider", faulty)
     assert run_app(["cluster", "up", str(file)]) == code
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith("dray: ")
