@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -128,7 +129,7 @@ def main() -> None:
     server.start()
     print(server.get_host_and_port()[1], flush=True)
     sys.stdin.read()
-    server.stop()
+    os._exit(0)  # all of it is in memory, and an end in order waits for connections that clients keep open
 
 
 if __name__ == "__main__":

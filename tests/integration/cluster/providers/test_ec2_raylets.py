@@ -19,7 +19,7 @@ from tests.support.ec2_machines import Ec2Machines
 from tests.support.moto_ec2 import MotoEc2
 from tests.support.ports import free_port
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(420)]
 
 
 @pytest.fixture(scope="module")
