@@ -8,9 +8,9 @@ from typing import Any
 from botocore.awsrequest import AWSResponse
 from botocore.compat import HTTPHeaders
 
-from dray.cluster.providers.ec2 import EC2Cluster
 from dray.cluster.providers.ec2.api import Ec2Api
 from dray.cluster.providers.ec2.provider import EC2Provider
+from dray.cluster.providers.ec2.settings import EC2Settings
 
 
 class Faults:
@@ -26,7 +26,7 @@ class Faults:
         self.answers[operation] = list(answers)
         return self
 
-    def api(self, settings: EC2Cluster) -> Ec2Api:
+    def api(self, settings: EC2Settings) -> Ec2Api:
         api = Ec2Api.of(settings)
         for client in (api._ec2, api._ssm):
             client.meta.events.register("before-call", self._before)
@@ -55,6 +55,6 @@ def short(code: str, kind: str = "", subnet: str = "") -> dict[str, Any]:
     return {"Errors": [error], "Instances": []}
 
 
-def provider(settings: EC2Cluster, faults: Faults | None = None, *, of_job: bool = False) -> EC2Provider:
+def provider(settings: EC2Settings, faults: Faults | None = None, *, of_job: bool = False) -> EC2Provider:
     """The cluster of these settings, on an API with these faults."""
     return EC2Provider(settings, (faults or Faults()).api, of_job=of_job)

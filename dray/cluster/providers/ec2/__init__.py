@@ -6,6 +6,6 @@ fleet of type ``instant`` is one call with many types and zones, its answer says
 and it leaves nothing behind that acts by itself. So dray alone starts machines here, and their tags end them.
 """
 
-from dray.cluster.providers.ec2.settings import EC2Cluster
+from dray.cluster.providers.ec2.cluster import EC2Cluster
 
 __all__ = ["EC2Cluster"]

@@ -13,7 +13,7 @@ from typing import Any
 
 from dray.cluster.providers.ec2.errors import raising, translated
 from dray.cluster.providers.ec2.requests import CLUSTER_TAG, EXPIRES_TAG, PARAMETERS, secret_request
-from dray.cluster.providers.ec2.settings import EC2Cluster
+from dray.cluster.providers.ec2.settings import EC2Settings
 from dray.errors import ConfigError
 
 _LIVE = ["pending", "running", "stopping", "stopped"]
@@ -93,7 +93,7 @@ class Ec2Api:
         self._region = region
 
     @classmethod
-    def of(cls, settings: EC2Cluster) -> Ec2Api:
+    def of(cls, settings: EC2Settings) -> Ec2Api:
         """With the settings' keys, or those that boto3 finds."""
         import boto3
         from botocore.config import Config

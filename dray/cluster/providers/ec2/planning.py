@@ -18,31 +18,31 @@ from dray.cluster.providers.ec2.requests import (
     template_request,
     user_data,
 )
-from dray.cluster.providers.ec2.settings import EC2Cluster
+from dray.cluster.providers.ec2.settings import EC2Settings
 from dray.cluster.providers.protocol import Market, Planned
 
 _HEAD = "ADDRESS-OF-THE-HEAD"
 
 
-def planned(settings: EC2Cluster, offers: Offers) -> tuple[Planned, ...]:
+def planned(settings: EC2Settings, offers: Offers) -> tuple[Planned, ...]:
     """The objects in their order; the head's address and the token are known only once they are made."""
     return (*_token(settings), *_head(settings), *_workers(settings, offers))
 
 
-def _token(settings: EC2Cluster) -> Iterator[Planned]:
+def _token(settings: EC2Settings) -> Iterator[Planned]:
     name = parameter_of(settings.name)
     tags = tags_of(settings.name, "token", time.time() + settings.lifetime)
     body = secret_request(name, "made at the start, and shown nowhere", tags)
     yield Planned(kind="parameter", name=name, body=body)
 
 
-def _head(settings: EC2Cluster) -> Iterator[Planned]:
+def _head(settings: EC2Settings) -> Iterator[Planned]:
     yield _template(settings, "head", Market.ON_DEMAND)
     pools = [(settings.head_type, subnet) for subnet in settings.subnets]
     yield _fleet(settings, "head", Market.ON_DEMAND, pools, 1)
 
 
-def _workers(settings: EC2Cluster, offers: Offers) -> Iterator[Planned]:
+def _workers(settings: EC2Settings, offers: Offers) -> Iterator[Planned]:
     body = {"notes": list(offers.notes), "pools": [_row(one) for one in in_order(offers, settings.workers)]}
     yield Planned(kind="offers", name="in the order in which they are asked for", body=body)
     offer = next_offer(offers.pools, settings.workers)
@@ -72,7 +72,7 @@ def _row(pool: Pool) -> dict[str, Any]:
     }
 
 
-def _template(settings: EC2Cluster, role: str, market: Market) -> Planned:
+def _template(settings: EC2Settings, role: str, market: Market) -> Planned:
     script = user_data(settings, role, market, "" if role == "head" else _HEAD)
     body = template_request(settings, role, market, script, time.time() + settings.lifetime)
     body["LaunchTemplateData"]["UserData"] = script  # a person reads it; the API takes it in base64
@@ -80,7 +80,7 @@ def _template(settings: EC2Cluster, role: str, market: Market) -> Planned:
 
 
 def _fleet(
-    settings: EC2Cluster, role: str, market: Market, pools: list[tuple[str, str]], machines: int
+    settings: EC2Settings, role: str, market: Market, pools: list[tuple[str, str]], machines: int
 ) -> Planned:
     terms = {"client_token": "made for each call", "expires": time.time() + settings.lifetime}
     template = template_name(settings.name, role, market)

@@ -8,7 +8,7 @@ from datetime import UTC, date, datetime, timedelta
 
 from dray.cluster.providers.ec2.api import Ec2Api
 from dray.cluster.providers.ec2.offers import Pool
-from dray.cluster.providers.ec2.settings import EC2Cluster
+from dray.cluster.providers.ec2.settings import EC2Settings
 from dray.cluster.providers.protocol import Market
 from dray.errors import ConfigError, DrayError
 from dray.planner.catalogue import Instance, load_catalogue
@@ -26,7 +26,7 @@ class Offers:
     notes: tuple[str, ...] = ()
 
 
-def offers_of(settings: EC2Cluster, rates: Mapping[str, float], api: Ec2Api, today: date) -> Offers:
+def offers_of(settings: EC2Settings, rates: Mapping[str, float], api: Ec2Api, today: date) -> Offers:
     """Every type in every zone, spot and on demand as the settings allow.
 
     Raises:
@@ -53,7 +53,7 @@ def offers_of(settings: EC2Cluster, rates: Mapping[str, float], api: Ec2Api, tod
 
 
 def _refuse_absent(
-    settings: EC2Cluster,
+    settings: EC2Settings,
     types: list[str],
     zones: Mapping[str, str],
     there: set[tuple[str, str]],
@@ -85,7 +85,7 @@ class _Place:
 
 
 def _pools(
-    place: _Place, settings: EC2Cluster, today: date, live: float | None, score: int | None
+    place: _Place, settings: EC2Settings, today: date, live: float | None, score: int | None
 ) -> Iterator[Pool]:
     instance = place.instance
     listed, bundled = instance.list_price(today), instance.spot_price(today)
@@ -129,7 +129,7 @@ def _spot_prices(types: list[str], api: Ec2Api, notes: list[str]) -> dict[tuple[
     return found
 
 
-def _scores(settings: EC2Cluster, types: list[str], api: Ec2Api, notes: list[str]) -> dict[str, int]:
+def _scores(settings: EC2Settings, types: list[str], api: Ec2Api, notes: list[str]) -> dict[str, int]:
     try:
         return api.placement_scores(types, max(1, settings.workers))
     except DrayError as error:

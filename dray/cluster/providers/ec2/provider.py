@@ -30,7 +30,7 @@ from dray.cluster.providers.ec2.requests import (
     template_request,
     user_data,
 )
-from dray.cluster.providers.ec2.settings import EC2Cluster
+from dray.cluster.providers.ec2.settings import EC2Settings
 from dray.cluster.providers.protocol import Access, Expired, Grant, Machine, Market, Phase, Planned
 from dray.errors import ClusterError, ConfigError, DrayError
 
@@ -53,8 +53,8 @@ class EC2Provider:
 
     def __init__(
         self,
-        settings: EC2Cluster,
-        make_api: Callable[[EC2Cluster], Ec2Api] = Ec2Api.of,
+        settings: EC2Settings,
+        make_api: Callable[[EC2Settings], Ec2Api] = Ec2Api.of,
         *,
         of_job: bool = False,
     ) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from dray.cluster.providers.ec2.settings import EC2Cluster
+from dray.cluster.providers.ec2.settings import EC2Settings
 from dray.errors import ConfigError
 from dray.planner.catalogue import load_catalogue
 from dray.planner.cost import Demand, Limits, plans
@@ -25,7 +25,7 @@ _USUAL_MODEL: dict[str, Any] = {  # of Llama 3.1 8B, for settings that name no m
 }  # fmt: skip
 
 
-def token_rates(settings: EC2Cluster, today: date) -> dict[str, float]:
+def token_rates(settings: EC2Settings, today: date) -> dict[str, float]:
     """Tokens per second of each type that holds the model, by name, of those that the user allows.
 
     Raises:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dray.cluster.providers.ec2.offers import Pool
-from dray.cluster.providers.ec2.settings import EC2Cluster
+from dray.cluster.providers.ec2.settings import EC2Settings
 from dray.cluster.providers.protocol import Market
 
 CLUSTER_TAG = "dray-cluster"
@@ -37,7 +37,7 @@ def tags_of(cluster: str, role: str, expires: float) -> dict[str, str]:
     }
 
 
-def user_data(settings: EC2Cluster, role: str, market: Market, head: str = "") -> str:
+def user_data(settings: EC2Settings, role: str, market: Market, head: str = "") -> str:
     """The script that a machine runs when it boots."""
     values = {
         "CLUSTER": settings.name,
@@ -63,7 +63,7 @@ def user_data(settings: EC2Cluster, role: str, market: Market, head: str = "") -
 
 
 def template_request(
-    settings: EC2Cluster, role: str, market: Market, script: str, expires: float
+    settings: EC2Settings, role: str, market: Market, script: str, expires: float
 ) -> dict[str, Any]:
     """``CreateLaunchTemplate``: all of a machine but its type and its subnet, which a fleet chooses."""
     name = template_name(settings.name, role, market)
@@ -120,7 +120,7 @@ def template_name(cluster: str, role: str, market: Market) -> str:
 
 
 def fleet_request(
-    settings: EC2Cluster,
+    settings: EC2Settings,
     role: str,
     template: str,
     pools: Sequence[tuple[str, str]],

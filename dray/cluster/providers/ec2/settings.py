@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import isfinite
-from typing import TYPE_CHECKING
 
 from dray.errors import ConfigError
-
-if TYPE_CHECKING:
-    from dray.cluster.providers.protocol import Provider
 
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?")
 _FORMS = {
@@ -36,7 +32,7 @@ _BOUNDS: dict[str, tuple[float, float]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class EC2Cluster:
+class EC2Settings:
     """A head on demand, and ``workers`` instances, of which ``minimum`` have to come.
 
     Args:
@@ -111,10 +107,3 @@ class EC2Cluster:
     def _refuse(self, name: str, value: str, form: re.Pattern[str]) -> None:
         if form.fullmatch(value) is None:
             raise ConfigError(f"ec2: {name} has {value!r}, which is not of the form {form.pattern}")
-
-    def open(self, run: str = "") -> Provider:
-        """The provider of this cluster; ``run`` sets a job's own apart from others of these settings."""
-        from dray.cluster.providers.ec2.provider import EC2Provider
-
-        named = replace(self, name=f"{self.name[: 39 - len(run)]}-{run}") if run else self
-        return EC2Provider(named, of_job=bool(run))

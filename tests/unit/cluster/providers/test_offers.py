@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dray.cluster.providers.ec2 import EC2Cluster
 from dray.cluster.providers.ec2.api import FleetResult, Refused
 from dray.cluster.providers.ec2.buying import buy
 from dray.cluster.providers.ec2.offers import Pool, next_offer, total_dollars_per_million
 from dray.cluster.providers.ec2.prices import _interruptions as interruptions_of
 from dray.cluster.providers.ec2.rates import token_rates
-from dray.cluster.providers.ec2.settings import EC2Cluster
 from dray.cluster.providers.protocol import Market
 from dray.planner.catalogue import load_catalogue
 
