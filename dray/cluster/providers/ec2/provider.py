@@ -92,6 +92,7 @@ class EC2Provider:
         try:
             if not there:
                 self._made = True
+                self.drain([one.name for one in self._workers()])  # of a head that is gone: lost to a new one
                 self._put_token()
                 self._buy_head()
                 self._await_head()

@@ -163,13 +163,25 @@ def test_what_a_killed_driver_left_is_swept_once_it_has_expired(moto: MotoEc2) -
     ]  # fmt: skip
 
 
+def test_workers_whose_head_is_gone_are_replaced_with_it(moto: MotoEc2) -> None:
+    one = provider(moto.settings(workers=2))
+    one.start()
+    head, *lost = one.nodes()
+    moto.ec2.terminate_instances(InstanceIds=[head.name])
+    provider(moto.settings(workers=2)).start()  # as `up` again does it
+    there = {found["InstanceId"] for found in moto.live()}
+    assert len(there) == 3
+    assert not there & {head.name, *(worker.name for worker in lost)}
+    one.release()
+
+
 def test_what_ec2_lists_late_is_waited_for_and_released(moto: MotoEc2) -> None:
     """Of the real EC2: for seconds it may not know what it has just made."""
     faults = Faults()
     one = provider(moto.settings(workers=2), faults)
     faults.answer("CreateFleet", refusal("InvalidLaunchTemplateId.NotFound"))
     nothing: dict[str, Any] = {"Reservations": []}
-    faults.answer("DescribeInstances", nothing, nothing)  # is it there already? then: is the head listed?
+    faults.answer("DescribeInstances", *[nothing] * 3)  # a head? workers of one that is gone? the new head?
     one.start()
     assert len(moto.live()) == 3
     faults.answer("DescribeInstances", nothing)
