@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from blocks.ec2_ray_cluster import EC2RayCluster
 from blocks.model_source import ModelSource
 from blocks.object_store import ObjectStoreCredentials
 from blocks.ray_cluster import ExistingRayCluster, LocalRayCluster
 from blocks.result_store import ResultStore
 
-__all__ = ["ExistingRayCluster", "LocalRayCluster", "ModelSource", "ObjectStoreCredentials", "ResultStore"]
+__all__ = [
+    "EC2RayCluster",
+    "ExistingRayCluster",
+    "LocalRayCluster",
+    "ModelSource",
+    "ObjectStoreCredentials",
+    "ResultStore",
+]

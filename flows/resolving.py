@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from blocks.ec2_ray_cluster import EC2RayCluster
 from blocks.model_source import ModelSource
 from blocks.object_store import ObjectStoreCredentials
 from blocks.ray_cluster import ExistingRayCluster, LocalRayCluster
@@ -12,6 +13,10 @@ from dray.cluster import ClusterSettings
 from dray.driver.resolving import ModelPlace
 from dray.errors import ConfigError
 from dray.storage import ObjectStoreOptions
+
+_CLUSTERS: dict[str, Any] = {
+    str(one._block_type_slug): one for one in (LocalRayCluster, ExistingRayCluster, EC2RayCluster)
+}
 
 
 class PrefectBlocks:
@@ -33,9 +38,13 @@ class PrefectBlocks:
         return options
 
     def cluster(self, name: str) -> ClusterSettings:
-        """A cluster: ``NAME`` of our own, or ``dray-existing-ray-cluster/NAME`` of one that runs."""
+        """A cluster: ``NAME`` of our own, or ``SLUG/NAME`` of another type of block."""
         kind, _, document = name.rpartition("/")
-        block_type = ExistingRayCluster if kind == ExistingRayCluster._block_type_slug else LocalRayCluster
+        block_type = _CLUSTERS.get(kind or str(LocalRayCluster._block_type_slug))
+        if block_type is None:
+            raise ConfigError(
+                f"no block of the type {kind!r} is a cluster; those are {', '.join(sorted(_CLUSTERS))}"
+            )
         settings: ClusterSettings = _load(block_type, document).settings()
         return settings
 

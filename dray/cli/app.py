@@ -15,6 +15,7 @@ from cyclopts import App, CycloptsError, Parameter, validators
 
 from dray import __version__
 from dray.cli import output
+from dray.cli.cluster import cluster
 from dray.cli.deleting import jobs
 from dray.cli.help import ABOUT, JSON_HELP, PLAN, PLAN_EXAMPLES, RUN, RUN_EXAMPLES
 from dray.cli.introduction import introduction
@@ -37,6 +38,7 @@ app.command("dray.cli.run:run", name="run", help=RUN, help_epilogue=RUN_EXAMPLES
 app.command("dray.cli.plan:plan", name="plan", help=PLAN, help_epilogue=PLAN_EXAMPLES)
 app.command(models)
 app.command(jobs)
+app.command(cluster)
 
 Json = Annotated[bool, Parameter(name="--json", negative=(), help=JSON_HELP)]
 StoreOption = Annotated[

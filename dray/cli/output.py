@@ -18,6 +18,9 @@ from dray.job.current_job import PULSE_RECORD
 RUN_LOGGER = "dray.run"
 """The logger of a run without Prefect."""
 
+CLUSTER_LOGGER = "dray.cluster"
+"""Says what a rented cluster could not release: that costs until it expires."""
+
 _BEGAN = time.monotonic()
 
 
@@ -70,7 +73,7 @@ class RunLog(logging.Handler):
     Prefect builds it in place of its console handler, hence the arguments.
     """
 
-    _SHOWN = (RUN_LOGGER, "prefect.flow_runs", "prefect.task_runs")
+    _SHOWN = (RUN_LOGGER, "prefect.flow_runs", "prefect.task_runs", CLUSTER_LOGGER)
 
     def __init__(self, stream: TextIO | None = None, styles: Mapping[str, str] | None = None) -> None:
         super().__init__(logging.INFO)

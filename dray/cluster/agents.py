@@ -121,8 +121,11 @@ class NodeAgents:
 
 
 def _hosts(nodes: Sequence[Node]) -> set[str]:
-    """Nodes that replicas may come to: those with GPUs, where any has."""
-    return {node.node_id for node in nodes if node.gpus} or {node.node_id for node in nodes}
+    """Nodes that replicas may come to: those with GPUs where any has, else those with processors."""
+    for able in ([one for one in nodes if one.gpus], [one for one in nodes if one.cpus]):
+        if able:
+            return {node.node_id for node in able}
+    return {node.node_id for node in nodes}
 
 
 def _agent_on(node_id: str, *, keep: bool) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import secrets
 import sys
 import threading
 import time
@@ -18,6 +19,7 @@ from dray.cluster.base import NAMESPACE, Cluster, ClusterInfo, ClusterSettings
 from dray.cluster.forwarded_env import handed_down
 from dray.cluster.head import MARK, Head
 from dray.cluster.head_watch import HeadWatch
+from dray.cluster.own_node import OwnNode, join_as_node
 from dray.cluster.providers.existing import ExistingProvider
 from dray.cluster.providers.local import LocalProvider
 from dray.cluster.providers.protocol import Access, Provider
@@ -105,10 +107,15 @@ def open_cluster(settings: ClusterSettings) -> Cluster:
     return RayCluster(settings)
 
 
+def prepare_local() -> None:
+    """Set this process's environment for a cluster of our own, which its processes inherit."""
+    _prepare_environment(ClusterSettings())
+
+
 def provider_of(settings: ClusterSettings) -> Provider:
     """Who starts the cluster of these settings, or knows of it."""
     if settings.provider is not None:
-        return settings.provider.open()
+        return settings.provider.open(secrets.token_hex(3))
     if settings.address is not None:
         return ExistingProvider(settings.address, settings.auth_token)
     return LocalProvider(settings, lambda: _warm_head() or Head())
@@ -134,6 +141,7 @@ class RayCluster:
         self._inherited: dict[str, str] = {}
         self._modules: Sequence[str] = ()
         self._watch: HeadWatch | None = None
+        self._node: OwnNode | None = None  # that this machine is, where a cluster is rented
         self._thread = threading.Thread(target=self._join, name="dray-cluster", daemon=True)
 
     def launch(self) -> None:
@@ -194,6 +202,8 @@ class RayCluster:
     def leave(self) -> None:
         """Leave the cluster, and have its provider let go of what it made; again does nothing."""
         self._leaving.set()
+        if self._settings.provider is not None and not self._ready.is_set():
+            self._let_go()  # what is being rented: the sooner the cheaper
         if self._thread.ident is not None:
             self._thread.join(LEAVE_SECONDS)
             if self._thread.is_alive():  # it hangs in Ray, which would wait for it at the end of the process
@@ -207,13 +217,17 @@ class RayCluster:
             else:
                 _disconnect()
             self._info = self._watch = None
+        if self._node is not None:
+            self._node.stop()
+            self._node = None
         self._let_go()
 
     def release(self) -> None:
         """Leave the cluster, and wait until what its provider made is gone; again does nothing."""
         self.leave()
         if self._launched:
-            self.provider.release()
+            if self.provider.own:  # of others leaving is all
+                self.provider.release()
             self._launched = False
             atexit.unregister(self.release)
 
@@ -256,6 +270,8 @@ class RayCluster:
         self._joining = time.monotonic()
         if own or self._settings.provider is not None:
             enable_token_auth(access.auth_token)
+        if self._settings.provider is not None:
+            self._node = join_as_node(access.address)
         info = _connect(access.address, self._settings.environment, self._began)
         if own:
             return replace(info, own=True, inherited=self._inherited)

@@ -24,7 +24,7 @@ def await_workers(
     until = time.monotonic() + access.patience
     while True:
         nodes, resource = live_nodes()
-        workers = len(nodes) - 1
+        workers = sum(1 for node in nodes if node.cpus or node.gpus)  # neither a rented head nor the driver
         if workers >= access.minimum:
             return nodes, resource
         look()

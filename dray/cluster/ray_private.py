@@ -184,6 +184,14 @@ def nodes_at(address: str) -> list[FoundNode]:
     ]
 
 
+def nodes_here(address: str) -> set[str]:
+    """The ids of those nodes of the cluster whose head is at ``address`` that run on this machine."""
+    from ray._private.services import find_node_ids
+
+    here = set(find_node_ids())
+    return {one.node_id for one in nodes_at(address) if one.node_id in here} if here else set()
+
+
 def draining() -> dict[str, float]:
     """The nodes that are being drained, and until when (seconds since 1970; 0 where Ray has no deadline)."""
     from ray._private.state import state

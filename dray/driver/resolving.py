@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn, Protocol
 
 from dray.cluster.base import ClusterSettings
+from dray.cluster.cluster_file import SUFFIX, read_cluster_file
 from dray.errors import ConfigError
 from dray.job.plan_file import as_planned
 from dray.job.request import BLOCK, JobRequest
@@ -112,9 +113,11 @@ def store_url(store: str | None, output: str, blocks: Blocks) -> str:
 
 
 def cluster_settings(cluster: str, blocks: Blocks) -> ClusterSettings:
-    """``local``, ``block:NAME``, or the address of a Ray cluster."""
+    """``local``, ``block:NAME``, a TOML file of settings, or the address of a Ray cluster."""
     if cluster == "local":
         return ClusterSettings()
+    if cluster.endswith(SUFFIX):
+        return read_cluster_file(cluster)
     if cluster.startswith(BLOCK):
         return blocks.cluster(_name(cluster))
     return ClusterSettings(address=cluster)

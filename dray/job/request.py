@@ -120,8 +120,8 @@ class JobRequest(Request):
     )
     cluster: str = Field(
         default="local",
-        description="Ray cluster: local (dray starts Ray on this machine), block:NAME, or the address of a "
-        "running cluster.",
+        description="Ray cluster: local (dray starts Ray on this machine), block:NAME, a TOML file of a "
+        "provider's settings, or the address of a running cluster.",
     )
     objects: str | None = Field(
         default=None,
@@ -192,6 +192,7 @@ class JobRequest(Request):
             "output": absolute(self.output),
             "store": _anchored_store(self.store),
             "plan": None if self.plan is None else absolute(self.plan),
+            "cluster": absolute(self.cluster) if self.cluster.endswith(".toml") else self.cluster,
         }
         return self.model_copy(update=places)
 

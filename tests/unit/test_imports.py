@@ -22,6 +22,7 @@ ABOVE = {  # folder -> what it must not import
     "blocks": {"tasks", "flows"},
     "tasks": {"flows"},
 }
+CLOUD_LIBRARIES = {"boto3", "botocore", "moto"}
 ENGINE_LIBRARIES = {"torch", "vllm", "transformers"}
 SCRIPTS = {"__main__.py", "env.py"}  # run as they are read: the second one by Alembic, inside its own context
 INSIDE_THE_ACTOR = ROOT / "dray/engine/vllm_adapter"  # what only a replica's process loads
@@ -121,7 +122,16 @@ def test_no_module_of_the_driver_loads_an_engine() -> None:
 def test_importing_dray_alone_is_light() -> None:
     loaded = loaded_after("import dray, dray.errors")
     assert "dray" in loaded
-    assert not loaded & {"sqlalchemy", "ray", "pandas", "pyarrow", "prefect", "pydantic", *ENGINE_LIBRARIES}
+    heavy = {"sqlalchemy", "ray", "pandas", "pyarrow", "prefect", "pydantic"}
+    assert not loaded & {*heavy, *CLOUD_LIBRARIES, *ENGINE_LIBRARIES}
+
+
+def test_clusters_load_the_library_of_a_cloud_when_it_is_called() -> None:
+    """So a job on this machine neither waits for boto3 nor needs it; moto is for tests alone."""
+    names = [module_name(file) for file in sources("dray/cluster") if loaded_by_the_driver(file)]
+    names += ["dray.cli.app", "dray.cli.cluster", "dray.driver.resolving", "blocks.ec2_ray_cluster"]
+    loaded = loaded_after(f"import importlib\nfor name in {names}: importlib.import_module(name)")
+    assert not loaded & CLOUD_LIBRARIES
 
 
 def test_the_command_begins_light() -> None:

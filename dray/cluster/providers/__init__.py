@@ -10,6 +10,7 @@ from dray.cluster.providers.protocol import (
     Planned,
     Provider,
     ProviderSettings,
+    RunsOnHead,
 )
 
 __all__ = [
@@ -22,4 +23,5 @@ __all__ = [
     "Planned",
     "Provider",
     "ProviderSettings",
+    "RunsOnHead",
 ]

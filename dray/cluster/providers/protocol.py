@@ -8,10 +8,10 @@ cannot be had.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 
 class Market(StrEnum):
@@ -162,6 +162,14 @@ class Provider(Protocol):
         """Release what has expired, of any cluster of this provider, made by any driver."""
 
 
+@runtime_checkable
+class RunsOnHead(Protocol):
+    """A provider that can have the head of its cluster run a driver, from beyond the cluster's network."""
+
+    def submit(self, arguments: Sequence[str]) -> str:
+        """Run ``dray`` with these arguments there; returns the submission's id at once."""
+
+
 class ProviderSettings(Protocol):
     """Frozen settings of a cluster that a provider makes: a block's, or those of a file."""
 
@@ -169,5 +177,8 @@ class ProviderSettings(Protocol):
     def kind(self) -> str:
         """The provider's name, as in ``kind = "ec2"`` of a file."""
 
-    def open(self) -> Provider:
-        """The provider of this cluster; creates nothing, and calls no service."""
+    def open(self, run: str = "") -> Provider:
+        """The provider of this cluster; creates nothing, and calls no service.
+
+        ``run`` sets the cluster of one job apart from all others of these settings.
+        """

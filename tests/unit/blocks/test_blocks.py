@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -14,9 +15,19 @@ from prefect.testing.standard_test_suites.blocks import BlockStandardTestSuite
 from pydantic import SecretStr
 
 import blocks
-from blocks import ExistingRayCluster, LocalRayCluster, ModelSource, ObjectStoreCredentials, ResultStore
+from blocks import (
+    EC2RayCluster,
+    ExistingRayCluster,
+    LocalRayCluster,
+    ModelSource,
+    ObjectStoreCredentials,
+    ResultStore,
+)
 from dray.cluster import ClusterSettings
+from dray.cluster.providers.ec2 import EC2Cluster
+from dray.errors import ConfigError
 from dray.storage import ObjectStoreOptions
+from flows.resolving import PrefectBlocks
 
 pytestmark = pytest.mark.unit
 
@@ -44,6 +55,7 @@ class TestBlocks(BlockStandardTestSuite):
 def test_slugs_never_change() -> None:
     # The slug is the key under which people's saved blocks lie: another one orphans them.
     assert {block.__name__: block._block_type_slug for block in BLOCKS} == {
+        "EC2RayCluster": "dray-ec2-ray-cluster",
         "ExistingRayCluster": "dray-existing-ray-cluster",
         "LocalRayCluster": "dray-local-ray-cluster",
         "ModelSource": "dray-model-source",
@@ -71,6 +83,33 @@ def test_object_store_settings_come_back(**given_: Any) -> None:
 def test_local_cluster_settings_come_back(num_cpus: float | None, num_gpus: float | None) -> None:
     settings = LocalRayCluster(num_cpus=num_cpus, num_gpus=num_gpus).settings()
     assert settings == ClusterSettings(address=None, num_cpus=num_cpus, num_gpus=num_gpus)
+
+
+PLACE: dict[str, Any] = {
+    "region": "us-east-1",
+    "security_group": "sg-00000001",
+    "instance_profile": "dray-node",
+    "image": "ami-00000001",
+}
+
+
+def test_settings_of_a_rented_cluster_come_back() -> None:
+    """Each field of its settings is one of the block, with the same default."""
+    plain = EC2Cluster(**PLACE, subnets=("subnet-00000001",))
+    block = EC2RayCluster(**PLACE, subnets=["subnet-00000001"])
+    assert block.settings() == ClusterSettings(provider=plain)
+    names = {one.name for one in fields(EC2Cluster)}
+    assert names == {name for name in EC2RayCluster.model_fields if not name.startswith("_")}
+    keys: dict[str, Any] = {"access_key_id": "id", "secret_access_key": HIDDEN}
+    settings = EC2RayCluster(**PLACE, subnets=["subnet-00000001"], **keys).settings()
+    assert isinstance(settings.provider, EC2Cluster)
+    assert settings.provider.secret_access_key == SECRET
+    assert SECRET not in repr(settings)
+
+
+def test_a_block_of_another_type_is_no_cluster() -> None:
+    with pytest.raises(ConfigError, match=r"no block of the type 'x' is a cluster; those are dray-ec2-ray-"):
+        PrefectBlocks().cluster("x/mine")
 
 
 @given(address=text, auth_token=maybe_text)

@@ -14,6 +14,7 @@ from rich.console import Console
 from dray.cli import output, terminal
 from dray.cli.app import run_app
 from dray.cli.introduction import introduction, starting
+from dray.cluster import connect
 from dray.job import current_job
 from dray.job.request import JobRequest
 from dray.report import Pulse
@@ -142,6 +143,13 @@ def test_without_a_terminal_the_same_are_lines(capsys: pytest.CaptureFixture[str
         assert shown is None
         _log("1 of 2 rows", pulse=True)
     assert capsys.readouterr().err.endswith("s  1 of 2 rows\n")
+
+
+def test_what_a_rented_cluster_could_not_release_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    text = "the EC2 cluster x is not released"
+    record = logging.LogRecord(connect._LOGGER.name, logging.WARNING, "dray/x.py", 1, text, None, None)
+    output.RunLog().emit(record)
+    assert capsys.readouterr().err.endswith(f"s  warning: {text}\n")
 
 
 def _log(text: str, *, pulse: bool = False) -> None:

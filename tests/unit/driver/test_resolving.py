@@ -39,6 +39,19 @@ def test_a_cluster_of_a_block_is_refused_with_the_way_out() -> None:
         cluster_settings("block:mine", NoBlocks())
 
 
+def test_a_file_of_a_cluster_is_found_from_any_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    example = Path(__file__).parents[3] / "deployments/aws/cluster.toml"
+    (tmp_path / "mine.toml").write_bytes(example.read_bytes())
+    monkeypatch.chdir(tmp_path)
+    named = request_of(tmp_path, cluster="mine.toml").anchored().cluster
+    monkeypatch.chdir("/")
+    provider = cluster_settings(named, NoBlocks()).provider
+    assert provider is not None
+    assert provider.kind == "ec2"
+
+
 def test_everything_else_is_as_in_the_flow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_STORE", "postgresql://me:hidden-word@host/dray")
     settings = job_settings(request_of(tmp_path, store="env:MY_STORE"), NoBlocks())

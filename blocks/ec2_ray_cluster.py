@@ -1,0 +1,82 @@
+"""A Ray cluster of EC2 instances, rented for one job."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+from prefect.blocks.core import Block
+from pydantic import Field, HttpUrl, SecretStr
+
+from dray.cluster import ClusterSettings
+from dray.cluster.providers.ec2 import EC2Cluster
+
+
+class EC2RayCluster(Block):
+    """A Ray cluster of EC2 instances, rented for the time of one job: spot first, across types and zones.
+
+    Example:
+        ```python
+        from blocks import EC2RayCluster
+
+        settings = EC2RayCluster.load("BLOCK_NAME").settings()
+        ```
+    """
+
+    _block_type_name = "dray EC2 Ray Cluster"
+    _block_type_slug = "dray-ec2-ray-cluster"
+    _documentation_url = HttpUrl("https://github.com/dray-project/dray/blob/main/docs/clusters.md")
+
+    region: str = Field(description="Region, for example us-east-1.")
+    subnets: list[str] = Field(min_length=1, description="Private subnets, one in each zone to choose from.")
+    security_group: str = Field(description="Security group whose members reach each other.")
+    instance_profile: str = Field(description="Instance profile of the nodes.")
+    image: str = Field(description="AMI with dray and its Ray.")
+    name: str = Field(default="dray", description="Beginning of the cluster's name in tags.")
+    head_type: str = Field(default="m7i.xlarge", description="Instance type of the head, on demand.")
+    instance_types: list[str] = Field(
+        default=[],
+        description="Instance types of workers to choose from; all of dray's catalogue when left out.",
+    )
+    workers: int = Field(default=1, ge=0, le=1000, description="Workers to ask for.")
+    minimum: int = Field(default=1, ge=0, le=1000, description="Workers that have to come.")
+    spot: bool = Field(default=True, description="Allow spot instances.")
+    on_demand: bool = Field(
+        default=True, description="Allow workers on demand, where they are cheaper or no spot can be had."
+    )
+    model: str | None = Field(
+        default=None,
+        description="Folder or URI of the model to compare types by; one of 8B parameters when left out.",
+    )
+    input_tokens: float = Field(
+        default=1024, ge=1, description="Tokens of a usual prompt, to compare types by."
+    )
+    output_tokens: float = Field(
+        default=128, ge=1, description="Tokens of a usual answer, to compare types by."
+    )
+    lifetime: float = Field(
+        default=1800,
+        ge=300,
+        description="Seconds after which machines end by themselves when no job puts that off.",
+    )
+    start_seconds: float = Field(default=600, ge=1, description="Seconds that the head has to answer.")
+    join_seconds: float = Field(
+        default=900, ge=1, description="Seconds that the minimum of workers has to join Ray."
+    )
+    disk_gb: int = Field(default=200, ge=8, description="Gigabytes of each machine's disk.")
+    root_device: str = Field(
+        default="/dev/xvda", description="Root device of the image; Ubuntu's is /dev/sda1."
+    )
+    port: int = Field(default=6379, ge=1024, le=65535, description="Port of Ray's head.")
+    endpoint: str | None = Field(default=None, description="API other than AWS's own.")
+    python: str = Field(default="/opt/dray/bin/python", description="Python on the image that has dray.")
+    access_key_id: str | None = Field(
+        default=None, description="AWS access key id; the environment's when left out."
+    )
+    secret_access_key: SecretStr | None = Field(default=None, description="AWS secret access key.")
+
+    def settings(self) -> ClusterSettings:
+        """The frozen form."""
+        values = self.model_dump(include={one.name for one in fields(EC2Cluster)})
+        secret = self.secret_access_key.get_secret_value() if self.secret_access_key is not None else None
+        lists = {"subnets": tuple(self.subnets), "instance_types": tuple(self.instance_types)}
+        return ClusterSettings(provider=EC2Cluster(**{**values, **lists, "secret_access_key": secret}))

@@ -1,0 +1,57 @@
+"""Run a job's driver on the head of a cluster, as a job of Ray's: for machines that do not reach its network.
+
+Whoever submitted it may go: the job is followed through its store (``dray status --watch``), and ended by
+``dray cancel``.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shlex
+from collections.abc import Sequence
+
+from dray.errors import ClusterError, ConfigError
+
+JOBS_PORT = 8265  # of Ray's dashboard, which listens on the head's loopback
+
+
+def driver_command(arguments: Sequence[str], python: str = "python") -> str:
+    """The shell command of a driver on the head: the arguments of ``dray``, with the cluster that it is on.
+
+    Raises:
+        ConfigError: it does not run a job, or on another cluster.
+    """
+    if not arguments or arguments[0] not in ("run", "resume"):
+        raise ConfigError("name what is to run on the head as for `dray`: run INPUT ..., or resume JOB ...")
+    if any(one.partition("=")[0] == "--cluster" for one in arguments):
+        raise ConfigError("leave --cluster out: the job runs on the cluster that it is submitted to")
+    here = ["--cluster", "auto"] if arguments[0] == "run" else []
+    return shlex.join([python, "-m", "dray.cli", *arguments, *here])
+
+
+def submission_id() -> str:
+    """A fresh name for a job of Ray's."""
+    return f"dray-{secrets.token_hex(4)}"
+
+
+def submit_over_http(url: str, command: str) -> str:
+    """Have the head's jobs API start it; the submission's id. The token is the environment's.
+
+    Raises:
+        ClusterError: the API is out of reach, or refuses.
+    """
+    from ray.job_submission import JobSubmissionClient
+
+    try:
+        return str(JobSubmissionClient(url).submit_job(entrypoint=command, submission_id=submission_id()))
+    except Exception as error:  # whatever Ray's client raises
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:300]
+        raise ClusterError(f"the jobs API at {url} did not take the job: {reason}") from error
+
+
+def submit_there(command: str, python: str) -> tuple[str, str]:
+    """For a shell on the head: the submission's id, and the line that submits the command."""
+    name = submission_id()
+    submit = [python, "-m", "ray.scripts.scripts", "job", "submit", f"--address=http://127.0.0.1:{JOBS_PORT}"]
+    words = [*submit, "--no-wait", f"--submission-id={name}", "--", *shlex.split(command)]
+    return name, f"RAY_AUTH_MODE=token {shlex.join(words)}"

@@ -1,0 +1,373 @@
+"""The calls to EC2 and to the parameter store of Systems Manager, with errors that say what to do.
+
+The one seam for botocore: no other module of dray handles its errors for clusters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from dray.cluster.providers.ec2.errors import raising, translated
+from dray.cluster.providers.ec2.requests import CLUSTER_TAG, EXPIRES_TAG, PARAMETERS, secret_request
+from dray.cluster.providers.ec2.settings import EC2Settings
+from dray.errors import ConfigError
+
+_LIVE = ["pending", "running", "stopping", "stopped"]
+_AT_ONCE = 200  # names in one call
+
+
+class Shortage(StrEnum):
+    """Why a fleet did not give a machine: the pool has none, a quota is used up, the price has risen."""
+
+    CAPACITY = "capacity"
+    QUOTA = "quota"
+    PRICE = "price"
+    UNSUPPORTED = "unsupported"
+
+
+_SHORTAGES = {
+    "InsufficientInstanceCapacity": Shortage.CAPACITY,
+    "InsufficientHostCapacity": Shortage.CAPACITY,
+    "InsufficientReservedInstanceCapacity": Shortage.CAPACITY,
+    "InsufficientCapacity": Shortage.CAPACITY,
+    "InsufficientCapacityOnOutpost": Shortage.CAPACITY,
+    "InsufficientFreeAddressesInSubnet": Shortage.CAPACITY,
+    "UnfulfillableCapacity": Shortage.CAPACITY,
+    "MaxSpotInstanceCountExceeded": Shortage.QUOTA,
+    "SpotMaxPriceTooLow": Shortage.PRICE,
+    "InstanceLimitExceeded": Shortage.QUOTA,
+    "VcpuLimitExceeded": Shortage.QUOTA,
+    "MaxFleetCountExceeded": Shortage.QUOTA,
+    "Unsupported": Shortage.UNSUPPORTED,
+    "UnsupportedOperation": Shortage.UNSUPPORTED,
+    "InvalidFleetConfiguration": Shortage.UNSUPPORTED,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """One pool of a fleet that gave nothing; ``kind`` and ``subnet`` are empty where AWS names no pool."""
+
+    code: str
+    message: str
+    kind: str = ""
+    subnet: str = ""
+
+    @property
+    def shortage(self) -> Shortage | None:
+        """Why; None for what is no shortage: the request itself is at fault."""
+        return _SHORTAGES.get(self.code)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetResult:
+    """What an instant fleet gave: ids by type and subnet, and what it did not."""
+
+    instances: tuple[tuple[str, str, str], ...]  # id, type, subnet
+    refused: tuple[Refused, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """An instance as EC2 describes it."""
+
+    id: str
+    kind: str
+    zone: str
+    state: str
+    spot: bool
+    address: str
+    tags: Mapping[str, str]
+
+
+class Ec2Api:
+    """EC2 and SSM clients of boto3, both of one region."""
+
+    def __init__(self, ec2: Any, ssm: Any, region: str) -> None:
+        self._ec2 = ec2
+        self._ssm = ssm
+        self._region = region
+
+    @classmethod
+    def of(cls, settings: EC2Settings) -> Ec2Api:
+        """With the settings' keys, or those that boto3 finds."""
+        import boto3
+        from botocore.config import Config
+
+        config = Config(
+            retries={"mode": "adaptive", "max_attempts": 5},
+            connect_timeout=5,
+            read_timeout=60,
+            user_agent_extra="dray",
+        )
+        more = {
+            "region_name": settings.region,
+            "endpoint_url": settings.endpoint,
+            "aws_access_key_id": settings.access_key_id,
+            "aws_secret_access_key": settings.secret_access_key,
+            "config": config,
+        }
+        session: Any = boto3.session.Session()
+        return cls(session.client("ec2", **more), session.client("ssm", **more), settings.region)
+
+    def zones_of(self, subnets: Sequence[str]) -> dict[str, str]:
+        """The zone of each subnet.
+
+        Raises:
+            ConfigError: one is not in this region, or they are of more than one VPC.
+        """
+        try:
+            found = self._call("describe_subnets", SubnetIds=list(subnets))["Subnets"]
+        except ConfigError as error:
+            if "InvalidSubnetID" not in str(error):
+                raise
+            raise ConfigError(f"{error}; name subnets of {self._region}, or another region") from error
+        networks = {one["SubnetId"]: one["VpcId"] for one in found}
+        if len(set(networks.values())) > 1:
+            named = ", ".join(f"{subnet} in {network}" for subnet, network in networks.items())
+            raise ConfigError(f"ec2: subnets must be of one VPC, the security group's, and are: {named}")
+        return {one["SubnetId"]: one["AvailabilityZone"] for one in found}
+
+    def offered(self, types: Sequence[str], zones: Iterable[str]) -> set[tuple[str, str]]:
+        """Type and zone of each pair that exists."""
+        filters = [
+            {"Name": "instance-type", "Values": list(types)},
+            {"Name": "location", "Values": sorted(set(zones))},
+        ]
+        pages = self._pages(
+            "describe_instance_type_offerings", LocationType="availability-zone", Filters=filters
+        )
+        return {
+            (one["InstanceType"], one["Location"]) for page in pages for one in page["InstanceTypeOfferings"]
+        }
+
+    def spot_prices(self, types: Sequence[str]) -> dict[tuple[str, str], tuple[float, datetime]]:
+        """The latest price of each type and zone, in dollars per hour, and since when."""
+        pages = self._pages(
+            "describe_spot_price_history",
+            InstanceTypes=list(types),
+            ProductDescriptions=["Linux/UNIX"],
+            StartTime=datetime.now().astimezone(),
+        )
+        latest: dict[tuple[str, str], tuple[float, datetime]] = {}
+        for page in pages:
+            for one in page["SpotPriceHistory"]:
+                place = one["InstanceType"], one["AvailabilityZone"]
+                if place not in latest or one["Timestamp"] > latest[place][1]:
+                    latest[place] = float(one["SpotPrice"]), one["Timestamp"]
+        return latest
+
+    def placement_scores(self, types: Sequence[str], machines: int) -> dict[str, int]:
+        """From 1 to 10, how likely each zone has so many spot machines of these types."""
+        found = self._call(
+            "get_spot_placement_scores",
+            InstanceTypes=list(types),
+            TargetCapacity=machines,
+            SingleAvailabilityZone=True,
+            RegionNames=[self._region],
+        )["SpotPlacementScores"]
+        ids = self._call("describe_availability_zones")["AvailabilityZones"]
+        names = {one["ZoneId"]: one["ZoneName"] for one in ids}
+        return {
+            names[one["AvailabilityZoneId"]]: one["Score"]
+            for one in found
+            if one.get("AvailabilityZoneId") in names
+        }
+
+    def create_template(self, request: Mapping[str, Any]) -> str:
+        """A launch template's id; one that has the name already is of an earlier start, and is replaced."""
+        try:
+            found = self._call("create_launch_template", **request)
+        except ConfigError as error:
+            if "AlreadyExists" not in str(error):
+                raise
+            self._unless_gone("delete_launch_template", LaunchTemplateName=request["LaunchTemplateName"])
+            found = self._call("create_launch_template", **request)
+        template: str = found["LaunchTemplate"]["LaunchTemplateId"]
+        return template
+
+    def create_fleet(self, request: Mapping[str, Any]) -> FleetResult:
+        """Ask for machines once.
+
+        Raises:
+            ConfigError: the request, or the right to make it, is at fault, and not what there is.
+        """
+        answer = self._call("create_fleet", **request)
+        refused = tuple(_refused(one) for one in answer.get("Errors", ()))
+        for one in refused:
+            if one.shortage is None:
+                raise translated(one.code, one.message, "ec2:CreateFleet")
+        instances = []
+        for group in answer.get("Instances", ()):
+            override = group.get("LaunchTemplateAndOverrides", {}).get("Overrides", {})
+            instances += [
+                (one, group["InstanceType"], override.get("SubnetId", "")) for one in group["InstanceIds"]
+            ]
+        return FleetResult(instances=tuple(instances), refused=refused)
+
+    def instances(self, cluster: str | None = None) -> list[Found]:
+        """Those of a cluster that are not gone, by their tag; those of all clusters where None is named."""
+        tag = (
+            {"Name": "tag-key", "Values": [EXPIRES_TAG]}
+            if cluster is None
+            else {"Name": f"tag:{CLUSTER_TAG}", "Values": [cluster]}
+        )
+        filters = [tag, {"Name": "instance-state-name", "Values": _LIVE}]
+        pages = self._pages("describe_instances", Filters=filters)
+        return [_found(one) for page in pages for group in page["Reservations"] for one in group["Instances"]]
+
+    def terminate(self, ids: Collection[str]) -> set[str]:
+        """End these instances; those that EC2 does not know (yet, or any more) are returned."""
+        unknown = set[str]()
+        for some in _some(ids):
+            try:
+                self._call("terminate_instances", InstanceIds=some)
+            except ConfigError as error:
+                if "InvalidInstanceID" not in str(error):
+                    raise
+                alone = len(some) == 1
+                unknown |= set(some) if alone else set().union(*(self.terminate([one]) for one in some))
+        return unknown
+
+    def tag(self, ids: Collection[str], tags: Mapping[str, str]) -> None:
+        """Set these tags."""
+        listed = [{"Key": key, "Value": value} for key, value in tags.items()]
+        for some in _some(ids):
+            self._call("create_tags", Resources=some, Tags=listed)
+
+    def templates(self) -> list[tuple[str, str, Mapping[str, str]]]:
+        """Id, name and tags of the launch templates of all clusters."""
+        pages = self._pages(
+            "describe_launch_templates", Filters=[{"Name": "tag-key", "Values": [CLUSTER_TAG]}]
+        )
+        return [
+            (one["LaunchTemplateId"], one["LaunchTemplateName"], _tags(one))
+            for page in pages
+            for one in page["LaunchTemplates"]
+        ]
+
+    def delete_template(self, template: str) -> None:
+        """Delete it; one that is gone is no error."""
+        self._unless_gone("delete_launch_template", LaunchTemplateId=template)
+
+    def put_secret(self, name: str, value: str, tags: Mapping[str, str]) -> None:
+        """Keep a secret, encrypted, under a name; one that is there stays, with these tags."""
+        request = secret_request(name, value, tags)
+        try:
+            self._call("put_parameter", **request)
+        except ConfigError as error:
+            if "ParameterAlreadyExists" not in str(error):
+                raise
+            tagged = {"ResourceType": "Parameter", "ResourceId": name, "Tags": request["Tags"]}
+            self._call("add_tags_to_resource", **tagged)
+
+    def secret(self, name: str) -> str | None:
+        """The secret of that name; None where there is none."""
+        try:
+            found: str = self._call("get_parameter", Name=name, WithDecryption=True)["Parameter"]["Value"]
+        except ConfigError as error:
+            if "ParameterNotFound" not in str(error):
+                raise
+            return None
+        return found
+
+    def secrets(self) -> list[tuple[str, Mapping[str, str]]]:
+        """Name and tags of the secrets of all clusters."""
+        filters = [{"Key": "Name", "Option": "BeginsWith", "Values": [PARAMETERS]}]
+        names = [
+            one["Name"]
+            for page in self._pages("describe_parameters", ParameterFilters=filters)
+            for one in page["Parameters"]
+        ]
+        found: list[tuple[str, Mapping[str, str]]] = []
+        for name in names:
+            tags = self._call("list_tags_for_resource", ResourceType="Parameter", ResourceId=name)["TagList"]
+            found.append((name, {one["Key"]: one["Value"] for one in tags}))
+        return found
+
+    def delete_secret(self, name: str) -> None:
+        """Delete it; one that is gone is no error."""
+        self._unless_gone("delete_parameter", Name=name)
+
+    def console(self, instance: str) -> str:
+        """What the instance has written on its console so far."""
+        found: str = self._call("get_console_output", InstanceId=instance).get("Output") or ""
+        return found
+
+    def run_there(self, instance: str, commands: Sequence[str]) -> str:
+        """Have the agent of Systems Manager run a shell script on an instance; the command's id."""
+        found: str = self._call(
+            "send_command",
+            InstanceIds=[instance],
+            DocumentName="AWS-RunShellScript",
+            Parameters={"commands": list(commands)},
+        )["Command"]["CommandId"]
+        return found
+
+    def _unless_gone(self, method: str, **arguments: Any) -> None:
+        try:
+            self._call(method, **arguments)
+        except ConfigError as error:
+            if "NotFound" not in str(error):
+                raise
+
+    def _client(self, method: str) -> Any:
+        return self._ssm if not hasattr(self._ec2, method) else self._ec2
+
+    def _call(self, method: str, **arguments: Any) -> Any:
+        client = self._client(method)
+        return self._translated(_operation(client, method), lambda: getattr(client, method)(**arguments))
+
+    def _pages(self, method: str, **arguments: Any) -> Iterator[Any]:
+        client = self._client(method)
+        pages = iter(client.get_paginator(method).paginate(**arguments))
+        while True:
+            page = self._translated(_operation(client, method), lambda: next(pages, None))
+            if page is None:
+                return
+            yield page
+
+    def _translated(self, operation: str, call: Callable[[], Any]) -> Any:
+        with raising(operation):
+            return call()
+
+
+def _operation(client: Any, method: str) -> str:
+    service = client.meta.service_model.service_name
+    return f"{service}:{client.meta.method_to_api_mapping[method]}"
+
+
+def _refused(error: Mapping[str, Any]) -> Refused:
+    override = error.get("LaunchTemplateAndOverrides", {}).get("Overrides", {})
+    return Refused(
+        code=error.get("ErrorCode", ""),
+        message=error.get("ErrorMessage", ""),
+        kind=override.get("InstanceType", ""),
+        subnet=override.get("SubnetId", ""),
+    )
+
+
+def _found(one: Mapping[str, Any]) -> Found:
+    return Found(
+        id=one["InstanceId"],
+        kind=one["InstanceType"],
+        zone=one.get("Placement", {}).get("AvailabilityZone", ""),
+        state=one["State"]["Name"],
+        spot=one.get("InstanceLifecycle") == "spot",
+        address=one.get("PrivateIpAddress", ""),
+        tags=_tags(one),
+    )
+
+
+def _tags(one: Mapping[str, Any]) -> dict[str, str]:
+    return {tag["Key"]: tag["Value"] for tag in one.get("Tags", ())}
+
+
+def _some(ids: Collection[str]) -> Iterator[list[str]]:
+    listed = sorted(ids)
+    for first in range(0, len(listed), _AT_ONCE):
+        yield listed[first : first + _AT_ONCE]

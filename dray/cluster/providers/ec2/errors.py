@@ -1,0 +1,79 @@
+"""From AWS's error codes to what a user has to do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from dray.errors import ClusterError, ConfigError, DrayError
+
+_DENIED = {"UnauthorizedOperation", "AccessDenied", "AccessDeniedException", "OptInRequired"}
+_EXPIRED = {"ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"}
+_UNKNOWN_KEYS = {
+    "AuthFailure",
+    "InvalidClientTokenId",
+    "UnrecognizedClientException",
+    "SignatureDoesNotMatch",
+    "InvalidSignatureException",
+    "IncompleteSignature",
+}
+_LATER = {"RequestLimitExceeded", "Throttling", "ThrottlingException", "InternalError", "InternalFailure",
+          "ServiceUnavailable", "Unavailable", "TooManyUpdates", "InternalServerError"}  # fmt: skip
+_QUOTA = {"VcpuLimitExceeded", "InstanceLimitExceeded", "MaxSpotInstanceCountExceeded"}
+_ACTION = re.compile(r"not authorized to perform: ([\w-]+:\w+)")
+_MOST = 300
+
+
+def translated(code: str, message: str, action: str) -> DrayError:
+    """The error for a code of AWS's, of a call that takes ``action``'s permission."""
+    said = " ".join(message.split())[:_MOST]
+    if code in _DENIED:
+        named = _ACTION.search(message)
+        return ConfigError(
+            f"AWS: the credentials may not {named.group(1) if named else action}; "
+            "deployments/aws/policy.json has all that dray needs"
+        )
+    if code in _EXPIRED:
+        return ConfigError(f"AWS: the credentials have expired ({action}); renew them, as by `aws sso login`")
+    if code in _UNKNOWN_KEYS:
+        return ConfigError(f"AWS: the credentials are not valid ({action}: {code}); check key and secret")
+    if code in _LATER:
+        return ClusterError(f"AWS: {action} failed again and again: {code}: {said}")
+    if code in _QUOTA:
+        return ClusterError(f"AWS: a quota is used up ({action}: {code}): {said}")
+    return ConfigError(f"AWS: {action} was refused: {code}: {said}")
+
+
+@contextmanager
+def raising(action: str) -> Iterator[None]:
+    """Have botocore's errors come out as dray's."""
+    from botocore import exceptions
+    from botocore.parsers import ResponseParserError
+
+    try:
+        yield
+    except exceptions.ClientError as error:
+        found = error.response["Error"]
+        raise translated(found.get("Code", ""), found.get("Message", ""), action) from error
+    except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError) as error:
+        raise ConfigError(
+            f"AWS: no credentials were found ({action}); set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or "
+            "AWS_PROFILE, or give the machine a role"
+        ) from error
+    except (
+        exceptions.TokenRetrievalError,
+        exceptions.SSOTokenLoadError,
+        exceptions.UnauthorizedSSOTokenError,
+    ) as error:
+        raise ConfigError(
+            f"AWS: the credentials have expired ({action}); renew them, as by `aws sso login`"
+        ) from error
+    except exceptions.ParamValidationError as error:
+        raise ConfigError(f"AWS: {action} takes no such request: {error}") from error
+    except ResponseParserError as error:
+        raise ClusterError(f"AWS: {action} gave an answer that cannot be read") from error
+    except (exceptions.HTTPClientError, exceptions.ConnectionError) as error:
+        raise ClusterError(f"AWS: {action} is out of reach: {str(error)[:_MOST]}") from error
+    except exceptions.BotoCoreError as error:
+        raise ConfigError(f"AWS: {action}: {str(error)[:_MOST]}") from error

@@ -1,0 +1,391 @@
+"""A cluster of EC2 instances: created, watched and released by its tags."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from dray.cluster.head_jobs import driver_command, submit_there
+from dray.cluster.providers.ec2.api import Ec2Api, FleetResult, Found
+from dray.cluster.providers.ec2.buying import Bought, buy
+from dray.cluster.providers.ec2.consoles import said_on
+from dray.cluster.providers.ec2.offers import Pool
+from dray.cluster.providers.ec2.planning import planned
+from dray.cluster.providers.ec2.prices import Offers, offers_of
+from dray.cluster.providers.ec2.rates import token_rates
+from dray.cluster.providers.ec2.releasing import release_cluster, sweep
+from dray.cluster.providers.ec2.requests import (
+    EXPIRES_TAG,
+    ROLE_TAG,
+    fleet_request,
+    parameter_of,
+    places,
+    tags_of,
+    template_request,
+    user_data,
+)
+from dray.cluster.providers.ec2.settings import EC2Settings
+from dray.cluster.providers.protocol import Access, Expired, Grant, Machine, Market, Phase, Planned
+from dray.errors import ClusterError, ConfigError, DrayError
+
+_LOGGER = logging.getLogger("dray.cluster")
+_LOOK_SECONDS = 1.0
+_CONNECT_SECONDS = 2.0
+_ASK_EVERY = 5.0  # seconds between two looks at the head's instance
+_LISTED_SECONDS = 60.0
+"""EC2 lists an instance, and knows a launch template, some seconds after it said that it made them."""
+
+
+class EC2Provider:
+    """The cluster of these settings, whose name its tags have. ``make_api`` is for tests.
+
+    One lock is held by whatever creates, and by the release: that waits for the call under way, and what is
+    to be created after it is refused. ``of_job``: nobody else knows of the cluster.
+    """
+
+    own = False
+
+    def __init__(
+        self,
+        settings: EC2Settings,
+        make_api: Callable[[EC2Settings], Ec2Api] = Ec2Api.of,
+        *,
+        of_job: bool = False,
+    ) -> None:
+        self._settings = settings
+        self._make_api = make_api
+        self._known_api: Ec2Api | None = None
+        self._creating = threading.RLock()
+        self._ending = threading.Event()
+        self._offers: Offers | None = None
+        self._pools: dict[str, Pool] = {}  # of the workers that came, by their instance
+        self._ids: dict[str, float] = {}  # all that this process was given, and when: EC2 lists them late
+        self._templates: dict[tuple[str, Market], str] = {}
+        self._calls = 0
+        self._of_job = of_job
+        self._made = False
+        self._salt = secrets.token_hex(4)
+        self._kept = time.monotonic()
+        self.where = f"the EC2 cluster {settings.name} in {settings.region}"
+
+    @property
+    def _api(self) -> Ec2Api:
+        if self._known_api is None:
+            self._known_api = self._make_api(self._settings)
+        return self._known_api
+
+    def plan(self) -> tuple[Planned, ...]:
+        """Templates and fleets, in the order in which they would be asked for; the first try of each."""
+        return planned(self._settings, self._all_offers())
+
+    def start(self) -> None:
+        """The token, the head, then the workers that can be had."""
+        self._refuse_ending()
+        there = self._head() is not None
+        self._all_offers()  # what is wrong with the settings shows before anything is paid for
+        try:
+            if not there:
+                self._made = True
+                self.drain([one.name for one in self._workers()])  # of a head that is gone: lost to a new one
+                self._put_token()
+                self._buy_head()
+                self._await_head()
+            else:
+                self._put_off()
+            grant = self.desire(self._settings.workers)
+            if len(grant.machines) < self._settings.minimum:
+                had = f"{len(grant.machines)} of at least {self._settings.minimum} workers can be had"
+                raise ClusterError(f"{self.where}: {had}: {'; '.join(grant.reasons)}")
+        except BaseException as error:
+            if not there:  # one that ran before goes on
+                self._undo(error)
+            raise
+
+    def _undo(self, error: BaseException) -> None:
+        """Release what a start has made before ``error``, which is raised with what is left, if anything."""
+        try:
+            self.release()
+        except DrayError as left:
+            if isinstance(error, ConfigError | ClusterError):
+                raise type(error)(f"{error}. {left}") from error
+            _LOGGER.warning("%s", left)
+
+    def access(self, look: Callable[[], None] = lambda: None) -> Access:
+        """Wait until the head takes connections from here."""
+        until = time.monotonic() + self._settings.start_seconds
+        while True:
+            head = self._head()
+            if head is None:
+                raise ClusterError(f"{self.where}: its head is gone; start it again")
+            self._heed(head)
+            ask = time.monotonic() + _ASK_EVERY
+            while time.monotonic() < ask:
+                look()
+                self._refuse_ending()
+                if _listens(head.address, self._settings.port):
+                    return self._access_by(head)
+                if time.monotonic() > until:
+                    raise ClusterError(self._unreachable(head))
+                time.sleep(_LOOK_SECONDS)
+
+    def nodes(self) -> tuple[Machine, ...]:
+        """All instances of the cluster, the head first."""
+        found = [self._machine(one) for one in self._api.instances(self._settings.name)]
+        return tuple(sorted(found, key=lambda one: (not one.head, one.name)))
+
+    def desire(self, workers: int) -> Grant:
+        """Buy what is missing, or end what is too much: those of the dearest tokens first."""
+        with self._creating:
+            self._refuse_ending()
+            have = self._workers()
+            bought = Bought(machines={}, reasons=())
+            if len(have) < workers:
+                bought = self._buy_workers(workers - len(have), have)
+            elif len(have) > workers:
+                dearest = sorted(have, key=self._dollars, reverse=True)
+                self.drain([one.name for one in dearest[: len(have) - workers]])
+                have = dearest[len(have) - workers :]
+            fresh = tuple(self._coming(name, pool) for name, pool in bought.machines.items())
+            return Grant(wanted=workers, machines=(*have, *fresh), reasons=bought.reasons)
+
+    def drain(self, names: Collection[str]) -> None:
+        """End these instances."""
+        self._api.terminate(names)
+        for name in names:
+            self._pools.pop(name, None)
+
+    def keep(self) -> None:
+        """Once in a third of their lifetime, put off when the machines end."""
+        if time.monotonic() - self._kept < self._settings.lifetime / 3:
+            return
+        with self._creating:
+            if not self._ending.is_set():
+                self._put_off()
+
+    def leave(self) -> None:
+        """Release it, if it was made here: that takes a second or two."""
+        if self._made:
+            self.release()
+
+    def release(self) -> tuple[str, ...]:
+        """End all instances, and delete templates and token."""
+        self._ending.set()
+        with self._creating:
+            if self._of_job and not self._made:
+                return ()
+            late = {one for one in self._ids if self._is_fresh(one)}
+            released = release_cluster(self._api, self._settings.name, self._ids, late)
+            self._made = False
+            self._ids.clear()
+            return released
+
+    def sweep(self) -> tuple[Expired, ...]:
+        """Release what has expired in this region."""
+        return sweep(self._api, time.time())
+
+    def submit(self, arguments: Sequence[str]) -> str:
+        """Have the head run ``dray`` with these arguments, through Systems Manager; the submission's id.
+
+        Raises:
+            ConfigError: the arguments run no job.
+            ClusterError: there is no head, or its agent takes no command.
+        """
+        command = driver_command(arguments, self._settings.python)
+        head = self._head()
+        if head is None:
+            raise ClusterError(f"{self.where}: it has no head; start it with `dray cluster up`")
+        name, line = submit_there(command, self._settings.python)
+        self._api.run_there(head.name, [f"export HOME=${{HOME:-/root}}; {line}"])
+        return name
+
+    def _all_offers(self) -> Offers:
+        if self._offers is None:
+            today = datetime.now(UTC).date()
+            rates = token_rates(self._settings, today)
+            self._offers = offers_of(self._settings, rates, self._api, today)
+        return self._offers
+
+    def _put_off(self) -> None:
+        ids = [one.id for one in self._api.instances(self._settings.name)]
+        self._api.tag(ids, {EXPIRES_TAG: str(int(self._expires()))})
+        self._kept = time.monotonic()
+
+    def _put_token(self) -> None:
+        with self._creating:
+            self._refuse_ending()
+            name, tags = self._settings.name, tags_of(self._settings.name, "token", self._expires())
+            self._api.put_secret(parameter_of(name), secrets.token_hex(32), tags)
+
+    def _buy_head(self) -> None:
+        """On demand, of one type, in whichever zone has it.
+
+        Raises:
+            ClusterError: none has it.
+        """
+        kind = self._settings.head_type
+        zones = self._api.zones_of(self._settings.subnets)
+        pools = [
+            Pool(kind=kind, zone=zone, subnet=subnet, market=Market.ON_DEMAND, hourly=0.0, rate=1.0)
+            for subnet, zone in zones.items()
+        ]
+        with self._creating:
+            self._refuse_ending()
+            bought = buy(pools, 1, (), self._asking("head", ""))
+        if not bought.machines:
+            raise ClusterError(f"{self.where}: no head can be had: {'; '.join(bought.reasons)}")
+
+    def _await_head(self) -> None:
+        """Wait until EC2 lists the head, with the address that workers join.
+
+        Raises:
+            ClusterError: it does not, or the head has ended already.
+        """
+        until = time.monotonic() + _LISTED_SECONDS
+        while True:
+            head = self._head()
+            if head is not None and head.address:
+                return
+            self._refuse_ending()
+            if time.monotonic() > until:
+                raise ClusterError(
+                    f"{self.where}: its head {', '.join(self._ids)} ended, or got no address, within "
+                    f"{_LISTED_SECONDS:.0f} s; the console of EC2 says why"
+                )
+            time.sleep(_LOOK_SECONDS)
+
+    def _workers(self) -> list[Machine]:
+        """Those that are there or coming, also those that EC2 does not list yet."""
+        nodes = self.nodes()
+        listed = {one.name for one in nodes}
+        late = [one for one in self._pools if one not in listed and self._is_fresh(one)]
+        there = [one for one in nodes if not one.head and one.phase is not Phase.LEAVING]
+        return [*there, *(self._coming(one, self._pools[one]) for one in late)]
+
+    def _is_fresh(self, instance: str) -> bool:
+        return time.monotonic() < self._ids.get(instance, float("-inf")) + _LISTED_SECONDS
+
+    def _buy_workers(self, count: int, have: Sequence[Machine]) -> Bought:
+        head = self._head()
+        if head is None:
+            raise ClusterError(f"{self.where}: it has no head; start it first")
+        got = [self._pools[one.name] for one in have if one.name in self._pools]
+        bought = buy(self._all_offers().pools, count, got, self._asking("worker", head.address))
+        self._pools |= bought.machines
+        return bought
+
+    def _asking(self, role: str, head: str) -> Callable[[Sequence[Pool], int], FleetResult]:
+        def ask(pools: Sequence[Pool], machines: int) -> FleetResult:
+            self._refuse_ending()
+            market = pools[0].market
+            template = self._template(role, market, head)
+            until = time.monotonic() + _LISTED_SECONDS
+            while True:
+                terms = self._terms()
+                request = fleet_request(
+                    self._settings, role, template, places(pools), machines, market, terms
+                )
+                try:
+                    result = self._api.create_fleet(request)
+                except ConfigError as error:
+                    if "InvalidLaunchTemplate" not in str(error) or time.monotonic() > until:
+                        raise
+                    time.sleep(_LOOK_SECONDS)  # it was made a moment ago
+                    self._refuse_ending()
+                else:
+                    self._ids |= dict.fromkeys((one for one, _, _ in result.instances), time.monotonic())
+                    return result
+
+        return ask
+
+    def _terms(self) -> dict[str, Any]:
+        self._calls += 1
+        token = f"{self._settings.name[:40]}-{self._salt}-{self._calls}"
+        return {"client_token": token, "expires": self._expires()}
+
+    def _template(self, role: str, market: Market, head: str) -> str:
+        if (role, market) not in self._templates:
+            script = user_data(self._settings, role, market, head)
+            request = template_request(self._settings, role, market, script, self._expires())
+            self._templates[role, market] = self._api.create_template(request)
+        return self._templates[role, market]
+
+    def _head(self) -> Machine | None:
+        return next((one for one in self.nodes() if one.head and one.phase is not Phase.LEAVING), None)
+
+    def _access_by(self, head: Machine) -> Access:
+        token = self._api.secret(parameter_of(self._settings.name))
+        if token is None:
+            raise ClusterError(f"{self.where}: its token is gone; end it and start it again")
+        return Access(
+            address=f"{head.address}:{self._settings.port}",
+            auth_token=token,
+            minimum=self._settings.minimum,
+            patience=self._settings.join_seconds,
+        )
+
+    def _machine(self, found: Found) -> Machine:
+        expires = found.tags.get(EXPIRES_TAG, "")
+        pool = self._pools.get(found.id)
+        return Machine(
+            name=found.id,
+            kind=found.kind,
+            market=Market.SPOT if found.spot else Market.ON_DEMAND,
+            phase={"pending": Phase.COMING, "running": Phase.UP}.get(found.state, Phase.LEAVING),
+            head=found.tags.get(ROLE_TAG) == "head",
+            zone=found.zone,
+            address=found.address,
+            expires=float(expires) if expires.isdecimal() else None,
+            hourly=pool.hourly if pool is not None else None,
+        )
+
+    def _coming(self, name: str, pool: Pool) -> Machine:
+        return Machine(
+            name=name,
+            kind=pool.kind,
+            market=pool.market,
+            phase=Phase.COMING,
+            zone=pool.zone,
+            expires=self._expires(),
+            hourly=pool.hourly,
+        )
+
+    def _dollars(self, machine: Machine) -> float:
+        """Of a million tokens; a machine that another process bought counts as the dearest."""
+        pool = self._pools.get(machine.name)
+        return pool.dollars_per_million if pool is not None else float("inf")
+
+    def _expires(self) -> float:
+        return time.time() + self._settings.lifetime
+
+    def _refuse_ending(self) -> None:
+        if self._ending.is_set():
+            raise ClusterError(f"{self.where}: it is being released")
+
+    def _heed(self, head: Machine) -> None:
+        """End the wait where the head has said that it cannot."""
+        said = said_on(self._api, head.name)
+        if said is not None and " is up at " not in said:
+            raise ClusterError(f"{self.where}: its head {head.name} cannot start: {said}")
+
+    def _unreachable(self, head: Machine) -> str:
+        said = said_on(self._api, head.name)
+        return (
+            f"{self.where}: its head {head.name} at {head.address}:{self._settings.port} took no connection "
+            f"from here in {self._settings.start_seconds:.0f} s; its console says: {said or 'nothing'}. "
+            "Where the head is up, this machine does not reach its network: run the job on the head "
+            "(docs/clusters.md, Where the driver runs)"
+        )
+
+
+def _listens(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), timeout=_CONNECT_SECONDS).close()
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,66 @@
+"""How fast instance types answer, by the cost model, for the model and the requests of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from dray.cluster.providers.ec2.settings import EC2Settings
+from dray.errors import ConfigError
+from dray.planner.catalogue import load_catalogue
+from dray.planner.cost import Demand, Limits, plans
+from dray.planner.models import ModelFacts, model_facts, read_model
+from dray.storage.files import join, open_stream
+from dray.storage.objects import is_object
+
+_ROWS = 100_000
+_USUAL_MODEL: dict[str, Any] = {  # of Llama 3.1 8B, for settings that name no model
+    "model_type": "llama", "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
+    "max_position_embeddings": 131072, "torch_dtype": "bfloat16", "tie_word_embeddings": False,
+    "num_hidden_layers": 32, "hidden_size": 4096, "intermediate_size": 14336,
+}  # fmt: skip
+
+
+def token_rates(settings: EC2Settings, today: date) -> dict[str, float]:
+    """Tokens per second of each type that holds the model, by name, of those that the user allows.
+
+    Raises:
+        ConfigError: a type is not in dray's catalogue, or the model fits on none of them.
+    """
+    demand = Demand(rows=_ROWS, input_tokens=settings.input_tokens, output_tokens=settings.output_tokens)
+    limits = Limits(hardware=_known(settings.instance_types), max_machines=1)
+    found = plans(demand, _facts(settings.model), load_catalogue(), limits, today=today)
+    rates: dict[str, float] = {}
+    for plan in found.plans:
+        rate = plan.requests_per_second.likely * demand.mean_total
+        name = plan.instance.name
+        rates[name] = max(rate, rates.get(name, 0.0))
+    if not rates:
+        raise ConfigError(f"ec2: no instance type holds the model: {found.why}")
+    return rates
+
+
+def _known(types: Collection[str]) -> tuple[str, ...]:
+    known = load_catalogue().instances
+    for one in types:
+        if one not in known:
+            raise ConfigError(
+                f"ec2: instance type {one!r} is not in dray's catalogue, so its speed is unknown; "
+                f"known are {', '.join(sorted(known))}"
+            )
+    return tuple(types)
+
+
+def _facts(model: str | None) -> ModelFacts:
+    if model is None:
+        return model_facts(_USUAL_MODEL, file="the model that is assumed", name="8B parameters")
+    if not is_object(model):
+        return read_model(Path(model))
+    uri = join(model, "config.json")
+    with open_stream(uri) as stream:
+        config = orjson.loads(stream.read())
+    return model_facts(config, file=uri, name=model.rstrip("/").rpartition("/")[2])

@@ -1,0 +1,109 @@
+"""What a user says of a cluster of EC2 instances."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from math import isfinite
+
+from dray.errors import ConfigError
+
+_NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?")
+_FORMS = {
+    "region": re.compile(r"[a-z]{2}(-[a-z]+)+-\d"),
+    "image": re.compile(r"ami-[0-9a-f]{8,17}"),
+    "security_group": re.compile(r"sg-[0-9a-f]{8,17}"),
+}
+_SUBNET = re.compile(r"subnet-[0-9a-f]{8,17}")
+_TYPE = re.compile(r"[a-z0-9-]+\.[a-z0-9-]+")
+_PROFILE = re.compile(r"[\w+=,.@-]{1,128}")
+_PATH = re.compile(r"/[\w./+-]*")
+_BOUNDS: dict[str, tuple[float, float]] = {
+    "workers": (0, 1000),
+    "minimum": (0, 1000),
+    "lifetime": (300, 7 * 86400),
+    "start_seconds": (1, 7200),
+    "join_seconds": (1, 7200),
+    "disk_gb": (8, 16384),
+    "input_tokens": (1, 1e6),
+    "output_tokens": (1, 1e6),
+    "port": (1024, 65535),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class EC2Settings:
+    """A head on demand, and ``workers`` instances, of which ``minimum`` have to come.
+
+    Args:
+        image: an AMI with dray and its Ray in ``python``'s environment.
+        instance_types: those to choose from; empty for all of dray's catalogue that hold the model.
+        model: folder or URI of the model that the cluster is for; one of 8 billion parameters where None.
+        input_tokens, output_tokens: of a usual request, to compare types by.
+        lifetime: seconds after which machines end by themselves, unless a driver puts that off.
+        start_seconds, join_seconds: that the head has to answer, and the ``minimum`` to join.
+        root_device: of the image, whose disk is to have ``disk_gb``.
+        endpoint: of an API other than AWS's own. The keys are those of the environment where None.
+
+    Raises:
+        ConfigError: a value cannot be; names the field.
+    """
+
+    name: str = "dray"
+    region: str
+    subnets: tuple[str, ...]
+    security_group: str
+    instance_profile: str
+    image: str
+    head_type: str = "m7i.xlarge"
+    instance_types: tuple[str, ...] = ()
+    workers: int = 1
+    minimum: int = 1
+    spot: bool = True
+    on_demand: bool = True
+    model: str | None = None
+    input_tokens: float = 1024
+    output_tokens: float = 128
+    lifetime: float = 1800
+    start_seconds: float = 600
+    join_seconds: float = 900
+    disk_gb: int = 200
+    root_device: str = "/dev/xvda"
+    python: str = "/opt/dray/bin/python"
+    port: int = 6379
+    endpoint: str | None = None
+    access_key_id: str | None = None
+    secret_access_key: str | None = field(default=None, repr=False)
+
+    kind = "ec2"
+
+    def __post_init__(self) -> None:
+        if _NAME.fullmatch(self.name) is None:
+            raise ConfigError(
+                f"ec2: name {self.name!r} must be 1 to 40 lowercase letters, digits and dashes between them"
+            )
+        for name, form in _FORMS.items():
+            self._refuse(name, getattr(self, name), form)
+        for one in self.subnets:
+            self._refuse("subnets", one, _SUBNET)
+        for one in (self.head_type, *self.instance_types):
+            self._refuse("instance_types", one, _TYPE)
+        self._refuse("instance_profile", self.instance_profile, _PROFILE)
+        self._refuse("python", self.python, _PATH)
+        self._refuse("root_device", self.root_device, _PATH)
+        for name, (least, most) in _BOUNDS.items():
+            value = getattr(self, name)
+            if not isfinite(value) or not least <= value <= most:
+                raise ConfigError(f"ec2: {name} is {value:g}, but must be from {least:g} to {most:g}")
+        if not self.subnets:
+            raise ConfigError("ec2: subnets is empty; name one in each zone that may be used")
+        if not (self.spot or self.on_demand):
+            raise ConfigError("ec2: neither spot nor on_demand is allowed; allow one of them")
+        if self.minimum > self.workers:
+            raise ConfigError(f"ec2: minimum is {self.minimum}, and only {self.workers} workers are wanted")
+        if (self.access_key_id is None) != (self.secret_access_key is None):
+            raise ConfigError("ec2: access_key_id and secret_access_key go together; give both, or neither")
+
+    def _refuse(self, name: str, value: str, form: re.Pattern[str]) -> None:
+        if form.fullmatch(value) is None:
+            raise ConfigError(f"ec2: {name} has {value!r}, which is not of the form {form.pattern}")

@@ -1,0 +1,72 @@
+#!/bin/bash
+# dray: make this machine a node of a Ray cluster. Holds no secret: the token is read from the parameter store.
+# What it has to say goes to the console, each line with "dray:" in front: the driver reads it there.
+set -u
+CLUSTER='@CLUSTER@' ROLE='@ROLE@' REGION='@REGION@' PARAMETER='@PARAMETER@' HEAD='@HEAD@' PORT='@PORT@'
+PYTHON='@PYTHON@' RAY_WANTED='@RAY@' PYTHON_WANTED='@PYTHON_VERSION@' MARKET='@MARKET@'
+LIFETIME='@LIFETIME@' JOIN_SECONDS='@JOIN_SECONDS@' ENDPOINT='@ENDPOINT@'
+METADATA="${DRAY_METADATA:-http://169.254.169.254}" CONSOLE="${DRAY_CONSOLE:-/dev/console}"
+TURN_OFF="${DRAY_TURN_OFF:-shutdown -h now}" LOOK="${DRAY_LOOK_SECONDS:-30}"
+
+say() { echo "dray: $*" | tee -a "$CONSOLE" >&2; }
+fail() { say "$*"; exit 1; }
+metadata() {
+  local token
+  token=$(curl -sf -m 5 -X PUT -H 'X-aws-ec2-metadata-token-ttl-seconds: 300' "$METADATA/latest/api/token") &&
+    curl -sf -m 5 -H "X-aws-ec2-metadata-token: $token" "$METADATA/latest/meta-data/$1"
+}
+
+# The machine ends itself when its tag says so, whoever made it: also when nobody is left to release it.
+expire() {
+  local until now said
+  until=$(($(date +%s) + LIFETIME))
+  while :; do
+    said=$(metadata tags/instance/dray-expires) && [ -n "$said" ] && until=$said
+    now=$(date +%s)
+    if [ "$now" -ge "$until" ]; then
+      say "expired: this machine ends itself"
+      $TURN_OFF
+      return
+    fi
+    sleep "$LOOK"
+  done
+}
+expire </dev/null >/dev/null 2>&1 &
+
+[ -x "$PYTHON" ] || fail "the image has no $PYTHON"
+found=$("$PYTHON" -c 'import ray, sys; print(ray.__version__, "%d.%d" % sys.version_info[:2])') ||
+  fail "the Python of the image, $PYTHON, cannot import Ray"
+[ "$found" = "$RAY_WANTED $PYTHON_WANTED" ] ||
+  fail "the image has Ray and Python ${found/ / and }, and the driver $RAY_WANTED and $PYTHON_WANTED: they must be the same"
+
+export RAY_AUTH_MODE=token RAY_USAGE_STATS_ENABLED=0 HOME="${HOME:-/root}"
+RAY_AUTH_TOKEN=$("$PYTHON" - "$REGION" "$PARAMETER" "$ENDPOINT" <<'PYTHON'
+import sys
+import boto3
+
+region, name, endpoint = sys.argv[1:]
+ssm = boto3.client("ssm", region_name=region, endpoint_url=endpoint or None)
+print(ssm.get_parameter(Name=name, WithDecryption=True)["Parameter"]["Value"])
+PYTHON
+) || fail "the token could not be read: the instance profile needs ssm:GetParameter on $PARAMETER"
+export RAY_AUTH_TOKEN
+(umask 077; mkdir -p "$HOME/.ray" && printf %s "$RAY_AUTH_TOKEN" >"$HOME/.ray/auth_token")  # for jobs on the head
+
+ADDRESS=$(metadata local-ipv4) || fail "the metadata service does not answer"
+ray_start() { "$PYTHON" -m ray.scripts.scripts start --disable-usage-stats --node-ip-address="$ADDRESS" "$@" 2>&1; }
+if [ "$ROLE" = head ]; then
+  # Shard tasks run here, and no engine: without processors, Ray puts no replica on it.
+  output=$(ray_start --head --port="$PORT" --num-cpus=0 --num-gpus=0 --resources='{"dray_stable": 1}' \
+    --dashboard-host=127.0.0.1 ${DRAY_RAY_START:-}) || fail "ray start failed: $(tail -n 3 <<<"$output" | tr '\n' ' ')"
+else
+  until=$(($(date +%s) + JOIN_SECONDS))
+  until (exec 3<>"/dev/tcp/$HEAD/$PORT") 2>/dev/null; do # Ray's own wait for a head that boots is slow
+    [ "$(date +%s)" -lt "$until" ] || fail "the head at $HEAD:$PORT takes no connection"
+    sleep 1
+  done
+  until output=$(ray_start --address="$HEAD:$PORT" --labels="market=$MARKET" ${DRAY_RAY_START:-}); do
+    [ "$(date +%s)" -lt "$until" ] || fail "did not join $HEAD:$PORT: $(tail -n 3 <<<"$output" | tr '\n' ' ')"
+    sleep 5
+  done
+fi
+say "$ROLE of $CLUSTER is up at $ADDRESS"

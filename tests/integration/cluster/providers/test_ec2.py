@@ -1,0 +1,192 @@
+"""A cluster's life against moto's EC2: created, grown, kept, released and swept, and what goes wrong."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dray.cluster import ClusterSettings
+from dray.cluster.connect import RayCluster
+from dray.cluster.providers import Market, Phase
+from dray.cluster.providers.ec2.releasing import sweep
+from dray.errors import CancelledError, ClusterError
+from tests.support.ec2_faults import Faults, provider, refusal, short
+from tests.support.moto_ec2 import MotoEc2
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+
+ROOT = Path(__file__).parents[4]
+
+
+def test_the_life_of_a_cluster_and_the_permissions_that_it_takes(moto: MotoEc2) -> None:
+    faults = Faults()
+    one = provider(moto.settings(workers=2), faults)
+    one.start()
+    head, *workers = one.nodes()
+    assert (head.head, head.market, head.kind) == (True, Market.ON_DEMAND, "m7i.xlarge")
+    assert [(worker.market, worker.phase) for worker in workers] == [(Market.SPOT, Phase.UP)] * 2
+    assert all(worker.address and worker.zone and worker.hourly for worker in workers)
+    for instance in moto.live():
+        tags = {tag["Key"]: tag["Value"] for tag in instance["Tags"]}
+        assert tags["dray-cluster"] == "test"
+        assert time.time() + 1700 < int(tags["dray-expires"]) <= time.time() + 1800
+    one.start()  # again: nothing is made twice
+    assert len(moto.live()) == 3
+    assert len(one.desire(4).machines) == 4
+    assert len(one.desire(1).machines) == 1
+    assert len(moto.live()) == 2
+    one.keep()  # not due yet
+    one._kept -= 601
+    one.keep()
+    assert one.sweep() == ()
+    assert "test" in one.where
+    released = one.release()
+    assert {head.name, "/dray/test/token"} <= set(released)
+    assert one.release() == ()
+    with pytest.raises(ClusterError, match="being released"):
+        one.desire(1)
+    policy = json.loads((ROOT / "deployments/aws/policy.json").read_text())
+    allowed = {action for part in policy["Statement"] for action in part["Action"]}
+    assert faults.actions <= allowed
+
+
+def test_what_is_planned_is_what_is_asked_for(moto: MotoEc2) -> None:
+    one = provider(moto.settings(workers=3))
+    objects = one.plan()
+    assert moto.left() == []
+    kinds = ["parameter", "launch template", "fleet", "offers", "launch template", "fleet"]
+    assert [planned.kind for planned in objects] == kinds
+    fleet = objects[-1].body
+    assert fleet["Type"] == "instant"
+    assert fleet["SpotOptions"]["AllocationStrategy"] == "price-capacity-optimized"
+    assert fleet["TargetCapacitySpecification"]["TotalTargetCapacity"] == 3
+    script = objects[1].body["LaunchTemplateData"]["UserData"]
+    assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
+    assert "@" not in script.replace("$@", "")
+    notes = objects[3].body["notes"]
+    assert any("placement scores are unknown" in note for note in notes)  # moto has none
+    json.dumps([dict(planned.body) for planned in objects])
+
+
+def test_shortages_lead_to_the_next_offer_and_to_machines_on_demand(moto: MotoEc2) -> None:
+    faults = Faults()
+    one = provider(moto.settings(workers=2), faults)
+    one._put_token()
+    one._buy_head()
+    faults.answer("CreateFleet", short("MaxSpotInstanceCountExceeded"))  # all three types are of one quota
+    grant = one.desire(2)
+    assert [machine.market for machine in grant.machines] == [Market.ON_DEMAND] * 2
+    assert grant.reasons == ()
+    one.release()
+
+
+def test_a_head_that_does_not_come_says_so_in_time_and_what_its_console_says(moto: MotoEc2) -> None:
+    settings = moto.settings(start_seconds=1)
+    said = "x\n[1.0] dray: the image has Ray and Python 2.59.0 and 3.11, and the driver 2.60.0 and 3.12"
+    faults = Faults()
+    one = provider(settings, faults)
+    one.start()
+    began = time.monotonic()
+    with pytest.raises(ClusterError, match=r"took no connection from here in 1 s.*run the job on the head"):
+        one.access()
+    faults.judge = lambda operation: {"Output": said} if operation == "GetConsoleOutput" else None
+    with pytest.raises(ClusterError, match=r"head i-\w+ cannot start: the image has Ray and Python 2\.59\.0"):
+        one.access()
+    assert time.monotonic() - began < 10
+    one.release()
+
+
+def test_a_cancel_while_it_starts_releases_all(moto: MotoEc2) -> None:
+    """As a job does it: the cluster is joined in the background, and left by the flow."""
+    cluster = RayCluster(ClusterSettings(provider=moto.settings(name="job", workers=2)))
+    cluster.start()
+
+    def cancelled() -> None:
+        if len(moto.live()) == 3:
+            raise CancelledError("the job was cancelled")
+
+    with pytest.raises(CancelledError):
+        cluster.wait(cancelled)
+    cluster.leave()
+    cluster.release()
+
+
+def test_a_release_that_fails_is_said_and_the_sweep_ends_what_it_left(moto: MotoEc2) -> None:
+    faults = Faults()
+    one = provider(moto.settings(), faults)
+    one.start()
+    faults.answer("TerminateInstances", refusal("UnauthorizedOperation"))
+    with pytest.raises(ClusterError, match=r"not released: .*may not ec2:TerminateInstances.*expire"):
+        one.release()
+    _expire(moto)
+    swept = {found.kind for found in provider(moto.settings()).sweep()}
+    assert swept == {"instance"}  # its templates and its token were deleted
+    assert provider(moto.settings()).sweep() == ()
+
+
+def _expire(moto: MotoEc2) -> None:
+    ids = [one["InstanceId"] for one in moto.live()]
+    if ids:
+        moto.ec2.create_tags(
+            Resources=ids, Tags=[{"Key": "dray-expires", "Value": str(int(time.time()) - 1)}]
+        )
+
+
+def test_what_a_killed_driver_left_is_swept_once_it_has_expired(moto: MotoEc2) -> None:
+    """SIGKILL in the midst of it: by tags and the clock alone, from a process that knows nothing of it."""
+    code = (
+        "import sys; from tests.support.moto_ec2 import settings_of; from time import sleep\n"
+        "one = settings_of(sys.argv[1]).open('killed'); one.start(); print('started', flush=True); sleep(60)"
+    )
+    arguments = json.dumps({**moto.values(), "lifetime": 300, "workers": 2})
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, arguments], stdout=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "started\n"
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert len(moto.live()) == 3
+    one = provider(moto.settings())
+    assert one.sweep() == ()
+    swept = sweep(one._api, time.time() + 301)
+    assert {found.cluster for found in swept} == {"test-killed"}
+    assert sorted(found.kind for found in swept) == [
+        *["instance"] * 3, "launch template", "launch template", "parameter",
+    ]  # fmt: skip
+
+
+def test_workers_whose_head_is_gone_are_replaced_with_it(moto: MotoEc2) -> None:
+    one = provider(moto.settings(workers=2))
+    one.start()
+    head, *lost = one.nodes()
+    moto.ec2.terminate_instances(InstanceIds=[head.name])
+    provider(moto.settings(workers=2)).start()  # as `up` again does it
+    there = {found["InstanceId"] for found in moto.live()}
+    assert len(there) == 3
+    assert not there & {head.name, *(worker.name for worker in lost)}
+    one.release()
+
+
+def test_what_ec2_lists_late_is_waited_for_and_released(moto: MotoEc2) -> None:
+    """Of the real EC2: for seconds it may not know what it has just made."""
+    faults = Faults()
+    one = provider(moto.settings(workers=2), faults)
+    faults.answer("CreateFleet", refusal("InvalidLaunchTemplateId.NotFound"))
+    nothing: dict[str, Any] = {"Reservations": []}
+    faults.answer("DescribeInstances", *[nothing] * 3)  # a head? workers of one that is gone? the new head?
+    one.start()
+    assert len(moto.live()) == 3
+    faults.answer("DescribeInstances", nothing)
+    assert len(one.desire(2).machines) == 2  # bought a moment ago: not bought again
+    assert len(moto.live()) == 3
+    faults.answer("DescribeInstances", nothing, nothing)
+    faults.answer("TerminateInstances", *[refusal("InvalidInstanceID.NotFound")] * 4)
+    assert len(one.release()) == 6

@@ -1,0 +1,125 @@
+"""A rented cluster end to end: moto's instances run their user data here, and each is a real raylet."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dray.cluster.providers.ec2 import EC2Cluster
+from dray.store import open_store
+from tests.support.command import dray, run_arguments, write_requests
+from tests.support.ec2_machines import Ec2Machines
+from tests.support.moto_ec2 import MotoEc2
+from tests.support.ports import free_port
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(420)]
+
+
+@pytest.fixture(scope="module")
+def machines(moto: MotoEc2) -> Iterator[Ec2Machines]:
+    with tempfile.TemporaryDirectory(prefix="e-") as folder:  # short: Ray's sockets lie in it
+        found = Ec2Machines(moto.endpoint, Path(folder))
+        yield found
+        found.stop()
+
+
+def settings(moto: MotoEc2, **changes: object) -> EC2Cluster:
+    values = {"workers": 2, "minimum": 2, "port": free_port(), "python": sys.executable, **changes}
+    return moto.settings(**values)
+
+
+def settings_file(moto: MotoEc2, folder: Path, **changes: object) -> Path:
+    """For a cluster of one worker."""
+    values = {**moto.values(), "workers": 1, "port": free_port(), "python": sys.executable, **changes}
+    lines = [f"{key} = {json.dumps(one)}" for key, one in values.items()]
+    file = folder / "cluster.toml"
+    file.write_text("\n".join(['kind = "ec2"', *lines]))
+    return file
+
+
+def until(true: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def test_a_job_rents_joins_uses_and_releases_a_cluster(
+    moto: MotoEc2, machines: Ec2Machines, tmp_path: Path
+) -> None:
+    """The command, its flow in Prefect, replicas on the rented workers, the output file, and nothing left."""
+    file = settings_file(moto, tmp_path)
+    rows = write_requests(tmp_path / "in.jsonl", 20)
+    ended = dray(tmp_path, *run_arguments(rows, tmp_path / "out", "--cluster", str(file)))
+    assert ended.code == 0, ended.stderr
+    assert ended.json["counts"]["done"] == 20
+    assert len((tmp_path / "out/output.jsonl").read_text().splitlines()) == 20
+    assert moto.left() == []
+    until(lambda: not machines.running())
+    with open_store(f"sqlite:///{tmp_path / 'out/dray.db'}", create=False) as store:
+        [replica] = store.replicas("job")
+    gone = {one["InstanceId"]: one for one in moto.instances()}
+    [worker] = [name for name in gone if "worker of test-" in machines.console(name)]
+    assert replica.node is not None
+    assert gone[worker]["InstanceLifecycle"] == "spot"
+
+
+def test_a_job_whose_workers_never_join_fails_in_time_and_releases_all(
+    moto: MotoEc2, machines: Ec2Machines, tmp_path: Path
+) -> None:
+    """The head comes up and is joined; the one worker is lost before Ray has it."""
+    file = settings_file(moto, tmp_path, join_seconds=3)
+    rows = write_requests(tmp_path / "in.jsonl", 1)
+    over = threading.Event()
+
+    def lose_workers() -> None:
+        while not over.wait(0.1):
+            lost = [one["InstanceId"] for one in moto.live() if one.get("InstanceLifecycle") == "spot"]
+            if lost:
+                moto.ec2.terminate_instances(InstanceIds=lost)
+
+    loser = threading.Thread(target=lose_workers)
+    loser.start()
+    try:
+        ended = dray(tmp_path, *run_arguments(rows, tmp_path / "out", "--cluster", str(file)))
+    finally:
+        over.set()
+        loser.join()
+    assert ended.code == 1
+    assert (
+        "0 of at least 1 workers joined Ray in 3 s (machines that are there or coming: none)" in ended.stderr
+    )
+    assert moto.left() == []
+    until(lambda: not machines.running())
+
+
+def test_machines_whose_driver_is_gone_end_themselves(moto: MotoEc2, machines: Ec2Machines) -> None:
+    """Nobody sweeps: each machine reads its own tag."""
+    one = settings(moto, workers=1, minimum=0).open()
+    one.start()
+    until(lambda: len(machines.running()) == 2)
+    ids = [found["InstanceId"] for found in moto.live()]
+    moto.ec2.create_tags(Resources=ids, Tags=[{"Key": "dray-expires", "Value": str(int(time.time()))}])
+    until(lambda: moto.live() == [])
+    assert all("dray: expired" in machines.console(name) for name in ids)
+    one.release()
+    assert moto.left() == []
+
+
+def test_another_version_of_ray_on_the_image_is_said_on_the_console(
+    moto: MotoEc2, machines: Ec2Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dray.cluster.providers.ec2.requests.version", lambda _: "2.59.0")
+    one = settings(moto, workers=0, minimum=0).open()
+    one.start()
+    [head] = one.nodes()
+    until(lambda: "must be the same" in machines.console(head.name))
+    assert "and the driver 2.59.0" in machines.console(head.name)
+    one.release()

@@ -1,0 +1,202 @@
+"""Which machines are asked for: beside exhaustive search, over a recorded table of prices and scores."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from datetime import date
+from itertools import combinations_with_replacement
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dray.cluster.providers.ec2 import EC2Cluster
+from dray.cluster.providers.ec2.api import FleetResult, Refused
+from dray.cluster.providers.ec2.buying import buy
+from dray.cluster.providers.ec2.offers import Pool, next_offer, total_dollars_per_million
+from dray.cluster.providers.ec2.prices import _interruptions as interruptions_of
+from dray.cluster.providers.ec2.rates import token_rates
+from dray.cluster.providers.protocol import Market
+from dray.planner.catalogue import load_catalogue
+
+pytestmark = pytest.mark.unit
+
+# Spot prices in dollars per hour, as skypilot-org/skypilot-catalog recorded them at 00148f2 (catalogs/v8/aws/
+# vms.csv, 2026). No region has six zones with these types: here are all zones of two, which a cluster could
+# not span, so that prices differ more than they would for one. None: no such machines in that zone.
+ZONES = ("use2-az1", "use2-az2", "use2-az3", "usw2-az1", "usw2-az2", "usw2-az3", "usw2-az4")
+PRICES: dict[str, tuple[float | None, ...]] = {
+    "g6.xlarge": (0.2756, 0.2599, 0.2612, 0.4250, 0.4537, 0.3900, 0.4541),
+    "g5.xlarge": (0.3770, 0.3943, 0.3841, 0.4857, 0.5134, 0.4829, None),
+    "g6e.xlarge": (0.5315, 0.5461, 0.5261, 0.9228, 0.7201, 0.6538, 1.5145),
+    "g6e.12xlarge": (2.9165, 2.8567, 2.8739, 6.4585, 3.7322, 4.2304, 3.1053),
+}
+LISTED = {"g6.xlarge": 0.8048, "g5.xlarge": 1.006, "g6e.xlarge": 1.861, "g6e.12xlarge": 10.49264}
+SCORES = (3, 9, 7, 1, 8, 5, 2)
+"""Placement scores as AWS gives them, by zone: nobody publishes any, so these are made up."""
+
+
+@pytest.fixture(scope="module")
+def rates() -> dict[str, float]:
+    settings = EC2Cluster(
+        region="us-east-1",
+        subnets=("subnet-00000001",),
+        security_group="sg-00000001",
+        instance_profile="p",
+        image="ami-00000001",
+        instance_types=tuple(PRICES),
+    )
+    return token_rates(settings, date(2026, 11, 20))
+
+
+def table(rates: dict[str, float]) -> list[Pool]:
+    """As dray makes it of what AWS says: each type in each zone, spot and on demand."""
+    known = load_catalogue().instances
+    pools = []
+    for kind, prices in PRICES.items():
+        for zone, price, score in zip(ZONES, prices, SCORES, strict=True):
+            if price is None:
+                continue
+            place: dict[str, Any] = {
+                "kind": kind,
+                "zone": zone,
+                "subnet": f"subnet-{zone}",
+                "rate": rates[kind],
+            }
+            broken = interruptions_of(known[kind], score)
+            pools.append(Pool(**place, market=Market.SPOT, hourly=price, interruptions=broken, score=score))
+            pools.append(Pool(**place, market=Market.ON_DEMAND, hourly=LISTED[kind]))
+    return pools
+
+
+class Aws:
+    """Gives what each pool has left, and the dearest of an offer first: the worst that it may do."""
+
+    def __init__(self, there: Counter[Pool]) -> None:
+        self.there = there
+        self.calls = 0
+
+    def __call__(self, pools: Sequence[Pool], machines: int) -> FleetResult:
+        self.calls += 1
+        given_: list[Pool] = []
+        for pool in sorted(pools, key=lambda one: -one.cost):
+            count = min(self.there[pool], machines - len(given_))
+            self.there[pool] -= count
+            given_ += [pool] * count
+        short = [] if len(given_) == machines else [one for one in pools if not self.there[one]]
+        return FleetResult(
+            instances=tuple((f"i-{self.calls}-{n}", one.kind, one.subnet) for n, one in enumerate(given_)),
+            refused=tuple(
+                Refused(code="InsufficientInstanceCapacity", message="", kind=one.kind, subnet=one.subnet)
+                for one in short
+            ),
+        )
+
+
+def exhaustive(there: Counter[Pool], machines: int) -> float:
+    """The cheapest tokens of all sets of so many machines that there are."""
+    pools = [one for one in there if there[one]]
+    sets: Iterator[tuple[Pool, ...]] = combinations_with_replacement(pools, machines)
+    return min(
+        total_dollars_per_million(one)
+        for one in sets
+        if all(count <= there[pool] for pool, count in Counter(one).items())
+    )
+
+
+def test_the_choice_is_within_5_percent_of_the_cheapest(rates: dict[str, float]) -> None:
+    pools = table(rates)
+    assert len({one.kind for one in pools}) >= 3
+    assert len({one.zone for one in pools}) >= 6
+    for machines in (1, 2, 3):
+        bought = buy(pools, machines, (), Aws(Counter(dict.fromkeys(pools, machines))))
+        best = exhaustive(Counter(dict.fromkeys(pools, machines)), machines)
+        assert total_dollars_per_million(list(bought.machines.values())) <= 1.05 * best
+
+
+@pytest.mark.parametrize("round_", range(40))
+def test_with_shortages_it_is_within_5_percent_among_what_is_left(
+    round_: int, rates: dict[str, float], request: pytest.FixtureRequest
+) -> None:
+    random = Random(request.config.option.seed * 100 + round_)
+    pools = table(rates)
+    there = Counter({one: random.choice((0, 0, 0, 1, 2)) for one in pools})
+    machines = random.choice((1, 2, 3))
+    if sum(there.values()) < machines:
+        return
+    best = exhaustive(there, machines)
+    aws = Aws(there.copy())
+    bought = buy(pools, machines, (), aws)
+    assert len(bought.machines) == machines
+    assert aws.calls <= len(pools)
+    assert total_dollars_per_million(list(bought.machines.values())) <= 1.05 * best
+
+
+amounts = st.floats(0.01, 100)
+some_pools = st.lists(
+    st.builds(
+        Pool,
+        kind=st.sampled_from(["g6.xlarge", "p5.48xlarge"]),
+        zone=st.sampled_from(ZONES),
+        subnet=st.sampled_from(["subnet-1", "subnet-2"]),
+        market=st.sampled_from([Market.SPOT, Market.ON_DEMAND]),
+        hourly=amounts,
+        rate=st.floats(1, 1e5),
+    ),
+    unique=True,
+    max_size=12,
+)
+
+
+@given(pools=some_pools, wanted=st.integers(1, 9), got=st.lists(amounts, max_size=3), draw=st.data())
+def test_buying_ends_and_says_why_it_is_short(
+    pools: list[Pool], wanted: int, got: list[float], draw: st.DataObject
+) -> None:
+    """Whatever AWS answers, and also where it names no pool."""
+    calls = 0
+
+    def ask(offer: Sequence[Pool], machines: int) -> FleetResult:
+        nonlocal calls
+        calls += 1
+        assert len({one.market for one in offer}) == 1
+        count = draw.draw(st.integers(0, machines))
+        code = draw.draw(st.sampled_from(["InsufficientInstanceCapacity", "VcpuLimitExceeded", ""]))
+        named = draw.draw(st.booleans())
+        one = offer[0]
+        where = {"kind": one.kind, "subnet": one.subnet} if named else {}
+        refused = (Refused(code=code, message="no", **where),) if code else ()
+        fresh = [(f"i-{calls}-{n}", one.kind, one.subnet) for n in range(count)]
+        return FleetResult(instances=tuple(fresh), refused=refused)
+
+    bought = buy(pools, wanted, [], ask)
+    assert calls <= len(pools) + 1
+    assert len(bought.machines) <= wanted
+    assert bool(bought.reasons) == (len(bought.machines) < wanted and bool(pools))
+
+
+def test_a_used_up_quota_takes_its_types_away_in_that_market_alone() -> None:
+    place: dict[str, Any] = {"zone": "a", "subnet": "s", "rate": 1.0}
+    cheap = Pool(kind="g6.xlarge", market=Market.SPOT, hourly=1, **place)
+    same = Pool(kind="g5.xlarge", market=Market.SPOT, hourly=2, **place)
+    other = Pool(kind="p5.48xlarge", market=Market.SPOT, hourly=3, **place)
+    asked: list[str] = []
+
+    def ask(offer: Sequence[Pool], machines: int) -> FleetResult:
+        asked.extend(one.kind for one in offer)
+        if offer[0].kind == "p5.48xlarge":
+            return FleetResult(instances=(("i-1", "p5.48xlarge", "s"),), refused=())
+        return FleetResult(instances=(), refused=(Refused(code="VcpuLimitExceeded", message=""),))
+
+    assert list(buy([cheap, same, other], 1, (), ask).machines.values()) == [other]
+    assert asked == ["g6.xlarge", "p5.48xlarge"]
+
+
+def test_with_a_large_cluster_a_slow_dear_machine_may_be_the_better_one() -> None:
+    got = [Pool(kind="a", zone="z", subnet="s", market=Market.SPOT, hourly=1, rate=1)]
+    fast = Pool(kind="b", zone="z", subnet="s", market=Market.SPOT, hourly=20, rate=10)
+    slow = Pool(kind="c", zone="z", subnet="s", market=Market.SPOT, hourly=2.1, rate=1)
+    assert next_offer([fast, slow], 1, got)[0] is slow
+    assert next_offer([fast, slow], 1)[0] is fast
