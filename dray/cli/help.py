@@ -10,7 +10,7 @@ SAMPLING = Group("Sampling", sort_key=2, help="Request fields for rows that do n
 ENGINE = Group("Engine", sort_key=3)
 PLACE = Group("Cluster and store", sort_key=4)
 OUTPUT = Group("Output", sort_key=5)
-LIMITS = Group("Limits", sort_key=1, help="What a plan may take.")
+LIMITS = Group("Limits", sort_key=1, help="What the job may take.")
 COUNTING = Group("Counting", sort_key=3)
 
 JSON_HELP = "Print one JSON object on the last line of stdout."

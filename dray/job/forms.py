@@ -6,9 +6,9 @@ A new option of a group is a field here: dray/job/request.py says what follows f
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from dray.kinds import Kind, KindName
 
@@ -142,6 +142,13 @@ class EngineOptions(Form):
         description="Replicas to run, each with one engine. If left out: as many as the GPUs hold, or one "
         "without GPUs.",
     )
+    max_replicas: int | None = Field(
+        default=None,
+        ge=1,
+        description="Most replicas: the job begins with replicas, asks for more while shards wait, and gives "
+        "idle ones back at its end. If left out: replicas, or, without that, one for each GPU, also of nodes "
+        "that join later.",
+    )
     arguments: dict[str, Any] = Field(
         default_factory=dict,
         description="Engine arguments as vLLM names them, for example max_model_len.",
@@ -176,6 +183,12 @@ class EngineOptions(Form):
         description="GPUs that each replica asks Ray for; 0 for an engine on CPUs. If left out: one for each "
         "rank, if the cluster has GPUs or the installed vLLM is built for them.",
     )
+
+    @model_validator(mode="after")
+    def _fewest_before_most(self) -> Self:
+        if self.max_replicas is not None and (self.replicas or 1) > self.max_replicas:
+            raise ValueError(f"replicas ({self.replicas}) are more than max_replicas ({self.max_replicas})")
+        return self
 
 
 GROUPS: dict[str, type[Form]] = {"rows": RowOptions, "sampling": SamplingOptions, "engine": EngineOptions}

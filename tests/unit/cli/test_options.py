@@ -21,10 +21,11 @@ GROUPED = {
     "Rows": ["--kind", "--prompt-column", "--template", "--messages-column", "--system-prompt", "--id-column",
              "--query", "--delimiter", "--model-name", "--skip-invalid"],
     "Sampling": ["--max-tokens", "--temperature", "--top-p", "--seed", "--param"],
-    "Engine": ["--engine", "--replicas", "--engine-arg", "--stall-seconds", "--shard-rows", "--order",
-               "--replica-cpus", "--replica-gpus"],
+    "Engine": ["--engine", "--replicas", "--max-replicas", "--engine-arg", "--stall-seconds", "--shard-rows",
+               "--order", "--replica-cpus", "--replica-gpus"],
     "Cluster and store": ["--job-id", "--store", "--cluster", "--objects", "--completion-window", "--price",
                           "--plan", "--resume"],
+    "Limits": ["--deadline", "--budget"],
     "Output": ["--format", "--part-bytes", "--overwrite", "--json"],
 }  # fmt: skip
 """As scripts use them: these stay."""
