@@ -135,7 +135,7 @@ class ReplicaChanged(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLeft(Event):
-    """A node that replicas were on is no longer in the cluster, and none of them was lost with it."""
+    """A node that replicas were on has left the cluster: an autoscaler ended it, or it was lost."""
 
     node: str
 

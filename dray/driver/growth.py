@@ -1,19 +1,16 @@
 """How many replicas a job is to have between the fewest and the most that its user allows: arithmetic alone.
 
-More, when shards wait and a replica that starts works at least twice as long as its start takes. Fewer, at
-the end of the job, when no shard waits and replicas have had no work for a while: that may last as long
-again, and their machines can be given back meanwhile.
+More, when shards wait: as many as dray/driver/capacity_policy.py calls useful. Fewer, at the end of the job,
+when no shard waits and replicas have had no work for a while: that may last as long again, and their
+machines can be given back meanwhile.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-from dray.report.wording import plural
-
-_STARTS = 2.0
-"""A replica that starts works for so many times as long as its start takes."""
+from dray.driver.capacity_policy import Situation, of_one_kind
+from dray.report.wording import duration, plural
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,8 +18,9 @@ class Load:
     """A job's shards and replicas at present.
 
     ``waiting`` shards are open and on no replica, ``running`` ones are on one. Of ``replicas`` that the job
-    is to have, ``ready`` ones can take work; of those, ``idle`` ones have had none for a while.
-    ``work`` is what is left, in seconds of one replica; None while the rate is not known.
+    is to have, ``ready`` ones can take work; of those, ``idle`` ones have had none for a while, and
+    ``unused`` ones are idle on machines that can be given back. ``work`` is what is left, in seconds of one
+    replica; None while the rate is not known.
     """
 
     waiting: int
@@ -30,6 +28,7 @@ class Load:
     replicas: int
     ready: int
     idle: int
+    unused: int
     work: float | None
 
     @property
@@ -46,27 +45,27 @@ class Wish:
     reason: str
 
 
-def wanted(load: Load, *, least: int, most: int, start_seconds: float) -> Wish | None:
-    """How many replicas there are to be; None where it stays as it is."""
+def wanted(load: Load, now: Situation | None, *, least: int) -> Wish | None:
+    """How many replicas there are to be; None where it stays as it is.
+
+    ``now`` holds the most that there may be, and is None while nothing is known of what is left.
+    """
     if load.waiting:
-        return _more(load, most, start_seconds)
-    spare = min(load.idle, load.replicas - least)
+        return None if now is None else _more(load, now)
+    spare = min(load.unused, load.replicas - least)
     if spare <= 0:
         return None
-    reason = f"no shard waits, and {plural(load.idle, 'replica')} had no work for a while"
+    reason = f"no shard waits, and {plural(load.unused, 'replica')} had no work for a while"
     return Wish(replicas=load.replicas - spare, reason=reason)
 
 
-def _more(load: Load, most: int, start_seconds: float) -> Wish | None:
-    if load.work is None or not load.ready:
+def _more(load: Load, now: Situation) -> Wish | None:
+    count = min(of_one_kind(now), now.most, load.waiting + load.running)
+    if not load.ready or count <= load.replicas:
         return None
-    shards = load.waiting + load.running
-    worth = math.floor(load.work / max(_STARTS * start_seconds, 0.1))
-    count = min(most, shards, max(worth, load.replicas))
-    if count <= load.replicas:
-        return None
-    reason = (
-        f"{plural(load.waiting, 'shard')} wait, and a start takes {start_seconds:.0f} s of "
-        f"{load.work / max(load.ready, 1):.0f} s that are left"
-    )
-    return Wish(replicas=count, reason=reason)
+    told = [f"{plural(load.waiting, 'shard')} wait{'s' if load.waiting == 1 else ''}"]
+    told.append(f"{duration(now.work)} of one replica are left")
+    told.append(f"a start takes {duration(now.cold_start)}")
+    if now.deadline is not None:
+        told.append(f"the deadline is in {duration(now.seconds_left)}")
+    return Wish(replicas=count, reason=", ".join(told))

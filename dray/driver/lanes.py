@@ -71,18 +71,27 @@ class Lanes:
         self._open.discard(lane)
         self._due.pop(lane, None)
 
-    def spare(self, replicas: Sequence[ReplicaHandle]) -> list[int]:
-        """Open ones whose replicas do not work, in the order in which they can be done without."""
+    def spare(self, replicas: Sequence[ReplicaHandle], idle: Collection[ReplicaHandle]) -> list[int]:
+        """Open ones whose replicas do not work, in the order in which they can be done without.
+
+        Of replicas that are ready, these are the ``idle`` ones.
+        """
         last = {replica.lane: replica for replica in replicas}
-        ranks = {lane: 0 if lane in self._due else _rank(last.get(lane)) for lane in self._open}
+        ranks = {lane: 1 if lane in self._due else _rank(last.get(lane), idle) for lane in self._open}
         spare = [(rank, -lane) for lane, rank in ranks.items() if rank is not None]
         return [-lane for _, lane in sorted(spare)]
 
 
-def _rank(replica: ReplicaHandle | None) -> int | None:
-    """Those that wait for a place go first, then those that start, then idle ones."""
+def _rank(replica: ReplicaHandle | None, idle: Collection[ReplicaHandle]) -> int | None:
+    """Those that wait for a place go first, then lanes without one, those that start, and idle ones."""
     if replica is None:
-        return 0
+        return 1
     if replica.state is ReplicaState.STARTING:
-        return 2 if replica.has_place() else 1
-    return 3 if replica.state is ReplicaState.READY and replica.idle is not None else None
+        return 2 if replica.has_place() else 0
+    return 3 if replica in idle else None
+
+
+def on_free_nodes(idle: Sequence[ReplicaHandle], ready: Sequence[ReplicaHandle]) -> list[ReplicaHandle]:
+    """Those of the idle ones on whose nodes none of the ``ready`` ones works: a node is given back whole."""
+    busy = {one.node for one in ready if one not in idle}
+    return [one for one in idle if one.node not in busy]

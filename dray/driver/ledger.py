@@ -84,11 +84,13 @@ class Ledger:
         found = [span for span in self.spans(time.time()) if span.price is not None]
         return account_of(found).dollars or 0.0
 
-    def hourly(self, nodes: Collection[str]) -> float | None:
-        """Dollars that these nodes cost an hour; None where a price is not known."""
-        prices = [price_of(self._nodes.get(node), self._given) for node in nodes]
-        known = [price for price in prices if price is not None]
-        return sum(known) / MICRO if len(known) == len(prices) else None
+    def hourly(self, nodes: Collection[str]) -> float:
+        """Dollars that these nodes cost an hour, those without a price left out."""
+        return sum(price_of(self._nodes.get(node), self._given) or 0 for node in nodes) / MICRO
+
+    def unpriced(self, nodes: Collection[str]) -> set[str]:
+        """Those of these nodes without a price."""
+        return {node for node in nodes if price_of(self._nodes.get(node), self._given) is None}
 
     @property
     def priced(self) -> bool:

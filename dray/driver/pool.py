@@ -16,8 +16,8 @@ from dray.cluster.placing import shrunk
 from dray.cluster.ray_fleet import NameTakenError
 from dray.driver.fleet import Fleet
 from dray.driver.intervals import Intervals
-from dray.driver.lanes import LONGEST_PAUSE, Budgets, Lanes
-from dray.driver.replica_handle import Loss, ReplicaHandle, ReplicaStart
+from dray.driver.lanes import LONGEST_PAUSE, Budgets, Lanes, on_free_nodes
+from dray.driver.replica_handle import Loss, ReplicaHandle, ReplicaStart, replica_name
 from dray.driver.slots import LEAST_SLOTS, slots_of
 from dray.driver.waiting import Places
 from dray.engine.protocol import EngineSpec
@@ -37,7 +37,8 @@ DRAIN_SECONDS = 10.0
 class ReplicaPool:
     """Owns the replicas' processes: they end with the process that made them.
 
-    ``shard_rows`` are the rows of a shard, on average: the smaller, the more of them a replica has at a time.
+    ``replicas`` start, and there may be ``most`` later. ``shard_rows`` are the rows of a shard, on average:
+    the smaller, the more of them a replica has at a time.
     Names are ``PREFIX/replica-N``, and ``~G`` behind that for the G-th successor: no name is used twice.
     """
 
@@ -49,6 +50,7 @@ class ReplicaPool:
         replicas: int,
         intervals: Intervals | None = None,
         *,
+        most: int | None = None,
         shard_rows: float = float("inf"),
     ) -> None:
         self._prefix = prefix
@@ -66,7 +68,7 @@ class ReplicaPool:
         self._seqs = 0
         self._shard_rows = shard_rows
         self._published = time.monotonic()
-        self._places = Places(spec, fleet, replicas)
+        self._places = Places(spec, fleet, most or replicas)
         self.restarts = 0
 
     # -- what the driver sees -----------------------------------------------------------------
@@ -127,6 +129,10 @@ class ReplicaPool:
         ready = self._in(ReplicaState.READY)
         return [replica for replica in ready if replica.idle is not None and now - replica.idle > seconds]
 
+    def unused(self, seconds: float) -> list[ReplicaHandle]:
+        """Those that are idle for so long, on nodes where none of the job's replicas works."""
+        return on_free_nodes(self.idle(seconds), self._in(ReplicaState.READY, ReplicaState.LEAVING))
+
     def note(self, replica: ReplicaHandle, note: str | None) -> None:
         """Why a replica has no work."""
         if replica.note != note:
@@ -186,13 +192,13 @@ class ReplicaPool:
             else:
                 self._lanes.want(lane, LONGEST_PAUSE)
 
-    def resize(self, lanes: int) -> None:
-        """Have so many replicas: more are due at once; of too many, those go that have no work.
+    def resize(self, lanes: int, unused: Collection[ReplicaHandle] = ()) -> None:
+        """Have so many replicas: more are due at once. Of too many, starting ones go, then ``unused`` ones.
 
         Each of those that go ends what it may have been given meanwhile.
         """
         self._lanes.open(lanes - self.lanes)
-        for lane in self._lanes.spare(self._replicas)[: max(self.lanes - lanes, 0)]:
+        for lane in self._lanes.spare(self._replicas, unused)[: max(self.lanes - lanes, 0)]:
             self._close(lane)
 
     def unplaced(self, seconds: float) -> int:
@@ -389,8 +395,3 @@ class ReplicaPool:
 
     def _in(self, *states: ReplicaState) -> list[ReplicaHandle]:
         return [replica for replica in self._replicas if replica.state in states]
-
-
-def replica_name(prefix: str, lane: int, generation: int = 0) -> str:
-    """The name of a replica; :mod:`dray.places` reads it."""
-    return f"{prefix}/replica-{lane}" + (f"~{generation}" if generation else "")

@@ -31,9 +31,8 @@ from dray.driver.outage import SHORT_PATIENCE, SpoolWatch, StoreOutage
 from dray.driver.pool import ReplicaPool
 from dray.driver.progress import JobProgress
 from dray.driver.purse import Purse
-from dray.driver.rented import Rental
 from dray.driver.resting import put_to_rest
-from dray.driver.scaling import Limits, Scaling
+from dray.driver.scaling import Scaling
 from dray.driver.shards import ShardTasks
 from dray.driver.slots import mean_rows
 from dray.driver.wording import plan_line, stop_line
@@ -41,6 +40,7 @@ from dray.engine.protocol import EngineSpec
 from dray.errors import DrayError, EngineStartError, JobFailedError
 from dray.job.deadline import orders_of
 from dray.job.opening import OpenJob, reopen
+from dray.job.replica_range import ReplicaRange
 from dray.store import Shard, Store
 
 _LAST_SECONDS = 2.0  # for replicas to say what they did in all
@@ -50,6 +50,7 @@ class Driver:
     """Runs the shards of a job on replicas of a cluster, until each is done or the job is to stop.
 
     ``fleet`` is where replicas run, ``executor`` where shard tasks do; ``observers`` hear what happens.
+    ``replicas`` start, and there may be ``most`` while shards wait.
     Use it as a context manager: at the end of the block no task and no replica is left.
     """
 
@@ -63,8 +64,7 @@ class Driver:
         spec: EngineSpec,
         shards: Sequence[Shard],
         replicas: int,
-        limits: Limits | None = None,
-        rental: Rental | None = None,
+        most: int | None = None,
         intervals: Intervals | None = None,
     ) -> None:
         self._job = job
@@ -77,7 +77,9 @@ class Driver:
         prefix = f"{job.job_id}/{job.lease.epoch}"
         self._stable = fleet.info.stable_resource
         self._fleet = fleet
-        self._pool = ReplicaPool(prefix, spec, fleet, replicas, self._intervals, shard_rows=mean_rows(shards))
+        self._pool = ReplicaPool(
+            prefix, spec, fleet, replicas, self._intervals, most=most, shard_rows=mean_rows(shards)
+        )
         bound = bound_tasks(job, replicas, fleet.info, emit)
         self._tasks = ShardTasks(
             job, executor, emit, lanes=replicas, bound=bound, look_every=self._intervals.shards
@@ -91,8 +93,8 @@ class Driver:
             fleet,
             emit,
             self._resized,
-            limits=limits or Limits(least=replicas, most=replicas),
-            purse=Purse(job, self._ledger, emit, rental),
+            limits=ReplicaRange(replicas, most or replicas),
+            purse=Purse(job, self._ledger, emit),
             intervals=self._intervals,
         )
         self._progress = JobProgress(job, emit)
@@ -268,7 +270,9 @@ class Driver:
 
     def _resized(self, lanes: int) -> None:
         """The pool is to have so many replicas from now on."""
-        self._tasks.resize(lanes, bound_tasks(self._job, lanes, self._fleet.info, self.tell))
+        bound = bound_tasks(self._job, lanes, self._fleet.info, self.tell)
+        self._tasks.resize(lanes, bound)
+        self._idle.rebind(bound)
 
     # -- smaller things -------------------------------------------------------------------------
 

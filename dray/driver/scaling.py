@@ -4,60 +4,29 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from statistics import median
 
-from dray.cluster.capacity import Capacity
 from dray.driver.events import CapacityDecided, CapacityMissing, Event, NodeLeft
 from dray.driver.fleet import Fleet
 from dray.driver.growth import Load, Wish, wanted
 from dray.driver.intervals import Intervals
 from dray.driver.pool import ReplicaPool
 from dray.driver.purse import Purse
+from dray.driver.replica_handle import ReplicaHandle
 from dray.driver.work_left import Rate, Work, work_of
 from dray.job.opening import OpenJob
-from dray.job.settings import JobSettings
+from dray.job.replica_range import ReplicaRange
 from dray.store import Store
 
 _USUAL_START = 60.0  # of a replica, until one was seen
 _LOOK_SHARE = 20  # a pause is at least so many times as long as a look at all shards took
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """Replicas that a job has at least and at most; None for as many as its nodes hold, also later ones."""
-
-    least: int
-    most: int | None
-
-    @property
-    def fixed(self) -> bool:
-        """Whether the number never changes."""
-        return self.least == self.most
-
-
-def limits_of(settings: JobSettings, usual: int, *, own: bool, gpus: bool) -> Limits:
-    """The limits of a job. ``usual`` is how many its nodes hold where the user gives no number.
-
-    ``own`` is a cluster of ours on this machine: no node comes to it. ``gpus``: replicas ask for GPUs.
-    """
-    most = settings.request.engine.max_replicas
-    least = settings.replicas or (usual if most is None else min(usual, most))
-    follows = settings.replicas is None and gpus and not own
-    return Limits(least=least, most=most or (None if follows else least))
-
-
-def places(capacity: Capacity, cpus: float, gpus: float) -> int:
-    """How many replicas, each with so much, the nodes hold when nothing else runs there."""
-    found = 0
-    for room in capacity.rooms:
-        each = [int(have // ask + 1e-6) for have, ask in ((room.cpus, cpus), (room.gpus, gpus)) if ask]
-        found += min(each, default=0)
-    return found
-
-
 class Scaling:
-    """Changes how many replicas the pool has. ``resized`` is called with the new number."""
+    """Changes how many replicas the pool has, within ``limits``. ``resized`` is called with the new number.
+
+    A job with one number of replicas, no deadline and no budget looks at nothing, and nothing changes.
+    """
 
     def __init__(
         self,
@@ -67,7 +36,7 @@ class Scaling:
         emit: Callable[[Event], None],
         resized: Callable[[int], None],
         *,
-        limits: Limits,
+        limits: ReplicaRange,
         purse: Purse,
         intervals: Intervals,
     ) -> None:
@@ -88,11 +57,7 @@ class Scaling:
     @property
     def plan(self) -> str | None:
         """How many replicas there may be, to follow on how many start; None where nothing will change."""
-        if self._limits.fixed:
-            return None
-        if self._limits.most is None:
-            return "more when nodes for them join"
-        return f"up to {self._limits.most} when shards wait"
+        return None if self._limits.fixed else f"up to {self._limits.most} when shards wait"
 
     def look(self, store: Store) -> None:
         """Look at everything, and do what follows.
@@ -112,8 +77,8 @@ class Scaling:
         self._see_nodes()
         self._give_up_missing(store)
         nodes = self._pool.nodes()
-        wish = self._purse.look(store, load, nodes, most=self._most(), start_seconds=self._start_seconds())
-        self._obey(store, wish or self._grown(load))
+        now = self._purse.look(store, load, nodes, most=self._most(), start_seconds=self._start_seconds())
+        self._obey(store, self._patient(load, wanted(load, now, least=self._limits.least)))
 
     def _see_nodes(self) -> None:
         """Nodes join, and an autoscaler ends those on which nothing runs any more."""
@@ -127,8 +92,7 @@ class Scaling:
         self._nodes = (self._nodes | self._pool.nodes()) & there
 
     def _load(self, work: Work) -> Load:
-        idle = len(self._pool.idle(self._intervals.shrink))
-        ready = self._pool.ready()
+        idle, ready = len(self._pool.idle(self._intervals.shrink)), self._pool.ready()
         self._rate.look(work.left, max(ready - idle, 0))
         each = self._rate.units
         return Load(
@@ -137,8 +101,13 @@ class Scaling:
             replicas=self._pool.lanes,
             ready=ready,
             idle=idle,
+            unused=len(self._unused()),
             work=None if each is None else work.left / each,
         )
+
+    def _unused(self) -> list[ReplicaHandle]:
+        """Replicas whose machines can be given back: this one, of a cluster of our own, cannot."""
+        return [] if self._fleet.info.own else self._pool.unused(self._intervals.shrink)
 
     def _start_seconds(self) -> float:
         starts = self._pool.starts()
@@ -146,25 +115,12 @@ class Scaling:
 
     def _most(self) -> int:
         """As many as may be at present."""
-        most = self._limits.most
-        if most is None:
-            capacity = self._fleet.capacity()
-            ask = self._pool.ask
-            held = 0 if capacity is None else places(capacity, ask.cpus, ask.gpus)
-            most = max(self._limits.least, self._pool.lanes, held)
-        if self._most_until is not None:
-            if time.monotonic() < self._most_until[1]:
-                return min(most, self._most_until[0])
+        if self._most_until is not None and time.monotonic() >= self._most_until[1]:
             self._most_until = None
-        return most
+        return self._limits.most if self._most_until is None else self._most_until[0]
 
-    def _grown(self, load: Load) -> Wish | None:
-        wish = wanted(
-            load,
-            least=self._limits.least,
-            most=self._most(),
-            start_seconds=self._start_seconds(),
-        )
+    def _patient(self, load: Load, wish: Wish | None) -> Wish | None:
+        """The wish, or None for more replicas while shards have not waited for long."""
         if wish is None or wish.replicas < load.replicas:
             self._wait_since = None
             return wish
@@ -178,9 +134,8 @@ class Scaling:
         spare = min(missing, self._pool.lanes - self._limits.least)
         if spare <= 0:
             return
-        lanes = self._pool.lanes
         reason = self._pool.waiting() or "no place"
-        self._pool.resize(lanes - spare)
+        self._pool.resize(self._pool.lanes - spare)
         self._most_until = self._pool.lanes, time.monotonic() + self._intervals.missing
         event = CapacityMissing(
             missing=spare, replicas=self._pool.lanes, seconds=self._intervals.missing, reason=reason
@@ -191,7 +146,7 @@ class Scaling:
         if wish is None or wish.replicas == self._pool.lanes:
             return
         before = self._pool.lanes
-        self._pool.resize(wish.replicas)
+        self._pool.resize(wish.replicas, self._unused())
         if self._pool.lanes != before:
             self._tell(store, CapacityDecided(before=before, replicas=self._pool.lanes, reason=wish.reason))
 

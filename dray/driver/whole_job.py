@@ -9,7 +9,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
-from dray.cluster.asking import runs_on_gpus
 from dray.cluster.base import Cluster, ClusterInfo, ClusterSettings
 from dray.cluster.placing import default_replicas, expected_replicas
 from dray.cluster.ray_fleet import RayFleet
@@ -18,10 +17,8 @@ from dray.driver.executor import Executor
 from dray.driver.fleet import Fleet
 from dray.driver.intervals import Intervals
 from dray.driver.observers import Observers, ReportObserver
-from dray.driver.rented import Rental
 from dray.driver.resting import put_to_rest
 from dray.driver.run import Driver
-from dray.driver.scaling import limits_of
 from dray.driver.weights_watch import AGENT_SECONDS, early_weights, weights_on
 from dray.driver.wording import cluster_line, opened_line
 from dray.engine.protocol import EngineSpec
@@ -103,7 +100,6 @@ class Parts:
     executor: Executor
     observers: Sequence[Observer] = ()
     fleet_of: Callable[[ClusterInfo], Fleet] = RayFleet
-    rental_of: Callable[[ClusterInfo], Rental | None] = lambda info: None
     steps: Steps = field(default_factory=Steps)
     intervals: Intervals = field(default_factory=Intervals)
 
@@ -148,9 +144,8 @@ class Run:
     def _expected(self) -> int:
         """How many replicas there may be: shards are cut for so many before the cluster is joined."""
         settings = self.job.settings
-        most = settings.request.engine.max_replicas
         return (
-            most
+            settings.most_replicas
             or settings.replicas
             or expected_replicas(
                 settings.engine, settings.engine_arguments, settings.replica_gpus, self.parts.where
@@ -171,9 +166,6 @@ class Run:
 
     def _drive(self, shards: Sequence[Shard], fleet: Fleet) -> list[ReplicaAccount]:
         spec, parts, settings = engine_spec(self.job), self.parts, self.job.settings
-        usual = default_replicas(spec, fleet.info)
-        gpus = runs_on_gpus(spec, fleet.info)
-        limits = limits_of(settings, usual, own=fleet.info.own, gpus=gpus)
         report = ReportObserver(self.timeline)
         driver = Driver(
             self.job,
@@ -182,9 +174,8 @@ class Run:
             [*parts.observers, report],
             spec=spec,
             shards=shards,
-            replicas=limits.least,
-            limits=limits,
-            rental=parts.rental_of(fleet.info),
+            replicas=settings.replicas or default_replicas(spec, fleet.info),
+            most=settings.most_replicas,
             intervals=parts.intervals,
         )
         with weights_on(self.job, self.early, driver.tell), driver:

@@ -6,10 +6,11 @@ A new option of a group is a field here: dray/job/request.py says what follows f
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from dray.job.replica_range import read_range
 from dray.kinds import Kind, KindName
 
 if TYPE_CHECKING:
@@ -136,18 +137,11 @@ class EngineOptions(Form):
         default="vllm",
         description="vllm, or simulated, which makes up answers without a model, to try out everything else.",
     )
-    replicas: int | None = Field(
+    replicas: int | str | None = Field(
         default=None,
-        ge=1,
-        description="Replicas to run, each with one engine. If left out: as many as the GPUs hold, or one "
-        "without GPUs.",
-    )
-    max_replicas: int | None = Field(
-        default=None,
-        ge=1,
-        description="Most replicas: the job begins with replicas, asks for more while shards wait, and gives "
-        "idle ones back at its end. If left out: replicas, or, without that, one for each GPU, also of nodes "
-        "that join later.",
+        description="Replicas to run, each with one engine: a number, or MIN:MAX, such as 1:8. Then "
+        "the job begins with the fewest, asks for more while shards wait, and gives idle ones back at its "
+        "end. If left out: as many as the GPUs hold, or one without GPUs.",
     )
     arguments: dict[str, Any] = Field(
         default_factory=dict,
@@ -184,11 +178,13 @@ class EngineOptions(Form):
         "rank, if the cluster has GPUs or the installed vLLM is built for them.",
     )
 
-    @model_validator(mode="after")
-    def _fewest_before_most(self) -> Self:
-        if self.max_replicas is not None and (self.replicas or 1) > self.max_replicas:
-            raise ValueError(f"replicas ({self.replicas}) are more than max_replicas ({self.max_replicas})")
-        return self
+    @field_validator("replicas")
+    @classmethod
+    def _is_a_range(cls, replicas: int | str | None) -> int | str | None:
+        found = read_range(replicas)
+        if found is None:
+            return None
+        return found.least if found.fixed else str(found)
 
 
 GROUPS: dict[str, type[Form]] = {"rows": RowOptions, "sampling": SamplingOptions, "engine": EngineOptions}

@@ -93,7 +93,7 @@ class JobRequest(Request):
     system_prompt: str | None = _shortcut("system_prompt")
     max_tokens: int | None = _shortcut("max_tokens")
     temperature: float | None = _shortcut("temperature")
-    replicas: int | None = _shortcut("replicas")
+    replicas: int | str | None = _shortcut("replicas")
     rows: RowOptions = Field(
         default_factory=RowOptions,
         description="More options for how rows become requests: template, ids, SQL query, what to do with "

@@ -21,7 +21,7 @@ GROUPED = {
     "Rows": ["--kind", "--prompt-column", "--template", "--messages-column", "--system-prompt", "--id-column",
              "--query", "--delimiter", "--model-name", "--skip-invalid"],
     "Sampling": ["--max-tokens", "--temperature", "--top-p", "--seed", "--param"],
-    "Engine": ["--engine", "--replicas", "--max-replicas", "--engine-arg", "--stall-seconds", "--shard-rows",
+    "Engine": ["--engine", "--replicas", "--engine-arg", "--stall-seconds", "--shard-rows",
                "--order", "--replica-cpus", "--replica-gpus"],
     "Cluster and store": ["--job-id", "--store", "--cluster", "--objects", "--completion-window", "--price",
                           "--plan", "--resume"],

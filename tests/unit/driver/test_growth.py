@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dray.driver.capacity_policy import Situation
 from dray.driver.growth import Load, wanted
 from dray.driver.work_left import Rate, work_of
 from dray.store import Shard, ShardState
@@ -15,45 +17,65 @@ from dray.store import Shard, ShardState
 pytestmark = pytest.mark.unit
 
 OPEN = ShardState.PENDING
-BUSY = Load(waiting=40, running=2, replicas=1, ready=1, idle=0, work=10_000.0)
-TAIL = Load(waiting=0, running=1, replicas=4, ready=4, idle=3, work=300.0)
+NOW = Situation(left=10_000.0, rate=1.0, elapsed=0.0, deadline=None, cold_start=100.0, step=2.0, most=8)
+BUSY = Load(waiting=40, running=2, replicas=1, ready=1, idle=0, unused=0, work=10_000.0)
+TAIL = Load(waiting=0, running=1, replicas=4, ready=4, idle=3, unused=3, work=300.0)
 
 
 @pytest.mark.parametrize(
-    ("load", "count"),
+    ("load", "change", "count"),
     [
-        (BUSY, 8),
-        (replace(BUSY, ready=0), None),  # what a start takes is not known
-        (replace(BUSY, work=None), None),
-        (replace(BUSY, waiting=2), 4),  # no replica is without a shard
-        (replace(BUSY, work=700.0), 3),  # 700 s: a third start of 100 s still pays
-        (replace(BUSY, work=150.0), None),
-        (replace(BUSY, replicas=8, ready=8), None),
-        (TAIL, 2),
-        (replace(TAIL, replicas=2, ready=2), None),
-        (replace(TAIL, idle=1), 3),
-        (replace(TAIL, work=50.0), None),  # done before any machine goes
-        (replace(TAIL, waiting=1), None),
+        (BUSY, {}, 8),
+        (replace(BUSY, ready=0), {}, None),  # what a start takes is not known
+        (replace(BUSY, waiting=2), {}, 4),  # no replica is without a shard
+        (BUSY, {"left": 3_000.0}, 3),  # starts may cost a tenth of what is left
+        (BUSY, {"left": 150.0}, None),
+        (BUSY, {"left": 150.0, "deadline": 200.0}, None),  # done before any machine comes
+        (BUSY, {"left": 3_000.0, "deadline": 800.0}, 5),  # 600 s when two starts are over
+        (BUSY, {"left": 3_000.0, "elapsed": 900.0, "deadline": 800.0}, 8),  # late: as many as there may be
+        (BUSY, {"most": 2}, 2),
+        (replace(BUSY, replicas=8, ready=8), {}, None),
+        (TAIL, {}, 2),
+        (replace(TAIL, replicas=2, ready=2), {}, None),
+        (replace(TAIL, unused=1), {}, 3),
+        (replace(TAIL, unused=0), {}, None),  # no machine can be given back
+        (replace(TAIL, waiting=1), {"left": 300.0}, None),
     ],
 )
-def test_how_many_are_wanted(load: Load, count: int | None) -> None:
-    wish = wanted(load, least=2, most=8, start_seconds=100.0)
+def test_how_many_are_wanted(load: Load, change: dict[str, Any], count: int | None) -> None:
+    now = replace(NOW, **{"on_demand": load.ready, **change})
+    wish = wanted(load, now, least=2 if load.replicas > 1 else 1)
     assert (wish.replicas if wish else None) == count
+
+
+def test_reasons_say_what_was_weighed() -> None:
+    wish = wanted(replace(BUSY, waiting=1, running=3), replace(NOW, deadline=5_000.0), least=1)
+    assert wish is not None and wish.reason == (
+        "1 shard waits, 2 h 47 min of one replica are left, a start takes 1 min 40 s, "
+        "the deadline is in 1 h 23 min"
+    )
+    assert wanted(BUSY, None, least=1) is None  # nothing is known of the work
+    wish = wanted(TAIL, None, least=2)
+    assert wish is not None and wish.reason == "no shard waits, and 3 replicas had no work for a while"
 
 
 @given(
     waiting=st.integers(0, 999), running=st.integers(0, 99), replicas=st.integers(1, 64),
-    ready=st.integers(0, 64), idle=st.integers(0, 64), work=st.none() | st.floats(0, 1e6),
+    ready=st.integers(0, 64), unused=st.integers(0, 64), work=st.floats(0, 1e6),
     least=st.integers(1, 64), more=st.integers(0, 64), start=st.floats(0, 1e4),
+    deadline=st.none() | st.floats(0, 1e6),
 )  # fmt: skip
 def test_it_stays_within_the_limits(
-    waiting: int, running: int, replicas: int, ready: int, idle: int, work: float | None,
-    least: int, more: int, start: float,
+    waiting: int, running: int, replicas: int, ready: int, unused: int, work: float,
+    least: int, more: int, start: float, deadline: float | None,
 ) -> None:  # fmt: skip
+    unused = min(unused, ready)
     load = Load(
-        waiting=waiting, running=running, replicas=replicas, ready=ready, idle=min(idle, ready), work=work
-    )
-    wish = wanted(load, least=least, most=least + more, start_seconds=start)
+        waiting=waiting, running=running, replicas=replicas, ready=ready, idle=unused, unused=unused,
+        work=work,
+    )  # fmt: skip
+    now = replace(NOW, left=work, cold_start=start, deadline=deadline, most=least + more, on_demand=ready)
+    wish = wanted(load, now, least=least)
     if wish is None:
         return
     assert wish.replicas != replicas
