@@ -46,7 +46,8 @@ def _share_left(shard: Shard) -> float:
 class Rate:
     """Units that one replica answers in a second: what was done, over the replicas that were there for it.
 
-    Older looks count for less, by half each ``half_life`` seconds.
+    It counts from the first answers on: what led to those began at an unknown time. Older looks count for
+    less, by half each ``half_life`` seconds.
     """
 
     def __init__(self, half_life: float = 600.0) -> None:
@@ -54,14 +55,16 @@ class Rate:
         self._done = self._replica_seconds = 0.0
         self._left: float | None = None
         self._at = 0.0
+        self._answering = False
 
     def look(self, left: float, working: int, now: float | None = None) -> None:
         """``left`` units are left, and so many replicas have worked since the last look."""
         now = time.monotonic() if now is None else now
-        if self._left is not None and now > self._at:
+        if self._answering and self._left is not None and now > self._at:
             fade = 0.5 ** ((now - self._at) / self._half_life)
             self._done = self._done * fade + max(self._left - left, 0.0)
             self._replica_seconds = self._replica_seconds * fade + working * (now - self._at)
+        self._answering = self._answering or (self._left is not None and left < self._left)
         self._left, self._at = left, now
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import logging
 import time
 from collections.abc import Iterator
@@ -31,7 +32,7 @@ from tests.support.raylets import Raylets, Shape
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 SEQS, TOKENS, TOKEN_SECONDS = 4, 8, 0.1
-ROWS, LONG = 300, 350
+ROWS, LONG = 400, 250
 """Rows of 0.8 s, and tokens of the last one: the tail that one replica works at alone."""
 
 
@@ -91,7 +92,15 @@ def test_a_job_grows_loses_a_node_and_shrinks(raylets: Raylets, tmp_path: Path) 
     left = {one.node for one in taker.of(NodeLeft) if isinstance(one, NodeLeft)}
     assert left - {taker.taken}  # the autoscaler has ended one that was given back, before the job's end
     report = _report(tmp_path)
-    assert report.decisions[0].line.startswith("3 replicas instead of 1: ")
+    lines = [one.line for one in report.decisions]
+    assert any("too long for the deadline" in line for line in lines)
+    assert any(line.startswith("3 replicas instead of 1: ") for line in lines)
+    assert lines[-1].startswith("1 replica instead of ")
+    assert "no shard waits" in lines[-1]
+    started = [phase.lane for phase in report.phases if phase.name == "engine_start" and phase.lane]
+    assert sorted(started) == sorted(lane_of(name) for name in starts)
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert all(html.escape(line) in page for line in lines)
     assert {attempt.replica.partition("~")[0] for attempt in report.attempts if attempt.rows} == {
         lane_of(name) for name in starts
     }
@@ -107,7 +116,9 @@ def _run(raylets: Raylets, folder: Path, taker: Taker) -> JobResult:
         input=str(inputs),
         model="simulated",
         output=str(folder / "out"),
-        engine={"replicas": 1, "max_replicas": 3},
+        replicas="1:3",
+        deadline="40s",
+        engine={"order": "input"},
     )
     settings = JobSettings(
         source=source_of(str(inputs)),
@@ -118,6 +129,7 @@ def _run(raylets: Raylets, folder: Path, taker: Taker) -> JobResult:
         engine="simulated",
         engine_arguments={"max_num_seqs": SEQS, "seconds_per_token": TOKEN_SECONDS},
         replicas=1,
+        most_replicas=3,
         replica_cpus=1,
         job_id="job",
         shard_rows=8,

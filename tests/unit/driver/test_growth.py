@@ -96,9 +96,11 @@ def test_a_shard_of_long_rows_is_more_work() -> None:
 
 def test_a_rate_is_that_of_one_replica() -> None:
     rate = Rate(half_life=100.0)
-    rate.look(1000.0, 0, 0.0)
+    rate.look(1020.0, 0, 0.0)
+    rate.look(1020.0, 2, 5.0)
+    rate.look(1000.0, 2, 6.0)  # the first answers, of work that began some time before
     assert rate.units is None
-    rate.look(900.0, 2, 10.0)
+    rate.look(900.0, 2, 16.0)
     assert rate.units == pytest.approx(5.0)
     for second in range(20, 2000, 10):
         rate.look(900.0 - second, 1, float(second))
