@@ -234,6 +234,11 @@ class CapacityMissing(Event):
     reason: str
 
     @property
+    def before(self) -> int:
+        """Replicas that there were to be until now."""
+        return self.replicas + self.missing
+
+    @property
     def text(self) -> str:
         """How many, and why."""
         told = f"{plural(self.missing, 'replica')} found no place within {self.seconds:.0f} s"
