@@ -76,9 +76,9 @@ class Purse:
             JobPausedError: the budget is spent.
         """
         self._begin(store)
-        each = 0.0 if self._budget is None else self._ledger.hourly(nodes) / max(load.ready, 1)
+        hourly = 0.0 if self._budget is None else self._ledger.hourly(nodes)
         spent, step = self._spent(nodes), self._step()
-        if is_spent(budget=self._budget, spent=spent, step_cost=each * load.ready * step / _HOUR):
+        if is_spent(budget=self._budget, spent=spent, step_cost=hourly * step / _HOUR):
             raise JobPausedError(
                 f"the budget of ${self._budget:,.2f} is spent; finished rows are kept: run the same job with "
                 "a higher --budget, and it goes on"
@@ -94,7 +94,7 @@ class Purse:
             step=step,
             most=most,
             on_demand=load.ready,
-            on_demand_price=each,
+            on_demand_price=hourly / max(load.ready, 1),
             budget=self._budget,
             spent=spent,
         )
