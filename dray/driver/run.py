@@ -93,7 +93,7 @@ class Driver:
             fleet,
             emit,
             self._resized,
-            limits=ReplicaRange(replicas, most or replicas),
+            limits=ReplicaRange(replicas, max(most or replicas, replicas)),
             purse=Purse(job, self._ledger, emit),
             intervals=self._intervals,
         )

@@ -132,10 +132,8 @@ def test_numbers_shown_are_those_of_the_data(job: ReportData) -> None:
 def test_changes_of_capacity_are_listed_with_their_reasons() -> None:
     job = report_jobs.small()
     assert "Changes of capacity" not in render_html(job)
-    began = job.created or job.started or 0.0
-    page = render_html(
-        dataclasses.replace(job, decisions=(Decision(at=began + 90, line="3 replicas instead of 1: why"),))
-    )
+    decided = Decision(at=1090.0, line="3 replicas instead of 1: why")
+    page = render_html(dataclasses.replace(job, created=1000.0, decisions=(decided,)))
     assert "<td>3 replicas instead of 1: why</td>" in page
     assert f">{wording.duration(90)}<" in page
 
