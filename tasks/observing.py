@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from dray.driver.events import ErrorShareReached, Event, NodeLost, Progressed
+from dray.driver.events import (
+    CapacityDecided,
+    CapacityMissing,
+    ErrorShareReached,
+    Event,
+    NodeLost,
+    Progressed,
+)
 from tasks.events import tell_of_job, tell_of_node
 from tasks.progress_artifact import ProgressArtifact
 
@@ -21,6 +28,9 @@ class PrefectObserver:
             self._artifact.show(100.0 * pulse.finished / pulse.total if pulse.total else 100.0)
         elif isinstance(event, ErrorShareReached):
             self._tell_of_errors(event)
+        elif isinstance(event, CapacityDecided | CapacityMissing):
+            counts = {"before": event.before, "replicas": event.replicas}
+            tell_of_job(self._job_id, "capacity", {**counts, "reason": event.reason})
         elif isinstance(event, NodeLost):
             payload = {"cause": event.cause, "replica": event.replica}
             tell_of_node(self._job_id, event.node, "lost", payload)

@@ -69,5 +69,5 @@ def _replicas(store: Store, job_id: str) -> list[dict[str, Any]]:
             "note": row.note,
         }
         for row in store.replicas(job_id)
-        if row.state is not ReplicaState.GONE
+        if row.state not in (ReplicaState.GONE, ReplicaState.RETIRED)
     ]

@@ -11,7 +11,7 @@ ANSWERS = Group("Answers", sort_key=3, help="Rows that are too long for the mode
 ENGINE = Group("Engine", sort_key=4)
 PLACE = Group("Cluster and store", sort_key=5)
 OUTPUT = Group("Output", sort_key=6)
-LIMITS = Group("Limits", sort_key=1, help="What a plan may take.")
+LIMITS = Group("Limits", sort_key=1, help="What the job may take.")
 COUNTING = Group("Counting", sort_key=3)
 
 JSON_HELP = "Print one JSON object on the last line of stdout."

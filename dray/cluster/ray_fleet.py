@@ -40,6 +40,7 @@ class RayFleet:
         self.info = info
         self._watchers = NodeWatchers()
         self._unreachable: set[str] = set()
+        self._processes: list[RayReplicaProcess] = []
 
     def launch(
         self, name: str, spec: EngineSpec, ask: ReplicaResources, *, avoid: Collection[str]
@@ -56,7 +57,9 @@ class RayFleet:
             actor = actor_class().options(name=name, namespace=NAMESPACE, **options).remote(name, spec)
         except ray.exceptions.ActorAlreadyExistsError:
             raise NameTakenError(f"replica {name}: another actor has this name") from None
-        return RayReplicaProcess(RayReplica(name, actor), self._unreachable)
+        made = RayReplicaProcess(RayReplica(name, actor), self._unreachable)
+        self._processes.append(made)
+        return made
 
     def capacity(self) -> Capacity | None:
         """What the nodes have, and have free; None while Ray's head is away."""
@@ -70,8 +73,9 @@ class RayFleet:
         return no_place_for_tasks(self.info.stable_resource)
 
     def notices(self) -> list[tuple[Node, Notice]]:
-        """The notices that are new since the last call: of the nodes' clouds, and of Ray."""
-        return self._watchers.look()
+        """The notices that are new since the last call: of the clouds of nodes with replicas, and of Ray."""
+        self._processes = [one for one in self._processes if not one.killed]
+        return self._watchers.look({one.last_node for one in self._processes if one.last_node is not None})
 
     def warnings(self) -> list[str]:
         """What went wrong on the nodes since the last call."""
@@ -89,7 +93,8 @@ class RayReplicaProcess:
     def __init__(self, replica: RayReplica, unreachable: set[str]) -> None:
         self.replica = replica
         self._unreachable = unreachable
-        self._node: str | None = None
+        self.last_node: str | None = None
+        self.killed = False
         self._ready: tuple[Any, Any] | None = None
         self._asked: Any = None
 
@@ -100,8 +105,8 @@ class RayReplicaProcess:
 
     def node(self) -> str | None:
         """The id of its node; None while it has none."""
-        self._node = node_of(self.replica.actor_id) or self._node
-        return self._node
+        self.last_node = node_of(self.replica.actor_id) or self.last_node
+        return self.last_node
 
     def began(self) -> Began | None:
         """Its engine, once that can take work; None until then. Errors as in :class:`ReplicaProcess`."""
@@ -115,6 +120,7 @@ class RayReplicaProcess:
                 return None
             ready, self._ready = list(self._ready), None  # asked again where the answer did not come through
             info, where = ray.get(ready)
+            self.last_node = where.node_id
         return Began(info=info, where=where)
 
     def ask_status(self) -> None:
@@ -141,6 +147,7 @@ class RayReplicaProcess:
         """End its process, if it lives."""
         import ray
 
+        self.killed = True
         ray.kill(self.replica.actor, no_restart=True)
 
     def is_gone(self) -> bool:

@@ -6,6 +6,8 @@ import logging
 import threading
 import time
 from collections import deque
+from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,9 +81,10 @@ class _Warnings(logging.Handler):
 
 
 class NodeWatchers:
-    """One watcher on each node that is not stable, for as long as this process lives.
+    """One watcher on each node that is not stable, and that replicas are on.
 
-    Stable nodes need none: when one goes, the job ends with it. It continues when the user starts it again.
+    Stable nodes need none: when one goes, the job ends with it. It continues when the user starts it again. A
+    node that has no replica any more is left alone: an autoscaler ends those on which nothing runs.
     """
 
     def __init__(self) -> None:
@@ -90,9 +93,10 @@ class NodeWatchers:
         self._ours: set[str] = set()  # nodes that the driver drains
         self._told: list[str] = []
 
-    def look(self) -> list[tuple[Node, Notice]]:
-        """Notices that are new since the last look, of the nodes themselves and of Ray."""
-        nodes = {node.node_id: node for node in live_nodes()[0] if not node.stable}
+    def look(self, used: Collection[str]) -> list[tuple[Node, Notice]]:
+        """Notices that are new since the last look, of the ``used`` nodes themselves and of Ray for them."""
+        nodes = {node.node_id: node for node in live_nodes()[0] if not node.stable and node.node_id in used}
+        self._end_unused(nodes)
         self._actors = {
             node_id: self._actors[node_id] if node_id in self._actors else _watch_on(node_id)
             for node_id in nodes
@@ -110,6 +114,13 @@ class NodeWatchers:
         fresh = [one for one in found if one[0] in nodes and (one[0], one[1].id) not in self._known]
         self._known |= {(node_id, notice.id) for node_id, notice in fresh}
         return [(nodes[node_id], notice) for node_id, notice in fresh]
+
+    def _end_unused(self, nodes: Collection[str]) -> None:
+        import ray
+
+        for node_id in self._actors.keys() - set(nodes):
+            with suppress(ray.exceptions.RayError):
+                ray.kill(self._actors[node_id], no_restart=True)
 
     def drained(self, node: Node) -> None:
         """The driver itself drains this node in Ray: that is no new notice."""

@@ -1,8 +1,11 @@
-"""How many spot and on-demand replicas a job with a deadline and a budget is to hold: arithmetic alone.
+"""How many replicas a job with a deadline and a budget is to hold, and of which kind: arithmetic alone.
+
+The driver asks :func:`of_one_kind` how many there are to be (dray/driver/growth.py), and :func:`is_spent`
+whether the budget is spent. Ray's clusters cannot be asked for spot or on-demand machines. So the driver does
+not ask :func:`decide`, which chooses between the two; ``python -m tests.benchmarks.deadline`` does.
 
 The policy is that of Uniform Progress ("Can't Be Late", NSDI'24) for work that can be divided. Work is in
-predicted units of cost, of which a replica answers ``rate`` a second. The driver does not ask it yet: so far
-``python -m tests.benchmarks.deadline`` alone does.
+predicted units of cost, of which a replica answers ``rate`` a second.
 
 - Spot is taken whenever there is some: a replica that is interrupted loses its start, and no row.
 - While there is time to lose, the job waits for spot. When most of the replicas are needed all the time,
@@ -18,7 +21,7 @@ predicted units of cost, of which a replica answers ``rate`` a second. The drive
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 _HOUR = 3600.0
@@ -28,6 +31,8 @@ _START_SHARE = 0.1
 """Most of the work that is left that starts of replicas may cost: more replicas than that do not pay."""
 _PATIENCE = 0.8
 """Share of the useful replicas that must be needed all the time before on-demand ones make up for spot."""
+_SURE = 1.1
+"""What is left may take so much longer than predicted, and the deadline still holds."""
 _WORTH = 1.0
 """A replica starts only if the others would need as many cold starts for the rest."""
 
@@ -108,7 +113,7 @@ def decide(now: Situation) -> Decision:
     """What to hold from now on."""
     if now.left <= 0:
         return _told(now, 0, 0, Rule.DONE)
-    if now.budget is not None and now.spent + _step_cost(now) > now.budget:
+    if is_spent(budget=now.budget, spent=now.spent, step_cost=_step_cost(now)):
         return _told(now, 0, 0, Rule.SPENT)
     useful = most_useful(now)
     if now.deadline is None:
@@ -119,6 +124,11 @@ def decide(now: Situation) -> Decision:
     if on_demand > affordable:
         return _told(now, spot, affordable, Rule.BUDGET)
     return _told(now, min(spot, useful - on_demand), on_demand, rule)
+
+
+def is_spent(*, budget: float | None, spent: float, step_cost: float) -> bool:
+    """Whether what is held until the next decision would cost more than the budget has left."""
+    return budget is not None and spent + step_cost > budget
 
 
 def most_useful(now: Situation) -> int:
@@ -134,6 +144,15 @@ def most_useful(now: Situation) -> int:
     if now.deadline is not None:
         useful = max(useful, _needed(now))
     return max(min(useful, now.most), min(working, now.most), 1)
+
+
+def of_one_kind(now: Situation) -> int:
+    """Replicas to hold where machines are of one kind: those that pay, or more if the deadline takes more."""
+    working = max(now.spot + now.on_demand, 1)
+    if now.work <= _WORTH * now.cold_start * working:
+        return working
+    late = now.deadline is not None and _SURE * now.work / working > now.seconds_left
+    return most_useful(now if late else replace(now, deadline=None))
 
 
 def _needed(now: Situation) -> int:

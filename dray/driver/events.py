@@ -7,14 +7,16 @@ Times are seconds since 1970, as the driver's machine has them.
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
-from dray.driver.replica_handle import ReplicaStart
+from dray.driver.replica_handle import ReplicaHandle, ReplicaStart
 from dray.engine.replica import ReplicaStatus
 from dray.notices.notice import Notice
 from dray.places import lane_of
 from dray.report import Pulse
+from dray.report.wording import duration, plural
 from dray.shard.pump import ShardReceipt
 from dray.store import ReplicaState
 
@@ -117,6 +119,26 @@ class ReplicaChanged(Event):
     host: str | None
     gpus: float
 
+    @classmethod
+    def of(cls, replica: ReplicaHandle, gpus: float) -> ReplicaChanged:
+        """As it stands now."""
+        return cls(
+            name=replica.name,
+            state=replica.state,
+            began=replica.began,
+            at=time.time(),
+            node=replica.node,
+            host=replica.host,
+            gpus=gpus,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLeft(Event):
+    """A node that replicas were on has left the cluster: an autoscaler ended it, or it was lost."""
+
+    node: str
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaLost(Event):
@@ -185,6 +207,67 @@ class ReplicasIdle(Event):
     def text(self) -> str:
         """How many, and why."""
         return f"{self.count} of {self.lanes} replicas have no work: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapacityDecided(Event):
+    """The job is to have so many ``replicas`` from now on, instead of ``before``."""
+
+    before: int
+    replicas: int
+    reason: str
+
+    @property
+    def text(self) -> str:
+        """How many, and why."""
+        return f"{plural(self.replicas, 'replica')} instead of {self.before}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapacityMissing(Event):
+    """So many replicas found no place within ``seconds``: the job goes on with ``replicas``."""
+
+    level: ClassVar[int] = logging.WARNING
+    missing: int
+    replicas: int
+    seconds: float
+    reason: str
+
+    @property
+    def before(self) -> int:
+        """Replicas that there were to be until now."""
+        return self.replicas + self.missing
+
+    @property
+    def text(self) -> str:
+        """How many, and why."""
+        told = f"{plural(self.missing, 'replica')} found no place within {self.seconds:.0f} s"
+        return f"{told}; the job goes on with {self.replicas}, and asks again later ({self.reason})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook(Event):
+    """Whether the job will meet deadline and budget as it is. Seconds and dollars, None: not asked."""
+
+    seconds_left: float
+    deadline_in: float | None
+    dollars_left: float | None
+    budget_left: float | None
+
+    @property
+    def text(self) -> str:
+        """Both, in words."""
+        told = [f"the rest takes {duration(self.seconds_left)} as things are"]
+        if self.deadline_in is not None:
+            late = self.seconds_left - self.deadline_in
+            told.append(
+                f"{duration(late)} too long for the deadline" if late > 0 else "in time for the deadline"
+            )
+        if self.budget_left is not None and self.dollars_left is not None:
+            over = self.dollars_left - self.budget_left
+            cost = f"and costs ${self.dollars_left:,.2f}"
+            told.append(f"{cost}, ${over:,.2f} over the budget" if over > 0 else f"{cost}, within the budget")
+        return ", ".join(told)
 
 
 # -- shards and rows ------------------------------------------------------------------------------

@@ -112,6 +112,10 @@ class IdleWatch:
         self._reason: str | None = None
         self._told_at = 0.0
 
+    def rebind(self, bound: Bound) -> None:
+        """So many shard tasks may run from now on."""
+        self._bound = bound
+
     def look(self, store: Store) -> None:
         """Look, and tell what is new; the same again now and then.
 

@@ -29,6 +29,14 @@ class Intervals:
     """Read which shards are open, while no task ends."""
     idle: float = 5.0
     """Look for replicas without work, and take one for idle after so long."""
+    scale: float = 2.0
+    """Look whether the job is to have more replicas, or fewer, where it may."""
+    grow: float = 5.0
+    """Ask for more replicas when shards have waited for so long."""
+    shrink: float = 20.0
+    """Take a replica for one too many at the job's end when it has had no work for so long."""
+    missing: float = 600.0
+    """Go on without a replica that has found no place for so long; ask for it again after as long."""
     publish: float = 5.0
     """Tell the store of replicas that are ready, though nothing changed."""
     account: float = 15.0

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection, Sequence
 
-from dray.account import Life, NodeFacts, Span, spans_of
-from dray.cluster.base import ClusterInfo
+from dray.account import Life, NodeFacts, Span, account_of, spans_of
+from dray.account.spans import MICRO
+from dray.cluster.base import ClusterInfo, Node
 from dray.driver.events import (
     Event,
+    NodeLeft,
     NodeLost,
     ReplicaChanged,
     ReplicaLooked,
@@ -33,6 +36,7 @@ class Ledger:
         self._gone: dict[str, float] = {}
         self._began = min(job.started, info.ready - info.seconds)
         self._nodes = {node.node_id: node for node in info.nodes}
+        self._first = set(self._nodes)
         self._given = job.settings.request.price
         self._kept: float | None = None
 
@@ -48,7 +52,7 @@ class Ledger:
             life = self._lives[event.name]
             life.lost, life.node = True, life.node or event.node
             life.ended = life.ended or time.time()
-        elif isinstance(event, NodeLost):
+        elif isinstance(event, NodeLost | NodeLeft):
             self._gone.setdefault(event.node, time.time())
 
     def keep(self, store: Store, *, last: bool = False) -> None:
@@ -75,13 +79,36 @@ class Ledger:
         facts = {node: self._facts(node) for node in used}
         return spans_of(lives, facts, epoch=self._job.lease.epoch, now=now)
 
+    def dollars(self) -> float:
+        """What this run's nodes cost so far, those without a price left out."""
+        found = [span for span in self.spans(time.time()) if span.price is not None]
+        return account_of(found).dollars or 0.0
+
+    def hourly(self, nodes: Collection[str]) -> float:
+        """Dollars that these nodes cost an hour, those without a price left out."""
+        return sum(price_of(self._nodes.get(node), self._given) or 0 for node in nodes) / MICRO
+
+    def unpriced(self, nodes: Collection[str]) -> set[str]:
+        """Those of these nodes without a price."""
+        return {node for node in nodes if price_of(self._nodes.get(node), self._given) is None}
+
+    @property
+    def priced(self) -> bool:
+        """Whether any node of the cluster has a price."""
+        return any(price_of(node, self._given) is not None for node in (*self._nodes.values(), None))
+
+    def meet(self, nodes: Sequence[Node]) -> None:
+        """These nodes are in the cluster now: some may have joined since the run began."""
+        self._nodes |= {node.node_id: node for node in nodes}
+
     def _facts(self, node: str) -> NodeFacts:
         """A node that was there at the beginning counts from then on, others when first asked for."""
         known = self._nodes.get(node)
+        first = node in self._first
         asked = [life.asked for life in self._lives.values() if life.node == node]
         gone = self._gone.get(node)
         return NodeFacts(
-            began=self._began if known is not None else min(asked),
+            began=self._began if first else min(asked),
             ended=None if gone is None or max(asked) > gone else gone,
             gpus=known.gpus if known is not None else 0.0,
             price=price_of(known, self._given),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from dray.cluster.losses import NodeFacts
 from dray.driver.events import Event, NodeLost, ReplicaLost
-from dray.driver.pool import Loss
+from dray.driver.replica_handle import Loss
 from dray.errors import DrayError, JobFailedError
 from dray.failures.causes import Facts, decide
 from dray.failures.effects import SHRINK_STEPS, OnPrefect

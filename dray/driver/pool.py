@@ -7,11 +7,8 @@ what was lost.
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Protocol
 
 from dray.cluster.asking import ReplicaResources
 from dray.cluster.base import START_SECONDS, Node
@@ -19,7 +16,8 @@ from dray.cluster.placing import shrunk
 from dray.cluster.ray_fleet import NameTakenError
 from dray.driver.fleet import Fleet
 from dray.driver.intervals import Intervals
-from dray.driver.replica_handle import ReplicaHandle, ReplicaStart
+from dray.driver.lanes import LONGEST_PAUSE, Budgets, Lanes, on_free_nodes
+from dray.driver.replica_handle import Loss, ReplicaHandle, ReplicaStart, replica_name
 from dray.driver.slots import LEAST_SLOTS, slots_of
 from dray.driver.waiting import Places
 from dray.engine.protocol import EngineSpec
@@ -35,34 +33,12 @@ SILENT_SECONDS = 60.0
 DRAIN_SECONDS = 10.0
 """For requests in flight to finish, once a notice came: with 5 s for the rest, a drain takes 15."""
 
-_LONGEST_PAUSE = 30.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loss:
-    """A replica that died of ``error``; its process may still be asked for its fate."""
-
-    replica: ReplicaHandle
-    error: BaseException
-
-
-class Budgets(Protocol):
-    """What earlier losses came to. Calls may raise StoreError."""
-
-    def excluded(self, lane: str) -> Collection[str]:
-        """Nodes that are to have no more replicas of this lane while another can."""
-
-    def shrink_steps(self) -> int:
-        """How often memory did not suffice."""
-
-    def undecided(self, lane: str) -> bool:
-        """Whether a lack of memory of this lane is not judged yet: its successor is to be smaller."""
-
 
 class ReplicaPool:
     """Owns the replicas' processes: they end with the process that made them.
 
-    ``shard_rows`` are the rows of a shard, on average: the smaller, the more of them a replica has at a time.
+    ``replicas`` start, and there may be ``most`` later. ``shard_rows`` are the rows of a shard, on average:
+    the smaller, the more of them a replica has at a time.
     Names are ``PREFIX/replica-N``, and ``~G`` behind that for the G-th successor: no name is used twice.
     """
 
@@ -74,6 +50,7 @@ class ReplicaPool:
         replicas: int,
         intervals: Intervals | None = None,
         *,
+        most: int | None = None,
         shard_rows: float = float("inf"),
     ) -> None:
         self._prefix = prefix
@@ -81,10 +58,8 @@ class ReplicaPool:
         self._fleet = fleet
         self._intervals = intervals or Intervals()
         self._replicas: list[ReplicaHandle] = []
+        self._lanes = Lanes(replicas, self._intervals.relaunch)
         self._changed: set[ReplicaHandle] = set()
-        self._due = dict.fromkeys(range(replicas), 0.0)  # lanes without a replica: when to start one
-        self._failures: Counter[int] = Counter()  # of a lane, since one of it was ready
-        self._generation: Counter[int] = Counter()
         self._leaving_nodes: dict[str, float] = {}
         self._cordoned: set[str] = set()
         self._avoided: dict[int, set[str]] = {}  # by lane: spent nodes that its last replica was to avoid
@@ -93,8 +68,7 @@ class ReplicaPool:
         self._seqs = 0
         self._shard_rows = shard_rows
         self._published = time.monotonic()
-        self._places = Places(spec, fleet, replicas)
-        self.lanes = replicas
+        self._places = Places(spec, fleet, most or replicas)
         self.restarts = 0
 
     # -- what the driver sees -----------------------------------------------------------------
@@ -104,9 +78,18 @@ class ReplicaPool:
         """What each replica asks the cluster for."""
         return self._places.ask
 
+    @property
+    def lanes(self) -> int:
+        """Replicas that there are to be."""
+        return len(self._lanes)
+
     def ready(self) -> int:
         """Replicas that can take work."""
         return len(self._in(ReplicaState.READY))
+
+    def nodes(self) -> set[str]:
+        """The nodes of replicas that can take work, or finish what they have."""
+        return {one.node for one in self._in(ReplicaState.READY, ReplicaState.LEAVING) if one.node}
 
     def starts(self) -> list[ReplicaStart]:
         """How the starts went of all replicas that could take work so far."""
@@ -145,6 +128,10 @@ class ReplicaPool:
         now = time.monotonic()
         ready = self._in(ReplicaState.READY)
         return [replica for replica in ready if replica.idle is not None and now - replica.idle > seconds]
+
+    def unused(self, seconds: float) -> list[ReplicaHandle]:
+        """Those that are idle for so long, on nodes where none of the job's replicas works."""
+        return on_free_nodes(self.idle(seconds), self._in(ReplicaState.READY, ReplicaState.LEAVING))
 
     def note(self, replica: ReplicaHandle, note: str | None) -> None:
         """Why a replica has no work."""
@@ -197,15 +184,37 @@ class ReplicaPool:
         Raises:
             StoreError: that of ``budgets``; the next call does what is left.
         """
-        now = time.monotonic()
-        due = [lane for lane, at in self._due.items() if at <= now]
-        for lane in due:
+        for lane in self._lanes.due():
             if budgets.undecided(lane_of(replica_name(self._prefix, lane))):
                 continue
             if self._launch(lane, budgets):
-                del self._due[lane]
+                self._lanes.started(lane)
             else:
-                self._due[lane] = now + _LONGEST_PAUSE
+                self._lanes.want(lane, LONGEST_PAUSE)
+
+    def resize(self, lanes: int, unused: Collection[ReplicaHandle] = ()) -> None:
+        """Have so many replicas: more are due at once. Of too many, starting ones go, then ``unused`` ones.
+
+        Each of those that go ends what it may have been given meanwhile.
+        """
+        self._lanes.open(lanes - self.lanes)
+        for lane in self._lanes.spare(self._replicas, unused)[: max(self.lanes - lanes, 0)]:
+            self._close(lane)
+
+    def unplaced(self, seconds: float) -> int:
+        """Replicas that have waited for a place for longer than ``seconds``."""
+        starting = self._in(ReplicaState.STARTING)
+        return sum(not one.has_place() and time.monotonic() - one.asked > seconds for one in starting)
+
+    def _close(self, lane: int) -> None:
+        self._lanes.close(lane)
+        for replica in [replica for replica in self._replicas if replica.lane == lane]:
+            replica.retired = True
+            self._changed.add(replica)
+            if replica.state is ReplicaState.STARTING:
+                self._end(replica)
+            elif replica.state is ReplicaState.READY:
+                self._drain(replica, DRAIN_SECONDS)
 
     def drain_node(self, node: Node, deadline: float | None) -> None:
         """A node is taken back at ``deadline`` (seconds since 1970): its replicas finish, others begin."""
@@ -219,7 +228,7 @@ class ReplicaPool:
         for replica in self._in(ReplicaState.STARTING):
             if replica.process.node() == node.node_id:  # what it has loaded is lost either way
                 self._end(replica)
-                self._due[replica.lane] = 0.0
+                self._lanes.want(replica.lane)
 
     def cordon(self, node: Node) -> None:
         """A node may be taken back: it gets no new replicas while another can have them."""
@@ -235,13 +244,13 @@ class ReplicaPool:
 
     def _launch(self, lane: int, budgets: Budgets) -> bool:
         """Ask for a lane's next replica; false where the lane had better rest."""
-        name = replica_name(self._prefix, lane, self._generation[lane])
+        name = replica_name(self._prefix, lane, self._lanes.generation[lane])
         steps, spent = budgets.shrink_steps(), set(budgets.excluded(lane_of(name)))
         if self._rests(lane, spent):
             return False
         self._avoided[lane] = spent
         spec = shrunk(self._spec, steps, self._seqs)
-        self._generation[lane] += 1
+        self._lanes.generation[lane] += 1
         try:
             process = self._fleet.launch(name, spec, self._places.ask, avoid=spent | self._risky())
         except NameTakenError:
@@ -272,7 +281,7 @@ class ReplicaPool:
         before = {replica: replica.note for replica in starting}
         for replica in self._places.look(starting):
             self._end(replica)
-            self._due[replica.lane] = 0.0
+            self._lanes.want(replica.lane)
         self._changed.update(replica for replica in starting if replica.note != before[replica])
 
     def _poll_starting(self) -> None:
@@ -300,7 +309,7 @@ class ReplicaPool:
         """
         oom = bool(getattr(error, "oom", False))
         others = [one for one in self._in(ReplicaState.STARTING) if one is not replica]
-        untried = any(not self._failures[one.lane] for one in others)
+        untried = any(not self._lanes.failures[one.lane] for one in others)
         hopeful = oom or (untried and not isinstance(error, ConfigError))
         if not (self.starts() or hopeful):
             raise error
@@ -311,7 +320,7 @@ class ReplicaPool:
         self._ready.append(replica.start)
         replica.slots = slots_of(replica.max_num_seqs, self._shard_rows)
         self._seqs = self._seqs or replica.max_num_seqs
-        self._failures[replica.lane] = 0
+        self._lanes.failures[replica.lane] = 0
         self._changed.add(replica)
         if replica.node in self._leaving_nodes:
             self._drain(replica, 0.0)
@@ -368,7 +377,7 @@ class ReplicaPool:
         replica.leave_by = time.monotonic() + seconds + 3.0
         replica.process.drain(seconds)
         self._changed.add(replica)
-        self._due[replica.lane] = 0.0
+        self._lanes.want(replica.lane)
 
     def _end(self, replica: ReplicaHandle) -> None:
         replica.kill()
@@ -382,14 +391,7 @@ class ReplicaPool:
         if leaving:
             return
         self.restarts += 1
-        self._failures[replica.lane] += 1
-        pause = min(self._intervals.relaunch * 2 ** self._failures[replica.lane], _LONGEST_PAUSE)
-        self._due[replica.lane] = time.monotonic() + pause
+        self._lanes.failed(replica.lane)
 
     def _in(self, *states: ReplicaState) -> list[ReplicaHandle]:
         return [replica for replica in self._replicas if replica.state in states]
-
-
-def replica_name(prefix: str, lane: int, generation: int = 0) -> str:
-    """The name of a replica; :mod:`dray.places` reads it."""
-    return f"{prefix}/replica-{lane}" + (f"~{generation}" if generation else "")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from dray.driver.fleet import ReplicaProcess
 from dray.engine.protocol import EngineInfo
 from dray.engine.replica import ReplicaStatus
-from dray.store import ReplicaState
+from dray.store import ReplicaRow, ReplicaState
 
 _QUIET_SECONDS = 5.0  # without an answer or an error, after which a question got through
 
@@ -33,9 +33,10 @@ class ReplicaHandle:
     """A replica's process and what the pool knows of it.
 
     ``lane`` is its place in the pool, kept by successors. ``node`` and ``host`` are known once it is ready;
-    ``note`` says why it does not work. Others are monotonic seconds: ``asked`` (when the cluster was asked
-    for it), ``leave_by``, ``heard``, ``unsure`` (the first of the calls in a row that did not get through),
-    ``placed`` (when it was first seen to have a node) and ``idle`` (since when it has no shard).
+    ``note`` says why it does not work; a ``retired`` one has no successor. Others are monotonic seconds:
+    ``asked`` (when the cluster was asked for it), ``leave_by``, ``heard``, ``unsure`` (the first of the calls
+    in a row that did not get through), ``placed`` (when it was first seen to have a node) and ``idle`` (since
+    when it has no shard).
     """
 
     lane: int
@@ -52,6 +53,7 @@ class ReplicaHandle:
     placed: float | None = None
     idle: float | None = None
     note: str | None = None
+    retired: bool = False
     asked: float = field(default_factory=time.monotonic)
     _polled: float | None = None
     _ask_at: float = 0.0
@@ -65,6 +67,20 @@ class ReplicaHandle:
     def max_num_seqs(self) -> int:
         """Rows that its engine runs at a time; 0 until it is ready."""
         return self.start.info.max_num_seqs if self.start else 0
+
+    @property
+    def row(self) -> ReplicaRow:
+        """As the store is told of it."""
+        return ReplicaRow(
+            name=self.name,
+            lane=self.lane,
+            state=ReplicaState.RETIRED if self.retired else self.state,
+            slots=self.slots,
+            node=self.node,
+            host=self.host,
+            max_num_seqs=self.max_num_seqs,
+            note=self.note,
+        )
 
     def poll(self) -> bool:
         """Whether it has become ready since the last time.
@@ -120,3 +136,16 @@ class ReplicaHandle:
         """End its process, if it lives."""
         self.process.kill()
         self.state = ReplicaState.GONE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """A replica that died of ``error``; its process may still be asked for its fate."""
+
+    replica: ReplicaHandle
+    error: BaseException
+
+
+def replica_name(prefix: str, lane: int, generation: int = 0) -> str:
+    """The name of a replica; :mod:`dray.places` reads it."""
+    return f"{prefix}/replica-{lane}" + (f"~{generation}" if generation else "")

@@ -30,7 +30,9 @@ from dray.driver.observers import Observers
 from dray.driver.outage import SHORT_PATIENCE, SpoolWatch, StoreOutage
 from dray.driver.pool import ReplicaPool
 from dray.driver.progress import JobProgress
+from dray.driver.purse import Purse
 from dray.driver.resting import put_to_rest
+from dray.driver.scaling import Scaling
 from dray.driver.shards import ShardTasks
 from dray.driver.slots import mean_rows
 from dray.driver.wording import plan_line, stop_line
@@ -39,7 +41,8 @@ from dray.errors import DrayError, EngineStartError, JobFailedError
 from dray.job.deadline import orders_of
 from dray.job.engine_versions import EngineVersions
 from dray.job.opening import OpenJob, reopen
-from dray.store import ReplicaRow, Shard, Store
+from dray.job.replica_range import ReplicaRange
+from dray.store import Shard, Store
 
 _LAST_SECONDS = 2.0  # for replicas to say what they did in all
 
@@ -48,6 +51,7 @@ class Driver:
     """Runs the shards of a job on replicas of a cluster, until each is done or the job is to stop.
 
     ``fleet`` is where replicas run, ``executor`` where shard tasks do; ``observers`` hear what happens.
+    ``replicas`` start, and there may be ``most`` while shards wait.
     Use it as a context manager: at the end of the block no task and no replica is left.
     """
 
@@ -61,6 +65,7 @@ class Driver:
         spec: EngineSpec,
         shards: Sequence[Shard],
         replicas: int,
+        most: int | None = None,
         intervals: Intervals | None = None,
     ) -> None:
         self._job = job
@@ -73,7 +78,9 @@ class Driver:
         prefix = f"{job.job_id}/{job.lease.epoch}"
         self._stable = fleet.info.stable_resource
         self._fleet = fleet
-        self._pool = ReplicaPool(prefix, spec, fleet, replicas, self._intervals, shard_rows=mean_rows(shards))
+        self._pool = ReplicaPool(
+            prefix, spec, fleet, replicas, self._intervals, most=most, shard_rows=mean_rows(shards)
+        )
         bound = bound_tasks(job, replicas, fleet.info, emit)
         self._tasks = ShardTasks(
             job, executor, emit, lanes=replicas, bound=bound, look_every=self._intervals.shards
@@ -81,6 +88,16 @@ class Driver:
         self._interruptions = InterruptionHandler(job.job_id, fleet, self._pool, emit)
         self._losses = Losses(job.lease, emit)
         self._idle = IdleWatch(job.job_id, self._pool, fleet, bound, emit, self._intervals.idle)
+        self._scaling = Scaling(
+            job,
+            self._pool,
+            fleet,
+            emit,
+            self._resized,
+            limits=ReplicaRange(replicas, max(most or replicas, replicas)),
+            purse=Purse(job, self._ledger, emit),
+            intervals=self._intervals,
+        )
         self._progress = JobProgress(job, emit)
         self._spool = SpoolWatch(job.job_id, emit)
         self._outage = StoreOutage(emit)
@@ -119,7 +136,7 @@ class Driver:
             DrayError: as ``run``.
         """
         deadline = time.monotonic() + START_SECONDS
-        self.tell(Told(line=plan_line(self._pool, self._job.settings.replicas)))
+        self.tell(Told(line=plan_line(self._pool, self._job.settings.replicas, self._scaling.plan)))
         while not self._pool.starts() and not self.stopping:
             if time.monotonic() > deadline:
                 told = f"none of {self._pool.lanes} replicas is ready after {START_SECONDS:.0f} s"
@@ -227,6 +244,8 @@ class Driver:
             store.renew_job(self._job.lease)
         if self._pool.starts() and self._schedule.due("progress"):
             self._progress.look(store)
+        if self._schedule.due("scale") and not self.stopping:
+            self._scaling.look(store)
         if self._schedule.due("idle"):
             self._idle.look(store)
         if self._schedule.due("spool"):
@@ -239,34 +258,10 @@ class Driver:
         changed = self._pool.take_changed()
         if not changed:
             return
-        now = time.time()
         for one in changed:
-            self.tell(
-                ReplicaChanged(
-                    name=one.name,
-                    state=one.state,
-                    began=one.began,
-                    at=now,
-                    node=one.node,
-                    host=one.host,
-                    gpus=self._pool.ask.gpus,
-                )
-            )
-        rows = [
-            ReplicaRow(
-                name=one.name,
-                lane=one.lane,
-                state=one.state,
-                slots=one.slots,
-                node=one.node,
-                host=one.host,
-                max_num_seqs=one.max_num_seqs,
-                note=one.note,
-            )
-            for one in changed
-        ]
+            self.tell(ReplicaChanged.of(one, self._pool.ask.gpus))
         try:
-            store.put_replicas(self._job.lease, rows)
+            store.put_replicas(self._job.lease, [one.row for one in changed])
         except DrayError:
             self._pool.put_back(changed)
             raise
@@ -276,6 +271,12 @@ class Driver:
         while self._events:
             event = self._events.popleft()
             self._observers.hear(event)
+
+    def _resized(self, lanes: int) -> None:
+        """The pool is to have so many replicas from now on."""
+        bound = bound_tasks(self._job, lanes, self._fleet.info, self.tell)
+        self._tasks.resize(lanes, bound)
+        self._idle.rebind(bound)
 
     # -- smaller things -------------------------------------------------------------------------
 

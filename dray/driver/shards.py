@@ -73,6 +73,11 @@ class ShardTasks:
         """Whether there are shards to run, or may be: so the last look at the store says."""
         return self._open or self.running
 
+    def resize(self, lanes: int, bound: Bound) -> None:
+        """The pool is to have so many replicas from now on."""
+        self._lanes, self._bound = lanes, bound
+        self.look_soon()
+
     def start_early(self, shards: Sequence[Shard]) -> None:
         """Start the first tasks, before any replica is there and without the store."""
         for shard in open_shards(list(shards))[: self._early()]:

@@ -153,8 +153,12 @@ class Run:
     def _expected(self) -> int:
         """How many replicas there may be: shards are cut for so many before the cluster is joined."""
         settings = self.job.settings
-        return settings.replicas or expected_replicas(
-            settings.engine, settings.engine_arguments, settings.replica_gpus, self.parts.where
+        return (
+            settings.most_replicas
+            or settings.replicas
+            or expected_replicas(
+                settings.engine, settings.engine_arguments, settings.replica_gpus, self.parts.where
+            )
         )
 
     def _joined(self) -> ClusterInfo | None:
@@ -170,9 +174,9 @@ class Run:
         return info
 
     def _drive(self, shards: Sequence[Shard], fleet: Fleet) -> list[ReplicaAccount]:
-        spec, parts = engine_spec(self.job), self.parts
-        replicas = self.job.settings.replicas or default_replicas(spec, fleet.info)
-        spec = self._tuned(spec, shards, replicas)
+        spec, parts, settings = engine_spec(self.job), self.parts, self.job.settings
+        replicas = settings.replicas or default_replicas(spec, fleet.info)
+        spec = self._tuned(spec, shards, settings.most_replicas or replicas)
         report = ReportObserver(self.timeline)
         driver = Driver(
             self.job,
@@ -182,6 +186,7 @@ class Run:
             spec=spec,
             shards=shards,
             replicas=replicas,
+            most=settings.most_replicas,
             intervals=parts.intervals,
         )
         with weights_on(self.job, self.early, driver.tell), followers_answered(self.job), driver:

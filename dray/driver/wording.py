@@ -10,11 +10,16 @@ from dray.report.wording import plural
 from dray.store import Counts, StopSignals
 
 
-def plan_line(pool: ReplicaPool, wanted: int | None) -> str:
-    """How many replicas start, with what, and by whose word: ``wanted`` is the user's, None for none."""
+def plan_line(pool: ReplicaPool, wanted: int | None, later: str | None = None) -> str:
+    """How many replicas start, with what, and by whose word: ``wanted`` is the user's, None for none.
+
+    ``later`` says how many there may be in the end.
+    """
     told = f"starting {plural(pool.lanes, 'replica')}"
     if pool.ask != ReplicaResources(cpus=0):
         told += f", each with {pool.ask}"
+    if later is not None:
+        return f"{told}; {later}"
     if wanted is not None:
         return told
     for_gpus = ", for the GPUs that are there now" if pool.ask.gpus else ""

@@ -20,6 +20,7 @@ from dray.engine.protocol import EngineInfo
 from dray.engine.tuning import Tuned
 from dray.errors import StoreFatalError
 from dray.job.billing import bill_job, with_prediction
+from dray.job.capacity_notes import decisions_of
 from dray.job.job_shape import job_shape
 from dray.job.learning import FinishedRun, learn
 from dray.job.opening import OpenJob, describe
@@ -30,6 +31,7 @@ from dray.job.timeline import Timeline
 from dray.report import (
     Attempt,
     Counts,
+    Decision,
     Measures,
     Moments,
     OutputFile,
@@ -249,6 +251,7 @@ def _report_data(
         interruptions=sum(causes.get(cause, 0) for cause in ("SPOT", "NODE_LOSS", "DRIVER_LOST")),
         retries=causes,
         unused=_unused(store, job.job_id),
+        decisions=tuple(Decision(at=one["at"], line=one["line"]) for one in decisions_of(known)),
         files=files,
         environment=_environment(replicas),
         settings={k: v if isinstance(v, str | int | float | bool) or v is None else str(v)

@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from dray.job.replica_range import read_range
 from dray.kinds import Kind, KindName
 
 if TYPE_CHECKING:
@@ -136,11 +137,11 @@ class EngineOptions(Form):
         default="vllm",
         description="vllm, or simulated, which makes up answers without a model, to try out everything else.",
     )
-    replicas: int | None = Field(
+    replicas: int | str | None = Field(
         default=None,
-        ge=1,
-        description="Replicas to run, each with one engine. If left out: as many as the GPUs hold, or one "
-        "without GPUs.",
+        description="Replicas to run, each with one engine: a number, or MIN:MAX, such as 1:8. Then "
+        "the job begins with the fewest, asks for more while shards wait, and gives idle ones back at its "
+        "end. If left out: as many as the GPUs hold, or one without GPUs.",
     )
     arguments: dict[str, Any] = Field(
         default_factory=dict,
@@ -181,6 +182,14 @@ class EngineOptions(Form):
         description="GPUs that each replica asks Ray for; 0 for an engine on CPUs. If left out: one for each "
         "rank, if the cluster has GPUs or the installed vLLM is built for them.",
     )
+
+    @field_validator("replicas")
+    @classmethod
+    def _is_a_range(cls, replicas: int | str | None) -> int | str | None:
+        found = read_range(replicas)
+        if found is None:
+            return None
+        return found.least if found.fixed else str(found)
 
 
 GROUPS: dict[str, type[Form]] = {"rows": RowOptions, "sampling": SamplingOptions, "engine": EngineOptions}

@@ -150,7 +150,7 @@ def describe(settings: JobSettings) -> dict[str, object]:
         "engine": settings.engine,
         "output": settings.output,
         "format": settings.format,
-        "replicas": settings.replicas,
+        "replicas": settings.request.engine.replicas or settings.replicas,
         "engine_arguments": {k: str(v) for k, v in settings.engine_arguments.items()},
         "sampling": {k: str(v)[:80] for k, v in settings.defaults.sampling.items()},
         "model_name": settings.defaults.model_name,

@@ -94,7 +94,7 @@ class JobRequest(Request):
     system_prompt: str | None = _shortcut("system_prompt")
     max_tokens: int | None = _shortcut("max_tokens")
     temperature: float | None = _shortcut("temperature")
-    replicas: int | None = _shortcut("replicas")
+    replicas: int | str | None = _shortcut("replicas")
     rows: RowOptions = Field(
         default_factory=RowOptions,
         description="More options for how rows become requests: template, ids, SQL query, what to do with "
@@ -166,6 +166,17 @@ class JobRequest(Request):
         description="File that `dray plan --json` wrote. The input has to be the one that was planned. The "
         "first plan's engine settings hold where none are given.",
     )
+    deadline: str | None = Field(
+        default=None,
+        description="Time since the job was created within which it is to be finished, such as 6h. dray asks "
+        "for as many replicas as that takes, and says whether it can be met. Nothing ends then.",
+    )
+    budget: float | None = Field(
+        default=None,
+        gt=0,
+        description="Dollars that the nodes of the job may cost by price, earlier runs included. Then the "
+        "job pauses, with all finished rows.",
+    )
     resume: bool = Field(default=False, description="Go on with the job even if it was cancelled.")
     overwrite: bool = Field(
         default=False,
@@ -183,6 +194,12 @@ class JobRequest(Request):
     def _is_a_time(cls, window: str | None) -> str | None:
         completion_seconds(window)
         return window
+
+    @field_validator("deadline")
+    @classmethod
+    def _is_a_deadline(cls, deadline: str | None) -> str | None:
+        deadline_seconds(deadline)
+        return deadline
 
     def anchored(self) -> Self:
         """The same request with its local paths as seen from any working directory."""
@@ -264,9 +281,22 @@ def completion_seconds(window: str | None) -> float | None:
     Raises:
         ConfigError: it is not written so, or no time at all.
     """
-    if window is None:
+    return _seconds("completion_window", window)
+
+
+def deadline_seconds(deadline: str | None) -> float | None:
+    """As :func:`completion_seconds`.
+
+    Raises:
+        ConfigError: it is not written so, or no time at all.
+    """
+    return _seconds("deadline", deadline)
+
+
+def _seconds(name: str, given: str | None) -> float | None:
+    if given is None:
         return None
-    seconds = seconds_of(window)
+    seconds = seconds_of(given)
     if not seconds:
-        raise ConfigError(f"completion_window: {window!r} is not a time such as 90m, 24h or 7d")
+        raise ConfigError(f"{name}: {given!r} is not a time such as 90m, 24h or 7d")
     return seconds

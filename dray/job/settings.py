@@ -10,6 +10,7 @@ from typing import Any
 from dray.engine.protocol import EngineSpec
 from dray.engine.tuning import refuse_untunable
 from dray.errors import ConfigError
+from dray.job.replica_range import read_range
 from dray.job.request import JobRequest, completion_seconds
 from dray.kinds import Kind
 from dray.requests.output import OutputFormat
@@ -45,8 +46,9 @@ class JobSettings:
     """One batch job.
 
     ``model`` is a local directory that every node has, or the URI of one in an object store. ``replicas``
-    None takes one per GPU, or one on a machine without; each asks the cluster for ``replica_cpus`` and
-    ``replica_gpus``, or, where those are None, for what its engine needs. ``engine_arguments`` go to the
+    None takes one per GPU, or one on a machine without; there may be ``most_replicas`` while shards wait,
+    None for no more. Each asks the cluster for ``replica_cpus`` and ``replica_gpus``, or, where those are
+    None, for what its engine needs. ``engine_arguments`` go to the
     engine as they are. ``work`` holds the spool; every stable node must reach it. ``store_url`` may hold a
     password and is kept out of the repr. ``model_objects`` reach the model, where that takes others than
     ``objects``. An engine that gets no further with its requests for ``stall_seconds`` is ended. What is
@@ -65,6 +67,7 @@ class JobSettings:
     engine: str = "vllm"
     engine_arguments: Mapping[str, Any] = field(default_factory=dict)
     replicas: int | None = None
+    most_replicas: int | None = None
     replica_cpus: float | None = None
     replica_gpus: float | None = None
     job_id: str | None = None
@@ -87,6 +90,7 @@ class JobSettings:
             ConfigError, InputError: options that do not go together, or an input that cannot be.
         """
         rows, engine = request.rows, request.engine
+        replicas = read_range(engine.replicas)
         return cls(
             source=rows.source(places.inputs),
             defaults=RowDefaults(model_name=rows.model_name, sampling=request.sampling.fields()),
@@ -95,7 +99,8 @@ class JobSettings:
             store_url=places.store_url,
             engine=engine.name,
             engine_arguments=engine.arguments,
-            replicas=engine.replicas,
+            replicas=None if replicas is None else replicas.least,
+            most_replicas=None if replicas is None else replicas.most,
             replica_cpus=engine.replica_cpus,
             replica_gpus=engine.replica_gpus,
             stall_seconds=engine.stall_seconds,
@@ -121,6 +126,8 @@ class JobSettings:
             refuse_secret(address)
         if self.replicas is not None and self.replicas < 1:
             raise ConfigError("replicas must be at least 1")
+        if self.most_replicas is not None and self.most_replicas < (self.replicas or 1):
+            raise ConfigError("most_replicas must not be fewer than replicas")
         if self.replica_cpus is not None and self.replica_cpus <= 0:
             raise ConfigError("replica_cpus must be more than 0")
         if self.replica_gpus is not None and self.replica_gpus < 0:

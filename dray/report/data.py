@@ -207,6 +207,14 @@ class Replica:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Decision:
+    """What the driver decided ``at`` a moment about how many replicas there are to be, and why."""
+
+    at: float
+    line: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class OutputFile:
     """A file that the job wrote. ``size`` is in bytes, ``sha256`` in hex."""
 
@@ -249,6 +257,7 @@ class ReportData:
     interruptions: int = 0
     retries: Mapping[str, int] = field(default_factory=dict)
     unused: Mapping[str, str] = field(default_factory=dict)
+    decisions: tuple[Decision, ...] = ()
     files: tuple[OutputFile, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, str | int | float | bool | None] = field(default_factory=dict)

@@ -70,7 +70,8 @@ def _write_verdict(tx: Tx, job_key: int, replica: str, verdict: Verdict) -> None
 
 def unjudged(tx: Tx, job_key: int) -> set[str]:
     """Replicas that are gone and have no verdict; those whose end the driver wanted never have one."""
-    gone = and_(replicas.c.job_key == job_key, replicas.c.state == ReplicaState.GONE.value)
+    ended = (ReplicaState.GONE.value, ReplicaState.RETIRED.value)
+    gone = and_(replicas.c.job_key == job_key, replicas.c.state.in_(ended))
     return set(tx.execute(select(replicas.c.name).where(gone, replicas.c.verdict.is_(None))).scalars())
 
 

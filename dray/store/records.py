@@ -211,12 +211,16 @@ class ShardLease:
 
 
 class ReplicaState(StrEnum):
-    """Where a replica stands: ``starting -> ready -> leaving -> gone``, or straight to ``gone``."""
+    """Where a replica stands: ``starting -> ready -> leaving -> gone``, or straight to ``gone``.
+
+    A ``retired`` one is gone, or about to be, and nothing comes in its place: the job needs fewer replicas.
+    """
 
     STARTING = "starting"
     READY = "ready"
     LEAVING = "leaving"
     GONE = "gone"
+    RETIRED = "retired"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

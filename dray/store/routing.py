@@ -33,7 +33,8 @@ def put(tx: Tx, job_key: int, rows: Sequence[ReplicaRow]) -> None:
 
 def gone(tx: Tx, job_key: int, name: str) -> None:
     """No more shards go to this replica, until the driver puts it again."""
-    own = and_(replicas.c.job_key == job_key, replicas.c.name == name)
+    kept = replicas.c.state != ReplicaState.RETIRED.value
+    own = and_(replicas.c.job_key == job_key, replicas.c.name == name, kept)
     tx.execute(update(replicas).where(own).values(state=ReplicaState.GONE.value, changed_at=tx.now))
 
 
@@ -103,9 +104,10 @@ def _waiting(tx: Tx, job_key: int) -> int:
 
 def _coming(tx: Tx, job_key: int) -> int:
     """Lanes whose replica is not ready: it starts, or its successor is about to."""
+    wanted = replicas.c.state != ReplicaState.RETIRED.value
     ready = case((replicas.c.state == ReplicaState.READY.value, replicas.c.lane))
     counts = select(func.count(replicas.c.lane.distinct()), func.count(ready.distinct()))
-    lanes, with_one = tx.execute(counts.where(replicas.c.job_key == job_key)).one()
+    lanes, with_one = tx.execute(counts.where(replicas.c.job_key == job_key, wanted)).one()
     return int(lanes - with_one)
 
 

@@ -7,6 +7,7 @@
 prints one line of JSON with the cluster's ``address``, its ``token`` and the ids of its ``nodes``, and ends
 when its stdin does. Each node has a cache of models of its own, ``FOLDER/cache-N``. A line of JSON on stdin
 is a command, answered by a line: ``{"add": {}}`` starts one more node, with these environment variables;
+nodes that the cluster's own autoscaler started are named by their ids;
 ``{"kill": N}`` ends one by SIGKILL; ``{"kill": "gcs"}`` ends the control store alone, and leaves all raylets;
 ``{"drain": N, "seconds": S}`` has Ray drain one; ``{"signal": "STOP", "node": N}`` sends a signal to its
 raylet and all that it started; ``{"dead": true}`` has Ray say which nodes it has found dead, and why.
@@ -33,6 +34,7 @@ import psutil
 from dray.cluster import ClusterSettings
 from dray.cluster.ray_private import Service, agents_on_demand, enable_token_auth, start_without
 from dray.processes import no_survivors
+from tests.support.autoscaling import VARIABLES, head_arguments
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +43,8 @@ class Shape:
 
     ``stable`` is how much of ``dray_stable`` marks the head. ``impatient``: Ray calls a node dead that is
     silent for 2 s, not for a minute. ``light``: Ray's agents start only on nodes that ask them for something,
-    which is for tests where nodes come and go; a user's nodes have them from the start.
+    which is for tests where nodes come and go; a user's nodes have them from the start. The cluster's own
+    autoscaler starts up to ``autoscaled`` more nodes, and ends those that are idle for ``idle_seconds``.
     """
 
     head_cpus: int = 2
@@ -50,6 +53,8 @@ class Shape:
     stable: float = 1
     impatient: bool = False
     light: bool = False
+    autoscaled: int = 0
+    idle_seconds: float = 5.0
 
     @property
     def node(self) -> dict[str, Any]:
@@ -115,7 +120,7 @@ class Raylets:
         """Send a signal (``STOP``, ``CONT``, ``TERM``) to a node's raylet and all that it started."""
         self._command({"signal": name, "node": number})
 
-    def drain(self, number: int, seconds: float) -> None:
+    def drain(self, number: int | str, seconds: float) -> None:
         """Have Ray drain a node, as its own tools do, until it is to end in ``seconds``."""
         self._command({"drain": number, "seconds": seconds})
 
@@ -128,6 +133,10 @@ class Raylets:
     def kill(self, number: int) -> None:
         """End a node's raylet, with SIGKILL; what ran there ends with it."""
         self._command({"kill": number})
+
+    def kill_started(self, node_id: str) -> None:
+        """The same for a node that the cluster's autoscaler started."""
+        self._command({"kill": node_id})
 
     def kill_gcs(self) -> None:
         """End the cluster's control store, with SIGKILL; the raylets, the head's too, live on."""
@@ -180,6 +189,14 @@ def _signal(node: Any, name: str) -> None:
             process.send_signal(number)
 
 
+def _kill_by_id(node_id: str) -> None:
+    """End the raylet of a node that the autoscaler started, one of our descendants."""
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            if process.name() == "raylet" and f"--node_id={node_id}" in process.cmdline():
+                process.kill()
+
+
 def _drain(address: str, node_id: str, seconds: float) -> bool:
     from ray._raylet import GcsClient  # type: ignore[attr-defined]  # compiled
     from ray.core.generated.autoscaler_pb2 import DrainNodeReason
@@ -210,6 +227,15 @@ def _serve(cluster: Any, folder: Path, count: int, token: str, shape: Shape, ans
     head = {"resources": {"dray_stable": shape.stable}, "num_cpus": shape.head_cpus}
     if shape.impatient:
         head["_system_config"] = IMPATIENT
+    if shape.autoscaled:
+        os.environ.update(VARIABLES)
+        head |= head_arguments(
+            folder,
+            most=shape.autoscaled,
+            cpus=shape.cpus,
+            gpus=shape.gpus,
+            idle_seconds=shape.idle_seconds,
+        )
     nodes = [_add(cluster, folder, 0, **head)]
     nodes += [_add(cluster, folder, number, **shape.node) for number in range(1, count)]
     cluster.wait_for_nodes()
@@ -225,7 +251,9 @@ def _serve(cluster: Any, folder: Path, count: int, token: str, shape: Shape, ans
             nodes.append(_add(cluster, folder, len(nodes), **shape.node, environment=command["add"]))
             answer(node=nodes[-1].node_id)
         elif "drain" in command:
-            answer(accepted=_drain(cluster.address, nodes[command["drain"]].node_id, command["seconds"]))
+            name = command["drain"]
+            node_id = name if isinstance(name, str) else nodes[name].node_id
+            answer(accepted=_drain(cluster.address, node_id, command["seconds"]))
         elif "dead" in command:
             answer(dead=_dead(cluster.global_state.node_table()))
         elif "signal" in command:
@@ -234,6 +262,9 @@ def _serve(cluster: Any, folder: Path, count: int, token: str, shape: Shape, ans
         elif command["kill"] == "gcs":
             nodes[0].kill_gcs_server(check_alive=False)
             answer(killed="gcs")
+        elif isinstance(command["kill"], str):
+            _kill_by_id(command["kill"])
+            answer(killed=command["kill"])
         else:
             cluster.remove_node(nodes[command["kill"]], allow_graceful=False)
             answer(killed=command["kill"])

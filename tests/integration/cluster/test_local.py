@@ -17,8 +17,8 @@ from dray.cluster import Cluster, ClusterInfo, ClusterSettings, open_cluster
 from dray.cluster.asking import ReplicaResources
 from dray.cluster.placing import actor_options
 from dray.cluster.ray_fleet import RayFleet
-from dray.driver.pool import Loss, ReplicaPool
-from dray.driver.replica_handle import ReplicaStart
+from dray.driver.pool import ReplicaPool
+from dray.driver.replica_handle import Loss, ReplicaStart
 from dray.engine.protocol import EngineSpec
 from dray.errors import ClusterError, ConfigError
 from dray.requests import Kind

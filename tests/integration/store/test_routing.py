@@ -62,6 +62,18 @@ def test_a_shard_does_not_wait_for_others_where_a_replica_is_idle(store: Store) 
     assert store.place_shard(job, 0, owner="w").lease is not None
 
 
+def test_nobody_waits_for_a_replica_that_is_retired(store: Store) -> None:
+    """The job needs it no more: nothing comes in its place, and a shard task that lost it changes nothing."""
+    job = ready_job(store, shards=2)
+    retired = replace(_ready("b", state=ReplicaState.RETIRED), lane=1)
+    store.put_replicas(job, [_ready("a", slots=3), retired])
+    store.replica_gone("job", "b")
+    assert [row.state for row in store.replicas("job")] == [ReplicaState.READY, ReplicaState.RETIRED]
+    for number in range(2):
+        lease = store.place_shard(job, number, owner=f"w{number}").lease
+        assert lease is not None and lease.replica == "a"
+
+
 def test_shards_whose_leases_lapsed_are_had_like_those_that_wait(store: Store, clock: FakeClock) -> None:
     """As after the death of a driver: nobody has them, though none is pending."""
     job = ready_job(store, shards=3)

@@ -26,6 +26,7 @@ GROUPED = {
                "--auto", "--replica-cpus", "--replica-gpus"],
     "Cluster and store": ["--job-id", "--store", "--cluster", "--objects", "--completion-window", "--price",
                           "--plan", "--resume"],
+    "Limits": ["--deadline", "--budget"],
     "Output": ["--format", "--part-bytes", "--overwrite", "--json"],
 }  # fmt: skip
 """As scripts use them: these stay."""

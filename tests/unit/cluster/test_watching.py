@@ -31,8 +31,8 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> dict[str, Heard]:
 def test_a_notice_is_news_once(heard: dict[str, Heard]) -> None:
     watchers = NodeWatchers()
     heard["n"] = Heard([_notice(Kind.INTERRUPTION)], [])
-    assert [notice.kind for _, notice in watchers.look()] == [Kind.INTERRUPTION]
-    assert watchers.look() == []
+    assert [notice.kind for _, notice in watchers.look({"n"})] == [Kind.INTERRUPTION]
+    assert watchers.look({"n"}) == []
 
 
 def test_rays_own_drain_is_news_after_a_mere_recommendation(
@@ -40,9 +40,9 @@ def test_rays_own_drain_is_news_after_a_mere_recommendation(
 ) -> None:
     watchers = NodeWatchers()
     heard["n"] = Heard([_notice(Kind.REBALANCE)], [])
-    assert [notice.kind for _, notice in watchers.look()] == [Kind.REBALANCE]
+    assert [notice.kind for _, notice in watchers.look({"n"})] == [Kind.REBALANCE]
     monkeypatch.setattr(watching, "draining", lambda: {"n": 5.0})
-    [(node, notice)] = watchers.look()
+    [(node, notice)] = watchers.look({"n"})
     assert (node, notice.source, notice.deadline) == (NODE, "ray", 5.0)
     assert notice.ends_node
 
@@ -51,14 +51,29 @@ def test_our_own_drain_is_no_news(heard: dict[str, Heard], monkeypatch: pytest.M
     watchers = NodeWatchers()
     watchers.drained(NODE)
     monkeypatch.setattr(watching, "draining", lambda: {"n": 5.0})
-    assert watchers.look() == []
+    assert watchers.look({"n"}) == []
+
+
+def test_a_node_without_replicas_is_left_alone(
+    heard: dict[str, Heard], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A watcher is a process: an autoscaler ends no node on which one runs."""
+    ended: list[object] = []
+    monkeypatch.setattr("ray.kill", lambda actor, no_restart: ended.append(actor))
+    watchers = NodeWatchers()
+    assert watchers.look({"n"}) == []
+    [watcher] = watchers._actors.values()
+    heard["n"] = Heard([_notice(Kind.INTERRUPTION)], [])
+    monkeypatch.setattr(NodeWatchers, "_ask", lambda self: {k: heard[k] for k in self._actors})
+    assert watchers.look(set()) == []
+    assert ended == [watcher] and not watchers._actors
 
 
 def test_what_goes_wrong_at_a_source_is_told_once(heard: dict[str, Heard]) -> None:
     watchers = NodeWatchers()
     heard["n"] = Heard([], ["kubernetes notices: GET /api/v1: not allowed"])
-    watchers.look()
+    watchers.look({"n"})
     assert watchers.take_told() == ["node h: kubernetes notices: GET /api/v1: not allowed"]
     heard["n"] = Heard([], [])
-    watchers.look()
+    watchers.look({"n"})
     assert watchers.take_told() == []

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dray.cluster.asking import ReplicaResources
-from dray.driver.events import ReplicaLogged, ReplicaReady, ReplicasWait
+from dray.driver.events import Outlook, ReplicaLogged, ReplicaReady, ReplicasWait
 from dray.driver.replica_handle import ReplicaStart
 from dray.driver.wording import plan_line
 from dray.engine import EngineInfo
@@ -61,6 +61,28 @@ def test_of_a_replicas_log_people_read_what_is_no_detail() -> None:
 def test_the_end_of_a_wait_is_told_too() -> None:
     assert ReplicasWait(reason="1 of 2 replicas wait").text == "1 of 2 replicas wait"
     assert ReplicasWait(reason=None).text == "no replica waits for a place any more"
+
+
+@pytest.mark.parametrize(
+    ("outlook", "told"),
+    [
+        (
+            Outlook(seconds_left=7200, deadline_in=6600, dollars_left=None, budget_left=None),
+            "the rest takes 2 h as things are, 10 min too long for the deadline",
+        ),
+        (
+            Outlook(seconds_left=600, deadline_in=6600, dollars_left=3.5, budget_left=3.0),
+            "the rest takes 10 min as things are, in time for the deadline, and costs $3.50, "
+            "$0.50 over the budget",
+        ),
+        (
+            Outlook(seconds_left=600, deadline_in=None, dollars_left=3.5, budget_left=4.0),
+            "the rest takes 10 min as things are, and costs $3.50, within the budget",
+        ),
+    ],
+)
+def test_what_will_be_met_is_said(outlook: Outlook, told: str) -> None:
+    assert outlook.text == told
 
 
 @pytest.mark.parametrize(

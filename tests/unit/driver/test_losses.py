@@ -12,8 +12,7 @@ from dray.cluster.losses import NodeFacts
 from dray.driver import losses as judged
 from dray.driver.events import Event, NodeLost, ReplicaLost
 from dray.driver.losses import Losses, StoreBudgets
-from dray.driver.pool import Loss
-from dray.driver.replica_handle import ReplicaHandle
+from dray.driver.replica_handle import Loss, ReplicaHandle
 from dray.engine.protocol import EngineSpec
 from dray.errors import EngineStartError, FencedError, ReplicaLostError, StoreTransientError
 from dray.failures.facts import Cause

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from dray.cluster.base import Node
-from dray.driver.pool import DRAIN_SECONDS, SILENT_SECONDS, Loss, ReplicaPool, replica_name
+from dray.driver.pool import DRAIN_SECONDS, SILENT_SECONDS, ReplicaPool
+from dray.driver.replica_handle import Loss, replica_name
 from dray.engine.protocol import EngineSpec
 from dray.errors import EngineDeadError, ReplicaLostError
 from dray.places import lane_of

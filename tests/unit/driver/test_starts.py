@@ -9,9 +9,11 @@ from types import SimpleNamespace
 import pytest
 
 from dray.cluster.base import Node
+from dray.driver import lanes
 from dray.driver import pool as pools
 from dray.driver.losses import Losses
-from dray.driver.pool import Loss, ReplicaPool
+from dray.driver.pool import ReplicaPool
+from dray.driver.replica_handle import Loss
 from dray.engine.protocol import EngineSpec
 from dray.errors import (
     ConfigError,
@@ -168,7 +170,7 @@ def test_a_lane_whose_engines_always_die_rests_while_others_work() -> None:
     assert len(started.processes) == 4
     started.processes[0].answers.append(ReplicaLostError("gone"))  # the other is lost: it is all there is
     started.until(lambda: not started.pool.ready())
-    started.pool._due[1] = 0.0
+    started.pool._lanes._due[1] = 0.0
     started.pool.launch_due(started.budgets)
     assert [lane_of(one.name) for one in started.processes].count("replica-1") == 4
 
@@ -197,16 +199,17 @@ def test_a_lane_waits_longer_after_each_failure_and_a_ready_replica_ends_that(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now, pauses = [1000.0], []
-    monkeypatch.setattr(pools, "time", SimpleNamespace(monotonic=lambda: now[0], time=time.time))
+    for module in (pools, lanes):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0], time=time.time))
     dies = [EngineStartError("no")]
     started = Started(2, [True], dies, dies, dies, [True, ReplicaLostError("x")])
     for failures in (1, 2, 3):
         started.until(lambda failures=failures: len(started.losses) == failures)  # type: ignore[misc]
-        pauses.append(started.pool._due[1] - now[0])
+        pauses.append(started.pool._lanes._due[1] - now[0])
         now[0] += 1.0
     assert started.pool.restarts == 3
     assert pauses == pytest.approx([QUICK.relaunch * 2**failures for failures in (1, 2, 3)])
     started.until(lambda: started.pool.ready() == 2)
     started.processes[-1].answers.append(ReplicaLostError("gone"))
     started.until(lambda: len(started.losses) == 4)
-    assert started.pool._failures[1] == 1
+    assert started.pool._lanes.failures[1] == 1

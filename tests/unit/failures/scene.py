@@ -14,8 +14,8 @@ from pathlib import Path
 from dray.cluster.asking import ReplicaResources
 from dray.driver.events import Event, ReplicaLost
 from dray.driver.losses import Losses, StoreBudgets
-from dray.driver.pool import Loss, ReplicaPool
-from dray.driver.replica_handle import ReplicaHandle
+from dray.driver.pool import ReplicaPool
+from dray.driver.replica_handle import Loss, ReplicaHandle
 from dray.engine.protocol import EngineSpec
 from dray.errors import EngineDeadError, ReplicaLostError
 from dray.kinds import Kind

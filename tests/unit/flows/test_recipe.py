@@ -118,7 +118,10 @@ STORED_BEFORE: dict[str, Any] = {
     "completion_window": None,
 }
 """The recipe of a job as databases have held it since before there was a JobRequest (f612d34)."""
-CAME_LATER = {"price": None, "part_bytes": 64 << 30, "overflow": "error", "dedupe": False, "reuse": False}
+CAME_LATER = {
+    "price": None, "part_bytes": 64 << 30, "overflow": "error", "dedupe": False, "reuse": False,
+    "deadline": None, "budget": None,
+}  # fmt: skip
 """Options that it lacks, with the defaults that such a job gets."""
 
 

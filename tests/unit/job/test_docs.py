@@ -37,6 +37,7 @@ def test_seconds() -> None:
     [
         "README.md",
         "SECURITY.md",
+        "docs/capacity.md",
         "docs/error-rows.md",
         "docs/interruptions.md",
         "docs/prefect.md",

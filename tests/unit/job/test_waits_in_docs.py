@@ -12,6 +12,7 @@ from dray.cli import server, status
 from dray.cluster import connect, head
 from dray.cluster.base import START_SECONDS
 from dray.driver import losses, pool, shards
+from dray.driver.intervals import Intervals
 from dray.failures.causes import STORE_PATIENCE
 from dray.job import cancelling, heeding
 from dray.job.opening import DRIVER_TTL
@@ -48,6 +49,7 @@ LIMITS: Mapping[str, float] = {
     "the driver, for a cluster to be joined": connect.JOIN_SECONDS,
     "the driver, for a join that hangs, when it leaves": connect.LEAVE_SECONDS,
     "the driver, for the first replica": START_SECONDS,
+    "a replica beyond the fewest, for a place": Intervals().missing,
     "a replica that has its place, for its engine": START_SECONDS,
     "a shard, while no replica is ready": START_SECONDS,
     "the driver, for a sign of a replica": pool.SILENT_SECONDS,

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dray.report import Measures, ReportData, render_html, wording
+from dray.report import Decision, Measures, ReportData, render_html, wording
 from dray.report.charts import ROWS, throughput
 from dray.report.gantt import spans
 from dray.report.scale import TimeAxis
@@ -127,6 +127,15 @@ def test_numbers_shown_are_those_of_the_data(job: ReportData) -> None:
     if job.tokens.total:
         assert f"completion {wording.count(job.tokens.completion)}" in shown
         assert f"in all {wording.count(job.tokens.total)}" in shown
+
+
+def test_changes_of_capacity_are_listed_with_their_reasons() -> None:
+    job = report_jobs.small()
+    assert "Changes of capacity" not in render_html(job)
+    decided = Decision(at=1090.0, line="3 replicas instead of 1: why")
+    page = render_html(dataclasses.replace(job, created=1000.0, decisions=(decided,)))
+    assert "<td>3 replicas instead of 1: why</td>" in page
+    assert f">{wording.duration(90)}<" in page
 
 
 def test_throughput_bars_add_up_to_the_rows() -> None:

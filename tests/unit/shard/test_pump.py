@@ -14,8 +14,7 @@ import pytest
 from sqlalchemy import event
 
 from dray.cluster.losses import NodeFacts
-from dray.driver.pool import Loss
-from dray.driver.replica_handle import ReplicaHandle
+from dray.driver.replica_handle import Loss, ReplicaHandle
 from dray.engine.protocol import EngineSpec
 from dray.engine.replica import Replica
 from dray.errors import EngineDeadError, ReplicaLeftError, ReplicaLostError, StoreTransientError

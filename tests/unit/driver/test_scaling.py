@@ -1,0 +1,266 @@
+"""Jobs that grow, shrink, go on without what does not come, and heed a deadline and a budget."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dray.cluster.base import ClusterSettings
+from dray.cluster.capacity import Capacity, Room
+from dray.driver import capacity_policy, scaling
+from dray.driver.events import CapacityDecided, CapacityMissing, Event, Outlook, ReplicaReady, Warned
+from dray.driver.intervals import Intervals
+from dray.driver.purse import Purse
+from dray.driver.thread_executor import ThreadExecutor
+from dray.driver.whole_job import Parts, run_job
+from dray.errors import ConfigError, JobPausedError
+from dray.job.capacity_notes import decisions_of
+from dray.job.finalising import JobResult
+from dray.job.replica_range import ReplicaRange, read_range
+from dray.job.request import JobRequest
+from dray.job.settings import JobSettings
+from dray.requests.sources import source_of
+from dray.shard.backoff import NO_WAIT_VARIABLE
+from dray.store import JobState, ReplicaState, open_store
+from tests.support.thread_fleet import Script, ThreadCluster, ThreadFleet
+from tests.unit.driver.scripted import Heard
+
+pytestmark = pytest.mark.unit
+
+QUICK = Intervals(
+    step=0.02, status=0.02, orders=0.1, shards=0.05, relaunch=0.01,
+    scale=0.05, grow=0.05, shrink=0.1, missing=0.3,
+)  # fmt: skip
+ROWS = 60
+TOKEN = 0.005
+
+
+class Elastic:
+    """Jobs of the simulated engine on replicas in threads. Rows take 0.05 s."""
+
+    def __init__(self, folder: Path, make: Callable[..., JobSettings]) -> None:
+        self.heard = Heard()
+        self._path = folder / "rows.jsonl"
+        self._make = make
+
+    def run(self, fleet: ThreadFleet, *, last: int = 10, rows: int = ROWS, **options: Any) -> JobResult:
+        """Run one; its last row has so many tokens: the tail that one replica works at alone."""
+        self._write_input(rows, last)
+        request = JobRequest.of(input=str(self._path), model="m", output="o", **options)
+        limits = read_range(request.engine.replicas)
+        settings = self._make(
+            source=source_of([str(self._path)]),
+            shard_rows=5,
+            replicas=None if limits is None else limits.least,
+            most_replicas=None if limits is None else limits.most,
+            job_id="job",
+            engine_arguments={"seconds_per_token": TOKEN, "max_num_seqs": 2},
+            request=request,
+        )
+        self.url = settings.store_url
+        parts = Parts(
+            where=ClusterSettings(),
+            cluster=ThreadCluster(fleet),
+            executor=ThreadExecutor(fleet),
+            observers=[self.heard],
+            fleet_of=lambda info: fleet,
+            intervals=QUICK,
+        )
+        return run_job(settings, parts)
+
+    def _write_input(self, rows: int, last: int) -> None:
+        with self._path.open("w") as file:
+            for number in range(rows):
+                tokens = last if number == rows - 1 else 10
+                body = {"messages": [{"role": "user", "content": f"{number}"}], "max_tokens": tokens}
+                row = {"custom_id": str(number), "method": "POST", "url": "/v1/chat/completions"}
+                file.write(json.dumps({**row, "body": body}) + "\n")
+
+    def decided(self) -> list[tuple[int, int]]:
+        return [(one.before, one.replicas) for one in self.heard.events if isinstance(one, CapacityDecided)]
+
+
+class Held:
+    """Answers come slowly until the driver has said so ``times``, however busy the machine is."""
+
+    def __init__(self, heard: Heard, kind: type[Event], times: int = 1) -> None:
+        self._heard = heard
+        self._kind = kind
+        self._times = times
+
+    def script(self, lose: Callable[[int, int], bool] = lambda replica, batch: False) -> Script:
+        """For a fleet; then it loses replicas."""
+        return Script(lose=lambda *which: self._wait() and lose(*which), flush=0.01)
+
+    def _wait(self) -> bool:
+        deadline = time.monotonic() + 1.0
+        while time.monotonic() < deadline:
+            if sum(isinstance(one, self._kind) for one in self._heard.events) >= self._times:
+                return True
+            time.sleep(0.02)
+        return False
+
+
+def rented(nodes: list[str], script: Script | None = None) -> ThreadFleet:
+    """A fleet on machines that can be given back."""
+    fleet = ThreadFleet(nodes, script)
+    fleet.info = replace(fleet.info, own=False)
+    return fleet
+
+
+@pytest.fixture
+def elastic(
+    tmp_path: Path, make_settings: Callable[..., JobSettings], monkeypatch: pytest.MonkeyPatch
+) -> Elastic:
+    monkeypatch.setenv(NO_WAIT_VARIABLE, "1")
+    monkeypatch.setattr(capacity_policy, "_START_SHARE", 1e9)  # on a busy machine a start may take as
+    monkeypatch.setattr(capacity_policy, "_WORTH", 0.0)  # long as the job
+    return Elastic(tmp_path, make_settings)
+
+
+def test_a_job_grows_loses_one_and_shrinks(elastic: Elastic) -> None:
+    held = Held(elastic.heard, ReplicaReady, times=3)
+    fleet = rented(["a", "b", "c"], held.script(lambda replica, batch: (replica, batch) == (1, 2)))
+    result = elastic.run(fleet, last=800, replicas="1:3")
+    assert result.state == JobState.COMPLETED
+    decided = elastic.decided()
+    assert decided[0] == (1, 3)
+    assert decided[-1][1] == 1
+    assert len(fleet.deaths) == 0 and len({one.name for one in fleet.replicas}) == 4
+    with open_store(elastic.url, create=False) as store:
+        rows = store.replicas("job")
+        notes = decisions_of(store.get_job("job"))
+    assert {row.lane for row in rows if row.state is ReplicaState.RETIRED} == {0, 1, 2} - {
+        row.lane for row in rows if row.state is ReplicaState.READY
+    }
+    assert "shards wait" in notes[0]["line"] and "no shard waits" in notes[-1]["line"]
+    worked = {row.lane for row in rows if row.node is not None}
+    assert worked == {0, 1, 2}
+
+
+class Crowded(ThreadFleet):
+    """Replicas after the first find no place."""
+
+    def launch(self, *args: Any, **options: Any) -> Any:
+        made = super().launch(*args, **options)
+        if len(self.replicas) > 1:
+            made.node = lambda: None  # type: ignore[method-assign]
+            made.began = lambda: None  # type: ignore[method-assign]
+        return made
+
+    def capacity(self) -> Capacity:
+        return Capacity(nodes=(), rooms=(Room(cpus=64, gpus=0, free_cpus=0, free_gpus=0),))
+
+
+def test_a_job_goes_on_without_what_does_not_come(elastic: Elastic) -> None:
+    fleet = Crowded(["a"], Held(elastic.heard, CapacityMissing).script())
+    result = elastic.run(fleet, replicas="1:3")
+    assert result.state == JobState.COMPLETED
+    [missing, *_] = [one for one in elastic.heard.events if isinstance(one, CapacityMissing)]
+    assert (missing.missing, missing.replicas) == (2, 1)
+    assert "2 replicas found no place within 0 s; the job goes on with 1" in missing.text
+
+
+def test_a_deadline_asks_for_replicas_and_says_what_can_be_met(elastic: Elastic) -> None:
+    fleet = ThreadFleet(["a", "b"], Held(elastic.heard, CapacityDecided).script())
+    result = elastic.run(fleet, deadline="1s", replicas="1:2")
+    assert result.state == JobState.COMPLETED
+    [outlook, *_] = [one for one in elastic.heard.events if isinstance(one, Outlook)]
+    assert "too long for the deadline" in outlook.text
+    assert (1, 2) in elastic.decided()
+
+
+def test_a_budget_ends_in_a_pause_and_counts_what_earlier_runs_spent(elastic: Elastic) -> None:
+    paid: dict[str, Any] = {"price": 3600.0, "replicas": 1}  # a dollar a second
+    with pytest.raises(JobPausedError, match=r"the budget of \$0\.20 is spent.* higher --budget"):
+        elastic.run(ThreadFleet(["a"]), budget=0.2, **paid)
+    with pytest.raises(JobPausedError, match=r"the budget of \$0\.25 is spent"):
+        elastic.run(ThreadFleet(["a"]), budget=0.25, **paid)
+    fleet = ThreadFleet(["a"], Held(elastic.heard, Outlook).script())
+    result = elastic.run(fleet, budget=10_000.0, **paid)
+    assert result.state == JobState.COMPLETED
+    assert any("within the budget" in one.text for one in elastic.heard.events if isinstance(one, Outlook))
+
+
+def test_a_budget_without_a_price_is_refused(elastic: Elastic) -> None:
+    with pytest.raises(ConfigError, match="--price"):
+        elastic.run(ThreadFleet(["a"]), budget=1.0, replicas=1)
+
+
+def test_without_limits_nothing_is_looked_at(elastic: Elastic, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job with one number of replicas, no deadline and no budget is as it ever was."""
+    looks: list[object] = []
+    monkeypatch.setattr(scaling, "work_of", lambda *args: looks.append(args))
+    monkeypatch.setattr(Purse, "_begin", lambda *args: looks.append(args))
+    assert elastic.run(ThreadFleet(["a", "b"]), replicas=2).state == JobState.COMPLETED
+    assert elastic.run(ThreadFleet(["a"])).state == JobState.COMPLETED
+    assert not looks and not elastic.decided()
+
+
+def test_a_machine_of_our_own_is_not_given_back(elastic: Elastic) -> None:
+    fleet = ThreadFleet(["a", "b"], Held(elastic.heard, ReplicaReady, times=2).script())
+    result = elastic.run(fleet, last=200, replicas="1:2")
+    assert result.state == JobState.COMPLETED
+    assert elastic.decided() == [(1, 2)]
+
+
+class Unpriced(ThreadFleet):
+    """Of its two nodes, the catalogue has the price of the first."""
+
+    def capacity(self) -> Capacity:
+        first, second = self.info.nodes
+        return Capacity(nodes=(replace(first, instance="g5.xlarge"), second), rooms=())
+
+
+def test_nodes_without_a_price_are_named(elastic: Elastic) -> None:
+    fleet = Unpriced(["a", "b"])
+    fleet.info = replace(fleet.info, nodes=fleet.capacity().nodes)
+    result = elastic.run(fleet, budget=10.0, replicas=2)
+    assert result.state == JobState.COMPLETED
+    told = [one.text for one in elastic.heard.events if isinstance(one, Warned)]
+    assert told == [
+        "the budget does not count b: dray knows no price for it; --price gives one for all nodes"
+    ]
+
+
+# -- what a user asks for ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "kept", "limits"),
+    [
+        (3, 3, ReplicaRange(3, 3)),
+        ("3", 3, ReplicaRange(3, 3)),
+        ("2:2", 2, ReplicaRange(2, 2)),
+        ("1:8", "1:8", ReplicaRange(1, 8)),
+        (" 01 : 8 ", "1:8", ReplicaRange(1, 8)),
+        (None, None, None),
+    ],
+)
+def test_replicas_as_they_are_given(given: Any, kept: Any, limits: ReplicaRange | None) -> None:
+    request = JobRequest.of(input="i", model="m", output="o", replicas=given)
+    assert request.engine.replicas == kept
+    assert read_range(given) == limits
+    assert JobRequest.read(request.recipe() | {"plan": None}).engine.replicas == kept
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"replicas": "3:2"}, r"engine|replicas: the fewest \(3\) are more than the most \(2\)"),
+        ({"replicas": "0:2"}, "greater than or equal to 1"),
+        ({"replicas": 0}, "replicas 0: Input should be greater than or equal to 1: .* such as 1:8"),
+        ({"replicas": "many"}, "a number of replicas: write how many, such as 4, or .* 1:8"),
+        ({"deadline": "soon"}, "deadline: 'soon' is not a time"),
+        ({"budget": 0}, "budget 0: .*greater than 0"),
+    ],
+)
+def test_what_cannot_be_is_refused(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        JobRequest.of(input="i", model="m", output="o", **options)
