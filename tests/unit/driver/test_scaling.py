@@ -159,12 +159,13 @@ class Crowded(ThreadFleet):
 
 
 def test_a_job_goes_on_without_what_does_not_come(elastic: Elastic) -> None:
-    fleet = Crowded(["a"], Held(elastic.heard, CapacityMissing).script())
+    fleet = Crowded(["a"], Held(elastic.heard, CapacityMissing, times=2).script())
     result = elastic.run(fleet, replicas="1:3")
     assert result.state == JobState.COMPLETED
-    [missing, *_] = [one for one in elastic.heard.events if isinstance(one, CapacityMissing)]
-    assert (missing.missing, missing.replicas) == (2, 1)
-    assert "2 replicas found no place within 0 s; the job goes on with 1" in missing.text
+    told = [one for one in elastic.heard.events if isinstance(one, CapacityMissing)]
+    given_up = next(one for one in told if one.replicas == 1)  # the two may be given up one by one
+    assert given_up.before in (2, 3)
+    assert "found no place within 0 s; the job goes on with 1, and asks again later" in given_up.text
 
 
 def test_a_deadline_asks_for_replicas_and_says_what_can_be_met(elastic: Elastic) -> None:
