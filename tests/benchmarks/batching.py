@@ -2,8 +2,8 @@
 
 ::
 
-    python -m tests.benchmarks.batching              two devices, two rounds: seven minutes
-    python -m tests.benchmarks.batching --quick      fewer requests, one round
+    python -m tests.benchmarks.batching              two devices, one round: ten minutes
+    python -m tests.benchmarks.batching --quick      fewer requests
     python -m tests.benchmarks.batching --devices clock
 
 Static: a batch of as many requests as the engine has places, and the next one when its last answer is there.
@@ -47,9 +47,9 @@ _ALL = Asked(
     model="",
     device=None,
     places=16,
-    rows=400,
-    coming=160,
-    repeats=2,
+    rows=320,
+    coming=128,
+    repeats=1,
     shapes=[shape.name for shape in SHAPES],
     shape_of_arrivals=_ARRIVING,
     shares=(0.25, 0.5, 0.75, 1.0),
