@@ -8,6 +8,7 @@ September 2024), as requests per second at the list price of the day.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from datetime import date
 from typing import Any
 
 from dray.planner.catalogue import load_catalogue
@@ -101,6 +102,15 @@ PLAIN = Point(
     measured=6.42,
 )
 SHARED = replace(PLAIN, name="RayLLM-Batch 8B, 80% shared prefix", hit_share=0.8, measured=13.72)
+CLAIM_DAY = date(2024, 9, 30)
+CLAIMS = {
+    # How many times as much a hosted batch API cost, by the share of the input in one shared prefix.
+    (0.0, "GPT-4o mini"): 2.2,
+    (0.0, "Bedrock Llama 3.1 8B"): 2.9,
+    (0.8, "GPT-4o mini"): 4.78,
+    (0.8, "Bedrock Llama 3.1 8B"): 6.1,
+    (0.8, "Bedrock Llama 3.1 70B"): 1.8,
+}
 
 SINGLE = [
     *trt_points("L40S", "fp8", _four(8746, 5084, 981, 2052), LLAMA_8B),

@@ -26,12 +26,14 @@ MEASURED = {
     "order": {"prefixes, auto"},
     "tuning": {"tickets"},
     "deadline": {"dray", "uniform progress", "greedy spot", "on demand"},
+    "cost": {"Llama 3.1 8B, 80% shared, on demand, GPT-4o mini"},
     "planning": {"10000 rows", "tokenized"},
     "start": {"plain", "with Prefect"},
     "idle": {"usual run", "python"},
     "scale": {"sqlite"},
     "fleet": {"4 replicas"},
     "device": {"replica"},
+    "batching": {"clock, constant", "clock, lognormal 0.9"},
     "forecast": {"12 ms a step"},
     "throughput": {"dray"},
     "unequal_nodes": {"shards of 16"},
@@ -47,7 +49,7 @@ def test_each_benchmark_is_here() -> None:
 
 @pytest.mark.parametrize("name", MEASURED)
 def test_a_benchmark_runs_to_its_end(name: str, tmp_path: Path) -> None:
-    if name in ("forecast", "throughput", "device", "tuning"):
+    if name in ("batching", "forecast", "throughput", "device", "tuning"):
         pytest.importorskip("vllm")
     figures = tmp_path / "figures.json"
     command = [sys.executable, "-m", f"tests.benchmarks.{name}", "--smoke"]
