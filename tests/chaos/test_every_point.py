@@ -56,6 +56,8 @@ ONCE = {
     Point.FINALISE_AFTER,
 }
 """Points that an undisturbed run reaches one time only."""
+SWEPT = {Point.FOLLOW_BEFORE, Point.FOLLOW_AFTER}
+"""Those of them that a run of more than two seconds reaches again, on a busy machine say."""
 AGAIN = sorted(set(Point) - {Point.INGEST_PUBLISHED})
 """Points that a resume reaches after a kill there: published shards are not published again."""
 STANDSTILLS = (
@@ -199,7 +201,7 @@ def bucket(
 def test_every_point_is_reached(undisturbed: Undisturbed) -> None:
     """A point that is not reached here would need a case of its own."""
     assert undisturbed.reached.keys() == set(Point)
-    assert {point for point, times in undisturbed.reached.items() if times == 1} == ONCE
+    assert {point for point, times in undisturbed.reached.items() if times == 1} | SWEPT == ONCE
     assert {point for point, *_ in _every_case()} == set(Point)
     assert [point for point, *_ in _one_case_a_point(random.Random(0))] == list(Point)
 
