@@ -20,7 +20,7 @@ from typing import Any
 
 from dray.errors import ConfigError
 
-KEEPS = 1.05
+KEEPS = 1.02
 """A candidate has to be so many times as fast as the engine as started, to be chosen in its place."""
 
 LEADS = 1.10
