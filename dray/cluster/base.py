@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from dray.cluster.providers.protocol import ProviderSettings
+from dray.cluster.providers.protocol import Provider, ProviderSettings
 
 STABLE_RESOURCE = "dray_stable"
 """The custom Ray resource of nodes that are not spot: shard tasks run there and nowhere else."""
@@ -98,6 +98,10 @@ class ClusterInfo:
 
 class Cluster(Protocol):
     """A Ray cluster for one job. ``start`` returns at once; ``leave`` and ``release`` are always safe."""
+
+    @property
+    def rented(self) -> Provider | None:
+        """Its provider, where that rents machines; None for machines that are there anyhow."""
 
     def start(self) -> None:
         """Begin to start or join it, in the background."""

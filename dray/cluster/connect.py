@@ -144,6 +144,11 @@ class RayCluster:
         self._node: OwnNode | None = None  # that this machine is, where a cluster is rented
         self._thread = threading.Thread(target=self._join, name="dray-cluster", daemon=True)
 
+    @property
+    def rented(self) -> Provider | None:
+        """Its provider, where that rents machines."""
+        return None if self._settings.provider is None else self.provider
+
     def launch(self) -> None:
         """Have its provider start it; again does nothing.
 

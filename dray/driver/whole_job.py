@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from dray.cluster.asking import ask_of
 from dray.cluster.base import Cluster, ClusterInfo, ClusterSettings
 from dray.cluster.placing import default_replicas, expected_replicas
 from dray.cluster.ray_fleet import RayFleet
@@ -17,6 +18,7 @@ from dray.driver.executor import Executor
 from dray.driver.fleet import Fleet
 from dray.driver.intervals import Intervals
 from dray.driver.observers import Observers, ReportObserver
+from dray.driver.renting import rented_for
 from dray.driver.resting import put_to_rest
 from dray.driver.run import Driver
 from dray.driver.weights_watch import AGENT_SECONDS, early_weights, weights_on
@@ -178,22 +180,23 @@ class Run:
         replicas = settings.replicas or default_replicas(spec, fleet.info)
         spec = self._tuned(spec, shards, settings.most_replicas or replicas)
         report = ReportObserver(self.timeline)
-        driver = Driver(
-            self.job,
-            fleet,
-            parts.executor,
-            [*parts.observers, report],
-            spec=spec,
-            shards=shards,
-            replicas=replicas,
-            most=settings.most_replicas,
-            intervals=parts.intervals,
-        )
-        with weights_on(self.job, self.early, driver.tell), followers_answered(self.job), driver:
-            with self.timeline.phase("engine_start"):
-                ready = parts.steps.start_replicas(driver)
-            if ready:
-                driver.run()
+        with rented_for(parts.cluster, fleet, ask_of(spec, fleet.info, replicas)) as renting:
+            driver = Driver(
+                self.job,
+                fleet,
+                parts.executor,
+                [*parts.observers, report, *renting],
+                spec=spec,
+                shards=shards,
+                replicas=replicas,
+                most=settings.most_replicas,
+                intervals=parts.intervals,
+            )
+            with weights_on(self.job, self.early, driver.tell), followers_answered(self.job), driver:
+                with self.timeline.phase("engine_start"):
+                    ready = parts.steps.start_replicas(driver)
+                if ready:
+                    driver.run()
         return report.accounts()
 
     def _tuned(self, spec: EngineSpec, shards: Sequence[Shard], replicas: int) -> EngineSpec:

@@ -167,6 +167,8 @@ class Left:
     job: str
     actors: list[str] = field(default_factory=list)
 
+    rented = None
+
     def start(self) -> None:
         """Join it."""
         self.cluster.start()

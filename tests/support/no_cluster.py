@@ -13,6 +13,8 @@ from dray.cluster import ClusterInfo
 class NoCluster:
     """In the place of a cluster, for jobs that end before they would join one."""
 
+    rented = None
+
     def start(self) -> None:
         """Nothing is started."""
 

@@ -258,6 +258,8 @@ class ThreadFleet:
 class ThreadCluster:
     """A fleet as a cluster that a job joins."""
 
+    rented = None
+
     def __init__(self, fleet: ThreadFleet) -> None:
         self.fleet = fleet
 

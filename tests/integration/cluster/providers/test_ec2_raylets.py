@@ -71,6 +71,32 @@ def test_a_job_rents_joins_uses_and_releases_a_cluster(
     assert gone[worker]["InstanceLifecycle"] == "spot"
 
 
+def test_a_job_that_grows_rents_a_machine_more(moto: MotoEc2, machines: Ec2Machines, tmp_path: Path) -> None:
+    """One worker is there, and too slow for the deadline: the provider buys the second one."""
+    file = settings_file(moto, tmp_path)
+    before = {one["InstanceId"] for one in moto.instances()}
+    rows = write_requests(tmp_path / "in.jsonl", 160, max_tokens=4)
+    slow = ["--engine-arg", "max_num_seqs=2", "--engine-arg", "seconds_per_token=0.2"]
+    limits = ["--replicas", "1:2", "--deadline", "30s", "--shard-rows", "8", "--replica-cpus", "1"]
+    command = run_arguments(rows, tmp_path / "out", "--cluster", str(file), *limits, *slow)
+    ended = dray(tmp_path, *command)
+    assert ended.code == 0, ended.stderr
+    assert ended.json["counts"]["done"] == 160
+    spot = [
+        one["InstanceId"]
+        for one in moto.instances()
+        if one["InstanceId"] not in before and one.get("InstanceLifecycle") == "spot"
+    ]
+    assert len(spot) == 2
+    with open_store(f"sqlite:///{tmp_path / 'out/dray.db'}", create=False) as store:
+        worked = store.committed_by_replica("job")
+    assert len(worked) == 2
+    assert min(worked.values()) >= 8
+    assert "2 replicas instead of 1" in ended.stderr
+    assert moto.left() == []
+    until(lambda: not machines.running())
+
+
 def test_a_job_whose_workers_never_join_fails_in_time_and_releases_all(
     moto: MotoEc2, machines: Ec2Machines, tmp_path: Path
 ) -> None:
