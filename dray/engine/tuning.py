@@ -204,11 +204,11 @@ class Tuner:
             self._turn_to(self._left[0], now, progress())
         elif idle:  # which is no candidate's fault
             self._turn_to(self.limits, now, progress())
+        self._steps += 1
+        self._starved += running < self.limits.seqs and not waiting
         if self._began is None:
             self._settle(now, running, progress)
         else:
-            self._steps += 1
-            self._starved += running < self.limits.seqs and not waiting
             if now - self._began[0] >= LEAST_SECONDS:
                 self._look(now, progress())
             if self._began is not None and self.result is None:
@@ -223,8 +223,15 @@ class Tuner:
         else:
             self._give_up(now, progress)
 
+    @property
+    def _is_starved(self) -> bool:
+        """Whether the rows ran short in most of the steps."""
+        return self._starved * 2 > self._steps
+
     def _give_up(self, now: float, progress: Callable[[], float]) -> None:
-        """Leave a candidate that is far behind the best one so far."""
+        """Leave a candidate that is far behind the best one so far, though it has had rows enough."""
+        if self._is_starved:
+            return
         best = max(window.rate for window in self._windows.values())
         since, before = self._changed
         whole = (SETTLE_BATCHES + WINDOW_BATCHES) * self.limits.seqs
@@ -237,7 +244,7 @@ class Tuner:
         began, before = self._began
         if progress - before < max(LEAST_SEQUENCES, WINDOW_BATCHES * self.limits.seqs):
             return
-        if self._starved * 2 > self._steps:
+        if self._is_starved:
             self._turn_to(self.limits, now, progress)
         else:
             self._note(now - began, progress - before, now, progress)
@@ -269,6 +276,7 @@ class Tuner:
 
     def _turn_to(self, limits: Limits, now: float, progress: float) -> None:
         self.limits, self._changed, self._began = limits, (now, progress), None
+        self._starved = self._steps = 0
 
     def _end(self, seconds: float, sequences: float) -> None:
         known = [one for one in self._windows.values() if one.seconds]
