@@ -108,7 +108,8 @@ class ReplicaChanged(Event):
     """Where a replica stands ``at`` a moment; may be told more than once.
 
     ``began`` is when the cluster was asked for it, ``gpus`` are those that it asked for; ``node`` is the
-    cluster's id of its node, and ``host`` that node's name, where they are known.
+    cluster's id of its node, and ``host`` that node's name, where they are known. A ``retired`` one has no
+    successor: the job needs fewer replicas.
     """
 
     name: str
@@ -118,6 +119,7 @@ class ReplicaChanged(Event):
     node: str | None
     host: str | None
     gpus: float
+    retired: bool = False
 
     @classmethod
     def of(cls, replica: ReplicaHandle, gpus: float) -> ReplicaChanged:
@@ -130,6 +132,7 @@ class ReplicaChanged(Event):
             node=replica.node,
             host=replica.host,
             gpus=gpus,
+            retired=replica.retired,
         )
 
 

@@ -6,7 +6,6 @@ to be, and on which nodes they were; the provider rents and ends machines.
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 from collections import defaultdict
@@ -15,24 +14,33 @@ from contextlib import contextmanager
 
 from dray.cluster.asking import ReplicaResources
 from dray.cluster.base import Cluster
-from dray.cluster.capacity import Capacity
+from dray.cluster.capacity import Capacity, Room
 from dray.cluster.providers.protocol import Provider
-from dray.driver.events import CapacityDecided, CapacityMissing, Event, Observer, ReplicaChanged
+from dray.driver.events import (
+    CapacityDecided,
+    CapacityMissing,
+    Event,
+    Observer,
+    ReplicaChanged,
+    Told,
+    Warned,
+)
 from dray.driver.fleet import Fleet
 from dray.errors import DrayError
 from dray.store import ReplicaState
 
-_LOGGER = logging.getLogger(__name__)
-
-RETRY_SECONDS = 60.0
-"""Between two wishes for machines that could not be had."""
-
-_LEFT = (ReplicaState.RETIRED, ReplicaState.GONE)
+LOOK_SECONDS = 60.0
+"""Between two looks whether machines are missing: a spot machine went, or could not be had so far."""
 
 
 @contextmanager
-def rented_for(cluster: Cluster, fleet: Fleet, ask: ReplicaResources) -> Iterator[list[Observer]]:
-    """The observers that a driver on this cluster needs, for replicas that ask for so much each."""
+def rented_for(
+    cluster: Cluster, fleet: Fleet, ask: ReplicaResources, replicas: int, tell: Callable[[Event], None]
+) -> Iterator[list[Observer]]:
+    """The observers that a driver on this cluster needs, for so many replicas that ask for so much each.
+
+    ``tell`` takes events from another thread.
+    """
     provider = cluster.rented
     if provider is None:
         yield []
@@ -42,21 +50,23 @@ def rented_for(cluster: Cluster, fleet: Fleet, ask: ReplicaResources) -> Iterato
         capacity = fleet.capacity()
         return [node.address for node in capacity.nodes if node.node_id in nodes] if capacity else []
 
-    with Renting(provider, holds=lambda: replicas_on(fleet.capacity(), ask), addresses=addresses) as renting:
+    def holds() -> int:
+        return replicas_on(fleet.capacity(), ask)
+
+    with Renting(provider, replicas, tell, holds=holds, addresses=addresses) as renting:
         yield [renting]
 
 
 def replicas_on(capacity: Capacity | None, ask: ReplicaResources) -> int:
-    """How many replicas the smallest worker has room for; 1 where that is not known."""
-    if capacity is None:
-        return 1
-    needs = ((ask.cpus, "cpus"), (ask.gpus, "gpus"))
-    held = [
-        min((getattr(room, name) / amount for amount, name in needs if amount), default=1.0)
-        for node, room in zip(capacity.nodes, capacity.rooms, strict=True)
-        if not node.stable
-    ]
-    return max(1, math.floor(min(held, default=1.0)))
+    """How many replicas the smallest machine that holds any has room for; 1 where that is not known."""
+    rooms = [] if capacity is None else [room for room in capacity.rooms if room.holds(ask)]
+    return min((max(1, _held(room, ask)) for room in rooms), default=1)
+
+
+def _held(room: Room, ask: ReplicaResources) -> int:
+    shares = [room.cpus / ask.cpus] if ask.cpus else []
+    shares += [room.gpus / ask.gpus] if ask.gpus else []
+    return math.floor(min(shares, default=1.0) + 1e-6)
 
 
 class Renting:
@@ -69,20 +79,23 @@ class Renting:
     def __init__(
         self,
         provider: Provider,
+        replicas: int,
+        tell: Callable[[Event], None],
         *,
         holds: Callable[[], int],
         addresses: Callable[[Collection[str]], Collection[str]],
-        retry_seconds: float = RETRY_SECONDS,
+        look_seconds: float = LOOK_SECONDS,
     ) -> None:
         self._provider = provider
+        self._wanted = replicas
+        self._tell = tell
         self._holds = holds
         self._addresses = addresses
-        self._retry_seconds = retry_seconds
+        self._look_seconds = look_seconds
         self._changed = threading.Condition()
-        self._wanted = 0  # replicas
-        self._empty: set[str] = set()  # nodes whose last replica was given back
         self._on: defaultdict[str, set[str]] = defaultdict(set)  # replicas by node
-        self._due = self._ended = False
+        self._empty: set[str] = set()  # nodes whose last replica was given back
+        self._news = self._ended = False
         self._told: tuple[str, ...] = ()
         self._thread = threading.Thread(target=self._run, name="dray-renting", daemon=True)
 
@@ -100,57 +113,56 @@ class Renting:
         """Note what changes, and leave the rest to the thread."""
         with self._changed:
             if isinstance(event, CapacityDecided | CapacityMissing):
-                self._wanted, self._due = event.replicas, event.replicas > event.before
+                self._wanted, self._news = event.replicas, True
             elif isinstance(event, ReplicaChanged) and event.node is not None:
                 self._follow(event, event.node)
-            if self._due or self._empty:
+            if self._news:
                 self._changed.notify()
 
     def _follow(self, event: ReplicaChanged, node: str) -> None:
-        if event.state not in _LEFT:
+        if event.state is not ReplicaState.GONE:
             self._on[node].add(event.name)
             self._empty.discard(node)
             return
         self._on[node].discard(event.name)
-        if event.state is ReplicaState.RETIRED and not self._on[node]:
+        if event.retired and not self._on[node]:
             self._empty.add(node)
+            self._news = True
 
     def _run(self) -> None:
-        missing = False
         while True:
             with self._changed:
-                self._changed.wait_for(
-                    lambda: self._ended or self._due or self._empty, self._retry_seconds if missing else None
-                )
+                self._changed.wait_for(lambda: self._ended or self._news, self._look_seconds)
                 if self._ended:
                     return
-                wanted, empty = self._wanted, set(self._empty)
-                missing, self._due = missing or self._due, False
-                self._empty.clear()
+                wanted, empty, self._news = self._wanted, self._empty, False
+                self._empty = set()
             try:
-                if empty:
-                    self._give_back(empty)
-                missing = missing and self._rent(wanted)
+                self._give_back(empty)
+                self._rent(wanted)
             except DrayError as error:
-                _LOGGER.warning("%s: %s", self._provider.where, error)
+                self._tell(Warned(line=f"{self._provider.where}: {error}"))
+                with self._changed:
+                    self._empty |= {node for node in empty if not self._on[node]}
 
-    def _rent(self, replicas: int) -> bool:
-        """Have machines for so many replicas; whether some are missing. Never ends one."""
-        machines = math.ceil(replicas / max(1, self._holds()))
+    def _rent(self, replicas: int) -> None:
+        """Have machines for so many replicas. Ends none: there may be more than the job needs yet."""
+        machines = math.ceil(replicas / self._holds())
         if machines <= sum(not one.head for one in self._provider.nodes()):
-            return False
+            return
         grant = self._provider.desire(machines)
         if grant.reasons and grant.reasons != self._told:
-            self._told = grant.reasons
-            _LOGGER.warning(
-                "%s: %d of %d machines cannot be had, and are asked for again: %s",
-                self._provider.where, grant.short, machines, "; ".join(grant.reasons),
-            )  # fmt: skip
-        return grant.short > 0
+            told = f"{grant.short} of {machines} machines cannot be had, and are asked for again"
+            self._tell(Warned(line=f"{self._provider.where}: {told}: {'; '.join(grant.reasons)}"))
+        self._told = grant.reasons
 
     def _give_back(self, nodes: Collection[str]) -> None:
-        addresses = set(self._addresses(nodes))
-        names = [one.name for one in self._provider.nodes() if not one.head and one.address in addresses]
+        addresses = set(self._addresses(nodes)) if nodes else set()
+        names = [
+            one.name
+            for one in (self._provider.nodes() if addresses else ())
+            if not one.head and one.address in addresses
+        ]
         if names:
             self._provider.drain(names)
-            _LOGGER.info("%s: gave back %s", self._provider.where, ", ".join(names))
+            self._tell(Told(line=f"{self._provider.where}: gave back {', '.join(names)}"))

@@ -13,7 +13,7 @@ from dray.cluster.asking import ask_of
 from dray.cluster.base import Cluster, ClusterInfo, ClusterSettings
 from dray.cluster.placing import default_replicas, expected_replicas
 from dray.cluster.ray_fleet import RayFleet
-from dray.driver.events import Observer, Told
+from dray.driver.events import Event, Observer, Told
 from dray.driver.executor import Executor
 from dray.driver.fleet import Fleet
 from dray.driver.intervals import Intervals
@@ -178,9 +178,15 @@ class Run:
     def _drive(self, shards: Sequence[Shard], fleet: Fleet) -> list[ReplicaAccount]:
         spec, parts, settings = engine_spec(self.job), self.parts, self.job.settings
         replicas = settings.replicas or default_replicas(spec, fleet.info)
-        spec = self._tuned(spec, shards, settings.most_replicas or replicas)
+        most = settings.most_replicas or replicas
+        spec = self._tuned(spec, shards, most)
         report = ReportObserver(self.timeline)
-        with rented_for(parts.cluster, fleet, ask_of(spec, fleet.info, replicas)) as renting:
+        ask = ask_of(spec, fleet.info, most)
+
+        def tell(event: Event) -> None:
+            driver.tell(event)
+
+        with rented_for(parts.cluster, fleet, ask, replicas, tell) as renting:
             driver = Driver(
                 self.job,
                 fleet,
@@ -189,7 +195,7 @@ class Run:
                 spec=spec,
                 shards=shards,
                 replicas=replicas,
-                most=settings.most_replicas,
+                most=most,
                 intervals=parts.intervals,
             )
             with weights_on(self.job, self.early, driver.tell), followers_answered(self.job), driver:

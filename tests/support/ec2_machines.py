@@ -133,19 +133,15 @@ class _Machines:
                 self._answer("token")
 
             def do_GET(self) -> None:
-                """A tag, or the address: only to who shows a token."""
+                """A tag, the address or the type: only where the request shows a token."""
                 instance, _, path = self.path.lstrip("/").partition("/")
                 one = machines._seen.get(instance)
                 if one is None or not self.headers.get("X-aws-ec2-metadata-token"):
                     self.send_error(401)
                     return
-                tags = {tag["Key"]: tag["Value"] for tag in one["Tags"]}
-                name = path.removeprefix("latest/meta-data/")
-                self._answer(
-                    one["PrivateIpAddress"]
-                    if name == "local-ipv4"
-                    else tags.get(name.removeprefix("tags/instance/"), "")
-                )
+                facts = {f"tags/instance/{tag['Key']}": tag["Value"] for tag in one["Tags"]}
+                facts |= {"local-ipv4": one["PrivateIpAddress"], "instance-type": one["InstanceType"]}
+                self._answer(facts.get(path.removeprefix("latest/meta-data/"), ""))
 
             def do_DELETE(self) -> None:
                 """It turns itself off: EC2 terminates it then."""

@@ -5,13 +5,16 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from dray.cluster.asking import ReplicaResources
+from dray.cluster.capacity import Capacity, Room
 from dray.cluster.providers.protocol import Grant, Machine, Market, Phase
-from dray.driver.events import CapacityDecided, ReplicaChanged
-from dray.driver.renting import Renting
+from dray.driver.events import CapacityDecided, Event, ReplicaChanged
+from dray.driver.renting import Renting, replicas_on
 from dray.errors import ClusterError
 from dray.store import ReplicaState
 
@@ -58,28 +61,40 @@ def _decided(before: int, replicas: int) -> CapacityDecided:
     return CapacityDecided(before=before, replicas=replicas, reason="so")
 
 
-def _changed(name: str, state: ReplicaState, node: int) -> ReplicaChanged:
-    return ReplicaChanged(name=name, state=state, began=0.0, at=0.0, node=f"node-{node}", host=None, gpus=1.0)
+def _changed(name: str, state: ReplicaState, node: int, *, retired: bool = False) -> ReplicaChanged:
+    """As the driver makes it of a replica."""
+    replica: Any = SimpleNamespace(
+        name=name, state=state, began=0.0, node=f"node-{node}", host=None, retired=retired
+    )
+    return ReplicaChanged.of(replica, 1.0)
 
 
-def _renting(rental: Any, holds: int = 1, retry: float = 0.05) -> Renting:
+def _renting(rental: Any, replicas: int = 1, *, holds: int = 1, told: list[Event] | None = None) -> Renting:
     def addresses(nodes: Collection[str]) -> list[str]:
         return [f"10.0.0.{node.removeprefix('node-')}" for node in nodes]
 
-    return Renting(rental, holds=lambda: holds, addresses=addresses, retry_seconds=retry)
+    heard = [] if told is None else told
+    return Renting(
+        rental, replicas, heard.append, holds=lambda: holds, addresses=addresses, look_seconds=0.05
+    )
 
 
 def _until(condition: Callable[[], bool]) -> None:
     end = time.monotonic() + 10
     while not condition():
         assert time.monotonic() < end
-        threading.Event().wait(0.01)
+        _pause(0.01)
+
+
+def _pause(seconds: float = 0.2) -> None:
+    """Several looks long."""
+    threading.Event().wait(seconds)
 
 
 @pytest.mark.parametrize(("holds", "machines"), [(1, 3), (2, 2)])
 def test_more_replicas_get_machines(holds: int, machines: int) -> None:
     rental = Rental()
-    with _renting(rental, holds) as renting:
+    with _renting(rental, holds=holds) as renting:
         renting.hear(_decided(1, 3))
         _until(lambda: len(rental.machines) == 1 + machines)
     assert rental.calls == [machines]
@@ -92,24 +107,37 @@ def test_machines_that_are_there_suffice() -> None:
     with _renting(rental) as renting:
         renting.hear(_decided(1, 2))
         renting.hear(_decided(2, 1))
-        threading.Event().wait(0.2)
+        _pause()
     assert rental.calls == []
 
 
-def test_what_cannot_be_had_is_asked_for_again(caplog: pytest.LogCaptureFixture) -> None:
-    rental = Rental(most=2)
+def test_a_machine_that_went_is_replaced() -> None:
+    """Without an event of capacity: a spot machine of a job with two replicas is taken back."""
+    rental = Rental()
+    rental.machines.append(_machine(2))
+    with _renting(rental, 2):
+        _pause()
+        assert rental.calls == []
+        rental.machines.pop()
+        _until(lambda: len(rental.machines) == 3)
+    assert rental.calls == [2]
+
+
+def test_what_cannot_be_had_is_asked_for_again() -> None:
+    rental, told = Rental(most=2), list[Event]()
     rental.trouble = ClusterError("the service is away")
-    with _renting(rental) as renting:
+    with _renting(rental, told=told) as renting:
         renting.hear(_decided(1, 3))
         _until(lambda: len(rental.calls) >= 4)
         rental.most = 3
         _until(lambda: len(rental.machines) == 4)
-        threading.Event().wait(0.2)
+        _pause()
         asked = len(rental.calls)
-        threading.Event().wait(0.2)
+        _pause()
         assert len(rental.calls) == asked  # there is nothing to ask for any more
-    assert "the service is away" in caplog.text
-    assert caplog.text.count("1 of 3 machines cannot be had") == 1
+    lines = [one.text or "" for one in told]
+    assert any("the service is away" in line for line in lines)
+    assert sum("1 of 3 machines cannot be had" in line for line in lines) == 1
 
 
 def test_a_machine_goes_when_its_last_replica_was_given_back() -> None:
@@ -118,12 +146,39 @@ def test_a_machine_goes_when_its_last_replica_was_given_back() -> None:
     with _renting(rental) as renting:
         for name, node in (("a", 1), ("b", 2), ("c", 2)):
             renting.hear(_changed(name, ReplicaState.READY, node))
-        renting.hear(_changed("b", ReplicaState.RETIRED, 2))
-        threading.Event().wait(0.2)
+        for state in (ReplicaState.LEAVING, ReplicaState.GONE):
+            renting.hear(_changed("b", state, 2, retired=True))
+        renting.hear(_changed("c", ReplicaState.LEAVING, 2, retired=True))  # it finishes what it has
+        _pause()
         assert rental.calls == []
-        renting.hear(_changed("c", ReplicaState.RETIRED, 2))
+        renting.hear(_changed("c", ReplicaState.GONE, 2, retired=True))
         _until(lambda: rental.calls == [["i-2"]])
         renting.hear(_changed("a", ReplicaState.GONE, 1))  # it died: its successor may come there
-        threading.Event().wait(0.2)
+        _pause()
     assert rental.calls == [["i-2"]]
     assert [one.name for one in rental.machines] == ["i-0", "i-1"]
+
+
+def _room(cpus: float, gpus: float) -> Room:
+    return Room(cpus=cpus, gpus=gpus, free_cpus=0.0, free_gpus=0.0)
+
+
+@pytest.mark.parametrize(
+    ("rooms", "ask", "holds"),
+    [
+        ([], ReplicaResources(cpus=1, gpus=1), 1),
+        ([_room(0, 0), _room(0, 0), _room(48, 4)], ReplicaResources(cpus=1, gpus=1), 4),  # and no head
+        ([_room(0, 0), _room(48, 4), _room(8, 1)], ReplicaResources(cpus=1, gpus=1), 1),
+        ([_room(48, 4)], ReplicaResources(cpus=1, gpus=2), 2),
+        ([_room(8, 0)], ReplicaResources(cpus=2), 4),
+        ([_room(1, 1)], ReplicaResources(cpus=0, gpus=0.25), 4),
+    ],
+)  # fmt: skip
+def test_a_machine_holds_as_many_replicas_as_the_smallest_worker(
+    rooms: list[Room], ask: ReplicaResources, holds: int
+) -> None:
+    assert replicas_on(Capacity(nodes=(), rooms=tuple(rooms)), ask) == holds
+
+
+def test_a_cluster_that_says_nothing_counts_for_one_replica_a_machine() -> None:
+    assert replicas_on(None, ReplicaResources(cpus=1)) == 1

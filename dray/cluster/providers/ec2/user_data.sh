@@ -16,7 +16,7 @@ metadata() {
     curl -sf -m 5 -H "X-aws-ec2-metadata-token: $token" "$METADATA/latest/meta-data/$1"
 }
 
-# The machine ends itself when its tag says so, whoever made it: also when nobody is left to release it.
+# The machine ends itself when its tag says so, also when the driver that made it cannot release it any more.
 expire() {
   local until now said
   until=$(($(date +%s) + LIFETIME))
@@ -64,7 +64,8 @@ else
     [ "$(date +%s)" -lt "$until" ] || fail "the head at $HEAD:$PORT takes no connection"
     sleep 1
   done
-  until output=$(ray_start --address="$HEAD:$PORT" --labels="market=$MARKET" ${DRAY_RAY_START:-}); do
+  LABELS="ray.io/market-type=$MARKET,dray/instance-type=$(metadata instance-type)" # by which the bill has a price
+  until output=$(ray_start --address="$HEAD:$PORT" --labels="$LABELS" ${DRAY_RAY_START:-}); do
     [ "$(date +%s)" -lt "$until" ] || fail "did not join $HEAD:$PORT: $(tail -n 3 <<<"$output" | tr '\n' ' ')"
     sleep 5
   done

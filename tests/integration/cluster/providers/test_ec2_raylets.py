@@ -71,13 +71,18 @@ def test_a_job_rents_joins_uses_and_releases_a_cluster(
     assert gone[worker]["InstanceLifecycle"] == "spot"
 
 
-def test_a_job_that_grows_rents_a_machine_more(moto: MotoEc2, machines: Ec2Machines, tmp_path: Path) -> None:
-    """One worker is there, and too slow for the deadline: the provider buys the second one."""
+def test_a_job_that_grows_rents_a_machine_and_gives_it_back(
+    moto: MotoEc2, machines: Ec2Machines, tmp_path: Path
+) -> None:
+    """One worker is too slow for the deadline, so a second one comes; one long row at the end needs one."""
     file = settings_file(moto, tmp_path)
     before = {one["InstanceId"] for one in moto.instances()}
     rows = write_requests(tmp_path / "in.jsonl", 160, max_tokens=4)
+    *others, last = rows.read_text().splitlines()
+    rows.write_text("\n".join([*others, last.replace('"max_tokens": 4', '"max_tokens": 240')]) + "\n")
     slow = ["--engine-arg", "max_num_seqs=2", "--engine-arg", "seconds_per_token=0.2"]
     limits = ["--replicas", "1:2", "--deadline", "30s", "--shard-rows", "8", "--replica-cpus", "1"]
+    limits += ["--order", "input", "--budget", "100"]  # dollars: the nodes' types have prices
     command = run_arguments(rows, tmp_path / "out", "--cluster", str(file), *limits, *slow)
     ended = dray(tmp_path, *command)
     assert ended.code == 0, ended.stderr
@@ -93,6 +98,10 @@ def test_a_job_that_grows_rents_a_machine_more(moto: MotoEc2, machines: Ec2Machi
     assert len(worked) == 2
     assert min(worked.values()) >= 8
     assert "2 replicas instead of 1" in ended.stderr
+    assert "1 replica instead of 2" in ended.stderr
+    [given] = [name for name in spot if f"gave back {name}" in ended.stderr]
+    assert "is up at" in machines.console(given)
+    assert ended.json["cost"]["dollars"] > 0
     assert moto.left() == []
     until(lambda: not machines.running())
 
@@ -127,7 +136,7 @@ def test_a_job_whose_workers_never_join_fails_in_time_and_releases_all(
 
 
 def test_machines_whose_driver_is_gone_end_themselves(moto: MotoEc2, machines: Ec2Machines) -> None:
-    """Nobody sweeps: each machine reads its own tag."""
+    """No sweep runs: each machine reads its own tag."""
     one = settings(moto, workers=1, minimum=0).open()
     one.start()
     until(lambda: len(machines.running()) == 2)
