@@ -10,12 +10,13 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from dray.cli import output
+from dray.cli.help import JSON_HELP
 from dray.cluster.providers.protocol import Machine, Planned, Provider, RunsOnHead
 from dray.errors import ConfigError
 
 cluster = App(name="cluster", help="Plan, start, end and look after the clusters that jobs run on.")
 
-Json = Annotated[bool, Parameter(name="--json", negative=(), help="Print one JSON object on stdout.")]
+Json = Annotated[bool, Parameter(name="--json", negative=(), help=JSON_HELP)]
 Workers = Annotated[
     int | None, Parameter(name="--workers", help="Workers to have, in place of those that the file says.")
 ]
@@ -104,7 +105,7 @@ def status(where: str, /, *, json: Json = False) -> int:
 
 @cluster.command
 def sweep(where: str, /, *, json: Json = False) -> int:
-    """Release what has expired of any cluster in the same place, whoever made it: what a killed driver left.
+    """Release what has expired of any cluster in the account and region: what killed drivers left.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Run a job's driver on the head of a cluster, as a job of Ray's: for machines that do not reach its network.
 
-Whoever submitted it may go: the job is followed through its store (``dray status --watch``), and ended by
-``dray cancel``.
+The machine that submitted it may go: its user follows the job through the store (``dray status --watch``),
+and ends it by ``dray cancel``.
 """
 
 from __future__ import annotations

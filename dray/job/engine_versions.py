@@ -2,33 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
-from importlib.util import find_spec
-from pathlib import Path
 
-from dray import __version__
 from dray.job.opening import OpenJob
 from dray.store import Job, Store
 
 VERSIONS = "engine_versions"
 """Where a job's ``info`` has the versions of all engines that it has had."""
-
-_VERSION = re.compile(r"""^__version__ = version = ['"]([^'"]+)['"]""", re.MULTILINE)
-
-
-def installed_version(engine: str) -> str | None:
-    """The version that an engine of this machine has; None where none is installed. Imports nothing."""
-    if engine == "simulated":
-        return __version__
-    found = find_spec(engine)
-    if found is None or found.origin is None:
-        return None
-    try:
-        said = _VERSION.search((Path(found.origin).parent / "_version.py").read_text())
-    except OSError:
-        return None
-    return said[1] if said else None
 
 
 def versions_of(recorded: Job) -> frozenset[str]:

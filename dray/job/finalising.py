@@ -280,7 +280,7 @@ def _bill(
         began=timeline.began(),
         ready=min(ready),
         ended=last,
-        shape=job_shape(job, store.shards(job.job_id)),
+        shape=lambda: job_shape(job, store.shards(job.job_id)),
     )
     return with_prediction(account, learn(store, run, measures), nodes=len(run.nodes))
 
@@ -328,7 +328,7 @@ def _replica(account: ReplicaAccount) -> Replica:
         busy_seconds=account.busy_seconds,
         rows=account.rows,
         tokens_per_second=account.tokens / account.busy_seconds if account.busy_seconds else 0.0,
-        tuned=account.tuned.as_dict() if account.tuned is not None else {},
+        tuned=account.tuned.as_dict() if account.tuned is not None and account.tuned.candidates else {},
     )
 
 

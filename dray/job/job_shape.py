@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from dray.errors import JobFailedError
+from dray.errors import DrayError
 from dray.job.opening import OpenJob
 from dray.requests.shape import LOOKED_AT, shape_of_rows
 from dray.requests.spool import read_shard
@@ -18,7 +18,7 @@ def job_shape(job: OpenJob, shards: Sequence[Shard]) -> str | None:
     """What nearly all of the job's rows have in common; None where they differ, or the spool is gone."""
     try:
         return shape_of_rows(_some_rows(job, shards))
-    except (JobFailedError, OSError):
+    except (DrayError, OSError):
         return None  # only later plans would have been better for it
 
 

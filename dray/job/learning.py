@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,8 +21,8 @@ from dray.store import Efficiency, Store
 class FinishedRun:
     """A run that came to its end: ``identity`` and ``epoch`` are its job's; moments are seconds since 1970.
 
-    ``work``: rows and busy seconds by replica. ``nodes`` are the hosts that they were on. ``shape`` is what
-    the rows have in common, if they do.
+    ``work``: rows and busy seconds by replica. ``nodes`` are the hosts that they were on. ``shape`` looks
+    for what the rows have in common.
     """
 
     identity: str
@@ -34,7 +34,7 @@ class FinishedRun:
     began: float
     ready: float
     ended: float
-    shape: str | None = None
+    shape: Callable[[], str | None]
 
 
 def learn(store: Store, run: FinishedRun, measures: Measures) -> Predicted | None:
@@ -55,7 +55,7 @@ def learn(store: Store, run: FinishedRun, measures: Measures) -> Predicted | Non
     if phi is None:
         return None
     before = [one for one in store.efficiencies(device.name) if one.job != run.identity]
-    predicted = _predicted(run, setup, demand, before)
+    predicted, shape = _predicted(run, setup, demand, before), run.shape()
     store.put_efficiency(
         Efficiency(
             job=run.identity,
@@ -69,8 +69,8 @@ def learn(store: Store, run: FinishedRun, measures: Measures) -> Predicted | Non
             seconds=sum(seconds for _, seconds in run.work.values()),
             rows=measures.run_rows,
             start_seconds=max(0.0, run.ready - run.began),
-            shape=run.shape,
-            output_tokens=demand.output_tokens if run.shape is not None else None,
+            shape=shape,
+            output_tokens=demand.output_tokens if shape is not None else None,
         )
     )
     return predicted

@@ -13,6 +13,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
+from dray.cluster.cluster_file import SUFFIX
 from dray.durations import seconds_of
 from dray.errors import ConfigError
 from dray.job.forms import GROUPS, EngineOptions, Form, RowOptions, SamplingOptions
@@ -209,7 +210,7 @@ class JobRequest(Request):
             "output": absolute(self.output),
             "store": _anchored_store(self.store),
             "plan": None if self.plan is None else absolute(self.plan),
-            "cluster": absolute(self.cluster) if self.cluster.endswith(".toml") else self.cluster,
+            "cluster": absolute(self.cluster) if self.cluster.endswith(SUFFIX) else self.cluster,
         }
         return self.model_copy(update=places)
 

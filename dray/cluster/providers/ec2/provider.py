@@ -46,7 +46,7 @@ class EC2Provider:
     """The cluster of these settings, whose name its tags have. ``make_api`` is for tests.
 
     One lock is held by whatever creates, and by the release: that waits for the call under way, and what is
-    to be created after it is refused. ``of_job``: nobody else knows of the cluster.
+    to be created after it is refused. ``of_job``: no other process knows of the cluster.
     """
 
     own = False

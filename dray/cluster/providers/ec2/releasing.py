@@ -98,6 +98,6 @@ def sweep(api: Ec2Api, now: float) -> tuple[Expired, ...]:
 
 
 def _is_past(tags: Mapping[str, str], now: float) -> bool:
-    """A tag that is no number is nobody's to judge."""
+    """dray leaves alone what has a tag that is no number."""
     expires = tags.get(EXPIRES_TAG, "")
     return expires.isdecimal() and float(expires) <= now

@@ -1,4 +1,4 @@
-"""``dray cluster``: of EC2, of this machine, and of a cluster that somebody else runs."""
+"""``dray cluster``: of EC2, of this machine, and of a cluster that its owner runs."""
 
 from __future__ import annotations
 
