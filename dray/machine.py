@@ -1,4 +1,4 @@
-"""What this machine is: its processor, and the version of an engine that is installed on it."""
+"""What this machine is: its processor, and the version of a package that is installed on it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import platform
 import re
 from importlib.util import find_spec
 from pathlib import Path
-
-from dray import __version__
 
 _VERSION = re.compile(r"""^__version__ = version = ['"]([^'"]+)['"]""", re.MULTILINE)
 
@@ -28,11 +26,9 @@ def _model() -> str:
     return " ".join(found.get("model name", "").split())
 
 
-def installed_version(engine: str) -> str | None:
-    """The version that an engine of this machine has; None where none is installed. Imports nothing."""
-    if engine == "simulated":
-        return __version__
-    found = find_spec(engine)
+def installed_version(package: str) -> str | None:
+    """The version of a package that is installed here; None where it is not. Imports nothing of it."""
+    found = find_spec(package)
     if found is None or found.origin is None:
         return None
     try:

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from dray import __version__
 from dray.job.opening import OpenJob
+from dray.machine import installed_version
 from dray.store import Job, Store
 
 VERSIONS = "engine_versions"
 """Where a job's ``info`` has the versions of all engines that it has had."""
+
+
+def version_here(engine: str) -> str | None:
+    """The version that an engine of this machine has; None where none is installed."""
+    return __version__ if engine == "simulated" else installed_version(engine)
 
 
 def versions_of(recorded: Job) -> frozenset[str]:

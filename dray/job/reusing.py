@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dray.errors import DrayError
-from dray.job.engine_versions import versions_of
+from dray.job.engine_versions import version_here, versions_of
 from dray.job.opening import OpenJob
 from dray.job.settings import JobSettings
-from dray.machine import installed_version
 from dray.requests.sameness import key_of
 from dray.requests.sharing import LINE_BYTES, REUSED, Answer, key_of_reused
 from dray.requests.spool import decode, read_shard
@@ -138,7 +137,7 @@ def _reused_keys(shards: Sequence[Shard], options: ObjectStoreOptions | None) ->
 def _difference(other: Job, settings: JobSettings, recorded: Job) -> str | None:
     """Why the answers of another job are not those that this one would get; None where they are."""
     here, there = recorded.fingerprint, other.fingerprint
-    version = installed_version(settings.engine)
+    version = version_here(settings.engine)
     if (here.model, here.format) != (there.model, there.format):
         return "another model, engine, or arguments or policies that change answers"
     if version is None:

@@ -129,7 +129,7 @@ def test_answers_that_might_be_others_are_not_taken_and_the_reason_is_told(
         jobs.run("first", ["a", "b"], **({"overflow": "cut-head"} if differs == "policy" else {}))
     if differs == "version":
         monkeypatch.setattr(simulated, "__version__", "99")
-        monkeypatch.setattr(dray.job.reusing, "installed_version", lambda engine: "99")
+        monkeypatch.setattr(dray.job.reusing, "version_here", lambda engine: "99")
     elif differs == "arguments":
         monkeypatch.setattr(thread_job, "REFUSED", "is refused otherwise")
     result = jobs.run("second", ["a", "b"], reuse=True)
