@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from dray.engine import EngineInfo
+from dray.engine.tuning import Limits, Tuned
 from dray.job.finalising import JobResult, ReplicaAccount, finalise_job
 from dray.job.ingesting import ingest_job
 from dray.job.opening import OpenJob, open_job
@@ -108,3 +110,40 @@ def test_the_report_says_when_on_what_and_how_many_rows_each_file_has(make_setti
     assert data.created == known.created_at
     assert data.started == timeline.started - 3
     assert data.ended == pytest.approx(time.time(), abs=60)
+
+
+@pytest.mark.parametrize("compared", [5, 0])
+def test_what_auto_found_is_told_where_settings_were_compared(
+    make_settings: MakeSettings, compared: int
+) -> None:
+    job = open_job(make_settings())
+    answered(job)
+    tuned = Tuned(
+        limits=Limits(64, 2048), started=Limits(256, 8192), gain=1.25, candidates=compared, seconds=8.0,
+        sequences=900.0,
+    )  # fmt: skip
+    result = finalise_job(job, Timeline(), [ReplicaAccount(name="job/1/replica-0", tuned=tuned)])
+    page = (Path(job.settings.output) / "report.html").read_text()
+    sentence = "replica-0 found its limits in 8 s, on 900 sequences: max_num_active_seqs=64"
+    if not compared:
+        assert result.tuned == {}
+        assert "found its limits" not in page
+        return
+    found = result.tuned["replica-0"]
+    assert (found["max_num_active_seqs"], found["max_num_scheduled_tokens"]) == (64, 2048)
+    assert sentence in page
+    assert "1.25 times as fast" in page
+
+
+def test_a_replica_is_learned_from_with_the_limits_that_it_ran_under() -> None:
+    info = EngineInfo(
+        engine="vllm", version="0", model="m", max_num_seqs=256, max_model_len=9, timeline={},
+        max_num_batched_tokens=8192,
+    )  # fmt: skip
+    tuned = Tuned(
+        limits=Limits(64, 2048), started=Limits(256, 8192), gain=1.25, candidates=5, seconds=1, sequences=9
+    )
+    ran = ReplicaAccount(name="r", info=info, tuned=tuned).ran_as
+    assert ran is not None
+    assert (ran.max_num_seqs, ran.max_num_batched_tokens) == (64, 2048)
+    assert ReplicaAccount(name="r", info=info).ran_as == info
