@@ -50,6 +50,11 @@ class RowOptions(Form):
         default=None,
         description="Prompt made from columns, for example: Summarise this: {text}",
     )
+    reorder_fields: bool = Field(
+        default=False,
+        description="Let lines of the template that name columns change places, the same for all rows, so "
+        "that rows share longer prefixes.",
+    )
     messages_column: str | None = Field(
         default=None,
         description="Column of chat messages (role, content). If left out, dray looks for one in JSON lines "

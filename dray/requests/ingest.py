@@ -11,11 +11,13 @@ from dray.errors import InputError, Problem
 from dray.kinds import Kind
 from dray.requests.arranging import Arrange, Arranging
 from dray.requests.duplicates import IdIndex
+from dray.requests.inputs import FileRef
 from dray.requests.marks import Mark, SpoolPart, SpoolRange, cut_marks
 from dray.requests.model import Outcome
 from dray.requests.pulse import Pulse
 from dray.requests.readers import Limits, RawRow, files_of, read_rows
 from dray.requests.rejects import SKIP_ADVICE, Reject, RejectLog, empty_input, read_rejects
+from dray.requests.reordering import reordered
 from dray.requests.repeats import Repeats, drop_repeats, merged_rejects
 from dray.requests.rules import JobRules
 from dray.requests.settling import settled
@@ -104,8 +106,7 @@ def ingest(
     input without any row, or without a valid one: a job needs a request.
     """
     limits, defaults, pulse = limits or Limits(), defaults or RowDefaults(), pulse or Pulse()
-    source = _found_out(source, options, say)
-    files = files_of(source, options=options)
+    source, files = _found_out(source, limits, options, pulse, say)
     names = tuple(ref.uri for ref in files) or (QUERY_NAME,)
     with ExitStack() as stack:
         ids = stack.enter_context(IdIndex())
@@ -138,13 +139,20 @@ def ingest(
 
 
 def _found_out(
-    source: Source, options: ObjectStoreOptions | None, say: Callable[[str], None] | None
-) -> Source:
-    """The source with what its first rows tell, which ``say`` gets in words."""
+    source: Source,
+    limits: Limits,
+    options: ObjectStoreOptions | None,
+    pulse: Pulse,
+    say: Callable[[str], None] | None,
+) -> tuple[Source, list[FileRef]]:
+    """The source with what its rows tell, which ``say`` gets in words, and its files."""
     source, found = settled(source, options=options)
-    if found is not None and say is not None:
-        say(found)
-    return source
+    files = files_of(source, options=options)
+    source, moved = reordered(source, files, line_bytes=limits.line_bytes, options=options, pulse=pulse)
+    for told in (found, moved):
+        if told is not None and say is not None:
+            say(told)
+    return source, files
 
 
 def cut(

@@ -11,8 +11,8 @@ from dray.requests import tables
 from dray.requests.inputs import FileRef, digest, expand
 from dray.requests.json_lines import json_lines
 from dray.requests.pulse import Pulse
+from dray.requests.row_builder import row_builder
 from dray.requests.sources import JsonlBatch, RowDefaults, RowShape, Source, SqlQuery
-from dray.requests.template import row_builder
 from dray.requests.validate import BadRow, Envelope, filler, read_envelope, too_long
 from dray.storage.files import LINE_LIMIT_BYTES
 from dray.storage.objects import ObjectStoreOptions

@@ -12,6 +12,7 @@ from dray.errors import ConfigError, InputError, Problem
 from dray.kinds import Kind, of_conversations
 from dray.requests.formats import FORMATS, Format, format_of
 from dray.requests.inputs import refuse_odd
+from dray.requests.template import runs_of
 from dray.storage.addresses import refuse_secret
 
 if TYPE_CHECKING:
@@ -24,7 +25,8 @@ class RowShape:
 
     One of ``prompt_column``, ``template`` (``"Sort this: {text}"``) and ``messages_column`` is set; none
     while the input itself is to say it (``is_open``). Without ``id_column`` the ids are ``row-0``,
-    ``row-1``... in input order.
+    ``row-1``... in input order. With ``reorder_fields`` lines of the template that name columns may change
+    places (:mod:`dray.requests.field_order`).
     """
 
     kind: Kind = Kind.CHAT
@@ -33,6 +35,7 @@ class RowShape:
     system_prompt: str | None = None
     id_column: str | None = None
     messages_column: str | None = None
+    reorder_fields: bool = False
 
     @property
     def is_open(self) -> bool:
@@ -97,6 +100,7 @@ def source_of(
     system_prompt: str | None = None,
     id_column: str | None = None,
     messages_column: str | None = None,
+    reorder_fields: bool = False,
     query: str | None = None,
     delimiter: str | None = None,
     format: Format | None = None,  # noqa: A002  the user's word for it
@@ -114,7 +118,9 @@ def source_of(
         system_prompt=system_prompt,
         id_column=id_column,
         messages_column=messages_column,
+        reorder_fields=reorder_fields,
     )
+    _check_reordering(shape)
     if query is not None:
         if delimiter is not None:
             raise ConfigError("a delimiter goes with CSV files, not with a query")
@@ -143,6 +149,7 @@ def frame_to_source(
     system_prompt: str | None = None,
     id_column: str | None = None,
     messages_column: str | None = None,
+    reorder_fields: bool = False,
 ) -> Rows:
     """A DataFrame as a source: written to ``directory``/frame.parquet; equal frames give equal bytes."""
     import pyarrow
@@ -155,7 +162,9 @@ def frame_to_source(
         system_prompt=system_prompt,
         id_column=id_column,
         messages_column=messages_column,
+        reorder_fields=reorder_fields,
     )
+    _check_reordering(shape)
     if not (shape.is_open and kind.conversations and "messages" in frame.columns):
         _checked(shape, "a DataFrame")
     directory.mkdir(parents=True, exist_ok=True)
@@ -175,6 +184,8 @@ def template_digest(source: Source) -> str:
     if isinstance(source, JsonlBatch) and replace(source.shape, kind=Kind.CHAT) == RowShape():
         return "openai-batch"
     described = repr(source.shape)
+    if not source.shape.reorder_fields:  # as it was described before there was such an option
+        described = described.removesuffix(", reorder_fields=False)") + ")"
     if source.shape.messages_column is None:  # as it was described before there was such a column
         described = described.removesuffix(", messages_column=None)") + ")"
     if isinstance(source, Rows) and source.delimiter is not None:
@@ -210,6 +221,14 @@ def _common_format(names: Sequence[str]) -> Format:
             ]
         )
     return kinds[0]
+
+
+def _check_reordering(shape: RowShape) -> None:
+    if not shape.reorder_fields:
+        return
+    if shape.template is None:
+        raise ConfigError("reorder_fields goes with a template, whose lines may then change places")
+    runs_of(shape.template.split("\n"))
 
 
 def _checked(shape: RowShape, what: str) -> RowShape:

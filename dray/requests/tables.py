@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from dray.errors import ConfigError, InputError, Problem
 from dray.requests.json_lines import json_lines
 from dray.requests.pulse import READ_SECONDS, Pulse
+from dray.requests.row_builder import columns_of
 from dray.requests.sources import Rows, RowShape, SqlQuery
-from dray.requests.template import columns_of, missing_column
+from dray.requests.template import missing_column
 from dray.requests.validate import BadRow, parse_object, too_long
 from dray.storage.addresses import masked_url
 from dray.storage.files import open_lines, open_seekable

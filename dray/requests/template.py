@@ -1,4 +1,4 @@
-"""Requests out of columns: prompts, templates, messages, and the bodies around them.
+"""Prompts out of columns.
 
 A template holds plain column names in braces, ``{{`` and ``}}`` for braces themselves, and nothing else: no
 attribute, index, conversion or format, so that no template can reach into the process.
@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dray.codes import ErrorCode
 from dray.errors import ConfigError
-from dray.requests.messages import messages_of
-from dray.requests.sources import RowShape
-from dray.requests.validate import BadRow, Envelope, check_custom_id, check_text
+from dray.requests.validate import BadRow, check_text
 
 _NAMES_SHOWN = 20
 # What surely is a name. The first line of a CSV file without a header holds prompts.
@@ -33,21 +31,13 @@ class Template:
     @classmethod
     def parse(cls, source: str) -> Template:
         """ConfigError for anything but plain column names."""
-        try:
-            parts = list(string.Formatter().parse(source))
-        except ValueError as error:
-            raise ConfigError(f"the template is broken ({error}); write {{{{ and }}}} for braces") from None
         texts: list[str] = []
         columns: list[str] = []
         pending = ""
-        for literal, name, spec, conversion in parts:
+        for literal, name in _parts(source):
             pending += literal
             if name is None:
                 continue
-            if not name or spec or conversion or any(sign in name for sign in ".[]{}"):
-                raise ConfigError(
-                    f"the template's {{{name}}} is not a plain column name; write {{{{ and }}}} for braces"
-                )
             texts.append(pending)
             columns.append(name)
             pending = ""
@@ -59,36 +49,49 @@ class Template:
         """The prompt for one row; BadRow where a column is absent or null."""
         parts: list[str] = []
         for text, column in zip(self.texts, self.columns, strict=False):
-            parts += (text, _text(row, column, "unknown_template_column"))
+            parts += (text, text_of(row, column, "unknown_template_column"))
         return check_text("".join((*parts, self.texts[-1])), "template")
 
 
-def columns_of(shape: RowShape) -> dict[str, ErrorCode]:
-    """The columns that a shape reads, each with the problem code for its absence."""
-    found: dict[str, ErrorCode] = {}
-    if shape.template is not None:
-        found |= dict.fromkeys(Template.parse(shape.template).columns, "unknown_template_column")
-    for column in (shape.prompt_column, shape.messages_column, shape.id_column):
-        if column is not None:
-            found[column] = "missing_column"
-    return found
+def runs_of(lines: Sequence[str]) -> list[list[int]]:
+    """The numbers of a template's lines that name columns, those next to each other together.
+
+    Raises:
+        ConfigError: each of them is alone, so none can change places with another.
+    """
+    runs: list[list[int]] = []
+    for number, line in enumerate(lines):
+        if not names_columns(line):
+            continue
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    if not any(len(run) > 1 for run in runs):
+        raise ConfigError(
+            "reorder_fields: no two neighbouring lines of the template name columns, so none can change "
+            "places; write one line for each column, such as 'Brand: {brand}\\nReview: {review}\\nSentiment:'"
+        )
+    return runs
 
 
-def row_builder(shape: RowShape) -> Callable[[int, Mapping[str, Any]], Envelope]:
-    """A function ``(index, row)`` that gives the request for a row, or raises BadRow."""
-    body = _body_reader(shape)
-    url = shape.kind.url
-    id_column = shape.id_column
+def names_columns(line: str) -> bool:
+    """Whether a line of a template names a column; ConfigError where it is broken."""
+    return any(name is not None for _, name in _parts(line))
 
-    def build(index: int, row: Mapping[str, Any]) -> Envelope:
-        custom_id = f"row-{index}" if id_column is None else _row_id(row, id_column)
-        try:
-            return Envelope(custom_id, url, body(row))
-        except BadRow as bad:
-            bad.custom_id = custom_id
-            raise
 
-    return build
+def _parts(source: str) -> list[tuple[str, str | None]]:
+    """Literal texts, each with the column after it."""
+    try:
+        parts = list(string.Formatter().parse(source))
+    except ValueError as error:
+        raise ConfigError(f"the template is broken ({error}); write {{{{ and }}}} for braces") from None
+    for _, name, spec, conversion in parts:
+        if name is not None and (not name or spec or conversion or any(sign in name for sign in ".[]{}")):
+            raise ConfigError(
+                f"the template's {{{name}}} is not a plain column name; write {{{{ and }}}} for braces"
+            )
+    return [(literal, name) for literal, name, _, _ in parts]
 
 
 def missing_column(column: str, available: Mapping[str, Any] | tuple[str, ...], code: ErrorCode) -> BadRow:
@@ -104,35 +107,17 @@ def named(columns: list[str]) -> str:
     return f"there are {len(columns)}, and not all of them look like names: does the first line hold names?"
 
 
-def _body_reader(shape: RowShape) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
-    system = shape.system_prompt
-    messages = shape.messages_column
-    if messages is not None:
-        return lambda row: {
-            "messages": messages_of(_value(row, messages, "missing_column"), messages, system)
-        }
-    prompt = _prompt_reader(shape)
-    body = shape.kind.body
-    return lambda row: body(prompt(row), system)
-
-
-def _prompt_reader(shape: RowShape) -> Callable[[Mapping[str, Any]], str]:
-    if shape.template is not None:
-        return Template.parse(shape.template).render
-    column = shape.prompt_column
-    assert column is not None, "a shape has a template or a prompt column"
-    return lambda row: check_text(_text(row, column, "missing_column"), column)
-
-
-def _value(row: Mapping[str, Any], column: str, code: ErrorCode) -> Any:
+def value_of(row: Mapping[str, Any], column: str, code: ErrorCode) -> Any:
+    """What a column holds; BadRow with ``code`` where the row lacks it."""
     value = row.get(column)
     if value is None and column not in row:
         raise missing_column(column, row, code)
     return value
 
 
-def _text(row: Mapping[str, Any], column: str, code: ErrorCode) -> str:
-    value = _value(row, column, code)
+def text_of(row: Mapping[str, Any], column: str, code: ErrorCode) -> str:
+    """The same as text; BadRow where it is none."""
+    value = value_of(row, column, code)
     if type(value) is str:
         return value
     if value is None:
@@ -140,10 +125,3 @@ def _text(row: Mapping[str, Any], column: str, code: ErrorCode) -> str:
     if isinstance(value, (dict, list, bytes)):
         raise BadRow("invalid_value", f"the column {column!r} holds no text in this row", column)
     return str(value)
-
-
-def _row_id(row: Mapping[str, Any], column: str) -> str:
-    value = _value(row, column, "missing_column")
-    if isinstance(value, int) and not isinstance(value, bool):
-        return str(value)
-    return check_text(check_custom_id(value), column)

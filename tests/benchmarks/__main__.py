@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 NAMES = (
-    "store", "ordering", "order", "planning", "cost", "tuning", "deadline", "start", "idle", "scale", "fleet",
-    "device", "batching", "forecast", "throughput", "unequal_nodes", "weights", "weights_s3",
+    "store", "ordering", "order", "fields", "planning", "cost", "tuning", "deadline", "start", "idle",
+    "scale", "fleet", "device", "batching", "forecast", "throughput", "unequal_nodes", "weights",
+    "weights_s3",
 )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from dray.requests.inputs import FileRef
 from dray.requests.marks import SpoolPart
 from dray.requests.readers import Limits, files_of, read_rows
+from dray.requests.reordering import reordered
 from dray.requests.settling import settled
 from dray.requests.sources import RowDefaults, Source
 from dray.requests.spool import encode_line, lines_of
@@ -43,10 +44,12 @@ class InputLines:
         options: ObjectStoreOptions | None = None,
         say: Callable[[str], None] | None = None,
     ) -> None:
-        self.source, found = settled(source, options=options)
-        if found is not None and say is not None:
-            say(found)
-        self.files: list[FileRef] = files_of(self.source, options=options)
+        source, found = settled(source, options=options)
+        self.files: list[FileRef] = files_of(source, options=options)
+        self.source, moved = reordered(source, self.files, options=options)
+        for told in (found, moved):
+            if told is not None and say is not None:
+                say(told)
         self.rows = self.invalid = 0
         self._defaults = defaults or RowDefaults()
         self._overrides = dict(overrides or {})

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dray.requests.messages import messages_of
+from dray.requests.row_builder import row_builder
 from dray.requests.sources import RowShape
-from dray.requests.template import row_builder
 from dray.requests.validate import BadRow
 
 pytestmark = pytest.mark.unit

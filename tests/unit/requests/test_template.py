@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from dray.errors import ConfigError
 from dray.kinds import Kind
+from dray.requests.row_builder import row_builder
 from dray.requests.sources import RowShape
-from dray.requests.template import Template, row_builder
+from dray.requests.template import Template
 from dray.requests.validate import BadRow
 
 pytestmark = pytest.mark.unit

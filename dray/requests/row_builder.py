@@ -1,0 +1,67 @@
+"""Requests out of columns: prompts or messages, ids, and the bodies around them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dray.codes import ErrorCode
+from dray.requests.messages import messages_of
+from dray.requests.sources import RowShape
+from dray.requests.template import Template, text_of, value_of
+from dray.requests.validate import BadRow, Envelope, check_custom_id, check_text
+
+
+def columns_of(shape: RowShape) -> dict[str, ErrorCode]:
+    """The columns that a shape reads, each with the problem code for its absence."""
+    found: dict[str, ErrorCode] = {}
+    if shape.template is not None:
+        found |= dict.fromkeys(Template.parse(shape.template).columns, "unknown_template_column")
+    for column in (shape.prompt_column, shape.messages_column, shape.id_column):
+        if column is not None:
+            found[column] = "missing_column"
+    return found
+
+
+def row_builder(shape: RowShape) -> Callable[[int, Mapping[str, Any]], Envelope]:
+    """A function ``(index, row)`` that gives the request for a row, or raises BadRow."""
+    body = _body_reader(shape)
+    url = shape.kind.url
+    id_column = shape.id_column
+
+    def build(index: int, row: Mapping[str, Any]) -> Envelope:
+        custom_id = f"row-{index}" if id_column is None else _row_id(row, id_column)
+        try:
+            return Envelope(custom_id, url, body(row))
+        except BadRow as bad:
+            bad.custom_id = custom_id
+            raise
+
+    return build
+
+
+def _body_reader(shape: RowShape) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+    system = shape.system_prompt
+    messages = shape.messages_column
+    if messages is not None:
+        return lambda row: {
+            "messages": messages_of(value_of(row, messages, "missing_column"), messages, system)
+        }
+    prompt = _prompt_reader(shape)
+    body = shape.kind.body
+    return lambda row: body(prompt(row), system)
+
+
+def _prompt_reader(shape: RowShape) -> Callable[[Mapping[str, Any]], str]:
+    if shape.template is not None:
+        return Template.parse(shape.template).render
+    column = shape.prompt_column
+    assert column is not None, "a shape has a template or a prompt column"
+    return lambda row: check_text(text_of(row, column, "missing_column"), column)
+
+
+def _row_id(row: Mapping[str, Any], column: str) -> str:
+    value = value_of(row, column, "missing_column")
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    return check_text(check_custom_id(value), column)
