@@ -85,16 +85,31 @@ def _refused(error: Exception, arguments: Sequence[str], code: int) -> int:
 
 @app.command
 def resume(
-    job_id: str, /, *, store: StoreOption = None, overwrite: Overwrite = False, json: Json = False
+    job_id: str,
+    /,
+    *,
+    replicas: Annotated[
+        str | None, Parameter(help="As of `dray run`: a number, or MIN:MAX. If left out: as it was started.")
+    ] = None,
+    deadline: Annotated[
+        str | None, Parameter(help="As of `dray run`, such as 6h since the job was created.")
+    ] = None,
+    budget: Annotated[
+        float | None, Parameter(help="As of `dray run`: dollars, earlier runs of the job included.")
+    ] = None,
+    store: StoreOption = None,
+    overwrite: Overwrite = False,
+    json: Json = False,
 ) -> int:
-    """Go on with a stopped job, with the settings that it was started with."""
+    """Go on with a stopped job, with the settings that it was started with, but for what is given here."""
     output.stage(f"job {job_id}: reading how it was started")
-    from dray.cli.jobs import recipe_of
+    from dray.cli.jobs import recipe_of, with_limits
     from dray.cli.options import spelled
     from dray.cli.running import run_job
     from dray.job.request import JobRequest
 
-    request = JobRequest.read({**recipe_of(job_id, store), "resume": True, "overwrite": overwrite}, spelled)
+    recipe = with_limits(recipe_of(job_id, store), replicas=replicas, deadline=deadline, budget=budget)
+    request = JobRequest.read({**recipe, "resume": True, "overwrite": overwrite}, spelled)
     output.stage(introduction(request))
     return run_job(request, json=json)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,17 @@ def recipe_of(job_id: str, reference: str | None) -> dict[str, Any]:
     if given and ("://" in given or given.startswith(VARIABLE)):
         recipe = {**recipe, "store": given}
     return {**recipe, "job_id": job_id}
+
+
+def with_limits(
+    recipe: Mapping[str, Any], *, replicas: str | None, deadline: str | None, budget: float | None
+) -> dict[str, Any]:
+    """A recipe with what a resume may change; None leaves it as the job was started."""
+    limits = {"deadline": deadline, "budget": budget}
+    found = {**recipe, **{name: value for name, value in limits.items() if value is not None}}
+    if replicas is not None:
+        found["engine"] = {**recipe.get("engine", {}), "replicas": replicas}
+    return found
 
 
 def _is_gone(source: Any) -> bool:
