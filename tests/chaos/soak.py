@@ -5,7 +5,8 @@
     python -m tests.chaos.soak --runs 300 [--lanes 2] [--seed S] [--first N] [--rows 2000] [--record]
     python -m tests.chaos.soak --runs 300 --seed S --kept FOLDER      goes on where it was broken off
 
-Each run is a job of 2,000 requests on three spot nodes beside a stable head, one simulated replica each. At
+Each run is a job of 2,000 requests on three spot nodes beside a stable head, one simulated replica each
+(``--engine vllm``: engines on CPU, each with its core in a process of its own, which is killed as well). At
 random moments, 0.2 to 2 s apart: a replica is killed, or stopped for up to 5 s; a node is killed; AWS takes a
 node back, or only says so; the driver is killed and started again; the store is locked, or its connections
 are cut; a user exports the job, or starts another one with its folder. In some runs leases are short, and
@@ -45,7 +46,7 @@ from tests.benchmarks import machine
 from tests.benchmarks.results import record
 from tests.chaos.soak_checks import Wanted, check_run
 from tests.chaos.soak_cloud import SPOT, Cloud, Driver, Store, Stores
-from tests.chaos.soak_plan import Plan, group_word
+from tests.chaos.soak_plan import SIMULATED, VLLM, Plan, group_word
 from tests.chaos.soak_run import Run
 from tests.chaos.soak_totals import Totals
 from tests.support.command import write_requests
@@ -64,8 +65,9 @@ _CONDITIONS = (
 class Soak:
     """The cluster, the driver and the stores, kept between runs."""
 
-    def __init__(self, folder: Path, *, rows: int, seed: int) -> None:
+    def __init__(self, folder: Path, *, rows: int, seed: int, engine: str = SIMULATED) -> None:
         self._folder = folder
+        self._engine = engine
         self._rows = rows
         self._seed = seed
         self._groups = groups_of(rows)
@@ -100,7 +102,7 @@ class Soak:
         if self._wanted is None:
             self._wanted = self._undisturbed()
         self._have_nodes()
-        plan = Plan.draw(self._seed, number, self._groups)
+        plan = Plan.draw(self._seed, number, self._groups, self._engine)
         folder = self._folder / f"run-{number}"
         with self._stores.made(folder, postgres=plan.postgres) as store:
             run = self._made(plan, folder, store)
@@ -148,7 +150,8 @@ class Soak:
     def _undisturbed(self) -> Wanted:
         folder = self._folder / "undisturbed"
         plan = Plan(
-            seed=self._seed, number=_BASE, mix="all", shards=18, postgres=False, poison=(), word=""
+            seed=self._seed, number=_BASE, mix="all", shards=18, postgres=False, poison=(), word="",
+            engine=self._engine,
         )  # fmt: skip
         self._cloud.fill()
         with self._stores.made(folder, postgres=False) as store:
@@ -161,6 +164,7 @@ class Soak:
         told = f"run {run.plan.number} ({run.plan.mix}): {type(error).__name__}: {error}"
         self.totals.failures.append(told)
         again = f"--seed {self._seed} --first {run.plan.number} --runs 1 --rows {self._rows}"
+        again += f" --engine {self._engine}"
         print(f"FAILED {told}\n  again with {again}; kept: {run.folder}", flush=True)
         if not isinstance(error, AssertionError):
             traceback.print_exc()
@@ -189,12 +193,13 @@ def soak(
     rows: int = 2000,
     every: int = 10,
     kept: Path | None = None,
+    engine: str = SIMULATED,
 ) -> Totals:
     """Do so many runs, and say every ``every`` of them how far it is.
 
     ``kept`` is a file for what they came to so far: with one of an earlier time it goes on from there.
     """
-    with Soak(folder, rows=rows, seed=seed) as soaking:
+    with Soak(folder, rows=rows, seed=seed, engine=engine) as soaking:
         if kept is not None and kept.exists():
             soaking.totals = pickle.loads(kept.read_bytes())
         for number_ in range(first + soaking.totals.runs, first + runs):
@@ -209,7 +214,16 @@ def soak(
 
 
 def lanes(
-    folder: Path, count: int, *, runs: int, seed: int, first: int, rows: int, every: int, kept: Path | None
+    folder: Path,
+    count: int,
+    *,
+    runs: int,
+    seed: int,
+    first: int,
+    rows: int,
+    every: int,
+    kept: Path | None,
+    engine: str,
 ) -> Totals:
     """The same as :func:`soak`, by ``count`` processes with a cluster each."""
     totals = Totals()
@@ -221,8 +235,9 @@ def lanes(
             own.mkdir()
             file = kept / f"{seed}-{begin}-{end}.totals" if kept else None
             told = partial(
-                soak, own, runs=end - begin, seed=seed, first=begin, rows=rows, every=every, kept=file
-            )
+                soak, own, runs=end - begin, seed=seed, first=begin, rows=rows, every=every, kept=file,
+                engine=engine,
+            )  # fmt: skip
             futures.append(pool.submit(told))
         for future in as_completed(futures):
             totals.add(future.result())
@@ -249,6 +264,10 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--record", action="store_true", help="write the section of tests/chaos/RESULTS.md")
     parser.add_argument("--kept", type=Path, default=None, help="a folder: go on with what was done before")
+    parser.add_argument(
+        "--engine", choices=(SIMULATED, VLLM), default=SIMULATED,
+        help="vllm: real engines on CPU, each with its core in a process of its own, which is killed as well",
+    )  # fmt: skip
     parser.add_argument("--every", type=int, default=10, help="runs between two lines of progress")
     return parser.parse_args(argv)
 
@@ -257,7 +276,7 @@ def main() -> int:
     given = parse()
     signal.signal(signal.SIGTERM, _end)
     facts = machine.describe()
-    command = f"python -m tests.chaos.soak --runs {given.runs} --seed {given.seed} --first {given.first} --rows {given.rows} --lanes {given.lanes}"  # fmt: skip # noqa: E501
+    command = f"python -m tests.chaos.soak --runs {given.runs} --seed {given.seed} --first {given.first} --rows {given.rows} --lanes {given.lanes} --engine {given.engine}"  # fmt: skip # noqa: E501
     print(command, flush=True)
     if given.kept is not None:
         given.kept.mkdir(parents=True, exist_ok=True)
@@ -271,6 +290,7 @@ def main() -> int:
         rows=given.rows,
         every=given.every,
         kept=given.kept,
+        engine=given.engine,
     )
     text = "\n\n".join(table.markdown() for table in totals.tables())
     print(f"\n{totals.line()}\n\n{text}")
@@ -279,7 +299,7 @@ def main() -> int:
         where = f"{given.lanes} clusters with {SPOT} spot nodes each"
         head = f"{machine.sentence(facts)}.\n\n`{command}`: {where}. {_CONDITIONS}"
         failed = "".join(f"\n\n- {text.splitlines()[0]}" for text in totals.failures)
-        record("soak", f"{head}\n\n{text}{failed}", RESULTS)
+        record("soak" if given.engine == SIMULATED else "soak-vllm", f"{head}\n\n{text}{failed}", RESULTS)
     if totals.runs >= _MANY_RUNS and totals.unseen():
         print(f"never came about: {', '.join(totals.unseen())}", file=sys.stderr)
         return 1

@@ -66,7 +66,8 @@ class Order:
 
     ``notices`` says whether to listen for any: a process on each node, for each driver. ``leases`` are the
     seconds of the driver's lease and of a shard's, where a run cannot wait for the usual ones to end.
-    ``apart`` has each shard task run in a process of its own, as Ray runs them for the flow.
+    ``apart`` has each shard task run in a process of its own, as Ray runs them for the flow. ``model`` is a
+    folder, where the engine is vLLM.
     """
 
     job: str
@@ -81,6 +82,7 @@ class Order:
     shard_rows: int
     engine: dict[str, Any]
     notices: bool
+    model: str = "simulated"
     leases: tuple[float, float] | None = None
     apart: bool = False
 
@@ -89,10 +91,10 @@ class Order:
         return JobSettings(
             source=source_of(self.inputs),
             defaults=RowDefaults(),
-            model="simulated",
+            model=self.model,
             output=self.output,
             store_url=self.store,
-            engine="simulated",
+            engine="simulated" if self.model == "simulated" else "vllm",
             engine_arguments=self.engine,
             replicas=REPLICAS,
             job_id=self.job,

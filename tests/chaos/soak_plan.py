@@ -58,6 +58,9 @@ MIXES: dict[str, tuple[float, dict[Kind, int]]] = {
 Where no notice comes, nobody listens for one: that is half of the processes that a driver starts.
 """
 
+SIMULATED, VLLM = "simulated", "vllm"
+"""Engines: dray's simulated one, or vLLM on CPU with its engine core in a process of its own."""
+
 POISON_SHARE = 0.08
 POSTGRES_SHARE = 0.2
 
@@ -73,7 +76,10 @@ class Held:
 
 @dataclass(kw_only=True)
 class Fault:
-    """What was done, at ``at`` (monotonic nanoseconds). ``noticed``: its notice was recorded by the end."""
+    """What was done, at ``at`` (monotonic nanoseconds). ``noticed``: its notice was recorded by the end.
+
+    ``core``: of a replica, the process of its engine core was killed, and not the one that reads rows.
+    """
 
     kind: str
     at: int
@@ -82,6 +88,7 @@ class Fault:
     replicas: Sequence[str] = ()
     held: Sequence[Held] = ()
     noticed: bool = False
+    core: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +96,7 @@ class Plan:
     """What a run is to be, all of it drawn from its seed.
 
     ``poison`` are rows, ``word`` stands in these, and ``memory`` says that they take the engine's memory and
-    not its life.
+    not its life. No row kills vLLM: so there is no poison for that ``engine``.
     """
 
     seed: int
@@ -100,14 +107,15 @@ class Plan:
     poison: tuple[int, ...]
     word: str
     memory: bool = False
+    engine: str = SIMULATED
 
     @classmethod
-    def draw(cls, seed: int, number: int, groups: Sequence[tuple[int, ...]]) -> Plan:
+    def draw(cls, seed: int, number: int, groups: Sequence[tuple[int, ...]], engine: str = SIMULATED) -> Plan:
         """The plan of the run of this number."""
         rng = random.Random(f"{seed} {number}")
         mix = rng.choices(list(MIXES), [share for share, _ in MIXES.values()])[0]
         group = rng.randrange(len(groups))
-        poisoned = rng.random() < POISON_SHARE and mix in ("all", "no notices")
+        poisoned = rng.random() < POISON_SHARE and mix in ("all", "no notices") and engine == SIMULATED
         return cls(
             seed=seed,
             number=number,
@@ -117,6 +125,7 @@ class Plan:
             poison=groups[group] if poisoned else (),
             word=group_word(group) if poisoned else "",
             memory=poisoned and rng.random() < 0.5,
+            engine=engine,
         )
 
     @property

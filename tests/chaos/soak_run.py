@@ -20,16 +20,19 @@ from dray.errors import DrayError
 from dray.job.opening import open_job
 from tests.chaos.soak_cloud import Cloud, Driver, Store
 from tests.chaos.soak_driver import Order
-from tests.chaos.soak_plan import Fault, Kind, Plan
-from tests.chaos.soak_seen import Seen, held_of, is_tried
+from tests.chaos.soak_plan import SIMULATED, VLLM, Fault, Kind, Plan
+from tests.chaos.soak_seen import Seen, core_of, held_of, is_tried
 from tests.chaos.soak_user import exported, refused_with
+from tests.support.command import ROOT
 
 SEQS = 16
 SECONDS_PER_TOKEN = 0.01
 FAULTS_A_RUN = 8
 """So many and no more, so that a run ends: undisturbed it takes about as long as these."""
-LIMIT_SECONDS = 240.0
-"""A run that takes longer hangs."""
+LIMIT_SECONDS = {SIMULATED: 240.0, VLLM: 1200.0}
+"""A run that takes longer hangs. vLLM starts in 20 s of a core, again for each replica that is lost."""
+MODEL = ROOT / "examples/tickets/model"
+_CORE_APART = {"engine_core": "apart", "max_model_len": 256, "kv_cache_memory_bytes": 64 << 20}
 LEASES = (4.0, 6.0)
 """Seconds of the driver's lease and of a shard's in runs with stalls."""
 STALLS_A_RUN = 3
@@ -129,8 +132,8 @@ class Run:
             if code is not None:
                 assert code == -signal.SIGKILL, f"the driver ended with {code}:\n{self._tail()}"
                 self._start()
-            elif time.monotonic() - began > LIMIT_SECONDS:
-                raise AssertionError(f"not done after {LIMIT_SECONDS:.0f} s:\n{self._tail()}")
+            elif time.monotonic() - began > LIMIT_SECONDS[self.plan.engine]:
+                raise AssertionError(f"not done after {time.monotonic() - began:.0f} s:\n{self._tail()}")
             elif faulty and time.monotonic() >= due:
                 self._befall(kind, rng)
                 delay, kind, rng = next(coming)
@@ -140,7 +143,9 @@ class Run:
         self._pid = self.driver.start(self._order())
 
     def _order(self) -> Order:
-        engine: dict[str, Any] = {"max_num_seqs": SEQS, "seconds_per_token": SECONDS_PER_TOKEN}
+        engine: dict[str, Any] = {"max_num_seqs": SEQS}
+        vllm = self.plan.engine == VLLM
+        engine |= _CORE_APART if vllm else {"seconds_per_token": SECONDS_PER_TOKEN}
         if self.plan.word:
             engine["oom_on" if self.plan.memory else "crash_on"] = self.plan.word
         settings = self.cloud.raylets.settings
@@ -159,6 +164,7 @@ class Run:
             shard_rows=-(-self.rows // self.plan.shards),
             engine=engine,
             notices=self.plan.notices,
+            model=str(MODEL) if vllm else "simulated",
             leases=LEASES if self.plan.stalls else None,
             apart=self.plan.stalls,
         )
@@ -212,9 +218,15 @@ class Run:
             if any(map(is_tried, held)):
                 continue
             node = next((row.node for row in self.opened().replicas(self.job) if row.name == name), None)
+            core = core_of(pid) if self.plan.engine == VLLM and rng.random() < 0.5 else None
             at = time.monotonic_ns()
-            os.kill(pid, signal.SIGKILL)
-            self.faults.append(Fault(kind=Kind.REPLICA, at=at, replica=name, node=node, held=held_of(held)))
+            os.kill(core or pid, signal.SIGKILL)
+            self.faults.append(
+                Fault(
+                    kind=Kind.REPLICA, at=at, replica=name, node=node, held=held_of(held),
+                    core=core is not None,
+                )
+            )  # fmt: skip
             return True
         return False
 

@@ -81,6 +81,15 @@ class Seen:
         return set()
 
 
+def core_of(replica: int) -> int | None:
+    """The process of a replica's engine core, where it is one of its own."""
+    with suppress(psutil.Error):
+        for child in psutil.Process(replica).children():
+            if "core_process" in " ".join(child.cmdline()):
+                return int(child.pid)
+    return None
+
+
 def is_tried(shard: Shard) -> bool:
     """Whether a death that is ours would be taken for one of few rows."""
     return shard.crashes > 0 and shard.remaining <= SAFE_ROWS

@@ -51,7 +51,7 @@ class Totals:
         self.runs += 1
         self.rows += run.rows
         self.seconds.append(run.seconds)
-        self.faults.update(str(fault.kind) for fault in run.faults)
+        self.faults.update(f"{fault.kind}{': its engine core' * fault.core}" for fault in run.faults)
         self.skipped += run.skipped
         self.given_up += len(run.given_up)
         self.stores["PostgreSQL" if run.plan.postgres else "SQLite"] += 1
