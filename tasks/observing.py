@@ -7,6 +7,7 @@ from dray.driver.events import (
     CapacityMissing,
     ErrorShareReached,
     Event,
+    MarketDecided,
     NodeLost,
     Progressed,
 )
@@ -31,6 +32,8 @@ class PrefectObserver:
         elif isinstance(event, CapacityDecided | CapacityMissing):
             counts = {"before": event.before, "replicas": event.replicas}
             tell_of_job(self._job_id, "capacity", {**counts, "reason": event.reason})
+        elif isinstance(event, MarketDecided):
+            tell_of_job(self._job_id, "market", {"on_demand": event.on_demand, "reason": event.reason})
         elif isinstance(event, NodeLost):
             payload = {"cause": event.cause, "replica": event.replica}
             tell_of_node(self._job_id, event.node, "lost", payload)

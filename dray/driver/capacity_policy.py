@@ -1,8 +1,8 @@
 """How many replicas a job with a deadline and a budget is to hold, and of which kind: arithmetic alone.
 
 The driver asks :func:`of_one_kind` how many there are to be (dray/driver/growth.py), and :func:`is_spent`
-whether the budget is spent. Ray's clusters cannot be asked for spot or on-demand machines. So the driver does
-not ask :func:`decide`, which chooses between the two; ``python -m tests.benchmarks.deadline`` does.
+whether the budget is spent. On a cluster whose machines dray rents, it also asks :func:`decide` how many of
+them may be on demand (dray/driver/market_choice.py); other clusters cannot be asked for either kind.
 
 The policy is that of Uniform Progress ("Can't Be Late", NSDI'24) for work that can be divided. Work is in
 predicted units of cost, of which a replica answers ``rate`` a second.

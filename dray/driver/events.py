@@ -227,6 +227,19 @@ class CapacityDecided(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MarketDecided(Event):
+    """So many replicas may be on demand from now on, on a cluster whose machines dray rents."""
+
+    on_demand: int
+    reason: str
+
+    @property
+    def text(self) -> str:
+        """How many, and why."""
+        return self.reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityMissing(Event):
     """So many replicas found no place within ``seconds``: the job goes on with ``replicas``."""
 

@@ -91,6 +91,14 @@ class ReplicaPool:
         """The nodes of replicas that can take work, or finish what they have."""
         return {one.node for one in self._in(ReplicaState.READY, ReplicaState.LEAVING) if one.node}
 
+    def working_on(self) -> list[str]:
+        """The node of each replica that can take work."""
+        return [one.node for one in self._in(ReplicaState.READY) if one.node]
+
+    def coming(self) -> int:
+        """Replicas that start, and have a place."""
+        return sum(one.has_place() for one in self._in(ReplicaState.STARTING))
+
     def starts(self) -> list[ReplicaStart]:
         """How the starts went of all replicas that could take work so far."""
         return [replica.start for replica in self._replicas if replica.start is not None]

@@ -80,8 +80,8 @@ class Purse:
         spent, step = self._spent(nodes), self._step()
         if is_spent(budget=self._budget, spent=spent, step_cost=hourly * step / _HOUR):
             raise JobPausedError(
-                f"the budget of ${self._budget:,.2f} is spent; finished rows are kept: run the same job with "
-                "a higher --budget, and it goes on"
+                f"the budget of ${self._budget:,.2f} is spent; finished rows are kept: `dray resume "
+                f"{self._job.job_id} --budget DOLLARS` with a higher budget goes on"
             )
         if load.work is None:
             return None
@@ -100,6 +100,10 @@ class Purse:
         )
         self._look_ahead(store, load, now)
         return now
+
+    def hourly(self, nodes: Sequence[str]) -> float:
+        """Dollars that a replica on one of these nodes costs an hour, on average; a node for each replica."""
+        return self._ledger.hourly(set(nodes)) / len(nodes) if nodes else 0.0
 
     # -- what there is ------------------------------------------------------------------------
 

@@ -15,11 +15,12 @@ from contextlib import contextmanager
 from dray.cluster.asking import ReplicaResources
 from dray.cluster.base import Cluster
 from dray.cluster.capacity import Capacity, Room
-from dray.cluster.providers.protocol import Provider
+from dray.cluster.providers.protocol import Market, Provider
 from dray.driver.events import (
     CapacityDecided,
     CapacityMissing,
     Event,
+    MarketDecided,
     Observer,
     ReplicaChanged,
     Told,
@@ -35,11 +36,17 @@ LOOK_SECONDS = 60.0
 
 @contextmanager
 def rented_for(
-    cluster: Cluster, fleet: Fleet, ask: ReplicaResources, replicas: int, tell: Callable[[Event], None]
+    cluster: Cluster,
+    fleet: Fleet,
+    ask: ReplicaResources,
+    replicas: int,
+    tell: Callable[[Event], None],
+    *,
+    patient: bool,
 ) -> Iterator[list[Observer]]:
     """The observers that a driver on this cluster needs, for so many replicas that ask for so much each.
 
-    ``tell`` takes events from another thread.
+    ``tell`` takes events from another thread. ``patient`` is as in :class:`Renting`.
     """
     provider = cluster.rented
     if provider is None:
@@ -53,8 +60,15 @@ def rented_for(
     def holds() -> int:
         return replicas_on(fleet.capacity(), ask)
 
-    with Renting(provider, replicas, tell, holds=holds, addresses=addresses) as renting:
+    with Renting(provider, replicas, tell, holds=holds, addresses=addresses, patient=patient) as renting:
         yield [renting]
+
+
+def chooses_market(cluster: Cluster, deadline: str | None) -> bool:
+    """Whether the driver is to say how many replicas may be on demand: it has a deadline, and a choice."""
+    provider = cluster.rented
+    both = provider is not None and provider.markets >= {Market.SPOT, Market.ON_DEMAND}
+    return deadline is not None and both
 
 
 def replicas_on(capacity: Capacity | None, ask: ReplicaResources) -> int:
@@ -72,8 +86,9 @@ def _held(room: Room, ask: ReplicaResources) -> int:
 class Renting:
     """An observer of the driver, with a thread of its own for the provider's calls, which take seconds.
 
-    ``holds`` says how many replicas a machine has room for, ``addresses`` which address each node has. Use it
-    as a context manager: at the end of the block no call is under way.
+    ``holds`` says how many replicas a machine has room for, ``addresses`` which address each node has. A
+    ``patient`` one waits for spot until the driver decides that some replicas may be on demand. Use it as a
+    context manager: at the end of the block no call is under way.
     """
 
     def __init__(
@@ -84,10 +99,12 @@ class Renting:
         *,
         holds: Callable[[], int],
         addresses: Callable[[Collection[str]], Collection[str]],
+        patient: bool = False,
         look_seconds: float = LOOK_SECONDS,
     ) -> None:
         self._provider = provider
         self._wanted = replicas
+        self._on_demand = 0 if patient else None
         self._tell = tell
         self._holds = holds
         self._addresses = addresses
@@ -114,6 +131,8 @@ class Renting:
         with self._changed:
             if isinstance(event, CapacityDecided | CapacityMissing):
                 self._wanted, self._news = event.replicas, True
+            elif isinstance(event, MarketDecided):
+                self._on_demand, self._news = event.on_demand, True
             elif isinstance(event, ReplicaChanged) and event.node is not None:
                 self._follow(event, event.node)
             if self._news:
@@ -135,22 +154,27 @@ class Renting:
                 self._changed.wait_for(lambda: self._ended or self._news, self._look_seconds)
                 if self._ended:
                     return
-                wanted, empty, self._news = self._wanted, self._empty, False
+                wanted, on_demand = self._wanted, self._on_demand
+                empty, self._news = self._empty, False
                 self._empty = set()
             try:
                 self._give_back(empty)
-                self._rent(wanted)
+                self._rent(wanted, on_demand)
             except DrayError as error:
                 self._tell(Warned(line=f"{self._provider.where}: {error}"))
                 with self._changed:
                     self._empty |= {node for node in empty if not self._on[node]}
 
-    def _rent(self, replicas: int) -> None:
-        """Have machines for so many replicas. Ends none: there may be more than the job needs yet."""
+    def _rent(self, replicas: int, on_demand: int | None) -> None:
+        """Have machines for so many replicas; ``on_demand`` of them need not wait for spot.
+
+        Ends none: there may be more than the job needs yet.
+        """
         machines = math.ceil(replicas / self._holds())
         if machines <= sum(not one.head for one in self._provider.nodes()):
             return
-        grant = self._provider.desire(machines)
+        dear = None if on_demand is None else math.ceil(on_demand / self._holds())
+        grant = self._provider.desire(machines, dear)
         if grant.reasons and grant.reasons != self._told:
             told = f"{grant.short} of {machines} machines cannot be had, and are asked for again"
             self._tell(Warned(line=f"{self._provider.where}: {told}: {'; '.join(grant.reasons)}"))

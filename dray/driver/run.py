@@ -26,6 +26,7 @@ from dray.driver.interruptions import InterruptionHandler
 from dray.driver.intervals import Intervals, Schedule
 from dray.driver.ledger import Ledger
 from dray.driver.losses import Losses, StoreBudgets
+from dray.driver.market_choice import MarketChoice
 from dray.driver.observers import Observers
 from dray.driver.outage import SHORT_PATIENCE, SpoolWatch, StoreOutage
 from dray.driver.pool import ReplicaPool
@@ -67,6 +68,7 @@ class Driver:
         replicas: int,
         most: int | None = None,
         intervals: Intervals | None = None,
+        chooses_market: bool = False,
     ) -> None:
         self._job = job
         self._executor = executor
@@ -97,6 +99,7 @@ class Driver:
             limits=ReplicaRange(replicas, max(most or replicas, replicas)),
             purse=Purse(job, self._ledger, emit),
             intervals=self._intervals,
+            markets=MarketChoice() if chooses_market else None,
         )
         self._progress = JobProgress(job, emit)
         self._spool = SpoolWatch(job.job_id, emit)

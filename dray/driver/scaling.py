@@ -6,10 +6,12 @@ import time
 from collections.abc import Callable
 from statistics import median
 
-from dray.driver.events import CapacityDecided, CapacityMissing, Event, NodeLeft
+from dray.driver.capacity_policy import Situation
+from dray.driver.events import CapacityDecided, CapacityMissing, Event, MarketDecided, NodeLeft
 from dray.driver.fleet import Fleet
 from dray.driver.growth import Load, Wish, wanted
 from dray.driver.intervals import Intervals
+from dray.driver.market_choice import Held, MarketChoice
 from dray.driver.pool import ReplicaPool
 from dray.driver.purse import Purse
 from dray.driver.replica_handle import ReplicaHandle
@@ -39,6 +41,7 @@ class Scaling:
         limits: ReplicaRange,
         purse: Purse,
         intervals: Intervals,
+        markets: MarketChoice | None = None,
     ) -> None:
         self._job = job
         self._pool = pool
@@ -48,11 +51,13 @@ class Scaling:
         self._limits = limits
         self._purse = purse
         self._intervals = intervals
+        self._markets = markets
         self._rate = Rate()
         self._look_at = 0.0
         self._most_until: tuple[int, float] | None = None  # no more than so many before that time
         self._wait_since: float | None = None
         self._nodes: set[str] = set()  # that replicas were on
+        self._spot: set[str] = set()  # nodes, of all that there are
 
     @property
     def plan(self) -> str | None:
@@ -79,6 +84,7 @@ class Scaling:
         nodes = self._pool.nodes()
         now = self._purse.look(store, load, nodes, most=self._most(), start_seconds=self._start_seconds())
         self._obey(store, self._patient(load, wanted(load, now, least=self._limits.least)))
+        self._choose_market(store, now)
 
     def _see_nodes(self) -> None:
         """Nodes join, and an autoscaler ends those on which nothing runs any more."""
@@ -87,6 +93,7 @@ class Scaling:
             return
         self._purse.meet(capacity.nodes)
         there = {node.node_id for node in capacity.nodes}
+        self._spot = {node.node_id for node in capacity.nodes if node.spot}
         for node in self._nodes - there:
             self._emit(NodeLeft(node=node))
         self._nodes = (self._nodes | self._pool.nodes()) & there
@@ -149,6 +156,30 @@ class Scaling:
         self._pool.resize(wish.replicas, self._unused())
         if self._pool.lanes != before:
             self._tell(store, CapacityDecided(before=before, replicas=self._pool.lanes, reason=wish.reason))
+
+    def _choose_market(self, store: Store, now: Situation | None) -> None:
+        """Say how many replicas may be on demand, where that changes."""
+        if self._markets is None or now is None:
+            return
+        on_spot, others = self._by_market()
+        spot_price, on_demand_price = (self._purse.hourly(nodes) for nodes in (on_spot, others))
+        held = Held(
+            wanted=self._pool.lanes,
+            spot=len(on_spot),
+            on_demand=len(others),
+            coming=self._pool.coming(),
+            spot_price=spot_price,
+            on_demand_price=on_demand_price,
+        )
+        chosen = self._markets.look(now, held)
+        if chosen is not None:
+            self._emit(MarketDecided(on_demand=chosen.on_demand, reason=chosen.reason))
+            self._purse.note(store, chosen.reason)
+
+    def _by_market(self) -> tuple[list[str], list[str]]:
+        """Nodes of the replicas that can take work, one for each: those on spot, and the others."""
+        nodes = self._pool.working_on()
+        return [one for one in nodes if one in self._spot], [one for one in nodes if one not in self._spot]
 
     def _tell(self, store: Store, event: CapacityDecided | CapacityMissing) -> None:
         self._resized(self._pool.lanes)

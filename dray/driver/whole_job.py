@@ -18,7 +18,7 @@ from dray.driver.executor import Executor
 from dray.driver.fleet import Fleet
 from dray.driver.intervals import Intervals
 from dray.driver.observers import Observers, ReportObserver
-from dray.driver.renting import rented_for
+from dray.driver.renting import chooses_market, rented_for
 from dray.driver.resting import put_to_rest
 from dray.driver.run import Driver
 from dray.driver.weights_watch import AGENT_SECONDS, early_weights, weights_on
@@ -186,7 +186,8 @@ class Run:
         def tell(event: Event) -> None:
             driver.tell(event)
 
-        with rented_for(parts.cluster, fleet, ask, replicas, tell) as renting:
+        patient = chooses_market(parts.cluster, settings.request.deadline)
+        with rented_for(parts.cluster, fleet, ask, replicas, tell, patient=patient) as renting:
             driver = Driver(
                 self.job,
                 fleet,
@@ -197,6 +198,7 @@ class Run:
                 replicas=replicas,
                 most=most,
                 intervals=parts.intervals,
+                chooses_market=patient,
             )
             with weights_on(self.job, self.early, driver.tell), followers_answered(self.job), driver:
                 with self.timeline.phase("engine_start"):

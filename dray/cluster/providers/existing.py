@@ -13,6 +13,7 @@ class ExistingProvider:
     """The cluster whose head is at ``address`` (host:port, or ``auto``)."""
 
     own = False
+    markets = frozenset({Market.OWN})
 
     def __init__(self, address: str, auth_token: str | None = None) -> None:
         self._access = Access(address=address, auth_token=auth_token)
@@ -55,7 +56,7 @@ class ExistingProvider:
         ]
         return tuple(sorted(machines, key=lambda one: not one.head))
 
-    def desire(self, workers: int) -> Grant:
+    def desire(self, workers: int, on_demand: int | None = None) -> Grant:
         """Those that there are: Ray's own autoscaler, where there is one, sees what replicas ask for."""
         have = tuple(one for one in self.nodes() if not one.head)
         reasons = ("its nodes are not dray's to start",) if len(have) < workers else ()

@@ -17,6 +17,7 @@ class LocalProvider:
 
     where = "the Ray of this machine"
     own = True
+    markets = frozenset({Market.OWN})
 
     def __init__(self, settings: ClusterSettings, make_head: Callable[[], Head] = Head) -> None:
         self._settings = settings
@@ -68,7 +69,7 @@ class LocalProvider:
             ),
         )
 
-    def desire(self, workers: int) -> Grant:
+    def desire(self, workers: int, on_demand: int | None = None) -> Grant:
         """No other node comes to it."""
         reasons = ("a cluster of this machine has one node",) if workers else ()
         return Grant(wanted=workers, reasons=reasons)

@@ -110,6 +110,10 @@ class Provider(Protocol):
     def own(self) -> bool:
         """Whether it is on this machine and ends with this process: they share files, and no node comes."""
 
+    @property
+    def markets(self) -> frozenset[Market]:
+        """Where its workers may come from."""
+
     def plan(self) -> tuple[Planned, ...]:
         """What ``start`` would create; creates nothing.
 
@@ -135,8 +139,11 @@ class Provider(Protocol):
     def nodes(self) -> tuple[Machine, ...]:
         """All machines that are there or coming, the head first."""
 
-    def desire(self, workers: int) -> Grant:
+    def desire(self, workers: int, on_demand: int | None = None) -> Grant:
         """Have so many workers: get more, or let those go that were not asked for.
+
+        While spot is cheaper, so many of them may be ``on_demand``, and the others wait for spot; None: as
+        many as it takes.
 
         Capacity that cannot be had is no error: the grant says why. Calling again tries again. A provider
         whose workers are not its own to change grants those that there are.

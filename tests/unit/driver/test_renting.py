@@ -13,7 +13,7 @@ import pytest
 from dray.cluster.asking import ReplicaResources
 from dray.cluster.capacity import Capacity, Room
 from dray.cluster.providers.protocol import Grant, Machine, Market, Phase
-from dray.driver.events import CapacityDecided, Event, ReplicaChanged
+from dray.driver.events import CapacityDecided, Event, MarketDecided, ReplicaChanged
 from dray.driver.renting import Renting, replicas_on
 from dray.errors import ClusterError
 from dray.store import ReplicaState
@@ -35,8 +35,8 @@ class Rental:
     def nodes(self) -> tuple[Machine, ...]:
         return tuple(self.machines)
 
-    def desire(self, workers: int) -> Grant:
-        self.calls.append(workers)
+    def desire(self, workers: int, on_demand: int | None = None) -> Grant:
+        self.calls.append(workers if on_demand is None else (workers, on_demand))
         if self.trouble is not None:
             error, self.trouble = self.trouble, None
             raise error
@@ -69,14 +69,22 @@ def _changed(name: str, state: ReplicaState, node: int, *, retired: bool = False
     return ReplicaChanged.of(replica, 1.0)
 
 
-def _renting(rental: Any, replicas: int = 1, *, holds: int = 1, told: list[Event] | None = None) -> Renting:
+def _renting(
+    rental: Any,
+    replicas: int = 1,
+    *,
+    holds: int = 1,
+    told: list[Event] | None = None,
+    patient: bool = False,
+) -> Renting:
     def addresses(nodes: Collection[str]) -> list[str]:
         return [f"10.0.0.{node.removeprefix('node-')}" for node in nodes]
 
     heard = [] if told is None else told
     return Renting(
-        rental, replicas, heard.append, holds=lambda: holds, addresses=addresses, look_seconds=0.05
-    )
+        rental, replicas, heard.append,
+        holds=lambda: holds, addresses=addresses, patient=patient, look_seconds=0.05,
+    )  # fmt: skip
 
 
 def _until(condition: Callable[[], bool]) -> None:
@@ -98,6 +106,17 @@ def test_more_replicas_get_machines(holds: int, machines: int) -> None:
         renting.hear(_decided(1, 3))
         _until(lambda: len(rental.machines) == 1 + machines)
     assert rental.calls == [machines]
+
+
+def test_a_patient_one_asks_for_spot_until_the_driver_decides_otherwise() -> None:
+    rental = Rental(most=1)
+    with _renting(rental, 4, holds=2, patient=True) as renting:
+        _until(lambda: len(rental.calls) >= 2)
+        renting.hear(MarketDecided(on_demand=1, reason="1 spot and 1 on-demand replicas: so"))
+        _until(lambda: rental.calls[-1] == (2, 1))
+        renting.hear(MarketDecided(on_demand=0, reason="so"))
+        _until(lambda: rental.calls[-1] == (2, 0))
+    assert set(rental.calls) == {(2, 0), (2, 1)}
 
 
 def test_machines_that_are_there_suffice() -> None:

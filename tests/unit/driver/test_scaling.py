@@ -179,7 +179,7 @@ def test_a_deadline_asks_for_replicas_and_says_what_can_be_met(elastic: Elastic)
 
 def test_a_budget_ends_in_a_pause_and_counts_what_earlier_runs_spent(elastic: Elastic) -> None:
     paid: dict[str, Any] = {"price": 3600.0, "replicas": 1}  # a dollar a second
-    with pytest.raises(JobPausedError, match=r"the budget of \$0\.20 is spent.* higher --budget"):
+    with pytest.raises(JobPausedError, match=r"\$0\.20 is spent.*`dray resume .* a higher budget goes on"):
         elastic.run(ThreadFleet(["a"]), budget=0.2, **paid)
     with pytest.raises(JobPausedError, match=r"the budget of \$0\.25 is spent"):
         elastic.run(ThreadFleet(["a"]), budget=0.25, **paid)

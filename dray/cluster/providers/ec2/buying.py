@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from dray.cluster.providers.ec2.api import FleetResult, Refused, Shortage
 from dray.cluster.providers.ec2.offers import Pool, next_offer
+from dray.cluster.providers.protocol import Market
 
 Ask = Callable[[Sequence[Pool], int], FleetResult]
 """Ask for so many machines from these pools, once."""
@@ -41,6 +42,32 @@ def buy(pools: Sequence[Pool], wanted: int, got: Sequence[Pool], ask: Ask) -> Bo
             reasons |= dict.fromkeys(_reason(offer, one) for one in result.refused)
             if not result.refused:
                 reasons[f"AWS gave no reason for {_named(offer)}"] = None
+    return Bought(machines=machines, reasons=tuple(reasons) if len(machines) < wanted else ())
+
+
+def buy_spot_first(
+    pools: Sequence[Pool], wanted: int, got: Sequence[Pool], ask: Ask, on_demand: int
+) -> Bought:
+    """The same, with no more than so many new machines ``on_demand``; the others wait for spot.
+
+    Where the best offer is on demand, spot is not worth the wait.
+    """
+    best = next_offer(pools, wanted, got)
+    spot = [one for one in pools if one.market is Market.SPOT]
+    if not spot or (best and best[0].market is not Market.SPOT):
+        return buy(pools, wanted, got, ask)
+    found = buy(spot, wanted, got, ask)
+    missing = wanted - len(found.machines)
+    if not missing:
+        return found
+    machines, reasons = dict(found.machines), list(found.reasons)
+    if on_demand:
+        others = [one for one in pools if one.market is not Market.SPOT]
+        dear = buy(others, min(missing, on_demand), [*got, *machines.values()], ask)
+        machines |= dear.machines
+        reasons += dear.reasons
+    if missing > on_demand:
+        reasons.append(f"{missing - on_demand} wait for spot: no more may be on demand yet")
     return Bought(machines=machines, reasons=tuple(reasons) if len(machines) < wanted else ())
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from dray.cluster.head_jobs import driver_command, submit_there
 from dray.cluster.providers.ec2.api import Ec2Api, FleetResult, Found
-from dray.cluster.providers.ec2.buying import Bought, buy
+from dray.cluster.providers.ec2.buying import Bought, buy, buy_spot_first
 from dray.cluster.providers.ec2.consoles import said_on
 from dray.cluster.providers.ec2.offers import Pool
 from dray.cluster.providers.ec2.planning import planned
@@ -73,6 +73,7 @@ class EC2Provider:
         self._salt = secrets.token_hex(4)
         self._kept = time.monotonic()
         self.where = f"the EC2 cluster {settings.name} in {settings.region}"
+        self.markets = settings.markets
 
     @property
     def _api(self) -> Ec2Api:
@@ -139,14 +140,14 @@ class EC2Provider:
         found = [self._machine(one) for one in self._api.instances(self._settings.name)]
         return tuple(sorted(found, key=lambda one: (not one.head, one.name)))
 
-    def desire(self, workers: int) -> Grant:
+    def desire(self, workers: int, on_demand: int | None = None) -> Grant:
         """Buy what is missing, or end what is too much: those of the dearest tokens first."""
         with self._creating:
             self._refuse_ending()
             have = self._workers()
             bought = Bought(machines={}, reasons=())
             if len(have) < workers:
-                bought = self._buy_workers(workers - len(have), have)
+                bought = self._buy_workers(workers - len(have), have, on_demand)
             elif len(have) > workers:
                 dearest = sorted(have, key=self._dollars, reverse=True)
                 self.drain([one.name for one in dearest[: len(have) - workers]])
@@ -270,12 +271,15 @@ class EC2Provider:
     def _is_fresh(self, instance: str) -> bool:
         return time.monotonic() < self._ids.get(instance, float("-inf")) + _LISTED_SECONDS
 
-    def _buy_workers(self, count: int, have: Sequence[Machine]) -> Bought:
+    def _buy_workers(self, count: int, have: Sequence[Machine], on_demand: int | None) -> Bought:
         head = self._head()
         if head is None:
             raise ClusterError(f"{self.where}: it has no head; start it first")
         got = [self._pools[one.name] for one in have if one.name in self._pools]
-        bought = buy(self._all_offers().pools, count, got, self._asking("worker", head.address))
+        dear = sum(one.market is Market.ON_DEMAND for one in have)
+        most = None if on_demand is None else max(on_demand - dear, 0)
+        pools, ask = self._all_offers().pools, self._asking("worker", head.address)
+        bought = buy(pools, count, got, ask) if most is None else buy_spot_first(pools, count, got, ask, most)
         self._pools |= bought.machines
         return bought
 

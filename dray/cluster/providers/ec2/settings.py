@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field
 from math import isfinite
 
+from dray.cluster.providers.protocol import Market
 from dray.errors import ConfigError
 
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?")
@@ -103,6 +104,12 @@ class EC2Settings:
             raise ConfigError(f"ec2: minimum is {self.minimum}, and only {self.workers} workers are wanted")
         if (self.access_key_id is None) != (self.secret_access_key is None):
             raise ConfigError("ec2: access_key_id and secret_access_key go together; give both, or neither")
+
+    @property
+    def markets(self) -> frozenset[Market]:
+        """Where workers may come from."""
+        allowed = {Market.SPOT: self.spot, Market.ON_DEMAND: self.on_demand}
+        return frozenset(market for market, given in allowed.items() if given)
 
     def _refuse(self, name: str, value: str, form: re.Pattern[str]) -> None:
         if form.fullmatch(value) is None:

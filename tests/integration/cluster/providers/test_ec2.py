@@ -87,6 +87,20 @@ def test_shortages_lead_to_the_next_offer_and_to_machines_on_demand(moto: MotoEc
     one.release()
 
 
+def test_with_time_to_the_deadline_machines_wait_for_spot(moto: MotoEc2) -> None:
+    faults = Faults()
+    one = provider(moto.settings(workers=2), faults)
+    one._put_token()
+    one._buy_head()
+    for on_demand, markets in ((0, []), (1, [Market.ON_DEMAND])):
+        faults.answer("CreateFleet", short("MaxSpotInstanceCountExceeded"))
+        grant = one.desire(2, on_demand)
+        assert [machine.market for machine in grant.machines] == markets
+        assert f"{2 - on_demand} wait for spot: no more may be on demand yet" in grant.reasons
+    assert {machine.market for machine in one.desire(2, 1).machines} == {Market.ON_DEMAND, Market.SPOT}
+    one.release()
+
+
 def test_a_head_that_does_not_come_says_so_in_time_and_what_its_console_says(moto: MotoEc2) -> None:
     settings = moto.settings(start_seconds=1)
     said = "x\n[1.0] dray: the image has Ray and Python 2.59.0 and 3.11, and the driver 2.60.0 and 3.12"

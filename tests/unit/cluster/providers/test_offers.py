@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import date
 from itertools import combinations_with_replacement
 from random import Random
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from dray.cluster.providers.ec2 import EC2Cluster
 from dray.cluster.providers.ec2.api import FleetResult, Refused
-from dray.cluster.providers.ec2.buying import buy
+from dray.cluster.providers.ec2.buying import buy, buy_spot_first
 from dray.cluster.providers.ec2.offers import Pool, next_offer, total_dollars_per_million
 from dray.cluster.providers.ec2.prices import _interruptions as interruptions_of
 from dray.cluster.providers.ec2.rates import token_rates
@@ -200,3 +201,39 @@ def test_with_a_large_cluster_a_slow_dear_machine_may_be_the_better_one() -> Non
     slow = Pool(kind="c", zone="z", subnet="s", market=Market.SPOT, hourly=2.1, rate=1)
     assert next_offer([fast, slow], 1, got)[0] is slow
     assert next_offer([fast, slow], 1)[0] is fast
+
+
+SPOT = Pool(kind="g6.xlarge", zone="z1", subnet="s1", market=Market.SPOT, hourly=0.3, rate=100.0)
+DEAR = Pool(kind="g6.xlarge", zone="z1", subnet="s1", market=Market.ON_DEMAND, hourly=0.8, rate=100.0)
+
+
+@pytest.mark.parametrize(
+    ("on_demand", "spot_there", "spot", "dear"),
+    [(0, 4, 4, 0), (0, 1, 1, 0), (2, 1, 1, 2), (3, 1, 1, 3), (4, 0, 0, 4)],
+)
+def test_machines_wait_for_spot_beyond_those_that_may_be_on_demand(
+    on_demand: int, spot_there: int, spot: int, dear: int
+) -> None:
+    aws = Aws(Counter({SPOT: spot_there, DEAR: 10}))
+    bought = buy_spot_first([SPOT, DEAR], 4, (), aws, on_demand)
+    assert list(bought.machines.values()).count(SPOT) == spot
+    assert list(bought.machines.values()).count(DEAR) == dear
+    waiting = 4 - spot - dear
+    told = f"{waiting} wait for spot: no more may be on demand yet"
+    assert (told in bought.reasons) is bool(waiting)
+    assert bool(bought.reasons) is bool(waiting)
+
+
+def test_what_is_cheaper_on_demand_waits_for_no_spot() -> None:
+    aws = Aws(Counter({SPOT: 0, DEAR: 10}))
+    dear_spot = replace(SPOT, hourly=0.9)
+    bought = buy_spot_first([dear_spot, DEAR], 2, (), aws, 0)
+    assert [one.market for one in bought.machines.values()] == [Market.ON_DEMAND] * 2
+
+
+def test_what_is_on_demand_may_lack_as_well() -> None:
+    aws = Aws(Counter({SPOT: 1, DEAR: 1}))
+    bought = buy_spot_first([SPOT, DEAR], 4, (), aws, 2)
+    assert len(bought.machines) == 2
+    assert any("on-demand" in reason for reason in bought.reasons)
+    assert any(reason.startswith("1 wait for spot") for reason in bought.reasons)
