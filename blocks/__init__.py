@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from blocks.ec2_ray_cluster import EC2RayCluster
+from blocks.kuberay_cluster import KubeRayCluster
 from blocks.model_source import ModelSource
 from blocks.object_store import ObjectStoreCredentials
 from blocks.ray_cluster import ExistingRayCluster, LocalRayCluster
@@ -11,6 +12,7 @@ from blocks.result_store import ResultStore
 __all__ = [
     "EC2RayCluster",
     "ExistingRayCluster",
+    "KubeRayCluster",
     "LocalRayCluster",
     "ModelSource",
     "ObjectStoreCredentials",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from blocks.ec2_ray_cluster import EC2RayCluster
+from blocks.kuberay_cluster import KubeRayCluster
 from blocks.model_source import ModelSource
 from blocks.object_store import ObjectStoreCredentials
 from blocks.ray_cluster import ExistingRayCluster, LocalRayCluster
@@ -15,7 +16,8 @@ from dray.errors import ConfigError
 from dray.storage import ObjectStoreOptions
 
 _CLUSTERS: dict[str, Any] = {
-    str(one._block_type_slug): one for one in (LocalRayCluster, ExistingRayCluster, EC2RayCluster)
+    str(one._block_type_slug): one
+    for one in (LocalRayCluster, ExistingRayCluster, EC2RayCluster, KubeRayCluster)
 }
 
 

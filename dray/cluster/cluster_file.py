@@ -15,7 +15,10 @@ from dray.errors import ConfigError
 
 SUFFIX = ".toml"
 
-KINDS = {"ec2": "dray.cluster.providers.ec2:EC2Cluster"}
+KINDS = {
+    "ec2": "dray.cluster.providers.ec2:EC2Cluster",
+    "kuberay": "dray.cluster.providers.kuberay:KubeRayCluster",
+}
 """The settings of each provider that a file can name: a frozen dataclass, imported when a file names it."""
 
 

@@ -133,27 +133,37 @@ def sources_in_pod(
     environ: Mapping[str, str] = os.environ, account: Path = ACCOUNT
 ) -> tuple[PodSource, NodeSource] | None:
     """The sources for the pod that this process runs in; None where it runs in none."""
-    host, port = environ.get("KUBERNETES_SERVICE_HOST"), environ.get("KUBERNETES_SERVICE_PORT", "443")
+    address = api_address(environ)
     pod = environ.get("POD_NAME") or environ.get("HOSTNAME")
-    if not host or not pod or not (account / "token").is_file():
+    if not address or not pod or not (account / "token").is_file():
         return None
-    certificate, namespace = account / "ca.crt", account / "namespace"
+    namespace = account / "namespace"
     api = ApiServer(
-        f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
+        address,
         token=lambda: (account / "token").read_text().strip(),  # read each time: it is replaced every hour
-        trust=_trust(certificate if certificate.is_file() else None),
+        trust=trust_of(account),
     )
     space = namespace.read_text().strip() if namespace.is_file() else "default"
     of_pod = PodSource(api, space, pod)
     return of_pod, NodeSource(api, lambda: environ.get("NODE_NAME") or of_pod.node)
 
 
-def _trust(certificate: Path | None) -> ssl.SSLContext:
-    """Python 3.13's strict checks refuse the authorities of EKS, which have no key identifier.
+def api_address(environ: Mapping[str, str]) -> str:
+    """Where the API server is, as a pod is told; empty outside a pod."""
+    host, port = environ.get("KUBERNETES_SERVICE_HOST"), environ.get("KUBERNETES_SERVICE_PORT", "443")
+    if not host:
+        return ""
+    return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
 
+
+def trust_of(account: Path) -> ssl.SSLContext:
+    """What a service account trusts.
+
+    Python 3.13's strict checks refuse the authorities of EKS, which have no key identifier.
     Chain and name are checked all the same. https://github.com/kubernetes-client/python/issues/2394
     """
-    context = ssl.create_default_context(cafile=certificate)
+    certificate = account / "ca.crt"
+    context = ssl.create_default_context(cafile=certificate if certificate.is_file() else None)
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     return context
 

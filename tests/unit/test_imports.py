@@ -22,7 +22,7 @@ ABOVE = {  # folder -> what it must not import
     "blocks": {"tasks", "flows"},
     "tasks": {"flows"},
 }
-CLOUD_LIBRARIES = {"boto3", "botocore", "moto"}
+CLOUD_LIBRARIES = {"boto3", "botocore", "moto", "kubernetes"}
 ENGINE_LIBRARIES = {"torch", "vllm", "transformers"}
 SCRIPTS = {"__main__.py", "env.py"}  # run as they are read: the second one by Alembic, inside its own context
 INSIDE_THE_ACTOR = ROOT / "dray/engine/vllm_adapter"  # what only a replica's process loads
@@ -129,7 +129,13 @@ def test_importing_dray_alone_is_light() -> None:
 def test_clusters_load_the_library_of_a_cloud_when_it_is_called() -> None:
     """So a job on this machine neither waits for boto3 nor needs it; moto is for tests alone."""
     names = [module_name(file) for file in sources("dray/cluster") if loaded_by_the_driver(file)]
-    names += ["dray.cli.app", "dray.cli.cluster", "dray.driver.resolving", "blocks.ec2_ray_cluster"]
+    names += [
+        "dray.cli.app",
+        "dray.cli.cluster",
+        "dray.driver.resolving",
+        "blocks.ec2_ray_cluster",
+        "blocks.kuberay_cluster",
+    ]
     loaded = loaded_after(f"import importlib\nfor name in {names}: importlib.import_module(name)")
     assert not loaded & CLOUD_LIBRARIES
 

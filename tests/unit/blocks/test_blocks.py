@@ -18,6 +18,7 @@ import blocks
 from blocks import (
     EC2RayCluster,
     ExistingRayCluster,
+    KubeRayCluster,
     LocalRayCluster,
     ModelSource,
     ObjectStoreCredentials,
@@ -25,6 +26,7 @@ from blocks import (
 )
 from dray.cluster import ClusterSettings
 from dray.cluster.providers.ec2 import EC2Cluster
+from dray.cluster.providers.kuberay import KubeRayCluster as KubeRaySettings
 from dray.errors import ConfigError
 from dray.storage import ObjectStoreOptions
 from flows.resolving import PrefectBlocks
@@ -57,6 +59,7 @@ def test_slugs_never_change() -> None:
     assert {block.__name__: block._block_type_slug for block in BLOCKS} == {
         "EC2RayCluster": "dray-ec2-ray-cluster",
         "ExistingRayCluster": "dray-existing-ray-cluster",
+        "KubeRayCluster": "dray-kuberay-cluster",
         "LocalRayCluster": "dray-local-ray-cluster",
         "ModelSource": "dray-model-source",
         "ObjectStoreCredentials": "dray-object-store-credentials",
@@ -105,6 +108,16 @@ def test_settings_of_a_rented_cluster_come_back() -> None:
     assert isinstance(settings.provider, EC2Cluster)
     assert settings.provider.secret_access_key == SECRET
     assert SECRET not in repr(settings)
+
+
+def test_settings_of_a_cluster_in_kubernetes_come_back() -> None:
+    plain = KubeRaySettings(image="dray:1")
+    assert KubeRayCluster(image="dray:1").settings() == ClusterSettings(provider=plain)
+    names = {one.name for one in fields(KubeRaySettings)}
+    assert names == {name for name in KubeRayCluster.model_fields if not name.startswith("_")}
+    changed = KubeRayCluster(image="dray:1", tolerations=["spot"], spot_selector={"pool": "spot"}).settings()
+    assert isinstance(changed.provider, KubeRaySettings)
+    assert (changed.provider.tolerations, changed.provider.spot_selector) == (("spot",), {"pool": "spot"})
 
 
 def test_a_block_of_another_type_is_no_cluster() -> None:

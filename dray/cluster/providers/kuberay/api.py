@@ -1,0 +1,217 @@
+"""The API server of Kubernetes: the few calls that a cluster needs, with errors that say what to do.
+
+Credentials, certificates and connections are those of the official client; objects are plain JSON here.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from dray.cluster.providers.kuberay.errors import refused, unconfigured, unreachable
+from dray.cluster.providers.kuberay.objects import GROUP, PLURAL, VERSION
+from dray.cluster.providers.kuberay.settings import KubeRaySettings
+
+SECONDS = 10.0
+"""For one answer."""
+PATIENCE = 30.0
+"""Seconds for which a call is repeated that the server is too busy for, or that does not reach it."""
+
+_BUSY = frozenset({429, 500, 502, 503, 504})
+_PAUSE = 0.5
+_MERGE = "application/merge-patch+json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What the server said; ``body`` is its JSON, names of ``headers`` are in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: Any
+
+    @property
+    def retry_after(self) -> float:
+        """Seconds that the server asks to wait, at most as long as a call may take."""
+        value = self.headers.get("retry-after", "")
+        return min(float(value), SECONDS) if value.isdecimal() else 0.0
+
+
+Send = Callable[[str, str, Any, Mapping[str, str]], Answer]
+"""One request: method, path, body, more headers. OSError where no answer comes."""
+
+
+class KubeApi:
+    """One namespace, whose server is called ``where`` in errors."""
+
+    def __init__(self, namespace: str, send: Send, where: str, *, patience: float = PATIENCE) -> None:
+        self._send = send
+        self._namespace = quote(namespace, safe="")
+        self._clusters = f"/apis/{GROUP}/{VERSION}/namespaces/{self._namespace}/{PLURAL}"
+        self._core = f"/api/v1/namespaces/{self._namespace}"
+        self._patience = patience
+        self.where = where
+
+    @classmethod
+    def of(cls, settings: KubeRaySettings) -> KubeApi:
+        """With the credentials that the settings name.
+
+        Raises:
+            ConfigError: the client library is missing, or there are no credentials.
+        """
+        send, host = _client(settings)
+        return cls(settings.namespace, send, f"the Kubernetes API at {host}")
+
+    # -- RayClusters ------------------------------------------------------------------------------
+
+    def create(self, cluster: Mapping[str, Any]) -> bool:
+        """Whether it was made now; false where one of this name is there."""
+        answer = self._call("POST", f"{self._clusters}?fieldValidation=Strict", cluster, known={409})
+        return answer.status != 409
+
+    def cluster(self, name: str) -> dict[str, Any] | None:
+        """A RayCluster; None where there is none."""
+        answer = self._call("GET", self._path(name), known={404})
+        return None if answer.status == 404 else dict(answer.body)
+
+    def clusters(self, selector: str) -> list[dict[str, Any]]:
+        """Those with a label.
+
+        Raises:
+            ConfigError: the cluster does not know such objects: KubeRay is not there.
+        """
+        query = urlencode({"labelSelector": selector})
+        return list(self._call("GET", f"{self._clusters}?{query}").body["items"])
+
+    def patch(self, name: str, change: Mapping[str, Any]) -> bool:
+        """Merge a change into a RayCluster. False where that is gone, or was changed since it was read.
+
+        A change that names ``metadata.resourceVersion`` is refused by the server if it was changed.
+        """
+        answer = self._call("PATCH", self._path(name), change, {"Content-Type": _MERGE}, {404, 409})
+        return answer.status not in (404, 409)
+
+    def delete(self, name: str, uid: str | None = None) -> bool:
+        """Delete a RayCluster, and all that KubeRay made of it; false where it is gone.
+
+        ``uid``: that one alone, and no later one of the same name.
+        """
+        options: dict[str, Any] = {"propagationPolicy": "Background"}
+        if uid is not None:
+            options["preconditions"] = {"uid": uid}
+        answer = self._call("DELETE", self._path(name), options, known={404, 409})
+        return answer.status not in (404, 409)
+
+    def _path(self, name: str) -> str:
+        return f"{self._clusters}/{quote(name, safe='')}"
+
+    # -- what KubeRay makes -----------------------------------------------------------------------
+
+    def pods(self, cluster: str) -> list[dict[str, Any]]:
+        """The pods of a RayCluster."""
+        query = urlencode({"labelSelector": f"ray.io/cluster={cluster}"})
+        return list(self._call("GET", f"{self._core}/pods?{query}").body["items"])
+
+    def secret(self, name: str) -> dict[str, str] | None:
+        """The data of a secret, in base64; None where there is none."""
+        answer = self._call("GET", f"{self._core}/secrets/{quote(name, safe='')}", known={404})
+        return None if answer.status == 404 else dict(answer.body.get("data") or {})
+
+    def post_to_service(
+        self, service: str, port: int, path: str, body: Mapping[str, Any], headers: Mapping[str, str]
+    ) -> Any:
+        """Send JSON to a service of the cluster, through the API server; what it answers."""
+        target = f"{self._core}/services/{quote(service, safe='')}:{port}/proxy/{path}"
+        return self._call("POST", target, body, headers).body
+
+    # -- one call ---------------------------------------------------------------------------------
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        known: Collection[int] = (),
+    ) -> Answer:
+        """An answer of 2xx, or of a ``known`` status; a busy server is asked again.
+
+        Raises:
+            ConfigError, ClusterError: there is none.
+        """
+        until, pause = time.monotonic() + self._patience, _PAUSE
+        while True:
+            try:
+                answer = self._send(method, path, body, headers or {})
+            except OSError as error:
+                if time.monotonic() + pause > until:
+                    raise unreachable(self.where, error) from error
+            else:
+                if answer.status in known or 200 <= answer.status < 300:
+                    return answer
+                pause = max(pause, answer.retry_after)
+                if answer.status not in _BUSY or time.monotonic() + pause > until:
+                    raise refused(self.where, method, path, answer.status, answer.body)
+            time.sleep(pause)
+            pause = min(2 * pause, 5.0)
+
+
+def _client(settings: KubeRaySettings) -> tuple[Send, str]:
+    """How requests are sent, and to which host."""
+    try:
+        from kubernetes import client, config
+        from kubernetes.config.config_exception import ConfigException
+    except ImportError as error:
+        raise unconfigured('its client library is missing: pip install "dray[kubernetes]"') from error
+    from urllib3.exceptions import HTTPError
+
+    loader: Any = config  # its functions have no types, and neither has an answer's `read`
+    configuration = client.Configuration()
+    try:
+        if settings.context is None and settings.kubeconfig is None and _in_pod():
+            loader.load_incluster_config(client_configuration=configuration)
+        else:
+            loader.load_kube_config(
+                settings.kubeconfig, settings.context, configuration, persist_config=False
+            )
+    except (ConfigException, OSError, ValueError) as error:
+        raise unconfigured(str(error).splitlines()[0]) from error
+    configuration.retries = 0
+    api = client.ApiClient(configuration)
+
+    def send(method: str, path: str, body: Any, more: Mapping[str, str]) -> Answer:
+        headers = {"Accept": "application/json", "Content-Type": "application/json", **more}
+        api.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
+        try:
+            answer: Any = api.call_api(
+                method, f"{configuration.host}{path}", headers, body, _request_timeout=SECONDS
+            )
+            data = answer.read()
+        except HTTPError as error:
+            raise ConnectionError(_cause(error)) from error
+        names = {name.lower(): value for name, value in answer.headers.items()}
+        return Answer(status=answer.status, headers=names, body=_json(data))
+
+    return send, str(configuration.host)
+
+
+def _cause(error: Exception) -> str:
+    reason = getattr(error, "reason", None) or error
+    return (str(reason).splitlines() or [type(reason).__name__])[0][:200]
+
+
+def _json(data: bytes) -> Any:
+    try:
+        return json.loads(data or b"null")
+    except ValueError:
+        return None
+
+
+def _in_pod() -> bool:
+    from dray.notices.kube import ACCOUNT
+
+    return (ACCOUNT / "token").is_file()

@@ -1,0 +1,89 @@
+"""In a container beside a cluster's head: delete the cluster once it has expired, also when no driver lives.
+
+::
+
+    python -m dray.cluster.providers.kuberay.expiry NAME
+
+It asks the API server with the pod's service account, which needs ``get`` and ``delete`` on RayClusters, and
+asks again where the server does not answer.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from dray.cluster.providers.kuberay.objects import EXPIRES, GROUP, PLURAL, VERSION
+from dray.notices.asking import ask, json_object
+from dray.notices.kube import ACCOUNT, api_address, trust_of
+from dray.notices.notice import SourceError
+
+LOOK_SECONDS = 30.0
+_TIMEOUT = 10.0
+_LOGGER = logging.getLogger("dray.expiry")
+
+
+class Watchdog:
+    """Looks at one RayCluster."""
+
+    def __init__(
+        self, base_url: str, name: str, account: Path, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._base_url = base_url
+        self._account = account
+        namespace = (account / "namespace").read_text().strip()
+        self._path = f"/apis/{GROUP}/{VERSION}/namespaces/{namespace}/{PLURAL}/{name}"
+        self._trust = trust_of(account) if base_url.startswith("https:") else None
+        self._clock = clock
+
+    def look(self) -> bool:
+        """Whether the cluster is gone, or goes now.
+
+        Raises:
+            SourceError: the API server does not say.
+        """
+        status, body = self._ask("GET")
+        if status == 404:
+            return True
+        if status != 200:
+            raise SourceError(f"GET {self._path}: status {status}")
+        found = json_object(body).get("metadata", {}).get("annotations", {}).get(EXPIRES, "")
+        if not found.isdecimal() or float(found) > self._clock():
+            return False
+        status, _ = self._ask("DELETE")
+        if status not in (200, 202, 404):
+            raise SourceError(f"DELETE {self._path}: status {status}")
+        return True
+
+    def _ask(self, method: str) -> tuple[int, bytes]:
+        token = (self._account / "token").read_text().strip()  # each time: it is replaced every hour
+        headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
+        answer = ask(
+            self._base_url, self._path, method=method, headers=headers, timeout=_TIMEOUT, trust=self._trust
+        )
+        return answer.status, answer.body
+
+
+def main() -> None:
+    """Look until the cluster is gone; the pod ends with it."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    account = Path(os.environ.get("DRAY_SERVICE_ACCOUNT", str(ACCOUNT)))
+    watchdog = Watchdog(os.environ.get("DRAY_API_SERVER") or api_address(os.environ), sys.argv[1], account)
+    pause = float(os.environ.get("DRAY_LOOK_SECONDS", LOOK_SECONDS))
+    while True:
+        try:
+            if watchdog.look():
+                _LOGGER.info("dray: the cluster %s has expired, and is deleted", sys.argv[1])
+                while True:  # were this process to end, Kubernetes would start it again
+                    time.sleep(3600)
+        except (SourceError, OSError) as error:
+            _LOGGER.warning("dray: %s; asked again", error)
+        time.sleep(pause)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""The objects that make a cluster, as Kubernetes takes them: pure data, for a person or for the API.
+
+There is one: the ``RayCluster``. KubeRay makes pods, a service and the token's secret from it, and Kubernetes
+deletes them with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import Any
+
+from dray.cluster.head_jobs import JOBS_PORT
+from dray.cluster.providers.kuberay.settings import KubeRaySettings
+from dray.cluster.providers.protocol import Market
+
+GROUP, VERSION, PLURAL = "ray.io", "v1", "rayclusters"
+MANAGED_BY = "app.kubernetes.io/managed-by"
+EXPIRES = "dray.io/expires"
+"""The annotation that says when a cluster may be deleted: seconds since 1970."""
+
+_GROUPS = {Market.SPOT: "spot", Market.ON_DEMAND: "on-demand"}
+_MOST_WORKERS = 1000
+_MEMORY = [{"name": "memory", "mountPath": "/dev/shm"}]  # noqa: S108  a volume of the pod's own
+
+
+def group_of(market: Market) -> str:
+    """The name of the group of workers that come from a market."""
+    return _GROUPS[market]
+
+
+def market_of(group: str) -> Market:
+    """The other way round."""
+    return next((market for market, name in _GROUPS.items() if name == group), Market.OWN)
+
+
+def ray_cluster(settings: KubeRaySettings, sizes: Mapping[str, int], expires: float) -> dict[str, Any]:
+    """The ``RayCluster``, with so many workers in each group; it may be deleted when it ``expires``."""
+    labels = {MANAGED_BY: "dray"}
+    if settings.queue is not None:
+        labels["kueue.x-k8s.io/queue-name"] = settings.queue
+    return {
+        "apiVersion": f"{GROUP}/{VERSION}",
+        "kind": "RayCluster",
+        "metadata": {
+            "name": settings.name,
+            "namespace": settings.namespace,
+            "labels": labels,
+            "annotations": {EXPIRES: str(int(expires))},
+        },
+        "spec": {
+            "rayVersion": version("ray"),
+            "enableInTreeAutoscaling": False,
+            "authOptions": {"mode": "token"},
+            "headGroupSpec": _head(settings),
+            "workerGroupSpecs": [
+                _workers(settings, market, sizes.get(name, 0))
+                for market, name in _GROUPS.items()
+                if market in settings.markets
+            ],
+        },
+    }
+
+
+def _head(settings: KubeRaySettings) -> dict[str, Any]:
+    """Shard tasks run here, and no engine: without processors, Ray puts no replica on it."""
+    ray = _container(settings, "ray-head", settings.head_cpus, settings.head_memory)
+    ports = {"gcs-server": settings.port, "dashboard": JOBS_PORT}
+    ray["ports"] = [{"name": name, "containerPort": port} for name, port in ports.items()]
+    return {
+        "rayStartParams": {
+            "num-cpus": "0",
+            "num-gpus": "0",
+            "resources": '"{\\"dray_stable\\": 1}"',  # in quotes twice: KubeRay puts it into a shell's line
+            "dashboard-host": "0.0.0.0",  # noqa: S104  of the pod: the token is asked for, and a service leads there
+            "port": str(settings.port),
+        },
+        "template": _pod(settings, settings.on_demand_selector, [ray, _expiry(settings)]),
+    }
+
+
+def _workers(settings: KubeRaySettings, market: Market, replicas: int) -> dict[str, Any]:
+    ray = _container(settings, "ray-worker", settings.cpus, settings.memory, settings.gpus)
+    ray["volumeMounts"] = _MEMORY
+    selector = settings.spot_selector if market is Market.SPOT else settings.on_demand_selector
+    labels = {"ray.io/market-type": market.value}
+    if settings.instance_type is not None:
+        labels["dray/instance-type"] = settings.instance_type
+    volume = {"medium": "Memory", "sizeLimit": settings.shared_memory}
+    template = _pod(settings, selector, [ray])
+    template["spec"]["volumes"] = [{"name": "memory", "emptyDir": volume}]
+    return {
+        "groupName": group_of(market),
+        "replicas": replicas,
+        "minReplicas": 0,
+        "maxReplicas": _MOST_WORKERS,
+        "labels": labels,
+        "rayStartParams": {},
+        "template": template,
+    }
+
+
+def _pod(
+    settings: KubeRaySettings, selector: Mapping[str, str], containers: list[dict[str, Any]]
+) -> dict[str, Any]:
+    spec: dict[str, Any] = {
+        "serviceAccountName": settings.service_account,
+        "terminationGracePeriodSeconds": settings.grace_seconds,
+        "nodeSelector": dict(selector),
+        "tolerations": [{"key": key, "operator": "Exists"} for key in settings.tolerations],
+        "containers": containers,
+    }
+    if settings.image_pull_secrets:
+        spec["imagePullSecrets"] = [{"name": name} for name in settings.image_pull_secrets]
+    return {"metadata": {"labels": {MANAGED_BY: "dray"}}, "spec": spec}
+
+
+def _container(
+    settings: KubeRaySettings, name: str, cpus: float, memory: str, gpus: int = 0
+) -> dict[str, Any]:
+    limits = {"memory": memory, **({settings.gpu_resource: str(gpus)} if gpus else {})}
+    own = {"POD_NAME": "metadata.name", "NODE_NAME": "spec.nodeName"}  # by which notices are found
+    return {
+        "name": name,
+        "image": settings.image,
+        "env": [
+            {"name": "RAY_USAGE_STATS_ENABLED", "value": "0"},
+            *({"name": key, "valueFrom": {"fieldRef": {"fieldPath": path}}} for key, path in own.items()),
+        ],
+        "resources": {"requests": {"cpu": f"{cpus:g}", **limits}, "limits": limits},
+    }
+
+
+def _expiry(settings: KubeRaySettings) -> dict[str, Any]:
+    """A container beside the head that deletes the cluster once it has expired: no driver need live."""
+    small = {"cpu": "50m", "memory": "128Mi"}
+    return {
+        "name": "expiry",
+        "image": settings.image,
+        "command": [settings.python, "-m", "dray.cluster.providers.kuberay.expiry", settings.name],
+        "resources": {"requests": small, "limits": {"memory": small["memory"]}},
+    }

@@ -1,0 +1,86 @@
+"""Pods of a RayCluster as machines: which are up, which come, and which wait for a node that may not come."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from dray.cluster.providers.kuberay.objects import market_of
+from dray.cluster.providers.protocol import Machine, Market, Phase
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pod:
+    """What dray looks at. ``waits``: since when no node takes it, in seconds since 1970, and ``why``.
+
+    ``ready``: all of its containers are.
+    """
+
+    name: str
+    head: bool
+    group: str
+    phase: str
+    leaving: bool
+    ready: bool
+    address: str
+    node: str
+    waits: float | None = None
+    why: str = ""
+
+    @property
+    def market(self) -> Market:
+        """Where its node comes from."""
+        return Market.ON_DEMAND if self.head else market_of(self.group)
+
+    @property
+    def there(self) -> bool:
+        """Whether it runs, or a node has it."""
+        return not self.leaving and self.waits is None and self.phase in ("Pending", "Running")
+
+    def machine(self, kind: str, expires: float | None) -> Machine:
+        """As the protocol has it."""
+        phase = Phase.LEAVING if self.leaving else Phase.UP if self.ready else Phase.COMING
+        return Machine(
+            name=self.name,
+            kind=kind,
+            market=self.market,
+            phase=phase,
+            head=self.head,
+            zone=self.node,
+            address=self.address,
+            expires=expires,
+        )
+
+
+def pods_of(items: Sequence[Mapping[str, Any]]) -> list[Pod]:
+    """Pods as the API lists them, the head first; those that have ended are left out."""
+    found = [_pod(one) for one in items]
+    living = [one for one in found if one.phase not in ("Succeeded", "Failed")]
+    return sorted(living, key=lambda one: (not one.head, one.name))
+
+
+def _pod(item: Mapping[str, Any]) -> Pod:
+    metadata, status = item["metadata"], item.get("status") or {}
+    labels = metadata.get("labels") or {}
+    conditions = {one["type"]: one for one in status.get("conditions") or ()}
+    scheduled = conditions.get("PodScheduled", {})
+    waits = scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable"
+    since = scheduled.get("lastTransitionTime") or metadata.get("creationTimestamp")
+    return Pod(
+        name=metadata["name"],
+        head=labels.get("ray.io/node-type") == "head",
+        group=labels.get("ray.io/group", ""),
+        phase=status.get("phase", "Pending"),
+        leaving=metadata.get("deletionTimestamp") is not None,
+        ready=conditions.get("Ready", {}).get("status") == "True",
+        address=status.get("podIP", ""),
+        node=(item.get("spec") or {}).get("nodeName", ""),
+        waits=_seconds(since) if waits else None,
+        why=" ".join(str(scheduled.get("message", "")).split())[:300] if waits else "",
+    )
+
+
+def _seconds(stamp: str | None) -> float:
+    return datetime.fromisoformat(stamp).timestamp() if stamp else 0.0

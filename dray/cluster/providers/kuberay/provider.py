@@ -1,0 +1,327 @@
+"""A Ray cluster that KubeRay makes in Kubernetes: start, follow, change and release it."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from dray.cluster.head_jobs import JOBS_PORT, driver_command, submission_id
+from dray.cluster.providers.kuberay.api import KubeApi
+from dray.cluster.providers.kuberay.objects import EXPIRES, MANAGED_BY, ray_cluster
+from dray.cluster.providers.kuberay.pods import Pod, pods_of
+from dray.cluster.providers.kuberay.settings import KubeRaySettings
+from dray.cluster.providers.kuberay.sizing import Sizes, Wish, first_sizes, sizes
+from dray.cluster.providers.protocol import Access, Expired, Grant, Machine, Planned
+from dray.errors import ClusterError, ConfigError, DrayError
+
+_OURS = f"{MANAGED_BY}=dray"
+_LOOK_SECONDS = 1.0
+_SIZE_SECONDS = 10.0  # between two looks whether spot has to be made up for, while a cluster starts
+_TRIES = 5  # of a change that others change as well
+_GONE_SECONDS = 60.0  # for pods to be gone, beyond their grace
+
+
+class KubeRayProvider:
+    """The cluster of these settings. ``make_api`` is for tests.
+
+    One lock is held by whatever creates, and by the release. ``of_job``: no other process knows of it.
+    """
+
+    own = False
+
+    def __init__(
+        self,
+        settings: KubeRaySettings,
+        make_api: Callable[[KubeRaySettings], KubeApi] = KubeApi.of,
+        *,
+        of_job: bool = False,
+    ) -> None:
+        self._settings = settings
+        self._make_api = make_api
+        self._known_api: KubeApi | None = None
+        self._creating = threading.RLock()
+        self._ending = threading.Event()
+        self._wish = Wish(
+            workers=settings.workers, markets=settings.markets, spot_seconds=settings.spot_seconds
+        )
+        self._of_job = of_job
+        self._made = False
+        self._kept = time.monotonic()
+        self.markets = settings.markets
+        self.where = f"the RayCluster {settings.name} in the namespace {settings.namespace}"
+
+    @property
+    def _api(self) -> KubeApi:
+        if self._known_api is None:
+            self._known_api = self._make_api(self._settings)
+        return self._known_api
+
+    def plan(self) -> tuple[Planned, ...]:
+        """The one object. KubeRay makes the pods, a service and the token's secret from it."""
+        return (Planned(kind="RayCluster", name=self._settings.name, body=self._object()),)
+
+    def start(self) -> None:
+        """Create the object; what it asks for comes later."""
+        with self._creating:
+            self._refuse_ending()
+            self._api.clusters(_OURS)  # says that KubeRay or a permission is missing, before anything is made
+            there = self._api.cluster(self._settings.name)
+            if there is None:
+                self._create()
+                return
+            if (there["metadata"].get("labels") or {}).get(MANAGED_BY) != "dray":
+                raise ConfigError(f"{self.where} is there, and not of dray: give the cluster another name")
+            self._put_off()
+        self.desire(self._settings.workers)
+
+    def _create(self) -> None:
+        """Also where the answer to a first try was lost: then a second one finds it there."""
+        self._made = True
+        try:
+            self._api.create(self._object())
+        except DrayError as error:
+            try:
+                self._api.delete(self._settings.name)
+            except DrayError as left:
+                raise type(error)(f"{error}. It may be there all the same: {left}") from error
+            raise
+
+    def access(self, look: Callable[[], None] = lambda: None) -> Access:
+        """Wait until the head and the fewest workers are ready."""
+        began = time.monotonic()
+        sized = began
+        while True:
+            pods = self._pods()
+            head = next((one for one in pods if one.head and one.ready and one.address), None)
+            workers = sum(one.ready and not one.head and not one.leaving for one in pods)
+            if head is not None and workers >= self._settings.minimum:
+                return Access(
+                    address=f"{head.address}:{self._settings.port}",
+                    auth_token=self._token(),
+                    minimum=self._settings.minimum,
+                    patience=self._settings.join_seconds,
+                )
+            self._refuse_late(time.monotonic() - began, head is not None, workers, pods)
+            until = time.monotonic() + _LOOK_SECONDS
+            while time.monotonic() < until:
+                look()
+                self._refuse_ending()
+                time.sleep(0.1)
+            if time.monotonic() - sized > min(_SIZE_SECONDS, self._settings.spot_seconds):
+                sized = time.monotonic()
+                self._fit()
+
+    def nodes(self) -> tuple[Machine, ...]:
+        """The pods that a node has, the head first. Those that wait for a node are none yet."""
+        there = self._api.cluster(self._settings.name)
+        if there is None:
+            return ()
+        expires = _expiry(there)
+        kind = self._settings.instance_type or f"{self._settings.gpus} x {self._settings.gpu_resource}"
+        return tuple(
+            one.machine("head" if one.head else kind, expires)
+            for one in self._pods()
+            if one.there or one.leaving
+        )
+
+    def desire(self, workers: int, on_demand: int | None = None) -> Grant:
+        """Set how many pods there are to be. Those that no node takes stay asked for, and are told."""
+        with self._creating:
+            self._refuse_ending()
+            self._wish = Wish(
+                workers=workers,
+                markets=self._settings.markets,
+                on_demand=on_demand,
+                spot_seconds=self._settings.spot_seconds,
+            )
+            self._fit()
+            pods = [one for one in self._pods() if not one.head and not one.leaving]
+        kind = self._settings.instance_type or "worker"
+        machines = tuple(one.machine(kind, None) for one in pods if one.there)
+        reasons = dict.fromkeys(f"{one.group}: {one.why}" for one in pods if one.waits is not None)
+        return Grant(wanted=workers, machines=machines, reasons=tuple(reasons))
+
+    def drain(self, names: Collection[str]) -> None:
+        """Have KubeRay delete these pods, and no others in their place."""
+
+        def change(replicas: Mapping[str, int], pods: Sequence[Pod]) -> Sizes:
+            mine = {one.name: one.group for one in pods if one.name in names and not one.leaving}
+            leaving = {group: tuple(name for name, own in mine.items() if own == group) for group in replicas}
+            left = {group: max(count - len(leaving[group]), 0) for group, count in replicas.items()}
+            return Sizes(replicas=left, leaving=leaving)
+
+        with self._creating:
+            self._change(change)
+
+    def keep(self) -> None:
+        """Once in a third of its lifetime, put off when the cluster deletes itself."""
+        if time.monotonic() - self._kept < self._settings.lifetime / 3:
+            return
+        with self._creating:
+            if not self._ending.is_set():
+                self._put_off()
+
+    def leave(self) -> None:
+        """Delete it, if it was made here; the pods finish what they do."""
+        if self._made:
+            self._ending.set()
+            with self._creating:
+                self._api.delete(self._settings.name)
+
+    def release(self) -> tuple[str, ...]:
+        """Delete it, and wait until its pods are gone."""
+        self._ending.set()
+        with self._creating:
+            if self._of_job and not self._made:
+                return ()
+            names = [one.name for one in pods_of(self._api.pods(self._settings.name))]
+            deleted = self._api.delete(self._settings.name)
+            self._await_gone()
+            self._made = False
+            return (self._settings.name, *names) if deleted or names else ()
+
+    def sweep(self) -> tuple[Expired, ...]:
+        """Delete what has expired in the namespace."""
+        swept = []
+        for one in self._api.clusters(_OURS):
+            expires, metadata = _expiry(one), one["metadata"]
+            if expires is not None and expires <= time.time() and not metadata.get("deletionTimestamp"):
+                name = metadata["name"]
+                if self._api.delete(name, metadata.get("uid")):
+                    swept.append(Expired(cluster=name, kind="RayCluster", name=name))
+        return tuple(swept)
+
+    def submit(self, arguments: Sequence[str]) -> str:
+        """Have the head run ``dray`` with these arguments, through its jobs API; the submission's id.
+
+        Raises:
+            ConfigError: the arguments run no job.
+            ClusterError: there is no head, or its API does not take the job.
+        """
+        command = driver_command(arguments, self._settings.python)
+        service = (self._cluster().get("status") or {}).get("head", {}).get("serviceName")
+        if not service:
+            raise ClusterError(f"{self.where}: it has no head yet; see `dray cluster status`")
+        name = submission_id()
+        # The API server keeps the usual header for itself; Ray takes this one as well.
+        headers = {"X-Ray-Authorization": f"Bearer {self._token()}"}
+        body = {"entrypoint": command, "submission_id": name}
+        self._api.post_to_service(service, JOBS_PORT, "api/jobs/", body, headers)
+        return name
+
+    # -- its parts --------------------------------------------------------------------------------
+
+    def _object(self) -> dict[str, Any]:
+        return ray_cluster(self._settings, first_sizes(self._wish), self._expires())
+
+    def _cluster(self) -> dict[str, Any]:
+        found = self._api.cluster(self._settings.name)
+        if found is None:
+            raise ClusterError(f"{self.where} is not there; start it first")
+        return found
+
+    def _pods(self) -> list[Pod]:
+        return pods_of(self._api.pods(self._settings.name))
+
+    def _fit(self) -> None:
+        """Have the groups follow what is wished for, and what came of it."""
+        with self._creating:
+            self._change(lambda replicas, pods: sizes(self._wish, replicas, pods, time.time()))
+
+    def _change(self, change: Callable[[Mapping[str, int], Sequence[Pod]], Sizes]) -> None:
+        """Write what ``change`` makes of the groups, again where somebody else has changed them meanwhile.
+
+        It is given the replicas of each group, and the pods: those that KubeRay is to delete are leaving.
+
+        Raises:
+            ClusterError: it is gone, or changes all the time.
+        """
+        for _ in range(_TRIES):
+            cluster = self._cluster()
+            groups = cluster["spec"]["workerGroupSpecs"]
+            named = {name for group in groups for name in _named(group)}
+            pods = [replace(one, leaving=True) if one.name in named else one for one in self._pods()]
+            replicas = {one["groupName"]: int(one.get("replicas") or 0) for one in groups}
+            found = change(replicas, pods)
+            if dict(found.replicas) == replicas and not any(found.leaving.values()):
+                return
+            there = {one.name for one in pods}
+            for group in groups:
+                name = group["groupName"]
+                group["replicas"] = found.replicas[name]
+                left = [one for one in _named(group) if one in there]  # KubeRay has not come to these yet
+                group["scaleStrategy"] = {"workersToDelete": [*left, *found.leaving[name]]}
+            version = cluster["metadata"]["resourceVersion"]
+            change_ = {"metadata": {"resourceVersion": version}, "spec": {"workerGroupSpecs": groups}}
+            if self._api.patch(self._settings.name, change_):
+                return
+        raise ClusterError(f"{self.where}: somebody else changes it again and again; nothing was changed")
+
+    def _put_off(self) -> None:
+        change = {"metadata": {"annotations": {EXPIRES: str(int(self._expires()))}}}
+        if not self._api.patch(self._settings.name, change):
+            raise ClusterError(f"{self.where} is not there any more")
+        self._kept = time.monotonic()
+
+    def _token(self) -> str:
+        """As KubeRay has made it.
+
+        Raises:
+            ClusterError: it has not.
+        """
+        data = self._api.secret(self._settings.name)
+        try:
+            return base64.b64decode((data or {})["auth_token"], validate=True).decode()
+        except (KeyError, binascii.Error, UnicodeDecodeError):
+            raise ClusterError(
+                f"{self.where}: KubeRay has made no token in the secret {self._settings.name}; dray needs "
+                "KubeRay 1.7 or later"
+            ) from None
+
+    def _await_gone(self) -> None:
+        until = time.monotonic() + self._settings.grace_seconds + _GONE_SECONDS
+        while True:
+            there = self._api.cluster(self._settings.name)
+            left = [one["metadata"]["name"] for one in self._api.pods(self._settings.name)]
+            if there is None and not left:
+                return
+            if time.monotonic() > until:
+                what = ", ".join(left) or "its object"
+                raise ClusterError(
+                    f"{self.where} is marked as deleted, and {what} is still there: see whether KubeRay's "
+                    "operator runs"
+                )
+            time.sleep(_LOOK_SECONDS)
+
+    def _refuse_late(self, seconds: float, head: bool, workers: int, pods: Sequence[Pod]) -> None:
+        """End a wait that took too long, with what is known of why."""
+        if seconds <= self._settings.start_seconds + (self._settings.join_seconds if head else 0.0):
+            return
+        least = f"{workers} of at least {self._settings.minimum} workers are ready"
+        what = least if head else "its head is not ready"
+        late = dict.fromkeys(f"{one.name}: {one.why or one.phase}" for one in pods if not one.ready)
+        why = "; ".join(late) or "KubeRay has made no pod: does it run?"
+        raise ClusterError(f"{self.where}: {what} after {seconds:.0f} s ({why})")
+
+    def _expires(self) -> float:
+        return time.time() + self._settings.lifetime
+
+    def _refuse_ending(self) -> None:
+        if self._ending.is_set():
+            raise ClusterError(f"{self.where}: it is being released")
+
+
+def _named(group: Mapping[str, Any]) -> list[str]:
+    """The pods of a group that KubeRay was asked to delete, some of them long ago."""
+    return list((group.get("scaleStrategy") or {}).get("workersToDelete") or ())
+
+
+def _expiry(cluster: Mapping[str, Any]) -> float | None:
+    """dray leaves alone what has an annotation that is no number."""
+    found = str((cluster["metadata"].get("annotations") or {}).get(EXPIRES, ""))
+    return float(found) if found.isdecimal() else None

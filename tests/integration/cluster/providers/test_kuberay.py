@@ -1,0 +1,403 @@
+"""A RayCluster's life at an API server that judges it by KubeRay's schema, and what goes wrong there."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dray.cluster.providers.kuberay import KubeRayCluster
+from dray.cluster.providers.kuberay.api import KubeApi
+from dray.cluster.providers.kuberay.objects import EXPIRES, MANAGED_BY
+from dray.cluster.providers.kuberay.provider import KubeRayProvider
+from dray.cluster.providers.protocol import Market, Phase
+from dray.errors import ClusterError, ConfigError
+from tests.support.kube_operator import KubeOperator
+from tests.support.kube_server import KubeServer
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+
+pytest.importorskip("kubernetes")
+
+PATH = "/apis/ray.io/v1/namespaces/default/rayclusters"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[KubeServer]:
+    found = KubeServer()
+    yield found
+    found.stop()
+
+
+@pytest.fixture(scope="module")
+def operator(server: KubeServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeOperator]:
+    found = KubeOperator(server, tmp_path_factory.mktemp("operator"))
+    yield found
+    found.stop()
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(server: KubeServer, operator: KubeOperator) -> Iterator[None]:
+    operator.capacity()
+    yield
+    server.forgive()
+    server.without_ray(missing=False)
+    for one in server.objects("rayclusters"):
+        server.ask("DELETE", f"{PATH}/{one['metadata']['name']}")
+    until(lambda: server.left() == [])
+
+
+def until(true: Callable[[], bool], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def settings(server: KubeServer, folder: Path, **changes: Any) -> KubeRayCluster:
+    values = {
+        "name": "test",
+        "image": "dray:1",
+        "kubeconfig": server.kubeconfig(folder),
+        "workers": 2,
+        "minimum": 1,
+    }
+    return KubeRayCluster(**{**values, **changes})
+
+
+def provider(server: KubeServer, folder: Path, *, of_job: bool = False, **changes: Any) -> KubeRayProvider:
+    def make(given: Any) -> KubeApi:
+        api = KubeApi.of(given)
+        api._patience = 3.0
+        return api
+
+    return KubeRayProvider(settings(server, folder, **changes), make, of_job=of_job)
+
+
+def groups(server: KubeServer, name: str = "test") -> dict[str, int]:
+    spec = server.ask("GET", f"{PATH}/{name}")["spec"]
+    return {one["groupName"]: one["replicas"] for one in spec["workerGroupSpecs"]}
+
+
+def test_the_life_of_a_cluster(server: KubeServer, operator: KubeOperator, tmp_path: Path) -> None:
+    one = provider(server, tmp_path)
+    one.start()
+    access = one.access()
+    [secret] = server.objects("secrets")
+    assert access.auth_token == base64.b64decode(secret["data"]["auth_token"]).decode()
+    assert access.address.endswith(":6379")
+    until(lambda: len(one.nodes()) == 3)
+    head, *workers = one.nodes()
+    assert (head.head, head.market, head.address) == (True, Market.ON_DEMAND, access.address[:-5])
+    assert [(worker.market, worker.phase) for worker in workers] == [(Market.SPOT, Phase.UP)] * 2
+    assert head.expires is not None
+    assert 1700 < head.expires - time.time() <= 1800
+    one.start()  # again: nothing is made twice
+    assert [name for name in server.left() if name.startswith("rayclusters/")] == ["rayclusters/test"]
+    assert one.desire(4).wanted == 4
+    until(lambda: len(one.nodes()) == 5)
+    [first, *_] = [node.name for node in one.nodes() if not node.head]
+    one.drain([first])
+    until(lambda: first not in [node.name for node in one.nodes()])
+    assert groups(server) == {"spot": 3, "on-demand": 0}
+    one.desire(1)
+    until(lambda: len(one.nodes()) == 2)
+    assert "test" in one.where
+    assert one.sweep() == ()
+    released = one.release()
+    assert released[0] == "test"
+    assert head.name in released
+    assert server.left() == []
+    assert one.release() == ()
+    with pytest.raises(ClusterError, match="being released"):
+        one.desire(1)
+
+
+def test_what_is_planned_is_what_is_sent(server: KubeServer, tmp_path: Path) -> None:
+    one = provider(server, tmp_path, queue="batch", instance_type="g6e.xlarge", image_pull_secrets=("pull",))
+    [planned] = one.plan()
+    assert not any(request.startswith("POST") and "rayclusters" in request and "test" in request
+                   for request in server.seen()[-1:])  # fmt: skip
+    one.start()
+    sent = server.ask("GET", f"{PATH}/test")
+    body: dict[str, Any] = json.loads(json.dumps(planned.body))
+    assert sent["spec"] == body["spec"]
+    assert sent["metadata"]["labels"] == {MANAGED_BY: "dray", "kueue.x-k8s.io/queue-name": "batch"}
+    one.release()
+
+
+def test_pods_that_no_spot_node_takes_get_one_on_demand(
+    server: KubeServer, operator: KubeOperator, tmp_path: Path
+) -> None:
+    operator.capacity(spot=1)
+    one = provider(server, tmp_path, spot_seconds=1)
+    one.start()
+    one.access()
+    until(lambda: one.desire(2).reasons == () and len(one.desire(2).machines) == 2)
+    assert groups(server) == {"spot": 1, "on-demand": 1}
+    assert {node.market for node in one.nodes() if not node.head} == {Market.SPOT, Market.ON_DEMAND}
+    one.release()
+
+
+def test_with_time_to_the_deadline_pods_wait_for_spot(
+    server: KubeServer, operator: KubeOperator, tmp_path: Path
+) -> None:
+    operator.capacity(spot=1)
+    one = provider(server, tmp_path, workers=3, spot_seconds=1)
+    one.start()
+    one.desire(3, 0)
+    one.access()
+    time.sleep(2.2)
+    grant = one.desire(3, 0)
+    assert len(grant.machines) == 1
+    assert grant.reasons == ("spot: 0/3 nodes are available: 3 Insufficient nvidia.com/gpu.",)
+    assert groups(server) == {"spot": 3, "on-demand": 0}
+    until(lambda: len(one.desire(3, 1).machines) == 2)
+    assert groups(server) == {"spot": 2, "on-demand": 1}
+    assert len(one.nodes()) == 3  # what waits is no machine
+    operator.capacity()  # spot is there again
+    until(lambda: len(one.desire(3, 1).machines) == 3)
+    assert groups(server) == {"spot": 2, "on-demand": 1}
+    one.release()
+
+
+def test_a_start_makes_up_for_missing_spot_while_it_waits(
+    server: KubeServer, operator: KubeOperator, tmp_path: Path
+) -> None:
+    operator.capacity(spot=0)
+    one = provider(server, tmp_path, minimum=2, spot_seconds=1)
+    one.start()
+    assert one.access().minimum == 2
+    assert groups(server) == {"spot": 0, "on-demand": 2}
+    one.release()
+
+
+def test_capacity_that_never_comes_is_told_in_time(
+    server: KubeServer, operator: KubeOperator, tmp_path: Path
+) -> None:
+    operator.capacity(spot=0)
+    one = provider(server, tmp_path, on_demand=False, start_seconds=1, join_seconds=1)
+    one.start()
+    with pytest.raises(ClusterError, match=r"0 of at least 1 workers are ready after \d s \(test-spot.*0/3"):
+        one.access()
+    one.release()
+    assert server.left() == []
+
+
+def test_a_head_that_never_comes_is_told_in_time(
+    server: KubeServer, operator: KubeOperator, tmp_path: Path
+) -> None:
+    operator.capacity(headgroup=0)
+    one = provider(server, tmp_path, start_seconds=1)
+    one.start()
+    with pytest.raises(ClusterError, match=r"its head is not ready after \d s \(.*Insufficient"):
+        one.access()
+    one.release()
+
+
+def test_the_expiry_is_put_off_and_a_sweep_releases_what_has_expired(
+    server: KubeServer, operator: KubeOperator, tmp_path: Path
+) -> None:
+    one = provider(server, tmp_path)
+    one.start()
+    before = server.ask("GET", f"{PATH}/test")["metadata"]["annotations"][EXPIRES]
+    one.keep()  # not due yet
+    one._kept -= 601
+    time.sleep(1.1)
+    one.keep()
+    assert server.ask("GET", f"{PATH}/test")["metadata"]["annotations"][EXPIRES] > before
+    other = provider(server, tmp_path, name="other")
+    other.start()
+    server.ask("PATCH", f"{PATH}/test", {"metadata": {"annotations": {EXPIRES: "1"}}})
+    [swept] = other.sweep()
+    assert (swept.cluster, swept.kind) == ("test", "RayCluster")
+    assert [found["metadata"]["name"] for found in server.objects("rayclusters")] == ["other"]
+    other.release()
+
+
+def test_a_cluster_deletes_itself_when_it_has_expired(
+    server: KubeServer, operator: KubeOperator, tmp_path: Path
+) -> None:
+    """The container beside the head, with its pod's service account, also through a server that fails."""
+    one = provider(server, tmp_path)
+    one.start()
+    head = server.ask("GET", f"{PATH}/test")["spec"]["headGroupSpec"]
+    command = head["template"]["spec"]["containers"][1]["command"]
+    server.fail("GET", "rayclusters/test$", 500, times=2)
+    watchdog = subprocess.Popen(
+        [sys.executable, *command[1:]],
+        env={
+            **os.environ,
+            "DRAY_API_SERVER": server.url,
+            "DRAY_SERVICE_ACCOUNT": str(server.service_account(tmp_path)),
+            "DRAY_LOOK_SECONDS": "0.1",
+        },
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        time.sleep(1.5)
+        assert len(server.objects("rayclusters")) == 1
+        server.ask("PATCH", f"{PATH}/test", {"metadata": {"annotations": {EXPIRES: str(int(time.time()))}}})
+        until(lambda: server.objects("rayclusters") == [])
+        assert watchdog.poll() is None
+    finally:
+        watchdog.kill()
+    assert "asked again" in watchdog.communicate()[1]
+    until(lambda: server.left() == [])
+
+
+def test_another_ones_change_in_between_is_not_lost(
+    server: KubeServer, operator: KubeOperator, tmp_path: Path
+) -> None:
+    one = provider(server, tmp_path)
+    one.start()
+    server.fail("PATCH", "rayclusters/test$", 409, times=2)
+    one.desire(3)
+    assert groups(server) == {"spot": 3, "on-demand": 0}
+    server.fail("PATCH", "rayclusters/test$", 409, times=9)
+    with pytest.raises(ClusterError, match="somebody else changes it again and again"):
+        one.desire(4)
+    server.forgive()
+    one.release()
+
+
+@pytest.mark.parametrize("status", [429, 500, 503, 0])
+def test_a_busy_or_silent_server_is_asked_again(
+    server: KubeServer, operator: KubeOperator, tmp_path: Path, status: int
+) -> None:
+    one = provider(server, tmp_path)
+    server.fail("POST", "rayclusters", status, after=True)  # it was made, and the answer is lost
+    one.start()
+    assert [name for name in server.left() if name.startswith("rayclusters/")] == ["rayclusters/test"]
+    assert one._made
+    one.release()
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "kind", "told"),
+    [
+        ("GET", "rayclusters\\?", 401, ConfigError, r"does not accept the credentials \(401\)"),
+        ("POST", "rayclusters", 403, ConfigError, "create rayclusters is not allowed .*rbac.yaml"),
+        ("GET", "rayclusters\\?", 403, ConfigError, "get rayclusters is not allowed"),
+        ("POST", "rayclusters", 422, ConfigError, "does not take the object"),
+        ("GET", "rayclusters\\?", 503, ClusterError, "status 503"),
+        ("GET", "rayclusters\\?", 0, ClusterError, "does not answer"),
+    ],
+)
+def test_what_the_server_refuses_is_told_and_nothing_is_left(
+    server: KubeServer, operator: KubeOperator, tmp_path: Path,
+    method: str, path: str, status: int, kind: type[Exception], told: str,
+) -> None:  # fmt: skip
+    one = provider(server, tmp_path)
+    server.fail(method, path, status, times=99)
+    began = time.monotonic()
+    with pytest.raises(kind, match=told):
+        one.start()
+    assert time.monotonic() - began < 10
+    server.forgive()
+    assert server.left() == []
+
+
+def test_a_lost_answer_and_a_refused_delete_name_what_may_be_left(server: KubeServer, tmp_path: Path) -> None:
+    one = provider(server, tmp_path)
+    server.fail("POST", "rayclusters", 500, times=99, after=True)
+    server.fail("DELETE", "rayclusters", 403, times=99)
+    with pytest.raises(ClusterError, match=r"may be there all the same: .*delete rayclusters is not allowed"):
+        one.start()
+
+
+def test_without_kuberay_nothing_is_made(server: KubeServer, tmp_path: Path) -> None:
+    server.without_ray()
+    with pytest.raises(ConfigError, match=r"knows no RayClusters: install KubeRay 1\.7"):
+        provider(server, tmp_path).start()
+    server.without_ray(missing=False)
+    assert server.objects("rayclusters") == []
+
+
+def test_a_wrong_token_and_missing_configurations_are_told(server: KubeServer, tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir()
+    config = server.kubeconfig(tmp_path / "old", token="old")
+    with pytest.raises(ConfigError, match="log in again"):
+        provider(server, tmp_path, kubeconfig=config).start()
+    with pytest.raises(
+        ConfigError, match=r"no Kubernetes cluster can be asked: .*see context and kubeconfig"
+    ):
+        provider(server, tmp_path, kubeconfig=str(tmp_path / "none")).start()
+    with pytest.raises(ConfigError, match="no Kubernetes cluster can be asked"):
+        provider(server, tmp_path, context="other").start()
+
+
+def test_a_cluster_of_somebody_else_is_left_alone(
+    server: KubeServer, operator: KubeOperator, tmp_path: Path
+) -> None:
+    one = provider(server, tmp_path)
+    [planned] = one.plan()
+    foreign: dict[str, Any] = json.loads(json.dumps(planned.body))
+    foreign["metadata"]["labels"] = {}
+    server.ask("POST", PATH, foreign)
+    with pytest.raises(ConfigError, match="not of dray: give the cluster another name"):
+        one.start()
+    assert len(server.objects("rayclusters")) == 1
+    one.leave()
+    assert len(server.objects("rayclusters")) == 1
+
+
+def test_a_cancel_while_it_starts_releases_it(
+    server: KubeServer, operator: KubeOperator, tmp_path: Path
+) -> None:
+    operator.capacity(headgroup=0)
+    one = provider(server, tmp_path, of_job=True)
+    one.start()
+    threading.Timer(0.5, one.leave).start()
+    with pytest.raises(ClusterError, match="being released"):
+        one.access()
+    until(lambda: server.left() == [])
+
+
+def test_a_job_is_submitted_through_the_api_server(
+    server: KubeServer, operator: KubeOperator, tmp_path: Path
+) -> None:
+    """To the jobs API of the head, which takes the token in a header of its own."""
+    got: list[tuple[str, str, Any]] = []
+
+    class Jobs(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            got.append((self.path, self.headers["X-Ray-Authorization"], body))
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps({"submission_id": body["submission_id"]}).encode())
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            """Nothing."""
+
+    jobs = HTTPServer(("127.0.0.1", 0), Jobs)
+    threading.Thread(target=jobs.serve_forever, daemon=True).start()
+    one = provider(server, tmp_path)
+    with pytest.raises(ClusterError, match="is not there; start it first"):
+        one.submit(["run", "in.jsonl"])
+    one.start()
+    token = one.access().auth_token
+    address = {"metadata": {"annotations": {"test/address": f"http://127.0.0.1:{jobs.server_port}"}}}
+    server.ask("PATCH", "/api/v1/namespaces/default/services/test-head-svc", address)
+    name = one.submit(["run", "s3://b/in.jsonl", "--model", "m"])
+    [(path, given, body)] = got
+    assert path == "/api/jobs/"
+    assert given == f"Bearer {token}"
+    assert body["submission_id"] == name
+    assert body["entrypoint"].endswith("run s3://b/in.jsonl --model m --cluster auto")
+    with pytest.raises(ConfigError, match="name what is to run"):
+        one.submit(["status"])
+    one.release()
+    jobs.shutdown()

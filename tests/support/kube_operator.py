@@ -1,0 +1,159 @@
+"""The part of KubeRay's operator, with scheduler and kubelet, in a process of its own: pods from RayClusters.
+
+::
+
+    python -m tests.support.kube_operator URL FOLDER [raylets]      ends when its stdin does
+
+As KubeRay 1.7 does it: a secret with the token, a service, a head, and so many workers in each group. Pods
+that ``workersToDelete`` names go first, then surplus ones. With ``raylets`` each pod is a real Ray node.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import secrets
+import subprocess
+import sys
+import threading
+import urllib.error
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tests.support.kube_kubelet import MARK, Kubelet, Pod, labels_of, path_of
+from tests.support.kube_server import KubeServer
+
+_LOOK_SECONDS = 0.2
+
+Cluster = dict[str, Any]
+
+
+class KubeOperator:
+    """The operator, seen from a test."""
+
+    def __init__(self, server: KubeServer, folder: Path, *, raylets: bool = False) -> None:
+        self.folder = folder
+        command = [sys.executable, "-m", "tests.support.kube_operator", server.url, str(folder)]
+        self._process = subprocess.Popen(
+            [*command, *(["raylets"] if raylets else [])],
+            stdin=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def capacity(self, **groups: int) -> None:
+        """How many pods of each group find a node; of groups that are not named any number."""
+        part = self.folder / "capacity.part"
+        part.write_text(json.dumps({name.replace("_", "-"): count for name, count in groups.items()}))
+        part.replace(self.folder / "capacity.json")
+
+    def running(self) -> set[str]:
+        """Pods of which a process lives."""
+        found = set()
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                found.add(process.environ().get(MARK, ""))
+        return found - {""}
+
+    def log(self, pod: str) -> str:
+        """What the processes of a pod have said."""
+        file = self.folder / f"{pod}.log"
+        return file.read_text() if file.exists() else ""
+
+    def stop(self) -> None:
+        """End it, and all pods."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(60)
+
+
+class _Operator:
+    def __init__(self, api: KubeServer) -> None:
+        self._api = api
+
+    def look(self) -> None:
+        """Have all clusters as they are to be."""
+        for cluster in self._api.objects("rayclusters"):
+            name = cluster["metadata"]["name"]
+            pods = [one for one in self._api.objects("pods") if labels_of(one)["ray.io/cluster"] == name]
+            self._have_token(cluster)
+            heads = [one for one in pods if labels_of(one)["ray.io/node-type"] == "head"]
+            if not heads:
+                self._pod(cluster, "head", "headgroup", cluster["spec"]["headGroupSpec"])
+            for group in cluster["spec"]["workerGroupSpecs"]:
+                mine = [one for one in pods if labels_of(one)["ray.io/group"] == group["groupName"]]
+                self._fill(cluster, group, mine)
+            self._tell(cluster, heads)
+
+    def _have_token(self, cluster: Cluster) -> None:
+        name = cluster["metadata"]["name"]
+        if name not in {one["metadata"]["name"] for one in self._api.objects("secrets")}:
+            token = base64.b64encode(secrets.token_hex(16).encode()).decode()
+            self._create("secrets", cluster, name, {"data": {"auth_token": token}})
+            self._create("services", cluster, f"{name}-head-svc", {})
+
+    def _fill(self, cluster: Cluster, group: dict[str, Any], pods: list[Pod]) -> None:
+        named = (group.get("scaleStrategy") or {}).get("workersToDelete") or []
+        living = [one for one in pods if not one["metadata"].get("deletionTimestamp")]
+        going = [one for one in living if one["metadata"]["name"] in named]
+        living = [one for one in living if one not in going]
+        wanted = group.get("replicas", 0)
+        for pod in [*going, *living[wanted:]]:
+            self._api.ask("DELETE", path_of(pod))
+        for _ in range(wanted - len(living)):
+            self._pod(cluster, "worker", group["groupName"], group)
+
+    def _pod(self, cluster: Cluster, kind: str, group: str, spec: dict[str, Any]) -> None:
+        name = cluster["metadata"]["name"]
+        template = spec["template"]
+        labels = {"ray.io/cluster": name, "ray.io/node-type": kind, "ray.io/group": group}
+        metadata = {
+            "labels": template["metadata"].get("labels", {}) | labels,
+            "annotations": {
+                "start": json.dumps(spec["rayStartParams"]),
+                "labels": json.dumps(spec.get("labels", {})),
+            },
+        }
+        body = {"metadata": metadata, "spec": template["spec"], "status": {"phase": "Pending"}}
+        self._create("pods", cluster, f"{name}-{group}-{secrets.token_hex(3)}", body)
+
+    def _tell(self, cluster: Cluster, heads: list[Pod]) -> None:
+        name = cluster["metadata"]["name"]
+        address = heads[0]["status"].get("podIP", "") if heads else ""
+        status = {"head": {"serviceName": f"{name}-head-svc", "podIP": address}}
+        if cluster.get("status") != status:
+            path = f"/apis/ray.io/v1/namespaces/default/rayclusters/{name}/status"
+            self._api.ask("PATCH", path, {"status": status})
+
+    def _create(self, kind: str, owner: Cluster, name: str, body: dict[str, Any]) -> None:
+        owned = {"uid": owner["metadata"]["uid"], "kind": "RayCluster", "name": owner["metadata"]["name"]}
+        metadata = {**body.get("metadata", {}), "name": name, "ownerReferences": [owned]}
+        self._api.ask("POST", f"/api/v1/namespaces/default/{kind}", {**body, "metadata": metadata})
+
+
+def main() -> None:
+    """Reconcile until stdin ends."""
+    api = KubeServer.at(sys.argv[1])
+    operator, kubelet = _Operator(api), Kubelet(api, Path(sys.argv[2]), raylets="raylets" in sys.argv[3:])
+    ended = threading.Event()
+
+    def watch() -> None:
+        sys.stdin.read()
+        ended.set()
+
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        while not ended.wait(_LOOK_SECONDS):
+            for part in (operator, kubelet):
+                with suppress(urllib.error.HTTPError, OSError):  # an object went meanwhile, or a test's fault
+                    part.look()
+    finally:
+        with suppress(OSError):
+            kubelet.end()
+
+
+if __name__ == "__main__":
+    main()
