@@ -12,6 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
+from typing import NamedTuple
 
 ORIGIN = ""
 """The source that always has everything; others are names of peers."""
@@ -19,6 +20,13 @@ ORIGIN = ""
 FATAL = {"replaced", "missing", "room", "disk", "untrusted"}
 _HERE = {"room", "disk"}  # of this node, whichever source sent the bytes
 _DENIALS = 2  # the second try carries fresh credentials
+
+
+class Turn(NamedTuple):
+    """When a node may ask the origin for a chunk: 0 is its ``home``, 1 the first to stand in for that."""
+
+    rank: int
+    home: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +46,7 @@ class Limits:
     peer_window: int = 8
     peer_strikes: int = 3
     peer_rest: float = 30.0
-    patience: float = 3.0  # for a chunk that another node is to fetch
+    patience: float = 3.0  # for a chunk whose home node brings nothing; each stand-in waits once more
     lookahead: int = 512
 
 
@@ -76,20 +84,21 @@ class _Chunk:
 @dataclass(slots=True)
 class _Peer:
     has: bytes = b""
+    moved: float = 0.0  # when it last had more than before
     strikes: int = 0
     rests_until: float = 0.0
     banned: bool = False
 
 
 class Schedule:
-    """Asks for the chunks in ``order``; ``home`` says which this node is to fetch from the origin."""
+    """Asks for the chunks in ``order``; ``turn`` says which this node is to fetch from the origin."""
 
     def __init__(
         self,
         order: Sequence[int],
         *,
         now: float,
-        home: Callable[[int], bool] = lambda chunk: True,
+        turn: Callable[[int], Turn] = lambda chunk: Turn(0, ORIGIN),
         limits: Limits | None = None,
         rng: random.Random | None = None,
     ) -> None:
@@ -99,13 +108,15 @@ class Schedule:
         self.hedges = 0
         self.bytes_from: Counter[str] = Counter()
         self._rng = rng or random.Random()  # noqa: S311  spreads load, guards nothing
-        self._home = home
+        self._turn = turn
+        self._idle_since: float | None = None  # nothing of its own is left to ask for
         self._left: dict[int, _Chunk] = {chunk: _Chunk() for chunk in order}
         self._asks: dict[int, tuple[FetchRequest, float]] = {}
         self._numbers = 0
         self._peers: dict[str, _Peer] = {}
         self._window = Window(self.limits)
         self._times: deque[float] = deque(maxlen=64)
+        self._begun: deque[float] = deque(maxlen=64)  # when requests began that have their answers
         self._moved = now
 
     @property
@@ -118,13 +129,16 @@ class Schedule:
         """Requests to the origin at once, as things are."""
         return self._window.size
 
-    def learn(self, peers: Mapping[str, bytes]) -> None:
+    def learn(self, peers: Mapping[str, bytes], now: float) -> None:
         """Which chunks each live peer has, one byte per chunk.
 
         Peers not named are away; what they did is remembered.
         """
         for name in self._peers.keys() | peers.keys():
-            self._peers.setdefault(name, _Peer()).has = peers.get(name, b"")
+            peer, has = self._peers.setdefault(name, _Peer()), peers.get(name, b"")
+            if has.count(1) > peer.has.count(1):
+                peer.moved = now
+            peer.has = has
 
     def next(self, now: float) -> FetchRequest | None:
         """What to ask for now, if anything."""
@@ -142,6 +156,7 @@ class Schedule:
         self.bytes_from[ask.source] += size
         if ask.source == ORIGIN:
             self._times.append(now - began)
+            self._begun.append(began)
             self._window.done(now, size)
         self._moved = now
         return self._left.pop(ask.chunk, None) is not None
@@ -187,9 +202,11 @@ class Schedule:
         load = Counter(ask.source for ask, _ in self._asks.values())
         origin_free = load[ORIGIN] < self._window.size
         usable = {n: p for n, p in self._peers.items() if p.has and not p.banned and p.rests_until <= now}
+        own = False
         for looked, (number, chunk) in enumerate(self._left.items()):
             if looked >= self.limits.lookahead or not (origin_free or usable):
                 return None
+            own = own or self._turn(number).rank == 0
             if chunk.asked or chunk.not_before > now:
                 continue
             holders = [name for name, peer in usable.items() if peer.has[number : number + 1] == b"\1"]
@@ -199,26 +216,45 @@ class Schedule:
                     return self._ask(number, chunk, self._rng.choice(free), now)
             elif origin_free and self._may_bring(number, chunk, now):
                 return self._ask(number, chunk, ORIGIN, now)
+        self._idle_since = None if own else now if self._idle_since is None else self._idle_since
         return None
 
     def _may_bring(self, number: int, chunk: _Chunk, now: float) -> bool:
-        """Whether this node reads it from the origin: its own, or one that its home node fetches late."""
+        """Whether this node reads it from the origin: its own, or one of a home node that brings nothing.
+
+        Once it has none of its own left, it stands in for home nodes that are slow as well. Were all nodes to
+        do so at once, or before, each would read most of the model where the origin is slow.
+        """
         if chunk.seen is None:
             chunk.seen = now
-        return self._home(number) or now - chunk.seen > self.limits.patience
+        rank, home = self._turn(number)
+        if rank == 0:
+            return True
+        peer = self._peers.get(home)
+        moved = peer.moved if peer is not None and not peer.banned else 0.0
+        patience = rank * self.limits.patience
+        stuck = now - max(chunk.seen, moved) > patience
+        idle = self._idle_since
+        return stuck or (idle is not None and now - max(chunk.seen, idle) > patience)
 
     def _hedge(self, now: float) -> FetchRequest | None:
-        """A second request for what is far later than usual."""
+        """A second request for what is far later than its fellows.
+
+        Requests that have waited together for a slow origin are not late: younger ones have their answers by
+        then, or few are left.
+        """
         limits = self.limits
         running = sum(ask.hedge and ask.chunk in self._left for ask, _ in self._asks.values())
         if len(self._times) < limits.hedge_samples or running >= max(2, self._window.size // 4):
             return None
         late = max(limits.hedge_after, limits.hedge_factor * median(self._times))
+        few = sum(ask.source == ORIGIN for ask, _ in self._asks.values()) <= max(2, self._window.size // 4)
         for ask, began in self._asks.values():
             chunk = self._left.get(ask.chunk)
             if chunk is None or chunk.hedged or chunk.not_before > now:
                 continue
-            if now - began > late:
+            younger = sum(one > began for one in self._begun)
+            if now - began > late and (few or younger >= limits.hedge_samples):
                 chunk.hedged = True
                 self.hedges += 1
                 return self._ask(ask.chunk, chunk, ORIGIN, now, hedge=True)

@@ -21,7 +21,7 @@ from dray.weights.fetch import fetcher
 from dray.weights.fetch.chunks import Chunk, ChunkPlan
 from dray.weights.fetch.origin import Address, Origin
 from dray.weights.fetch.reasons import reason_of
-from dray.weights.fetch.schedule import ORIGIN, FetchRequest, Limits, Schedule
+from dray.weights.fetch.schedule import ORIGIN, FetchRequest, Limits, Schedule, Turn
 from dray.weights.node.ready import ChunkMap
 from dray.weights.source.hub import BusyError
 
@@ -38,8 +38,8 @@ _MAX_RESTARTS = 10  # of fetch processes, in one transfer
 class Peers(Protocol):
     """Other nodes that hold, or are fetching, the same model."""
 
-    def home(self, chunk: int) -> bool:
-        """Whether this node is to fetch the chunk from the origin."""
+    def turn(self, chunk: int) -> Turn:
+        """When this node may ask the origin for a chunk."""
 
     def look(self) -> Mapping[str, bytes]:
         """Which chunks each live peer has, one byte per chunk.
@@ -101,8 +101,8 @@ class Transfer:
         marks = self._ready.marks
         left = [number for number in self._plan.order if not marks[number]]
         began = time.monotonic()
-        home = self._peers.home if self._peers is not None else (lambda chunk: True)
-        schedule = Schedule(left, now=began, home=home, limits=self._limits)
+        turn = self._peers.turn if self._peers is not None else (lambda chunk: Turn(0, ORIGIN))
+        schedule = Schedule(left, now=began, turn=turn, limits=self._limits)
         chunk_bytes = self._plan.manifest.chunk_bytes
         crew = _Crew(self._files(), chunk_bytes, self._processes_for(left), self._inherit)
         try:
@@ -135,7 +135,7 @@ class Transfer:
         while not (schedule.complete or schedule.failure or self._stopped):
             now = time.monotonic()
             if self._peers is not None and now - looked > _PEERS_EVERY:
-                schedule.learn(self._peers.look())
+                schedule.learn(self._peers.look(), now)
                 looked = now
             while (ask := schedule.next(now)) is not None:
                 asks[ask.number] = ask

@@ -12,7 +12,7 @@ import http.client
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 from dray.weights.fetch.chunks import Chunk
 from dray.weights.fetch.origin import Address
+from dray.weights.fetch.schedule import Turn
 from dray.weights.node.local import LocalModel
 
 _LOOK_SECONDS = 0.25
@@ -201,7 +202,7 @@ class PeerView:
         self._others = others
         self._marks: dict[str, bytes] = {}
         self._known: Mapping[str, Peer] = dict(others())
-        self._names = sorted({me, *self._known})  # until one is known not to answer
+        self._names = _ring(me, self._known)  # until one is known not to answer
         self._over = threading.Event()
         threading.Thread(target=self._watch, name="dray-peers-look", daemon=True).start()
 
@@ -209,10 +210,11 @@ class PeerView:
         """Look no more."""
         self._over.set()
 
-    def home(self, chunk: int) -> bool:
-        """Whether this node is to fetch the chunk from the origin."""
-        names = self._names
-        return names[chunk % len(names)] == self._me
+    def turn(self, chunk: int) -> Turn:
+        """When this node may ask the origin for a chunk: stand-ins follow its home in the order of names."""
+        names, place = self._names
+        home = chunk % len(names)
+        return Turn((place - home) % len(names), names[home])
 
     def look(self) -> Mapping[str, bytes]:
         """Which chunks each live peer has, one byte per chunk."""
@@ -236,10 +238,16 @@ class PeerView:
                 if marks is not None:
                     found[name] = marks
             self._marks = found
-            self._names = sorted({self._me, *found})
+            self._names = _ring(self._me, found)
             self._over.wait(_LOOK_SECONDS)
         for connection in connections.values():
             connection.close()
+
+
+def _ring(me: str, others: Iterable[str]) -> tuple[list[str], int]:
+    """The names of all nodes in their order, and the place of this one among them."""
+    names = sorted({me, *others})
+    return names, names.index(me)
 
 
 def _asked(connections: dict[str, http.client.HTTPConnection], peer: Peer, key: str) -> bytes | None:

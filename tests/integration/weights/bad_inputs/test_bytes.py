@@ -14,7 +14,7 @@ from dray.errors import WeightsError
 from dray.weights import LocalModel, Manifest, read_manifest
 from dray.weights.fetch.chunks import ChunkPlan
 from dray.weights.fetch.origin import Address
-from dray.weights.fetch.schedule import Limits
+from dray.weights.fetch.schedule import Limits, Turn
 from dray.weights.source.manifest import PUBLISHED
 from dray.weights.source.publish import publish
 from tests.integration.weights.bad_inputs.support import (
@@ -115,8 +115,8 @@ class OnePeer:
     def __init__(self, web: Web, chunks: int) -> None:
         self._web, self._chunks = web, chunks
 
-    def home(self, chunk: int) -> bool:
-        return False
+    def turn(self, chunk: int) -> Turn:
+        return Turn(1, "peer")
 
     def look(self) -> Mapping[str, bytes]:
         return {"peer": b"\1" * self._chunks}
