@@ -11,7 +11,7 @@ PYTEST_ARGS ?=
 # Files of tests that run side by side; 0 runs all in one process. On two cores the third one begins a test while
 # the others leave a core idle (tests/support/spare_worker.py).
 WORKERS ?= 3
-TESTS := $(BIN)/python -m pytest -m "not gpu" --chaos-rounds 2 -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+TESTS := $(BIN)/python -m pytest -m "not gpu" --chaos-rounds 1 -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # How long `make chaos` goes on. PYTEST_ARGS=--record SOAK_ARGS=--record write tests/chaos/RESULTS.md.
 ROUNDS ?= 10
