@@ -169,8 +169,8 @@ def _client(settings: KubeRaySettings) -> tuple[Send, str]:
         raise unconfigured('its client library is missing: pip install "dray[kubernetes]"') from error
     from urllib3.exceptions import HTTPError
 
-    loader: Any = config  # its functions have no types, and neither has an answer's `read`
-    configuration = client.Configuration()
+    loader: Any = config  # its functions have no types
+    configuration: Any = client.Configuration()
     try:
         if settings.context is None and settings.kubeconfig is None and _in_pod():
             loader.load_incluster_config(client_configuration=configuration)
@@ -180,21 +180,28 @@ def _client(settings: KubeRaySettings) -> tuple[Send, str]:
             )
     except (ConfigException, OSError, ValueError) as error:
         raise unconfigured(str(error).splitlines()[0]) from error
-    configuration.retries = 0
-    api = client.ApiClient(configuration)
+    rest: Any = client.ApiClient(configuration).rest_client
 
     def send(method: str, path: str, body: Any, more: Mapping[str, str]) -> Answer:
         headers = {"Accept": "application/json", "Content-Type": "application/json", **more}
-        api.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
+        # This renews a token that an exec plugin gave. The second name is that of older versions.
+        tokens = map(configuration.get_api_key_with_prefix, ("BearerToken", "authorization"))
+        if token := next(filter(None, tokens), None):
+            headers["Authorization"] = token
         try:
-            answer: Any = api.call_api(
-                method, f"{configuration.host}{path}", headers, body, _request_timeout=SECONDS
+            # By the connections alone: what is above them differs between versions of the client.
+            answer = rest.pool_manager.request(
+                method,
+                f"{configuration.host}{path}",
+                body=None if body is None else json.dumps(body).encode(),
+                headers=headers,
+                timeout=SECONDS,
+                retries=False,
             )
-            data = answer.read()
         except HTTPError as error:
             raise ConnectionError(_cause(error)) from error
         names = {name.lower(): value for name, value in answer.headers.items()}
-        return Answer(status=answer.status, headers=names, body=_json(data))
+        return Answer(status=answer.status, headers=names, body=_json(answer.data))
 
     return send, str(configuration.host)
 
