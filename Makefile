@@ -40,7 +40,7 @@ test: $(STAMP)  ## run all tests that need no GPU, with a short form of the chao
 	@$(TESTS) tests/acceptance tests/chaos tests/integration tests/unit $(PYTEST_ARGS) || [ $$? -eq 5 ]
 
 chaos: $(STAMP)  ## break everything for longer: ROUNDS=10 kills a test (an hour), then RUNS=300 jobs of the soak
-	$(BIN)/python -m pytest tests/chaos --chaos-rounds $(ROUNDS) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest tests/chaos tests/acceptance/test_deployment_clusters.py --chaos-rounds $(ROUNDS) $(PYTEST_ARGS)
 	$(BIN)/python -m tests.chaos.soak --runs $(RUNS) $(SOAK_ARGS)
 
 bench: $(STAMP)  ## measure dray beside vLLM and Ray Data LLM

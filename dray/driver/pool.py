@@ -95,10 +95,6 @@ class ReplicaPool:
         """The node of each replica that can take work."""
         return [one.node for one in self._in(ReplicaState.READY) if one.node]
 
-    def coming(self) -> int:
-        """Replicas that start, and have a place."""
-        return sum(one.has_place() for one in self._in(ReplicaState.STARTING))
-
     def starts(self) -> list[ReplicaStart]:
         """How the starts went of all replicas that could take work so far."""
         return [replica.start for replica in self._replicas if replica.start is not None]
@@ -173,8 +169,7 @@ class ReplicaPool:
     def last_words(self, seconds: float) -> list[ReplicaStatus]:
         """What the replicas that are ready say within ``seconds``, at the end of the job."""
         found: dict[str, ReplicaStatus] = {}
-        ready = self._in(ReplicaState.READY)
-        deadline = time.monotonic() + seconds
+        ready, deadline = self._in(ReplicaState.READY), time.monotonic() + seconds
         for replica in ready:
             replica.process.ask_status()
         while len(found) < len(ready) and time.monotonic() < deadline:

@@ -78,7 +78,6 @@ class Driver:
         emit = self._events.append
         self._intervals = intervals or Intervals()
         prefix = f"{job.job_id}/{job.lease.epoch}"
-        self._stable = fleet.info.stable_resource
         self._fleet = fleet
         self._pool = ReplicaPool(
             prefix, spec, fleet, replicas, self._intervals, most=most, shard_rows=mean_rows(shards)
@@ -114,7 +113,7 @@ class Driver:
     # -- the life of a run --------------------------------------------------------------------
 
     def __enter__(self) -> Driver:
-        self._executor.start(self._stable)
+        self._executor.start(self._fleet.info.stable_resource)
         self._tasks.start_early(self._shards)
         with self._outage.borne():
             self._replace(self._opened())  # the first replicas are asked for at once

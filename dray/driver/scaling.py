@@ -167,7 +167,7 @@ class Scaling:
             wanted=self._pool.lanes,
             spot=len(on_spot),
             on_demand=len(others),
-            coming=self._pool.coming(),
+            coming=self._pool.lanes - len(on_spot) - len(others) - self._pool.unplaced(0.0),
             spot_price=spot_price,
             on_demand_price=on_demand_price,
         )

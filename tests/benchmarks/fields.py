@@ -45,7 +45,7 @@ class Measure:
 
 def main() -> int:
     """Measure as the arguments say."""
-    arguments = _parse()
+    arguments = parse()
     report = Report(name="fields")
     with workload.workspace(arguments.folder) as folder:
         bench = _Bench(folder, smoke=arguments.smoke)
@@ -140,7 +140,8 @@ def _told(measures: Sequence[Measure]) -> tuple[list[Table], list[Target]]:
     ]
 
 
-def _parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """What the command line asks for."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -68,7 +68,7 @@ class Measure:
 
 def main() -> int:
     """Measure as the arguments say."""
-    arguments = _parse()
+    arguments = parse()
     report = Report(name="scale_up")
     if not arguments.smoke:
         install_peers()
@@ -280,7 +280,8 @@ def _by_name(measures: Sequence[Measure]) -> dict[str, list[Measure]]:
     return found
 
 
-def _parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """What the command line asks for."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -96,14 +96,14 @@ class _Operator:
             self._create("services", cluster, f"{name}-head-svc", {})
 
     def _fill(self, cluster: Cluster, group: dict[str, Any], pods: list[Pod]) -> None:
+        """Pods that are being deleted count, unless they are named; of too many, the first ones go."""
         named = (group.get("scaleStrategy") or {}).get("workersToDelete") or []
-        living = [one for one in pods if not one["metadata"].get("deletionTimestamp")]
-        going = [one for one in living if one["metadata"]["name"] in named]
-        living = [one for one in living if one not in going]
-        wanted = group.get("replicas", 0)
-        for pod in [*going, *living[wanted:]]:
+        going = [one for one in pods if one["metadata"]["name"] in named]
+        others = [one for one in pods if one not in going]
+        more = group.get("replicas", 0) - len(others)
+        for pod in [*going, *others[: max(-more, 0)]]:
             self._api.ask("DELETE", path_of(pod))
-        for _ in range(wanted - len(living)):
+        for _ in range(more):
             self._pod(cluster, "worker", group["groupName"], group)
 
     def _pod(self, cluster: Cluster, kind: str, group: str, spec: dict[str, Any]) -> None:

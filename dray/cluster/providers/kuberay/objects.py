@@ -18,9 +18,13 @@ GROUP, VERSION, PLURAL = "ray.io", "v1", "rayclusters"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 EXPIRES = "dray.io/expires"
 """The annotation that says when a cluster may be deleted: seconds since 1970."""
+MAKER = "dray.io/maker"
+"""The annotation that names the process that made a cluster: the answer to that may be lost."""
 
 _GROUPS = {Market.SPOT: "spot", Market.ON_DEMAND: "on-demand"}
 _MOST_WORKERS = 1000
+_KEPT = {"karpenter.sh/do-not-disrupt": "true", "cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
+"""Of the head: an autoscaler that moves its node would end the job."""
 _MEMORY = [{"name": "memory", "mountPath": "/dev/shm"}]  # noqa: S108  a volume of the pod's own
 
 
@@ -67,6 +71,8 @@ def _head(settings: KubeRaySettings) -> dict[str, Any]:
     ray = _container(settings, "ray-head", settings.head_cpus, settings.head_memory)
     ports = {"gcs-server": settings.port, "dashboard": JOBS_PORT}
     ray["ports"] = [{"name": name, "containerPort": port} for name, port in ports.items()]
+    template = _pod(settings, settings.on_demand_selector, [ray, _expiry(settings)])
+    template["metadata"]["annotations"] = dict(_KEPT)
     return {
         "rayStartParams": {
             "num-cpus": "0",
@@ -75,7 +81,7 @@ def _head(settings: KubeRaySettings) -> dict[str, Any]:
             "dashboard-host": "0.0.0.0",  # noqa: S104  of the pod: the token is asked for, and a service leads there
             "port": str(settings.port),
         },
-        "template": _pod(settings, settings.on_demand_selector, [ray, _expiry(settings)]),
+        "template": template,
     }
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import base64
 import binascii
+import secrets
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from dray.cluster.head_jobs import JOBS_PORT, driver_command, submission_id
 from dray.cluster.providers.kuberay.api import KubeApi
-from dray.cluster.providers.kuberay.objects import EXPIRES, MANAGED_BY, ray_cluster
+from dray.cluster.providers.kuberay.objects import EXPIRES, MAKER, MANAGED_BY, ray_cluster
 from dray.cluster.providers.kuberay.pods import Pod, pods_of
 from dray.cluster.providers.kuberay.settings import KubeRaySettings
 from dray.cluster.providers.kuberay.sizing import Sizes, Wish, first_sizes, sizes
@@ -22,7 +22,7 @@ from dray.errors import ClusterError, ConfigError, DrayError
 _OURS = f"{MANAGED_BY}=dray"
 _LOOK_SECONDS = 1.0
 _SIZE_SECONDS = 10.0  # between two looks whether spot has to be made up for, while a cluster starts
-_TRIES = 5  # of a change that others change as well
+_TRIES, _PAUSE = 8, 0.1  # of a change that others change as well; seconds more before each
 _GONE_SECONDS = 60.0  # for pods to be gone, beyond their grace
 
 
@@ -51,6 +51,7 @@ class KubeRayProvider:
         )
         self._of_job = of_job
         self._made = False
+        self._maker = secrets.token_hex(8)
         self._kept = time.monotonic()
         self.markets = settings.markets
         self.where = f"the RayCluster {settings.name} in the namespace {settings.namespace}"
@@ -74,17 +75,35 @@ class KubeRayProvider:
             if there is None:
                 self._create()
                 return
-            if (there["metadata"].get("labels") or {}).get(MANAGED_BY) != "dray":
-                raise ConfigError(f"{self.where} is there, and not of dray: give the cluster another name")
+            self._refuse_foreign(there)
             self._put_off()
         self.desire(self._settings.workers)
 
+    def _refuse_foreign(self, there: Mapping[str, Any]) -> None:
+        metadata = there["metadata"]
+        if (metadata.get("labels") or {}).get(MANAGED_BY) != "dray":
+            raise ConfigError(f"{self.where} is there, and not of dray: give the cluster another name")
+        if metadata.get("deletionTimestamp"):
+            raise ClusterError(f"{self.where} is being deleted: start it again in a minute")
+
     def _create(self) -> None:
-        """Also where the answer to a first try was lost: then a second one finds it there."""
+        """Also where the answer to a first try was lost: then a second one finds it there.
+
+        Raises:
+            ClusterError: another process has made one of this name since it was looked for.
+        """
         self._made = True
         try:
-            self._api.create(self._object())
+            if self._api.create(self._object()):
+                return
+            self._made = False  # until it is known whose it is
+            maker = (self._cluster()["metadata"].get("annotations") or {}).get(MAKER)
+            if maker != self._maker:
+                raise ClusterError(f"{self.where} was made by another process at the same moment")
+            self._made = True
         except DrayError as error:
+            if not self._made:
+                raise
             try:
                 self._api.delete(self._settings.name)
             except DrayError as left:
@@ -150,7 +169,7 @@ class KubeRayProvider:
         """Have KubeRay delete these pods, and no others in their place."""
 
         def change(replicas: Mapping[str, int], pods: Sequence[Pod]) -> Sizes:
-            mine = {one.name: one.group for one in pods if one.name in names and not one.leaving}
+            mine = {one.name: one.group for one in pods if one.name in names}
             leaving = {group: tuple(name for name, own in mine.items() if own == group) for group in replicas}
             left = {group: max(count - len(leaving[group]), 0) for group, count in replicas.items()}
             return Sizes(replicas=left, leaving=leaving)
@@ -217,7 +236,9 @@ class KubeRayProvider:
     # -- its parts --------------------------------------------------------------------------------
 
     def _object(self) -> dict[str, Any]:
-        return ray_cluster(self._settings, first_sizes(self._wish), self._expires())
+        cluster = ray_cluster(self._settings, first_sizes(self._wish), self._expires())
+        cluster["metadata"]["annotations"][MAKER] = self._maker
+        return cluster
 
     def _cluster(self) -> dict[str, Any]:
         found = self._api.cluster(self._settings.name)
@@ -236,21 +257,22 @@ class KubeRayProvider:
     def _change(self, change: Callable[[Mapping[str, int], Sequence[Pod]], Sizes]) -> None:
         """Write what ``change`` makes of the groups, again where somebody else has changed them meanwhile.
 
-        It is given the replicas of each group, and the pods: those that KubeRay is to delete are leaving.
+        It is given the replicas of each group, and the pods that these count: none that KubeRay is to delete.
 
         Raises:
             ClusterError: it is gone, or changes all the time.
         """
-        for _ in range(_TRIES):
+        for attempt in range(_TRIES):
+            time.sleep(attempt * _PAUSE)  # KubeRay's reports of its state are changes as well
             cluster = self._cluster()
             groups = cluster["spec"]["workerGroupSpecs"]
             named = {name for group in groups for name in _named(group)}
-            pods = [replace(one, leaving=True) if one.name in named else one for one in self._pods()]
+            pods = self._pods()
+            there = {one.name for one in pods}
             replicas = {one["groupName"]: int(one.get("replicas") or 0) for one in groups}
-            found = change(replicas, pods)
+            found = change(replicas, [one for one in pods if one.name not in named])
             if dict(found.replicas) == replicas and not any(found.leaving.values()):
                 return
-            there = {one.name for one in pods}
             for group in groups:
                 name = group["groupName"]
                 group["replicas"] = found.replicas[name]

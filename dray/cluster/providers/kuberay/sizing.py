@@ -41,8 +41,9 @@ def first_sizes(wish: Wish) -> dict[str, int]:
 def sizes(wish: Wish, replicas: Mapping[str, int], pods: Sequence[Pod], now: float) -> Sizes:
     """What the groups are to have from now on, with ``replicas`` so far.
 
-    Of too many workers go first those that wait for a node, then those on demand, then spot; within each the
-    last by name. A pod that has waited for spot for too long gives its place to one on demand.
+    Of too many workers go first those that leave anyhow, then those that wait for a node, then those on
+    demand, then spot; within each the last by name. KubeRay counts a pod that leaves as one that runs, unless
+    it is named: so it is. A pod that has waited for spot for too long gives its place to one on demand.
     """
     found = dict(replicas)
     leaving: dict[str, list[str]] = {group: [] for group in found}
@@ -67,11 +68,12 @@ def _surplus(replicas: Mapping[str, int], pods: Sequence[Pod], count: int) -> li
     """Group and name of so many places that are to go; no name where there is no pod yet."""
     if count <= 0:
         return []
-    places: list[tuple[str, str, bool]] = []  # and whether a pod is there
+    places: list[tuple[str, str, int]] = []  # and how dear its end is
     for group, wanted in replicas.items():
-        own = [one for one in pods if one.group == group and not one.head and not one.leaving]
-        places += [(group, one.name, one.there) for one in own][:wanted]
-        places += [(group, "", False)] * max(wanted - len(own), 0)
+        own = [one for one in pods if one.group == group and not one.head]
+        own.sort(key=lambda one: not one.leaving)
+        places += [(group, one.name, 0 if one.leaving else 2 if one.there else 1) for one in own][:wanted]
+        places += [(group, "", 1)] * max(wanted - len(own), 0)
     dearest = {_DEAR: 0, _SPOT: 1}
     places.sort(key=lambda one: one[1], reverse=True)
     places.sort(key=lambda one: (one[2], dearest.get(one[0], 2)))

@@ -272,6 +272,35 @@ def test_another_ones_change_in_between_is_not_lost(
     one.release()
 
 
+def test_a_shrink_while_a_pod_is_evicted_takes_that_and_no_healthy_one(
+    server: KubeServer, operator: KubeOperator, tmp_path: Path
+) -> None:
+    one = provider(server, tmp_path, workers=3, minimum=3)
+    one.start()
+    one.access()
+    names = [node.name for node in one.nodes() if not node.head]
+    server.ask("DELETE", f"/api/v1/namespaces/default/pods/{names[-1]}")
+    one.desire(2)
+    until(lambda: names[-1] not in [node.name for node in one.nodes()])
+    time.sleep(1)
+    assert [node.name for node in one.nodes() if not node.head] == names[:2]
+    one.release()
+
+
+def test_a_cluster_that_another_process_makes_at_the_same_moment_is_left_to_it(
+    server: KubeServer, operator: KubeOperator, tmp_path: Path
+) -> None:
+    first, second = provider(server, tmp_path), provider(server, tmp_path, of_job=True)
+    first.start()
+    look, looks = second._api.cluster, iter([True, False])
+    second._api.cluster = lambda name: None if next(looks) else look(name)  # type: ignore[method-assign]
+    with pytest.raises(ClusterError, match="made by another process at the same moment"):
+        second.start()
+    second.leave()
+    assert len(server.objects("rayclusters")) == 1
+    first.release()
+
+
 @pytest.mark.parametrize("status", [429, 500, 503, 0])
 def test_a_busy_or_silent_server_is_asked_again(
     server: KubeServer, operator: KubeOperator, tmp_path: Path, status: int

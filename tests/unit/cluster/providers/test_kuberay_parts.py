@@ -161,6 +161,13 @@ def test_fewer_workers_lose_what_waits_then_what_is_dear() -> None:
     assert fit(Wish(workers=0, markets=BOTH), 2, 0) == (0, 0, ())  # no pod is there yet
 
 
+def test_a_pod_that_is_evicted_goes_first_and_is_named() -> None:
+    """KubeRay counts it as running unless it is named, and would delete a healthy one in its place."""
+    pods = [pod("a", "spot"), pod("b", "spot"), pod("c", "spot", leaving=True)]
+    assert fit(Wish(workers=2, markets=BOTH), 3, 0, *pods) == (2, 0, ("c",))
+    assert fit(Wish(workers=3, markets=BOTH), 3, 0, *pods) == (3, 0, ())  # KubeRay replaces it
+
+
 @pytest.mark.parametrize(
     ("on_demand", "waited", "found"),
     [
