@@ -17,6 +17,8 @@ TESTS := $(BIN)/python -m pytest -m "not gpu" --chaos-rounds 1 -n $(WORKERS) --d
 ROUNDS ?= 10
 RUNS ?= 300
 SOAK_ARGS ?=
+# Files beside the chaos tests with tests that take minutes.
+LONG := tests/acceptance/test_deployment_clusters.py tests/integration/cluster/providers/test_ec2_raylets.py
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test chaos bench lint format constraints clean
@@ -40,7 +42,7 @@ test: $(STAMP)  ## run all tests that need no GPU, with a short form of the chao
 	@$(TESTS) tests/acceptance tests/chaos tests/integration tests/unit $(PYTEST_ARGS) || [ $$? -eq 5 ]
 
 chaos: $(STAMP)  ## break everything for longer: ROUNDS=10 kills a test (an hour), then RUNS=300 jobs of the soak
-	$(BIN)/python -m pytest tests/chaos tests/acceptance/test_deployment_clusters.py --chaos-rounds $(ROUNDS) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest tests/chaos $(LONG) --chaos-rounds $(ROUNDS) $(PYTEST_ARGS)
 	$(BIN)/python -m tests.chaos.soak --runs $(RUNS) $(SOAK_ARGS)
 
 bench: $(STAMP)  ## measure dray beside vLLM and Ray Data LLM

@@ -51,7 +51,8 @@ def main() -> int:
         bench = _Bench(folder, smoke=arguments.smoke)
         measures: list[Measure] = []
         for repeat in range(arguments.repeats):
-            for order in _ORDERS if repeat % 2 == 0 else reversed(_ORDERS):
+            orders = _ORDERS if repeat % 2 == 0 else _ORDERS[::-1]
+            for order in orders[-1:] if arguments.smoke else orders:
                 try:
                     measures.append(bench.measure(order))
                 except RunError as error:

@@ -24,7 +24,7 @@ MEASURED = {
     "store": {"sqlite", "postgresql"},
     "ordering": {"10000 rows"},
     "order": {"prefixes, auto"},
-    "fields": {"given", "moved"},
+    "fields": {"moved"},
     "tuning": {"tickets"},
     "deadline": {"dray", "uniform progress", "greedy spot", "on demand"},
     "cost": {"Llama 3.1 8B, 80% shared, on demand, GPT-4o mini"},

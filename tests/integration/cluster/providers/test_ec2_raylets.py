@@ -71,6 +71,7 @@ def test_a_job_rents_joins_uses_and_releases_a_cluster(
     assert gone[worker]["InstanceLifecycle"] == "spot"
 
 
+@pytest.mark.long
 def test_a_job_that_grows_rents_a_machine_and_gives_it_back(
     moto: MotoEc2, machines: Ec2Machines, tmp_path: Path
 ) -> None:
