@@ -50,6 +50,7 @@ def ask(
     path: str,
     *,
     method: str = "GET",
+    body: bytes | None = None,
     headers: Mapping[str, str] | None = None,
     timeout: float = TIMEOUT,
     trust: ssl.SSLContext | None = None,
@@ -64,7 +65,7 @@ def ask(
         connection = _connection(base_url, timeout, trust)
         try:
             prefix = urlsplit(base_url).path.rstrip("/")
-            connection.request(method, prefix + path, headers=dict(headers or {}))
+            connection.request(method, prefix + path, body, dict(headers or {}))
             with connection.getresponse() as response:
                 status, pairs, found = response.status, response.getheaders(), response.read(LIMIT + 1)
         finally:

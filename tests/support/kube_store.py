@@ -28,7 +28,6 @@ class KubeStore:
     def __init__(self) -> None:
         self.knows_ray = True
         self.objects: dict[tuple[str, str, str], dict[str, Any]] = {}
-        self.created: list[str] = []
         self._version = 0
         self._guard = threading.RLock()
 
@@ -74,7 +73,6 @@ class KubeStore:
         stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         made["metadata"] |= {"namespace": space, "uid": str(uuid.uuid4()), "creationTimestamp": stamp}
         self.objects[kind, space, name] = made
-        self.created.append(f"{kind}/{name}")
         self._bump(made)
         answer = copy.deepcopy(made)
         for reference in made["metadata"].get("ownerReferences") or ():
@@ -97,9 +95,9 @@ class KubeStore:
 
     def _delete(self, key: tuple[str, str, str], options: dict[str, Any], query: dict[str, str]) -> Answer:
         one = self.objects[key]
-        wanted = (options.get("preconditions") or {}).get("uid")
-        if wanted is not None and wanted != one["metadata"]["uid"]:
-            return 409, _status(409, "Conflict", "the UID in the precondition does not match")
+        wanted = (options.get("preconditions") or {}).items()
+        if not wanted <= one["metadata"].items():
+            return 409, _status(409, "Conflict", "the precondition does not hold")
         if key[0] == "pods" and query.get("gracePeriodSeconds") != "0":
             grace = one["spec"].get("terminationGracePeriodSeconds", 30)
             until = datetime.fromtimestamp(time.time() + grace, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from math import isfinite
 
+from dray.cluster.providers.checking import check_form, check_numbers, markets_of
 from dray.cluster.providers.protocol import Market
 from dray.errors import ConfigError
 
@@ -20,15 +20,9 @@ _TYPE = re.compile(r"[a-z0-9-]+\.[a-z0-9-]+")
 _PROFILE = re.compile(r"[\w+=,.@-]{1,128}")
 _PATH = re.compile(r"/[\w./+-]*")
 _BOUNDS: dict[str, tuple[float, float]] = {
-    "workers": (0, 1000),
-    "minimum": (0, 1000),
-    "lifetime": (300, 7 * 86400),
-    "start_seconds": (1, 7200),
-    "join_seconds": (1, 7200),
     "disk_gb": (8, 16384),
     "input_tokens": (1, 1e6),
     "output_tokens": (1, 1e6),
-    "port": (1024, 65535),
 }
 
 
@@ -92,25 +86,16 @@ class EC2Settings:
         self._refuse("instance_profile", self.instance_profile, _PROFILE)
         self._refuse("python", self.python, _PATH)
         self._refuse("root_device", self.root_device, _PATH)
-        for name, (least, most) in _BOUNDS.items():
-            value = getattr(self, name)
-            if not isfinite(value) or not least <= value <= most:
-                raise ConfigError(f"ec2: {name} is {value:g}, but must be from {least:g} to {most:g}")
+        check_numbers(self.kind, self, _BOUNDS)
         if not self.subnets:
             raise ConfigError("ec2: subnets is empty; name one in each zone that may be used")
-        if not (self.spot or self.on_demand):
-            raise ConfigError("ec2: neither spot nor on_demand is allowed; allow one of them")
-        if self.minimum > self.workers:
-            raise ConfigError(f"ec2: minimum is {self.minimum}, and only {self.workers} workers are wanted")
         if (self.access_key_id is None) != (self.secret_access_key is None):
             raise ConfigError("ec2: access_key_id and secret_access_key go together; give both, or neither")
 
     @property
     def markets(self) -> frozenset[Market]:
         """Where workers may come from."""
-        allowed = {Market.SPOT: self.spot, Market.ON_DEMAND: self.on_demand}
-        return frozenset(market for market, given in allowed.items() if given)
+        return markets_of(self)
 
     def _refuse(self, name: str, value: str, form: re.Pattern[str]) -> None:
-        if form.fullmatch(value) is None:
-            raise ConfigError(f"ec2: {name} has {value!r}, which is not of the form {form.pattern}")
+        check_form(self.kind, name, value, form)

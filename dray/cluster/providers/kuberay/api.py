@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from dray.cluster.providers.kuberay.errors import refused, unconfigured, unreachable
-from dray.cluster.providers.kuberay.objects import GROUP, PLURAL, VERSION
+from dray.cluster.providers.kuberay.objects import GROUP, PLURAL, VERSION, unchanged
 from dray.cluster.providers.kuberay.settings import KubeRaySettings
 
 SECONDS = 10.0
@@ -95,14 +95,14 @@ class KubeApi:
         answer = self._call("PATCH", self._path(name), change, {"Content-Type": _MERGE}, {404, 409})
         return answer.status not in (404, 409)
 
-    def delete(self, name: str, uid: str | None = None) -> bool:
+    def delete(self, name: str, seen: Mapping[str, Any] | None = None) -> bool:
         """Delete a RayCluster, and all that KubeRay made of it; false where it is gone.
 
-        ``uid``: that one alone, and no later one of the same name.
+        ``seen``: only if it is still as it was seen, for a driver may have put its expiry off since.
         """
         options: dict[str, Any] = {"propagationPolicy": "Background"}
-        if uid is not None:
-            options["preconditions"] = {"uid": uid}
+        if seen is not None:
+            options["preconditions"] = unchanged(seen)
         answer = self._call("DELETE", self._path(name), options, known={404, 409})
         return answer.status not in (404, 409)
 

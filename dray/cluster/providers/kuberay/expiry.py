@@ -10,14 +10,16 @@ asks again where the server does not answer.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
-from dray.cluster.providers.kuberay.objects import EXPIRES, GROUP, PLURAL, VERSION
+from dray.cluster.providers.kuberay.objects import EXPIRES, GROUP, PLURAL, VERSION, unchanged
 from dray.notices.asking import ask, json_object
 from dray.notices.kube import ACCOUNT, api_address, trust_of
 from dray.notices.notice import SourceError
@@ -51,19 +53,28 @@ class Watchdog:
             return True
         if status != 200:
             raise SourceError(f"GET {self._path}: status {status}")
-        found = json_object(body).get("metadata", {}).get("annotations", {}).get(EXPIRES, "")
+        cluster = json_object(body)
+        found = cluster.get("metadata", {}).get("annotations", {}).get(EXPIRES, "")
         if not found.isdecimal() or float(found) > self._clock():
             return False
-        status, _ = self._ask("DELETE")
-        if status not in (200, 202, 404):
+        status, _ = self._ask("DELETE", {"preconditions": unchanged(cluster)})
+        if status not in (200, 202, 404, 409):
             raise SourceError(f"DELETE {self._path}: status {status}")
-        return True
+        return status != 409  # a driver has put the expiry off since
 
-    def _ask(self, method: str) -> tuple[int, bytes]:
+    def _ask(self, method: str, body: Mapping[str, Any] | None = None) -> tuple[int, bytes]:
         token = (self._account / "token").read_text().strip()  # each time: it is replaced every hour
         headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
         answer = ask(
-            self._base_url, self._path, method=method, headers=headers, timeout=_TIMEOUT, trust=self._trust
+            self._base_url,
+            self._path,
+            method=method,
+            body=None if body is None else json.dumps(body).encode(),
+            headers=headers,
+            timeout=_TIMEOUT,
+            trust=self._trust,
         )
         return answer.status, answer.body
 

@@ -21,25 +21,17 @@ EXPIRES = "dray.io/expires"
 MAKER = "dray.io/maker"
 """The annotation that names the process that made a cluster: the answer to that may be lost."""
 
-_GROUPS = {Market.SPOT: "spot", Market.ON_DEMAND: "on-demand"}
 _MOST_WORKERS = 1000
 _KEPT = {"karpenter.sh/do-not-disrupt": "true", "cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
 """Of the head: an autoscaler that moves its node would end the job."""
 _MEMORY = [{"name": "memory", "mountPath": "/dev/shm"}]  # noqa: S108  a volume of the pod's own
 
 
-def group_of(market: Market) -> str:
-    """The name of the group of workers that come from a market."""
-    return _GROUPS[market]
-
-
-def market_of(group: str) -> Market:
-    """The other way round."""
-    return next((market for market, name in _GROUPS.items() if name == group), Market.OWN)
-
-
 def ray_cluster(settings: KubeRaySettings, sizes: Mapping[str, int], expires: float) -> dict[str, Any]:
-    """The ``RayCluster``, with so many workers in each group; it may be deleted when it ``expires``."""
+    """The ``RayCluster``, with so many workers in each group; it may be deleted when it ``expires``.
+
+    There is a group for each market, of the same name.
+    """
     labels = {MANAGED_BY: "dray"}
     if settings.queue is not None:
         labels["kueue.x-k8s.io/queue-name"] = settings.queue
@@ -58,12 +50,17 @@ def ray_cluster(settings: KubeRaySettings, sizes: Mapping[str, int], expires: fl
             "authOptions": {"mode": "token"},
             "headGroupSpec": _head(settings),
             "workerGroupSpecs": [
-                _workers(settings, market, sizes.get(name, 0))
-                for market, name in _GROUPS.items()
+                _workers(settings, market, sizes.get(market, 0))
+                for market in (Market.SPOT, Market.ON_DEMAND)
                 if market in settings.markets
             ],
         },
     }
+
+
+def unchanged(seen: Mapping[str, Any]) -> dict[str, str]:
+    """Preconditions of a deletion: that the object is still as it was ``seen``."""
+    return {name: seen["metadata"][name] for name in ("uid", "resourceVersion")}
 
 
 def _head(settings: KubeRaySettings) -> dict[str, Any]:
@@ -96,7 +93,7 @@ def _workers(settings: KubeRaySettings, market: Market, replicas: int) -> dict[s
     template = _pod(settings, selector, [ray])
     template["spec"]["volumes"] = [{"name": "memory", "emptyDir": volume}]
     return {
-        "groupName": group_of(market),
+        "groupName": market.value,
         "replicas": replicas,
         "minReplicas": 0,
         "maxReplicas": _MOST_WORKERS,

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from dray.cluster.providers.kuberay.objects import market_of
 from dray.cluster.providers.protocol import Machine, Market, Phase
 
 
@@ -31,8 +30,10 @@ class Pod:
 
     @property
     def market(self) -> Market:
-        """Where its node comes from."""
-        return Market.ON_DEMAND if self.head else market_of(self.group)
+        """Where its node comes from; OWN where an operator has added a group of a name of its own."""
+        if self.head:
+            return Market.ON_DEMAND
+        return Market(self.group) if self.group in set(Market) else Market.OWN
 
     @property
     def there(self) -> bool:
@@ -40,11 +41,11 @@ class Pod:
         return not self.leaving and self.waits is None and self.phase in ("Pending", "Running")
 
     def machine(self, kind: str, expires: float | None) -> Machine:
-        """As the protocol has it."""
+        """As the protocol has it; ``kind`` is that of workers."""
         phase = Phase.LEAVING if self.leaving else Phase.UP if self.ready else Phase.COMING
         return Machine(
             name=self.name,
-            kind=kind,
+            kind="head" if self.head else kind,
             market=self.market,
             phase=phase,
             head=self.head,

@@ -140,13 +140,8 @@ class KubeRayProvider:
         there = self._api.cluster(self._settings.name)
         if there is None:
             return ()
-        expires = _expiry(there)
-        kind = self._settings.instance_type or f"{self._settings.gpus} x {self._settings.gpu_resource}"
-        return tuple(
-            one.machine("head" if one.head else kind, expires)
-            for one in self._pods()
-            if one.there or one.leaving
-        )
+        found = [one for one in self._pods() if one.there or one.leaving]
+        return tuple(one.machine(self._kind, _expiry(there)) for one in found)
 
     def desire(self, workers: int, on_demand: int | None = None) -> Grant:
         """Set how many pods there are to be. Those that no node takes stay asked for, and are told."""
@@ -160,8 +155,7 @@ class KubeRayProvider:
             )
             self._fit()
             pods = [one for one in self._pods() if not one.head and not one.leaving]
-        kind = self._settings.instance_type or "worker"
-        machines = tuple(one.machine(kind, None) for one in pods if one.there)
+        machines = tuple(one.machine(self._kind, None) for one in pods if one.there)
         reasons = dict.fromkeys(f"{one.group}: {one.why}" for one in pods if one.waits is not None)
         return Grant(wanted=workers, machines=machines, reasons=tuple(reasons))
 
@@ -211,7 +205,7 @@ class KubeRayProvider:
             expires, metadata = _expiry(one), one["metadata"]
             if expires is not None and expires <= time.time() and not metadata.get("deletionTimestamp"):
                 name = metadata["name"]
-                if self._api.delete(name, metadata.get("uid")):
+                if self._api.delete(name, one):
                     swept.append(Expired(cluster=name, kind="RayCluster", name=name))
         return tuple(swept)
 
@@ -235,6 +229,11 @@ class KubeRayProvider:
 
     # -- its parts --------------------------------------------------------------------------------
 
+    @property
+    def _kind(self) -> str:
+        """Of a worker."""
+        return self._settings.instance_type or f"{self._settings.gpus} x {self._settings.gpu_resource}"
+
     def _object(self) -> dict[str, Any]:
         cluster = ray_cluster(self._settings, first_sizes(self._wish), self._expires())
         cluster["metadata"]["annotations"][MAKER] = self._maker
@@ -255,7 +254,7 @@ class KubeRayProvider:
             self._change(lambda replicas, pods: sizes(self._wish, replicas, pods, time.time()))
 
     def _change(self, change: Callable[[Mapping[str, int], Sequence[Pod]], Sizes]) -> None:
-        """Write what ``change`` makes of the groups, again where somebody else has changed them meanwhile.
+        """Write what ``change`` makes of the groups, again where another program has changed them meanwhile.
 
         It is given the replicas of each group, and the pods that these count: none that KubeRay is to delete.
 
@@ -282,7 +281,7 @@ class KubeRayProvider:
             change_ = {"metadata": {"resourceVersion": version}, "spec": {"workerGroupSpecs": groups}}
             if self._api.patch(self._settings.name, change_):
                 return
-        raise ClusterError(f"{self.where}: somebody else changes it again and again; nothing was changed")
+        raise ClusterError(f"{self.where}: another program changes it again and again; dray changed nothing")
 
     def _put_off(self) -> None:
         change = {"metadata": {"annotations": {EXPIRES: str(int(self._expires()))}}}

@@ -5,20 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import isfinite
 
+from dray.cluster.providers.checking import check_form, check_numbers, markets_of
 from dray.cluster.providers.protocol import Market
 from dray.errors import ConfigError
 
 # DNS labels (RFC 1035), and room for a job's own suffix and what KubeRay adds: it takes names of 63 signs.
 _NAME = re.compile(r"[a-z](?:[-a-z0-9]{0,28}[a-z0-9])?")
+_QUANTITY = re.compile(r"[1-9]\d*(?:\.\d+)?(?:Mi|Gi|Ti|M|G|T)")
 _FORMS = {
     "namespace": re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"),
     "service_account": re.compile(r"[a-z0-9](?:[-.a-z0-9]{0,251}[a-z0-9])?"),
     "image": re.compile(r"[\w./:@+-]{1,512}"),
-    "memory": re.compile(r"[1-9]\d*(?:\.\d+)?(?:Mi|Gi|Ti|M|G|T)"),
-    "head_memory": re.compile(r"[1-9]\d*(?:\.\d+)?(?:Mi|Gi|Ti|M|G|T)"),
-    "shared_memory": re.compile(r"[1-9]\d*(?:\.\d+)?(?:Mi|Gi|Ti|M|G|T)"),
+    **dict.fromkeys(("memory", "head_memory", "shared_memory"), _QUANTITY),
     "gpu_resource": re.compile(r"[a-z0-9.-]+/[\w.-]+"),
     "python": re.compile(r"[\w./+-]{1,256}"),
 }
@@ -27,17 +26,11 @@ _LABEL_KEY = re.compile(
 )
 _LABEL_VALUE = re.compile(r"(?:[A-Za-z0-9](?:[\w.-]{0,61}[A-Za-z0-9])?)?")
 _BOUNDS: dict[str, tuple[float, float]] = {
-    "workers": (0, 1000),
-    "minimum": (0, 1000),
     "cpus": (0.1, 1024),
     "gpus": (0, 64),
     "head_cpus": (0.1, 1024),
-    "lifetime": (300, 7 * 86400),
-    "start_seconds": (1, 7200),
-    "join_seconds": (1, 7200),
     "spot_seconds": (1, 7200),
     "grace_seconds": (30, 3600),
-    "port": (1024, 65535),
 }
 
 
@@ -119,26 +112,12 @@ class KubeRaySettings:
         for name in ("queue", "instance_type"):
             if getattr(self, name) is not None:
                 self._refuse(name, getattr(self, name), _LABEL_VALUE)
-        self._check_numbers()
-
-    def _check_numbers(self) -> None:
-        for name, (least, most) in _BOUNDS.items():
-            value = getattr(self, name)
-            if not isfinite(value) or not least <= value <= most:
-                raise ConfigError(f"kuberay: {name} is {value:g}, but must be from {least:g} to {most:g}")
-        if not (self.spot or self.on_demand):
-            raise ConfigError("kuberay: neither spot nor on_demand is allowed; allow one of them")
-        if self.minimum > self.workers:
-            raise ConfigError(
-                f"kuberay: minimum is {self.minimum}, and only {self.workers} workers are wanted"
-            )
+        check_numbers(self.kind, self, _BOUNDS)
 
     @property
     def markets(self) -> frozenset[Market]:
         """Where workers may come from."""
-        allowed = {Market.SPOT: self.spot, Market.ON_DEMAND: self.on_demand}
-        return frozenset(market for market, given in allowed.items() if given)
+        return markets_of(self)
 
     def _refuse(self, name: str, value: str, form: re.Pattern[str]) -> None:
-        if form.fullmatch(value) is None:
-            raise ConfigError(f"kuberay: {name} has {value!r}, which is not of the form {form.pattern}")
+        check_form(self.kind, name, value, form)

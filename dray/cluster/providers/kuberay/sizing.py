@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dray.cluster.providers.kuberay.objects import group_of
 from dray.cluster.providers.kuberay.pods import Pod
 from dray.cluster.providers.protocol import Market
 
-_SPOT, _DEAR = group_of(Market.SPOT), group_of(Market.ON_DEMAND)
+_SPOT, _DEAR = Market.SPOT.value, Market.ON_DEMAND.value  # as the groups are called
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

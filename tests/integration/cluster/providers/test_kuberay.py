@@ -266,7 +266,7 @@ def test_another_ones_change_in_between_is_not_lost(
     one.desire(3)
     assert groups(server) == {"spot": 3, "on-demand": 0}
     server.fail("PATCH", "rayclusters/test$", 409, times=9)
-    with pytest.raises(ClusterError, match="somebody else changes it again and again"):
+    with pytest.raises(ClusterError, match="another program changes it again and again"):
         one.desire(4)
     server.forgive()
     one.release()
