@@ -48,6 +48,7 @@ class Rule(StrEnum):
     BEHIND = "spot is not expected to be enough"
     HOLD = "on-demand replicas stay until the job is ahead by some starts"
     LAST_MOMENT = "no time may be lost any more"
+    UNKNOWN = "no row is answered yet, and no replica works or comes"
     TOO_LATE = "the deadline cannot be met with as many replicas as are allowed"
 
 

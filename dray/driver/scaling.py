@@ -159,7 +159,7 @@ class Scaling:
 
     def _choose_market(self, store: Store, now: Situation | None) -> None:
         """Say how many replicas may be on demand, where that changes."""
-        if self._markets is None or now is None:
+        if self._markets is None:
             return
         on_spot, others = self._by_market()
         spot_price, on_demand_price = (self._purse.hourly(nodes) for nodes in (on_spot, others))
@@ -167,11 +167,11 @@ class Scaling:
             wanted=self._pool.lanes,
             spot=len(on_spot),
             on_demand=len(others),
-            coming=self._pool.lanes - len(on_spot) - len(others) - self._pool.unplaced(0.0),
+            coming=max(self._pool.lanes - len(on_spot) - len(others) - self._pool.unplaced(0.0), 0),
             spot_price=spot_price,
             on_demand_price=on_demand_price,
         )
-        chosen = self._markets.look(now, held)
+        chosen = self._markets.look(now, held, time.monotonic())
         if chosen is not None:
             self._emit(MarketDecided(on_demand=chosen.on_demand, reason=chosen.reason))
             self._purse.note(store, chosen.reason)

@@ -73,7 +73,9 @@ class Soak:
         self._groups = groups_of(rows)
         # Prompts name their row's group: so one word makes a few rows kill engines.
         words = {row: group_word(number) for number, group in enumerate(self._groups) for row in group}
-        self._inputs = write_requests(folder / "in.jsonl", rows, max_tokens=MAX_TOKENS, words=words)
+        # Greedy, so that answers of vLLM do not depend on when a row runs.
+        inputs = folder / "in.jsonl"
+        self._inputs = write_requests(inputs, rows, words=words, max_tokens=MAX_TOKENS, temperature=0)
         self._wanted: Wanted | None = None
         self._on_cluster = 0
         self.totals = Totals()

@@ -182,11 +182,11 @@ def run_arguments(
 
 
 def write_requests(
-    path: Path, rows: int, *, max_tokens: int = 8, words: Mapping[int, str] | None = None
+    path: Path, rows: int, *, words: Mapping[int, str] | None = None, max_tokens: int = 8, **sampling: float
 ) -> Path:
     """``rows`` chat requests in the OpenAI batch format, with the canary in each prompt.
 
-    ``words``: what else stands in the prompts of rows.
+    ``words``: what else stands in the prompts of rows. ``sampling``: more fields of each body.
     """
     known = words or {}
     with path.open("w") as file:
@@ -196,6 +196,7 @@ def write_requests(
                 "model": "m",
                 "messages": [{"role": "user", "content": content}],
                 "max_tokens": max_tokens,
+                **sampling,
             }
             line = {
                 "custom_id": f"row-{number}",

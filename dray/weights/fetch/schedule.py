@@ -238,10 +238,10 @@ class Schedule:
         return stuck or (idle is not None and now - max(chunk.seen, idle) > patience)
 
     def _hedge(self, now: float) -> FetchRequest | None:
-        """A second request for what is far later than its fellows.
+        """A second request for a chunk that is far later than others.
 
-        Requests that have waited together for a slow origin are not late: younger ones have their answers by
-        then, or few are left.
+        Where all wait for a slow origin, none is late. So the chunk has waited for longer than answers take,
+        and requests that began after it have their answers, or only few are left.
         """
         limits = self.limits
         running = sum(ask.hedge and ask.chunk in self._left for ask, _ in self._asks.values())
@@ -253,8 +253,9 @@ class Schedule:
             chunk = self._left.get(ask.chunk)
             if chunk is None or chunk.hedged or chunk.not_before > now:
                 continue
-            younger = sum(one > began for one in self._begun)
-            if now - began > late and (few or younger >= limits.hedge_samples):
+            if now - began <= late:
+                continue
+            if few or sum(one > began for one in self._begun) >= limits.hedge_samples:
                 chunk.hedged = True
                 self.hedges += 1
                 return self._ask(ask.chunk, chunk, ORIGIN, now, hedge=True)
