@@ -19,14 +19,14 @@ from pydantic import SecretStr
 
 from blocks import EC2RayCluster, ExistingRayCluster, KubeRayCluster, LocalRayCluster
 from tests.support.command import write_requests
-from tests.support.deployment import RUN_SECONDS, start, until
+from tests.support.deployment import RUN_SECONDS, processes, start
 from tests.support.ec2_machines import Ec2Machines
-from tests.support.kube_operator import KubeOperator
-from tests.support.kube_server import KubeServer
+from tests.support.kube_operator import kubernetes
 from tests.support.moto_ec2 import MotoEc2
 from tests.support.ports import free_port
 from tests.support.prefect_server import PrefectServer
 from tests.support.raylets import Raylets
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -65,11 +65,8 @@ def _ec2(folder: Path) -> Iterator[tuple[Any, Gone]]:
 @contextmanager
 def _kuberay(folder: Path) -> Iterator[tuple[Any, Gone]]:
     pytest.importorskip("kubernetes")
-    with ExitStack() as stack:
-        server = KubeServer()
-        stack.callback(server.stop)
-        operator = KubeOperator(server, folder, raylets=True)
-        stack.callback(operator.stop)
+    with kubernetes(raylets=True) as operator:
+        server = operator.server
         config = server.kubeconfig(folder)
         place: dict[str, Any] = {"kubeconfig": config, "port": free_port(), "python": sys.executable}
         block = KubeRayCluster(image="dray:1", gpus=0, **place)
@@ -104,4 +101,4 @@ def test_the_deployment_runs_on_it_and_leaves_nothing(
         assert run["state_type"] == "COMPLETED", server.log("worker")[-5000:]
         assert run["state"]["message"] == f"{ROWS} done, 0 failed"
         assert len((tmp_path / "out/output.jsonl").read_text().splitlines()) == ROWS
-        until(gone, 60)
+        until(lambda: gone() and not processes(server), 60)

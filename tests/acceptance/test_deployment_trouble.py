@@ -19,9 +19,9 @@ from tests.support.deployment import (
     slow,
     start,
     states,
-    until,
 )
 from tests.support.prefect_server import ROOT, PrefectServer
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.acceptance
 

@@ -29,7 +29,7 @@ from dray.cluster.providers.kuberay.api import Answer, KubeApi, Send
 from dray.cluster.providers.kuberay.objects import EXPIRES
 from dray.cluster.providers.kuberay.provider import KubeRayProvider
 from dray.errors import DrayError
-from tests.support.kube_operator import KubeOperator
+from tests.support.kube_operator import KubeOperator, kubernetes
 from tests.support.kube_server import KubeServer
 from tests.support.rounds import MANY_ROUNDS
 
@@ -49,17 +49,14 @@ Meddle = Callable[[str, Callable[[], Answer]], Answer]
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[KubeServer]:
-    found = KubeServer()
-    yield found
-    found.stop()
+def operator() -> Iterator[KubeOperator]:
+    with kubernetes() as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
-def operator(server: KubeServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeOperator]:
-    found = KubeOperator(server, tmp_path_factory.mktemp("operator"))
-    yield found
-    found.stop()
+def server(operator: KubeOperator) -> KubeServer:
+    return operator.server
 
 
 def test_nothing_outlives_a_cluster(

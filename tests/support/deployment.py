@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import shlex
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -45,13 +44,6 @@ def start(server: PrefectServer, parameters: dict[str, Any], deployment_name: st
     }
     run_id: str = server.post(f"/deployments/{deployment['id']}/create_flow_run", body)["id"]
     return run_id
-
-
-def until(condition: Callable[[], bool], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"did not come within {seconds:.0f} s"
-        time.sleep(0.2)
 
 
 def processes(server: PrefectServer) -> list[psutil.Process]:

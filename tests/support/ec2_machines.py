@@ -27,6 +27,7 @@ import boto3
 import psutil
 
 from tests.support.moto_ec2 import KEYS, REGION
+from tests.support.stdin import stdin_ended
 
 _LOOK_SECONDS = 0.3
 _MARK = "DRAY_TEST_INSTANCE"
@@ -175,13 +176,7 @@ def _kill(instance: str) -> None:
 def main() -> None:
     """Watch until stdin ends."""
     machines = _Machines(sys.argv[1], Path(sys.argv[2]))
-    ended = threading.Event()
-
-    def watch() -> None:
-        sys.stdin.read()
-        ended.set()
-
-    threading.Thread(target=watch, daemon=True).start()
+    ended = stdin_ended()
     try:
         while not ended.is_set():
             machines.look()

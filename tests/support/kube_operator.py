@@ -15,9 +15,10 @@ import json
 import secrets
 import subprocess
 import sys
-import threading
+import tempfile
 import urllib.error
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ import psutil
 
 from tests.support.kube_kubelet import MARK, Kubelet, Pod, labels_of, path_of
 from tests.support.kube_server import KubeServer
+from tests.support.stdin import stdin_ended
 
 _LOOK_SECONDS = 0.2
 
@@ -35,6 +37,7 @@ class KubeOperator:
     """The operator, seen from a test."""
 
     def __init__(self, server: KubeServer, folder: Path, *, raylets: bool = False) -> None:
+        self.server = server
         self.folder = folder
         command = [sys.executable, "-m", "tests.support.kube_operator", server.url, str(folder)]
         self._process = subprocess.Popen(
@@ -68,6 +71,21 @@ class KubeOperator:
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait(60)
+
+
+@contextmanager
+def kubernetes(*, raylets: bool = False) -> Iterator[KubeOperator]:
+    """A server and an operator, until the end of the block."""
+    server = KubeServer()
+    try:
+        with tempfile.TemporaryDirectory(prefix="k-") as folder:  # short: Ray's sockets lie in it
+            operator = KubeOperator(server, Path(folder), raylets=raylets)
+            try:
+                yield operator
+            finally:
+                operator.stop()
+    finally:
+        server.stop()
 
 
 class _Operator:
@@ -138,13 +156,7 @@ def main() -> None:
     """Reconcile until stdin ends."""
     api = KubeServer.at(sys.argv[1])
     operator, kubelet = _Operator(api), Kubelet(api, Path(sys.argv[2]), raylets="raylets" in sys.argv[3:])
-    ended = threading.Event()
-
-    def watch() -> None:
-        sys.stdin.read()
-        ended.set()
-
-    threading.Thread(target=watch, daemon=True).start()
+    ended = stdin_ended()
     try:
         while not ended.wait(_LOOK_SECONDS):
             for part in (operator, kubelet):

@@ -94,11 +94,6 @@ class KubeServer:
         """Whether KubeRay is not there."""
         self.ask("POST", f"{_CONTROL}ray", {"known": not missing})
 
-    def seen(self) -> list[str]:
-        """All requests so far, as METHOD PATH."""
-        found: list[str] = self.ask("GET", f"{_CONTROL}seen")
-        return found
-
     def objects(self, kind: str) -> list[dict[str, Any]]:
         """All of a kind."""
         path = "/apis/ray.io/v1" if kind == "rayclusters" else "/api/v1"
@@ -132,93 +127,93 @@ class _Faults:
         return None
 
 
-def _handler(store: KubeStore) -> type[BaseHTTPRequestHandler]:
-    faults, seen = _Faults(), list[str]()
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    def __init__(self, port: int) -> None:
+        super().__init__(("127.0.0.1", port), _Handler)
+        self.store, self.faults = KubeStore(), _Faults()
 
-        def _serve(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            value = json.loads(body) if body else None
-            if self.path.startswith(_CONTROL):
-                return self._send(200, self._control(self.path.removeprefix(_CONTROL), value))
-            seen.append(f"{self.command} {self.path}")
-            if self.headers.get("Authorization") != f"Bearer {TOKEN}":
-                return self._send(401, {"kind": "Status", "code": 401, "message": "Unauthorized"})
-            fault = faults.of(self.command, self.path)
-            if fault is not None and not fault["after"]:
-                return self._fault(fault["status"])
-            found = self._proxied(body) or store.answer(self.command, self.path, value)
-            return self._fault(fault["status"]) if fault is not None else self._send(*found)
 
-        do_GET = do_POST = do_PATCH = do_DELETE = _serve  # noqa: N815  as http.server finds them
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    protocol_version = "HTTP/1.1"
 
-        def _control(self, what: str, value: Any) -> Any:
-            if what == "faults":
-                faults.asked.append(value)
-            elif what == "forgive":
-                faults.asked.clear()
-            elif what == "ray":
-                store.knows_ray = value["known"]
-            elif what == "seen":
-                return seen
-            return {}
+    def _serve(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        value = json.loads(body) if body else None
+        if self.path.startswith(_CONTROL):
+            return self._send(200, self._control(self.path.removeprefix(_CONTROL), value))
+        if self.headers.get("Authorization") != f"Bearer {TOKEN}":
+            return self._send(401, {"kind": "Status", "code": 401, "message": "Unauthorized"})
+        fault = self.server.faults.of(self.command, self.path)
+        if fault is not None and not fault["after"]:
+            return self._fault(fault["status"])
+        found = self._proxied(body) or self.server.store.answer(self.command, self.path, value)
+        return self._fault(fault["status"]) if fault is not None else self._send(*found)
 
-        def _proxied(self, body: bytes) -> tuple[int, Any] | None:
-            """To the address that a service's annotation names."""
-            found = _PROXY.fullmatch(self.path)
-            if found is None:
-                return None
-            service = store.objects.get(("services", "default", found["name"]))
-            if service is None:
-                return 404, {"message": f"services {found['name']!r} not found"}
-            target = service["metadata"]["annotations"]["test/address"]
-            headers = {"X-Ray-Authorization": self.headers.get("X-Ray-Authorization", ""),
-                       "Content-Type": "application/json"}  # fmt: skip
-            request = urllib.request.Request(f"{target}/{found['path']}", data=body, headers=headers)
-            try:
-                with urllib.request.urlopen(request, timeout=10) as response:
-                    return response.status, json.loads(response.read())
-            except urllib.error.HTTPError as error:
-                return error.code, {"message": error.read().decode()[:200]}
+    do_GET = do_POST = do_PATCH = do_DELETE = _serve  # noqa: N815  as http.server finds them
 
-        def _fault(self, status: int) -> None:
-            if status == 0:
-                self.close_connection = True
-                self.connection.shutdown(2)
-                return
-            reason = {403: 'User "u" cannot do this in the namespace "default"'}.get(status, "as told")
-            self._send(status, {"kind": "Status", "code": status, "message": reason})
+    def _control(self, what: str, value: Any) -> Any:
+        if what == "faults":
+            self.server.faults.asked.append(value)
+        elif what == "forgive":
+            self.server.faults.asked.clear()
+        elif what == "ray":
+            self.server.store.knows_ray = value["known"]
+        return {}
 
-        def _send(self, status: int, value: Any) -> None:
-            data = json.dumps(value).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(data)))
-            if status == 429:
-                self.send_header("Retry-After", "1")
-            self.end_headers()
-            self.wfile.write(data)
+    def _proxied(self, body: bytes) -> tuple[int, Any] | None:
+        """To the address that a service's annotation names."""
+        found = _PROXY.fullmatch(self.path)
+        if found is None:
+            return None
+        service = self.server.store.objects.get(("services", "default", found["name"]))
+        if service is None:
+            return 404, {"message": f"services {found['name']!r} not found"}
+        target = service["metadata"]["annotations"]["test/address"]
+        headers = {"X-Ray-Authorization": self.headers.get("X-Ray-Authorization", ""),
+                   "Content-Type": "application/json"}  # fmt: skip
+        request = urllib.request.Request(f"{target}/{found['path']}", data=body, headers=headers)
+        try:
+            with urllib.request.urlopen(request, timeout=10) as response:
+                return response.status, json.loads(response.read())
+        except urllib.error.HTTPError as error:
+            return error.code, {"message": error.read().decode()[:200]}
 
-        def handle_one_request(self) -> None:
-            """A client that was killed reads no answer."""
-            try:
-                super().handle_one_request()
-            except (BrokenPipeError, ConnectionResetError):
-                self.close_connection = True
+    def _fault(self, status: int) -> None:
+        if status == 0:
+            self.close_connection = True
+            self.connection.shutdown(2)
+            return
+        reason = {403: 'User "u" cannot do this in the namespace "default"'}.get(status, "as told")
+        self._send(status, {"kind": "Status", "code": status, "message": reason})
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-            """Nothing."""
+    def _send(self, status: int, value: Any) -> None:
+        data = json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        if status == 429:
+            self.send_header("Retry-After", "1")
+        self.end_headers()
+        self.wfile.write(data)
 
-    return Handler
+    def handle_one_request(self) -> None:
+        """A client that was killed reads no answer."""
+        try:
+            super().handle_one_request()
+        except (BrokenPipeError, ConnectionResetError):
+            self.close_connection = True
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        """Nothing."""
 
 
 def main() -> None:
     """Serve until stdin ends."""
     port = int(sys.argv[1]) if len(sys.argv) > 1 else 0
-    server = ThreadingHTTPServer(("127.0.0.1", port), _handler(KubeStore()))
-    server.daemon_threads = True
+    server = _Server(port)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(server.server_address[1], flush=True)
     sys.stdin.read()

@@ -7,7 +7,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from tests.support.command import dray, run_arguments, write_requests
 from tests.support.ec2_machines import Ec2Machines
 from tests.support.moto_ec2 import MotoEc2
 from tests.support.ports import free_port
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(420)]
 
@@ -42,13 +43,6 @@ def settings_file(moto: MotoEc2, folder: Path, **changes: object) -> Path:
     file = folder / "cluster.toml"
     file.write_text("\n".join(['kind = "ec2"', *lines]))
     return file
-
-
-def until(true: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
 
 
 def test_a_job_rents_joins_uses_and_releases_a_cluster(

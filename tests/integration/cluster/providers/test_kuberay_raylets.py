@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,9 +13,10 @@ import pytest
 from dray.cluster.providers.kuberay.objects import EXPIRES
 from dray.store import open_store
 from tests.support.command import Command, committed, dray, run_arguments, write_requests
-from tests.support.kube_operator import KubeOperator
+from tests.support.kube_operator import KubeOperator, kubernetes
 from tests.support.kube_server import KubeServer
 from tests.support.ports import free_port
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(420)]
 
@@ -24,18 +24,14 @@ pytest.importorskip("kubernetes")
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[KubeServer]:
-    found = KubeServer()
-    yield found
-    found.stop()
+def operator() -> Iterator[KubeOperator]:
+    with kubernetes(raylets=True) as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
-def operator(server: KubeServer) -> Iterator[KubeOperator]:
-    with tempfile.TemporaryDirectory(prefix="k-") as folder:  # short: Ray's sockets lie in it
-        found = KubeOperator(server, Path(folder), raylets=True)
-        yield found
-        found.stop()
+def server(operator: KubeOperator) -> KubeServer:
+    return operator.server
 
 
 def settings_file(server: KubeServer, folder: Path) -> Path:
@@ -48,13 +44,6 @@ def settings_file(server: KubeServer, folder: Path) -> Path:
     file = folder / "cluster.toml"
     file.write_text("\n".join(['kind = "kuberay"', *lines]))
     return file
-
-
-def until(true: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
 
 
 def test_a_job_makes_joins_uses_and_deletes_a_cluster(
