@@ -150,7 +150,7 @@ class _Runs:
         path = folder / "work.json"
         path.write_bytes(orjson.dumps(asdict(work)))
         contestant = engine("vllm-runai", environment=runai_environment(1))
-        environment = self._bench._environment(server, contestant) | {CACHE_VARIABLE: work.memory}
+        environment = self._bench.environment(server, contestant) | {CACHE_VARIABLE: work.memory}
         command = [sys.executable, "-m", "tests.benchmarks.weights", "--contestant", contestant.function]
         done = processes.run([*command, "--work", path], timeout=self._timeout, environment=environment)
         done.result()

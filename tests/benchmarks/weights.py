@@ -211,7 +211,7 @@ class Bench:
         command = [sys.executable, "-m", "tests.benchmarks.weights", "--contestant", contestant.function]
         if contestant.function.startswith("vllm"):
             warm(int(WARMED * self.size))  # the others do it themselves
-        environment = self._environment(server, contestant)
+        environment = self.environment(server, contestant)
         try:
             done = processes.run([*command, "--work", path], timeout=self.timeout, environment=environment)
             figures = done.result()
@@ -222,7 +222,8 @@ class Bench:
         served = sum(size for name, size in server.served().items() if name.endswith(".safetensors"))
         return _measure(contestant, figures, ready, served, self.size)
 
-    def _environment(self, server: EmulatorProcess, contestant: Contestant) -> dict[str, str]:
+    def environment(self, server: EmulatorProcess, contestant: Contestant) -> dict[str, str]:
+        """Of a contestant's process: the store, and caches that no other program shares."""
         found = workload.isolated(self.folder / "prefect") | {
             CACHE_VARIABLE: str(self.memory),
             "XDG_CACHE_HOME": str(self.folder / "cache"),  # what engines keep there is warm from the 2nd on
