@@ -1,8 +1,8 @@
 """Scheduler and kubelet of the emulated Kubernetes: pods get a node, and processes where they are to be real.
 
-``FOLDER/capacity.json`` says how many pods of a group find a node. A real pod is a Ray node of this machine,
-started as KubeRay's generated command does, and its other containers. Its processes get SIGTERM when the pod
-is deleted, and SIGKILL when its grace is over.
+``FOLDER/capacity.json`` says how many pods of a group find a node, and ``FOLDER/unpullable`` names an image
+that no registry has. A real pod is a Ray node of this machine, started as KubeRay's generated command does,
+and its other containers. Its processes get SIGTERM when the pod is deleted, and SIGKILL after its grace.
 """
 
 from __future__ import annotations
@@ -79,12 +79,25 @@ class Kubelet:
         return False
 
     def _begin(self, pod: Pod) -> None:
+        if self._lacks_image(pod):
+            return
         self._count += 1
         address = f"127.16.{self._count // 250}.{self._count % 250 + 1}"
         if self._raylets and not self._start(pod, address):
             return
         ready = [{"type": kind, "status": "True"} for kind in ("PodScheduled", "Ready")]
         self._tell(pod, {"phase": "Running", "podIP": address, "conditions": ready})
+
+    def _lacks_image(self, pod: Pod) -> bool:
+        file = self._folder / "unpullable"
+        image = pod["spec"]["containers"][0]["image"]
+        if not file.exists() or file.read_text() != image:
+            return False
+        waiting = {"reason": "ImagePullBackOff", "message": f'Back-off pulling image "{image}"'}
+        container = {"name": pod["spec"]["containers"][0]["name"], "state": {"waiting": waiting}}
+        container |= {"image": image, "imageID": "", "ready": False, "restartCount": 0}
+        self._tell(pod, {"phase": "Pending", "containerStatuses": [container]})
+        return True
 
     def _start(self, pod: Pod, address: str) -> bool:
         """Start the pod's processes; false while a worker has no head to join.

@@ -53,6 +53,14 @@ class KubeOperator:
         part.write_text(json.dumps({name.replace("_", "-"): count for name, count in groups.items()}))
         part.replace(self.folder / "capacity.json")
 
+    def refuse(self, message: str = "") -> None:
+        """Make no pods any more, as with a quota that is used up; "" makes them again."""
+        (self.folder / "refusal").write_text(message)
+
+    def unpullable(self, image: str) -> None:
+        """No registry has this image from now on."""
+        (self.folder / "unpullable").write_text(image)
+
     def running(self) -> set[str]:
         """Pods of which a process lives."""
         found = set()
@@ -89,8 +97,9 @@ def kubernetes(*, raylets: bool = False) -> Iterator[KubeOperator]:
 
 
 class _Operator:
-    def __init__(self, api: KubeServer) -> None:
+    def __init__(self, api: KubeServer, folder: Path) -> None:
         self._api = api
+        self._refusal = folder / "refusal"
 
     def look(self) -> None:
         """Have all clusters as they are to be."""
@@ -98,13 +107,18 @@ class _Operator:
             name = cluster["metadata"]["name"]
             pods = [one for one in self._api.objects("pods") if labels_of(one)["ray.io/cluster"] == name]
             self._have_token(cluster)
+            refusal = self._refusal.read_text() if self._refusal.exists() else ""
             heads = [one for one in pods if labels_of(one)["ray.io/node-type"] == "head"]
-            if not heads:
-                self._pod(cluster, "head", "headgroup", cluster["spec"]["headGroupSpec"])
-            for group in cluster["spec"]["workerGroupSpecs"]:
-                mine = [one for one in pods if labels_of(one)["ray.io/group"] == group["groupName"]]
-                self._fill(cluster, group, mine)
-            self._tell(cluster, heads)
+            if not refusal:
+                self._reconcile(cluster, heads, pods)
+            self._tell(cluster, heads, refusal)
+
+    def _reconcile(self, cluster: Cluster, heads: list[Pod], pods: list[Pod]) -> None:
+        if not heads:
+            self._pod(cluster, "head", "headgroup", cluster["spec"]["headGroupSpec"])
+        for group in cluster["spec"]["workerGroupSpecs"]:
+            mine = [one for one in pods if labels_of(one)["ray.io/group"] == group["groupName"]]
+            self._fill(cluster, group, mine)
 
     def _have_token(self, cluster: Cluster) -> None:
         name = cluster["metadata"]["name"]
@@ -138,10 +152,13 @@ class _Operator:
         body = {"metadata": metadata, "spec": template["spec"], "status": {"phase": "Pending"}}
         self._create("pods", cluster, f"{name}-{group}-{secrets.token_hex(3)}", body)
 
-    def _tell(self, cluster: Cluster, heads: list[Pod]) -> None:
+    def _tell(self, cluster: Cluster, heads: list[Pod], refusal: str) -> None:
         name = cluster["metadata"]["name"]
         address = heads[0]["status"].get("podIP", "") if heads else ""
-        status = {"head": {"serviceName": f"{name}-head-svc", "podIP": address}}
+        status: dict[str, Any] = {"head": {"serviceName": f"{name}-head-svc", "podIP": address}}
+        failure = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreateWorkerPod"}
+        failure |= {"message": refusal, "lastTransitionTime": cluster["metadata"]["creationTimestamp"]}
+        status["conditions"] = [failure] if refusal else []
         if cluster.get("status") != status:
             path = f"/apis/ray.io/v1/namespaces/default/rayclusters/{name}/status"
             self._api.ask("PATCH", path, {"status": status})
@@ -155,7 +172,8 @@ class _Operator:
 def main() -> None:
     """Reconcile until stdin ends."""
     api = KubeServer.at(sys.argv[1])
-    operator, kubelet = _Operator(api), Kubelet(api, Path(sys.argv[2]), raylets="raylets" in sys.argv[3:])
+    folder = Path(sys.argv[2])
+    operator, kubelet = _Operator(api, folder), Kubelet(api, folder, raylets="raylets" in sys.argv[3:])
     ended = stdin_ended()
     try:
         while not ended.wait(_LOOK_SECONDS):

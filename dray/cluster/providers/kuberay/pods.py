@@ -9,12 +9,15 @@ from typing import Any
 
 from dray.cluster.providers.protocol import Machine, Market, Phase
 
+_ITS_TURN = (None, "ContainerCreating", "PodInitializing")
+"""Reasons to wait that every pod has for a while."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
     """What dray looks at. ``waits``: since when no node takes it, in seconds since 1970, and ``why``.
 
-    ``ready``: all of its containers are.
+    ``ready``: all of its containers are. ``stuck``: why its node cannot start one of them, or "".
     """
 
     name: str
@@ -27,6 +30,7 @@ class Pod:
     node: str
     waits: float | None = None
     why: str = ""
+    stuck: str = ""
 
     @property
     def market(self) -> Market:
@@ -79,8 +83,31 @@ def _pod(item: Mapping[str, Any]) -> Pod:
         address=status.get("podIP", ""),
         node=(item.get("spec") or {}).get("nodeName", ""),
         waits=_seconds(since) if waits else None,
-        why=" ".join(str(scheduled.get("message", "")).split())[:300] if waits else "",
+        why=_line(scheduled.get("message")) if waits else "",
+        stuck=_stuck(status),
     )
+
+
+def _stuck(status: Mapping[str, Any]) -> str:
+    """What the kubelet says of the first container that cannot start: a wrong image, a crash."""
+    containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+    for one in containers:
+        waiting = (one.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason") not in _ITS_TURN:
+            return _line(f"{waiting['reason']}: {waiting.get('message') or 'no more is said'}")
+    return ""
+
+
+def refusal_of(cluster: Mapping[str, Any]) -> str:
+    """Why KubeRay cannot make or delete pods: a quota, an admission webhook; "" where it can."""
+    for one in (cluster.get("status") or {}).get("conditions") or ():
+        if one.get("type") == "ReplicaFailure" and one.get("status") == "True":
+            return _line(one.get("message") or one.get("reason"))
+    return ""
+
+
+def _line(text: object) -> str:
+    return " ".join(str(text or "").split())[:300]
 
 
 def _seconds(stamp: str | None) -> float:

@@ -13,9 +13,10 @@ from typing import Any
 from dray.cluster.head_jobs import JOBS_PORT, driver_command, submission_id
 from dray.cluster.providers.kuberay.api import KubeApi
 from dray.cluster.providers.kuberay.objects import EXPIRES, MAKER, MANAGED_BY, ray_cluster
-from dray.cluster.providers.kuberay.pods import Pod, pods_of
+from dray.cluster.providers.kuberay.pods import Pod, pods_of, refusal_of
 from dray.cluster.providers.kuberay.settings import KubeRaySettings
 from dray.cluster.providers.kuberay.sizing import Sizes, Wish, first_sizes, sizes
+from dray.cluster.providers.kuberay.waiting import Waiting
 from dray.cluster.providers.protocol import Access, Expired, Grant, Machine, Planned
 from dray.errors import ClusterError, ConfigError, DrayError
 
@@ -112,8 +113,8 @@ class KubeRayProvider:
 
     def access(self, look: Callable[[], None] = lambda: None) -> Access:
         """Wait until the head and the fewest workers are ready."""
-        began = time.monotonic()
-        sized = began
+        waiting = Waiting(self._settings, self.where)
+        sized = time.monotonic()
         while True:
             pods = self._pods()
             head = next((one for one in pods if one.head and one.ready and one.address), None)
@@ -125,7 +126,8 @@ class KubeRayProvider:
                     minimum=self._settings.minimum,
                     patience=self._settings.join_seconds,
                 )
-            self._refuse_late(time.monotonic() - began, head is not None, workers, pods)
+            refusal = refusal_of(self._cluster())
+            waiting.look(pods, head=head is not None, workers=workers, refusal=refusal)
             until = time.monotonic() + _LOOK_SECONDS
             while time.monotonic() < until:
                 look()
@@ -156,7 +158,10 @@ class KubeRayProvider:
             self._fit()
             pods = [one for one in self._pods() if not one.head and not one.leaving]
         machines = tuple(one.machine(self._kind, None) for one in pods if one.there)
-        reasons = dict.fromkeys(f"{one.group}: {one.why}" for one in pods if one.waits is not None)
+        late = [(one.group, one.why or one.stuck) for one in pods] + [
+            ("KubeRay", refusal_of(self._cluster()))
+        ]
+        reasons = dict.fromkeys(f"{group}: {why}" for group, why in late if why)
         return Grant(wanted=workers, machines=machines, reasons=tuple(reasons))
 
     def drain(self, names: Collection[str]) -> None:
@@ -318,16 +323,6 @@ class KubeRayProvider:
                     "operator runs"
                 )
             time.sleep(_LOOK_SECONDS)
-
-    def _refuse_late(self, seconds: float, head: bool, workers: int, pods: Sequence[Pod]) -> None:
-        """End a wait that took too long, with what is known of why."""
-        if seconds <= self._settings.start_seconds + (self._settings.join_seconds if head else 0.0):
-            return
-        least = f"{workers} of at least {self._settings.minimum} workers are ready"
-        what = least if head else "its head is not ready"
-        late = dict.fromkeys(f"{one.name}: {one.why or one.phase}" for one in pods if not one.ready)
-        why = "; ".join(late) or "KubeRay has made no pod: does it run?"
-        raise ClusterError(f"{self.where}: {what} after {seconds:.0f} s ({why})")
 
     def _expires(self) -> float:
         return time.time() + self._settings.lifetime

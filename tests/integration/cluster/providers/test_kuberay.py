@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from dray.cluster.providers.kuberay import KubeRayCluster
+from dray.cluster.providers.kuberay import KubeRayCluster, waiting
 from dray.cluster.providers.kuberay.api import KubeApi
 from dray.cluster.providers.kuberay.objects import EXPIRES, MANAGED_BY
 from dray.cluster.providers.kuberay.provider import KubeRayProvider
@@ -47,6 +47,7 @@ def server(operator: KubeOperator) -> KubeServer:
 @pytest.fixture(autouse=True)
 def nothing_left(server: KubeServer, operator: KubeOperator) -> Iterator[None]:
     operator.capacity()
+    operator.refuse("")
     yield
     server.forgive()
     server.without_ray(missing=False)
@@ -192,6 +193,34 @@ def test_a_head_that_never_comes_is_told_in_time(
     one.start()
     with pytest.raises(ClusterError, match=r"its head is not ready after \d s \(.*Insufficient"):
         one.access()
+    one.release()
+
+
+def test_an_image_that_no_registry_has_ends_the_start_early(
+    server: KubeServer, operator: KubeOperator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(waiting, "STUCK_SECONDS", 1.0)
+    operator.unpullable("dray:typo")
+    one = provider(server, tmp_path, image="dray:typo")
+    one.start()
+    with pytest.raises(ClusterError, match=r"its head is not ready after \d s \(test-headgroup.*dray:typo"):
+        one.access()
+    told = [message for message in caplog.messages if "ImagePullBackOff" in message]
+    assert len(told) == 1, "said at once, and not at every look"
+    one.release()
+
+
+def test_a_quota_is_told_while_the_start_waits_and_in_its_error(
+    server: KubeServer, operator: KubeOperator, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    operator.refuse('pods "test-head" is forbidden: exceeded quota: gpus')
+    one = provider(server, tmp_path, start_seconds=2)
+    one.start()
+    with pytest.raises(ClusterError, match=r"its head is not ready after \d s \(KubeRay: .*quota: gpus"):
+        one.access()
+    assert any("exceeded quota" in message for message in caplog.messages)
+    assert one.desire(3).reasons == ('KubeRay: pods "test-head" is forbidden: exceeded quota: gpus',)
     one.release()
 
 
