@@ -64,13 +64,12 @@ def test_prefects_server_comes_and_goes(server: PrefectServer, tmp_path: Path) -
     run_id = start(server, {"input": str(requests), "output": str(output), "job_id": "job", "engine": slow()})
     for rows in (16, 96):
         until(lambda rows=rows: committed(output) >= rows, RUN_SECONDS)  # type: ignore[misc]
-        server.go_away()
-        server.come_back()
+        with server.away():
+            pass
     until(lambda: committed(output) >= 176, RUN_SECONDS)
-    server.go_away()
-    time.sleep(AWAY_SECONDS)
-    until(lambda: committed(output) == 480, RUN_SECONDS)
-    server.come_back()
+    with server.away():
+        time.sleep(AWAY_SECONDS)
+        until(lambda: committed(output) == 480, RUN_SECONDS)
 
     run = server.wait_for(run_id, RUN_SECONDS)
     assert run["state_type"] == "COMPLETED", server.log("worker")[-5000:]

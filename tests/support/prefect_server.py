@@ -61,6 +61,15 @@ class PrefectServer:
         self._processes.remove(self._server)
         self._server = None
 
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """No server answers meanwhile; it is back for the next test, too, when this one fails."""
+        self.go_away()
+        try:
+            yield
+        finally:
+            self.come_back()
+
     def close(self) -> None:
         """End what was started, the last first."""
         for process in reversed(self._processes):
