@@ -72,9 +72,10 @@ def _check_files(run: Run, wanted: Wanted) -> None:
         found = (run.output / name).read_bytes()
         if found != content:
             lines, expected = set(found.splitlines()), set(content.splitlines())
+            shown = [line[:300] for line in sorted(lines ^ expected)[:4]]
             raise AssertionError(
                 f"I8: {name} differs: {len(lines - expected)} lines are not wanted, "
-                f"{len(expected - lines)} are missing: {sorted(lines ^ expected)[:3]}"
+                f"{len(expected - lines)} are missing; they begin with {shown}"
             )
     for number, exported in enumerate(run.exports):
         there = set(exported)
