@@ -7,11 +7,13 @@ of a row are plain module functions, because a row goes to other processes with 
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from hashlib import shake_128
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from dray.errors import ConfigError
+from dray.errors import ConfigError, RequestRefused
 
 Body = dict[str, Any]
 Overflow = Literal["error", "shorten", "cut-head", "cut-tail"]
@@ -58,7 +60,7 @@ class Kind:
         body: the body for a prompt out of columns, and a system prompt where ``conversations``.
         prompts: the name of the field whose prompts count, and how many sequences they are before ``n``.
         proof: a short body that any healthy engine answers or refuses.
-        simulated: the answer of the simulated engine for its text and the digest of the prompt (64
+        simulated: the answer of the simulated engine for a body, its text and the digest of the prompt (64
             hexadecimal digits), without id, model and usage.
         column: what of an answer is a column of ``output.parquet``.
     """
@@ -75,7 +77,7 @@ class Kind:
     body: Callable[[str, str | None], Body] = field(compare=False)
     prompts: Callable[[Body], tuple[str, int]] = field(compare=False)
     proof: Body = field(compare=False)
-    simulated: Callable[[str, str], Body] = field(compare=False)
+    simulated: Callable[[Body, str, str], Body] = field(compare=False)
     column: OutputColumn = field(compare=False)
 
     def __str__(self) -> str:
@@ -140,19 +142,29 @@ def _embedding_prompts(body: Body) -> tuple[str, int]:
     return "messages", len(messages) if several else 1
 
 
-def _simulated_chat(text: str, digest: str) -> Body:
+def _simulated_chat(body: Body, text: str, digest: str) -> Body:
     message = {"role": "assistant", "content": text}
     choice = {"index": 0, "message": message, "finish_reason": "length"}
     return {"object": "chat.completion", "choices": [choice]}
 
 
-def _simulated_completion(text: str, digest: str) -> Body:
+def _simulated_completion(body: Body, text: str, digest: str) -> Body:
     return {"object": "text_completion", "choices": [{"index": 0, "text": text, "finish_reason": "length"}]}
 
 
-def _simulated_embedding(text: str, digest: str) -> Body:
-    vector = [byte / 255 for byte in bytes.fromhex(digest[:16])]
-    return {"object": "list", "data": [{"index": 0, "object": "embedding", "embedding": vector}]}
+def _simulated_embedding(body: Body, text: str, digest: str) -> Body:
+    """Eight numbers, or as many as ``dimensions`` says; in base64 they are little-endian float32."""
+    import numpy as np  # here alone: the table is read at every start
+
+    wanted = body.get("dimensions")
+    wanted = 8 if wanted is None else wanted
+    if type(wanted) is not int or not 1 <= wanted <= 65_536:
+        raise RequestRefused("invalid_request", "dimensions must be from 1 to 65536", param="dimensions")
+    drawn = np.frombuffer(shake_128(bytes.fromhex(digest)).digest(wanted), dtype=np.uint8)
+    vector = drawn.astype("<f4") / np.float32(255)
+    asked = body.get("encoding_format", "float")
+    given = b64encode(vector.tobytes()).decode() if asked == "base64" else vector.tolist()
+    return {"object": "list", "data": [{"index": 0, "object": "embedding", "embedding": given}]}
 
 
 def _text(body: Body) -> str | None:

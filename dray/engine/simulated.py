@@ -262,7 +262,7 @@ def _answer(
         "total_tokens": prompt_tokens + tokens,
         "completion_tokens": tokens,
     }
-    answer = kind.simulated(text, digest)
+    answer = kind.simulated(body, text, digest)
     response = {
         "id": f"sim-{request.index}",
         "object": answer.pop("object"),

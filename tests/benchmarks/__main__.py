@@ -11,8 +11,8 @@ from pathlib import Path
 
 NAMES = (
     "store", "ordering", "order", "fields", "planning", "cost", "tuning", "deadline", "start", "idle",
-    "scale", "scale_up", "fleet", "device", "batching", "forecast", "throughput", "unequal_nodes", "weights",
-    "weights_s3",
+    "scale", "embeddings", "scale_up", "fleet", "device", "batching", "forecast", "throughput",
+    "unequal_nodes", "weights", "weights_s3",
 )  # fmt: skip
 
 

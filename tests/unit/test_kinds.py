@@ -25,10 +25,10 @@ def test_a_row_fits_together(kind: Kind) -> None:
         assert field in body
         assert field in kind.texts
         assert count == 1
-    answer = kind.simulated("text", "0f" * 32)
+    answer = kind.simulated({}, "text", "0f" * 32)
     assert next(iter(answer)) == "object"
     assert kind.column.read(answer)
-    others = [other.simulated("text", "0f" * 32) for other in ROWS if other.column != kind.column]
+    others = [other.simulated({}, "text", "0f" * 32) for other in ROWS if other.column != kind.column]
     assert [kind.column.read(other) for other in others] == [None] * len(others)
 
 

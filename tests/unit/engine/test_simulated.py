@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import struct
 import subprocess
 import sys
 import time
+from base64 import b64decode
 from typing import Any
 
 import orjson
@@ -76,6 +78,21 @@ def test_kinds_and_usage() -> None:
     assert (outcomes[0].prompt_tokens, outcomes[0].completion_tokens) == (10, 4)
     assert outcomes[2].completion_tokens == 0
     assert bodies[2]["data"][0]["embedding"]
+
+
+def test_embeddings_are_as_long_and_in_the_form_that_is_asked_for() -> None:
+    target = engine(Kind.EMBEDDING)
+    for index, form in enumerate(("float", "base64")):
+        body = {"input": "hi", "dimensions": 1024, "encoding_format": form}
+        target.submit(index, Request(index=index, custom_id="a", url=Kind.EMBEDDING.url, body=body))
+    bodies = [orjson.loads(outcome.response or b"") for _, outcome in sorted(finish(target, 2))]
+    numbers, text = (body["data"][0]["embedding"] for body in bodies)
+    assert len(set(numbers)) > 200
+    assert numbers == pytest.approx(list(struct.unpack("<1024f", b64decode(text))))
+    for wrong in (0, "many", True, 10**9):
+        with pytest.raises(RequestRefused, match="dimensions"):
+            body = {"input": "hi", "dimensions": wrong}
+            target.submit(0, Request(index=0, custom_id="a", url=Kind.EMBEDDING.url, body=body))
 
 
 def test_time_per_token_and_places() -> None:

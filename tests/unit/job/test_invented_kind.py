@@ -46,7 +46,7 @@ def _prompts(body: Body) -> tuple[str, int]:
     return "documents", count_prompts(body.get("documents"))
 
 
-def _simulated(text: str, digest: str) -> Body:
+def _simulated(body: Body, text: str, digest: str) -> Body:
     return {"object": "list", "data": [{"index": 0, "object": "score", "score": int(digest[:2], 16) / 256}]}
 
 
