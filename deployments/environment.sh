@@ -4,6 +4,7 @@
 #   deployments/environment.sh install             make .venv, or bring it up to date
 #   deployments/environment.sh wheel WHEEL FOLDER  make FOLDER, an environment of dray's wheel and vLLM alone
 #   deployments/environment.sh pin                 resolve again to the newest versions that pyproject.toml allows
+#   deployments/environment.sh pin-images          the same versions for deployments/images, with either engine
 #
 # PYTHON names the interpreter to start from (3.11 to 3.13; python3 when not given).
 set -euo pipefail
@@ -15,8 +16,8 @@ extras=(cpu postgres dev bench)
 
 main() {
     case "${1:-}:$#" in
-        install:1 | wheel:3 | pin:1) ;;
-        *) echo "usage: $0 install | wheel WHEEL FOLDER | pin" >&2; exit 2 ;;
+        install:1 | wheel:3 | pin:1 | pin-images:1) ;;
+        *) echo "usage: $0 install | wheel WHEEL FOLDER | pin | pin-images" >&2; exit 2 ;;
     esac
     check_python
     make_venv
@@ -26,6 +27,7 @@ main() {
         install) install_project; check_libraries ;;
         wheel) install_wheel "$2" "$3" ;;
         pin) pin_versions ;;
+        pin-images) pin_images ;;
     esac
 }
 
@@ -109,11 +111,32 @@ check_libraries() {
 # Resolved for the oldest Python supported, whose small backports the newer ones do not ask for.
 pin_versions() {
     local pins
-    pins=$("$venv/bin/python" -m uv pip compile pyproject.toml "${extras[@]/#/--extra=}" --quiet --upgrade \
-        --python-version 3.11 --overrides deployments/overrides.txt "${torch_source[@]}" \
-        --no-header --no-annotate --no-emit-index-url --no-emit-find-links)
+    pins=$(resolved /dev/null "${extras[@]}")
     { grep '^#' constraints.txt; echo "$pins"; } > constraints.new
     mv constraints.new constraints.txt
+    pin_images
+}
+
+# Images have the versions of this environment, but for what the engine's own build decides: Ray and Prefect must
+# be the driver's.
+pin_images() {
+    local engine same
+    same=$(mktemp)
+    grep -vE '^(#|vllm|torch|triton|apache-tvm-ffi)' constraints.txt > "$same"
+    for engine in cpu gpu; do
+        resolved "$same" "$engine" postgres kubernetes > "deployments/images/$engine.new"
+        mv "deployments/images/$engine.new" "deployments/images/$engine.txt"
+    done
+    rm "$same"
+}
+
+# resolved CONSTRAINTS EXTRA...: the pins, one on each line.
+resolved() {
+    local torch=("${torch_source[@]}") wanted=("${@:2}")
+    [ "$2" != gpu ] || torch=()   # the package index has the build for CUDA
+    "$venv/bin/python" -m uv pip compile pyproject.toml "${wanted[@]/#/--extra=}" --quiet --upgrade \
+        --constraints "$1" --python-version 3.11 --overrides deployments/overrides.txt "${torch[@]}" \
+        --no-header --no-annotate --no-emit-index-url --no-emit-find-links
 }
 
 main "$@"

@@ -41,6 +41,7 @@ _BLOCK = 1 << 20
 class Measure:
     """One run. ``memory`` is the largest resident size of each kind of process, in bytes."""
 
+    name: str
     rows: int
     seconds: float
     phases: dict[str, float]
@@ -149,6 +150,7 @@ def _measure(rows: int, folder: Path, emulator: EmulatorProcess, arguments: argp
         shutil.rmtree(folder / "store", ignore_errors=True)
         shutil.rmtree(bucket / "out", ignore_errors=True)
     return Measure(
+        name=f"{rows} rows",
         rows=rows,
         seconds=done.seconds,
         phases=dict(result["seconds"]),

@@ -32,6 +32,7 @@ MEASURED = {
     "start": {"plain", "with Prefect"},
     "idle": {"usual run", "python"},
     "scale": {"sqlite"},
+    "embeddings": {"100 rows"},
     "scale_up": {"cold"},
     "fleet": {"4 replicas"},
     "device": {"replica"},
