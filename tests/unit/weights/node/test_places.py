@@ -161,7 +161,9 @@ def test_the_tightest_limit_on_the_way_to_the_root_counts(files: Files) -> None:
 
 def test_where_the_kernel_says_nothing_the_file_system_counts(files: Files, tmp_path: Path) -> None:
     files({})
-    assert room(CacheRoot(root=tmp_path, memory=True)) == room(CacheRoot(root=tmp_path, memory=False)) > 0
+    in_memory, on_disk = (room(CacheRoot(root=tmp_path, memory=memory)) for memory in (True, False))
+    assert in_memory == pytest.approx(on_disk, rel=0.1)  # other programs write to this disk as well
+    assert on_disk > 0
 
 
 @pytest.mark.parametrize(("memory", "free", "expected"), [
