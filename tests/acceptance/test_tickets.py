@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(900)]
 
 REQUESTS = ROOT / "examples/tickets/requests.jsonl"
 MODEL = ROOT / "examples/tickets/model"
-ROWS = 600  # of the 2,000: what the rest would show, it shows too, in minutes of a core more
+ROWS = 240  # of the 2,000: what the rest would show, it shows too, in minutes of a core more
 
 TEXT = pyarrow.string()
 CALLS = pyarrow.list_(pyarrow.struct([("id", TEXT)]))
@@ -29,7 +29,7 @@ AS_THE_ROWS_SAY = ("--max-tokens", "48", "--temperature", "0", "--model-name", "
 
 
 def _run(folder: Path, requests: Path, *options: str) -> bytes:
-    options = ("--shard-rows", "100", *options)
+    options = ("--shard-rows", "40", *options)
     arguments = run_arguments(requests, folder / "out", *options, engine="vllm", model=str(MODEL))
     ended = dray(folder, *arguments, timeout=400)
     assert ended.code == 0, ended.stderr

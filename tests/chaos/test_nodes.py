@@ -163,6 +163,7 @@ def test_a_notice_is_obeyed_in_time_and_charged_to_nobody(
     assert (notice.node, notice.source, notice.action) == (name, "aws", "terminate")
 
 
+@pytest.mark.long
 def test_a_notice_that_lies(cloud: SpotNodes, make_job: Callable[..., Job]) -> None:
     """Nobody ends the node. It has been emptied all the same, and nothing was lost by that."""
     job = make_job()

@@ -72,13 +72,4 @@ def test_a_benchmark_runs_to_its_end(name: str, tmp_path: Path) -> None:
     named = {row.get("store" if name == "scale" else "name") for row in report["raw"]}
     assert named >= MEASURED[name]
     assert all(table["rows"] for table in report["tables"])
-    if name == "unequal_nodes":
-        _each_replica_has_worked(report["raw"])
     assert [path.name for path in tmp_path.iterdir()] == ["figures.json"]
-
-
-def _each_replica_has_worked(raw: list[dict[str, Any]]) -> None:
-    """A mark of 1 held one shard task, and two CPUs for each replica left two of three without a place."""
-    for row in raw:
-        assert len(row["by_replica"]) == 3
-        assert min(row["by_replica"].values()) >= row["rows"] / 3 / 3, row["by_replica"]
