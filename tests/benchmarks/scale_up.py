@@ -19,6 +19,7 @@ gigabytes has on a real network: here a model takes gigabytes / rate.
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -48,7 +49,7 @@ _ARGUMENTS = {
     "max_model_len": 256, "max_num_seqs": 8, "enforce_eager": "true", "dtype": "bfloat16",
     "kv_cache_memory_bytes": 64 << 20,
 }  # fmt: skip
-_ROWS_A_REPLICA, _SHARD_ROWS, _TOKENS = 12, 3, 16
+_ROWS_A_REPLICA, _SHARD_ROWS, _TOKENS = 36, 3, 16
 """So much that a replica which is ready early leaves work for the last one: each is to give a token."""
 
 
@@ -160,16 +161,17 @@ class _Runs:
     def _cluster(self, nodes: int) -> Iterator[Raylets]:
         """A head without CPUs, and so many nodes."""
         warm(int(2 * nodes * self._bench.size))
-        log = self._folder("log") / "ray"
-        raylets = Raylets(self._folder("cluster"), nodes + 1, _KEYS, Shape(head_cpus=0, cpus=1), log)
+        log, folder = self._folder("log") / "ray", self._folder("cluster")
+        raylets = Raylets(folder, nodes + 1, _KEYS, Shape(head_cpus=0, cpus=1), log)
         try:
             yield raylets
         finally:
             raylets.stop()
+            shutil.rmtree(folder, ignore_errors=True)  # the nodes' memory: a model each
 
     def _job(self, raylets: Raylets, name: str, replicas: int) -> Measure:
         server, folder = self._server(), self._folder("job")
-        prompts = workload.prompts(_ROWS_A_REPLICA * replicas, words=8)
+        prompts = workload.prompts((12 if self._smoke else _ROWS_A_REPLICA) * replicas, words=8)
         rows = folder / "in.jsonl"
         lines = [
             orjson.dumps({"custom_id": str(number), "method": "POST", "url": workload.URLS["completion"],
