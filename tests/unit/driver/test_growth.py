@@ -59,6 +59,13 @@ def test_reasons_say_what_was_weighed() -> None:
     assert wish is not None and wish.reason == "no shard waits, and 3 replicas had no work for a while"
 
 
+def test_a_deadline_a_moment_away_asks_for_all_that_are_allowed() -> None:
+    """Work over the time that is left is more than a float holds."""
+    now = replace(NOW, left=1e6, cold_start=0.0, deadline=5e-324, most=6)
+    wish = wanted(BUSY, now, least=1)
+    assert wish is not None and wish.replicas == 6
+
+
 @given(
     waiting=st.integers(0, 999), running=st.integers(0, 99), replicas=st.integers(1, 64),
     ready=st.integers(0, 64), unused=st.integers(0, 64), work=st.floats(0, 1e6),

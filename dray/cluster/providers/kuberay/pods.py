@@ -95,6 +95,9 @@ def _stuck(status: Mapping[str, Any]) -> str:
         waiting = (one.get("state") or {}).get("waiting") or {}
         if waiting.get("reason") not in _ITS_TURN:
             return _line(f"{waiting['reason']}: {waiting.get('message') or 'no more is said'}")
+        ended = (one.get("lastState") or {}).get("terminated") or {}
+        if ended and not one.get("ready"):  # between two back-offs it runs, each time for a moment
+            return f"{one['name']} ended with exit code {ended.get('exitCode')}, and was started again"
     return ""
 
 
