@@ -184,8 +184,9 @@ class EngineOptions(Form):
     replica_gpus: float | None = Field(
         default=None,
         ge=0,
-        description="GPUs that each replica asks Ray for; 0 for an engine on CPUs. If left out: one for each "
-        "rank, if the cluster has GPUs or the installed vLLM is built for them.",
+        description="GPUs that each replica asks Ray for; 0 for an engine on CPUs, 0.5 for two replicas of a "
+        "small model on one GPU. If left out: one for each rank, if the cluster has GPUs or the installed "
+        "vLLM is built for them.",
     )
 
     @field_validator("replicas")

@@ -108,8 +108,7 @@ def engine_arguments(spec: EngineSpec, model: dict[str, Any], *, cpu: bool) -> d
         **model,
     }
     arguments |= spec.kind.engine.arguments
-    if cpu:
-        arguments |= _cpu_defaults(arguments["model"], given)
+    arguments |= _cpu_defaults(arguments["model"], given) if cpu else _share_of_a_gpu(spec, given)
     chosen = given.get("structured_outputs_config")
     if isinstance(chosen, dict):
         given["structured_outputs_config"] = arguments["structured_outputs_config"] | chosen
@@ -130,6 +129,20 @@ def refused_arguments() -> Iterator[None]:
         said = said.partition(_UNSAFE_ADVICE)[0]
         said = " ".join(said.removeprefix("Value error, ").split())[:_LONGEST_REASON]
         raise ConfigError(f"vLLM cannot run this model with these engine arguments: {said}") from error
+
+
+def _share_of_a_gpu(spec: EngineSpec, given: dict[str, Any]) -> dict[str, Any]:
+    """Its share of the memory that vLLM would take, for a replica that asked for a part of a GPU.
+
+    vLLM counts a GPU as its own: the second engine on it would not find the memory.
+    """
+    from vllm.engine.arg_utils import EngineArgs
+
+    if spec.gpus is None or not 0 < spec.gpus < 1:
+        return {}
+    if given.keys() & {"gpu_memory_utilization", "kv_cache_memory_bytes"}:
+        return {}
+    return {"gpu_memory_utilization": round(EngineArgs.gpu_memory_utilization * spec.gpus, 4)}
 
 
 def _cpu_defaults(model: str, given: dict[str, Any]) -> dict[str, Any]:

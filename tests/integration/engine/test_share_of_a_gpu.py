@@ -1,0 +1,39 @@
+"""Replicas that share a GPU: each engine is told to take its part of the memory."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+
+from dray.engine.protocol import EngineSpec
+from dray.kinds import Kind
+
+pytestmark = [pytest.mark.integration, pytest.mark.skipif(find_spec("vllm") is None, reason="needs vLLM")]
+
+
+def arguments(gpus: float | None, *, cpu: bool = False, **given: Any) -> dict[str, Any]:
+    from dray.engine.vllm_adapter.arguments import engine_arguments
+
+    spec = EngineSpec(name="vllm", model="m", kind=Kind.COMPLETION, arguments=given, gpus=gpus)
+    return engine_arguments(spec, {"model": "m"}, cpu=cpu)
+
+
+@pytest.mark.parametrize(("gpus", "share"), [(0.5, 0.5), (0.25, 0.25), (0.1, 0.1)])
+def test_a_part_of_a_gpu_is_a_part_of_its_memory(gpus: float, share: float) -> None:
+    from vllm.engine.arg_utils import EngineArgs
+
+    whole = EngineArgs.gpu_memory_utilization
+    assert arguments(gpus)["gpu_memory_utilization"] == pytest.approx(share * whole, abs=1e-4)
+
+
+@pytest.mark.parametrize("gpus", [None, 0.0, 1.0, 2.0])
+def test_whole_gpus_are_left_to_vllm(gpus: float | None) -> None:
+    assert "gpu_memory_utilization" not in arguments(gpus)
+
+
+def test_what_a_user_says_of_memory_stays() -> None:
+    assert arguments(0.5, gpu_memory_utilization=0.3)["gpu_memory_utilization"] == 0.3
+    assert "gpu_memory_utilization" not in arguments(0.5, kv_cache_memory_bytes=1 << 30)
+    assert "gpu_memory_utilization" not in arguments(0.5, cpu=True)
