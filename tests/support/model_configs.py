@@ -14,6 +14,10 @@ _LLAMA = {
 LLAMA_8B: dict[str, Any] = {
     **_LLAMA, "num_hidden_layers": 32, "hidden_size": 4096, "intermediate_size": 14336,
 }  # fmt: skip
+LLAMA_1B: dict[str, Any] = {
+    **_LLAMA, "num_hidden_layers": 16, "hidden_size": 2048, "intermediate_size": 8192, "head_dim": 64,
+    "tie_word_embeddings": True,
+}  # fmt: skip
 LLAMA_70B: dict[str, Any] = {
     **_LLAMA, "num_hidden_layers": 80, "hidden_size": 8192, "intermediate_size": 28672,
     "num_attention_heads": 64,

@@ -6,7 +6,7 @@ As many new requests come in, so the step also computes batch · (I - hit) / O p
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
 from dray.planner.catalogue import Device, Link
@@ -78,14 +78,16 @@ def step_time(replica: Replica, demand: Demand, batch: float, *, decode_only: bo
     microbatch = tokens / setting.pipeline_parallel
     rounds = max(1.0, microbatch / setting.max_num_batched_tokens) * setting.pipeline_parallel
     spread = replica.imbalance
-    return StepTime(
+    on_device = StepTime(
         gemm=spread * gemm_seconds(replica, tokens, batch, rounds),
         prefill_attention=spread * arriving * prefill_attention_seconds(replica, demand),
         decode_attention=spread * batch * decode_attention_seconds(replica, demand),
         elementwise=spread * tokens * elementwise_seconds(replica),
         communication=communication_seconds(replica, tokens, rounds),
-        host=rounds * host_seconds(replica) + work_of_host(replica.device, tokens, batch, arriving),
+        host=0.0,
     )
+    host = rounds * host_seconds(replica) + work_of_host(replica.device, tokens, batch, arriving)
+    return replace(on_device, host=max(host, least_seconds(replica, batch) - on_device.total))
 
 
 def gemm_seconds(replica: Replica, tokens: float, sampled: float, rounds: float) -> float:
@@ -160,6 +162,11 @@ def work_of_host(device: Device, tokens: float, sampled: float, requests: float)
     """What a calibrated machine's processor does for each token and each request of a step."""
     prompt = device.host_prompt * (tokens - sampled)
     return device.host_sampled * sampled + prompt + device.host_request * requests
+
+
+def least_seconds(replica: Replica, batch: float) -> float:
+    """What the host needs for a step of ``batch`` requests; a calibrated machine has terms of its own."""
+    return 0.0 if replica.device.calibrated else batch * replica.setting.engine.sequence_seconds
 
 
 def host_seconds(replica: Replica) -> float:

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from dray.planner.cost import Setting
-from tests.support.model_configs import LLAMA_8B, LLAMA_70B
+from dray.planner.cost import TENSORRT_LLM, Setting
+from dray.planner.cost.efficiency import PRIOR
+from tests.support.model_configs import LLAMA_1B, LLAMA_8B, LLAMA_70B
 from tests.support.reference_points import PLAIN, SEVERAL, SHARED, SINGLE, Point, predicted, trt_points
 
 pytestmark = pytest.mark.unit
@@ -88,3 +89,36 @@ def test_four_l40s_lie_between_tensor_and_pipeline_parallelism() -> None:
     base = replace(base, setting=Setting(weights="fp8", max_num_seqs=2048))
     measured = 1718 / 294 / 4
     assert of(base, tensor_parallel=4) < measured < of(base, pipeline_parallel=4)
+
+
+_H200 = replace(
+    PLAIN,
+    name="H200",
+    device="H200",
+    setting=Setting(max_num_seqs=1024, max_num_batched_tokens=16384),
+    input_tokens=205,
+    output_tokens=64,
+)
+
+
+@pytest.mark.parametrize(
+    ("model", "shared", "measured"),
+    [
+        pytest.param(LLAMA_8B, 0.0, (121.1, 126.4), id="8b"),
+        pytest.param(LLAMA_8B, 0.78, (237.2, 287.0), id="8b-shared"),
+        pytest.param(LLAMA_1B, 0.0, (368.0, 335.3), id="1b"),
+        pytest.param(LLAMA_1B, 0.78, (379.6, 407.6), id="1b-shared"),
+    ],
+)
+def test_what_an_h200_did_is_in_the_interval_of_a_plan(
+    model: dict[str, Any], shared: float, measured: tuple[float, float]
+) -> None:
+    """`LLM.generate` and the replica, tests/benchmarks/gpu.py; vocabularies of 128k and 131k tokens."""
+    rate = predicted(replace(_H200, model=model, hit_share=shared))
+    assert all(PRIOR.low <= one / rate <= PRIOR.high for one in measured)
+
+
+def test_a_small_model_waits_for_the_host_with_vllm_alone() -> None:
+    small = replace(_H200, model=LLAMA_1B)
+    assert predicted(small) == pytest.approx(1 / (64 * 40e-6))
+    assert of(small, engine=TENSORRT_LLM) > 1.5 * predicted(small)
