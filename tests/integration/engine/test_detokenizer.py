@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-pytest.importorskip("vllm")
-
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast
-from vllm.sampling_params import RequestOutputKind
-from vllm.v1.engine.detokenizer import FastIncrementalDetokenizer
 
-from dray.engine.vllm_adapter import detokenizer
-from dray.engine.vllm_adapter.detokenizer import WholeText
 from tests.support.tiny_model import SPECIAL, sentence
+
+sampling: Any
+theirs: Any
+ours: Any
 
 pytestmark = pytest.mark.integration
 
@@ -65,8 +62,19 @@ def _word_pieces() -> Any:
     return tokenizer
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _vllm() -> None:
+    """Imported by the process of pytest that runs these tests, and not by each that collects them."""
+    global sampling, theirs, ours
+    sampling = pytest.importorskip("vllm.sampling_params")
+    theirs = pytest.importorskip("vllm.v1.engine.detokenizer")
+    ours = importlib.import_module("dray.engine.vllm_adapter.detokenizer")
+
+
 @pytest.fixture(scope="module", params=[_bytes, _fallback, _word_pieces])
 def tokenizer(request: pytest.FixtureRequest) -> Any:
+    from transformers import PreTrainedTokenizerFast
+
     made = PreTrainedTokenizerFast(tokenizer_object=request.param(), eos_token="<|end|>")
     assert made.vocab_size > 15
     return made
@@ -74,7 +82,8 @@ def tokenizer(request: pytest.FixtureRequest) -> Any:
 
 def _request(prompt: list[int], **more: Any) -> Any:
     given = {"stop": [], "min_tokens": 0, "include_stop_str_in_output": False, "skip_special_tokens": True,
-             "spaces_between_special_tokens": True, "output_kind": RequestOutputKind.FINAL_ONLY}  # fmt: skip
+             "spaces_between_special_tokens": True,
+             "output_kind": sampling.RequestOutputKind.FINAL_ONLY}  # fmt: skip
     params = SimpleNamespace(**(given | more))
     return SimpleNamespace(request_id="r", prompt_token_ids=prompt, sampling_params=params)
 
@@ -92,7 +101,8 @@ def test_the_text_is_vllms(tokenizer: Any, data: st.DataObject) -> None:
     )
     stopped = data.draw(st.booleans())
     told = data.draw(st.integers(0, len(answer)))  # the first output, and the last
-    steps, whole = FastIncrementalDetokenizer(tokenizer, request), WholeText(tokenizer, request)
+    steps = theirs.FastIncrementalDetokenizer(tokenizer, request)
+    whole = ours.WholeText(tokenizer, request)
     for number, token in enumerate(answer):
         steps.update([token], stopped and number == len(answer) - 1)
     whole.update(answer[:told], stopped and told == len(answer))
@@ -103,20 +113,22 @@ def test_the_text_is_vllms(tokenizer: Any, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize(
-    "needs",
+    "asked",
     [
         {"stop": ["x"]},
-        {"output_kind": RequestOutputKind.DELTA},
+        {"output_kind": "DELTA"},
         {"skip_special_tokens": False, "spaces_between_special_tokens": False},
     ],
 )
-def test_what_needs_steps_keeps_them(tokenizer: Any, needs: dict[str, Any]) -> None:
-    chosen = detokenizer._Detokenizers.from_new_request
-    assert isinstance(chosen(tokenizer, _request([1])), WholeText)
-    assert isinstance(chosen(tokenizer, _request([1], **needs)), FastIncrementalDetokenizer)
+def test_what_needs_steps_keeps_them(tokenizer: Any, asked: dict[str, Any]) -> None:
+    if "output_kind" in asked:
+        asked = {"output_kind": sampling.RequestOutputKind[asked["output_kind"]]}
+    chosen = ours._Detokenizers.from_new_request
+    assert isinstance(chosen(tokenizer, _request([1])), ours.WholeText)
+    assert isinstance(chosen(tokenizer, _request([1], **asked)), theirs.FastIncrementalDetokenizer)
 
 
 def test_without_a_tokenizer_there_is_no_text(tokenizer: Any) -> None:
-    found = detokenizer._Detokenizers.from_new_request(None, _request([1]))
+    found = ours._Detokenizers.from_new_request(None, _request([1]))
     found.update([2, 3], False)
     assert (found.get_next_output_text(True, False), found.output_token_ids) == ("", [2, 3])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,11 @@ from dray.shard.proof import prove
 from tests.support.engines import Runner, request
 from tests.support.lanes import MARK, Lanes, Takes, write_marked
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
-pytest.importorskip("vllm")
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(find_spec("vllm") is None, reason="needs vLLM"),
+]
 
 
 class _Watched:

@@ -14,13 +14,23 @@ import pytest
 from dray.errors import WeightsError
 from dray.weights.loading.completeness import Completeness
 
-torch = pytest.importorskip("torch")
-routed = pytest.importorskip("vllm.model_executor.layers.fused_moe.routed_experts")
-method = pytest.importorskip("vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method")
+torch: Any
+routed: Any
+method: Any
 
 pytestmark = pytest.mark.unit
 
 EXPERTS, HIDDEN, INTERMEDIATE = 3, 16, 24
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _vllm() -> None:
+    """Imported by the process of pytest that runs these tests, and not by each that collects them."""
+    global torch, routed, method
+    torch = pytest.importorskip("torch")
+    layers = "vllm.model_executor.layers.fused_moe"
+    routed = pytest.importorskip(f"{layers}.routed_experts")
+    method = pytest.importorskip(f"{layers}.unquantized_fused_moe_method")
 
 
 def _model(*, hidden: int, intermediate: int, gated: bool) -> Any:

@@ -18,11 +18,18 @@ from dray.weights.loading.device import to_device
 from dray.weights.loading.ring import InFlight, Piece, Ring, Room
 from dray.weights.loading.staging import HostCopier, Staging
 
-torch = pytest.importorskip("torch")
+torch: Any
 
 pytestmark = pytest.mark.unit
 
 GIB = 1 << 30
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _torch() -> None:
+    """Imported by the process of pytest that runs these tests, and not by each that collects them."""
+    global torch
+    torch = pytest.importorskip("torch")
 
 
 # ---- the ring ------------------------------------------------------------------------------------
