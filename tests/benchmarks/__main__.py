@@ -11,7 +11,7 @@ from pathlib import Path
 
 NAMES = (
     "store", "ordering", "order", "fields", "planning", "cost", "tuning", "deadline", "start", "idle",
-    "scale", "embeddings", "scale_up", "fleet", "device", "batching", "forecast", "throughput",
+    "scale", "embeddings", "scale_up", "fleet", "device", "gpu", "batching", "forecast", "throughput",
     "unequal_nodes", "weights", "weights_s3",
 )  # fmt: skip
 

@@ -30,8 +30,9 @@ def sentence(facts: dict[str, object]) -> str:
     versions = facts["versions"]
     assert isinstance(versions, dict)
     named = ", ".join(f"{name} {version}" for name, version in versions.items())
+    gpu = f", {facts['gpu']}" if "gpu" in facts else ""
     return (
-        f"{facts['date']}; {facts['cores']} cores of {facts['processor']}, {facts['memory_gib']} GiB, "
+        f"{facts['date']}; {facts['cores']} cores of {facts['processor']}, {facts['memory_gib']} GiB{gpu}, "
         f"{facts['system']}; Python {facts['python']}, {named}; load average at the start "
         + " ".join(str(value) for value in facts["load_average"])  # type: ignore[attr-defined]
     )

@@ -1,7 +1,7 @@
 """Weights on their way to a GPU: every byte arrives, in memory of the caller's own, whatever else happens.
 
 Run with ``pytest -m gpu tests/gpu/test_weights_to_device.py`` on a machine with a GPU; PyTorch, NumPy and
-what ``tests/conftest.py`` imports are enough. No GPU has run this yet.
+what ``tests/conftest.py`` imports are enough. An H200 has run this (26 November 2026).
 """
 
 from __future__ import annotations

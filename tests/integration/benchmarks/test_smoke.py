@@ -36,6 +36,7 @@ MEASURED = {
     "scale_up": {"cold"},
     "fleet": {"4 replicas"},
     "device": {"replica"},
+    "gpu": {"replica"},
     "batching": {"clock, constant", "clock, lognormal 0.9"},
     "forecast": {"12 ms a step"},
     "throughput": {"dray"},
@@ -52,7 +53,7 @@ def test_each_benchmark_is_here() -> None:
 
 @pytest.mark.parametrize("name", MEASURED)
 def test_a_benchmark_runs_to_its_end(name: str, tmp_path: Path) -> None:
-    if name in ("batching", "forecast", "throughput", "device", "tuning", "scale_up"):
+    if name in ("batching", "forecast", "throughput", "device", "gpu", "tuning", "scale_up"):
         pytest.importorskip("vllm")
     figures = tmp_path / "figures.json"
     command = [sys.executable, "-m", f"tests.benchmarks.{name}", "--smoke"]
