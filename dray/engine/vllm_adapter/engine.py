@@ -22,6 +22,7 @@ from dray.engine.vllm_adapter.arguments import (
 from dray.engine.vllm_adapter.core_apart import CoreLine, CoreProcess, running_in
 from dray.engine.vllm_adapter.core_choice import core_wanted, runs_apart
 from dray.engine.vllm_adapter.described import config_of, device_name
+from dray.engine.vllm_adapter.gpu_turn import turn_on
 from dray.engine.vllm_adapter.imports import import_vllm
 from dray.errors import EngineDeadError, RequestRefused
 from dray.machine import processor_name
@@ -109,7 +110,7 @@ class VllmEngine:
             self._config = EngineArgs(**arguments).create_engine_config(UsageContext.LLM_CLASS)
             check_parsers(spec, self._config)  # before the weights are loaded
         choose(self._config)
-        with ranks_heard() as ranks:
+        with ranks_heard() as ranks, turn_on(spec.gpus):
             self._engine = self._started(spec, log_stats=not arguments["disable_log_stats"])
         self._line = CoreLine(self._engine.engine_core, self._core) if self._core is not None else None
         self._client = StepClient(self._engine)

@@ -1,0 +1,45 @@
+"""Engines that share a GPU start one after the other. Imports no engine.
+
+A starting vLLM counts all memory that the GPU has lost since as its own: with a second engine starting
+beside it, it finds no room for its KV cache.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+
+@contextmanager
+def turn_on(gpus: float | None) -> Iterator[None]:
+    """Alone among this user's engines that start on a part of the same GPU; ``gpus`` is what the replica has.
+
+    A process that dies gives its turn back.
+    """
+    if gpus is None or not 0 < gpus < 1:
+        yield
+        return
+    with _lock_file().open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            logger.info("waiting: another engine on this GPU is starting")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(file, fcntl.LOCK_UN)  # a process that was forked meanwhile has the file open, too
+
+
+def _lock_file() -> Path:
+    """Ray says by this variable which GPU the replica shares."""
+    device = re.sub(r"[^\w.-]", "_", os.environ.get("CUDA_VISIBLE_DEVICES", "all"))
+    return Path(tempfile.gettempdir()) / f"dray-{os.getuid()}-gpu-{device}.lock"

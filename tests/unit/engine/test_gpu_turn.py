@@ -1,0 +1,92 @@
+"""Engines on parts of one GPU start one after the other, whatever becomes of the one before."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import tempfile
+import time
+from multiprocessing.synchronize import Event
+from pathlib import Path
+
+import pytest
+
+from dray.engine.vllm_adapter.gpu_turn import turn_on
+
+pytestmark = pytest.mark.unit
+
+SPAWN = multiprocessing.get_context("spawn")
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+
+
+def hold(has_it: Event, go_on: Event, gpus: float = 0.5) -> None:
+    with turn_on(gpus):
+        has_it.set()
+        go_on.wait(60)
+
+
+def other(gpus: float = 0.5) -> tuple[multiprocessing.process.BaseProcess, Event, Event]:
+    has_it, go_on = SPAWN.Event(), SPAWN.Event()
+    process = SPAWN.Process(target=hold, args=(has_it, go_on, gpus))
+    process.start()
+    return process, has_it, go_on
+
+
+def test_the_second_waits_for_the_first() -> None:
+    process, has_it, go_on = other()
+    assert has_it.wait(60)
+    second, second_has_it, second_goes_on = other()
+    assert not second_has_it.wait(2)
+    go_on.set()
+    assert second_has_it.wait(60)
+    second_goes_on.set()
+    process.join(60)
+    second.join(60)
+    assert (process.exitcode, second.exitcode) == (0, 0)
+
+
+def test_a_process_that_dies_gives_its_turn_back() -> None:
+    process, has_it, _ = other()
+    assert has_it.wait(60)
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGKILL)
+    process.join(60)
+    with turn_on(0.5):
+        pass
+
+
+def test_a_turn_ends_with_its_block_though_a_forked_process_lives_on() -> None:
+    with turn_on(0.5):
+        pid = os.fork()
+        if pid == 0:
+            time.sleep(60)
+            os._exit(0)
+    try:
+        process, has_it, go_on = other()
+        assert has_it.wait(30)
+        go_on.set()
+        process.join(60)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+@pytest.mark.parametrize(("gpus", "device"), [(None, "0"), (0.0, "0"), (1.0, "0"), (2.0, "0"), (0.5, "1")])
+def test_whole_gpus_and_other_gpus_do_not_wait(
+    gpus: float | None, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process, has_it, go_on = other()
+    assert has_it.wait(60)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", device)
+    began = time.monotonic()
+    with turn_on(gpus):
+        assert time.monotonic() - began < 5
+    go_on.set()
+    process.join(60)
