@@ -16,7 +16,7 @@ from dray.cli.results import stored_result, unforeseen
 from dray.cli.server import PrefectServer, configured, has_flows
 from dray.cli.warming import warm_server
 from dray.driver.resolving import Blocks, NoBlocks
-from dray.errors import CancelledError, DrayError
+from dray.errors import CancelledError, ConfigError, DrayError
 from dray.imports import lasting_imports, without
 from dray.job import current_job
 from dray.job.request import JobRequest
@@ -48,10 +48,20 @@ def prefect_blocks() -> Iterator[Blocks]:
 
 
 def _the_flow() -> tuple[Any, Any, Any]:
-    """The flow, what flushes Prefect's queues after it, and the class of Prefect's blocks."""
-    with lasting_imports(), without("pandas"):
-        from flows.batch_inference import batch_inference, flush_prefect  # noqa: TID251  see above
-        from flows.resolving import PrefectBlocks  # noqa: TID251
+    """The flow, what flushes Prefect's queues after it, and the class of Prefect's blocks.
+
+    Raises:
+        ConfigError: Prefect, or something that it needs, is not installed or too old.
+    """
+    try:
+        with lasting_imports(), without("pandas"):
+            from flows.batch_inference import batch_inference, flush_prefect  # noqa: TID251  see above
+            from flows.resolving import PrefectBlocks  # noqa: TID251
+    except ImportError as error:
+        raise ConfigError(
+            f"Prefect's flow cannot be imported ({error}): install dray's requirements again (make install), "
+            "or run dray from its wheel, which needs no flow"
+        ) from error
     return batch_inference, flush_prefect, PrefectBlocks
 
 

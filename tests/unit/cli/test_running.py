@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,8 @@ from dray.cli import stopping
 from dray.cli.results import stored_result, summarise
 from dray.cli.running import _without_logins
 from dray.cli.stopping import signals_stop
-from dray.cli.with_prefect import _despite
-from dray.errors import DrayError
+from dray.cli.with_prefect import _despite, _the_flow
+from dray.errors import ConfigError, DrayError
 from dray.job import current_job
 from dray.job.opening import OpenJob, open_job
 from dray.job.request import JobRequest
@@ -165,3 +166,11 @@ def test_rays_alarm_after_a_sigterm_is_called_off(job: OpenJob, killed: list[int
         signal.alarm(100)
         signal.raise_signal(signal.SIGTERM)
         assert signal.alarm(0) == 0
+
+
+def test_a_prefect_that_cannot_be_imported_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(
+        sys.modules, "flows.batch_inference", None
+    )  # as where something that it needs is missing
+    with pytest.raises(ConfigError, match=r"Prefect's flow cannot be imported .*make install"):
+        _the_flow()
