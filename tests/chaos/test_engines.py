@@ -9,6 +9,7 @@ import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from dray.store import JobState, open_store
@@ -143,29 +144,38 @@ def test_an_engine_that_stands_still_is_ended(make_job: Callable[..., Job], tmp_
 
 
 @pytest.mark.long
-def test_replicas_with_vllm_are_killed(make_job: Callable[..., Job]) -> None:
+@pytest.mark.parametrize("core", ["inside", "apart"])
+def test_replicas_with_vllm_are_killed(make_job: Callable[..., Job], core: str) -> None:
+    """With a core apart, the second to be killed is the core, and not its front."""
     pytest.importorskip("vllm")
     rows = TICKETS.read_bytes().count(b"\n")
     job = make_job(
         rows=rows,
         inputs=TICKETS,
         replicas=1,
-        settings=("max_num_seqs=16",),
+        settings=("max_num_seqs=16", f"engine_core={core}"),
         engine="vllm",
         model=str(MODEL),
         more=("--shard-rows", "400"),
     )
     run = job.start()
-    killed: set[int] = set()
+    fronts: set[int] = set()
     for part in (0.2, 0.6):
         job.until_committed(run, int(part * rows))
-        [pid] = {line.pid for line in job.admitted()} - killed
-        os.kill(pid, signal.SIGKILL)
-        killed.add(pid)
+        [front] = {line.pid for line in job.admitted()} - fronts
+        os.kill(_core_of(front) if fronts and core == "apart" else front, signal.SIGKILL)
+        fronts.add(front)
     figures = job.finished(run, 500)
     print(figures)
     assert job.causes() == {"ENGINE_CRASH"}
     assert job.budgets()["model"] == 2
+
+
+def _core_of(front: int) -> int:
+    [core] = [
+        child.pid for child in psutil.Process(front).children() if "core_process" in " ".join(child.cmdline())
+    ]
+    return core
 
 
 @pytest.mark.long

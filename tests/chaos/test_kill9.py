@@ -103,13 +103,20 @@ def test_nothing_is_lost_doubled_or_needlessly_done_again(
 
 
 @pytest.mark.long
-def test_the_same_with_vllm(tmp_path: Path, rng: random.Random, chaos_rounds: int) -> None:
+@pytest.mark.parametrize("core", ["inside", "apart"])
+def test_the_same_with_vllm(tmp_path: Path, rng: random.Random, core: str) -> None:
     pytest.importorskip("vllm")
     if not (MODEL / "model.safetensors").is_file():
         pytest.skip("no trained model: examples/tickets/model")
     rows = TICKETS.read_bytes().count(b"\n")
     workload = Workload(
-        inputs=TICKETS, rows=rows, replicas=1, max_num_seqs=16, engine="vllm", model=str(MODEL)
+        inputs=TICKETS,
+        rows=rows,
+        replicas=1,
+        max_num_seqs=16,
+        engine="vllm",
+        model=str(MODEL),
+        settings=(f"engine_core={core}",),
     )
     expected = _run_in_peace(workload, tmp_path / "undisturbed")
     Killing(workload, f"sqlite:///{tmp_path / 'jobs.db'}", tmp_path, rng).through(5, expected)

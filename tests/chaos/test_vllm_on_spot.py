@@ -27,8 +27,9 @@ def cloud(tmp_path: Path) -> Iterator[SpotNodes]:
     found.close()
 
 
+@pytest.mark.parametrize("core", ["inside", "apart"])
 def test_vllm_on_nodes_that_are_killed_or_taken_back(
-    cloud: SpotNodes, tmp_path: Path, rng: random.Random, chaos_rounds: int
+    cloud: SpotNodes, tmp_path: Path, rng: random.Random, chaos_rounds: int, core: str
 ) -> None:
     """Two jobs a round; each has a node taken from it while its engines run, and gets another."""
     pytest.importorskip("vllm")
@@ -45,7 +46,7 @@ def test_vllm_on_nodes_that_are_killed_or_taken_back(
             replicas=SPOT,
             engine="vllm",
             model=str(MODEL),
-            settings=("max_num_seqs=16",),
+            settings=("max_num_seqs=16", f"engine_core={core}"),
             more=("--shard-rows", "75"),
         )
         run = job.start()
