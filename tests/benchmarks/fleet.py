@@ -95,8 +95,9 @@ def main() -> int:
     report.tables = [_overview(runs), *[table for table in tenths if table.rows]]
     report.targets = [] if arguments.quick else _targets(runs)
     report.notes = [
-        f"Pretended: replicas ({ROWS_PER_SECOND:g} rows/s each, two shards at a time) and shard tasks, which "
-        f"count their rows into the store every {_COMMIT_SECONDS:g} s. Real: driver, scheduling, PostgreSQL.",
+        f"Pretended: replicas ({ROWS_PER_SECOND:g} rows/s each, which the shards at work on it share, two at "
+        f"a time) and shard tasks, which count their rows into the store every {_COMMIT_SECONDS:g} s. Real: "
+        "driver, scheduling, PostgreSQL.",
         "A step of the driver is one look at everything; between two it waits for a task to end, at most "
         "0.2 s, which is not counted. `busy`: shard tasks that run, of two for each replica.",
         "Ray's own calls (a status a second and replica) and Prefect's are not in these figures.",
@@ -146,7 +147,7 @@ def _one(replicas: int, rows: int, folder: Path) -> Run:
         job, shards = _job(folder, url, replicas, rows)
         run = Run(replicas=replicas, rows=rows, shards=len(shards))
         seconds = _COMMIT_SECONDS if rows >= SIZES[0][1] else 1.0
-        tasks = PretendedTasks(url, Pace(rows_per_second=ROWS_PER_SECOND / 2, commit_seconds=seconds))
+        tasks = PretendedTasks(url, Pace(rows_per_second=ROWS_PER_SECOND, commit_seconds=seconds))
         began = time.monotonic()
         with _Sampler(run, server, url, tasks, began):
             _drive(job, shards, tasks, run, began)

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 import multiprocessing
 import queue
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -35,6 +37,7 @@ from dray.store import ShardLease, Store, commit, jobs, open_store, shards
 
 _PER_NODE = 8  # replicas
 _ASK_SECONDS = 0.2  # as a waiting shard task
+_LEAST_ROWS = 1e-6  # fewer are none: they are counted by a clock
 _ALIVE = NodeFacts(alive=True, draining=False, preempted=False, oom=False)
 
 
@@ -130,11 +133,31 @@ class PretendedFleet:
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """How fast a shard's rows come, and how often its task counts them."""
+    """How fast a replica's rows come, and how often the task of a shard counts them."""
 
     rows_per_second: float
     commit_seconds: float
     threads: int = 4
+
+
+class _Sharing:
+    """How many shards each replica works at: they share its pace, and the last of them has all of it."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._shards: Counter[str] = Counter()
+
+    def begins(self, replica: str) -> None:
+        with self._guard:
+            self._shards[replica] += 1
+
+    def ends(self, replica: str) -> None:
+        with self._guard:
+            self._shards[replica] -= 1
+
+    def of(self, replica: str) -> int:
+        with self._guard:
+            return max(self._shards[replica], 1)
 
 
 class PretendedTasks:
@@ -187,15 +210,19 @@ class _Task:
     number: int
     work: ShardWork = field(compare=False)
     lease: ShardLease | None = field(default=None, compare=False)
-    left: int = field(default=0, compare=False)
+    left: float = field(default=0.0, compare=False)  # rows
     began: float = field(default=0.0, compare=False)
+    counted: float = field(default=0.0, compare=False)  # when its rows were counted last
 
 
 class _Thread(threading.Thread):
     """Some of the tasks, on one connection to the store."""
 
-    def __init__(self, store_url: str, pace: Pace, tell: Callable[[TaskEnd], None]) -> None:
+    def __init__(
+        self, store_url: str, pace: Pace, sharing: _Sharing, tell: Callable[[TaskEnd], None]
+    ) -> None:
         super().__init__(daemon=True)
+        self._sharing = sharing
         self.works: queue.SimpleQueue[ShardWork] = queue.SimpleQueue()
         self._url = store_url
         self._pace = pace
@@ -226,13 +253,17 @@ class _Thread(threading.Thread):
         """One call of a task to the store; False when it has ended."""
         if task.lease is None:
             return self._claim(store, task)
-        rows = min(task.left, round(self._pace.rows_per_second * self._pace.commit_seconds))
-        _count(store, task.lease, rows)
-        task.left -= rows
-        task.due += self._pace.commit_seconds
-        if task.left:
+        replica = task.lease.replica or ""
+        rate = self._pace.rows_per_second / self._sharing.of(replica)
+        now = time.monotonic()
+        rows = min(task.left, rate * (now - task.counted))
+        _count(store, task.lease, _whole(task.left) - _whole(task.left - rows))
+        task.left, task.counted = task.left - rows, now
+        if task.left > _LEAST_ROWS:
+            task.due = now + min(self._pace.commit_seconds, task.left / rate)
             return True
         store.finish_shard(task.lease)
+        self._sharing.ends(replica)
         self._end(task, Ended.DONE)
         return False
 
@@ -246,8 +277,10 @@ class _Thread(threading.Thread):
             return claim.waiting
         [row] = [row for row in store.replicas(work.job.job_id) if row.name == claim.lease.replica]
         store.note_attempt(claim.lease, node=row.node)
-        task.lease, task.left, task.began = claim.lease, work.shard.rows, time.monotonic()
-        task.due = task.began + self._pace.commit_seconds
+        task.lease, task.left = claim.lease, work.shard.rows
+        task.began = task.counted = time.monotonic()
+        self._sharing.begins(claim.lease.replica or "")
+        task.due = task.began + min(self._pace.commit_seconds, task.left / self._pace.rows_per_second)
         return True
 
     def _end(self, task: _Task, how: Ended) -> None:
@@ -259,6 +292,11 @@ class _Thread(threading.Thread):
                 replica=task.lease.replica or "",
             )  # fmt: skip
         self._tell(TaskEnd(number=task.number, result=TaskResult(how=how, message="", receipt=receipt)))
+
+
+def _whole(rows: float) -> int:
+    """Rows that are left while a part of the first of them is."""
+    return math.ceil(rows)
 
 
 def _count(store: Store, lease: ShardLease, rows: int) -> None:
@@ -282,7 +320,8 @@ def _serve(line: Connection, store_url: str, pace: Pace) -> None:
         with guard:
             line.send(end)
 
-    threads = [_Thread(store_url, pace, tell) for _ in range(pace.threads)]
+    sharing = _Sharing()
+    threads = [_Thread(store_url, pace, sharing, tell) for _ in range(pace.threads)]
     for thread in threads:
         thread.start()
     while True:

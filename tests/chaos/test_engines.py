@@ -172,10 +172,9 @@ def test_replicas_with_vllm_are_killed(make_job: Callable[..., Job], core: str) 
 
 
 def _core_of(front: int) -> int:
-    [core] = [
-        child.pid for child in psutil.Process(front).children() if "core_process" in " ".join(child.cmdline())
-    ]
-    return core
+    children = psutil.Process(front).children()
+    [core] = [child for child in children if "core_process" in " ".join(child.cmdline())]
+    return int(core.pid)
 
 
 @pytest.mark.long
