@@ -9,6 +9,7 @@ from typing import Any
 
 import ray
 from prefect.client.schemas.objects import State
+from prefect.settings import PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED, temporary_settings
 from prefect.states import Crashed
 from prefect_ray.context import remote_options
 
@@ -21,6 +22,9 @@ from tasks.ray_runner import HeardRayTaskRunner
 from tasks.settling import note_end
 
 _END_SECONDS = 5.0
+# A worker process asks Prefect's server for its version before its first task, and the task crashes where the
+# server is away. The flow run has asked already.
+_UNASKED = {PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED: False}
 
 
 class PrefectExecutor:
@@ -42,7 +46,7 @@ class PrefectExecutor:
         self._running[future.wrapped_future] = (future, work.shard.number)
 
     def _submit(self, work: ShardWork) -> Any:
-        with remote_options(**self._options):
+        with remote_options(**self._options), temporary_settings(_UNASKED):
             return self._runner.submit(infer_shard, parameters={"number": work.shard.number, "work": work})
 
     def poll(self, seconds: float) -> list[TaskEnd]:
