@@ -321,12 +321,7 @@ def machine() -> str:
 
 def main() -> int:
     """The table on stdout; 1 without a GPU or without room for the file."""
-    parser = argparse.ArgumentParser(prog="python -m tests.gpu.weights_to_device", description=__doc__)
-    parser.add_argument("--gib", type=float, default=4.0, help="size of the file")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--folder", type=Path, default=Path("/dev/shm"), help="where the file goes; a tmpfs")
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
+    arguments = parse()
     size = int(arguments.gib * 2**30)
     if not torch.cuda.is_available():
         print("no GPU", file=sys.stderr)
@@ -346,6 +341,16 @@ def main() -> int:
     print(f"{arguments.repeats} interleaved rounds; all bytes compared after every run\n")
     print(table(series))
     return 0
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """What the command line asks for."""
+    parser = argparse.ArgumentParser(prog="python -m tests.gpu.weights_to_device", description=__doc__)
+    parser.add_argument("--gib", type=float, default=4.0, help="size of the file")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--folder", type=Path, default=Path("/dev/shm"), help="where the file goes; a tmpfs")
+    parser.add_argument("--seed", type=int, default=0)
+    return parser.parse_args(argv)
 
 
 if __name__ == "__main__":
