@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from tests.benchmarks.workload import SCHEMA, URLS, body, prompts
+from tests.benchmarks.workload import SCHEMA, prompts, spool_lines
 
 if TYPE_CHECKING:
     from dray.engine.protocol import EngineSpec
@@ -79,21 +79,9 @@ def limit_with_stats(work: Work) -> dict[str, Any]:
 def replica(work: Work) -> dict[str, Any]:
     """dray's replica without Ray around it."""
     from dray.engine.replica import Replica
-    from dray.requests.model import Request
-    from dray.requests.spool import encode
 
     def lines(texts: list[str]) -> list[bytes]:
-        return [
-            encode(
-                Request(
-                    index=n,
-                    custom_id=f"r{n}",
-                    url=URLS[work.kind],
-                    body=body(text, work.kind, work.tokens, constrained=work.constrained),
-                )
-            )
-            for n, text in enumerate(texts)
-        ]
+        return spool_lines(texts, work.kind, work.tokens, constrained=work.constrained)
 
     engine = Replica("replica", _spec(work), exit_when_dead=False)
     engine.ready()

@@ -37,7 +37,7 @@ TOKENS = 64
 WORDS = 200  # of a prompt, each one token
 SHARED = {"plain": 0, "shared": 160}  # words with which all prompts of a workload begin
 SEQUENCES = 1024  # vLLM's default on large GPUs
-ROWS = {"tiny": 20, "1b": 12_000, "8b": 4_000}
+ROWS = {"tiny": 20, "1b": 8_000, "8b": 2_000}
 _NAMES = ("limit", "replica", "replica-inside", "limit-inside", "dray")
 
 
@@ -109,8 +109,7 @@ class _Bench:
         """Each shape: its engines in turns, then whole runs. What fails is noted, and the rest goes on."""
         for shape in self._arguments.shapes:
             model = self._model(shape)
-            names = [name for name in self._arguments.only if name != "dray"]
-            self._in_turns(shape, {name: self._engine(shape, name, model, len(names)) for name in names})
+            self._in_turns(shape, model, [name for name in self._arguments.only if name != "dray"])
             if "dray" in self._arguments.only:
                 self._whole_runs(shape, model)
 
@@ -136,10 +135,13 @@ class _Bench:
         stem.parent.mkdir(parents=True, exist_ok=True)
         return TurnTaker(name.removesuffix("-inside"), work, stem, self._environment)
 
-    def _in_turns(self, shape: str, engines: dict[str, TurnTaker]) -> None:
+    def _in_turns(self, shape: str, model: Path, names: Sequence[str]) -> None:
         """Rounds of all engines, the first of which waits for their starts."""
+        engines: dict[str, TurnTaker] = {}
         try:
-            for name in list(engines):
+            for name in names:
+                engines[name] = self._engine(shape, name, model, len(names))
+            for name in names:
                 self._start(shape, name, engines)
             for repeat in range(self._arguments.repeats):
                 for asked in self._workloads(shape):
@@ -166,7 +168,7 @@ class _Bench:
         ]
         for asked in self._workloads(shape):
             lines = self._folder / f"{shape}-{asked.name}.jsonl"
-            _write(lines, asked)
+            workload.write_prompts(lines, asked.draw(asked.rows, seed=0), "completion", TOKENS)
             output = self._folder / f"{shape}-{asked.name}"
             with self._noting(f"{shape}, dray, {asked.name}"):
                 self._whole_run(
@@ -223,13 +225,6 @@ def _cache_bytes(shape: str, engines: int) -> int:
     if total is None:
         return 256 << 20
     return int(min(wanted, 0.95 * total / engines - 2 * model.parameters - 5e9))
-
-
-def _write(path: Path, asked: Prompts) -> None:
-    with path.open("wb") as file:
-        for index, prompt in enumerate(asked.draw(asked.rows, seed=0)):
-            line = {"custom_id": f"r{index}", "method": "POST", "url": workload.URLS["completion"]}
-            file.write(orjson.dumps(line | {"body": workload.body(prompt, "completion", TOKENS)}) + b"\n")
 
 
 def _gpu_bytes() -> int | None:

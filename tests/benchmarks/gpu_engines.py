@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from tests.benchmarks.workload import body, prompts
+from tests.benchmarks.workload import prompts, spool_lines
 
 if TYPE_CHECKING:
     from dray.engine.protocol import EngineSpec
@@ -101,7 +101,7 @@ def replica(work: GpuWork) -> tuple[dict[str, float], Answer, Callable[[], None]
 
     def answer(texts: list[str]) -> tuple[int, int]:
         session = f"session-{next(sessions)}"
-        engine.feed(session, _lines(texts, work.tokens), True)
+        engine.feed(session, spool_lines(texts, "completion", work.tokens), True)
         rows = tokens = 0
         for batch in engine.results(session, 256):
             rows += sum(not outcome.failed for outcome in batch)
@@ -109,18 +109,6 @@ def replica(work: GpuWork) -> tuple[dict[str, float], Answer, Callable[[], None]
         return rows, tokens
 
     return dict(info.timeline), answer, engine.stop
-
-
-def _lines(texts: list[str], tokens: int) -> list[bytes]:
-    from dray.requests.model import Request
-    from dray.requests.spool import encode
-
-    return [
-        encode(
-            Request(index=n, custom_id=f"r{n}", url="/v1/completions", body=body(text, "completion", tokens))
-        )
-        for n, text in enumerate(texts)
-    ]
 
 
 def _spec(work: GpuWork) -> EngineSpec:

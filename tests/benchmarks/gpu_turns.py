@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,9 @@ from typing import Any
 import orjson
 
 from tests.benchmarks.gpu_engines import GpuWork
-from tests.benchmarks.processes import RunError
+from tests.benchmarks.processes import RunError, last_words
 
 _MODULE = "tests.benchmarks.gpu_engines"
-_LAST_BYTES = 4000  # of its log, in an error
 
 
 class TurnTaker:
@@ -80,9 +78,8 @@ class TurnTaker:
         self._said.put(None)
 
     def _next(self, seconds: float) -> dict[str, Any]:
-        deadline = time.monotonic() + seconds
         try:
-            found = self._said.get(timeout=max(deadline - time.monotonic(), 0))
+            found = self._said.get(timeout=seconds)
         except queue.Empty:
             raise RunError(f"nothing after {seconds:.0f} s; {self._last_words()}") from None
         if found is None:
@@ -90,6 +87,4 @@ class TurnTaker:
         return found
 
     def _last_words(self) -> str:
-        said = self._log.read_text(errors="replace").splitlines()
-        kept = "\n".join(line for line in said if " leaked " not in line)  # nanobind's, by the hundred
-        return f"it said last:\n{kept[-_LAST_BYTES:]}"
+        return last_words(self._log.read_text(errors="replace").splitlines())

@@ -15,7 +15,7 @@ import queue
 import random
 import threading
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -141,23 +141,50 @@ class Pace:
 
 
 class _Sharing:
-    """How many shards each replica works at: they share its pace, and the last of them has all of it."""
+    """Replicas whose shards share their pace evenly: what each shard has had, whatever came and went."""
 
-    def __init__(self) -> None:
+    def __init__(self, rows_per_second: float) -> None:
+        self._pace = rows_per_second
         self._guard = threading.Lock()
-        self._shards: Counter[str] = Counter()
+        self._replicas: defaultdict[str, _Shared] = defaultdict(_Shared)
 
     def begins(self, replica: str) -> None:
-        with self._guard:
-            self._shards[replica] += 1
+        """One more shard is at work on the replica."""
+        self._changes(replica, 1)
 
     def ends(self, replica: str) -> None:
-        with self._guard:
-            self._shards[replica] -= 1
+        """One shard fewer."""
+        self._changes(replica, -1)
 
-    def of(self, replica: str) -> int:
+    def had(self, replica: str) -> float:
+        """Rows that a shard has had which was there from the beginning: differences count."""
         with self._guard:
-            return max(self._shards[replica], 1)
+            return self._replicas[replica].until_now(self._pace)
+
+    def rate(self, replica: str) -> float:
+        """Rows a second of each shard, as long as none comes or goes."""
+        with self._guard:
+            return self._pace / max(self._replicas[replica].shards, 1)
+
+    def _changes(self, replica: str, by: int) -> None:
+        with self._guard:
+            self._replicas[replica].until_now(self._pace)
+            self._replicas[replica].shards += by
+
+
+@dataclass
+class _Shared:
+    """One replica. ``rows``: that each of its shards had until ``at`` (monotonic)."""
+
+    shards: int = 0
+    rows: float = 0.0
+    at: float = field(default_factory=time.monotonic)
+
+    def until_now(self, pace: float) -> float:
+        now = time.monotonic()
+        self.rows += pace * (now - self.at) / max(self.shards, 1)
+        self.at = now
+        return self.rows
 
 
 class PretendedTasks:
@@ -212,7 +239,7 @@ class _Task:
     lease: ShardLease | None = field(default=None, compare=False)
     left: float = field(default=0.0, compare=False)  # rows
     began: float = field(default=0.0, compare=False)
-    counted: float = field(default=0.0, compare=False)  # when its rows were counted last
+    had: float = field(default=0.0, compare=False)  # as its replica's sharing had it when it was counted last
 
 
 class _Thread(threading.Thread):
@@ -254,13 +281,14 @@ class _Thread(threading.Thread):
         if task.lease is None:
             return self._claim(store, task)
         replica = task.lease.replica or ""
-        rate = self._pace.rows_per_second / self._sharing.of(replica)
-        now = time.monotonic()
-        rows = min(task.left, rate * (now - task.counted))
-        _count(store, task.lease, _whole(task.left) - _whole(task.left - rows))
-        task.left, task.counted = task.left - rows, now
-        if task.left > _LEAST_ROWS:
-            task.due = now + min(self._pace.commit_seconds, task.left / rate)
+        had = self._sharing.had(replica)
+        left = max(task.left - (had - task.had), 0.0)
+        if left < _LEAST_ROWS:
+            left = 0.0
+        _count(store, task.lease, math.ceil(task.left) - math.ceil(left))
+        task.left, task.had = left, had
+        if left:
+            self._plan(task, replica)
             return True
         store.finish_shard(task.lease)
         self._sharing.ends(replica)
@@ -278,10 +306,17 @@ class _Thread(threading.Thread):
         [row] = [row for row in store.replicas(work.job.job_id) if row.name == claim.lease.replica]
         store.note_attempt(claim.lease, node=row.node)
         task.lease, task.left = claim.lease, work.shard.rows
-        task.began = task.counted = time.monotonic()
-        self._sharing.begins(claim.lease.replica or "")
-        task.due = task.began + min(self._pace.commit_seconds, task.left / self._pace.rows_per_second)
+        task.began = time.monotonic()
+        replica = claim.lease.replica or ""
+        self._sharing.begins(replica)
+        task.had = self._sharing.had(replica)
+        self._plan(task, replica)
         return True
+
+    def _plan(self, task: _Task, replica: str) -> None:
+        """Its next turn: when its rows are to be counted, or are all there."""
+        seconds = task.left / self._sharing.rate(replica)
+        task.due = time.monotonic() + min(self._pace.commit_seconds, seconds)
 
     def _end(self, task: _Task, how: Ended) -> None:
         receipt = None
@@ -292,11 +327,6 @@ class _Thread(threading.Thread):
                 replica=task.lease.replica or "",
             )  # fmt: skip
         self._tell(TaskEnd(number=task.number, result=TaskResult(how=how, message="", receipt=receipt)))
-
-
-def _whole(rows: float) -> int:
-    """Rows that are left while a part of the first of them is."""
-    return math.ceil(rows)
 
 
 def _count(store: Store, lease: ShardLease, rows: int) -> None:
@@ -320,7 +350,7 @@ def _serve(line: Connection, store_url: str, pace: Pace) -> None:
         with guard:
             line.send(end)
 
-    sharing = _Sharing()
+    sharing = _Sharing(pace.rows_per_second)
     threads = [_Thread(store_url, pace, sharing, tell) for _ in range(pace.threads)]
     for thread in threads:
         thread.start()

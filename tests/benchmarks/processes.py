@@ -66,8 +66,13 @@ class Finished:
             raise RunError(f"no JSON on stdout; {self._last_words()}") from None
 
     def _last_words(self) -> str:
-        said = [line.text for line in self.err if " leaked " not in line.text]  # nanobind's, by the hundred
-        return "it said last:\n" + "\n".join(said[-_LAST_LINES:])
+        return last_words([line.text for line in self.err])
+
+
+def last_words(lines: Sequence[str]) -> str:
+    """The last lines of a process that failed, without the hundreds that nanobind says of leaks."""
+    said = [line for line in lines if " leaked " not in line]
+    return "it said last:\n" + "\n".join(said[-_LAST_LINES:])
 
 
 def run(

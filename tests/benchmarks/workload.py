@@ -9,7 +9,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import orjson
@@ -55,13 +55,38 @@ def body(prompt: str, kind: str, tokens: int, *, constrained: bool = False) -> d
 def write_batch(
     path: Path, kind: str, rows: int, tokens: int, *, words: int = 30, constrained: bool = False
 ) -> Path:
-    """A file in OpenAI's batch format."""
+    """A file in OpenAI's batch format, of ``rows`` different prompts."""
+    return write_prompts(path, prompts(rows, words=words), kind, tokens, constrained=constrained)
+
+
+def write_prompts(
+    path: Path, texts: Sequence[str], kind: str, tokens: int, *, constrained: bool = False
+) -> Path:
+    """The same of these prompts."""
     with path.open("wb") as file:
-        for index, prompt in enumerate(prompts(rows, words=words)):
+        for index, prompt in enumerate(texts):
             line = {"custom_id": f"r{index}", "method": "POST", "url": URLS[kind]}
             asked = body(prompt, kind, tokens, constrained=constrained)
             file.write(orjson.dumps(line | {"body": asked}) + b"\n")
     return path
+
+
+def spool_lines(texts: Sequence[str], kind: str, tokens: int, *, constrained: bool = False) -> list[bytes]:
+    """What a replica is fed for these prompts."""
+    from dray.requests.model import Request
+    from dray.requests.spool import encode
+
+    return [
+        encode(
+            Request(
+                index=n,
+                custom_id=f"r{n}",
+                url=URLS[kind],
+                body=body(text, kind, tokens, constrained=constrained),
+            )
+        )
+        for n, text in enumerate(texts)
+    ]
 
 
 def write_large(path: Path, rows: int, *, size: int = 1024, seed: int = 2) -> Path:
