@@ -11,9 +11,9 @@ from dray.driver.resting import put_to_rest
 from dray.errors import DrayError, StoreError
 from dray.job.job_lease import job_lease_kept
 from dray.job.opening import OpenJob, reopen
-from dray.store import JobState
 from tasks.heeding import SUSPENDED, Heard, suspended
 from tasks.prefect_run import Wish, is_cancelled
+from tasks.stopping import rest_cancelled
 
 
 @contextmanager
@@ -43,14 +43,15 @@ def note_failure(job: OpenJob, error: BaseException, *, release: bool = False) -
     """
     if isinstance(error, Exception):
         return put_to_rest(job, error, release=release)
-    if not isinstance(error, Pause) and not (isinstance(error, TerminationSignal) and is_cancelled()):
-        return None
+    if isinstance(error, Pause):
+        return _rest_suspended(job, release=release)
+    if isinstance(error, TerminationSignal) and is_cancelled():
+        return rest_cancelled(job, release=release)
+    return None
+
+
+def _rest_suspended(job: OpenJob, *, release: bool) -> None:
     with suppress(StoreError), reopen(job) as store:
-        if isinstance(error, Pause):
-            store.pause_job(job.lease, reason=SUSPENDED)
-        else:
-            store.request_cancel(job.job_id, by=job.lease)
-            store.set_job_state(job.lease, JobState.CANCELLED, reason="cancelled in Prefect")
+        store.pause_job(job.lease, reason=SUSPENDED)
         if release:
             store.release_job(job.lease)
-    return None

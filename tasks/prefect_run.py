@@ -76,13 +76,15 @@ def wish_in(state: State | None) -> Wish | None:
 
 
 def is_cancelled() -> bool:
-    """Whether a user cancelled the run. While Prefect's API is away, the intent from its worker decides."""
+    """Whether a user cancelled the run: Prefect's worker says so before its signal, or its API does."""
+    from prefect._internal.control_listener import get_intent
+
+    if get_intent() == "cancel":
+        return True
     try:
         return wish_in(state_of_run()) is Wish.CANCEL
     except Exception:  # noqa: BLE001  whatever the API's trouble is, the run has to end
-        from prefect._internal.control_listener import get_intent
-
-        return get_intent() == "cancel"
+        return False
 
 
 def wait_for_api() -> bool:

@@ -16,7 +16,8 @@ from prefect.exceptions import TerminationSignal
 from dray.driver.beside import awaited, started_beside
 from dray.errors import FencedError, StoreError
 from dray.job.cancelling import cancel
-from dray.job.opening import OpenJob
+from dray.job.opening import OpenJob, reopen
+from dray.store import JobState
 from tasks.prefect_run import is_cancelled
 
 STOP_SECONDS = 15.0
@@ -73,3 +74,16 @@ def _cancel(job: OpenJob, future: Future[T]) -> None:
         return
     with suppress(FutureTimeoutError):  # whatever it still waits for goes with the cluster
         future.exception(timeout=max(_LEAST_SECONDS, until - time.monotonic()))
+    rest_cancelled(job)  # before the cluster ends: SIGKILL may come first
+
+
+def rest_cancelled(job: OpenJob, *, release: bool = False) -> None:
+    """The store says that the job is cancelled; ``release`` also gives the driver's lease back.
+
+    A store that is away, or another driver that has the job, leaves it as it is.
+    """
+    with suppress(StoreError), reopen(job) as store:
+        store.request_cancel(job.job_id, by=job.lease)
+        store.set_job_state(job.lease, JobState.CANCELLED, reason="cancelled in Prefect")
+        if release:
+            store.release_job(job.lease)

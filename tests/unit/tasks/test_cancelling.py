@@ -15,7 +15,7 @@ from prefect.exceptions import TerminationSignal
 from dray.job.opening import OpenJob, open_job
 from dray.job.settings import JobSettings
 from dray.requests import RowDefaults, source_of
-from dray.store import Job, open_store
+from dray.store import Job, JobState, open_store
 from tasks import failing, heeding, stopping
 from tasks.prefect_run import Wish
 from tests.support.command import write_requests
@@ -88,3 +88,19 @@ def test_another_run_that_has_the_job_goes_on(job: OpenJob, ask: Ask) -> None:
     found = kept(job)
     assert (found.driver, found.epoch) == ("another", taken.epoch)
     assert (found.cancel_requested, found.cancelled_at) == (False, None)
+
+
+def test_the_store_says_so_before_the_cluster_ends(job: OpenJob) -> None:
+    by_signal(job)
+    found = kept(job)
+    assert (found.state, found.reason) == (JobState.CANCELLED, "cancelled in Prefect")
+    assert found.driver is not None  # the run gives the lease back at its end
+
+
+def test_shards_that_do_not_stop_are_not_waited_for_for_ever(
+    job: OpenJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stopping, "STOP_SECONDS", 0.2)
+    monkeypatch.setattr(stopping, "_LEAST_SECONDS", 0.1)
+    stopping._cancel(job, Future())
+    assert kept(job).state is JobState.CANCELLED
