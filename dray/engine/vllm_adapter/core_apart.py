@@ -23,6 +23,7 @@ from typing import Any
 
 from dray.engine.tuning import Tuned, Tuning
 from dray.engine.vllm_adapter.core_process import LOG, TUNED, LastWords, Order
+from dray.engine.vllm_adapter.socket_folder import SocketFolder
 from dray.errors import EngineDeadError, EngineStartError
 
 _PROGRAM = "dray.engine.vllm_adapter.core_process"
@@ -44,6 +45,7 @@ class CoreProcess:
         self._order: tuple[Callable[..., None], dict[str, Any]] | None = None
         self._words: LastWords | None = None
         self._heard = threading.Event()  # nothing more of use comes over the line
+        self._sockets = SocketFolder()
         self._line, theirs = multiprocessing.Pipe()
         command = [sys.executable, "-P", "-m", _PROGRAM]
         with theirs:
@@ -81,6 +83,7 @@ class CoreProcess:
         """Kill it, if it lives, and wait for that. vLLM may still look at ``sentinel``, which stays open."""
         self._process.kill()
         self._process.wait()
+        self._sockets.remove()
 
     def last_words(self) -> LastWords | None:
         """Why it ended, if it could say so. Waits briefly."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from dray.errors import EngineStartError, WeightsError
 from dray.failures.signs import out_of_memory
+from dray.temporary import TemporaryFolder
 
 _VARIABLE = "DRAY_LOAD_REPORTS"
 _NO_MEMORY = "memory did not suffice for the weights"
@@ -44,13 +44,13 @@ def ranks_heard() -> Iterator[Ranks]:
         EngineStartError: one of them lacked memory.
     """
     ranks = Ranks()
-    with tempfile.TemporaryDirectory(prefix="dray-load-") as folder:
-        os.environ[_VARIABLE] = folder
+    with TemporaryFolder("dray-load-") as folder:
+        os.environ[_VARIABLE] = str(folder)
         try:
             yield ranks
-            ranks.loads = [LoadTimes(**json.loads(file.read_text())) for file in Path(folder).glob("*.json")]
+            ranks.loads = [LoadTimes(**json.loads(file.read_text())) for file in folder.glob("*.json")]
         except Exception as error:
-            said = [file.read_text() for file in Path(folder).glob("*.txt")]
+            said = [file.read_text() for file in folder.glob("*.txt")]
             if isinstance(error, WeightsError) or not said:
                 raise
             if _NO_MEMORY in said:
