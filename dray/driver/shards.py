@@ -158,7 +158,7 @@ class ShardTasks:
 
     def _read(self, store: Store) -> tuple[list[Shard], list[ReplicaRow], float]:
         job_id = self._job.job_id
-        return open_shards(store.shards(job_id)), store.replicas(job_id), store.now()
+        return store.shards(job_id, open_only=True), store.replicas(job_id), store.now()
 
     def _start(self, found: list[Shard], replicas: list[ReplicaRow], now: float) -> None:
         """Start the tasks that are due among the open shards that were ``found``."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dray.errors import StoreFatalError
 from dray.failures.causes import Cause
 from dray.job.following import answer_followers
-from dray.job.ingesting import open_shards
 from dray.job.opening import OpenJob
 from dray.owner import owner_name
 from dray.requests.model import EXPIRED
@@ -29,7 +28,7 @@ def expire(store: Store, job: OpenJob) -> None:
     # First, so that the driver that resumes the job after a crash knows that its rows expired.
     store.set_job_state(job.lease, JobState.EXPIRED)
     owner = owner_name()
-    while unfinished := open_shards(store.shards(job.job_id)):
+    while unfinished := store.shards(job.job_id, open_only=True):
         for shard in unfinished:
             lease = _taken(store, job, shard, owner)
             if lease is not None:  # else it ended or was split meanwhile: see what is open now

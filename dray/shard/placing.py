@@ -29,11 +29,14 @@ def placed(work: Work, on_answer: Callable[[], None] = lambda: None) -> ShardLea
         JobPausedError: no replica has been ready for ``START_SECONDS``.
     """
     capacity = _Capacity(work)
+    again = False
     while True:
         if work.store.orders(work.job.job_id).stop:
             return AttemptEnd.STOPPED
         reach(Point.CLAIM_BEFORE)
-        claim = work.store.place_shard(work.job, work.shard.number, owner=work.owner, ttl=work.ttl)
+        claim = work.store.place_shard(
+            work.job, work.shard.number, owner=work.owner, ttl=work.ttl, again=again
+        )
         on_answer()
         if claim.lease is not None:
             reach(Point.CLAIM_AFTER)
@@ -41,6 +44,7 @@ def placed(work: Work, on_answer: Callable[[], None] = lambda: None) -> ShardLea
         if not claim.waiting:
             return AttemptEnd.HELD
         capacity.look()
+        again = True
         time.sleep(_ASK_EVERY)
 
 
@@ -86,11 +90,9 @@ class Place:
     def of(cls, work: Work, lease: ShardLease) -> Place | None:
         """The replica that a lease names; None where it is gone, and the shard is given back."""
         name = lease.replica or ""
-        try:
-            [row] = [row for row in work.store.replicas(lease.job_id) if row.name == name]
-            client = work.replicas.find(name)
-            client.check()
-        except (EngineError, ValueError):
+        row = work.store.replica(lease.job_id, name)
+        client = _found(work, name) if row is not None else None
+        if row is None or client is None:
             work.store.replica_gone(lease.job_id, name)
             work.store.release_shard(lease, cause=NOT_THERE, detail="the replica was gone before it began")
             return None
@@ -98,3 +100,13 @@ class Place:
         return cls(
             client=client, node=row.node, host=row.host or "its node", seqs=row.max_num_seqs, slots=row.slots
         )
+
+
+def _found(work: Work, name: str) -> ReplicaClient | None:
+    """The replica, where it lives."""
+    try:
+        client = work.replicas.find(name)
+        client.check()
+    except EngineError:
+        return None
+    return client

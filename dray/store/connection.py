@@ -75,10 +75,15 @@ class Tx:
         return self.connection.execute(statement, *parameters)
 
 
+def insert_into(tx: Tx, table: Table) -> Any:
+    """An INSERT into ``table`` that can say what becomes of rows whose key is already there."""
+    insert = postgresql.insert if tx.dialect == "postgresql" else sqlite.insert
+    return insert(table)
+
+
 def insert_ignoring(tx: Tx, table: Table) -> Any:
     """An INSERT into ``table`` that leaves rows alone whose key is already there."""
-    insert = postgresql.insert if tx.dialect == "postgresql" else sqlite.insert
-    return insert(table).on_conflict_do_nothing()
+    return insert_into(tx, table).on_conflict_do_nothing()
 
 
 def most_connections(tx: Tx) -> int | None:

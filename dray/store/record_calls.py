@@ -97,6 +97,11 @@ class RecordCalls(Calls):
         key = self._key(job_id)
         return self._read(lambda tx: routing.listing(tx, key))
 
+    def replica(self, job_id: str, name: str) -> ReplicaRow | None:
+        """One of them by its name; None where there is none."""
+        key = self._key(job_id)
+        return self._read(lambda tx: routing.get(tx, key, name))
+
     def charge(self, job_id: str, charged: Sequence[Charge]) -> None:
         """Charges losses; an event counts once, for the cause that was charged first."""
         key = self._key(job_id)

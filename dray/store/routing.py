@@ -7,28 +7,53 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict
+from typing import Any
 
-from sqlalchemy import and_, case, delete, func, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Row,
+    Select,
+    and_,
+    case,
+    delete,
+    func,
+    literal,
+    literal_column,
+    not_,
+    or_,
+    select,
+    update,
+)
 
 from dray.places import place_of
 from dray.scheduling import Backlog, ReplicaView, ShardView, choose, nearness
 from dray.store.attempts import last_death
-from dray.store.connection import Tx
+from dray.store.connection import Tx, insert_into
 from dray.store.records import ReplicaRow, ReplicaState, ShardState
 from dray.store.schema import replicas, shards
 
 _COLUMNS = [replicas.c[name] for name in ReplicaRow.__dataclass_fields__]
+_TOLD = [name for name in ReplicaRow.__dataclass_fields__ if name not in ("name", "reserved", "family")]
 
 
 def put(tx: Tx, job_key: int, rows: Sequence[ReplicaRow]) -> None:
-    """Replaces what is known of these replicas; reservations and families stay."""
-    for row in rows:
-        values = {k: v for k, v in asdict(row).items() if k not in ("name", "reserved", "family")}
-        values |= {"state": row.state.value, "changed_at": tx.now}
-        own = and_(replicas.c.job_key == job_key, replicas.c.name == row.name)
-        if not tx.execute(update(replicas).where(own).values(**values)).rowcount:
-            tx.execute(replicas.insert().values(job_key=job_key, name=row.name, **values))
+    """Replaces what is known of these replicas, where it is another; reservations and families stay."""
+    if not rows:
+        return
+    now = tx.execute(select(tx.now)).scalar_one()
+    insert = insert_into(tx, replicas)
+    news = {name: insert.excluded[name] for name in _TOLD}
+    write = insert.on_conflict_do_update(
+        index_elements=[replicas.c.job_key, replicas.c.name],
+        set_={**news, "changed_at": insert.excluded.changed_at},
+        where=or_(*(replicas.c[name].is_distinct_from(new) for name, new in news.items())),
+    )
+    own = {"job_key": job_key, "changed_at": now}
+    told = [{name: getattr(row, name) for name in _TOLD} for row in rows]
+    values = [
+        {**own, "name": row.name, **of, "state": row.state.value} for row, of in zip(rows, told, strict=True)
+    ]
+    tx.execute(write, values)
 
 
 def gone(tx: Tx, job_key: int, name: str) -> None:
@@ -50,7 +75,18 @@ def listing(tx: Tx, job_key: int) -> list[ReplicaRow]:
         .where(replicas.c.job_key == job_key)
         .order_by(replicas.c.lane, replicas.c.changed_at, replicas.c.name)
     )
-    return [ReplicaRow(**{**row._mapping, "state": ReplicaState(row.state)}) for row in rows]
+    return [_row(row) for row in rows]
+
+
+def get(tx: Tx, job_key: int, name: str) -> ReplicaRow | None:
+    """The replica of this name, None where the job's present driver has none."""
+    own = and_(replicas.c.job_key == job_key, replicas.c.name == name)
+    row = tx.execute(select(*_COLUMNS).where(own)).first()
+    return None if row is None else _row(row)
+
+
+def _row(row: Row[Any]) -> ReplicaRow:
+    return ReplicaRow(**{**row._mapping, "state": ReplicaState(row.state)})
 
 
 def elsewhere(tx: Tx, job_key: int, before: str | None, here: str | None) -> bool:
@@ -69,20 +105,61 @@ def elsewhere(tx: Tx, job_key: int, before: str | None, here: str | None) -> boo
     return (before is not None and nearness(before, here) <= wanted) or len(places) == 1
 
 
-def place(tx: Tx, job_key: int, number: int) -> str | None:
-    """A replica for a shard; None while it has to wait. The caller has locked the job's row."""
-    known = select(shards.c.crashes, shards.c.crashed_at, shards.c.family)
-    row = tx.execute(known.where(shards.c.job_key == job_key, shards.c.number == number)).one()
+STANDING = shards.c.crashes, shards.c.crashed_at, shards.c.family
+"""What :func:`place` has to know of a shard."""
+
+
+def place(tx: Tx, job_key: int, number: int, row: Row[Any]) -> str | None:
+    """A replica for a shard whose ``row`` is known; None while it has to wait. The job's row is locked."""
     died_at = (last_death(tx, job_key, number) or row.crashed_at) if row.crashes else None
     shard = ShardView(number=number, suspect=row.crashes > 0, died_at=died_at, family=row.family)
-    ready = _ready(tx, job_key)
-    choice = choose(shard, ready, lambda: Backlog(waiting=_waiting(tx, job_key), coming=_coming(tx, job_key)))
+    ready = _ready(tx, job_key) if shard.suspect else _first(tx, job_key, number, row.family)
+    choice = choose(shard, ready, lambda: _backlog(tx, job_key))
     if choice.reserve is not None:
         _reserve(tx, job_key, number, choice.reserve, ready)
     if choice.replica is not None and row.family:
         own = and_(replicas.c.job_key == job_key, replicas.c.name == choice.replica)
         tx.execute(update(replicas).where(own).values(family=row.family))
     return choice.replica
+
+
+def has_none(tx: Tx, job_key: int, number: int, family: int) -> bool:
+    """Whether a shard that is no suspect finds all places taken. Locks nothing: one may come free by now."""
+    return not _first(tx, job_key, number, family)
+
+
+def _first(tx: Tx, job_key: int, number: int, family: int) -> list[ReplicaView]:
+    """The replica that :func:`choose` would take of all for a shard that is no suspect, or none.
+
+    The database looks at them: a claim holds a lock, and would be long with a thousand replicas in Python.
+    """
+    on_it = select(func.count()).where(_leased(tx, job_key), shards.c.replica == replicas.c.name)
+    knows = or_(replicas.c.family == family, on_it.where(shards.c.family == family).scalar_subquery() > 0)
+    kept = and_(replicas.c.reserved != number, replicas.c.reserved.in_(_suspects(job_key)))
+    places = (
+        select(
+            replicas.c.name,
+            replicas.c.node,
+            replicas.c.slots,
+            on_it.scalar_subquery().label("load"),
+            case((knows, 1), else_=0).label("knows") if family else literal(0).label("knows"),
+        )
+        .where(_is_ready(job_key), or_(replicas.c.reserved.is_(None), not_(kept)))
+        .cte("places")
+        .prefix_with("MATERIALIZED")  # each replica's shards are counted once
+    )
+    first = places.c.load, places.c.knows.desc(), places.c.name
+    free = select(places).where(places.c.load < places.c.slots).order_by(*first).limit(1)
+    return [
+        ReplicaView(
+            name=row.name,
+            place=place_of(row.node, row.name),
+            slots=row.slots,
+            load=row.load,
+            families=frozenset({family} if row.knows else ()),
+        )
+        for row in tx.execute(free)
+    ]
 
 
 def _reserve(tx: Tx, job_key: int, number: int, name: str, ready: Sequence[ReplicaView]) -> None:
@@ -92,6 +169,12 @@ def _reserve(tx: Tx, job_key: int, number: int, name: str, ready: Sequence[Repli
     tx.execute(update(replicas).where(ours).values(reserved=None))
     own = and_(replicas.c.job_key == job_key, replicas.c.name == name)
     tx.execute(update(replicas).where(own).values(reserved=number))
+
+
+def _backlog(tx: Tx, job_key: int) -> Backlog:
+    """Where no replica comes, nothing waits for one: the shards are not counted."""
+    coming = _coming(tx, job_key)
+    return Backlog(waiting=_waiting(tx, job_key) if coming else 0, coming=coming)
 
 
 def _waiting(tx: Tx, job_key: int) -> int:
@@ -112,10 +195,9 @@ def _coming(tx: Tx, job_key: int) -> int:
 
 
 def _ready(tx: Tx, job_key: int) -> list[ReplicaView]:
-    leased = and_(shards.c.state == ShardState.LEASED.value, shards.c.lease_until > tx.now)
     there = (
         select(shards.c.replica, shards.c.family, func.count())
-        .where(shards.c.job_key == job_key, leased)
+        .where(_leased(tx, job_key))
         .group_by(shards.c.replica, shards.c.family)
     )
     loads: Counter[str] = Counter()
@@ -123,12 +205,7 @@ def _ready(tx: Tx, job_key: int) -> list[ReplicaView]:
     for name, family, count in tx.execute(there):
         loads[name] += count
         families[name].add(family)
-    open_states = (ShardState.PENDING.value, ShardState.LEASED.value)
-    alive = select(shards.c.number).where(
-        shards.c.job_key == job_key, shards.c.crashes > 0, shards.c.state.in_(open_states)
-    )
-    suspects = set(tx.execute(alive).scalars())  # a reservation ends with the shard's suspicion
-    ready = and_(replicas.c.job_key == job_key, replicas.c.state == ReplicaState.READY.value)
+    suspects = set(tx.execute(_suspects(job_key)).scalars())
     columns = (replicas.c.name, replicas.c.node, replicas.c.slots, replicas.c.reserved, replicas.c.family)
     return [
         ReplicaView(
@@ -139,5 +216,23 @@ def _ready(tx: Tx, job_key: int) -> list[ReplicaView]:
             reserved=row.reserved if row.reserved in suspects else None,
             families=frozenset({row.family, *families[row.name]} - {0}),
         )
-        for row in tx.execute(select(*columns).where(ready))
+        for row in tx.execute(select(*columns).where(_is_ready(job_key)))
     ]
+
+
+def _is_ready(job_key: int) -> ColumnElement[bool]:
+    return and_(replicas.c.job_key == job_key, replicas.c.state == ReplicaState.READY.value)
+
+
+def _leased(tx: Tx, job_key: int) -> ColumnElement[bool]:
+    """Shards that are on some replica. The state is no parameter: else no database would use its index."""
+    own = shards.c.job_key == job_key
+    state: ColumnElement[str] = literal_column(f"'{ShardState.LEASED.value}'")
+    return and_(own, shards.c.state == state, shards.c.lease_until > tx.now)
+
+
+def _suspects(job_key: int) -> Select[tuple[int]]:
+    """Numbers of suspects that are open: a reservation ends with the shard's suspicion."""
+    open_states = (ShardState.PENDING.value, ShardState.LEASED.value)
+    own = shards.c.job_key == job_key
+    return select(shards.c.number).where(own, shards.c.crashes > 0, shards.c.state.in_(open_states))

@@ -23,10 +23,11 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    text,
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-REVISION = "0010"
+REVISION = "0011"
 """The migration that these tables correspond to: the head of ``migrations/versions``."""
 
 metadata = MetaData(
@@ -76,6 +77,8 @@ jobs = Table(
     _count("shared_failed"),
 )
 
+_IS_LEASED = text("state = 'leased'")
+
 shards = Table(
     "shards",
     metadata,
@@ -102,6 +105,13 @@ shards = Table(
     Column("replica", String),
     Column("crashed_at", String),
     Column("family", BigInteger, nullable=False, server_default="0"),
+    Index(
+        "ix_shards_job_key_replica",
+        "job_key",
+        "replica",
+        postgresql_where=_IS_LEASED,
+        sqlite_where=_IS_LEASED,
+    ),
 )
 
 results = Table(

@@ -80,10 +80,10 @@ class ShardCalls(Calls):
 
         self._write(move, long=True)
 
-    def shards(self, job_id: str) -> list[Shard]:
-        """All shards of the job, split ones included, by number."""
+    def shards(self, job_id: str, *, open_only: bool = False) -> list[Shard]:
+        """All shards of the job, split ones included, by number; or those that still have rows to run."""
         key = self._key(job_id)
-        return self._read(lambda tx: shards.listing(tx, key))
+        return self._read(lambda tx: shards.listing(tx, key, open_only=open_only))
 
     def claim_shard(
         self,
@@ -101,11 +101,16 @@ class ShardCalls(Calls):
         """
         return self._write(lambda tx: shards.claim(tx, lease, number, owner=owner, replica=replica, ttl=ttl))
 
-    def place_shard(self, lease: JobLease, number: int, *, owner: str, ttl: float = SHARD_TTL) -> Claim:
+    def place_shard(
+        self, lease: JobLease, number: int, *, owner: str, ttl: float = SHARD_TTL, again: bool = False
+    ) -> Claim:
         """Takes a shard as :meth:`claim_shard` does, for the ready replica with the most room.
 
-        A shard under which engines died gets a replica to itself.
+        A shard under which engines died gets a replica to itself. ``again``: it had to wait when it was asked
+        for last, and most likely still has to. The store then looks before it locks anything.
         """
+        if again and self._read(lambda tx: shards.must_wait(tx, lease, number)):
+            return Claim(lease=None, waiting=True)
         return self._write(lambda tx: shards.place(tx, lease, number, owner=owner, ttl=ttl))
 
     def renew_shard(self, lease: ShardLease, ttl: float | None = None) -> ShardLease:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, and_, case, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Row, and_, case, exists, func, insert, or_, select, update
 
 from dray.errors import FencedError, StoreFatalError
 from dray.places import place_of
@@ -108,9 +108,11 @@ def _insert(
     tx.execute(insert(shards), rows)
 
 
-def listing(tx: Tx, job_key: int) -> list[Shard]:
-    """The shards of a job, in the order of their numbers."""
+def listing(tx: Tx, job_key: int, *, open_only: bool = False) -> list[Shard]:
+    """The shards of a job, in the order of their numbers: all, or those that still have rows to run."""
     query = select(*_COLUMNS).where(shards.c.job_key == job_key).order_by(shards.c.number)
+    if open_only:
+        query = query.where(shards.c.state.in_(_OPEN))
     return [_shard(row) for row in tx.execute(query)]
 
 
@@ -162,18 +164,36 @@ def claim(
 def place(tx: Tx, lease: JobLease, number: int, *, owner: str, ttl: float) -> Claim:
     """Takes a shard for whichever replica has room."""
     check_driver(tx, lease, alone=True)
-    taken = select(shards.c.state, shards.c.lease_until > tx.now, shards.c.owner).where(
+    live = (shards.c.lease_until > tx.now).label("live")
+    taken = select(shards.c.state, live, shards.c.owner, *routing.STANDING).where(
         shards.c.job_key == lease.key, shards.c.number == number
     )
-    state, live, holder = tx.execute(taken).one()
-    if state not in _OPEN or (state == ShardState.LEASED.value and live and holder != owner):
+    row = tx.execute(taken).one()
+    leased = row.state == ShardState.LEASED.value
+    if row.state not in _OPEN or (leased and row.live and row.owner != owner):
         return Claim(lease=None)
-    replica = routing.place(tx, lease.key, number)
+    replica = routing.place(tx, lease.key, number, row)
     if replica is None:
-        if state == ShardState.LEASED.value:
+        if leased:
             _lapse(tx, lease, number, owner)
         return Claim(lease=None, waiting=True)
     return Claim(lease=claim(tx, lease, number, owner=owner, replica=replica, ttl=ttl))
+
+
+def must_wait(tx: Tx, lease: JobLease, number: int) -> bool:
+    """Whether a shard that waits would find no place now. Locks nothing, so that many may ask often.
+
+    False for all else: :func:`place` says what becomes of the shard.
+    """
+    driver = and_(jobs.c.epoch == lease.epoch, jobs.c.driver_owner == lease.owner)
+    waits = select(*routing.STANDING).where(
+        shards.c.job_key == lease.key,
+        shards.c.number == number,
+        shards.c.state == ShardState.PENDING.value,
+        exists().where(jobs.c.job_key == lease.key, driver),
+    )
+    row = tx.execute(waits).first()
+    return row is not None and not row.crashes and routing.has_none(tx, lease.key, number, row.family)
 
 
 def _lapse(tx: Tx, lease: JobLease, number: int, owner: str) -> None:
