@@ -24,6 +24,7 @@ from dray.job.spooling import (
 )
 from dray.kinds import KINDS, Kind
 from dray.requests.ingest import Ingested, cut, ingest
+from dray.requests.marks import Taper
 from dray.requests.pulse import READ_SECONDS, Pulse
 from dray.requests.sharing import Sharing
 from dray.storage.files import FileInfo
@@ -37,6 +38,7 @@ _MANY_SHARDS = 16_384
 # A replica that comes back finds work only while there are shards that no replica has. The benchmark
 # `python -m tests.benchmarks.interruptions --goodput` came to 0.75 with 2 per replica, to 0.94 with 16.
 _SHARDS_PER_REPLICA = 16
+_LAST_PER_REPLICA = 4  # shards that are smaller: two that run, and two that wait, when the larger ones end
 _ROWS_WORTH_A_SHARD = 128  # splitting less than this costs more in tasks than it gives
 
 
@@ -143,6 +145,7 @@ def _publish(store: Store, job: OpenJob, ingested: Ingested, noted: Mapping[str,
         target_rows=job.settings.shard_rows or _ROWS,
         max_shards=_most_shards(replicas),
         min_shards=1 if job.settings.shard_rows else _enough_shards(ingested.requests, replicas, _batch(job)),
+        taper=None if job.settings.shard_rows else _taper(replicas, _batch(job)),
     )
     shards = [
         ShardSpec(
@@ -187,8 +190,20 @@ def _enough_shards(requests: int, replicas: int, batch: int) -> int:
     if replicas == 1:
         return 1
     worth = requests // _ROWS_WORTH_A_SHARD
-    full = requests // max(_ROWS_WORTH_A_SHARD, 2 * batch)
+    full = requests // _worth(batch)
     return max(1, min(replicas * _SHARDS_PER_REPLICA, full), min(2 * replicas, worth))
+
+
+def _taper(replicas: int, batch: int) -> Taper | None:
+    """The last shards of each replica are smaller, so that all replicas end at about the same time."""
+    if replicas == 1:
+        return None
+    return Taper(ranges=replicas * _LAST_PER_REPLICA, least_rows=_worth(batch))
+
+
+def _worth(batch: int) -> int:
+    """Rows of a shard that keep an engine of this ``batch`` busy while its other shard ends."""
+    return max(_ROWS_WORTH_A_SHARD, 2 * batch)
 
 
 def engine_kind(store: Store, job: OpenJob) -> tuple[Kind, str | None]:

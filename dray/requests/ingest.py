@@ -12,7 +12,7 @@ from dray.kinds import Kind
 from dray.requests.arranging import Arrange, Arranging
 from dray.requests.duplicates import IdIndex
 from dray.requests.inputs import FileRef
-from dray.requests.marks import Mark, SpoolPart, SpoolRange, cut_marks
+from dray.requests.marks import Mark, SpoolPart, SpoolRange, Taper, cut_marks
 from dray.requests.model import Outcome
 from dray.requests.pulse import Pulse
 from dray.requests.readers import Limits, RawRow, files_of, read_rows
@@ -156,12 +156,17 @@ def _found_out(
 
 
 def cut(
-    ingested: Ingested, *, target_rows: int, max_shards: int = 16_384, min_shards: int = 1
+    ingested: Ingested,
+    *,
+    target_rows: int,
+    max_shards: int = 16_384,
+    min_shards: int = 1,
+    taper: Taper | None = None,
 ) -> list[SpoolRange]:
     """Contiguous ranges that cover the spool exactly once, of about ``target_rows`` requests each.
 
     Between ``min_shards`` and ``max_shards`` of them, as far as there are rows; each part of the spool may
-    bring one more.
+    bring one more. The last ones ``taper``, where that is asked for.
     """
     wanted = -(-ingested.requests // max(1, target_rows))
     return cut_marks(
@@ -170,6 +175,7 @@ def cut(
         rows=ingested.requests,
         ranges=min(max(wanted, min_shards), max_shards),
         grouped=ingested.grouped,
+        taper=taper or Taper(ranges=0),
     )
 
 

@@ -10,6 +10,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import overload
 
 
@@ -82,6 +83,26 @@ class SpoolRange:
     family: int = 0
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Taper:
+    """The last ``ranges`` are smaller: a quarter of the others, though of no fewer than ``least_rows`` rows.
+
+    Workers take up the ranges of a job in their order. When none is left, each is at its last one, and the
+    longest of these ends the job: the smaller they are, the sooner.
+    """
+
+    ranges: int
+    least_rows: int = 1
+
+    def share(self, rows: float) -> float:
+        """The size of one of the last ranges, as a share of the others', where an even cut has ``rows``."""
+        return min(1.0, max(_TAPER, self.least_rows / rows))
+
+
+_TAPER = 1 / 4
+_EVEN = Taper(ranges=0)
+
+
 def cut_marks(
     marks: Sequence[Mark],
     *,
@@ -89,16 +110,19 @@ def cut_marks(
     rows: int,
     ranges: int,
     grouped: bool = False,
+    taper: Taper = _EVEN,
 ) -> list[SpoolRange]:
     """Up to ``ranges`` contiguous ranges of about equal rows that cover the spool exactly once.
 
-    A range that would go over the end of a part is cut in two there. The marks of a ``grouped`` spool stand
-    between groups of any size: a group that is larger than a range has one to itself.
+    The last ones ``taper``, unless they are more than half of all. A range that would go over the end of a
+    part is cut in two there. The marks of a ``grouped`` spool stand between groups of any size: a group that
+    is larger than a range has one to itself.
     """
     if not rows:
         return []
     ranges = max(1, min(ranges, len(marks)))
-    begins = _nearest(marks, rows, ranges) if grouped else _even(marks, ranges)
+    begins_at = steps(rows, ranges, taper)
+    begins = _nearest(marks, rows, begins_at) if grouped else _even(marks, begins_at)
     by_offset = {mark.offset: mark for mark in (*begins, *(part.start for part in parts))}
     starts = [by_offset[offset] for offset in sorted(by_offset)]
     ends = [*starts[1:], Mark(parts[-1].start.offset + parts[-1].size, rows)]
@@ -119,16 +143,25 @@ def cut_marks(
     ]
 
 
-def _even(marks: Sequence[Mark], ranges: int) -> set[Mark]:
-    """Even steps through the marks, which are evenly spaced in rows: even steps through the rows."""
-    return {marks[len(marks) * number // ranges] for number in range(ranges)}
+def steps(rows: int, ranges: int, taper: Taper) -> list[Fraction]:
+    """Where the ranges begin, as shares of all rows."""
+    small = taper.ranges if 2 * taper.ranges <= ranges else 0
+    share = Fraction(taper.share(rows / ranges)).limit_denominator(1000)
+    large = ranges - small
+    unit = 1 / (large + small * share)
+    return [(min(number, large) + max(number - large, 0) * share) * unit for number in range(ranges)]
 
 
-def _nearest(marks: Sequence[Mark], rows: int, ranges: int) -> set[Mark]:
-    """The marks that are nearest to even steps through the rows."""
+def _even(marks: Sequence[Mark], begins_at: Sequence[Fraction]) -> set[Mark]:
+    """Steps through the marks, which are evenly spaced in rows: the same steps through the rows."""
+    return {marks[int(len(marks) * step)] for step in begins_at}
+
+
+def _nearest(marks: Sequence[Mark], rows: int, begins_at: Sequence[Fraction]) -> set[Mark]:
+    """The marks that are nearest to the steps through the rows."""
     found = {marks[0]}
-    for number in range(1, ranges):
-        wanted = rows * number // ranges
+    for step in begins_at[1:]:
+        wanted = int(rows * step)
         after = bisect_left(marks, wanted, key=lambda mark: mark.position)
         close = marks[max(after - 1, 0) : after + 1]
         found.add(min(close, key=lambda mark: abs(mark.position - wanted)))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dray.errors import JobFailedError
 from dray.requests import spool
-from dray.requests.marks import Mark, SpoolPart, SpoolRange, cut_marks
+from dray.requests.marks import Mark, SpoolPart, SpoolRange, Taper, cut_marks
 from dray.requests.model import Request
 from dray.requests.spool import (
     SpoolWriter,
@@ -55,10 +55,10 @@ def written(indices: list[int], folder: Path, body: dict[str, Any]) -> tuple[Spo
     return writer, str(path)
 
 
-def cut_into(ranges: int, writer: SpoolWriter, uri: str) -> list[SpoolRange]:
+def cut_into(ranges: int, writer: SpoolWriter, uri: str, **options: Any) -> list[SpoolRange]:
     """The ranges of a spool of one file."""
     whole = SpoolPart(uri, writer.offset, Mark(0, 0))
-    return cut_marks(writer.marks, parts=[whole], rows=writer.rows, ranges=ranges)
+    return cut_marks(writer.marks, parts=[whole], rows=writer.rows, ranges=ranges, **options)
 
 
 @given(
@@ -66,16 +66,18 @@ def cut_into(ranges: int, writer: SpoolWriter, uri: str) -> list[SpoolRange]:
     parts=st.integers(1, 30),
     max_marks=st.integers(2, 64),
     chunk_rows=st.integers(1, 50),
+    taper=st.builds(Taper, ranges=st.integers(0, 16), least_rows=st.integers(1, 20)),
+    grouped=st.booleans(),
 )
 def test_cuts_cover_every_row_exactly_once(
-    indices: list[int], parts: int, max_marks: int, chunk_rows: int
+    indices: list[int], parts: int, max_marks: int, chunk_rows: int, taper: Taper, grouped: bool
 ) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(spool, "MAX_MARKS", max_marks)
         writer, uri = written(indices, Path(folder), {"prompt": "x"})
-        ranges = cut_into(parts, writer, uri)
+        ranges = cut_into(parts, writer, uri, taper=taper, grouped=grouped)
         assert len(writer.marks) <= max_marks
-        assert len(ranges) == min(parts, len(writer.marks))
+        assert bool(indices) <= len(ranges) <= min(parts, len(writer.marks))
         found: list[int] = []
         for part in ranges:
             chunks = list(read_shard(uri, part.offset, part.length, chunk_rows=chunk_rows))
@@ -102,6 +104,23 @@ def test_parts_of_a_big_spool_are_about_equal(tmp_path: Path, monkeypatch: pytes
     sizes = [part.rows for part in ranges]
     assert sum(sizes) == 70_000
     assert max(sizes) - min(sizes) <= 8
+
+
+@pytest.mark.parametrize(("least_rows", "small", "large"), [(1, 246, 985), (400, 457, 914), (900, 800, 800)])
+def test_the_last_parts_are_a_quarter_of_the_others_or_of_as_many_rows_as_asked(
+    tmp_path: Path, least_rows: int, small: int, large: int
+) -> None:
+    """12,800 rows in 16 parts: 12 and a quarter of 4 are 13. 400 rows are half of an even part's 800."""
+    writer, uri = written(list(range(12_800)), tmp_path, {})
+    sizes = [part.rows for part in cut_into(16, writer, uri, taper=Taper(ranges=4, least_rows=least_rows))]
+    assert sum(sizes) == 12_800
+    assert sizes == [pytest.approx(large, abs=1)] * 12 + [pytest.approx(small, abs=1)] * 4
+
+
+def test_few_parts_are_all_of_one_size(tmp_path: Path) -> None:
+    writer, uri = written(list(range(700)), tmp_path, {})
+    sizes = [part.rows for part in cut_into(7, writer, uri, taper=Taper(ranges=4))]
+    assert sizes == [100] * 7
 
 
 def test_chunks_are_bounded_in_bytes_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
