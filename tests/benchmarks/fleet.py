@@ -29,7 +29,7 @@ import psutil
 import psycopg
 
 from tests.benchmarks import processes, results, workload
-from tests.benchmarks.pretended_fleet import Pace, PretendedFleet, PretendedTasks
+from tests.benchmarks.pretended_fleet import MEAN_LATER, Idle, Pace, PretendedFleet, PretendedTasks
 from tests.benchmarks.processes import RunError
 from tests.benchmarks.results import Report, Table, Target, median, say
 from tests.support.postgres import PostgresServer
@@ -38,7 +38,7 @@ SIZES = ((100, 10_000_000), (1000, 100_000_000))  # replicas, rows
 ROWS_PER_SECOND = 100.0  # of a replica
 SEQUENCES = 256
 _START_SECONDS = 5.0
-_COMMIT_SECONDS = 20.0
+_COMMIT_SECONDS = 40.0
 _SAMPLE_SECONDS = 1.0
 _MB = 1_000_000
 _LINE_BYTES = 1024
@@ -67,6 +67,13 @@ class Run:
     seconds: float = 0.0
     steps: list[tuple[float, float]] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
+    idle: Idle | None = None
+
+    @property
+    def share(self) -> float:
+        """Of the replicas' rate, from their starts on."""
+        start = _START_SECONDS * (1 + MEAN_LATER)
+        return self.rows / self.replicas / ROWS_PER_SECOND / (self.seconds - start)
 
     def tenth(self, number: int) -> tuple[list[float], list[Sample]]:
         """The steps' seconds and the samples of one tenth of the run."""
@@ -92,7 +99,7 @@ def main() -> int:
                 say(f"{size}: FAILED: {error}")
     tenths = [_tenths(run) for run in runs]
     report.raw = [{"name": f"{run.replicas} replicas", **asdict(run)} for run in runs]
-    report.tables = [_overview(runs), *[table for table in tenths if table.rows]]
+    report.tables = [_overview(runs), _idle(runs), *[table for table in tenths if table.rows]]
     report.targets = [] if arguments.quick else _targets(runs)
     report.notes = [
         f"Pretended: replicas ({ROWS_PER_SECOND:g} rows/s each, which the shards at work on it share, two at "
@@ -100,6 +107,8 @@ def main() -> int:
         "driver, scheduling, PostgreSQL.",
         "A step of the driver is one look at everything; between two it waits for a task to end, at most "
         "0.2 s, which is not counted. `busy`: shard tasks that run, of two for each replica.",
+        f"Replicas start within {_START_SECONDS:g} to {2 * _START_SECONDS:g} s. The share is that of the time "
+        "from the mean start on.",
         "Ray's own calls (a status a second and replica) and Prefect's are not in these figures.",
     ]
     return results.publish(report, arguments)
@@ -132,6 +141,7 @@ def _apart(size: str, folder: Path, timeout: float) -> Run:
     command = [sys.executable, "-m", "tests.benchmarks.fleet", "--one", size, "--folder", str(folder)]
     result: dict[str, Any] = processes.run(command, timeout=timeout).result()
     result["samples"] = [Sample(**one) for one in result["samples"]]
+    result["idle"] = Idle(**result["idle"])
     run = Run(**result)
     steps = [seconds for _, seconds in run.steps]
     say(f"{size}: {run.seconds:.0f} s, a step {median(steps) * 1e3:.1f} ms, at most {max(steps):.2f} s")
@@ -152,6 +162,7 @@ def _one(replicas: int, rows: int, folder: Path) -> Run:
         with _Sampler(run, server, url, tasks, began):
             _drive(job, shards, tasks, run, began)
             run.seconds = time.monotonic() - began
+        run.idle = tasks.idle
     return run
 
 
@@ -178,10 +189,11 @@ def _drive(job: Any, shards: Any, tasks: PretendedTasks, run: Run, began: float)
 def _job(folder: Path, url: str, replicas: int, rows: int) -> tuple[Any, Any]:
     """A job whose shards are cut as a real one's, over requests that are not there."""
     from dray.cluster.placing import USUAL_SEQS
-    from dray.job.ingesting import _ROWS, _enough_shards, _most_shards
+    from dray.job.ingesting import _ROWS, _enough_shards, _most_shards, _taper
     from dray.job.opening import open_job
     from dray.job.settings import JobSettings
     from dray.requests import RowDefaults, source_of
+    from dray.requests.marks import steps
     from dray.store import ShardSpec, open_store
 
     source = workload.write_batch(folder / f"in-{replicas}.jsonl", "chat", 1, 1)
@@ -196,7 +208,9 @@ def _job(folder: Path, url: str, replicas: int, rows: int) -> tuple[Any, Any]:
     )
     job = open_job(settings)
     count = min(max(-(-rows // _ROWS), _enough_shards(rows, replicas, USUAL_SEQS)), _most_shards(replicas))
-    cuts = [rows * number // count for number in range(count + 1)]
+    taper = _taper(replicas, USUAL_SEQS)
+    assert taper is not None
+    cuts = [*(int(rows * step) for step in steps(rows, count, taper)), rows]
     specs = [
         ShardSpec(number=number, uri=job.spool(1), offset=low * _LINE_BYTES,
                   length=(high - low) * _LINE_BYTES, rows=high - low, first_position=low)
@@ -275,7 +289,7 @@ def _overview(runs: Sequence[Run]) -> Table:
         last = run.samples[-1]
         rows.append([
             f"{run.replicas:,}", f"{run.rows:,}", f"{run.shards:,}", f"{run.seconds:.0f}",
-            f"{run.rows / run.replicas / ROWS_PER_SECOND / run.seconds:.2f}",
+            f"{run.share:.2f}",
             f"{median(steps) * 1e3:.1f}", f"{steps[int(len(steps) * 0.99)] * 1e3:.0f}", f"{steps[-1]:.2f}",
             f"{last.memory / _MB:.0f}", f"{last.processor / run.seconds:.2f}",
             f"{last.transactions / run.seconds:.0f}", f"{last.store_processor / run.seconds:.2f}",
@@ -284,6 +298,23 @@ def _overview(runs: Sequence[Run]) -> Table:
               "step, 99%, ms", "longest step, s", "driver, MB", "driver, cores", "transactions/s",
               "PostgreSQL, cores")  # fmt: skip
     return Table(title="A driver and its store", header=header, rows=rows)
+
+
+def _idle(runs: Sequence[Run]) -> Table:
+    """Where the replicas' time went that they did not work."""
+    rows = [
+        [
+            f"{run.replicas:,}",
+            f"{idle.before:.1f}",
+            f"{idle.between:.1f}",
+            f"{idle.after:.1f}",
+            f"{idle.late:.2f}",
+        ]
+        for run in runs
+        if (idle := run.idle) is not None
+    ]
+    header = ("replicas", "before the first, s", "between two, s", "after the last, s", "tasks late, 99%, s")
+    return Table(title="A replica without a shard, on average", header=header, rows=rows)
 
 
 def _tenths(run: Run) -> Table:
@@ -311,9 +342,8 @@ def _targets(runs: Sequence[Run]) -> list[Target]:
         of = f"{run.replicas:,} replicas"
         early, late = run.tenth(2), run.tenth(7)
         steps = sorted(seconds for _, seconds in run.steps)
-        share = run.rows / run.replicas / ROWS_PER_SECOND / run.seconds
         found += [
-            Target(name=f"{of}: share of the replicas' rate", value=share, bound=0.9),
+            Target(name=f"{of}: share of the replicas' rate", value=run.share, bound=0.9),
             Target(name=f"{of}: a step, 99%, s", value=steps[int(len(steps) * 0.99)], bound=1.0,
                    at_least=False),
             Target(name=f"{of}: driver memory, 8th tenth over 3rd, MB",

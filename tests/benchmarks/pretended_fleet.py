@@ -16,8 +16,8 @@ import random
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -35,7 +35,11 @@ from dray.shard.pump import ShardReceipt
 from dray.shard.task import Ended, ShardWork, TaskResult
 from dray.store import ShardLease, Store, commit, jobs, open_store, shards
 
+MEAN_LATER = 0.5
+"""By which share of their least time replicas start later, on average."""
+
 _PER_NODE = 8  # replicas
+_CLOSE_SECONDS = 10.0  # for the last word of the process that pretends tasks
 _ASK_SECONDS = 0.2  # as a waiting shard task
 _LEAST_ROWS = 1e-6  # fewer are none: they are counted by a clock
 _ALIVE = NodeFacts(alive=True, draining=False, preempted=False, oom=False)
@@ -108,7 +112,7 @@ class PretendedFleet:
         self, name: str, spec: EngineSpec, ask: ReplicaResources, *, avoid: Collection[str]
     ) -> PretendedReplica:
         node = self._nodes[next(self._count) // _PER_NODE % len(self._nodes)]
-        ready = time.time() + self._start_seconds * (1 + self._random.random())
+        ready = time.time() + self._start_seconds * (1 + 2 * MEAN_LATER * self._random.random())
         return PretendedReplica(name, node.node_id, ready, self._sequences)
 
     def capacity(self) -> Capacity | None:
@@ -140,6 +144,25 @@ class Pace:
     threads: int = 4
 
 
+@dataclass(frozen=True, kw_only=True)
+class Idle:
+    """Seconds of a replica without a shard, on average: before its first, between two, after its last.
+
+    ``late``: seconds by which the slowest hundredth of the pretended tasks' calls was late. If they are many,
+    the process that pretends the tasks was the limit.
+    """
+
+    before: float
+    between: float
+    after: float
+    late: float = 0.0
+
+
+def _mean(values: Iterable[float]) -> float:
+    found = list(values)
+    return sum(found) / max(len(found), 1)
+
+
 class _Sharing:
     """Replicas whose shards share their pace evenly: what each shard has had, whatever came and went."""
 
@@ -147,6 +170,7 @@ class _Sharing:
         self._pace = rows_per_second
         self._guard = threading.Lock()
         self._replicas: defaultdict[str, _Shared] = defaultdict(_Shared)
+        self._began = time.monotonic()
 
     def begins(self, replica: str) -> None:
         """One more shard is at work on the replica."""
@@ -168,8 +192,23 @@ class _Sharing:
 
     def _changes(self, replica: str, by: int) -> None:
         with self._guard:
-            self._replicas[replica].until_now(self._pace)
-            self._replicas[replica].shards += by
+            shared = self._replicas[replica]
+            shared.until_now(self._pace)
+            if not shared.first:
+                shared.first = shared.last = shared.at
+            elif not shared.shards:
+                shared.between += shared.at - shared.last
+            shared.shards += by
+
+    def idle(self) -> Idle:
+        """How long replicas were without a shard, on average, as the moment is."""
+        with self._guard:
+            shared, now = list(self._replicas.values()), time.monotonic()
+        return Idle(
+            before=_mean(one.first - self._began for one in shared),
+            between=_mean(one.between for one in shared),
+            after=_mean(now - one.last for one in shared),
+        )
 
 
 @dataclass
@@ -179,10 +218,15 @@ class _Shared:
     shards: int = 0
     rows: float = 0.0
     at: float = field(default_factory=time.monotonic)
+    first: float = 0.0  # when its first shard began (monotonic), 0 before
+    last: float = 0.0  # when it had a shard last
+    between: float = 0.0  # seconds without one from the first to the last
 
     def until_now(self, pace: float) -> float:
         now = time.monotonic()
         self.rows += pace * (now - self.at) / max(self.shards, 1)
+        if self.shards:
+            self.last = now
         self.at = now
         return self.rows
 
@@ -197,6 +241,7 @@ class PretendedTasks:
         self._process.start()
         self.running = 0
         self.waited = 0.0  # seconds, for tasks to end
+        self.idle: Idle | None = None  # once it is closed
 
     @property
     def pid(self) -> int:
@@ -224,6 +269,12 @@ class PretendedTasks:
         """Its end is not waited for."""
 
     def close(self) -> None:
+        self._line.send(None)
+        while self._line.poll(_CLOSE_SECONDS):
+            found = self._line.recv()
+            if isinstance(found, Idle):
+                self.idle = found
+                break
         self._line.close()
         self._process.join(30)
         self._process.kill()
@@ -239,6 +290,7 @@ class _Task:
     lease: ShardLease | None = field(default=None, compare=False)
     left: float = field(default=0.0, compare=False)  # rows
     began: float = field(default=0.0, compare=False)
+    waits: bool = field(default=False, compare=False)  # has asked for a place before
     had: float = field(default=0.0, compare=False)  # as its replica's sharing had it when it was counted last
 
 
@@ -255,12 +307,14 @@ class _Thread(threading.Thread):
         self._pace = pace
         self._tell = tell
         self._tasks: list[_Task] = []
+        self.late: list[float] = []  # seconds after its time at which each turn came
 
     def run(self) -> None:
         with open_store(self._url, create=False) as store:
             while True:
                 self._take()
                 task = heapq.heappop(self._tasks)
+                self.late.append(time.monotonic() - task.due)
                 if self._turn(store, task):
                     heapq.heappush(self._tasks, task)
 
@@ -297,13 +351,17 @@ class _Thread(threading.Thread):
 
     def _claim(self, store: Store, task: _Task) -> bool:
         work = task.work
-        claim = store.place_shard(work.job, task.number, owner=f"pretended-{task.number}", ttl=work.ttl)
+        claim = store.place_shard(
+            work.job, task.number, owner=f"pretended-{task.number}", ttl=work.ttl, again=task.waits
+        )
+        task.waits = True
         if claim.lease is None:
             task.due = time.monotonic() + _ASK_SECONDS
             if not claim.waiting:
                 self._end(task, Ended.HELD)
             return claim.waiting
-        [row] = [row for row in store.replicas(work.job.job_id) if row.name == claim.lease.replica]
+        row = store.replica(work.job.job_id, claim.lease.replica or "")
+        assert row is not None
         store.note_attempt(claim.lease, node=row.node)
         task.lease, task.left = claim.lease, work.shard.rows
         task.began = time.monotonic()
@@ -358,5 +416,10 @@ def _serve(line: Connection, store_url: str, pace: Pace) -> None:
         try:
             work = line.recv()
         except EOFError:
+            return
+        if work is None:
+            late = sorted(itertools.chain.from_iterable(thread.late for thread in threads))
+            with guard:
+                line.send(replace(sharing.idle(), late=late[int(len(late) * 0.99)] if late else 0.0))
             return
         threads[work.shard.number % len(threads)].works.put(work)
