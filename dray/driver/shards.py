@@ -60,6 +60,7 @@ class ShardTasks:
         self._ready = 0
         self._look_at = self._look_cost = 0.0  # monotonic; seconds
         self._crashes: Counter[int] = Counter()
+        self._rests: dict[int, float] = {}  # shards whose process died: when they may run again (monotonic)
         self._dead: list[int] = []  # shards whose process died, until the store was told
         self._lapsed = LapsedLeases(HUNG_SECONDS)
 
@@ -113,7 +114,9 @@ class ShardTasks:
         self._crashes[number] += 1
         if self._crashes[number] > MAX_CRASHES:
             raise JobPausedError(f"{told} {self._crashes[number]} times; {_ADVICE}")
-        self._emit(Warned(line=f"{told}; running it again"))
+        pause = _pause_after(self._crashes[number])
+        self._rests[number] = time.monotonic() + pause
+        self._emit(Warned(line=f"{told}; running it again" + (f" in {pause:.0f} s" if pause else "")))
         self._dead.append(number)
 
     # -- shards to run --------------------------------------------------------------------------
@@ -154,7 +157,12 @@ class ShardTasks:
         if start:
             self._start(found, replicas, now)
         self._look_cost = time.monotonic() - began
-        self._look_at = time.monotonic() + (self._look_every if self._may_change else _LOOK_AT_LEAST)
+        self._look_at = self._next_look()
+
+    def _next_look(self) -> float:
+        now = time.monotonic()
+        usual = now + (self._look_every if self._may_change else _LOOK_AT_LEAST)
+        return min([usual, *(at for at in self._rests.values() if at > now)])
 
     def _read(self, store: Store) -> tuple[list[Shard], list[ReplicaRow], float]:
         job_id = self._job.job_id
@@ -163,7 +171,8 @@ class ShardTasks:
     def _start(self, found: list[Shard], replicas: list[ReplicaRow], now: float) -> None:
         """Start the tasks that are due among the open shards that were ``found``."""
         idle = [shard for shard in found if shard.number not in self._running]
-        waiting = {shard.number: shard for shard in idle if not _is_leased(shard, now)}
+        rested = [shard for shard in idle if self._rests.get(shard.number, 0.0) <= time.monotonic()]
+        waiting = {shard.number: shard for shard in rested if not _is_leased(shard, now)}
         asking = [shard for shard in found if shard.number in self._running and not _is_leased(shard, now)]
         self._open = bool(idle)
         # Held shards come back when their lease lapses; for a suspect a replica may be kept free by then.
@@ -225,6 +234,14 @@ class ShardTasks:
 
 
 _ADVICE = "look at the stable nodes, then `dray resume` goes on"
+
+
+def _pause_after(crashes: int) -> float:
+    """Seconds before a shard's next task: none after its first crash, and then longer each time.
+
+    What ends processes takes time to pass, such as a node short of memory or a server that is restarted.
+    """
+    return 0.0 if crashes < 2 else 2.0**crashes
 
 
 def commit_seconds(tasks: int) -> float:

@@ -128,6 +128,32 @@ def test_a_worker_that_dies_again_and_again_puts_the_job_to_rest(store: Store, u
         tasks.crash()
 
 
+def test_a_worker_that_died_again_is_replaced_after_a_pause(
+    store: Store, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What ends processes has time to pass. Other shards go on meanwhile, and the driver looks in time."""
+    monkeypatch.setattr(shard_tasks, "_pause_after", lambda crashes: 0.3 if crashes > 1 else 0.0)
+    tasks = Tasks(store, url, ready_job(store, shards=2), bound=Bound(tasks=1))
+    tasks.start()
+    tasks.crash()
+    tasks.look()
+    tasks.crash()
+    tasks.look()
+    assert tasks.submitted == [0, 0, 1]
+    assert tasks.tasks.left
+    assert 0 < tasks.tasks._look_at - time.monotonic() <= 0.3
+    tasks.crash(1)
+    time.sleep(0.3)
+    tasks.look()
+    assert tasks.submitted == [0, 0, 1, 0]
+    assert "running it again in 0 s" in tasks.warnings[1]
+
+
+@pytest.mark.parametrize(("crashes", "seconds"), [(1, 0), (2, 4), (3, 8)])
+def test_pauses_become_longer(crashes: int, seconds: float) -> None:
+    assert shard_tasks._pause_after(crashes) == seconds
+
+
 def test_a_shard_that_failed_ends_the_job(store: Store, url: str) -> None:
     tasks = Tasks(store, url, ready_job(store))
     tasks.start()
