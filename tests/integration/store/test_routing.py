@@ -9,7 +9,10 @@ from itertools import count
 
 import pytest
 
-from dray.store import Claim, JobLease, ReplicaRow, ReplicaState, ShardLease, ShardState, Store
+from dray.driver.shards import replica_views
+from dray.errors import FencedError
+from dray.scheduling import Backlog, ShardView, choose
+from dray.store import Claim, JobLease, ReplicaRow, ReplicaState, Shard, ShardLease, ShardState, Store
 from tests.support.stores import FINGERPRINT, FakeClock, outcomes, ready_job, specs
 
 pytestmark = pytest.mark.integration
@@ -213,12 +216,21 @@ def test_halves_keep_away_from_where_the_whole_died(store: Store) -> None:
     assert _placed(store, job, 1).replica == "job/1/replica-1"
 
 
+def _job_of_families(store: Store, job_id: str) -> JobLease:
+    """Shards of one row each, in two families and none."""
+    store.create_job(job_id, fingerprint=FINGERPRINT, settings={})
+    job = store.claim_job(job_id, "driver")
+    cut = [replace(spec, family=number % 3) for number, spec in enumerate(specs(_SHARDS, 1))]
+    store.add_shards(job, cut, total_rows=_SHARDS)
+    return job
+
+
 class Placements:
     """Replicas come and go, shards are placed, handed back, and accused. One driver, one worker a shard."""
 
     def __init__(self, store: Store, clock: FakeClock) -> None:
         self.store, self.clock = store, clock
-        self.job = ready_job(store, f"placed-{next(_JOBS)}", shards=_SHARDS, rows=1)
+        self.job = _job_of_families(store, f"placed-{next(_JOBS)}")
         self.ready: dict[str, int] = {}
         self.leases: dict[int, ShardLease] = {}
         for lane in range(2):
@@ -240,10 +252,12 @@ class Placements:
         loads = {name: {s.number for s in live if s.replica == name} for name in self.ready}
         idle = [name for name, load in loads.items() if not load]
         roomy = [n for n, load in loads.items() if len(load) < self.ready[n] and not accused & load]
-        claim = self.store.place_shard(self.job, number, owner=f"w{number}", ttl=_TTL)
+        chosen = self.chosen(shards[number])
+        claim = self.store.place_shard(self.job, number, owner=f"w{number}", ttl=_TTL, again=pick % 2 == 0)
         if claim.lease is not None:
             assert shards[number].state is not ShardState.DONE
             assert claim.lease.replica in (idle if number in accused else roomy)
+            assert number in accused or claim.lease.replica == chosen
             self.leases[number] = claim.lease
         elif shards[number].state is ShardState.DONE:
             assert not claim.waiting
@@ -252,6 +266,13 @@ class Placements:
             assert accused or not idle  # an idle replica takes whoever comes
             if number in accused and len(idle) == len(self.ready) > 0:
                 assert len(accused) > len(self.ready)  # others were promised all of them
+
+    def chosen(self, shard: Shard) -> str | None:
+        """Where a shard that is no suspect goes, by all that is known: the database looks for it alone."""
+        job_id = self.job.job_id
+        views = replica_views(self.store.shards(job_id), self.store.replicas(job_id), self.clock.time)
+        view = ShardView(number=shard.number, family=shard.family)
+        return choose(view, views, lambda: Backlog(waiting=0, coming=0)).replica
 
     def give_back(self, pick: int, *, accused: bool) -> None:
         if self.leases:
@@ -284,6 +305,38 @@ _STEPS: list[Callable[[Placements, random.Random], None]] = [
     lambda placements, _: placements.lapse(),
     *[lambda placements, rng: placements.place(rng.randrange(99))] * 4,
 ]
+
+
+def test_a_shard_that_waited_looks_again_and_finds_what_came_free(store: Store) -> None:
+    job = ready_job(store, shards=4)
+    store.put_replicas(job, [_ready("a", slots=1)])
+    first = _placed(store, job, 0)
+    assert store.place_shard(job, 1, owner="w1", again=True).waiting
+    assert store.place_shard(job, 0, owner="other", again=True) == Claim(lease=None)  # held
+    store.release_shard(first, cause="SPOT")
+    assert store.place_shard(job, 1, owner="w1", again=True).lease is not None
+    store.claim_job("job", "driver")
+    with pytest.raises(FencedError):
+        store.place_shard(job, 2, owner="w2", again=True)
+
+
+def test_what_is_known_of_a_replica_is_not_written_again(store: Store, clock: FakeClock) -> None:
+    """A driver tells of a thousand replicas every few seconds. The oldest of a lane comes first."""
+    job = ready_job(store)
+    store.put_replicas(job, [_ready("b")])
+    clock.pass_seconds(1)
+    store.put_replicas(job, [_ready("a")])
+    clock.pass_seconds(1)
+    store.put_replicas(job, [_ready("b"), _ready("a")])
+    assert [row.name for row in store.replicas("job")] == ["b", "a"]
+    store.replica_gone("job", "b")
+    clock.pass_seconds(1)
+    store.put_replicas(job, [_ready("b"), _ready("a")])
+    assert [(row.name, row.state) for row in store.replicas("job")] == [
+        ("a", ReplicaState.READY), ("b", ReplicaState.READY),
+    ]  # fmt: skip
+    assert store.replica("job", "b") == store.replicas("job")[1]
+    assert store.replica("job", "c") is None
 
 
 def test_wherever_shards_are_placed_there_is_room_and_suspects_are_alone(

@@ -94,3 +94,18 @@ def test_a_shard_is_minutes_of_work(requests: int, replicas: int, shards: int) -
     assert len(found) == shards
     assert max(part.rows for part in found) <= (8192 + stride if requests <= 8192 * 16_384 else 70_000)
     assert sum(part.rows for part in found) == requests
+
+
+def test_the_last_shards_of_several_replicas_are_smaller(
+    make_settings: Callable[..., JobSettings], tmp_path: Path
+) -> None:
+    """16,384 rows: 16 shards for each of two replicas, whose last four hold a quarter of the others'."""
+    rows = 128 * 128
+    source = tmp_path / "many.jsonl"
+    row = {"method": "POST", "url": "/v1/completions", "body": {"prompt": "x"}}
+    source.write_text("".join(json.dumps({"custom_id": f"id-{n}", **row}) + "\n" for n in range(rows)))
+    settings = make_settings(source=source_of(str(source)), engine_arguments={"max_num_seqs": 16})
+    sizes = [shard.rows for shard in ingest_job(open_job(settings), replicas=2)]
+    assert sum(sizes) == rows
+    assert (len(sizes), max(sizes), min(sizes)) == (32, 631, 157)
+    assert max(sizes[-8:]) < min(sizes[:-8]) / 3
