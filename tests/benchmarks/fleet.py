@@ -107,8 +107,8 @@ def main() -> int:
         "driver, scheduling, PostgreSQL.",
         "A step of the driver is one look at everything; between two it waits for a task to end, at most "
         "0.2 s, which is not counted. `busy`: shard tasks that run, of two for each replica.",
-        f"Replicas start within {_START_SECONDS:g} to {2 * _START_SECONDS:g} s. The share is that of the time "
-        "from the mean start on.",
+        f"Replicas start within {_START_SECONDS:g} to {2 * _START_SECONDS:g} s. The share is that of the "
+        "time from the mean start on.",
         "Ray's own calls (a status a second and replica) and Prefect's are not in these figures.",
     ]
     return results.publish(report, arguments)
