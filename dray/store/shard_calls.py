@@ -8,7 +8,7 @@ from functools import partial
 
 from dray.requests.model import Outcome
 from dray.requests.sharing import Follower
-from dray.store import commit, reading, shards
+from dray.store import claims, commit, reading, shards
 from dray.store import followers as led
 from dray.store.calls import Calls
 from dray.store.connection import Tx
@@ -99,7 +99,7 @@ class ShardCalls(Calls):
         A lapsed lease can be claimed, and so can one that ``owner`` holds itself.
         Raises FencedError when the job has another driver.
         """
-        return self._write(lambda tx: shards.claim(tx, lease, number, owner=owner, replica=replica, ttl=ttl))
+        return self._write(lambda tx: claims.claim(tx, lease, number, owner=owner, replica=replica, ttl=ttl))
 
     def place_shard(
         self, lease: JobLease, number: int, *, owner: str, ttl: float = SHARD_TTL, again: bool = False
@@ -109,9 +109,9 @@ class ShardCalls(Calls):
         A shard under which engines died gets a replica to itself. ``again``: it had to wait when it was asked
         for last, and most likely still has to. The store then looks before it locks anything.
         """
-        if again and self._read(lambda tx: shards.must_wait(tx, lease, number)):
+        if again and self._read(lambda tx: claims.must_wait(tx, lease, number)):
             return Claim(lease=None, waiting=True)
-        return self._write(lambda tx: shards.place(tx, lease, number, owner=owner, ttl=ttl))
+        return self._write(lambda tx: claims.place(tx, lease, number, owner=owner, ttl=ttl))
 
     def renew_shard(self, lease: ShardLease, ttl: float | None = None) -> ShardLease:
         """Extends a shard's lease by ``ttl`` seconds from now (as claimed, when None)."""

@@ -29,7 +29,8 @@ import psutil
 import psycopg
 
 from tests.benchmarks import processes, results, workload
-from tests.benchmarks.pretended_fleet import MEAN_LATER, Idle, Pace, PretendedFleet, PretendedTasks
+from tests.benchmarks.pretended_fleet import MEAN_LATER, Pace, PretendedFleet, PretendedTasks
+from tests.benchmarks.pretended_pace import Idle
 from tests.benchmarks.processes import RunError
 from tests.benchmarks.results import Report, Table, Target, median, say
 from tests.support.postgres import PostgresServer

@@ -270,7 +270,8 @@ class Placements:
     def chosen(self, shard: Shard) -> str | None:
         """Where a shard that is no suspect goes, by all that is known: the database looks for it alone."""
         job_id = self.job.job_id
-        views = replica_views(self.store.shards(job_id), self.store.replicas(job_id), self.clock.time)
+        there = self.store.shards(job_id, open_only=True)
+        views = replica_views(there, self.store.replicas(job_id), self.clock.time)
         view = ShardView(number=shard.number, family=shard.family)
         return choose(view, views, lambda: Backlog(waiting=0, coming=0)).replica
 
