@@ -262,7 +262,7 @@ def test_dray_cancel_leaves_no_error_behind(server: PrefectServer, tmp_path: Pat
 
     with open_store(f"sqlite:///{output / 'dray.db'}", create=False) as store:
         store.request_cancel("job")
-    run = server.wait_for(run_id, CANCEL_SECONDS)
+    run = server.wait_for(run_id, 2 * CANCEL_SECONDS)  # the worker has no part in it, and kills nothing
 
     assert (run["state_type"], run["state_name"]) == ("CANCELLED", "Cancelled")
     assert (
