@@ -14,10 +14,12 @@ from prefect import get_run_logger
 from prefect.exceptions import TerminationSignal
 
 from dray.driver.beside import awaited, started_beside
+from dray.driver.outage import SHORT_PATIENCE
 from dray.errors import FencedError, StoreError
 from dray.job.cancelling import cancel
 from dray.job.opening import OpenJob, reopen
 from dray.store import JobState
+from dray.store.store import PATIENCE
 from tasks.prefect_run import is_cancelled
 
 STOP_SECONDS = 15.0
@@ -74,15 +76,15 @@ def _cancel(job: OpenJob, future: Future[T]) -> None:
         return
     with suppress(FutureTimeoutError):  # whatever it still waits for goes with the cluster
         future.exception(timeout=max(_LEAST_SECONDS, until - time.monotonic()))
-    rest_cancelled(job)  # before the cluster ends: SIGKILL may come first
+    rest_cancelled(job, patience=SHORT_PATIENCE)  # before the cluster ends: SIGKILL may come first
 
 
-def rest_cancelled(job: OpenJob, *, release: bool = False) -> None:
+def rest_cancelled(job: OpenJob, *, release: bool = False, patience: float = PATIENCE) -> None:
     """The store says that the job is cancelled; ``release`` also gives the driver's lease back.
 
-    A store that is away, or another driver that has the job, leaves it as it is.
+    A store that stays away for ``patience`` seconds, or another driver that has the job, leaves it as it is.
     """
-    with suppress(StoreError), reopen(job) as store:
+    with suppress(StoreError), reopen(job, patience=patience) as store:
         store.request_cancel(job.job_id, by=job.lease)
         store.set_job_state(job.lease, JobState.CANCELLED, reason="cancelled in Prefect")
         if release:

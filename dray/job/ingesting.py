@@ -28,7 +28,8 @@ from dray.requests.marks import Taper
 from dray.requests.pulse import READ_SECONDS, Pulse
 from dray.requests.sharing import Sharing
 from dray.storage.files import FileInfo
-from dray.store import Shard, ShardSpec, ShardState, Store, open_store
+from dray.store import Shard, ShardSpec, Store, open_store
+from dray.store.records import OPEN_STATES
 from dray.triggers import Point, reach
 
 _ROWS = 8192  # some minutes of work on one GPU
@@ -219,7 +220,7 @@ def engine_kind(store: Store, job: OpenJob) -> tuple[Kind, str | None]:
 
 def open_shards(shards: list[Shard]) -> list[Shard]:
     """Those that still have rows to run."""
-    return [shard for shard in shards if shard.state in (ShardState.PENDING, ShardState.LEASED)]
+    return [shard for shard in shards if shard.state in OPEN_STATES]
 
 
 __all__ = ["FileInfo", "engine_kind", "ingest_job", "open_shards"]

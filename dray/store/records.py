@@ -43,6 +43,10 @@ class ShardState(StrEnum):
     SPLIT = "split"
 
 
+OPEN_STATES = (ShardState.PENDING.value, ShardState.LEASED.value)
+"""States of shards that still have rows to run."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fingerprint:
     """What a job is made of, as short digests or names. Equal fingerprints mean the same job."""

@@ -29,7 +29,7 @@ from dray.places import place_of
 from dray.scheduling import Backlog, ReplicaView, ShardView, choose, nearness
 from dray.store.attempts import last_death
 from dray.store.connection import Tx, insert_into
-from dray.store.records import ReplicaRow, ReplicaState, ShardState
+from dray.store.records import OPEN_STATES, ReplicaRow, ReplicaState, ShardState
 from dray.store.schema import replicas, shards
 
 _COLUMNS = [replicas.c[name] for name in ReplicaRow.__dataclass_fields__]
@@ -233,6 +233,5 @@ def _leased(tx: Tx, job_key: int) -> ColumnElement[bool]:
 
 def _suspects(job_key: int) -> Select[tuple[int]]:
     """Numbers of suspects that are open: a reservation ends with the shard's suspicion."""
-    open_states = (ShardState.PENDING.value, ShardState.LEASED.value)
     own = shards.c.job_key == job_key
-    return select(shards.c.number).where(own, shards.c.crashes > 0, shards.c.state.in_(open_states))
+    return select(shards.c.number).where(own, shards.c.crashes > 0, shards.c.state.in_(OPEN_STATES))

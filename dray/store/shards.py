@@ -20,6 +20,7 @@ from dray.store.attempts import (
 from dray.store.connection import Tx
 from dray.store.jobs import alone, change, check_driver, orders
 from dray.store.records import (
+    OPEN_STATES,
     REJECTED,
     Charge,
     JobLease,
@@ -35,9 +36,6 @@ from dray.store.schema import jobs, results, shards
 _COLUMNS = [shards.c[name] for name in Shard.__dataclass_fields__]
 _INTERRUPTIONS = ("SPOT", "NODE_LOSS", "LEASE_EXPIRED")
 """Causes that take a shard from its holder through no fault of the shard's rows."""
-
-OPEN_STATES = (ShardState.PENDING.value, ShardState.LEASED.value)
-"""States of shards that still have rows to run."""
 
 
 def publish(tx: Tx, lease: JobLease, specs: Sequence[ShardSpec], *, total_rows: int) -> None:

@@ -142,7 +142,7 @@ def _apart(size: str, folder: Path, timeout: float) -> Run:
     command = [sys.executable, "-m", "tests.benchmarks.fleet", "--one", size, "--folder", str(folder)]
     result: dict[str, Any] = processes.run(command, timeout=timeout).result()
     result["samples"] = [Sample(**one) for one in result["samples"]]
-    result["idle"] = Idle(**result["idle"])
+    result["idle"] = result["idle"] and Idle(**result["idle"])
     run = Run(**result)
     steps = [seconds for _, seconds in run.steps]
     say(f"{size}: {run.seconds:.0f} s, a step {median(steps) * 1e3:.1f} ms, at most {max(steps):.2f} s")

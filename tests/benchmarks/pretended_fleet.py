@@ -16,6 +16,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from typing import Any
@@ -182,12 +183,11 @@ class PretendedTasks:
         """Its end is not waited for."""
 
     def close(self) -> None:
-        self._line.send(None)
-        while self._line.poll(_CLOSE_SECONDS):
-            found = self._line.recv()
-            if isinstance(found, Idle):
-                self.idle = found
-                break
+        with suppress(OSError, EOFError):  # it died: what the driver raises says more
+            self._line.send(None)
+            while self.idle is None and self._line.poll(_CLOSE_SECONDS):
+                found = self._line.recv()
+                self.idle = found if isinstance(found, Idle) else None
         self._line.close()
         self._process.join(30)
         self._process.kill()

@@ -77,7 +77,9 @@ def test_cuts_cover_every_row_exactly_once(
         writer, uri = written(indices, Path(folder), {"prompt": "x"})
         ranges = cut_into(parts, writer, uri, taper=taper, grouped=grouped)
         assert len(writer.marks) <= max_marks
-        assert bool(indices) <= len(ranges) <= min(parts, len(writer.marks))
+        most = min(parts, len(writer.marks))
+        assert bool(indices) <= len(ranges) <= most
+        assert grouped or 0 < 2 * taper.ranges <= most or len(ranges) == most  # as many as asked, if even
         found: list[int] = []
         for part in ranges:
             chunks = list(read_shard(uri, part.offset, part.length, chunk_rows=chunk_rows))
