@@ -34,6 +34,7 @@ MEASURED = {
     "scale": {"sqlite"},
     "embeddings": {"100 rows"},
     "scale_up": {"cold"},
+    "places": {"20 replicas"},
     "fleet": {"4 replicas"},
     "device": {"replica"},
     "gpu": {"replica"},
