@@ -5,7 +5,7 @@
     python -m tests.benchmarks.places            100 and 1,000 replicas, three rounds: some minutes
     python -m tests.benchmarks.places --quick    20 replicas, once
 
-PostgreSQL is real, and one connection does all of it: 16 shards for each replica, two at a time. Claims of many
+PostgreSQL is real. One connection does all of it: 16 shards for each replica, two at a time. Claims of many
 shard tasks go one after the other, too: each locks the job's row. ``fleet`` has a driver and its job.
 """
 
