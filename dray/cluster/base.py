@@ -30,8 +30,9 @@ class ClusterSettings:
 
     With neither ``address`` nor ``provider`` a cluster of our own starts on this machine, with ``num_cpus``
     and ``num_gpus`` as Ray counts them where None. An address names an existing cluster (``host:port`` of its
-    head, or ``auto``); ``auth_token`` is its token where it has one. A provider rents machines for one.
-    ``environment`` is set in every worker process.
+    head, or ``auto``); ``auth_token`` is its token where it has one. A provider rents machines for one, or
+    has rented them before, by ``dray cluster up``, for a ``standing`` one. ``environment`` is set in every
+    worker process.
     """
 
     address: str | None = None
@@ -40,6 +41,7 @@ class ClusterSettings:
     auth_token: str | None = field(default=None, repr=False)
     environment: dict[str, str] = field(default_factory=dict, repr=False)
     provider: ProviderSettings | None = None
+    standing: bool = False
 
     @property
     def local(self) -> bool:

@@ -12,8 +12,12 @@ from typing import Any, cast
 from dray.cluster.base import ClusterSettings
 from dray.cluster.providers.protocol import ProviderSettings
 from dray.errors import ConfigError
+from dray.storage.files import absolute
 
 SUFFIX = ".toml"
+
+STANDING = "up:"
+"""Before a file's name: the cluster that ``dray cluster up`` made of it, and not one of the job's own."""
 
 KINDS = {
     "ec2": "dray.cluster.providers.ec2:EC2Cluster",
@@ -22,12 +26,13 @@ KINDS = {
 """The settings of each provider that a file can name: a frozen dataclass, imported when a file names it."""
 
 
-def read_cluster_file(path: str) -> ClusterSettings:
-    """The settings in a file.
+def read_cluster_file(name: str) -> ClusterSettings:
+    """The settings in a file, or of the cluster that ``dray cluster up`` made of it (``up:FILE``).
 
     Raises:
         ConfigError: it cannot be read, or a field is unknown, missing or wrong; names file and field.
     """
+    path = name.removeprefix(STANDING)
     try:
         values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -37,7 +42,15 @@ def read_cluster_file(path: str) -> ClusterSettings:
     kind = values.pop("kind", None)
     if kind not in KINDS:
         raise ConfigError(f"{path}: kind is {kind!r}, but must be one of {', '.join(map(repr, KINDS))}")
-    return ClusterSettings(provider=_settings(kind, values, path))
+    return ClusterSettings(provider=_settings(kind, values, path), standing=name.startswith(STANDING))
+
+
+def anchored_file(cluster: str) -> str:
+    """``cluster`` as it is in any folder: a file's name becomes absolute; an address stays as it is."""
+    if not cluster.endswith(SUFFIX):
+        return cluster
+    mark = STANDING if cluster.startswith(STANDING) else ""
+    return mark + absolute(cluster.removeprefix(mark))
 
 
 def _settings(kind: str, values: dict[str, Any], path: str) -> ProviderSettings:

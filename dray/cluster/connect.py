@@ -23,6 +23,7 @@ from dray.cluster.own_node import OwnNode, join_as_node
 from dray.cluster.providers.existing import ExistingProvider
 from dray.cluster.providers.local import LocalProvider
 from dray.cluster.providers.protocol import Access, Provider
+from dray.cluster.providers.standing import StandingProvider
 from dray.cluster.ray_nodes import await_workers, live_nodes
 from dray.cluster.ray_private import enable_token_auth, keep_off_stdout, node_types
 from dray.errors import ClusterError, ConfigError
@@ -114,6 +115,8 @@ def prepare_local() -> None:
 
 def provider_of(settings: ClusterSettings) -> Provider:
     """Who starts the cluster of these settings, or knows of it."""
+    if settings.provider is not None and settings.standing:
+        return StandingProvider(settings.provider.open())
     if settings.provider is not None:
         return settings.provider.open(secrets.token_hex(3))
     if settings.address is not None:
@@ -146,8 +149,9 @@ class RayCluster:
 
     @property
     def rented(self) -> Provider | None:
-        """Its provider, where that rents machines."""
-        return None if self._settings.provider is None else self.provider
+        """Its provider, where that rents machines for the job."""
+        settings = self._settings
+        return None if settings.provider is None or settings.standing else self.provider
 
     def launch(self) -> None:
         """Have its provider start it; again does nothing.

@@ -6,16 +6,16 @@ to be, and on which nodes they were; the provider rents and ends machines.
 
 from __future__ import annotations
 
-import math
 import threading
+import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 from dray.cluster.asking import ReplicaResources
 from dray.cluster.base import Cluster
-from dray.cluster.capacity import Capacity, Room
-from dray.cluster.providers.protocol import Market, Provider
+from dray.cluster.capacity import Capacity
+from dray.cluster.providers.protocol import Machine, Market, Provider
 from dray.driver.events import (
     CapacityDecided,
     CapacityMissing,
@@ -27,11 +27,15 @@ from dray.driver.events import (
     Warned,
 )
 from dray.driver.fleet import Fleet
+from dray.driver.rented_places import Places, Strays, addresses_of, named, workers
 from dray.errors import DrayError
 from dray.store import ReplicaState
 
 LOOK_SECONDS = 60.0
 """Between two looks whether machines are missing: a spot machine went, or could not be had so far."""
+
+MOST_STRAYS = 3
+"""Machines in a row that Ray did not get: the next one would not join either, and would cost as much."""
 
 
 @contextmanager
@@ -53,14 +57,7 @@ def rented_for(
         yield []
         return
 
-    def addresses(nodes: Collection[str]) -> list[str]:
-        capacity = fleet.capacity()
-        return [node.address for node in capacity.nodes if node.node_id in nodes] if capacity else []
-
-    def holds() -> int:
-        return replicas_on(fleet.capacity(), ask)
-
-    with Renting(provider, replicas, tell, holds=holds, addresses=addresses, patient=patient) as renting:
+    with Renting(provider, replicas, tell, ask=ask, capacity=fleet.capacity, patient=patient) as renting:
         yield [renting]
 
 
@@ -71,22 +68,10 @@ def chooses_market(cluster: Cluster, deadline: str | None) -> bool:
     return deadline is not None and both
 
 
-def replicas_on(capacity: Capacity | None, ask: ReplicaResources) -> int:
-    """How many replicas the smallest machine that holds any has room for; 1 where that is not known."""
-    rooms = [] if capacity is None else [room for room in capacity.rooms if room.holds(ask)]
-    return min((max(1, _held(room, ask)) for room in rooms), default=1)
-
-
-def _held(room: Room, ask: ReplicaResources) -> int:
-    shares = [room.cpus / ask.cpus] if ask.cpus else []
-    shares += [room.gpus / ask.gpus] if ask.gpus else []
-    return math.floor(min(shares, default=1.0) + 1e-6)
-
-
 class Renting:
     """An observer of the driver, with a thread of its own for the provider's calls, which take seconds.
 
-    ``holds`` says how many replicas a machine has room for, ``addresses`` which address each node has. A
+    ``ask`` is what a replica asks Ray for, ``capacity`` what Ray's nodes have, None while its head is away. A
     ``patient`` one waits for spot until the driver decides that some replicas may be on demand. Use it as a
     context manager: at the end of the block no call is under way.
     """
@@ -97,17 +82,19 @@ class Renting:
         replicas: int,
         tell: Callable[[Event], None],
         *,
-        holds: Callable[[], int],
-        addresses: Callable[[Collection[str]], Collection[str]],
+        ask: ReplicaResources,
+        capacity: Callable[[], Capacity | None],
         patient: bool = False,
         look_seconds: float = LOOK_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._provider = provider
         self._wanted = replicas
         self._on_demand = 0 if patient else None
         self._tell = tell
-        self._holds = holds
-        self._addresses = addresses
+        self._capacity = capacity
+        self._places = Places(ask, provider.largest)
+        self._strays = Strays(provider.join_seconds, clock)
         self._look_seconds = look_seconds
         self._changed = threading.Condition()
         self._on: defaultdict[str, set[str]] = defaultdict(set)  # replicas by node
@@ -158,35 +145,63 @@ class Renting:
                 empty, self._news = self._empty, False
                 self._empty = set()
             try:
-                self._give_back(empty)
-                self._rent(wanted, on_demand)
+                self._look(wanted, on_demand, empty)
             except DrayError as error:
                 self._tell(Warned(line=f"{self._provider.where}: {error}"))
-                with self._changed:
-                    self._empty |= {node for node in empty if not self._on[node]}
+                self._put_back(empty)
 
-    def _rent(self, replicas: int, on_demand: int | None) -> None:
+    def _put_back(self, empty: Collection[str]) -> None:
+        """Nodes to give back at the next look."""
+        with self._changed:
+            self._empty |= {node for node in empty if not self._on[node]}
+
+    def _look(self, wanted: int, on_demand: int | None, empty: Collection[str]) -> None:
+        """Let go of what is not used, and ask for what is missing."""
+        capacity = self._capacity()
+        if capacity is None:  # what there is cannot be told from what is missing
+            self._put_back(empty)
+            return
+        if empty:
+            self._give_back(empty, capacity)
+        there = workers(self._provider.nodes())
+        self._places.learn(there, capacity)
+        left = self._without_strays(there, capacity)
+        if self._strays.in_a_row < MOST_STRAYS:
+            self._rent(wanted, on_demand, left)
+
+    def _rent(self, replicas: int, on_demand: int | None, machines: Sequence[Machine]) -> None:
         """Have machines for so many replicas; ``on_demand`` of them need not wait for spot.
 
         Ends none: there may be more than the job needs yet.
         """
-        machines = math.ceil(replicas / self._holds())
-        if machines <= sum(not one.head for one in self._provider.nodes()):
-            return
-        dear = None if on_demand is None else math.ceil(on_demand / self._holds())
-        grant = self._provider.desire(machines, dear)
-        if grant.reasons and grant.reasons != self._told:
-            told = f"{grant.short} of {machines} machines cannot be had, and are asked for again"
-            self._tell(Warned(line=f"{self._provider.where}: {told}: {'; '.join(grant.reasons)}"))
-        self._told = grant.reasons
+        while True:
+            missing = self._places.missing(machines, replicas, on_demand)
+            if missing is None:
+                return
+            grant = self._provider.desire(missing.machines, missing.on_demand)
+            if grant.reasons and grant.reasons != self._told:
+                told = f"{grant.short} of {missing.machines} machines cannot be had, and are asked for again"
+                self._tell(Warned(line=f"{self._provider.where}: {told}: {'; '.join(grant.reasons)}"))
+            self._told = grant.reasons
+            if grant.short or len(grant.machines) <= len(machines):
+                return
+            machines = grant.machines  # they may be smaller than the largest
 
-    def _give_back(self, nodes: Collection[str]) -> None:
-        addresses = set(self._addresses(nodes)) if nodes else set()
-        names = [
-            one.name
-            for one in (self._provider.nodes() if addresses else ())
-            if not one.head and one.address in addresses
-        ]
-        if names:
-            self._provider.drain(names)
-            self._tell(Told(line=f"{self._provider.where}: gave back {', '.join(names)}"))
+    def _without_strays(self, machines: Sequence[Machine], capacity: Capacity) -> Sequence[Machine]:
+        """The machines less those that Ray does not get: they end, and others are asked for."""
+        late = self._strays.overdue(machines, capacity)
+        if not late:
+            return machines
+        what = f"{named(late)} did not join Ray within {self._strays.patience:.0f} s, or left it: ended"
+        if self._strays.in_a_row >= MOST_STRAYS:
+            what += f"; dray asks for no more machines, since {self._strays.in_a_row} in a row did so"
+        self._tell(Warned(line=f"{self._provider.where}: {what}. The console of the machine may say why"))
+        self._provider.drain([one.name for one in late])
+        return [one for one in machines if one not in late]
+
+    def _give_back(self, nodes: Collection[str], capacity: Capacity) -> None:
+        addresses = addresses_of(nodes, capacity)
+        idle = [one for one in workers(self._provider.nodes()) if one.address in addresses]
+        if idle:
+            self._provider.drain([one.name for one in idle])
+            self._tell(Told(line=f"{self._provider.where}: gave back {named(idle)}"))

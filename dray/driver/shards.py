@@ -200,7 +200,7 @@ class ShardTasks:
             job=self._job.lease,
             shard=shard,
             store_url=settings.store_url,
-            objects=settings.objects,
+            objects=settings.rows_access,
             commit_seconds=commit_seconds(min(self._bound.tasks, LEAST_SLOTS * self._lanes)),
         )
         self._executor.submit(work)

@@ -13,7 +13,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from dray.cluster.cluster_file import SUFFIX
+from dray.cluster.cluster_file import anchored_file
 from dray.durations import seconds_of
 from dray.errors import ConfigError
 from dray.job.forms import GROUPS, EngineOptions, Form, RowOptions, SamplingOptions
@@ -122,7 +122,8 @@ class JobRequest(Request):
     cluster: str = Field(
         default="local",
         description="Ray cluster: local (dray starts Ray on this machine), block:NAME, a TOML file of a "
-        "provider's settings, or the address of a running cluster.",
+        "provider's settings, up:FILE for what `dray cluster up FILE` started, or the address of a running "
+        "cluster.",
     )
     objects: str | None = Field(
         default=None,
@@ -210,7 +211,7 @@ class JobRequest(Request):
             "output": absolute(self.output),
             "store": _anchored_store(self.store),
             "plan": None if self.plan is None else absolute(self.plan),
-            "cluster": absolute(self.cluster) if self.cluster.endswith(SUFFIX) else self.cluster,
+            "cluster": anchored_file(self.cluster),
         }
         return self.model_copy(update=places)
 

@@ -176,9 +176,14 @@ class JobSettings:
         return self.engine_arguments.get("load_format") == "dummy"
 
     @property
-    def model_access(self) -> ObjectStoreOptions:
-        """How the model's object store is reached, from any node.
+    def rows_access(self) -> ObjectStoreOptions:
+        """How the object store of rows and answers is reached, from any node.
 
         The environment's endpoint and region go along; its keys do not: nodes have theirs, or a block says.
         """
-        return self.model_objects or self.objects or ObjectStoreOptions.from_env()
+        return self.objects or ObjectStoreOptions.from_env()
+
+    @property
+    def model_access(self) -> ObjectStoreOptions:
+        """How the model's object store is reached, from any node."""
+        return self.model_objects or self.rows_access

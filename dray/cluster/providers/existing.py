@@ -14,6 +14,8 @@ class ExistingProvider:
 
     own = False
     markets = frozenset({Market.OWN})
+    largest = None
+    join_seconds = float("inf")
 
     def __init__(self, address: str, auth_token: str | None = None) -> None:
         self._access = Access(address=address, auth_token=auth_token)
@@ -65,7 +67,7 @@ class ExistingProvider:
     def drain(self, names: Collection[str]) -> None:
         """Its nodes are not dray's to end."""
 
-    def keep(self) -> None:
+    def keep(self, *, at_once: bool = False) -> None:
         """It does not expire."""
 
     def leave(self) -> None:

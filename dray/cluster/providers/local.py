@@ -18,6 +18,8 @@ class LocalProvider:
     where = "the Ray of this machine"
     own = True
     markets = frozenset({Market.OWN})
+    largest = None
+    join_seconds = float("inf")
 
     def __init__(self, settings: ClusterSettings, make_head: Callable[[], Head] = Head) -> None:
         self._settings = settings
@@ -77,7 +79,7 @@ class LocalProvider:
     def drain(self, names: Collection[str]) -> None:
         """Its one node goes with the cluster alone."""
 
-    def keep(self) -> None:
+    def keep(self, *, at_once: bool = False) -> None:
         """It ends with this process, and not by the clock."""
 
     def leave(self) -> None:

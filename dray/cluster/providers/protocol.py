@@ -36,7 +36,8 @@ class Machine:
 
     ``name`` is the provider's own: an instance's id, a pod's name. ``kind``: its type. ``address`` is the one
     that Ray's nodes have, so it leads from a machine to its Ray node. ``expires``: seconds since 1970 after
-    which `Provider.sweep` may release it, None for never. ``hourly``: dollars, where the provider knows them.
+    which `Provider.sweep` may release it, None for never. ``hourly``: dollars, and ``gpus``: what its type
+    has, where the provider knows them.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Machine:
     address: str = ""
     expires: float | None = None
     hourly: float | None = None
+    gpus: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +116,14 @@ class Provider(Protocol):
     def markets(self) -> frozenset[Market]:
         """Where its workers may come from."""
 
+    @property
+    def largest(self) -> float | None:
+        """Most GPUs of one worker that may come; None where it does not know."""
+
+    @property
+    def join_seconds(self) -> float:
+        """That a worker which is up has to join Ray."""
+
     def plan(self) -> tuple[Planned, ...]:
         """What ``start`` would create; creates nothing.
 
@@ -137,7 +147,7 @@ class Provider(Protocol):
         """
 
     def nodes(self) -> tuple[Machine, ...]:
-        """All machines that are there or coming, the head first."""
+        """All machines that are there or coming, also those just bought, the head first."""
 
     def desire(self, workers: int, on_demand: int | None = None) -> Grant:
         """Have so many workers: get more, or let those go that were not asked for.
@@ -152,8 +162,11 @@ class Provider(Protocol):
     def drain(self, names: Collection[str]) -> None:
         """Let these machines go, for good: their replicas have ended. ``desire`` counts them no longer."""
 
-    def keep(self) -> None:
-        """Put off the expiry of all that is there: the job lives. Called every few minutes."""
+    def keep(self, *, at_once: bool = False) -> None:
+        """Put off the expiry of all that is there: the job lives.
+
+        Called every minute, it asks for it once in a third of the lifetime; ``at_once``: in any case.
+        """
 
     def leave(self) -> None:
         """Begin to release it, where that takes long; ``release`` completes it."""

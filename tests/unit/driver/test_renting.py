@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Collection
@@ -11,26 +12,55 @@ from typing import Any
 import pytest
 
 from dray.cluster.asking import ReplicaResources
+from dray.cluster.base import Node
 from dray.cluster.capacity import Capacity, Room
 from dray.cluster.providers.protocol import Grant, Machine, Market, Phase
 from dray.driver.events import CapacityDecided, Event, MarketDecided, ReplicaChanged
-from dray.driver.renting import Renting, replicas_on
+from dray.driver.renting import MOST_STRAYS, Renting
 from dray.errors import ClusterError
 from dray.store import ReplicaState
 
 pytestmark = pytest.mark.unit
 
+ASK = ReplicaResources(cpus=0.1, gpus=1)
+
 
 class Rental:
-    """A provider with a limit; ``calls`` is what it was asked for."""
+    """A provider with a limit, and the Ray that has its machines; ``calls`` is what it was asked for.
+
+    ``largest``: GPUs of the largest machine that it may have, and ``gives`` of those that it has. Machines
+    named in ``lost`` are in no Ray.
+    """
 
     where = "the cluster"
+    join_seconds = 0.2
 
-    def __init__(self, *, most: int = 10) -> None:
+    def __init__(self, *, most: int = 10, gpus: int = 1, gives: int | None = None) -> None:
         self.most = most
+        self.largest = gpus
+        self.gives = gives or gpus
         self.calls: list[Any] = []
-        self.machines = [_machine(0, head=True), _machine(1)]
+        self.machines = [_machine(0, 0), _machine(1, self.gives)]
+        self.numbers = itertools.count(11)
         self.trouble: ClusterError | None = None
+        self.away = False
+        self.lost: set[str] = set()
+        self.joins = True
+
+    def capacity(self) -> Capacity | None:
+        """As Ray says it."""
+        if self.away:
+            return None
+        there = [one for one in self.machines if one.phase is Phase.UP and one.name not in self.lost]
+        nodes = [
+            Node(
+                node_id=f"node-{one.name.removeprefix('i-')}", host=one.name, cpus=4.0, gpus=one.gpus or 0.0,
+                stable=one.head, address=one.address,
+            )
+            for one in there
+        ]  # fmt: skip
+        rooms = [Room(cpus=one.cpus, gpus=one.gpus, free_cpus=0.0, free_gpus=0.0) for one in nodes]
+        return Capacity(nodes=tuple(nodes), rooms=tuple(rooms))
 
     def nodes(self) -> tuple[Machine, ...]:
         return tuple(self.machines)
@@ -41,7 +71,10 @@ class Rental:
             error, self.trouble = self.trouble, None
             raise error
         while len(self.machines) - 1 < min(workers, self.most):
-            self.machines.append(_machine(len(self.machines)))
+            fresh = _machine(next(self.numbers), self.gives)
+            self.machines.append(fresh)
+            if not self.joins:
+                self.lost.add(fresh.name)
         mine = tuple(self.machines[1:])
         return Grant(wanted=workers, machines=mine, reasons=("none left",) if len(mine) < workers else ())
 
@@ -50,10 +83,10 @@ class Rental:
         self.machines = [one for one in self.machines if one.name not in names]
 
 
-def _machine(number: int, *, head: bool = False) -> Machine:
+def _machine(number: int, gpus: int = 1) -> Machine:
     return Machine(
-        name=f"i-{number}", kind="g6.xlarge", market=Market.SPOT, phase=Phase.UP, head=head,
-        address=f"10.0.0.{number}",
+        name=f"i-{number}", kind=f"of-{gpus}", market=Market.SPOT, phase=Phase.UP, head=not number,
+        address=f"10.0.0.{number}", gpus=gpus,
     )  # fmt: skip
 
 
@@ -70,20 +103,12 @@ def _changed(name: str, state: ReplicaState, node: int, *, retired: bool = False
 
 
 def _renting(
-    rental: Any,
-    replicas: int = 1,
-    *,
-    holds: int = 1,
-    told: list[Event] | None = None,
-    patient: bool = False,
+    rental: Any, replicas: int = 1, *, told: list[Event] | None = None, patient: bool = False
 ) -> Renting:
-    def addresses(nodes: Collection[str]) -> list[str]:
-        return [f"10.0.0.{node.removeprefix('node-')}" for node in nodes]
-
     heard = [] if told is None else told
     return Renting(
         rental, replicas, heard.append,
-        holds=lambda: holds, addresses=addresses, patient=patient, look_seconds=0.05,
+        ask=ASK, capacity=rental.capacity, patient=patient, look_seconds=0.05,
     )  # fmt: skip
 
 
@@ -99,18 +124,18 @@ def _pause(seconds: float = 0.2) -> None:
     threading.Event().wait(seconds)
 
 
-@pytest.mark.parametrize(("holds", "machines"), [(1, 3), (2, 2)])
-def test_more_replicas_get_machines(holds: int, machines: int) -> None:
-    rental = Rental()
-    with _renting(rental, holds=holds) as renting:
+@pytest.mark.parametrize(("gpus", "machines"), [(1, 3), (2, 2)])
+def test_more_replicas_get_machines(gpus: int, machines: int) -> None:
+    rental = Rental(gpus=gpus)
+    with _renting(rental) as renting:
         renting.hear(_decided(1, 3))
         _until(lambda: len(rental.machines) == 1 + machines)
     assert rental.calls == [machines]
 
 
 def test_a_patient_one_asks_for_spot_until_the_driver_decides_otherwise() -> None:
-    rental = Rental(most=1)
-    with _renting(rental, 4, holds=2, patient=True) as renting:
+    rental = Rental(most=1, gpus=2)
+    with _renting(rental, 4, patient=True) as renting:
         _until(lambda: len(rental.calls) >= 2)
         renting.hear(MarketDecided(on_demand=1, reason="1 spot and 1 on-demand replicas: so"))
         _until(lambda: rental.calls[-1] == (2, 1))
@@ -178,26 +203,69 @@ def test_a_machine_goes_when_its_last_replica_was_given_back() -> None:
     assert [one.name for one in rental.machines] == ["i-0", "i-1"]
 
 
-def _room(cpus: float, gpus: float) -> Room:
-    return Room(cpus=cpus, gpus=gpus, free_cpus=0.0, free_gpus=0.0)
+def test_machines_smaller_than_the_largest_are_asked_for_until_there_are_enough() -> None:
+    """Eight replicas, of which one machine may hold eight: those that come hold one each."""
+    rental = Rental(gpus=8, gives=1)
+    with _renting(rental, 4):
+        _until(lambda: len(rental.machines) == 1 + 4)
+        _pause()
+    assert rental.calls == [2, 3, 4]
 
 
-@pytest.mark.parametrize(
-    ("rooms", "ask", "holds"),
-    [
-        ([], ReplicaResources(cpus=1, gpus=1), 1),
-        ([_room(0, 0), _room(0, 0), _room(48, 4)], ReplicaResources(cpus=1, gpus=1), 4),  # and no head
-        ([_room(0, 0), _room(48, 4), _room(8, 1)], ReplicaResources(cpus=1, gpus=1), 1),
-        ([_room(48, 4)], ReplicaResources(cpus=1, gpus=2), 2),
-        ([_room(8, 0)], ReplicaResources(cpus=2), 4),
-        ([_room(1, 1)], ReplicaResources(cpus=0, gpus=0.25), 4),
-    ],
-)  # fmt: skip
-def test_a_machine_holds_as_many_replicas_as_the_smallest_worker(
-    rooms: list[Room], ask: ReplicaResources, holds: int
-) -> None:
-    assert replicas_on(Capacity(nodes=(), rooms=tuple(rooms)), ask) == holds
+def test_one_machine_of_eight_is_replaced_by_one_when_all_are_gone() -> None:
+    """Nothing says any more how many replicas a machine holds: it was seen."""
+    rental = Rental(gpus=8)
+    with _renting(rental, 8):
+        _pause()
+        rental.largest = 1  # as where the provider does not know
+        rental.machines.pop()
+        _until(lambda: len(rental.machines) == 2)
+        _pause()
+    assert rental.calls == [1]
 
 
-def test_a_cluster_that_says_nothing_counts_for_one_replica_a_machine() -> None:
-    assert replicas_on(None, ReplicaResources(cpus=1)) == 1
+def test_unequal_machines_count_with_what_each_holds() -> None:
+    rental = Rental(gpus=8)
+    rental.machines.append(_machine(2, 1))
+    with _renting(rental, 9):
+        _pause()
+    assert rental.calls == []
+
+
+def test_while_rays_head_is_away_nothing_is_asked_for_or_given_back() -> None:
+    rental = Rental(gpus=8)
+    rental.away = True
+    with _renting(rental, 16) as renting:
+        for state in (ReplicaState.READY, ReplicaState.LEAVING, ReplicaState.GONE):
+            renting.hear(_changed("b", state, 1, retired=state is not ReplicaState.READY))
+        _pause()
+        assert rental.calls == []
+        rental.away = False
+        _until(lambda: len(rental.calls) == 2)
+    assert rental.calls[0] == ["i-1"]
+
+
+def test_a_machine_that_ray_does_not_get_ends_and_another_comes() -> None:
+    """Its user data failed, or its Ray daemon was killed later: it is up, and of no use."""
+    rental, told = Rental(), list[Event]()
+    rental.machines.append(_machine(2))
+    with _renting(rental, 2, told=told):
+        _pause(0.1)
+        rental.lost.add("i-2")
+        _until(lambda: len(rental.calls) == 2)
+        _pause(0.5)
+    assert rental.calls == [["i-2"], 2]
+    assert [one.name for one in rental.machines] == ["i-0", "i-1", "i-11"]
+    [line] = [one.text or "" for one in told]
+    assert "i-2 did not join Ray within 0 s, or left it: ended" in line
+
+
+def test_after_some_machines_in_a_row_that_never_joined_no_more_are_asked_for() -> None:
+    rental, told = Rental(), list[Event]()
+    rental.joins = False
+    with _renting(rental, 2, told=told):
+        _until(lambda: any("asks for no more machines" in (one.text or "") for one in told))
+        _pause(0.5)
+    assert len(told) == MOST_STRAYS
+    assert len(rental.machines) == 2
+    assert sum(one == 2 for one in rental.calls) == MOST_STRAYS

@@ -134,3 +134,22 @@ def test_options_hide_their_secrets() -> None:
     assert "hush" not in repr(options)
     found = ObjectStoreOptions.from_env({"AWS_ENDPOINT_URL": "http://x:1", "AWS_REGION": "eu"})
     assert found == ObjectStoreOptions(endpoint="http://x:1", region="eu", allow_http=True)
+
+
+@pytest.mark.parametrize(
+    ("variables", "region"),
+    [
+        ({}, "eu-west-1"),
+        ({"AWS_PROFILE": "other"}, "us-west-2"),
+        ({"AWS_PROFILE": "absent"}, None),
+        ({"AWS_DEFAULT_REGION": "ap-south-1"}, "ap-south-1"),
+    ],
+)
+def test_the_region_of_a_profile_goes_along(
+    tmp_path: Path, variables: dict[str, str], region: str | None
+) -> None:
+    """Nodes have no such file, and without a region S3's tools ask in us-east-1."""
+    file = tmp_path / "config"
+    file.write_text("[default]\nregion = eu-west-1\n[profile other]\nregion = us-west-2\n")
+    found = ObjectStoreOptions.from_env({"AWS_CONFIG_FILE": str(file), **variables})
+    assert found.region == region

@@ -11,7 +11,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from dray.cluster.providers.ec2.errors import raising, translated
+from dray.cluster.providers.ec2.errors import BUSY, raising, translated
 from dray.cluster.providers.ec2.requests import CLUSTER_TAG, EXPIRES_TAG, PARAMETERS, secret_request
 from dray.cluster.providers.ec2.settings import EC2Settings
 from dray.errors import ConfigError
@@ -21,12 +21,13 @@ _AT_ONCE = 200  # names in one call
 
 
 class Shortage(StrEnum):
-    """Why a fleet did not give a machine: the pool has none, a quota is used up, the price has risen."""
+    """Why a fleet did not give a machine: the pool has none, a quota is used up, the price has risen, ..."""
 
     CAPACITY = "capacity"
     QUOTA = "quota"
     PRICE = "price"
     UNSUPPORTED = "unsupported"
+    BUSY = "busy"
 
 
 _SHORTAGES = {
@@ -45,6 +46,7 @@ _SHORTAGES = {
     "Unsupported": Shortage.UNSUPPORTED,
     "UnsupportedOperation": Shortage.UNSUPPORTED,
     "InvalidFleetConfiguration": Shortage.UNSUPPORTED,
+    **dict.fromkeys(BUSY, Shortage.BUSY),  # inside an answer of CreateFleet, where botocore does not retry
 }
 
 
@@ -69,6 +71,12 @@ class FleetResult:
 
     instances: tuple[tuple[str, str, str], ...]  # id, type, subnet
     refused: tuple[Refused, ...]
+
+    @property
+    def busy(self) -> bool:
+        """Whether EC2 gave nothing, for no other reason than that it took no more calls."""
+        why = {one.shortage for one in self.refused}
+        return not self.instances and why == {Shortage.BUSY}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,22 +199,22 @@ class Ec2Api:
         return template
 
     def create_fleet(self, request: Mapping[str, Any]) -> FleetResult:
-        """Ask for machines once.
+        """Ask for machines once. Those that came are returned, whatever else the answer says.
 
         Raises:
             ConfigError: the request, or the right to make it, is at fault, and not what there is.
         """
         answer = self._call("create_fleet", **request)
         refused = tuple(_refused(one) for one in answer.get("Errors", ()))
-        for one in refused:
-            if one.shortage is None:
-                raise translated(one.code, one.message, "ec2:CreateFleet")
         instances = []
         for group in answer.get("Instances", ()):
             override = group.get("LaunchTemplateAndOverrides", {}).get("Overrides", {})
             instances += [
                 (one, group["InstanceType"], override.get("SubnetId", "")) for one in group["InstanceIds"]
             ]
+        for one in refused:
+            if one.shortage is None and not instances:
+                raise translated(one.code, one.message, "ec2:CreateFleet")
         return FleetResult(instances=tuple(instances), refused=refused)
 
     def instances(self, cluster: str | None = None) -> list[Found]:
@@ -294,8 +302,17 @@ class Ec2Api:
         self._unless_gone("delete_parameter", Name=name)
 
     def console(self, instance: str) -> str:
-        """What the instance has written on its console so far."""
-        found: str = self._call("get_console_output", InstanceId=instance).get("Output") or ""
+        """What the instance has written on its console so far.
+
+        Without ``Latest``, EC2 gives what it wrote shortly after it began to boot; old types have no other.
+        """
+        try:
+            answer = self._call("get_console_output", InstanceId=instance, Latest=True)
+        except ConfigError as error:
+            if "UnsupportedOperation" not in str(error):
+                raise
+            answer = self._call("get_console_output", InstanceId=instance)
+        found: str = answer.get("Output") or ""
         return found
 
     def run_there(self, instance: str, commands: Sequence[str]) -> str:

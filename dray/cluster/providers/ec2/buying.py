@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -24,8 +25,8 @@ class Bought:
 def buy(pools: Sequence[Pool], wanted: int, got: Sequence[Pool], ask: Ask) -> Bought:
     """Ask for the best pools, then for the best of those that are left.
 
-    Each answer with machines missing takes pools away: those without capacity, all of a used-up quota, and
-    where AWS names none, all that were asked. So this ends, after few calls.
+    Each answer with machines missing takes pools away: those without capacity, those too large for what is
+    left of a quota, and where AWS names none, all that were asked. So this ends, after few calls.
     """
     left, machines, reasons = list(pools), dict[str, Pool](), dict[str, None]()
     while len(machines) < wanted:
@@ -78,22 +79,27 @@ def _nearest(offer: Sequence[Pool], kind: str) -> Pool:
 def _gone(offer: Sequence[Pool], refused: Sequence[Refused]) -> Callable[[Pool], bool]:
     """Whether a pool is not worth another call: after each answer at least one is not."""
     places = {(one.kind, one.subnet) for one in refused if one.kind}
-    quotas = {
-        pool.quota
-        for one in refused
-        if one.shortage is Shortage.QUOTA
-        for pool in offer
-        if one.kind in ("", pool.kind)
-    }
+    too_large = _beyond_quota(offer, refused)
     market = offer[0].market
-    named = [pool for pool in offer if (pool.kind, pool.subnet) in places or pool.quota in quotas]
-    asked = set(offer) if not named else set(named)
 
-    def gone(pool: Pool) -> bool:
+    def refuses(pool: Pool) -> bool:
         here = pool.market is market and (pool.kind, pool.subnet) in places
-        return pool in asked or here or pool.quota in quotas
+        return here or pool.vcpus >= too_large.get(pool.quota, math.inf)
 
-    return gone
+    named = {pool for pool in offer if refuses(pool)}
+    asked = named or set(offer)
+    return lambda pool: pool in asked or refuses(pool)
+
+
+def _beyond_quota(offer: Sequence[Pool], refused: Sequence[Refused]) -> dict[tuple[Market, str], float]:
+    """The fewest processors of a machine that each quota had no room for: smaller machines may fit."""
+    least: dict[tuple[Market, str], float] = {}
+    for one in refused:
+        if one.shortage is Shortage.QUOTA:
+            for pool in offer:
+                if one.kind in ("", pool.kind):
+                    least[pool.quota] = min(pool.vcpus, least.get(pool.quota, math.inf))
+    return least
 
 
 def _reason(offer: Sequence[Pool], refused: Refused) -> str:
@@ -104,6 +110,7 @@ def _reason(offer: Sequence[Pool], refused: Refused) -> str:
         Shortage.QUOTA: "the account's quota is used up: ask for more under Service Quotas",
         Shortage.PRICE: "the spot price is above the one on demand",
         Shortage.UNSUPPORTED: "not offered there",
+        Shortage.BUSY: "AWS took no more calls",
     }[refused.shortage or Shortage.UNSUPPORTED]
     unclear = refused.shortage in (None, Shortage.UNSUPPORTED) and refused.message
     said = f"{refused.code}: {' '.join(refused.message.split())[:200]}" if unclear else refused.code

@@ -18,8 +18,9 @@ _UNKNOWN_KEYS = {
     "InvalidSignatureException",
     "IncompleteSignature",
 }
-_LATER = {"RequestLimitExceeded", "Throttling", "ThrottlingException", "InternalError", "InternalFailure",
-          "ServiceUnavailable", "Unavailable", "TooManyUpdates", "InternalServerError"}  # fmt: skip
+BUSY = {"RequestLimitExceeded", "Throttling", "ThrottlingException", "InternalError", "InternalFailure",
+        "ServiceUnavailable", "Unavailable", "TooManyUpdates", "InternalServerError"}  # fmt: skip
+"""Codes of calls that may succeed a little later."""
 _QUOTA = {"VcpuLimitExceeded", "InstanceLimitExceeded", "MaxSpotInstanceCountExceeded"}
 _ACTION = re.compile(r"not authorized to perform: ([\w-]+:\w+)")
 _MOST = 300
@@ -38,7 +39,7 @@ def translated(code: str, message: str, action: str) -> DrayError:
         return ConfigError(f"AWS: the credentials have expired ({action}); renew them, as by `aws sso login`")
     if code in _UNKNOWN_KEYS:
         return ConfigError(f"AWS: the credentials are not valid ({action}: {code}); check key and secret")
-    if code in _LATER:
+    if code in BUSY:
         return ClusterError(f"AWS: {action} failed again and again: {code}: {said}")
     if code in _QUOTA:
         return ClusterError(f"AWS: a quota is used up ({action}: {code}): {said}")

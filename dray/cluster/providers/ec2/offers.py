@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ TOLERANCE = 0.03
 """Pools that cost at most so much more than the best are asked for together: AWS takes the calmest."""
 
 _MOST_POOLS = 50
+_TYPE = re.compile(r"([a-z]+)(\d+)")
 _LOST_HOURS = 0.1
 """Of a machine, for each interruption: its successor boots, reads weights, and builds an engine."""
 
@@ -19,7 +21,8 @@ _LOST_HOURS = 0.1
 class Pool:
     """Machines of one type in one zone and market: ``hourly`` dollars, ``rate`` tokens per second.
 
-    ``interruptions`` per hour are to be expected. ``score`` is AWS's spot placement score, where it is known.
+    Each has ``gpus``, and takes ``vcpus`` of a quota. ``interruptions`` per hour are to be expected.
+    ``score`` is AWS's spot placement score, where it is known.
     """
 
     kind: str
@@ -28,6 +31,8 @@ class Pool:
     market: Market
     hourly: float
     rate: float
+    gpus: float = 1.0
+    vcpus: int = 0
     interruptions: float = 0.0
     score: int | None = None
 
@@ -43,8 +48,17 @@ class Pool:
 
     @property
     def quota(self) -> tuple[Market, str]:
-        """Types whose first letter is the same share one quota of processors, by market."""
-        return self.market, self.kind[0]
+        """The quota of processors that it takes from: types of a family share one, by market.
+
+        AWS counts P4, P3 and P2 together on spot, and P5 apart
+        (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/using-spot-limits.html), and all P together on
+        demand.
+        """
+        found = _TYPE.match(self.kind)
+        letters, generation = found.groups() if found else (self.kind, "")
+        if letters == "p" and self.market is Market.SPOT:
+            return self.market, "p2 to p4" if int(generation) <= 4 else f"p{generation}"
+        return self.market, "g" if letters == "vt" else letters
 
 
 def next_offer(pools: Iterable[Pool], wanted: int, got: Collection[Pool] = ()) -> tuple[Pool, ...]:

@@ -99,6 +99,8 @@ def _pools(
             market=market,
             hourly=hourly,
             rate=place.rate,
+            gpus=instance.devices,
+            vcpus=instance.vcpus,
             interruptions=interruptions,
             score=score if market is Market.SPOT else None,
         )

@@ -12,9 +12,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dray.cluster.head_jobs import driver_command, submit_there
-from dray.cluster.providers.ec2.api import Ec2Api, FleetResult, Found
+from dray.cluster.providers.ec2.api import Ec2Api, FleetResult
 from dray.cluster.providers.ec2.buying import Bought, buy, buy_spot_first
 from dray.cluster.providers.ec2.consoles import said_on
+from dray.cluster.providers.ec2.machines import coming, listed
 from dray.cluster.providers.ec2.offers import Pool
 from dray.cluster.providers.ec2.planning import planned
 from dray.cluster.providers.ec2.prices import Offers, offers_of
@@ -22,7 +23,6 @@ from dray.cluster.providers.ec2.rates import token_rates
 from dray.cluster.providers.ec2.releasing import release_cluster, sweep
 from dray.cluster.providers.ec2.requests import (
     EXPIRES_TAG,
-    ROLE_TAG,
     fleet_request,
     parameter_of,
     places,
@@ -38,6 +38,7 @@ _LOGGER = logging.getLogger("dray.cluster")
 _LOOK_SECONDS = 1.0
 _CONNECT_SECONDS = 2.0
 _ASK_EVERY = 5.0  # seconds between two looks at the head's instance
+_BUSY_SECONDS = 5.0  # before EC2 is asked again that took no more calls
 _LISTED_SECONDS = 60.0
 """EC2 lists an instance, and knows a launch template, some seconds after it said that it made them."""
 
@@ -74,12 +75,18 @@ class EC2Provider:
         self._kept = time.monotonic()
         self.where = f"the EC2 cluster {settings.name} in {settings.region}"
         self.markets = settings.markets
+        self.join_seconds = settings.join_seconds
 
     @property
     def _api(self) -> Ec2Api:
         if self._known_api is None:
             self._known_api = self._make_api(self._settings)
         return self._known_api
+
+    @property
+    def largest(self) -> float | None:
+        """Of the types that may be bought."""
+        return max(one.gpus for one in self._all_offers().pools)
 
     def plan(self) -> tuple[Planned, ...]:
         """Templates and fleets, in the order in which they would be asked for; the first try of each."""
@@ -136,8 +143,11 @@ class EC2Provider:
                 time.sleep(_LOOK_SECONDS)
 
     def nodes(self) -> tuple[Machine, ...]:
-        """All instances of the cluster, the head first."""
-        found = [self._machine(one) for one in self._api.instances(self._settings.name)]
+        """All instances of the cluster, also those that EC2 does not list yet, the head first."""
+        found = [listed(one, self._pools.get(one.id)) for one in self._api.instances(self._settings.name)]
+        there = {one.name for one in found}
+        late = [name for name in self._pools if name not in there and self._is_fresh(name)]
+        found += [coming(name, self._pools[name], self._expires()) for name in late]
         return tuple(sorted(found, key=lambda one: (not one.head, one.name)))
 
     def desire(self, workers: int, on_demand: int | None = None) -> Grant:
@@ -152,7 +162,7 @@ class EC2Provider:
                 dearest = sorted(have, key=self._dollars, reverse=True)
                 self.drain([one.name for one in dearest[: len(have) - workers]])
                 have = dearest[len(have) - workers :]
-            fresh = tuple(self._coming(name, pool) for name, pool in bought.machines.items())
+            fresh = tuple(coming(name, pool, self._expires()) for name, pool in bought.machines.items())
             return Grant(wanted=workers, machines=(*have, *fresh), reasons=bought.reasons)
 
     def drain(self, names: Collection[str]) -> None:
@@ -161,9 +171,9 @@ class EC2Provider:
         for name in names:
             self._pools.pop(name, None)
 
-    def keep(self) -> None:
+    def keep(self, *, at_once: bool = False) -> None:
         """Once in a third of their lifetime, put off when the machines end."""
-        if time.monotonic() - self._kept < self._settings.lifetime / 3:
+        if not at_once and time.monotonic() - self._kept < self._settings.lifetime / 3:
             return
         with self._creating:
             if not self._ending.is_set():
@@ -261,12 +271,8 @@ class EC2Provider:
             time.sleep(_LOOK_SECONDS)
 
     def _workers(self) -> list[Machine]:
-        """Those that are there or coming, also those that EC2 does not list yet."""
-        nodes = self.nodes()
-        listed = {one.name for one in nodes}
-        late = [one for one in self._pools if one not in listed and self._is_fresh(one)]
-        there = [one for one in nodes if not one.head and one.phase is not Phase.LEAVING]
-        return [*there, *(self._coming(one, self._pools[one]) for one in late)]
+        """Those that are there or coming."""
+        return [one for one in self.nodes() if not one.head and one.phase is not Phase.LEAVING]
 
     def _is_fresh(self, instance: str) -> bool:
         return time.monotonic() < self._ids.get(instance, float("-inf")) + _LISTED_SECONDS
@@ -303,7 +309,10 @@ class EC2Provider:
                     self._refuse_ending()
                 else:
                     self._ids |= dict.fromkeys((one for one, _, _ in result.instances), time.monotonic())
-                    return result
+                    if not result.busy or time.monotonic() > until:
+                        return result
+                    time.sleep(_BUSY_SECONDS)
+                    self._refuse_ending()
 
         return ask
 
@@ -331,32 +340,6 @@ class EC2Provider:
             auth_token=token,
             minimum=self._settings.minimum,
             patience=self._settings.join_seconds,
-        )
-
-    def _machine(self, found: Found) -> Machine:
-        expires = found.tags.get(EXPIRES_TAG, "")
-        pool = self._pools.get(found.id)
-        return Machine(
-            name=found.id,
-            kind=found.kind,
-            market=Market.SPOT if found.spot else Market.ON_DEMAND,
-            phase={"pending": Phase.COMING, "running": Phase.UP}.get(found.state, Phase.LEAVING),
-            head=found.tags.get(ROLE_TAG) == "head",
-            zone=found.zone,
-            address=found.address,
-            expires=float(expires) if expires.isdecimal() else None,
-            hourly=pool.hourly if pool is not None else None,
-        )
-
-    def _coming(self, name: str, pool: Pool) -> Machine:
-        return Machine(
-            name=name,
-            kind=pool.kind,
-            market=pool.market,
-            phase=Phase.COMING,
-            zone=pool.zone,
-            expires=self._expires(),
-            hourly=pool.hourly,
         )
 
     def _dollars(self, machine: Machine) -> float:

@@ -6,10 +6,15 @@ CLUSTER='@CLUSTER@' ROLE='@ROLE@' REGION='@REGION@' PARAMETER='@PARAMETER@' HEAD
 PYTHON='@PYTHON@' RAY_WANTED='@RAY@' PYTHON_WANTED='@PYTHON_VERSION@' MARKET='@MARKET@'
 LIFETIME='@LIFETIME@' JOIN_SECONDS='@JOIN_SECONDS@' ENDPOINT='@ENDPOINT@'
 METADATA="${DRAY_METADATA:-http://169.254.169.254}" CONSOLE="${DRAY_CONSOLE:-/dev/console}"
-TURN_OFF="${DRAY_TURN_OFF:-shutdown -h now}" LOOK="${DRAY_LOOK_SECONDS:-30}"
+TURN_OFF="${DRAY_TURN_OFF:-shutdown -h now}" LOOK="${DRAY_LOOK_SECONDS:-30}" STAY="${DRAY_STAY_SECONDS:-300}"
 
 say() { echo "dray: $*" | tee -a "$CONSOLE" >&2; }
-fail() { say "$*"; exit 1; }
+# A worker that is of no use ends itself, once the driver has had time to read why.
+fail() {
+  say "$*"
+  [ "$ROLE" = head ] || (sleep "$STAY"; $TURN_OFF) </dev/null >/dev/null 2>&1 &
+  exit 1
+}
 metadata() {
   local token
   token=$(curl -sf -m 5 -X PUT -H 'X-aws-ec2-metadata-token-ttl-seconds: 300' "$METADATA/latest/api/token") &&
@@ -40,6 +45,7 @@ found=$("$PYTHON" -c 'import ray, sys; print(ray.__version__, "%d.%d" % sys.vers
   fail "the image has Ray and Python ${found/ / and }, and the driver $RAY_WANTED and $PYTHON_WANTED: they must be the same"
 
 export RAY_AUTH_MODE=token RAY_USAGE_STATS_ENABLED=0 HOME="${HOME:-/root}"
+export AWS_REGION="$REGION" AWS_DEFAULT_REGION="$REGION" # for S3: what is not in us-east-1 is not found without
 RAY_AUTH_TOKEN=$("$PYTHON" - "$REGION" "$PARAMETER" "$ENDPOINT" <<'PYTHON'
 import sys
 import boto3
@@ -71,3 +77,10 @@ else
   done
 fi
 say "$ROLE of $CLUSTER is up at $ADDRESS"
+
+# A worker without its Ray daemon takes no replica any more: the driver gets another machine in its place.
+[ "$ROLE" = head ] || ! command -v pgrep >/dev/null || (
+  while pgrep -f "raylet/raylet .*--node_ip_address=$ADDRESS( |\$)" >/dev/null; do sleep "$LOOK"; done
+  say "its Ray daemon ended: this machine ends itself"
+  $TURN_OFF
+) </dev/null >/dev/null 2>&1 &

@@ -44,8 +44,8 @@ class Pod:
         """Whether it runs, or a node has it."""
         return not self.leaving and self.waits is None and self.phase in ("Pending", "Running")
 
-    def machine(self, kind: str, expires: float | None) -> Machine:
-        """As the protocol has it; ``kind`` is that of workers."""
+    def machine(self, kind: str, gpus: float | None, expires: float | None) -> Machine:
+        """As the protocol has it; ``kind`` and ``gpus`` are those of workers."""
         phase = Phase.LEAVING if self.leaving else Phase.UP if self.ready else Phase.COMING
         return Machine(
             name=self.name,
@@ -56,6 +56,7 @@ class Pod:
             zone=self.node,
             address=self.address,
             expires=expires,
+            gpus=None if self.head else gpus,
         )
 
 

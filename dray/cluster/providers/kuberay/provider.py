@@ -55,6 +55,8 @@ class KubeRayProvider:
         self._maker = secrets.token_hex(8)
         self._kept = time.monotonic()
         self.markets = settings.markets
+        self.join_seconds = settings.join_seconds
+        self.largest: float | None = settings.gpus
         self.where = f"the RayCluster {settings.name} in the namespace {settings.namespace}"
 
     @property
@@ -143,7 +145,7 @@ class KubeRayProvider:
         if there is None:
             return ()
         found = [one for one in self._pods() if one.there or one.leaving]
-        return tuple(one.machine(self._kind, _expiry(there)) for one in found)
+        return tuple(one.machine(self._kind, self.largest, _expiry(there)) for one in found)
 
     def desire(self, workers: int, on_demand: int | None = None) -> Grant:
         """Set how many pods there are to be. Those that no node takes stay asked for, and are told."""
@@ -157,7 +159,7 @@ class KubeRayProvider:
             )
             self._fit()
             pods = [one for one in self._pods() if not one.head and not one.leaving]
-        machines = tuple(one.machine(self._kind, None) for one in pods if one.there)
+        machines = tuple(one.machine(self._kind, self.largest, None) for one in pods if one.there)
         late = [(one.group, one.why or one.stuck) for one in pods] + [
             ("KubeRay", refusal_of(self._cluster()))
         ]
@@ -176,9 +178,9 @@ class KubeRayProvider:
         with self._creating:
             self._change(change)
 
-    def keep(self) -> None:
+    def keep(self, *, at_once: bool = False) -> None:
         """Once in a third of its lifetime, put off when the cluster deletes itself."""
-        if time.monotonic() - self._kept < self._settings.lifetime / 3:
+        if not at_once and time.monotonic() - self._kept < self._settings.lifetime / 3:
             return
         with self._creating:
             if not self._ending.is_set():

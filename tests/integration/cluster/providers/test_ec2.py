@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from dray.cluster import ClusterSettings
-from dray.cluster.connect import RayCluster
+from dray.cluster.cluster_file import read_cluster_file
+from dray.cluster.connect import RayCluster, provider_of
 from dray.cluster.providers import Market, Phase
 from dray.cluster.providers.ec2.releasing import sweep
-from dray.errors import CancelledError, ClusterError
+from dray.errors import CancelledError, ClusterError, ConfigError
 from tests.support.ec2_faults import Faults, provider, refusal, short
 from tests.support.moto_ec2 import MotoEc2
 
@@ -87,6 +88,27 @@ def test_shortages_lead_to_the_next_offer_and_to_machines_on_demand(moto: MotoEc
     one.release()
 
 
+def test_a_busy_ec2_is_asked_again_and_keeps_no_machine_that_came(
+    moto: MotoEc2, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CreateFleet says so in an answer of its own, with what went wrong with one of the types."""
+    monkeypatch.setattr("dray.cluster.providers.ec2.provider._BUSY_SECONDS", 0.1)
+    faults = Faults()
+    one = provider(moto.settings(workers=1), faults)
+    one._put_token()
+    one._buy_head()
+    busy = short("RequestLimitExceeded", "g6.xlarge", "subnet-1")
+    faults.answer("CreateFleet", busy, busy)
+    assert len(one.desire(1).machines) == 1
+    group = {"InstanceIds": ["i-0aaaaaaaaaaaaaaaa"], "InstanceType": "g6.xlarge"}
+    faults.answer("CreateFleet", {**busy, "Instances": [group]}, {**short("SomethingNew"), "Instances": []})
+    with pytest.raises(ConfigError, match="SomethingNew"):
+        one.desire(3)
+    assert "i-0aaaaaaaaaaaaaaaa" in one._ids  # it is released with the others
+    one._ids.pop("i-0aaaaaaaaaaaaaaaa")
+    one.release()
+
+
 def test_with_time_to_the_deadline_machines_wait_for_spot(moto: MotoEc2) -> None:
     faults = Faults()
     one = provider(moto.settings(workers=2), faults)
@@ -115,6 +137,30 @@ def test_a_head_that_does_not_come_says_so_in_time_and_what_its_console_says(mot
         one.access()
     assert time.monotonic() - began < 10
     one.release()
+
+
+def test_a_job_that_joins_what_up_made_puts_off_its_end_and_changes_nothing(
+    moto: MotoEc2, tmp_path: Path
+) -> None:
+    """Without this, the machines shut down under the job when their lifetime is over."""
+    file = tmp_path / "cluster.toml"
+    lines = [f"{key} = {json.dumps(one)}" for key, one in moto.values().items()]
+    file.write_text("\n".join(['kind = "ec2"', *lines]))
+    joined = provider_of(read_cluster_file(f"up:{file}"))
+    with pytest.raises(ConfigError, match="has no head; start it with `dray cluster up`"):
+        joined.start()
+    made = provider(moto.settings(workers=3))
+    made.start()
+    ids = [one["InstanceId"] for one in moto.live()]
+    moto.ec2.create_tags(Resources=ids, Tags=[{"Key": "dray-expires", "Value": "1"}])
+    joined.start()
+    assert all((one.expires or 0) > time.time() + 60 for one in made.nodes())
+    assert joined.desire(5).short == 2
+    joined.drain(ids)
+    joined.leave()
+    joined.release()
+    assert [one["InstanceId"] for one in moto.live()] == ids
+    made.release()
 
 
 def test_a_cancel_while_it_starts_releases_all(moto: MotoEc2) -> None:

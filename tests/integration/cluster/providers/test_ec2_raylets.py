@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 import tempfile
 import threading
@@ -10,6 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from dray.cluster.providers.ec2 import EC2Cluster
@@ -130,11 +133,25 @@ def test_a_job_whose_workers_never_join_fails_in_time_and_releases_all(
     until(lambda: not machines.running())
 
 
-def test_machines_whose_driver_is_gone_end_themselves(moto: MotoEc2, machines: Ec2Machines) -> None:
-    """No sweep runs: each machine reads its own tag."""
-    one = settings(moto, workers=1, minimum=0).open()
+def test_machines_whose_driver_or_ray_daemon_is_gone_end_themselves(
+    moto: MotoEc2, machines: Ec2Machines
+) -> None:
+    """No sweep runs: each machine reads its own tag, and a worker looks at its own Ray daemon."""
+    one = settings(moto, workers=2, minimum=0).open()
     one.start()
-    until(lambda: len(machines.running()) == 2)
+    until(lambda: len(machines.running()) == 3)
+    worker = next(found for found in moto.live() if found.get("InstanceLifecycle") == "spot")
+    name = worker["InstanceId"]
+    until(lambda: "is up at" in machines.console(name))
+    [raylet] = [
+        process.pid
+        for process in psutil.process_iter(["name", "cmdline"])
+        if process.info["name"] == "raylet"
+        and f"--node_ip_address={worker['PrivateIpAddress']}" in (process.info["cmdline"] or ())
+    ]
+    os.kill(raylet, signal.SIGKILL)
+    until(lambda: len(moto.live()) == 2)
+    assert "its Ray daemon ended: this machine ends itself" in machines.console(name)
     ids = [found["InstanceId"] for found in moto.live()]
     moto.ec2.create_tags(Resources=ids, Tags=[{"Key": "dray-expires", "Value": str(int(time.time()))}])
     until(lambda: moto.live() == [])

@@ -222,5 +222,5 @@ def test_pods_are_machines() -> None:
     ]
     head, new, waits = pods_of(items)
     assert (head.name, head.market, head.ready, head.there) == ("h", Market.ON_DEMAND, True, True)
-    assert (new.phase, new.there, new.machine("k", None).phase) == ("Pending", True, Phase.COMING)
+    assert (new.phase, new.there, new.machine("k", 1, None).phase) == ("Pending", True, Phase.COMING)
     assert (waits.there, waits.waits, waits.why) == (False, 1795586400.0, "0/3 nodes are available")

@@ -195,6 +195,31 @@ def test_a_used_up_quota_takes_its_types_away_in_that_market_alone() -> None:
     assert asked == ["g6.xlarge", "p5.48xlarge"]
 
 
+@pytest.mark.parametrize(
+    ("market", "quota", "kinds", "came"),
+    [
+        (Market.ON_DEMAND, {"p": 64}, {"p6-b200.48xlarge": 192, "p5.4xlarge": 16}, "p5.4xlarge"),
+        (Market.SPOT, {"p2 to p4": 192}, {"p5.48xlarge": 192, "p4de.24xlarge": 96}, "p4de.24xlarge"),
+        (Market.SPOT, {"g": 32}, {"g6e.12xlarge": 48, "g6.8xlarge": 32, "g5.4xlarge": 16}, "g6.8xlarge"),
+    ],
+)  # fmt: skip
+def test_a_machine_too_large_for_a_quota_leaves_smaller_ones_and_other_quotas(
+    market: Market, quota: dict[str, int], kinds: dict[str, int], came: str
+) -> None:
+    """The dearest last: what is asked for first is too large, or of another quota."""
+    place: dict[str, Any] = {"zone": "a", "subnet": "s", "rate": 1.0, "market": market}
+    pools = [Pool(kind=kind, vcpus=size, hourly=n, **place) for n, (kind, size) in enumerate(kinds.items())]
+
+    def ask(offer: Sequence[Pool], machines: int) -> FleetResult:
+        fits = [one for one in offer if one.vcpus <= quota.get(one.quota[1], 0)]
+        if fits:
+            return FleetResult(instances=(("i-1", fits[0].kind, "s"),), refused=())
+        refused = [Refused(code="VcpuLimitExceeded", message="", kind=one.kind, subnet="s") for one in offer]
+        return FleetResult(instances=(), refused=tuple(refused))
+
+    assert [one.kind for one in buy(pools, 1, (), ask).machines.values()] == [came]
+
+
 def test_with_a_large_cluster_a_slow_dear_machine_may_be_the_better_one() -> None:
     got = [Pool(kind="a", zone="z", subnet="s", market=Market.SPOT, hourly=1, rate=1)]
     fast = Pool(kind="b", zone="z", subnet="s", market=Market.SPOT, hourly=20, rate=10)

@@ -1,0 +1,124 @@
+"""How many replicas the machines of a rented cluster hold, and which of them Ray does not have.
+
+A machine counts with the room of its Ray node. One that is still coming counts with what others of its kind
+have had, or with the GPUs that its provider knows of its kind.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+
+from dray.cluster.asking import ReplicaResources
+from dray.cluster.capacity import Capacity, Room
+from dray.cluster.providers.protocol import Machine, Market, Phase
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Machines to ask for, all of a cluster's workers together; ``on_demand`` as in `Provider.desire`."""
+
+    machines: int
+    on_demand: int | None
+
+
+class Places:
+    """Places for replicas that ask for ``ask`` each. Remembers what machines of each kind had room for."""
+
+    def __init__(self, ask: ReplicaResources, largest: float | None) -> None:
+        self._ask = ask
+        self._largest = largest  # GPUs of a machine that may be asked for
+        self._known: dict[str, int] = {}
+
+    def learn(self, machines: Iterable[Machine], capacity: Capacity) -> None:
+        """Note what those that are in Ray have room for."""
+        for machine, room in in_ray(machines, capacity):
+            self._known[machine.kind] = held(room, self._ask)
+
+    def of(self, machine: Machine) -> int:
+        """Replicas that the machine has room for, once it is in Ray."""
+        known = self._known.get(machine.kind)
+        return self._on(machine.gpus) if known is None else known
+
+    def missing(self, machines: Collection[Machine], replicas: int, on_demand: int | None) -> Missing | None:
+        """What to ask for beside these machines; None where they suffice for so many replicas.
+
+        The machines to come may be the largest there are. Where they are smaller, the next look asks again:
+        a machine too few costs a minute, and one too many its price for as long as the job runs.
+        """
+        short = replicas - sum(self.of(one) for one in machines)
+        if short <= 0:
+            return None
+        most = self._most()
+        dear = [one for one in machines if one.market is Market.ON_DEMAND]
+        allowed = None
+        if on_demand is not None:
+            more = max(0, on_demand - sum(self.of(one) for one in dear))
+            allowed = len(dear) + math.ceil(more / most)
+        return Missing(machines=len(machines) + math.ceil(short / most), on_demand=allowed)
+
+    def _most(self) -> int:
+        return max([self._on(self._largest), *self._known.values()])
+
+    def _on(self, gpus: float | None) -> int:
+        """Replicas on a machine of which nothing but its GPUs is known; one where those are not."""
+        if not gpus or not self._ask.gpus:
+            return 1
+        return max(1, math.floor(gpus / self._ask.gpus + 1e-6))
+
+
+def held(room: Room, ask: ReplicaResources) -> int:
+    """Replicas that a node has room for; at least one, so that no machine is asked for again and again."""
+    shares = [room.cpus / ask.cpus] if ask.cpus else []
+    shares += [room.gpus / ask.gpus] if ask.gpus else []
+    return max(1, math.floor(min(shares, default=1.0) + 1e-6))
+
+
+def in_ray(machines: Iterable[Machine], capacity: Capacity) -> list[tuple[Machine, Room]]:
+    """Machines that are live nodes of Ray, with what they have."""
+    rooms = {node.address: room for node, room in zip(capacity.nodes, capacity.rooms, strict=True)}
+    return [(one, rooms[one.address]) for one in machines if one.address in rooms]
+
+
+def workers(machines: Iterable[Machine]) -> list[Machine]:
+    """Those that hold replicas, or will."""
+    return [one for one in machines if not one.head and one.phase is not Phase.LEAVING]
+
+
+@dataclass(slots=True)
+class Strays:
+    """Machines that are up, and that Ray does not have: they never joined, or their Ray daemon died.
+
+    ``patience``: seconds that a machine has. ``in_a_row``: machines given up since one joined.
+    """
+
+    patience: float
+    clock: Callable[[], float]
+    in_a_row: int = 0
+    _since: dict[str, float] = field(default_factory=dict)
+    _joined: set[str] = field(default_factory=set)
+
+    def overdue(self, machines: Collection[Machine], capacity: Capacity) -> list[Machine]:
+        """Those whose time is over. Each is returned once."""
+        now, here = self.clock(), {one.name for one, _ in in_ray(machines, capacity)}
+        if here - self._joined:
+            self._joined |= here
+            self.in_a_row = 0
+        away = [one for one in machines if one.phase is Phase.UP and one.name not in here]
+        self._since = {one.name: self._since.get(one.name, now) for one in away}
+        late = [one for one in away if now - self._since[one.name] >= self.patience]
+        for one in late:
+            del self._since[one.name]
+        self.in_a_row += len(late)
+        return late
+
+
+def named(machines: Iterable[Machine]) -> str:
+    """In a line for people."""
+    return ", ".join(one.name for one in machines)
+
+
+def addresses_of(nodes: Collection[str], capacity: Capacity) -> set[str]:
+    """Of these nodes of Ray, by their ids."""
+    return {node.address for node in capacity.nodes if node.node_id in nodes}
