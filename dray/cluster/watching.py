@@ -23,6 +23,10 @@ _ASK_SECONDS = 1.0
 _TRIES = 10  # to find the cloud: its service may be slow, or busy, while engines start beside us
 _TRY_SECONDS = 5.0
 _PAUSES = (5.0, 60.0)  # seconds after the first try, and at most
+_UNHEARD = (
+    "no metadata service of a cloud answers here, so this spot node may end without notice; in pods on EC2 "
+    "the hop limit of instance metadata must be 2 (docs/interruptions.md)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +40,8 @@ class Heard:
 class NodeWatch:
     """Runs on a node, as a Ray actor: detects the cloud, and collects its notices."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, spot: bool = False) -> None:
+        self._spot = spot
         self._guard = threading.Lock()
         self._found: list[Notice] = []
         self._told = _Warnings()
@@ -58,6 +63,8 @@ class NodeWatch:
             time.sleep(pause)
             pause = min(2 * pause, longest)
             host = detect_cloud(BaseUrls.from_env(), _TRY_SECONDS)
+        if host.cloud is None and self._spot:
+            logging.getLogger("dray.notices").warning(_UNHEARD)
         Watcher(host.sources, self._take).start()
 
     def _take(self, notice: Notice) -> None:
@@ -98,7 +105,7 @@ class NodeWatchers:
         nodes = {node.node_id: node for node in live_nodes()[0] if not node.stable and node.node_id in used}
         self._end_unused(nodes)
         self._actors = {
-            node_id: self._actors[node_id] if node_id in self._actors else _watch_on(node_id)
+            node_id: self._actors[node_id] if node_id in self._actors else _watch_on(nodes[node_id])
             for node_id in nodes
         }
         heard = self._ask()
@@ -147,7 +154,7 @@ class NodeWatchers:
         return found
 
 
-def _watch_on(node_id: str) -> Any:
+def _watch_on(node: Node) -> Any:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -158,10 +165,10 @@ def _watch_on(node_id: str) -> Any:
             namespace=NAMESPACE,
             max_restarts=-1,
             num_cpus=0,
-            scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False),
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node.node_id, soft=False),
             runtime_env={"env_vars": variables} if variables else None,
         )
-        .remote()
+        .remote(spot=node.spot)
     )
 
 

@@ -464,6 +464,25 @@ def test_a_cloud_that_is_slow_to_answer_is_found_later(
         time.sleep(0.05)
 
 
+def test_a_spot_node_without_a_metadata_service_is_told(
+    server: MetadataServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a pod of EC2 whose instance has a hop limit of 1: the driver is to say why no notice comes."""
+    monkeypatch.setattr(watching, "_PAUSES", (0.01, 0.01))
+    monkeypatch.setattr(watching, "_TRIES", 2)
+    for cloud in ("AWS", "GCP", "AZURE"):
+        monkeypatch.setenv(f"DRAY_METADATA_{cloud}", server.url)
+    server.behave(faces=("none",))
+    spot = watching.NodeWatch(spot=True)
+    deadline = time.monotonic() + 30
+    told: list[str] = []
+    while not told:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+        told = [line for line in spot.heard().told if "hop limit" in line]
+    assert len(told) == 1
+
+
 def test_an_on_demand_instance_is_not_watched(server: MetadataServer) -> None:
     server.put("aws", {"instance-life-cycle": "on-demand"})
     found = detected(server, "aws")

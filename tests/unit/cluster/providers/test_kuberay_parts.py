@@ -129,6 +129,10 @@ def test_the_example_file_and_its_permissions() -> None:
     roles = {one["metadata"]["name"]: one["rules"] for one in documents if one["kind"] == "Role"}
     of_pods = [rule for rule in roles["dray-pods"] if PLURAL in rule["resources"]]
     assert of_pods == [{"apiGroups": ["ray.io"], "resources": [PLURAL], "verbs": ["get", "delete"]}]
+    [of_nodes] = [one for one in documents if one["kind"] == "ClusterRole"]  # taints announce a node's end
+    assert of_nodes["rules"] == [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]}]
+    [bound] = [one for one in documents if one["kind"] == "ClusterRoleBinding"]
+    assert bound["subjects"][0]["name"] == found.service_account
     assert {found.service_account} == {
         one["metadata"]["name"] for one in documents if one["kind"] == "ServiceAccount"
     }
