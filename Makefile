@@ -13,6 +13,9 @@ PYTEST_ARGS ?=
 WORKERS ?= 3
 TESTS := $(BIN)/python -m pytest -m "not gpu" --chaos-rounds 1 -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
+# Where Python may not write bytecode, as in many images, each process of a test would compile dray again.
+export PYTHONDONTWRITEBYTECODE :=
+
 # How long `make chaos` goes on. PYTEST_ARGS=--record SOAK_ARGS=--record write tests/chaos/RESULTS.md.
 ROUNDS ?= 10
 RUNS ?= 300

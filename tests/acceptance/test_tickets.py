@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(900)]
 
 REQUESTS = ROOT / "examples/tickets/requests.jsonl"
 MODEL = ROOT / "examples/tickets/model"
-ROWS = 240  # of the 2,000: what the rest would show, it shows too, in minutes of a core more
+ROWS = 120  # of the 2,000: what the rest would show, it shows too, in minutes of a core more
 
 TEXT = pyarrow.string()
 CALLS = pyarrow.list_(pyarrow.struct([("id", TEXT)]))

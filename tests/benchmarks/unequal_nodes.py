@@ -104,7 +104,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     arguments = parser.parse_args(argv)
     arguments.quick |= arguments.smoke
     arguments.repeats = arguments.repeats or (1 if arguments.quick else 3)
-    arguments.rows = arguments.rows or (72 if arguments.smoke else 300 if arguments.quick else 900)
+    arguments.rows = arguments.rows or (36 if arguments.smoke else 300 if arguments.quick else 900)
     arguments.shards = SHARDS[:1] if arguments.smoke else SHARDS
     return arguments
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.benchmarks import __main__ as benchmarks
+from tests.benchmarks.workload import MADE
 
 pytestmark = pytest.mark.integration
 
@@ -48,12 +49,26 @@ MEASURED = {
 }
 
 
+@pytest.fixture(scope="module")
+def prefect_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As Prefect makes it at its first start on a machine, which a benchmark need not wait for here."""
+    home = tmp_path_factory.mktemp("prefect")
+    command = [sys.executable, "-m", "prefect", "server", "database", "upgrade", "--yes"]
+    subprocess.run(
+        command, env={**os.environ, "PREFECT_HOME": str(home)}, check=True, stdout=subprocess.DEVNULL
+    )
+    return home / "prefect.db"
+
+
 def test_each_benchmark_is_here() -> None:
     assert {*benchmarks.NAMES, "interruptions"} == MEASURED.keys()
 
 
 @pytest.mark.parametrize("name", MEASURED)
-def test_a_benchmark_runs_to_its_end(name: str, tmp_path: Path) -> None:
+def test_a_benchmark_runs_to_its_end(
+    name: str, tmp_path: Path, prefect_database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(MADE, str(prefect_database))
     if name in ("batching", "forecast", "throughput", "device", "gpu", "tuning", "scale_up"):
         pytest.importorskip("vllm")
     figures = tmp_path / "figures.json"
