@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from dray.cluster.losses import NodeFacts
 from dray.driver.events import Event, NodeLost, ReplicaLost
@@ -146,21 +147,31 @@ def _told(own: ErrorFacts, said: Collection[Evidence]) -> ErrorFacts:
 
 
 class StoreBudgets:
-    """What earlier losses of the job came to, in its store. Calls may raise StoreError."""
+    """What earlier losses of the job came to, in its store. Calls may raise StoreError.
+
+    It asks the store once, when a first replica is due: one for each step of the driver is enough.
+    """
 
     def __init__(self, store: Store, job_id: str, losses: Losses) -> None:
         self._store = store
         self._job_id = job_id
         self._losses = losses
 
+    @cached_property
+    def _excluded(self) -> Collection[tuple[str, str]]:
+        return [split_place(scope) for scope in budgets.excluded(self._store, self._job_id)]
+
+    @cached_property
+    def _shrinks(self) -> int:
+        return budgets.shrinks(self._store, self._job_id)
+
     def excluded(self, lane: str) -> Collection[str]:
         """Nodes whose budgets are spent, as far as a replica of this lane is concerned."""
-        spent = [split_place(scope) for scope in budgets.excluded(self._store, self._job_id)]
-        return {node for node, which in spent if which in ("", lane)}
+        return {node for node, which in self._excluded if which in ("", lane)}
 
     def shrink_steps(self) -> int:
         """How often memory did not suffice, as far as a smaller engine may help."""
-        return min(SHRINK_STEPS, budgets.shrinks(self._store, self._job_id))
+        return min(SHRINK_STEPS, self._shrinks)
 
     def undecided(self, lane: str) -> bool:
         """Whether a lack of memory of this lane is not judged yet."""
