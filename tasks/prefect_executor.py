@@ -14,7 +14,7 @@ from prefect.states import Crashed
 from prefect_ray.context import remote_options
 
 from dray.driver.executor import TaskEnd
-from dray.driver.ray_executor import stable_options
+from dray.driver.ray_executor import ended_of, stable_options
 from dray.errors import DrayError, JobFailedError
 from dray.shard.task import Ended, ShardWork, TaskResult
 from tasks.infer_shard import infer_shard
@@ -54,8 +54,7 @@ class PrefectExecutor:
         if not self._running:
             time.sleep(seconds)
             return []
-        ready, _ = ray.wait(list(self._running), num_returns=1, timeout=seconds)
-        return [self._end(reference) for reference in ready]
+        return [self._end(reference) for reference in ended_of(self._running, seconds)]
 
     def _end(self, reference: Any) -> TaskEnd:
         future, number = self._running.pop(reference)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 
 from dray.account import Life, NodeFacts, Span, account_of, spans_of
@@ -75,8 +76,11 @@ class Ledger:
     def spans(self, now: float) -> list[Span]:
         """What the nodes did up to ``now``."""
         lives = list(self._lives.values())
-        used = {life.node for life in lives if life.node is not None}
-        facts = {node: self._facts(node) for node in used}
+        asked: defaultdict[str, list[float]] = defaultdict(list)
+        for life in lives:
+            if life.node is not None:
+                asked[life.node].append(life.asked)
+        facts = {node: self._facts(node, times) for node, times in asked.items()}
         return spans_of(lives, facts, epoch=self._job.lease.epoch, now=now)
 
     def dollars(self) -> float:
@@ -101,11 +105,10 @@ class Ledger:
         """These nodes are in the cluster now: some may have joined since the run began."""
         self._nodes |= {node.node_id: node for node in nodes}
 
-    def _facts(self, node: str) -> NodeFacts:
-        """A node that was there at the beginning counts from then on, others when first asked for."""
+    def _facts(self, node: str, asked: Collection[float]) -> NodeFacts:
+        """A node that was there at the beginning counts from then on, others when first ``asked`` for."""
         known = self._nodes.get(node)
         first = node in self._first
-        asked = [life.asked for life in self._lives.values() if life.node == node]
         gone = self._gone.get(node)
         return NodeFacts(
             began=self._began if first else min(asked),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from dray.cluster.losses import NodeFacts
 from dray.driver.events import Event, NodeLost, ReplicaLost
@@ -28,6 +29,9 @@ SETTLE_SECONDS = 4.0
 
 EVIDENCE_SECONDS = 2.0
 """For shard tasks to say what they saw: their calls end as the replica dies, as the driver's own does."""
+
+STEP_SECONDS = 1.0
+"""For judging in one step of the driver: between two steps it hears of notices and asks how replicas are."""
 
 _NODE_WENT = frozenset({Cause.SPOT, Cause.NODE_LOSS})
 _SIGNS = (Sign.OOM, Sign.ENGINE_DEAD, Sign.LOST)  # the most telling first
@@ -78,16 +82,19 @@ class Losses:
         self._open += [_Open(loss=loss) for loss in losses]
 
     def judge(self, store: Store) -> None:
-        """Judge those of which enough is known.
+        """Judge those of which enough is known. The next call judges those that time does not suffice for.
 
         Raises:
             StoreError: the next call judges those that are left.
         """
+        until = time.monotonic() + STEP_SECONDS
         for one in list(self._open):
             facts = one.facts(store, self._lease.job_id)
             if facts is not None:
                 self._judge(store, one.loss, facts, one.witnesses.said)
                 self._open.remove(one)
+            if time.monotonic() > until:
+                break
 
     def _judge(self, store: Store, loss: Loss, node_facts: NodeFacts, said: Collection[Evidence]) -> None:
         """Write the verdict and charge it. A replica that idles has no witness, nor has one that starts."""
@@ -146,21 +153,31 @@ def _told(own: ErrorFacts, said: Collection[Evidence]) -> ErrorFacts:
 
 
 class StoreBudgets:
-    """What earlier losses of the job came to, in its store. Calls may raise StoreError."""
+    """What earlier losses of the job came to, in its store. Calls may raise StoreError.
+
+    It asks the store once, when a first replica is due: one for each step of the driver is enough.
+    """
 
     def __init__(self, store: Store, job_id: str, losses: Losses) -> None:
         self._store = store
         self._job_id = job_id
         self._losses = losses
 
+    @cached_property
+    def _excluded(self) -> Collection[tuple[str, str]]:
+        return [split_place(scope) for scope in budgets.excluded(self._store, self._job_id)]
+
+    @cached_property
+    def _shrinks(self) -> int:
+        return budgets.shrinks(self._store, self._job_id)
+
     def excluded(self, lane: str) -> Collection[str]:
         """Nodes whose budgets are spent, as far as a replica of this lane is concerned."""
-        spent = [split_place(scope) for scope in budgets.excluded(self._store, self._job_id)]
-        return {node for node, which in spent if which in ("", lane)}
+        return {node for node, which in self._excluded if which in ("", lane)}
 
     def shrink_steps(self) -> int:
         """How often memory did not suffice, as far as a smaller engine may help."""
-        return min(SHRINK_STEPS, budgets.shrinks(self._store, self._job_id))
+        return min(SHRINK_STEPS, self._shrinks)
 
     def undecided(self, lane: str) -> bool:
         """Whether a lack of memory of this lane is not judged yet."""

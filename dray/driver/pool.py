@@ -20,6 +20,7 @@ from dray.driver.lanes import LONGEST_PAUSE, Budgets, Lanes, on_free_nodes
 from dray.driver.replica_handle import Loss, ReplicaHandle, ReplicaStart, replica_name
 from dray.driver.slots import LEAST_SLOTS, slots_of
 from dray.driver.waiting import Places
+from dray.driver.watched_time import LOOKS, WatchedTime
 from dray.engine.protocol import EngineSpec
 from dray.engine.replica import ReplicaStatus
 from dray.errors import ConfigError, EngineDeadError, EngineError, EngineStartError, ReplicaLostError
@@ -28,7 +29,7 @@ from dray.places import lane_of
 from dray.store import ReplicaState
 
 SILENT_SECONDS = 60.0
-"""A replica that says nothing for so long is ended: its node hangs, or the way to it."""
+"""A replica that says nothing for so long, while the driver looks, is ended: its node hangs, or the way."""
 
 DRAIN_SECONDS = 10.0
 """For requests in flight to finish, once a notice came: with 5 s for the rest, a drain takes 15."""
@@ -69,6 +70,8 @@ class ReplicaPool:
         self._shard_rows = shard_rows
         self._published = time.monotonic()
         self._places = Places(spec, fleet, most or replicas)
+        self._silent_seconds = min(SILENT_SECONDS, spec.stall_seconds)
+        self.watched = WatchedTime(self._silent_seconds / LOOKS)
         self.restarts = 0
 
     # -- what the driver sees -----------------------------------------------------------------
@@ -129,8 +132,7 @@ class ReplicaPool:
 
     def idle(self, seconds: float) -> list[ReplicaHandle]:
         """Ready replicas that have had no shard for so long."""
-        now = time.monotonic()
-        ready = self._in(ReplicaState.READY)
+        now, ready = self.watched(), self._in(ReplicaState.READY)
         return [replica for replica in ready if replica.idle is not None and now - replica.idle > seconds]
 
     def unused(self, seconds: float) -> list[ReplicaHandle]:
@@ -156,6 +158,7 @@ class ReplicaPool:
         Raises:
             EngineStartError, ConfigError: no engine of the job has ever started, and none will.
         """
+        self.watched.look()
         self._poll_starting()
         self._look_for_places()
         return self._follow()
@@ -258,7 +261,7 @@ class ReplicaPool:
             process = self._fleet.launch(name, spec, self._places.ask, avoid=spent | self._risky())
         except NameTakenError:
             return self._launch(lane, budgets)
-        replica = ReplicaHandle(lane=lane, process=process, slots=LEAST_SLOTS)
+        replica = ReplicaHandle(lane=lane, process=process, slots=LEAST_SLOTS, watched=self.watched)
         self._replicas.append(replica)
         self._changed.add(replica)
         return True
@@ -292,7 +295,7 @@ class ReplicaPool:
             try:
                 ready = replica.poll()
             except ReplicaLostError as error:
-                if self._may_live(replica, error):
+                if replica.may_live(error, SILENT_SECONDS):
                     replica.ask_again()
                 else:
                     self._lose(replica, error)
@@ -337,7 +340,7 @@ class ReplicaPool:
             try:
                 status = replica.status(self._intervals.status)
             except Exception as error:  # noqa: BLE001  whatever it is, that replica does not work
-                if not self._may_live(replica, error):
+                if not replica.may_live(error, SILENT_SECONDS):
                     self._lose(replica, error)
                     continue
             else:
@@ -348,36 +351,27 @@ class ReplicaPool:
         return found
 
     def _note_status(self, replica: ReplicaHandle, status: ReplicaStatus) -> None:
-        replica.heard, replica.unsure = time.monotonic(), None
+        replica.heard, replica.unsure = self.watched(), None
         if status.sessions:
             replica.idle = None
             self.note(replica, None)
             return
-        replica.idle = replica.idle or time.monotonic()
+        replica.idle = replica.idle or self.watched()
         if replica.state is ReplicaState.LEAVING:
             self._end(replica)
 
     def _look_at_the_clock(self, replica: ReplicaHandle) -> None:
-        now = time.monotonic()
+        now = self.watched()
         if replica.state is ReplicaState.GONE:
             return
-        if now - replica.heard > min(SILENT_SECONDS, self._spec.stall_seconds):
+        if now - replica.heard > self._silent_seconds:
             self._lose(replica, EngineDeadError("the replica says nothing", stuck=True))
         elif replica.state is ReplicaState.LEAVING and now > replica.leave_by:
             self._end(replica)
 
-    def _may_live(self, replica: ReplicaHandle, error: Exception) -> bool:
-        """Whether only a call was lost, as far as the cluster and the node show, and not yet for too long."""
-        if not (isinstance(error, ReplicaLostError) and error.unsure):
-            return False
-        replica.unsure = replica.unsure or time.monotonic()
-        if time.monotonic() - replica.unsure > SILENT_SECONDS:
-            return False
-        return not replica.process.is_gone()
-
     def _drain(self, replica: ReplicaHandle, seconds: float) -> None:
         replica.state = ReplicaState.LEAVING
-        replica.leave_by = time.monotonic() + seconds + 3.0
+        replica.leave_by = self.watched() + seconds + 3.0
         replica.process.drain(seconds)
         self._changed.add(replica)
         self._lanes.want(replica.lane)

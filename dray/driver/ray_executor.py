@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -17,6 +18,18 @@ _END_SECONDS = 5.0
 def stable_options(resource: str) -> dict[str, Any]:
     """Ray's options of shard tasks. Ray's own retries are off: exactly one layer retries."""
     return {"max_retries": 0, "num_cpus": 0, "resources": {resource: STABLE_SHARE}}
+
+
+def ended_of(running: Iterable[Any], seconds: float) -> list[Any]:
+    """All of these tasks of Ray's that have ended; waits for the first for at most ``seconds``.
+
+    Many end at once where a job is cancelled: the driver looks at everything else between two calls.
+    """
+    import ray
+
+    ended, left = ray.wait(list(running), num_returns=1, timeout=seconds)
+    more = ray.wait(left, num_returns=len(left), timeout=0)[0] if ended and left else []
+    return [*ended, *more]
 
 
 class RayExecutor:
@@ -38,13 +51,11 @@ class RayExecutor:
 
     def poll(self, seconds: float) -> list[TaskEnd]:
         """The tasks that have ended; waits for the first for at most ``seconds``."""
-        import ray
-
         if not self._running:
             time.sleep(seconds)
             return []
-        ready, _ = ray.wait(list(self._running), num_returns=1, timeout=seconds)
-        return [_end(self._running.pop(reference), reference) for reference in ready]
+        ended = ended_of(self._running, seconds)
+        return [_end(self._running.pop(reference), reference) for reference in ended]
 
     def cancel(self, number: int, reason: str) -> None:
         """End the task's process."""

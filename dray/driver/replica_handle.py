@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from dray.driver.fleet import ReplicaProcess
 from dray.engine.protocol import EngineInfo
 from dray.engine.replica import ReplicaStatus
+from dray.errors import ReplicaLostError
 from dray.store import ReplicaRow, ReplicaState
 
 _QUIET_SECONDS = 5.0  # without an answer or an error, after which a question got through
@@ -33,10 +35,10 @@ class ReplicaHandle:
     """A replica's process and what the pool knows of it.
 
     ``lane`` is its place in the pool, kept by successors. ``node`` and ``host`` are known once it is ready;
-    ``note`` says why it does not work; a ``retired`` one has no successor. Others are monotonic seconds:
-    ``asked`` (when the cluster was asked for it), ``leave_by``, ``heard``, ``unsure`` (the first of the calls
-    in a row that did not get through), ``placed`` (when it was first seen to have a node) and ``idle`` (since
-    when it has no shard).
+    ``note`` says why it does not work; a ``retired`` one has no successor. ``asked`` is when the cluster was
+    asked for it, in monotonic seconds. Others are seconds of ``watched``, the driver's: ``leave_by``,
+    ``heard``, ``unsure`` (the first of the calls in a row that did not get through), ``placed`` (when it was
+    first seen to have a node) and ``idle`` (since when it has no shard).
     """
 
     lane: int
@@ -48,13 +50,14 @@ class ReplicaHandle:
     host: str | None = None
     start: ReplicaStart | None = None
     leave_by: float = 0.0
-    heard: float = field(default_factory=time.monotonic)
+    heard: float = 0.0
     unsure: float | None = None
     placed: float | None = None
     idle: float | None = None
     note: str | None = None
     retired: bool = False
     asked: float = field(default_factory=time.monotonic)
+    watched: Callable[[], float] = time.monotonic
     _polled: float | None = None
     _ask_at: float = 0.0
 
@@ -89,7 +92,7 @@ class ReplicaHandle:
             EngineStartError, ConfigError: it never will.
             ReplicaLostError: its process is gone.
         """
-        now = time.monotonic()
+        now = self.watched()
         self._polled = self._polled or now
         began = self.process.began()
         if began is None:
@@ -121,12 +124,19 @@ class ReplicaHandle:
     def has_place(self) -> bool:
         """Whether it has been given a node."""
         if self.placed is None and self.process.node() is not None:
-            self.placed = time.monotonic()
+            self.placed = self.watched()
         return self.placed is not None
 
     def is_overdue(self, seconds: float) -> bool:
         """Whether it has been seen on a node for longer than ``seconds``; waiting for one does not count."""
-        return self.placed is not None and time.monotonic() - self.placed > seconds
+        return self.placed is not None and self.watched() - self.placed > seconds
+
+    def may_live(self, error: Exception, seconds: float) -> bool:
+        """Whether only calls were lost, as far as the cluster and the node show, for ``seconds`` at most."""
+        if not (isinstance(error, ReplicaLostError) and error.unsure):
+            return False
+        self.unsure = self.unsure or self.watched()
+        return self.watched() - self.unsure <= seconds and not self.process.is_gone()
 
     def ask_again(self) -> None:
         """A question whose answer did not come through begins anew."""

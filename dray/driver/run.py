@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
@@ -83,8 +82,9 @@ class Driver:
             prefix, spec, fleet, replicas, self._intervals, most=most, shard_rows=mean_rows(shards)
         )
         bound = bound_tasks(job, replicas, fleet.info, emit)
+        every, watched = self._intervals.shards, self._pool.watched
         self._tasks = ShardTasks(
-            job, executor, emit, lanes=replicas, bound=bound, look_every=self._intervals.shards
+            job, executor, emit, lanes=replicas, bound=bound, look_every=every, watched=watched
         )
         self._interruptions = InterruptionHandler(job.job_id, fleet, self._pool, emit)
         self._losses = Losses(job.lease, emit)
@@ -137,10 +137,10 @@ class Driver:
             EngineStartError, ConfigError: no replica can be started, or none in time.
             DrayError: as ``run``.
         """
-        deadline = time.monotonic() + START_SECONDS
+        deadline = self._pool.watched() + START_SECONDS
         self.tell(Told(line=plan_line(self._pool, self._job.settings.replicas, self._scaling.plan)))
         while not self._pool.starts() and not self.stopping:
-            if time.monotonic() > deadline:
+            if self._pool.watched() > deadline:
                 told = f"none of {self._pool.lanes} replicas is ready after {START_SECONDS:.0f} s"
                 waiting = self._pool.waiting()
                 raise EngineStartError(f"{told}: {waiting}" if waiting else told)

@@ -47,6 +47,7 @@ class ShardTasks:
         lanes: int,
         bound: Bound,
         look_every: float,
+        watched: Callable[[], float] = time.monotonic,
     ) -> None:
         self._job = job
         self._executor = executor
@@ -62,7 +63,7 @@ class ShardTasks:
         self._crashes: Counter[int] = Counter()
         self._rests: dict[int, float] = {}  # shards whose process died: when they may run again (monotonic)
         self._dead: list[int] = []  # shards whose process died, until the store was told
-        self._lapsed = LapsedLeases(HUNG_SECONDS)
+        self._lapsed = LapsedLeases(HUNG_SECONDS, watched)
 
     @property
     def running(self) -> bool:

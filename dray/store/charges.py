@@ -67,21 +67,27 @@ def _is_judged(tx: Tx, job_key: int, event: str) -> bool:
 
 def spent(tx: Tx, job_key: int, asked: Iterable[Spending], *, besides: str = "") -> list[int]:
     """What was charged to each budget, without the event ``besides``."""
-    return [_spent(tx, job_key, one, besides) for one in asked]
+    answered: dict[str, int] = {}
+    return [_spent(tx, job_key, one, answered, besides) for one in asked]
 
 
-def _spent(tx: Tx, job_key: int, asked: Spending, besides: str = "") -> int:
+def _spent(tx: Tx, job_key: int, asked: Spending, answered: dict[str, int], besides: str = "") -> int:
+    """``answered`` has the rows of scopes that were counted for another budget of this transaction."""
     which: ColumnElement[bool] = and_(
         charges.c.job_key == job_key,
         charges.c.budget == asked.budget,
         charges.c.scope == asked.scope,
         charges.c.event != besides,
     )
-    if asked.within is not None:
-        total = tx.execute(select(jobs.c.total).where(jobs.c.job_key == job_key)).scalar_one() or 0
-        since = _answered(tx, job_key, asked.scope) - int(asked.within * total)
-        which = and_(which, charges.c.answered >= since)
-    return int(tx.execute(select(func.count()).select_from(charges).where(which)).scalar_one())
+    counted = select(func.count()).select_from(charges).where(which)
+    count = int(tx.execute(counted).scalar_one())
+    if asked.within is None or not count:
+        return count
+    if asked.scope not in answered:
+        answered[asked.scope] = _answered(tx, job_key, asked.scope)
+    total = tx.execute(select(jobs.c.total).where(jobs.c.job_key == job_key)).scalar_one() or 0
+    since = answered[asked.scope] - int(asked.within * total)
+    return int(tx.execute(counted.where(charges.c.answered >= since)).scalar_one())
 
 
 def retract(tx: Tx, job_key: int, events: Collection[str]) -> None:
@@ -105,11 +111,11 @@ def losses(tx: Tx, job_key: int, cause: str, *, besides: str = "") -> int:
 def scopes(tx: Tx, job_key: int, budget: str, *, above: int, within: float | None) -> list[str]:
     """The scopes of a budget that were charged more than ``above`` times."""
     charged = select(charges.c.scope).where(charges.c.job_key == job_key, charges.c.budget == budget)
-    return [
-        scope
-        for scope in tx.execute(charged.distinct()).scalars()
-        if _spent(tx, job_key, Spending(budget=budget, scope=scope, within=within)) > above
+    often = charged.group_by(charges.c.scope).having(func.count() > above)
+    found = [
+        Spending(budget=budget, scope=scope, within=within) for scope in tx.execute(often).scalars().all()
     ]
+    return [one.scope for one, count in zip(found, spent(tx, job_key, found), strict=True) if count > above]
 
 
 def listing(tx: Tx, job_key: int) -> list[Charge]:

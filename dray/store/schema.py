@@ -27,7 +27,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-REVISION = "0011"
+REVISION = "0012"
 """The migration that these tables correspond to: the head of ``migrations/versions``."""
 
 metadata = MetaData(
@@ -168,6 +168,8 @@ attempts = Table(
     _count("lost_tokens"),
     Column("evidence", _Json),
     Index("uq_attempts_job_key_shard_epoch", "job_key", "shard", "epoch", unique=True),
+    Index("ix_attempts_job_key_node", "job_key", "node"),
+    Index("ix_attempts_job_key_replica", "job_key", "replica"),
 )
 
 notices = Table(

@@ -54,7 +54,8 @@ def cluster(*nodes: Node, **changes: Any) -> ClusterInfo:
 class ScriptedProcess:
     """A replica whose ``polls`` say how its start goes, and ``answers`` what it says then.
 
-    Without an answer it says that it has no session; with ``silent`` it says nothing.
+    Like a real one it answers only what it was asked, and no sooner than ``after`` looks later. Without an
+    answer it says that it has no session; with ``silent`` it says nothing.
     """
 
     name: str
@@ -66,6 +67,8 @@ class ScriptedProcess:
     facts: NodeFacts = ALIVE
     sessions: int = 0
     silent: bool = False
+    after: int = 2
+    asked: int | None = None  # looks since the question that is open
     gone: bool = False
     killed: bool = False
     drains: list[float] = field(default_factory=list)
@@ -83,13 +86,17 @@ class ScriptedProcess:
         return Began(info=INFO, where=where) if found else None
 
     def ask_status(self) -> None:
-        pass
+        self.asked = self.asked or 0
 
     def status(self) -> ReplicaStatus | None:
+        if self.asked is None:
+            return None
+        self.asked += 1
+        if self.silent or self.asked < self.after:
+            return None
+        self.asked = None
         if self.answers:
             raise self.answers.pop(0)
-        if self.silent:
-            return None
         log, self.log = self.log, []
         return ReplicaStatus(
             name=self.name, node=self.place or "", pid=1, began=1.0, running=0, waiting=0,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
+from sqlalchemy import Engine, event
 
 from dray.cluster.losses import NodeFacts
 from dray.driver import losses as judged
@@ -19,6 +22,7 @@ from dray.failures.facts import Cause
 from dray.failures.foreign import Sign
 from dray.requests import Kind
 from dray.store import (
+    Charge,
     Evidence,
     JobLease,
     ReplicaRow,
@@ -108,6 +112,24 @@ def test_a_loss_is_judged_when_the_cluster_has_settled_what_died(
     assert len(judging.lost) == 2
 
 
+def test_many_losses_at_once_are_judged_in_several_steps(
+    store: Store, job: JobLease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand take a minute, in which the driver would hear of no other node that goes."""
+    judging = Judged(job)
+    for lane in range(3):
+        judging.lose(lane, ReplicaLostError("gone"), GONE, node=f"n{lane}")
+    monkeypatch.setattr(judged, "STEP_SECONDS", -1.0)  # each takes longer
+    for step in range(1, 4):
+        judging.losses.judge(store)
+        assert len(judging.lost) == step
+    monkeypatch.undo()
+    for lane in range(3, 6):
+        judging.lose(lane, ReplicaLostError("gone"), GONE, node=f"n{lane}")
+    judging.losses.judge(store)
+    assert len(judging.lost) == 6
+
+
 def test_a_loss_is_charged_once_the_store_is_back(store: Store, job: JobLease) -> None:
     judging = Judged(job)
     judging.lose(0, EngineStartError("CUDA", oom=True), ALIVE)
@@ -118,6 +140,7 @@ def test_a_loss_is_charged_once_the_store_is_back(store: Store, job: JobLease) -
     budgets = StoreBudgets(store, "job", judging.losses)
     assert (budgets.undecided("replica-0"), budgets.shrink_steps()) == (True, 0)
     judging.losses.judge(store)
+    budgets = StoreBudgets(store, "job", judging.losses)  # in the driver's next step
     assert (budgets.undecided("replica-0"), budgets.shrink_steps()) == (False, 1)
     assert len(judging.lost) == 1
 
@@ -214,7 +237,6 @@ def test_engines_that_die_on_one_node_again_and_again_are_kept_from_it_and_end_t
     store: Store, job: JobLease
 ) -> None:
     judging = Judged(job)
-    budgets = StoreBudgets(store, "job", judging.losses)
     for number in range(100):
         process = judging.lose(0, EngineStartError("no"), ALIVE)
         process.name += f"~{number}"
@@ -222,5 +244,64 @@ def test_engines_that_die_on_one_node_again_and_again_are_kept_from_it_and_end_t
         if judging.losses.failure is not None:
             break
     assert judging.losses.failure is not None
+    budgets = StoreBudgets(store, "job", judging.losses)
     assert budgets.excluded("replica-0") == {"n"}
     assert budgets.excluded("replica-1") == set()
+
+
+class Statements:
+    """What the store asks its database."""
+
+    def __init__(self) -> None:
+        self.made: list[tuple[str, Any]] = []
+
+    def note(self, connection: Any, cursor: Any, statement: str, parameters: Any, *rest: Any) -> None:
+        self.made.append((statement, parameters))
+
+
+@pytest.fixture
+def statements() -> Iterator[Statements]:
+    found = Statements()
+    event.listen(Engine, "before_cursor_execute", found.note)
+    yield found
+    event.remove(Engine, "before_cursor_execute", found.note)
+
+
+def _scans(path: Path, statements: Statements, table: str) -> list[str]:
+    """The questions for which the database would read all of a table's rows."""
+    with closing(sqlite3.connect(path)) as database:
+        return [
+            statement
+            for statement, values in statements.made
+            if table in statement and statement.startswith("SELECT")
+            for *_, step in database.execute(f"EXPLAIN QUERY PLAN {statement}", values)
+            if f"SCAN {table}" in step or step.endswith(f"{table} USING INDEX uq_{_FIRST} (job_key=?)")
+        ]
+
+
+_FIRST = "attempts_job_key_shard_epoch"  # its first column alone is no narrower than the table
+
+
+def test_neither_a_judgement_nor_a_place_that_lost_something_reads_all_attempts(
+    store: Store, job: JobLease, statements: Statements, tmp_path: Path
+) -> None:
+    """They did, each several times: the driver stood still for minutes when many replicas were lost."""
+    judging = Judged(job)
+    store.charge("job", [_of_place(f"n{lane} replica-{lane}", 0) for lane in range(30)])
+    store.charge("job", [_of_place("n replica-0", times) for times in range(9)])
+    statements.made.clear()
+    budgets = StoreBudgets(store, "job", judging.losses)
+    for lane in range(10):
+        assert budgets.excluded(f"replica-{lane}") == ({"n"} if lane == 0 else set())
+        assert budgets.shrink_steps() == 0
+    assert len([one for one, _ in statements.made if "sum(attempts.done)" in one]) == 1
+    judging.lose(1, ReplicaLostError("gone"), GONE, node="n1")
+    judging.lose(2, EngineStartError("no"), ALIVE, node="n2")
+    judging.losses.judge(store)
+    assert len(judging.lost) == 2
+    assert len([one for one, _ in statements.made if "sum(attempts.done)" in one]) > 1
+    assert _scans(tmp_path / "store.db", statements, "attempts") == []
+
+
+def _of_place(scope: str, number: int) -> Charge:
+    return Charge(budget="replica", scope=scope, event=f"replica {scope} {number}", cause="ENGINE_CRASH")

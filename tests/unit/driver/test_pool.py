@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
-from dray.cluster.base import Node
+from dray.cluster.base import START_SECONDS, Node
 from dray.driver.pool import DRAIN_SECONDS, SILENT_SECONDS, ReplicaPool
 from dray.driver.replica_handle import Loss, replica_name
+from dray.driver.watched_time import LOOKS
 from dray.engine.protocol import EngineSpec
 from dray.errors import EngineDeadError, ReplicaLostError
 from dray.places import lane_of
@@ -58,6 +60,11 @@ class Working:
         self.pool.look()
         self.losses += self.pool.take_losses()
 
+    def steps(self, seconds: float, each: float = 1.0) -> None:
+        """So many seconds, in which the driver looks again and again."""
+        for _ in range(round(seconds / each)):
+            self.step(each)
+
 
 def test_names_belong_to_the_job() -> None:
     assert replica_name("job/1", 3) == "job/1/replica-3"
@@ -68,9 +75,9 @@ def test_names_belong_to_the_job() -> None:
 def test_a_replica_that_says_nothing_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     working = Working(monkeypatch)
     working.first.silent = True
-    working.step(SILENT_SECONDS - 1)
+    working.steps(SILENT_SECONDS - 1)
     assert working.losses == []
-    working.step(2)
+    working.steps(2)
     [loss] = working.losses
     assert isinstance(loss.error, EngineDeadError)
     assert working.first.killed
@@ -78,14 +85,69 @@ def test_a_replica_that_says_nothing_is_ended(monkeypatch: pytest.MonkeyPatch) -
     assert working.fleet.processes[1].name == "p/replica-0~1"
 
 
+@pytest.mark.parametrize("moment", range(8))
+def test_a_driver_that_stood_still_finds_its_replicas_as_well_as_they_are(
+    monkeypatch: pytest.MonkeyPatch, moment: int
+) -> None:
+    """A replica cannot answer what it was not asked: silence counts while the driver looks."""
+    ready: list[list[Poll]] = [[True] for _ in range(30)]
+    working = Working(monkeypatch, *ready)
+    working.pool._intervals = replace(QUICK, status=1.0)
+    working.steps(10, each=0.2)
+    working.steps(0.2 * moment, each=0.2)  # with a question open, or without
+    for _ in range(3):
+        working.step(600.0)
+        working.steps(5, each=0.2)
+    assert working.losses == []
+    working.first.silent = True
+    working.step(600.0)
+    working.steps(SILENT_SECONDS - 8, each=0.2)
+    assert working.losses == []
+    working.steps(10, each=0.2)
+    assert [loss.replica.name for loss in working.losses] == ["p/replica-0"]
+
+
+def test_a_driver_whose_steps_take_long_loses_no_replica_but_one_that_is_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    working = Working(monkeypatch, [True], [True])
+    working.steps(600, each=20.0)
+    assert working.losses == []
+    working.first.silent = True
+    working.steps(20 * (LOOKS - 1), each=20.0)
+    assert working.losses == []
+    working.steps(60, each=20.0)
+    assert [loss.replica.name for loss in working.losses] == ["p/replica-0"]
+
+
+def test_a_driver_that_stood_still_ends_nothing_that_it_gave_some_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    working = Working(monkeypatch, [True], [False])
+    working.steps(3)
+    assert not working.pool.idle(20.0)
+    working.first.answers.append(UNSURE)
+    working.steps(2)
+    working.step(2 * START_SECONDS)
+    assert not working.pool.idle(20.0)  # it may have had shards meanwhile
+    working.first.answers.append(UNSURE)
+    working.steps(2)
+    assert (working.losses, working.pool.ready()) == ([], 1)
+    working.fleet.processes[1].polls = [True]
+    working.step()
+    assert working.pool.ready() == 2
+    working.steps(25)
+    assert len(working.pool.idle(20.0)) == 2
+
+
 def test_a_lost_call_is_no_lost_replica_until_the_cluster_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     working = Working(monkeypatch)
     working.first.answers.append(UNSURE)
-    working.step()
+    working.steps(3)
     assert working.losses == []
     working.first.answers.append(UNSURE)
     working.first.gone = True
-    working.step()
+    working.steps(3)
     assert [loss.error for loss in working.losses] == [UNSURE]
 
 
@@ -97,6 +159,7 @@ def test_replicas_that_shards_lost_are_asked_at_once(monkeypatch: pytest.MonkeyP
     working.pool.ask_now({working.first.name, "another"})
     assert asked == [working.first.name]
     working.first.answers.append(ReplicaLostError("gone"))
+    working.first.asked = working.first.after
     working.step(0.0)
     working.pool.ask_now({working.first.name})
     assert asked.count(working.first.name) == 1  # its end is known
@@ -104,11 +167,10 @@ def test_replicas_that_shards_lost_are_asked_at_once(monkeypatch: pytest.MonkeyP
 
 def test_calls_that_are_lost_for_too_long_are_a_lost_replica(monkeypatch: pytest.MonkeyPatch) -> None:
     working = Working(monkeypatch)
-    working.first.answers += [UNSURE] * 3
-    working.step()
-    working.step(SILENT_SECONDS - 10)
+    working.first.answers += [UNSURE] * 100
+    working.steps(SILENT_SECONDS - 2)
     assert working.losses == []
-    working.step(11)
+    working.steps(8)
     assert len(working.losses) == 1
 
 
@@ -134,9 +196,9 @@ def test_a_replica_that_leaves_has_its_seconds_and_no_more(monkeypatch: pytest.M
     working.first.sessions = 1
     working.pool.drain_node(NODE, time.time() + 9.0)
     assert working.first.drains == [pytest.approx(4.0, abs=0.5)]
-    working.step(6.0)
+    working.steps(6)
     assert not working.first.was_killed()
-    working.step(2.0)
+    working.steps(2)
     assert working.first.was_killed()
 
 
@@ -166,14 +228,13 @@ def test_what_the_store_was_not_told_of_is_new_once_more(monkeypatch: pytest.Mon
 
 def test_a_replica_is_idle_while_it_has_no_shard(monkeypatch: pytest.MonkeyPatch) -> None:
     working = Working(monkeypatch)
-    working.step()
-    working.step(5.0)
+    working.steps(8)
     [idle] = working.pool.idle(4.0)
     working.pool.note(idle, "has no work: memory")
     assert working.pool.remarks() == {"replica-0": "has no work: memory"}
     assert [one.note for one in working.pool.take_changed()] == ["has no work: memory"]
     working.first.sessions = 1
-    working.step(1.0)
+    working.steps(2)
     assert working.pool.idle(4.0) == []
     assert working.pool.remarks() == {}
     assert [one.note for one in working.pool.take_changed()] == [None]

@@ -33,7 +33,7 @@ def process() -> ScriptedProcess:
 
 @pytest.fixture
 def replica(process: ScriptedProcess, clock: SimpleNamespace) -> ReplicaHandle:
-    return ReplicaHandle(lane=0, process=process, slots=2)
+    return ReplicaHandle(lane=0, process=process, slots=2, watched=lambda: clock.now)
 
 
 def test_the_time_of_a_start_begins_when_it_has_a_place(

@@ -8,10 +8,21 @@ from typing import Any, cast
 
 import pytest
 
+from dray.cluster.base import START_SECONDS
 from dray.cluster.capacity import Capacity, Room
 from dray.driver import outage, run, waiting
 from dray.driver import shards as shard_tasks
-from dray.driver.events import NodeNoticed, Progressed, ReplicasIdle, StopHeard, StoreAway, StoreBack, Told
+from dray.driver.events import (
+    NodeNoticed,
+    Progressed,
+    ReplicaLost,
+    ReplicaReady,
+    ReplicasIdle,
+    StopHeard,
+    StoreAway,
+    StoreBack,
+    Told,
+)
 from dray.driver.executor import TaskEnd
 from dray.driver.outage import SpoolWatch
 from dray.driver.run import Driver
@@ -31,6 +42,7 @@ from dray.notices import Kind, Notice
 from dray.shard.ending import SPOOL_AWAY
 from dray.shard.task import Ended, TaskResult
 from dray.store import Store
+from tests.support.clocks import replace_here
 from tests.unit.driver.scripted import (
     NODE,
     QUICK,
@@ -287,6 +299,27 @@ def test_what_replicas_wait_for_is_the_reason(settings: JobSettings, monkeypatch
     with pytest.raises(EngineStartError, match=r"2 s: 1 of 1 replicas wait: .* free node has 0 CPUs"):
         scene.play(scene.until(lambda: False))
     assert any("replicas wait: each asks for" in line for line in scene.heard.lines)
+
+
+def test_a_driver_that_stood_still_goes_on_with_what_it_has(
+    settings: JobSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was stopped for longer than it waits for a first replica, and for a sign of one."""
+    scene = Scene(settings, monkeypatch, [*[False] * 40, True], [True], lanes=2)
+    stood, real = [0.0], time.monotonic
+    replace_here(monkeypatch, time, "monotonic", lambda: real() + stood[0])
+
+    def stand_still() -> Steps:
+        stood[0] += 2 * START_SECONDS
+        yield from scene.until(iter([False] * 30 + [True]).__next__)
+
+    def steps() -> Steps:
+        yield from stand_still()
+        yield from scene.until(lambda: len(scene.told(ReplicaReady)) == 2)
+        yield from stand_still()
+        assert scene.told(ReplicaLost) == []
+
+    assert scene.play(steps())
 
 
 class _Causes:

@@ -185,7 +185,7 @@ def test_a_suspect_goes_beyond_the_limit_when_those_that_fill_it_wait_for_its_re
 def own_clock(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> FakeClock:
     """The driver's own seconds pass with the store's."""
     monkeypatch.setattr(
-        shard_tasks, "LapsedLeases", lambda seconds: LapsedLeases(seconds, lambda: clock.time)
+        shard_tasks, "LapsedLeases", lambda seconds, watched: LapsedLeases(seconds, lambda: clock.time)
     )
     return clock
 

@@ -1,0 +1,67 @@
+"""Shard tasks that end together, under plain Ray and under Prefect."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import ray
+from prefect.states import Crashed
+
+from dray.driver.ray_executor import RayExecutor
+from dray.shard.task import Ended, TaskResult
+from tasks.prefect_executor import PrefectExecutor
+
+pytestmark = pytest.mark.unit
+
+TASKS = 2000
+STOPPED = TaskResult(how=Ended.STOPPED, message="")
+
+
+class Waits:
+    """Ray's ``wait``, where the even numbers have ended."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.timeouts: list[float] = []
+        monkeypatch.setattr(ray, "wait", self.wait)
+        monkeypatch.setattr(ray, "get", lambda reference: STOPPED)
+
+    def wait(
+        self, references: Sequence[int], *, num_returns: int, timeout: float
+    ) -> tuple[list[int], list[int]]:
+        assert 0 < num_returns <= len(references)
+        self.timeouts.append(timeout)
+        ended = [one for one in references if one % 2 == 0][:num_returns]
+        return ended, [one for one in references if one not in set(ended)]
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> Waits:
+    return Waits(monkeypatch)
+
+
+def _of_prefect(numbers: Sequence[int]) -> PrefectExecutor:
+    executor = PrefectExecutor()
+    for number in numbers:
+        future: Any = SimpleNamespace(wait=lambda: None, state=Crashed(), task_run_id=number)
+        executor._running[number] = future, number
+    return executor
+
+
+def _of_ray(numbers: Sequence[int]) -> RayExecutor:
+    executor = RayExecutor()
+    executor._running = {number: number for number in numbers}
+    return executor
+
+
+@pytest.mark.parametrize("made", [_of_ray, _of_prefect])
+def test_all_tasks_that_have_ended_are_taken_at_once(made: Any, waits: Waits) -> None:
+    """A cancelled job of 2,000 tasks took as many steps of its driver, each with a look at everything."""
+    executor = made(range(TASKS))
+    assert sorted(end.number for end in executor.poll(0.2)) == list(range(0, TASKS, 2))
+    assert waits.timeouts == [0.2, 0]
+    assert executor.poll(0.2) == []
+    assert waits.timeouts == [0.2, 0, 0.2]
+    assert made([0]).poll(0.2)[0].number == 0

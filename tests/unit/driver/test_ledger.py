@@ -1,0 +1,62 @@
+"""What a driver notes of its nodes' time, in a job of many replicas that were lost before."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from dray.cluster.base import ClusterInfo
+from dray.driver.events import ReplicaChanged
+from dray.driver.ledger import Ledger
+from dray.job.opening import OpenJob
+from dray.store import ReplicaState
+
+pytestmark = pytest.mark.unit
+
+LIVES = 300
+"""Replicas: two on each of 100 nodes, one after the other, and then one on each of 100 others."""
+
+HOUR = 3600.0
+
+
+class Counted:
+    """The replicas of a ledger, which counts how many are read."""
+
+    def __init__(self, lives: dict[str, Any]) -> None:
+        self.lives = lives
+        self.read = 0
+
+    def values(self) -> list[Any]:
+        self.read += len(self.lives)
+        return list(self.lives.values())
+
+
+def test_what_the_nodes_cost_takes_time_by_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not by its square: a driver with a budget counts every two seconds."""
+    settings = SimpleNamespace(request=SimpleNamespace(price=2.0))
+    job = SimpleNamespace(started=0.0, settings=settings, lease=SimpleNamespace(epoch=1), job_id="job")
+    ledger = Ledger(
+        cast("OpenJob", job), ClusterInfo(address="a", nodes=(), seconds=0.0, stable_resource="s")
+    )
+    for number in range(LIVES):
+        began, state = HOUR * (number // 100), ReplicaState.GONE if number < 200 else ReplicaState.READY
+        ledger.hear(
+            ReplicaChanged(
+                name=f"job/1/replica-{number}",
+                state=state,
+                began=began,
+                at=began + HOUR,
+                node=f"node-{number % 100 + 100 * (number >= 200)}",
+                host="host",
+                gpus=1.0,
+            )
+        )
+    lives = Counted(ledger._lives)
+    monkeypatch.setattr(ledger, "_lives", lives)
+    spans = ledger.spans(3 * HOUR)
+    assert lives.read <= 2 * LIVES
+    first = {span.node: min(one.started for one in spans if one.node == span.node) for span in spans}
+    assert (first["node-0"], first["node-100"]) == (0.0, 2 * HOUR)  # when each was first asked for
+    assert sum(span.micros for span in spans) == 1_000_000 * HOUR * (100 * 3 + 100 * 1)
