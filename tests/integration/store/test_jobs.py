@@ -265,6 +265,18 @@ def test_an_expired_job_without_open_shards_stays_expired(store: Store) -> None:
     assert (job.state, job.reason) == (JobState.EXPIRED, "late")
 
 
+@pytest.mark.parametrize("state", [JobState.FAILED, JobState.PAUSED, JobState.CANCELLED])
+def test_an_expired_job_that_fails_or_is_stopped_gets_the_reason_alone(store: Store, state: JobState) -> None:
+    """Its driver could not write its files, for example: the next one finds it expired, not complete."""
+    lease = ready_job(store)
+    store.set_job_state(lease, JobState.EXPIRED)
+    store.set_job_state(lease, state, reason="the output folder is full")
+    job = store.get_job("job")
+    assert (job.state, job.reason) == (JobState.EXPIRED, "the output folder is full")
+    store.set_job_state(lease, JobState.EXPIRED)
+    assert store.get_job("job").reason is None
+
+
 def test_summary_is_replaced_and_info_merged(store: Store) -> None:
     lease = ready_job(store)
     store.set_job_summary(lease, {"a": 1})
