@@ -7,7 +7,7 @@ from types import TracebackType
 
 from sqlalchemy import select
 
-from dray.errors import StoreTransientError, StoreUnreachableError
+from dray.errors import StoreError, StoreTransientError, StoreUnreachableError
 from dray.store.account_calls import AccountCalls
 from dray.store.clock import Clock, DatabaseClock
 from dray.store.connection import Database
@@ -15,6 +15,7 @@ from dray.store.job_calls import JobCalls
 from dray.store.migrate import ensure_schema
 from dray.store.record_calls import RecordCalls
 from dray.store.result_calls import ResultCalls
+from dray.store.seam import LOST
 from dray.store.shard_calls import ShardCalls
 from dray.store.sqlite_file import PLAIN_USE, SqliteUse
 from dray.store.urls import parse_url
@@ -39,6 +40,7 @@ def open_store(
         ConfigError: not a store's URL, its driver is not installed, or a SQLite file that is to be made on
             a network's file system. With ``create`` false it is opened to be read.
         StoreUnreachableError: no connection could be made, or nothing there and ``create`` is false.
+        StoreRefusedError: the server refuses the user, the password or the database.
         StoreFatalError: the schema is newer than this code, or the database is unusable.
     """
     parsed = parse_url(url)
@@ -49,9 +51,12 @@ def open_store(
     database = Database(parsed, clock=clock or DatabaseClock(), patience=patience, sqlite_use=use)
     try:
         ensure_schema(database, create=create)
-    except StoreTransientError as error:
+    except StoreError as error:
         database.close()
-        unreachable = StoreUnreachableError(f"{error}; is the server up, and the URL right?")
+        if not isinstance(error, StoreTransientError):
+            raise
+        hint = "; is the server up, and the URL right?" if LOST in str(error) else ""
+        unreachable = StoreUnreachableError(f"{error}{hint}")
         unreachable.address = error.address
         raise unreachable from error
     return Store(database)
