@@ -10,7 +10,7 @@ from sqlalchemy import select
 from dray.errors import StoreError, StoreTransientError, StoreUnreachableError
 from dray.store.account_calls import AccountCalls
 from dray.store.clock import Clock, DatabaseClock
-from dray.store.connection import Database
+from dray.store.connection import CONNECTIONS, Database
 from dray.store.job_calls import JobCalls
 from dray.store.migrate import ensure_schema
 from dray.store.record_calls import RecordCalls
@@ -25,7 +25,12 @@ PATIENCE = 20.0
 
 
 def open_store(
-    url: str, *, clock: Clock | None = None, create: bool = True, patience: float = PATIENCE
+    url: str,
+    *,
+    clock: Clock | None = None,
+    create: bool = True,
+    patience: float = PATIENCE,
+    connections: int = CONNECTIONS,
 ) -> Store:
     """Opens a store, creating or upgrading its tables unless ``create`` is false.
 
@@ -35,6 +40,8 @@ def open_store(
         clock: where leases take the time from; the database's own clock when None.
         create: whether to create what is missing.
         patience: seconds for which later transactions are tried again after transient errors.
+        connections: how many of PostgreSQL's to keep between transactions. One more transaction at a time
+            opens one more for itself.
 
     Raises:
         ConfigError: not a store's URL, its driver is not installed, or a SQLite file that is to be made on
@@ -48,7 +55,13 @@ def open_store(
     if parsed.get_backend_name() == "sqlite":
         use = SqliteUse.of(Path(parsed.database or ""), create=create)
         _prepare_file(Path(parsed.database or ""), create=create)
-    database = Database(parsed, clock=clock or DatabaseClock(), patience=patience, sqlite_use=use)
+    database = Database(
+        parsed,
+        clock=clock or DatabaseClock(),
+        patience=patience,
+        sqlite_use=use,
+        connections=connections,
+    )
     try:
         ensure_schema(database, create=create)
     except StoreError as error:
