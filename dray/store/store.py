@@ -29,16 +29,20 @@ def open_store(
     *,
     clock: Clock | None = None,
     create: bool = True,
+    upgrade: bool = False,
     patience: float = PATIENCE,
     connections: int = CONNECTIONS,
 ) -> Store:
     """Opens a store, creating or upgrading its tables unless ``create`` is false.
 
+    Without ``create``, what an older dray has made is used as it is where that is possible.
+
     Args:
         url: ``sqlite:///path``, a path ending in ``.db``, ``.sqlite`` or ``.sqlite3``, or
             ``postgresql://...``. Workers open a store by its URL themselves.
         clock: where leases take the time from; the database's own clock when None.
-        create: whether to create what is missing.
+        create: whether to create what is missing, and to upgrade what is older.
+        upgrade: whether to upgrade without ``create`` what is too old to be used, as one who writes does.
         patience: seconds for which later transactions are tried again after transient errors.
         connections: how many of PostgreSQL's to keep between transactions. One more transaction at a time
             opens one more for itself.
@@ -48,7 +52,8 @@ def open_store(
             a network's file system. With ``create`` false it is opened to be read.
         StoreUnreachableError: no connection could be made, or nothing there and ``create`` is false.
         StoreRefusedError: the server refuses the user, the password or the database.
-        StoreFatalError: the schema is newer than this code, or the database is unusable.
+        StoreFatalError: the schema is newer than this code, or older and not to be upgraded, or the database
+            is unusable.
     """
     parsed = parse_url(url)
     use = PLAIN_USE
@@ -63,7 +68,7 @@ def open_store(
         connections=connections,
     )
     try:
-        ensure_schema(database, create=create)
+        ensure_schema(database, create=create, upgrade=upgrade)
     except StoreError as error:
         database.close()
         if not isinstance(error, StoreTransientError):
