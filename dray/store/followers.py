@@ -49,11 +49,11 @@ _POSTGRES_PAGE = _PAGE.format(
 )
 
 
-def record(tx: Tx, lease: JobLease, rows: Sequence[Follower]) -> None:
-    """Notes followers of a job whose ingest is not over. Those that are noted already stay."""
+def record(tx: Tx, lease: JobLease, rows: Sequence[Follower]) -> int:
+    """Notes followers of a job whose ingest is not over; how many. Those that are noted already stay."""
     check_driver(tx, lease)
     if not rows:
-        return
+        return 0
     known = select(followers.c.idx).where(
         followers.c.job_key == lease.key, followers.c.idx.in_([row.index for row in rows])
     )
@@ -65,12 +65,14 @@ def record(tx: Tx, lease: JobLease, rows: Sequence[Follower]) -> None:
     ]
     if fresh:
         tx.execute(insert(followers), fresh)
+    return len({row.index for row in rows})
 
 
-def reuse(tx: Tx, lease: JobLease, outcomes: Sequence[Outcome]) -> None:
-    """Publishes answers of earlier jobs, before the job has shards."""
+def reuse(tx: Tx, lease: JobLease, outcomes: Sequence[Outcome]) -> int:
+    """Publishes answers of earlier jobs, before the job has shards; how many rows."""
     check_driver(tx, lease)
     insert_new(tx, lease.key, REUSED, 0, outcomes)
+    return len({outcome.index for outcome in outcomes})
 
 
 def forget(tx: Tx, lease: JobLease) -> None:

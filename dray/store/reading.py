@@ -125,12 +125,6 @@ def answers(tx: Tx, seen: Job, indexes: Sequence[int]) -> list[Answer]:
     return [Answer(index, text.encode(), prompt, completion) for index, text, prompt, completion in rows]
 
 
-def count_reused(tx: Tx, job_key: int) -> int:
-    """Rows that have an answer of an earlier job."""
-    own = (results.c.job_key == job_key) & (results.c.shard == REUSED)
-    return int(tx.execute(select(func.count()).select_from(results).where(own)).scalar_one())
-
-
 def count_followers(tx: Tx, job_key: int) -> int:
     """Rows that wait for the outcome of another."""
     waiting = select(func.count()).select_from(followers).where(followers.c.job_key == job_key)
