@@ -14,6 +14,7 @@
     |   +-- StoreUnreachableError    no connection could be made
     |   +-- StoreTransientError      worth retrying: lock, lost connection, serialisation
     |   +-- StoreFatalError          disk full, schema mismatch, read-only: an operator must act
+    |   |   +-- StoreRefusedError    the server refuses the user, the password or the database: exit code 2
     |   |   `-- ValueTooLargeError   a value is larger than the database takes
     |   +-- LeaseLapsedError         the store was away for longer than the lease; its holder is unknown
     |   `-- FencedError              the lease was lost; drop the work, do not retry
@@ -142,6 +143,12 @@ class StoreTransientError(StoreError):
 
 class StoreFatalError(StoreError):
     """The store cannot take writes until an operator acts."""
+
+
+class StoreRefusedError(StoreFatalError):
+    """The server takes no connection to this database by this user and password."""
+
+    exit_code = 2
 
 
 class ValueTooLargeError(StoreFatalError):

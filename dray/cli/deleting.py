@@ -56,7 +56,7 @@ def delete(
         raise ConfigError("dray jobs delete: name a job, or say --older-than 30d for all that ended")
     seconds = None if older_than is None else _seconds(older_than)
     deleted: list[Deleted] = []
-    with store_at(store) as opened:
+    with store_at(store, upgrade=True) as opened:
         chosen = _chosen(opened, job_id, seconds)
         if chosen and not yes:
             _ask(chosen)

@@ -21,10 +21,10 @@ HIDDEN_INPUT = "DRAY_INPUT_URL"
 """The variable by which ``dray run`` hands on the URL of a database with a password in it."""
 
 
-def store_at(reference: str | None, *, patience: float = PATIENCE) -> Store:
+def store_at(reference: str | None, *, patience: float = PATIENCE, upgrade: bool = False) -> Store:
     """The store that ``--store`` names: a URL, env:NAME, or a folder with ``dray.db`` in it.
 
-    ``patience`` is as in :func:`open_store`.
+    ``patience`` and ``upgrade`` are as in :func:`open_store`: a command that writes upgrades.
 
     Raises:
         ConfigError: there is no store of that name.
@@ -42,12 +42,12 @@ def store_at(reference: str | None, *, patience: float = PATIENCE) -> Store:
             f"no store at {given}: no such file or folder; name the output folder of a run, "
             "a file that ends in .db, or a URL"
         )
-    return open_store(given, create=False, patience=patience)
+    return open_store(given, create=False, upgrade=upgrade, patience=patience)
 
 
 def recipe_of(job_id: str, reference: str | None) -> dict[str, Any]:
     """The flow parameters that a job was started with, for another run in the same store."""
-    with store_at(reference) as store:
+    with store_at(reference, upgrade=True) as store:  # as the run that follows would
         recipe = store.get_job(job_id).settings.get("recipe")
     if not recipe:
         raise ConfigError(f"job {job_id} was not started by the flow; run its own program again")
@@ -77,7 +77,7 @@ def _is_gone(source: Any) -> bool:
 
 def cancel_job(job_id: str, reference: str | None, *, json: bool) -> int:
     """Ask the job's driver and shard holders to stop; a job without a driver is cancelled at once."""
-    with store_at(reference) as store:
+    with store_at(reference, upgrade=True) as store:
         store.get_job(job_id)
         cancel_or_ask(store, job_id)
         facts = facts_of(store, store.get_job(job_id))

@@ -33,7 +33,7 @@ def put_to_rest(job: OpenJob, error: BaseException, *, release: bool = False) ->
 
 
 def record_end(store: Store, job: OpenJob, error: Exception) -> None:
-    """Set the job's state and reason after ``error``.
+    """Set the job's state and reason after ``error``; an expired job stays expired, with the reason.
 
     Raises:
         StoreError: the store is away, or another driver has the job.

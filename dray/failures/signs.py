@@ -22,6 +22,7 @@ OURS: Mapping[type[BaseException], Sign] = {
     errors.StoreUnreachableError: Sign.STORE_AWAY,  # it was there when the job was opened
     errors.StoreTransientError: Sign.STORE_AWAY,
     errors.StoreFatalError: Sign.STORE_BROKEN,
+    errors.StoreRefusedError: Sign.STORE_BROKEN,  # a password that was changed: no wait mends that
     errors.ValueTooLargeError: Sign.STORE_BROKEN,
     errors.FencedError: Sign.FENCED,
     errors.LeaseLapsedError: Sign.STORE_AWAY,

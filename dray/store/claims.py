@@ -63,7 +63,7 @@ def place(tx: Tx, lease: JobLease, number: int, *, owner: str, ttl: float) -> Cl
     """Takes a shard for whichever replica has room."""
     check_driver(tx, lease, alone=True)
     live = (shards.c.lease_until > tx.now).label("live")
-    taken = select(shards.c.state, live, shards.c.owner, *routing.STANDING).where(
+    taken = select(shards.c.state, shards.c.epoch, live, shards.c.owner, *routing.STANDING).where(
         shards.c.job_key == lease.key, shards.c.number == number
     )
     row = tx.execute(taken).one()
@@ -73,7 +73,7 @@ def place(tx: Tx, lease: JobLease, number: int, *, owner: str, ttl: float) -> Cl
     replica = routing.place(tx, lease.key, number, row)
     if replica is None:
         if leased:
-            _lapse(tx, lease, number, owner)
+            _lapse(tx, lease, number, row.epoch, owner)
         return Claim(lease=None, waiting=True)
     return Claim(lease=claim(tx, lease, number, owner=owner, replica=replica, ttl=ttl))
 
@@ -94,12 +94,22 @@ def must_wait(tx: Tx, lease: JobLease, number: int) -> bool:
     return row is not None and not row.crashes and routing.has_none(tx, lease.key, number, row.family)
 
 
-def _lapse(tx: Tx, lease: JobLease, number: int, owner: str) -> None:
-    """Ends a lease that is over, or ``owner``'s of an earlier attempt: the shard waits for a replica."""
+def _lapse(tx: Tx, lease: JobLease, number: int, epoch: int, owner: str) -> None:
+    """Ends a lease that is over, or ``owner``'s of an earlier attempt: the shard waits for a replica.
+
+    Its holder locks the shard and not the job: since the lease was read with ``epoch``, the holder may have
+    finished the shard, given it back, or renewed the lease. Then the shard stays as it is.
+    """
     stolen = case((shards.c.owner != owner, 1), else_=0)
-    tx.execute(
+    lapsed = tx.execute(
         update(shards)
-        .where(shards.c.job_key == lease.key, shards.c.number == number)
+        .where(
+            shards.c.job_key == lease.key,
+            shards.c.number == number,
+            shards.c.epoch == epoch,
+            shards.c.state == ShardState.LEASED.value,
+            or_(shards.c.lease_until <= tx.now, shards.c.owner == owner),
+        )
         .values(
             state=ShardState.PENDING.value,
             owner=None,
@@ -108,4 +118,5 @@ def _lapse(tx: Tx, lease: JobLease, number: int, owner: str) -> None:
             interruptions=shards.c.interruptions + stolen,
         )
     )
-    close_attempts(tx, lease.key, [number], cause=cause_of_steal(owner))
+    if lapsed.rowcount:
+        close_attempts(tx, lease.key, [number], cause=cause_of_steal(owner))

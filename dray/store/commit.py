@@ -63,10 +63,11 @@ def commit(tx: Tx, lease: ShardLease, outcomes: Iterable[Outcome]) -> CommitRece
     return CommitReceipt(inserted=len(fresh), orders=orders(tx, lease.key))
 
 
-def reject(tx: Tx, lease: JobLease, outcomes: Iterable[Outcome]) -> None:
-    """Publishes the error outcomes of rows that ingest refused, before the job has shards."""
+def reject(tx: Tx, lease: JobLease, outcomes: Sequence[Outcome]) -> int:
+    """Publishes the error outcomes of rows that ingest refused, before the job has shards; how many rows."""
     check_driver(tx, lease)
     insert_new(tx, lease.key, REJECTED, 0, outcomes)
+    return len({outcome.index for outcome in outcomes})
 
 
 def forget_rejects(tx: Tx, lease: JobLease) -> None:

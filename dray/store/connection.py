@@ -44,6 +44,9 @@ SILENCE_SECONDS = 40.0
 LONG_SILENCE_SECONDS = 3600.0
 """The same for what reads or changes whole tables."""
 
+CONNECTIONS = 4
+"""Connections to PostgreSQL that a process keeps; its threads open more of them for a moment."""
+
 _READ = {"dray_begin": "BEGIN", "dray_hurried": False}
 _WRITE = {"dray_begin": "BEGIN IMMEDIATE", "dray_hurried": True}
 _LONG = {"dray_long": True, "dray_hurried": False}
@@ -98,12 +101,20 @@ def most_connections(tx: Tx) -> int | None:
 class Database:
     """One database: an engine, a clock, and transactions that translate and retry errors."""
 
-    def __init__(self, url: URL, *, clock: Clock, patience: float, sqlite_use: SqliteUse = PLAIN_USE) -> None:
+    def __init__(
+        self,
+        url: URL,
+        *,
+        clock: Clock,
+        patience: float,
+        sqlite_use: SqliteUse = PLAIN_USE,
+        connections: int = CONNECTIONS,
+    ) -> None:
         self.url = masked_url(url.render_as_string(hide_password=False))
         self.name = plain_name(url)
         self.clock = clock
         self.patience = patience
-        self._key = EngineKey.of(url, sqlite_use)
+        self._key = EngineKey.of(url, sqlite_use, connections)
         self.engine = _ENGINES.take(self._key)
         self._driver_error: type[Exception] = self.engine.dialect.loaded_dbapi.Error
         self._readers = self.engine.execution_options(**_READ)
@@ -181,8 +192,8 @@ def _engine(key: EngineKey) -> Engine:
     engine = create_engine(
         url,
         hide_parameters=True,
-        pool_size=4,
-        max_overflow=-1,  # threads of this process share it: each must get a connection
+        pool_size=key.connections,
+        max_overflow=-1,  # each thread must get one: those beyond the size are closed after use
         connect_args={name: value for name, value in defaults.items() if name not in url.query},
     )
     event.listen(engine, "do_connect", _connect_postgres)

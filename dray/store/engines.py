@@ -27,15 +27,17 @@ class EngineKey:
     """What an engine is made for.
 
     ``file`` is the SQLite file's device and number: another file of that name, made after the first one was
-    deleted, is another database. A file that is not there yet is like no other.
+    deleted, is another database. A file that is not there yet is like no other. ``connections`` are those
+    to PostgreSQL that stay open.
     """
 
     url: URL
     sqlite_use: SqliteUse
     file: tuple[int, int] | None
+    connections: int
 
     @classmethod
-    def of(cls, url: URL, sqlite_use: SqliteUse) -> EngineKey:
+    def of(cls, url: URL, sqlite_use: SqliteUse, connections: int) -> EngineKey:
         """For a database as it is now."""
         file = None
         if url.get_backend_name() == "sqlite":
@@ -44,7 +46,7 @@ class EngineKey:
                 file = (found.st_dev, found.st_ino)
             except OSError:
                 file = (-1, next(_UNMADE))
-        return cls(url, sqlite_use, file)
+        return cls(url, sqlite_use, file, connections)
 
 
 _UNMADE = count()

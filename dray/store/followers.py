@@ -20,6 +20,7 @@ from dray.requests.sharing import Follower
 from dray.store.commit import insert_new
 from dray.store.connection import Tx
 from dray.store.jobs import check_driver
+from dray.store.reading import up_to_bytes
 from dray.store.records import Followed, JobLease
 from dray.store.schema import followers, jobs
 
@@ -29,22 +30,30 @@ PAGE_ROWS = 1000
 PAGE_BYTES = 16 << 20
 """Bytes of their answers at most, or one of them."""
 
-_LED = """SELECT f.idx, f.custom_id, f.leader, r.idx IS NOT NULL, r.error_code, r.error_message,
-    r.prompt_tokens, r.completion_tokens, {response}
-    FROM followers f LEFT JOIN results r ON r.job_key = f.job_key AND r.idx = f.leader
-    WHERE f.job_key = {p} AND f.idx > {p} ORDER BY f.idx LIMIT {p}"""
-_LEDS = {
-    "sqlite": _LED.format(response="CAST(r.response AS BLOB)", p="?"),
-    "postgresql": _LED.format(response="convert_to(r.response, 'UTF8')", p="%s"),
-}
-_FETCHED_ROWS = 100
+_PAGE = """SELECT f.idx, f.custom_id, f.leader, r.idx IS NOT NULL, r.error_code, r.error_message,
+    r.prompt_tokens, r.completion_tokens, {response}, {bytes} FROM {rows} ORDER BY f.idx LIMIT {limit}"""
+_ROWS = """followers f LEFT JOIN results r ON r.job_key = f.job_key AND r.idx = f.leader
+    WHERE f.job_key = {key} AND f.idx > {after}"""
+_SQLITE_PAGE = _PAGE.format(
+    response="CAST(r.response AS BLOB)",
+    bytes="length(CAST(r.response AS BLOB))",
+    rows=_ROWS.format(key="?", after="?"),
+    limit="?",
+)
+_FOLLOWED = _ROWS.format(key="%(key)s", after="%(after)s")
+_POSTGRES_PAGE = _PAGE.format(
+    response="convert_to(r.response, 'UTF8')",
+    bytes="octet_length(r.response)",
+    rows=_FOLLOWED + " AND " + up_to_bytes(_FOLLOWED, "f.idx", "r.response"),
+    limit="%(limit)s",
+)
 
 
-def record(tx: Tx, lease: JobLease, rows: Sequence[Follower]) -> None:
-    """Notes followers of a job whose ingest is not over. Those that are noted already stay."""
+def record(tx: Tx, lease: JobLease, rows: Sequence[Follower]) -> int:
+    """Notes followers of a job whose ingest is not over; how many. Those that are noted already stay."""
     check_driver(tx, lease)
     if not rows:
-        return
+        return 0
     known = select(followers.c.idx).where(
         followers.c.job_key == lease.key, followers.c.idx.in_([row.index for row in rows])
     )
@@ -56,12 +65,14 @@ def record(tx: Tx, lease: JobLease, rows: Sequence[Follower]) -> None:
     ]
     if fresh:
         tx.execute(insert(followers), fresh)
+    return len({row.index for row in rows})
 
 
-def reuse(tx: Tx, lease: JobLease, outcomes: Sequence[Outcome]) -> None:
-    """Publishes answers of earlier jobs, before the job has shards."""
+def reuse(tx: Tx, lease: JobLease, outcomes: Sequence[Outcome]) -> int:
+    """Publishes answers of earlier jobs, before the job has shards; how many rows."""
     check_driver(tx, lease)
     insert_new(tx, lease.key, REUSED, 0, outcomes)
+    return len({outcome.index for outcome in outcomes})
 
 
 def forget(tx: Tx, lease: JobLease) -> None:
@@ -93,25 +104,29 @@ def answer(tx: Tx, lease: JobLease, after: int) -> Followed:
 
 def _page(tx: Tx, job_key: int, after: int) -> tuple[int | None, list[Outcome]]:
     """Index of the last follower that was looked at, None for no more; and the outcomes that are there."""
-    if tx.dialect == "postgresql":  # see reading.page
-        tx.connection.exec_driver_sql("SET LOCAL enable_sort = off")
-    options = {"binary": True} if tx.dialect == "postgresql" else {}
     ready: list[Outcome] = []
     last, rows, size = None, 0, 0
+    options = {"binary": True} if tx.dialect == "postgresql" else {}
     with closing(tx.connection.connection.cursor(**options)) as cursor:
-        cursor.execute(_LEDS[tx.dialect], (job_key, after, PAGE_ROWS))
-        while size < PAGE_BYTES and (fetched := cursor.fetchmany(_FETCHED_ROWS)):
-            found = [_outcome(row) for row in fetched if row[3]]
-            size += sum(len(outcome.response or b"") for outcome in found)
-            ready += found
-            rows, last = rows + len(fetched), fetched[-1][0]
-        more = rows == PAGE_ROWS or size >= PAGE_BYTES
+        if tx.dialect == "postgresql":
+            cursor.execute("SET LOCAL enable_sort = off")  # see reading.page
+            asked = {"key": job_key, "after": after, "limit": PAGE_ROWS, "most": PAGE_BYTES}
+            cursor.execute(_POSTGRES_PAGE, asked)
+        else:
+            cursor.execute(_SQLITE_PAGE, (job_key, after, PAGE_ROWS))
+        for row in cursor:
+            if row[3]:
+                ready.append(_outcome(row))
+            rows, last, size = rows + 1, row[0], size + (row[9] or 0)
+            if size >= PAGE_BYTES:
+                break
+    more = rows == PAGE_ROWS or size >= PAGE_BYTES
     return (last if more else None), ready
 
 
 def _outcome(row: Sequence[Any]) -> Outcome:
     """The leader's outcome as the follower's own. What it took is in the leader's row alone."""
-    index, custom_id, leader, _, error_code, error_message, prompt, completion, response = row
+    index, custom_id, leader, _, error_code, error_message, prompt, completion, response, _ = row
     code: ErrorCode | None = error_code
     return Outcome(
         index=index,

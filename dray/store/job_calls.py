@@ -83,8 +83,8 @@ class JobCalls(Calls):
         self._write(lambda tx: jobs.release(tx, lease))
 
     def set_job_state(self, lease: JobLease, state: JobState, *, reason: str | None = None) -> None:
-        """Moves the job to ``state``; ``reason`` is for people."""
-        self._write(lambda tx: jobs.change(tx, lease, state=state.value, reason=reason))
+        """Moves the job to ``state``, except from ``expired``, which is final; ``reason`` is for people."""
+        self._write(lambda tx: jobs.set_state(tx, lease, state, reason))
 
     def set_job_summary(self, lease: JobLease, summary: Mapping[str, Any]) -> None:
         """Replaces the job's summary (JSON)."""

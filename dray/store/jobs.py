@@ -214,6 +214,16 @@ def change(tx: Tx, lease: JobLease, **values: Any) -> None:
         raise superseded(lease)
 
 
+def set_state(tx: Tx, lease: JobLease, state: JobState, reason: str | None) -> None:
+    """Moves the job to ``state``. An expired job stays expired, and gets the reason alone.
+
+    Expiry is final: a driver that fails to write the files of an expired job, or is cancelled meanwhile,
+    must not make a job of it that the next driver finds complete. Only a claim goes on with rows left.
+    """
+    final = jobs.c.state == JobState.EXPIRED.value
+    change(tx, lease, state=case((final, jobs.c.state), else_=state.value), reason=reason)
+
+
 def merge_info(tx: Tx, lease: JobLease, info: Mapping[str, Any], **values: Any) -> None:
     """Merges top-level keys into the job's ``info``, and sets other columns, fenced by the lease."""
     # The update that takes the row's lock comes first, so that no merge between can be lost.

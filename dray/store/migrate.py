@@ -13,26 +13,37 @@ from sqlalchemy import Connection, inspect
 
 from dray.errors import StoreFatalError, StoreUnreachableError
 from dray.store.connection import Database, Tx
-from dray.store.schema import REVISION, metadata
+from dray.store.schema import COMPATIBLE, REVISION, metadata
 
 _VERSION_TABLE = "alembic_version"
 _LOCK = 0x64726179  # "dray": PostgreSQL's advisory lock around schema changes
 
 
-def ensure_schema(database: Database, *, create: bool) -> None:
-    """Creates or upgrades the tables, safely when several processes do it at once.
+def ensure_schema(database: Database, *, create: bool, upgrade: bool = False) -> None:
+    """Creates or upgrades the tables where that is asked for, safely when several processes do it at once.
+
+    An upgrade pauses the jobs of an older dray that run there. So who only reads makes none, nor who writes
+    (``upgrade``) where the tables will do as they are.
 
     Raises:
         StoreUnreachableError: nothing there, and ``create`` is false.
-        StoreFatalError: the schema was made by a newer dray.
+        StoreFatalError: the schema is of a newer dray, or of an older one and not to be upgraded.
     """
     found = database.read(_revision)
-    if found == REVISION:
+    if found == REVISION or (found in COMPATIBLE and not create):
         return
     if found is None and not create:
         missing = StoreUnreachableError(f"store {database.name}: no dray tables there; check the URL")
         missing.address = database.url
         raise missing
+    if found is not None and found > REVISION:
+        raise _newer(found, database.name)
+    if not create and not upgrade:
+        raise StoreFatalError(
+            f"store {database.name}: its schema ({found}) is of an older dray, and this one ({REVISION}) "
+            "cannot read it; `dray run` or `dray resume` on the store upgrades it, when no job of the older "
+            "dray runs there"
+        )
     database.write(lambda tx: _change(tx, database.name), long=True)
 
 
@@ -74,8 +85,12 @@ def upgrade(connection: Connection, found: str | None, name: str) -> None:
         if found is not None:
             ScriptDirectory.from_config(config).get_revision(found)
     except CommandError:
-        raise StoreFatalError(
-            f"store {name}: its schema ({found}) is newer than this dray's ({REVISION}); upgrade dray"
-        ) from None
+        raise _newer(found, name) from None
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
+
+
+def _newer(found: str | None, name: str) -> StoreFatalError:
+    return StoreFatalError(
+        f"store {name}: its schema ({found}) is newer than this dray's ({REVISION}); upgrade dray"
+    )

@@ -15,24 +15,48 @@ from dray.store.records import Counts, Job, Progress, StoredOutcome
 from dray.store.schema import FIELD_OF, followers, jobs, results, shards
 
 _COLUMN_OF = {field: column for column, field in FIELD_OF.items()}
-_PAGE = "SELECT {columns} FROM results WHERE job_key = {p} AND idx > {p} ORDER BY idx LIMIT {p}"
+_PAGE = "SELECT {columns} FROM results WHERE {rows} ORDER BY idx LIMIT {limit}"
+_ROWS = "job_key = %(key)s AND idx > %(after)s"
+_LAST_INDEX = 2**63 - 1
 
 
-def _page_query(response: str, parameter: str) -> str:
+_UP_TO_BYTES = """{idx} <= coalesce((
+    SELECT min(idx) FROM (
+        SELECT {idx} AS idx,
+            sum(octet_length({response})) OVER (ORDER BY {idx} ROWS UNBOUNDED PRECEDING) AS so_far
+        FROM {rows} ORDER BY {idx} LIMIT %(limit)s
+    ) AS page WHERE so_far >= %(most)s
+), {last})"""
+
+
+def up_to_bytes(rows: str, idx: str, response: str) -> str:
+    """A condition of PostgreSQL that ends a page where its answers reach ``%(most)s`` bytes.
+
+    psycopg holds all that a query gives, so the server has to end it. For that it reads no answer: it knows
+    how long each is. ``rows`` are the page's FROM and WHERE, ``idx`` and ``response`` its columns.
+    """
+    return _UP_TO_BYTES.format(rows=rows, idx=idx, response=response, last=_LAST_INDEX)
+
+
+def _page_query(response: str, rows: str, limit: str) -> str:
     """The query for a page, its columns in the order of StoredOutcome's fields."""
     columns = _COLUMN_OF | {"response": response}
-    return _PAGE.format(columns=", ".join(columns[field] for field in StoredOutcome._fields), p=parameter)
+    return _PAGE.format(
+        columns=", ".join(columns[field] for field in StoredOutcome._fields), rows=rows, limit=limit
+    )
 
 
-_PAGES = {
-    "sqlite": _page_query("CAST(response AS BLOB)", "?"),
-    "postgresql": _page_query("convert_to(response, 'UTF8')", "%s"),
-}
+_SQLITE_PAGE = _page_query("CAST(response AS BLOB)", "job_key = ? AND idx > ?", "?")
+_POSTGRES_PAGE = _page_query(
+    "convert_to(response, 'UTF8')",
+    _ROWS + " AND " + up_to_bytes("results WHERE " + _ROWS, "idx", "response"),
+    "%(limit)s",
+)
 
-_FETCHED_ROWS = 100
 _INDEXES = 5000
 _PAGE_BYTES = 32 << 20
-"""Bytes of answers of one read: a fraction of a second, for which SQLite keeps commits waiting."""
+"""Bytes of answers of one read, or a single one: a fraction of a second, for which SQLite keeps commits
+waiting, and what a process that reads keeps in memory."""
 
 
 def progress(tx: Tx, job_key: int) -> Progress:
@@ -60,17 +84,22 @@ def page(tx: Tx, job_key: int, after: int, limit: int) -> list[StoredOutcome]:
         # rows that are left, page after page, rather than walk the primary key.
         tx.connection.exec_driver_sql("SET LOCAL enable_sort = off")
     # Straight from the driver's cursor: SQLAlchemy's row objects would double the time.
-    options = {"binary": True} if tx.dialect == "postgresql" else {}
-    with closing(tx.connection.connection.cursor(**options)) as cursor:
-        cursor.execute(_PAGES[tx.dialect], (job_key, after, limit))
-        found: list[StoredOutcome] = []
-        size = 0
-        # SQLite reads rows as they are fetched, and no writer commits meanwhile.
-        while size < _PAGE_BYTES and (fetched := cursor.fetchmany(_FETCHED_ROWS)):
-            rows = [StoredOutcome._make(row) for row in fetched]
-            size += sum(len(row.response) for row in rows if row.response is not None)
-            found += rows
-        return found
+    if tx.dialect == "postgresql":
+        asked = {"key": job_key, "after": after, "limit": limit, "most": _PAGE_BYTES}
+        with closing(tx.connection.connection.cursor(binary=True)) as cursor:
+            cursor.execute(_POSTGRES_PAGE, asked)
+            return [StoredOutcome._make(row) for row in cursor.fetchall()]
+    found: list[StoredOutcome] = []
+    size = 0
+    with closing(tx.connection.connection.cursor()) as cursor:
+        cursor.execute(_SQLITE_PAGE, (job_key, after, limit))
+        for row in cursor:  # SQLite reads each as it is fetched, and no writer commits meanwhile
+            outcome = StoredOutcome._make(row)
+            found.append(outcome)
+            size += len(outcome.response or b"")
+            if size >= _PAGE_BYTES:
+                break
+    return found
 
 
 def reused(tx: Tx, job_key: int, after: int) -> list[int]:
@@ -94,12 +123,6 @@ def answers(tx: Tx, seen: Job, indexes: Sequence[int]) -> list[Answer]:
     if tx.execute(select(jobs.c.job_key).where(same(seen))).first() is None:
         return []
     return [Answer(index, text.encode(), prompt, completion) for index, text, prompt, completion in rows]
-
-
-def count_reused(tx: Tx, job_key: int) -> int:
-    """Rows that have an answer of an earlier job."""
-    own = (results.c.job_key == job_key) & (results.c.shard == REUSED)
-    return int(tx.execute(select(func.count()).select_from(results).where(own)).scalar_one())
 
 
 def count_followers(tx: Tx, job_key: int) -> int:

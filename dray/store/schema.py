@@ -30,6 +30,9 @@ from sqlalchemy.dialects.postgresql import JSONB
 REVISION = "0012"
 """The migration that these tables correspond to: the head of ``migrations/versions``."""
 
+COMPATIBLE = frozenset(["0010"])
+"""Earlier ones with all tables and columns of these, which lack at most an index: a test compares them."""
+
 metadata = MetaData(
     naming_convention={
         "pk": "pk_%(table_name)s",

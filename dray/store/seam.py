@@ -2,7 +2,7 @@
 
 Which code means what follows the rows STORE_TRANSIENT and STORE_FATAL of the table of causes:
 lost connections, server restarts, serialisation, deadlocks and locks are worth another try. An
-operator has to act on a full disk, a missing table or right, and a read-only database.
+operator has to act on a full disk, a missing table or right, a refused user, and a read-only database.
 
 Messages carry the driver's code and the store's name, without user and host: they go to Prefect and
 into events. They never carry SQL parameters, which hold answers, nor the driver's own detail lines,
@@ -11,17 +11,25 @@ which may quote them.
 
 from __future__ import annotations
 
+import re
 import sqlite3
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from dray.errors import StoreError, StoreFatalError, StoreTransientError, ValueTooLargeError
+from dray.errors import (
+    StoreError,
+    StoreFatalError,
+    StoreRefusedError,
+    StoreTransientError,
+    ValueTooLargeError,
+)
+
+LOST = "the connection failed or was lost"
 
 # SQLSTATE: connection exceptions, operator intervention (shutdown, crash, starting up), statement
-# timed out, idle in transaction timed out, serialisation, deadlock, lock not available, too many
-# connections.
-_TRANSIENT_STATES = ("08", "57P", "57014", "25P03", "40001", "40P01", "55P03", "53300")
+# timed out, idle in transaction timed out, serialisation, deadlock, lock not available.
+_TRANSIENT_STATES = ("08", "57P", "57014", "25P03", "40001", "40P01", "55P03")
 
 _SQLITE_TRANSIENT = {
     sqlite3.SQLITE_BUSY: "the database is locked by another process",
@@ -45,9 +53,27 @@ _POSTGRES_FATAL = {
     "23505": "a constraint was broken; this is a fault in dray",
     "42501": "the user lacks a right on the database or its tables: grant it, then resume",
     "42P01": "a table is missing: was the schema dropped? Open the store with its schema in place",
-    "28": "the server refused the user or password",
-    "3D": "the database does not exist: create it",
 }
+_NO_USER = "the server refused the user or password: look at the URL, PGPASSWORD and .pgpass"
+_NO_DATABASE = "the database does not exist: create it, or name another in the URL"
+_POSTGRES_REFUSED = {"28": _NO_USER, "3D": _NO_DATABASE}
+_NO_CONNECTION_LEFT = "the server has no connection left: raise its max_connections, or close others"
+# libpq gives no SQLSTATE for a connection that the server refuses, but the server's words, in the server's
+# language. Those that are not known count as a lost connection. Of several servers, one that may take the
+# connection later goes first.
+_BUSY = (
+    (r"too many (clients|connections)|remaining connection slots|no more connections", _NO_CONNECTION_LEFT),
+    (r"the database system is ", "the server is starting, stopping or recovering"),
+)
+_REFUSED = (
+    (r"FATAL:.*password authentication failed|no password supplied|FATAL:.*role .* does not exist", _NO_USER),
+    (r"FATAL:.*database .* does not exist|FATAL:.*no such database", _NO_DATABASE),
+    (
+        r"FATAL:.*pg_hba\.conf",
+        "the server's pg_hba.conf admits no such connection, by its host, user, database or encryption",
+    ),
+    (r"FATAL:.*permission denied for database", _POSTGRES_FATAL["42501"]),
+)
 
 
 def translate(error: Exception, name: str) -> StoreError:
@@ -85,11 +111,27 @@ def _of_postgres(error: BaseException | None, name: str, *, lost: bool) -> Store
     if state is None:
         # libpq gives no SQLSTATE for what never reached the server, or was cut off from it.
         if lost or kind in ("OperationalError", "InterfaceError", "ConnectionTimeout"):
-            return StoreTransientError(f"store {name}: the connection failed or was lost")
+            return _of_connecting(str(error), name)
         return StoreFatalError(f"store {name}: {kind}; this is a fault in dray")
+    if state == "53300":
+        return StoreTransientError(f"store {name}: {_NO_CONNECTION_LEFT} (SQLSTATE {state})")
     if state.startswith(_TRANSIENT_STATES):
         return StoreTransientError(f"store {name}: the server asks to try again (SQLSTATE {state})")
     if state == _POSTGRES_TOO_LARGE:
         return ValueTooLargeError(f"store {name}: a value is larger than PostgreSQL takes (SQLSTATE {state})")
-    hint = _POSTGRES_FATAL.get(state) or _POSTGRES_FATAL.get(state[:2]) or "the server refused the statement"
+    refused = _POSTGRES_REFUSED.get(state[:2])
+    if refused is not None:
+        return StoreRefusedError(f"store {name}: {refused} (SQLSTATE {state})")
+    hint = _POSTGRES_FATAL.get(state) or "the server refused the statement"
     return StoreFatalError(f"store {name}: {hint} (SQLSTATE {state})")
+
+
+def _of_connecting(text: str, name: str) -> StoreError:
+    """By what the server said, in words of dray's own: the server's name its user and host."""
+    for pattern, told in _BUSY:
+        if re.search(pattern, text):
+            return StoreTransientError(f"store {name}: {told}")
+    for pattern, told in _REFUSED:
+        if re.search(pattern, text):
+            return StoreRefusedError(f"store {name}: {told}")
+    return StoreTransientError(f"store {name}: {LOST}")

@@ -49,14 +49,17 @@ class ShardCalls(Calls):
         stored first, a transaction each, and count only once the shards are there. So the call can be
         repeated after a crash at any point, with other rows too.
         """
+        # Rows are counted as they are stored. The server would end a statement that counts millions of them
+        # in a write. Nobody adds or takes any meanwhile: the lease fences earlier drivers.
         self._write(partial(_forget, lease=lease), long=True)
-        for batch in rejects:
-            self._write(partial(commit.reject, lease=lease, outcomes=batch))
-        for answers in reused:
-            self._write(partial(led.reuse, lease=lease, outcomes=answers))
-        for rows in followers:
-            self._write(partial(led.record, lease=lease, rows=rows))
-        self._write(lambda tx: shards.publish(tx, lease, specs, total_rows=total_rows))
+        held = shards.HeldElsewhere(
+            rejected=sum(
+                self._write(partial(commit.reject, lease=lease, outcomes=batch)) for batch in rejects
+            ),
+            reused=sum(self._write(partial(led.reuse, lease=lease, outcomes=batch)) for batch in reused),
+            following=sum(self._write(partial(led.record, lease=lease, rows=rows)) for rows in followers),
+        )
+        self._write(lambda tx: shards.publish(tx, lease, specs, held, total_rows=total_rows))
 
     def answer_followers(self, lease: JobLease, after: int = -1) -> Followed:
         """Gives followers past index ``after`` the outcome of their leaders, where there is one: a page.

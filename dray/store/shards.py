@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, and_, func, insert, select, update
 
 from dray.errors import FencedError, StoreFatalError
 from dray.places import place_of
-from dray.store import charges, reading, routing
+from dray.store import charges, routing
 from dray.store.attempts import (
     close_attempts,
     list_notices,
@@ -21,7 +21,6 @@ from dray.store.connection import Tx
 from dray.store.jobs import alone, change, check_driver, orders
 from dray.store.records import (
     OPEN_STATES,
-    REJECTED,
     Charge,
     JobLease,
     JobState,
@@ -31,14 +30,25 @@ from dray.store.records import (
     ShardSpec,
     ShardState,
 )
-from dray.store.schema import jobs, results, shards
+from dray.store.schema import jobs, shards
 
 _COLUMNS = [shards.c[name] for name in Shard.__dataclass_fields__]
 _INTERRUPTIONS = ("SPOT", "NODE_LOSS", "LEASE_EXPIRED")
 """Causes that take a shard from its holder through no fault of the shard's rows."""
 
 
-def publish(tx: Tx, lease: JobLease, specs: Sequence[ShardSpec], *, total_rows: int) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldElsewhere:
+    """How many rows of a job are in no shard: with an error or an answer from ingest on, or led by others."""
+
+    rejected: int
+    reused: int
+    following: int
+
+
+def publish(
+    tx: Tx, lease: JobLease, specs: Sequence[ShardSpec], held: HeldElsewhere, *, total_rows: int
+) -> None:
     """Ends ingest: all shards, the job's total and its state, at once.
 
     Publishing the same shards again changes nothing, so it may be retried.
@@ -48,17 +58,21 @@ def publish(tx: Tx, lease: JobLease, specs: Sequence[ShardSpec], *, total_rows: 
     if published is not None:
         _refuse_other_shards(tx, lease, specs)
         return
-    rejected = select(func.count()).where(results.c.job_key == lease.key, results.c.shard == REJECTED)
-    count = tx.execute(rejected.select_from(results)).scalar_one()
-    reused, waiting = reading.count_reused(tx, lease.key), reading.count_followers(tx, lease.key)
-    held = count + reused + waiting + sum(spec.rows for spec in specs)
-    if total_rows != held:
+    found = held.rejected + held.reused + held.following + sum(spec.rows for spec in specs)
+    if total_rows != found:
         raise StoreFatalError(
             f"job {lease.job_id!r}: {total_rows} rows read, but its shards, rejects and shared rows hold "
-            f"{held}; this is a fault in dray"
+            f"{found}; this is a fault in dray"
         )
     _insert(tx, lease.key, specs)
-    change(tx, lease, total=total_rows, rejected=count, shared_done=reused, state=JobState.IN_PROGRESS.value)
+    change(
+        tx,
+        lease,
+        total=total_rows,
+        rejected=held.rejected,
+        shared_done=held.reused,
+        state=JobState.IN_PROGRESS.value,
+    )
 
 
 def move(tx: Tx, lease: JobLease, old: str, new: str) -> None:

@@ -7,14 +7,15 @@ from types import TracebackType
 
 from sqlalchemy import select
 
-from dray.errors import StoreTransientError, StoreUnreachableError
+from dray.errors import StoreError, StoreTransientError, StoreUnreachableError
 from dray.store.account_calls import AccountCalls
 from dray.store.clock import Clock, DatabaseClock
-from dray.store.connection import Database
+from dray.store.connection import CONNECTIONS, Database
 from dray.store.job_calls import JobCalls
 from dray.store.migrate import ensure_schema
 from dray.store.record_calls import RecordCalls
 from dray.store.result_calls import ResultCalls
+from dray.store.seam import LOST
 from dray.store.shard_calls import ShardCalls
 from dray.store.sqlite_file import PLAIN_USE, SqliteUse
 from dray.store.urls import parse_url
@@ -24,34 +25,56 @@ PATIENCE = 20.0
 
 
 def open_store(
-    url: str, *, clock: Clock | None = None, create: bool = True, patience: float = PATIENCE
+    url: str,
+    *,
+    clock: Clock | None = None,
+    create: bool = True,
+    upgrade: bool = False,
+    patience: float = PATIENCE,
+    connections: int = CONNECTIONS,
 ) -> Store:
     """Opens a store, creating or upgrading its tables unless ``create`` is false.
+
+    Without ``create``, what an older dray has made is used as it is where that is possible.
 
     Args:
         url: ``sqlite:///path``, a path ending in ``.db``, ``.sqlite`` or ``.sqlite3``, or
             ``postgresql://...``. Workers open a store by its URL themselves.
         clock: where leases take the time from; the database's own clock when None.
-        create: whether to create what is missing.
+        create: whether to create what is missing, and to upgrade what is older.
+        upgrade: whether to upgrade without ``create`` what is too old to be used, as one who writes does.
         patience: seconds for which later transactions are tried again after transient errors.
+        connections: how many of PostgreSQL's to keep between transactions. One more transaction at a time
+            opens one more for itself.
 
     Raises:
         ConfigError: not a store's URL, its driver is not installed, or a SQLite file that is to be made on
             a network's file system. With ``create`` false it is opened to be read.
         StoreUnreachableError: no connection could be made, or nothing there and ``create`` is false.
-        StoreFatalError: the schema is newer than this code, or the database is unusable.
+        StoreRefusedError: the server refuses the user, the password or the database.
+        StoreFatalError: the schema is newer than this code, or older and not to be upgraded, or the database
+            is unusable.
     """
     parsed = parse_url(url)
     use = PLAIN_USE
     if parsed.get_backend_name() == "sqlite":
         use = SqliteUse.of(Path(parsed.database or ""), create=create)
         _prepare_file(Path(parsed.database or ""), create=create)
-    database = Database(parsed, clock=clock or DatabaseClock(), patience=patience, sqlite_use=use)
+    database = Database(
+        parsed,
+        clock=clock or DatabaseClock(),
+        patience=patience,
+        sqlite_use=use,
+        connections=connections,
+    )
     try:
-        ensure_schema(database, create=create)
-    except StoreTransientError as error:
+        ensure_schema(database, create=create, upgrade=upgrade)
+    except StoreError as error:
         database.close()
-        unreachable = StoreUnreachableError(f"{error}; is the server up, and the URL right?")
+        if not isinstance(error, StoreTransientError):
+            raise
+        hint = "; is the server up, and the URL right?" if LOST in str(error) else ""
+        unreachable = StoreUnreachableError(f"{error}{hint}")
         unreachable.address = error.address
         raise unreachable from error
     return Store(database)

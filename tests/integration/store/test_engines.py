@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, select
 
+from dray.shard import task
+from dray.shard.backoff import Backoff
+from dray.shard.task import ShardWork
+from dray.shard.work import AttemptEnd, AttemptResult, Work
 from dray.store import Store, open_store
+from dray.store.connection import Tx
 from dray.store.engines import EngineKey, SharedEngines
-from tests.support.stores import FINGERPRINT
+from tests.support.postgres import PostgresServer
+from tests.support.stores import FINGERPRINT, ready_job
 
 pytestmark = pytest.mark.integration
 
@@ -87,6 +95,42 @@ with open_store(sys.argv[1]) as store:
     assert os.waitpid(pid, 0)[1] == 0
     print(store.get_job("child").job_id, store.get_job("parent").job_id)
 """
+
+
+def test_a_shard_task_keeps_one_connection_also_where_its_lease_is_renewed_beside_a_commit(
+    postgres_url: str, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver counts one for each shard task when it asks how many the server allows."""
+    seen: list[int] = []
+
+    def attempted(work: Work, **options: Any) -> AttemptResult:
+        together = threading.Barrier(2)
+
+        def look(tx: Tx) -> None:
+            tx.execute(select(tx.now))
+            together.wait(10)
+
+        beside = threading.Thread(target=lambda: work.store._database.read(look))
+        beside.start()
+        work.store._database.write(look)
+        beside.join()
+        query = "SELECT count(*) FROM pg_stat_activity WHERE datname = %s AND application_name = 'dray'"
+        with postgres.connect() as other:
+            deadline = time.monotonic() + 5  # a server process takes a moment to end
+            count = [postgres_url.rpartition("/")[2]]
+            while (here := other.execute(query, count).fetchone()) != (1,) and time.monotonic() < deadline:
+                time.sleep(0.02)
+        assert here is not None
+        seen.append(here[0])
+        return AttemptResult(how=AttemptEnd.HELD)
+
+    monkeypatch.setattr(task, "attempt", attempted)
+    with open_store(postgres_url) as store:
+        job = ready_job(store)
+        shard = store.shards("job")[0]
+    work = ShardWork(job=job, shard=shard, store_url=postgres_url)
+    task.try_once(work, task.RayReplicas(), Backoff(), lambda line: None)
+    assert seen == [1]
 
 
 def test_engines_without_a_store_are_few(tmp_path: Path) -> None:

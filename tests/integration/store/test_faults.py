@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import pickle
+import re
 import sqlite3
 import threading
 import time
@@ -14,7 +15,13 @@ from typing import Any
 import pytest
 from sqlalchemy import PoolProxiedConnection, event
 
-from dray.errors import FencedError, StoreFatalError, StoreTransientError, StoreUnreachableError
+from dray.errors import (
+    FencedError,
+    StoreFatalError,
+    StoreRefusedError,
+    StoreTransientError,
+    StoreUnreachableError,
+)
 from dray.store import JobLease, Store, open_store
 from dray.store.clock import DatabaseClock
 from dray.store.connection import Database, Tx
@@ -190,6 +197,35 @@ def test_nobody_home_is_unreachable_and_its_address_is_told_apart(postgres: Post
     assert str(told).startswith("store postgres (PostgreSQL): the connection failed or was lost")
     assert not [word for word in (password, "127.0.0.1", "@", "***") if word in str(told)]
     assert told.address == "postgresql+psycopg://dray:***@127.0.0.1:1/postgres"
+
+
+def test_a_server_that_refuses_a_user_or_database_is_not_asked_again(postgres: PostgresServer) -> None:
+    password = postgres.url("postgres").split(":")[2].split("@")[0]
+    for url, says in (
+        (postgres.url("postgres").replace(password, "canary"), "refused the user or password"),
+        (postgres.url("postgres").replace("dray:", "canary:"), "refused the user or password"),
+        (postgres.url("canary"), "store canary (PostgreSQL): the database does not exist"),
+    ):
+        started = time.monotonic()
+        with pytest.raises(StoreRefusedError, match=re.escape(says)) as caught:
+            open_store(url)
+        assert time.monotonic() - started < 5
+        assert caught.value.exit_code == 2
+        assert not [word for word in (password, "127.0.0.1", "@") if word in str(caught.value)]
+
+
+def test_a_server_without_a_connection_left_says_so_and_is_asked_again() -> None:
+    few = {"max_connections": "4", "superuser_reserved_connections": "1", "max_wal_senders": "0"}
+    with PostgresServer(settings=few) as server:
+        url = server.url(server.create_database())
+        open_store(url).close()
+        taken = [server.connect() for _ in range(4)]
+        with pytest.raises(StoreUnreachableError, match=r"no connection left: raise its max_connections"):
+            open_store(url, patience=0.5)
+        timer = threading.Timer(1.0, lambda: [one.close() for one in taken])
+        timer.start()
+        open_store(url).close()
+        timer.join()
 
 
 def test_cut_connections_are_replaced(postgres_url: str, postgres: PostgresServer) -> None:

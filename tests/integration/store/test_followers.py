@@ -69,7 +69,6 @@ def test_pages_go_over_all_followers(store: Store, monkeypatch: pytest.MonkeyPat
 
 def test_large_answers_are_given_a_few_at_a_time(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(led, "PAGE_BYTES", 1)
-    monkeypatch.setattr(led, "_FETCHED_ROWS", 1)
     job = shared_job(store)
     store.commit(claimed(store, job), outcomes(range(4)))
     after: int | None = -1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from sqlalchemy import event
 
 from dray.errors import (
     CancelledError,
@@ -14,8 +15,9 @@ from dray.errors import (
     StoreFatalError,
     UnknownJobError,
 )
+from dray.requests.sharing import Follower
 from dray.store import JobState, ShardState, StopSignals, Store, open_store
-from tests.support.stores import FINGERPRINT, FakeClock, claimed, failure, outcomes, ready_job, specs
+from tests.support.stores import FINGERPRINT, FakeClock, claimed, failure, outcome, outcomes, ready_job, specs
 
 pytestmark = pytest.mark.integration
 
@@ -265,6 +267,18 @@ def test_an_expired_job_without_open_shards_stays_expired(store: Store) -> None:
     assert (job.state, job.reason) == (JobState.EXPIRED, "late")
 
 
+@pytest.mark.parametrize("state", [JobState.FAILED, JobState.PAUSED, JobState.CANCELLED])
+def test_an_expired_job_that_fails_or_is_stopped_gets_the_reason_alone(store: Store, state: JobState) -> None:
+    """Its driver could not write its files, for example: the next one finds it expired, not complete."""
+    lease = ready_job(store)
+    store.set_job_state(lease, JobState.EXPIRED)
+    store.set_job_state(lease, state, reason="the output folder is full")
+    job = store.get_job("job")
+    assert (job.state, job.reason) == (JobState.EXPIRED, "the output folder is full")
+    store.set_job_state(lease, JobState.EXPIRED)
+    assert store.get_job("job").reason is None
+
+
 def test_summary_is_replaced_and_info_merged(store: Store) -> None:
     lease = ready_job(store)
     store.set_job_summary(lease, {"a": 1})
@@ -302,6 +316,36 @@ def test_ingest_may_be_repeated_after_a_crash_in_it(store: Store) -> None:
     assert store.verify_counts("job").failed == 2
     with pytest.raises(StoreFatalError, match="other ones"):
         store.add_shards(lease, specs(4, 2), total_rows=10)
+
+
+def test_the_end_of_ingest_counts_no_rows_by_a_statement(store: Store) -> None:
+    """PostgreSQL ends a statement of a write after 30 s: counting 8 million rows took longer."""
+    store.create_job("job", fingerprint=FINGERPRINT, settings={})
+    lease = store.claim_job("job", "driver")
+    said: list[str] = []
+
+    def hear(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        said.append(statement.lower())
+
+    engine = store._database.engine
+    event.listen(engine, "before_cursor_execute", hear)
+    try:
+        store.add_shards(
+            lease,
+            specs(1, 4),
+            total_rows=10,
+            rejects=[[failure(4)], [failure(5), failure(5)]],
+            reused=[[outcome(6), outcome(7)]],
+            followers=[[Follower(8, 0, "id-8")], [Follower(9, 0, "id-9")]],
+        )
+    finally:
+        event.remove(engine, "before_cursor_execute", hear)
+    assert [statement for statement in said if "count(" in statement] == []
+    assert len(said) > 10
+    store.commit(claimed(store, lease), outcomes(range(4)))
+    assert store.answer_followers(lease).rows == 2
+    counts = store.verify_counts("job")
+    assert (counts.total, counts.done, counts.failed, counts.pending) == (10, 8, 2, 0)
 
 
 def test_ingest_that_does_not_add_up_is_refused(store: Store) -> None:

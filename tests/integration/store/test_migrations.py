@@ -19,9 +19,11 @@ from dray.store import open_store
 from dray.store.clock import DatabaseClock
 from dray.store.connection import Database, Tx
 from dray.store.migrate import upgrade
-from dray.store.schema import REVISION, metadata
+from dray.store.schema import COMPATIBLE, REVISION, metadata
 from dray.store.urls import parse_url
+from tests.support.older import made_by_older, revision_of
 from tests.support.postgres import PostgresServer
+from tests.support.stores import ready_job
 
 pytestmark = pytest.mark.integration
 
@@ -37,6 +39,15 @@ def two_urls(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
         return str(tmp_path / "created.db"), str(tmp_path / "migrated.db")
     server: PostgresServer = request.getfixturevalue("postgres")
     return server.url(server.create_database()), server.url(server.create_database())
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Of a database without tables."""
+    if request.param == "sqlite":
+        return str(tmp_path / "old.db")
+    server: PostgresServer = request.getfixturevalue("postgres")
+    return server.url(server.create_database())
 
 
 def test_migrations_give_the_tables_of_the_code(two_urls: tuple[str, str]) -> None:
@@ -121,3 +132,55 @@ def test_opening_is_quick(tmp_path: Path) -> None:
 
     assert min(seconds(tmp_path / f"{n}.db") for n in range(5)) < 0.3
     assert min(seconds(tmp_path / "0.db") for _ in range(5)) < 0.05
+
+
+@pytest.mark.parametrize("revision", sorted(COMPATIBLE))
+def test_an_older_store_with_the_same_columns_is_used_as_it_is(
+    url: str, revision: str, tmp_path: Path
+) -> None:
+    made_by_older(url, revision)
+    newest = str(tmp_path / "newest.db")
+    open_store(newest).close()
+    if url.endswith(".db"):
+        assert _columns(url) == _columns(newest)
+    engine = create_engine(parse_url(url))
+    with engine.connect() as connection:
+        differences = compare_metadata(MigrationContext.configure(connection), metadata)
+    engine.dispose()
+    assert {kind for kind, *_ in differences} <= {"add_index", "remove_index"}
+    with open_store(url, create=False) as store, open_store(url, create=False, upgrade=True) as writer:
+        assert store.list_jobs() == []
+        assert writer.ended_jobs(older_than=0) == []
+    assert revision_of(url) == revision
+    with open_store(url) as store:
+        ready_job(store)
+    assert revision_of(url) == REVISION
+
+
+def test_an_older_store_that_cannot_be_read_is_upgraded_by_who_writes(url: str) -> None:
+    made_by_older(url, "0009")
+    with pytest.raises(StoreFatalError, match=r"\(0009\) is of an older dray.*`dray resume` on"):
+        open_store(url, create=False)
+    assert revision_of(url) == "0009"
+    with open_store(url, create=False, upgrade=True) as store:
+        assert store.list_jobs() == []
+    assert revision_of(url) == REVISION
+
+
+def test_a_store_that_only_is_read_may_be_of_an_older_dray_and_read_only(tmp_path: Path) -> None:
+    path = tmp_path / "old.db"
+    made_by_older(str(path), "0010")
+    before = path.read_bytes()
+    path.chmod(0o444)
+    with open_store(str(path), create=False) as store:
+        assert store.list_jobs() == []
+    assert path.read_bytes() == before
+
+
+def _columns(path: str) -> list[tuple[object, ...]]:
+    query = "SELECT m.name, p.* FROM sqlite_master m, pragma_table_xinfo(m.name) p WHERE m.type = 'table'"
+    engine = create_engine(parse_url(path))
+    with engine.connect() as connection:
+        rows = [tuple(row) for row in connection.exec_driver_sql(query)]
+    engine.dispose()
+    return sorted(rows, key=str)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,8 @@ from dray.store import (
     ShardState,
     Store,
     StoredOutcome,
+    open_store,
+    routing,
 )
 from tests.support.stores import FakeClock, claimed, failure, outcome, outcomes, ready_job
 
@@ -62,6 +65,37 @@ def test_a_lapsed_lease_can_be_claimed_and_its_holder_is_fenced(store: Store, cl
     assert stored(store) == []
     assert store.shards("job")[0].interruptions == 1
     assert [attempt.cause for attempt in store.attempts("job")] == ["LEASE_EXPIRED", None]
+
+
+@pytest.mark.parametrize("act", ["finish", "renew", "release"])
+def test_what_the_holder_of_a_lapsed_lease_does_while_another_looks_for_a_place_stays(
+    postgres_url: str, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, act: str
+) -> None:
+    """On PostgreSQL the two meet: the holder locks the shard, the other the job. SQLite has one writer."""
+    place = routing.place
+    with open_store(postgres_url, clock=clock) as store, open_store(postgres_url, clock=clock) as other:
+        job = ready_job(store, shards=1)
+        holder = claimed(store, job, owner="old")
+        store.commit(holder, outcomes([0, 1, 2, 3] if act == "finish" else [0, 1]))
+        clock.pass_seconds(90)
+
+        def placed(*arguments: Any) -> str | None:
+            if act == "finish":
+                store.finish_shard(holder)
+            elif act == "renew":
+                store.renew_shard(holder)
+            else:
+                store.release_shard(holder, cause="SPOT")
+            return place(*arguments)
+
+        monkeypatch.setattr(routing, "place", placed)
+        assert other.place_shard(job, 0, owner="new").lease is None
+        shard = store.shards("job")[0]
+        attempt = store.attempts("job")[0]
+    state = {"finish": ShardState.DONE, "renew": ShardState.LEASED, "release": ShardState.PENDING}[act]
+    cause = {"finish": "DONE", "renew": None, "release": "SPOT"}[act]
+    assert (shard.state, attempt.cause) == (state, cause)
+    assert shard.interruptions == (1 if act == "release" else 0)
 
 
 def test_a_lapsed_lease_that_nobody_took_still_commits(store: Store, clock: FakeClock) -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from dray.cli import output
-from dray.cli.jobs import recipe_of, store_at
-from dray.errors import ConfigError, StoreUnreachableError, UnknownJobError
+from dray.cli.deleting import delete
+from dray.cli.jobs import cancel_job, export_job, recipe_of, rewrite_report, store_at
+from dray.cli.status import show_jobs, show_status
+from dray.errors import ConfigError, StoreFatalError, StoreUnreachableError, UnknownJobError
 from dray.store import open_store
+from dray.store.schema import REVISION
+from tests.support.older import made_by_older, revision_of
 from tests.support.stores import FINGERPRINT
 
 pytestmark = pytest.mark.unit
@@ -83,3 +88,41 @@ def test_the_address_of_a_store_that_does_not_answer_is_told_to_its_user(
         "dray: store results (PostgreSQL): the connection failed or was lost",
         "  the store's address: postgresql+psycopg://me:***@host/results",
     ]
+
+
+@pytest.mark.parametrize(
+    "reads",
+    [
+        lambda store, _folder: show_jobs(store, 20, json=True),
+        lambda store, _folder: show_status("job", store, json=True),
+        lambda store, folder: export_job("job", str(folder / "export"), "jsonl", store, json=True),
+        lambda store, folder: rewrite_report("job", str(folder / "report.html"), store, json=True),
+    ],
+    ids=["jobs", "status", "export", "report"],
+)
+def test_a_command_that_reads_leaves_the_store_of_an_older_dray_as_it_is(
+    tmp_path: Path, reads: Callable[[str, Path], int]
+) -> None:
+    """An upgrade would pause the jobs of the older one that run there."""
+    made_by_older(str(tmp_path / "old.db"), "0009")
+    with pytest.raises(StoreFatalError, match="of an older dray"):
+        reads(str(tmp_path / "old.db"), tmp_path)
+    assert revision_of(str(tmp_path / "old.db")) == "0009"
+
+
+@pytest.mark.parametrize(
+    "writes",
+    [
+        lambda store: cancel_job("job", store, json=True),
+        lambda store: delete("job", yes=True, store=store),
+        lambda store: recipe_of("job", store),
+    ],
+    ids=["cancel", "delete", "resume"],
+)
+def test_a_command_that_writes_upgrades_the_store_of_an_older_dray(
+    tmp_path: Path, writes: Callable[[str], object]
+) -> None:
+    made_by_older(str(tmp_path / "old.db"), "0009")
+    with pytest.raises(UnknownJobError):
+        writes(str(tmp_path / "old.db"))
+    assert revision_of(str(tmp_path / "old.db")) == REVISION

@@ -11,11 +11,20 @@ import pytest
 
 from dray.cluster import ClusterInfo, Node
 from dray.cluster.base import ClusterSettings
-from dray.driver.events import Event, Observer, Progressed, ReplicaLost, ReplicaReady, ShardFinished, Told
+from dray.driver.events import (
+    Event,
+    Observer,
+    Progressed,
+    ReplicaLost,
+    ReplicaReady,
+    ShardFinished,
+    StopHeard,
+    Told,
+)
 from dray.driver.intervals import Intervals
 from dray.driver.thread_executor import ThreadExecutor
 from dray.driver.whole_job import Parts, refuse_shared_sqlite, run_job
-from dray.errors import ConfigError
+from dray.errors import ConfigError, JobFailedError
 from dray.job.finalising import JobResult
 from dray.job.settings import JobSettings
 from dray.shard.backoff import NO_WAIT_VARIABLE
@@ -125,3 +134,34 @@ def test_a_job_that_cannot_be_done_says_why_in_its_store(settings: JobSettings) 
         job = store.get_job("job")
     assert job.state is JobState.FAILED
     assert job.reason == "EngineStartError"
+
+
+class Obstructs:
+    """An observer that puts a folder where the answers go, once the driver hears that the job is to stop."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def hear(self, event: Event) -> None:
+        if isinstance(event, StopHeard):
+            (self.path / "inside").mkdir(parents=True)
+
+
+def test_an_expired_job_whose_files_cannot_be_written_stays_expired(
+    make_settings: Callable[..., JobSettings],
+) -> None:
+    slow = {"seconds_per_token": 0.5, "max_num_seqs": 4}
+    settings = make_settings(replicas=1, job_id="job", completion_window=2.5, engine_arguments=slow)
+    answers = Path(settings.output) / "output.jsonl"
+    with pytest.raises(JobFailedError, match="cannot be written"):
+        _run(settings, [Obstructs(answers)])
+    with open_store(settings.store_url, create=False) as store:
+        job = store.get_job("job")
+    assert job.state is JobState.EXPIRED
+    assert "cannot be written" in (job.reason or "")
+    (answers / "inside").rmdir()
+    answers.rmdir()
+    for _ in range(2):
+        assert _run(settings, []).state == JobState.EXPIRED
+    with open_store(settings.store_url, create=False) as store:
+        assert (store.get_job("job").state, store.get_job("job").reason) == (JobState.EXPIRED, None)

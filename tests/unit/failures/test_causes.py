@@ -28,6 +28,7 @@ from dray.errors import (
     LeaseLapsedError,
     ReplicaLostError,
     StoreFatalError,
+    StoreRefusedError,
     StoreTransientError,
     StoreUnreachableError,
     WeightsError,
@@ -223,6 +224,8 @@ CELLS: list[tuple[str, Any, Facts, Cause, dict[str, Any]]] = [
     ("no row past the cap", StoreTransientError("x"), Facts(untaken_seconds=STORE_PATIENCE),
      Cause.STORE_TRANSIENT, {"prefect": OnPrefect.PAUSE, "charges": ()}),
     # STORE_FATAL: paused with the reason, an operator resumes.
+    ("a password that was changed", StoreRefusedError("x"), Facts(), Cause.STORE_FATAL,
+     {"shard": OnShard.RELEASE, "prefect": OnPrefect.PAUSE, "charges": ()}),
     *((f"SQLSTATE {state}", postgres_error(state), Facts(), Cause.STORE_FATAL,
        {"prefect": OnPrefect.PAUSE, "charges": ()})
       for state in ("53100", "42P01", "42501", "25006")),

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy.exc import CompileError, OperationalError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from dray.errors import StoreError, StoreFatalError, StoreTransientError
+from dray.errors import StoreError, StoreFatalError, StoreRefusedError, StoreTransientError
 from dray.store.seam import translate
 
 pytestmark = pytest.mark.unit
@@ -83,6 +83,66 @@ def test_lost_connections_have_no_state() -> None:
     assert isinstance(of_postgres(None, name="DataError"), StoreFatalError)
     assert isinstance(translate(PoolTimeoutError("canary"), "u"), StoreTransientError)
     assert isinstance(translate(CompileError("canary"), "u"), StoreFatalError)
+
+
+def of_connecting(text: str) -> StoreError:
+    at = 'connection failed: connection to server at "10.0.0.7", port 5432 failed: '
+    error = type("OperationalError", (Exception,), {"sqlstate": None})(at + text)
+    return translate(OperationalError("", (), error), "u")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('FATAL:  password authentication failed for user "canary"', "refused the user or password"),
+        ("fe_sendauth: no password supplied", "refused the user or password"),
+        ('FATAL:  role "canary" does not exist', "refused the user or password"),
+        ('FATAL:  database "canary" does not exist', "database does not exist: create it"),
+        ("FATAL:  no such database: canary", "database does not exist: create it"),
+        (
+            'FATAL:  no pg_hba.conf entry for host "10.0.0.9", user "canary", database "x", no encryption',
+            "pg_hba.conf admits no such connection",
+        ),
+        ('FATAL:  permission denied for database "canary"', "lacks a right"),
+        (  # localhost has two addresses, and the server listens at one
+            'Connection refused\nconnection to server at "127.0.0.1", port 5432 failed: '
+            'FATAL:  password authentication failed for user "canary"',
+            "refused the user or password",
+        ),
+    ],
+)
+def test_a_server_that_refuses_a_connection_says_why(text: str, says: str) -> None:
+    error = of_connecting(text)
+    assert isinstance(error, StoreRefusedError)
+    assert says in str(error)
+    assert not [word for word in ("canary", "10.0.0") if word in str(error)]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("FATAL:  sorry, too many clients already", "max_connections"),
+        ('FATAL:  too many connections for role "canary"', "max_connections"),
+        (
+            "FATAL:  remaining connection slots are reserved for roles with the SUPERUSER attribute",
+            "max_connections",
+        ),
+        ("FATAL:  the database system is starting up", "starting"),
+        ("FATAL:  canary Authentifizierung für Benutzer »canary« fehlgeschlagen", "failed or was lost"),
+        ('FATAL:  LDAP authentication failed for user "canary"', "failed or was lost"),
+        ("Connection refused", "failed or was lost"),
+        (  # two servers
+            "FATAL:  the database system is shutting down\nconnection to server failed: "
+            'FATAL:  database "canary" does not exist',
+            "starting, stopping or recovering",
+        ),
+    ],
+)
+def test_a_server_that_may_take_a_connection_later_is_away(text: str, says: str) -> None:
+    error = of_connecting(text)
+    assert isinstance(error, StoreTransientError)
+    assert says in str(error)
+    assert not [word for word in ("canary", "10.0.0") if word in str(error)]
 
 
 def test_no_message_quotes_a_row() -> None:

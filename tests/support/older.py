@@ -1,0 +1,32 @@
+"""Stores with the schema of an older dray."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import create_engine
+
+import dray.store
+from dray.store.urls import parse_url
+
+
+def made_by_older(url: str, revision: str) -> None:
+    """Make the tables as they were at a migration, in a database that has none."""
+    config = Config()
+    config.set_main_option("script_location", str(Path(dray.store.__file__).parent / "migrations"))
+    engine = create_engine(parse_url(url))
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, revision)
+    engine.dispose()
+
+
+def revision_of(url: str) -> str:
+    """The migration that a store says it is at."""
+    engine = create_engine(parse_url(url))
+    with engine.connect() as connection:
+        found: str = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar_one()
+    engine.dispose()
+    return found
