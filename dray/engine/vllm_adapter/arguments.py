@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from dray.engine import chat_template
 from dray.engine.argument_policy import refuse_unsafe
 from dray.engine.grammars import GRAMMAR_SECONDS
 from dray.engine.protocol import EngineSpec
@@ -45,7 +46,7 @@ _UNSAFE_ADVICE = "To allow overriding this maximum"  # names a variable that let
 # Options of vLLM's server rather than of its engine, which its serving classes take.
 SERVING_OPTIONS = frozenset(
     {
-        "chat_template",
+        chat_template.ARGUMENT,
         "chat_template_content_format",
         "tool_call_parser",
         "reasoning_parser",

@@ -244,17 +244,18 @@ def test_template_kwargs_reach_the_template(generation: Runner) -> None:
 
 def test_template_and_parsers_come_from_the_engine_arguments(lively_model: Path) -> None:
     """Read from a file; parsers by name."""
-    from dray.engine.vllm_adapter.serving import _template_options
+    from dray.engine.vllm_adapter.serving_options import TemplateOptions, parser_options
     from tests.support.engines import generation_spec
 
     template = lively_model / "other.jinja"
     template.write_text("{{ mood }}: {{ messages[0].content }}")
-    given, content_format, tools = _template_options(
-        generation_spec(lively_model, chat_template=str(template), reasoning_parser="qwen3")
-    )
-    assert given == template.read_text()
-    assert content_format == "auto"
-    assert tools == {"tool_parser": "hermes", "reasoning_parser": "qwen3", "enable_auto_tools": True}
+    spec = generation_spec(lively_model, chat_template=str(template), reasoning_parser="qwen3")
+    assert TemplateOptions.of(spec) == TemplateOptions(template.read_text(), "auto")
+    assert parser_options(spec) == {
+        "tool_parser": "hermes",
+        "reasoning_parser": "qwen3",
+        "enable_auto_tools": True,
+    }
 
 
 def test_usage_and_timings(generation: Runner) -> None:
