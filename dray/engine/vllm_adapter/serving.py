@@ -63,7 +63,7 @@ def check_serving(spec: EngineSpec, config: Any) -> None:
         TypeError: a parser is not known, or does not fit the model's tokenizer.
     """
     TemplateOptions.of(spec)
-    tools = parser_options(spec)
+    tools = parser_options(spec, config)
     model = config.model_config
     ParserManager.get_parser(
         tool_parser_name=tools["tool_parser"],
@@ -83,7 +83,7 @@ class GenerationServing:
 
         self.model_name = name
         self._only_name = spec.model_name
-        template, tools = TemplateOptions.of(spec), parser_options(spec)
+        template, tools = TemplateOptions.of(spec), parser_options(spec, client.vllm_config)
         renderer = OnlineRenderer(
             client.model_config,
             client.renderer,
@@ -100,7 +100,7 @@ class GenerationServing:
             request_logger=None,
             chat_template=template.text,
             chat_template_content_format=template.content_format,
-            **{**tools, "reasoning_parser": tools["reasoning_parser"] or ""},
+            **tools,
         )
         self._completion = OpenAIServingCompletion(
             client, models, online_renderer=renderer, request_logger=None

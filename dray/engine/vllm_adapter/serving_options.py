@@ -28,10 +28,14 @@ class TemplateOptions:
         return cls(text, spec.arguments.get("chat_template_content_format", "auto"))
 
 
-def parser_options(spec: EngineSpec) -> dict[str, Any]:
-    """Which parsers read tool calls and reasoning out of an answer."""
+def parser_options(spec: EngineSpec, config: Any) -> dict[str, Any]:
+    """Which parsers read tool calls and reasoning out of an answer.
+
+    That of reasoning is in vLLM's configuration: the engine argument, or what vLLM chose for the model (the
+    Harmony parser for gpt-oss).
+    """
     return {
         "tool_parser": spec.arguments.get("tool_call_parser"),
-        "reasoning_parser": spec.arguments.get("reasoning_parser"),
+        "reasoning_parser": config.structured_outputs_config.reasoning_parser,
         "enable_auto_tools": bool(spec.arguments.get("enable_auto_tool_choice", False)),
     }
