@@ -32,10 +32,12 @@ def parser_options(spec: EngineSpec, config: Any) -> dict[str, Any]:
     """Which parsers read tool calls and reasoning out of an answer.
 
     That of reasoning is in vLLM's configuration: the engine argument, or what vLLM chose for the model (the
-    Harmony parser for gpt-oss).
+    Harmony parser for gpt-oss). A parser of tool calls is enough for them: a row with tools leaves the choice
+    to the model by default, which vLLM's server refuses unless a second option allows it.
     """
+    tool_parser = spec.arguments.get("tool_call_parser")
     return {
-        "tool_parser": spec.arguments.get("tool_call_parser"),
+        "tool_parser": tool_parser,
         "reasoning_parser": config.structured_outputs_config.reasoning_parser,
-        "enable_auto_tools": bool(spec.arguments.get("enable_auto_tool_choice", False)),
+        "enable_auto_tools": bool(spec.arguments.get("enable_auto_tool_choice", tool_parser is not None)),
     }

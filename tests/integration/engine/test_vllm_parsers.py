@@ -81,6 +81,17 @@ def test_template_and_parsers_come_from_the_engine_arguments(thinker: Path) -> N
     }
 
 
+def test_a_parser_of_tool_calls_is_enough_for_them(lively_model: Path) -> None:
+    config = config_of(lively_model)
+    for given, enabled in (
+        ({}, True),
+        ({"enable_auto_tool_choice": False}, False),
+        ({"tool_call_parser": None}, False),
+    ):
+        options = parser_options(generation_spec(lively_model, **given), config)
+        assert options["enable_auto_tools"] is enabled
+
+
 def test_a_model_that_vllm_knows_has_its_parser(lively_model: Path, tmp_path: Path) -> None:
     """gpt-oss answers in Harmony's format: `vllm serve` reads it without being told."""
     folder = tmp_path / "gpt-oss"
