@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from dray.engine import chat_template
-from dray.engine.argument_policy import refuse_unsafe
+from dray.engine.argument_policy import refuse_spread, refuse_unsafe
 from dray.engine.grammars import GRAMMAR_SECONDS
 from dray.engine.protocol import EngineSpec
 from dray.engine.vllm_adapter import core_choice
@@ -94,6 +94,7 @@ def engine_arguments(spec: EngineSpec, model: dict[str, Any], *, cpu: bool) -> d
         ConfigError: an argument that vLLM does not have, or that dray does not offer.
     """
     refuse_unsafe(spec.arguments)
+    refuse_spread(spec.arguments)
     from vllm.engine.arg_utils import EngineArgs
 
     given = {name: value for name, value in spec.arguments.items() if name not in SERVING_OPTIONS}

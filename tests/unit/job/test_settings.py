@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import MISSING, fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -73,6 +74,24 @@ def test_replicas_get_the_text_of_a_chat_template_and_the_job_keeps_its_path(tmp
     file.unlink()
     with pytest.raises(ConfigError, match="no file"):
         check_arguments(settings)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"data_parallel_size": 2}, "data_parallel_size=2: .*--replicas N"),
+        ({"nnodes": 2}, "nnodes=2"),
+        ({"distributed_executor_backend": "ray"}, "distributed_executor_backend=ray asks Ray for devices"),
+    ],
+)
+def test_an_engine_over_more_than_its_replica_is_refused(arguments: dict[str, Any], told: str) -> None:
+    """Its start would hang, for up to half an hour."""
+    engine = EngineOptions(name="vllm", arguments=arguments)
+    with pytest.raises(ConfigError, match=told):
+        check_arguments(JobSettings.of(REQUEST.model_copy(update={"engine": engine}), PLACES))
+    usual = {"data_parallel_size": 1, "nnodes": None, "distributed_executor_backend": "mp"}
+    engine = EngineOptions(name="vllm", arguments=usual)
+    check_arguments(JobSettings.of(REQUEST.model_copy(update={"engine": engine}), PLACES))
 
 
 def test_what_was_asked_for_is_there_to_be_read_and_kept() -> None:
