@@ -24,6 +24,30 @@ _LOAD_FORMATS = frozenset(
 )
 
 
+# An engine runs on the devices of its replica, which is one Ray actor on one node.
+_ONE_REPLICA = {
+    "data_parallel_size": "vLLM would wait for engines that dray does not start; --replicas N runs N engines",
+    "nnodes": "vLLM would wait for other nodes; an engine of dray's is on one node",
+}
+_RAY = (
+    "distributed_executor_backend=ray asks Ray for devices beside those that the replica holds, and waits "
+    "for them; leave it out: vLLM then runs its ranks in processes (mp) on the replica's devices"
+)
+
+
+def refuse_spread(arguments: Mapping[str, Any]) -> None:
+    """Refuse engine arguments that spread one engine over more than its replica: its start would hang.
+
+    Raises:
+        ConfigError: names the argument, and what to do instead.
+    """
+    for name, reason in _ONE_REPLICA.items():
+        if arguments.get(name) not in (None, 1):
+            raise ConfigError(f"{name}={str(arguments[name])[:40]}: {reason}")
+    if arguments.get("distributed_executor_backend") == "ray":
+        raise ConfigError(_RAY)
+
+
 def refuse_unsafe(arguments: Mapping[str, Any]) -> None:
     """Refuse engine arguments that would run a stranger's code, or show a secret.
 

@@ -40,6 +40,9 @@ class ReplicaClient(Protocol):
             ReplicaLostError: the process or its node went away.
         """
 
+    def hear(self, session: str) -> None:
+        """Its reader lives, also while it neither feeds nor reads. Never raises; returns at once."""
+
     def abort(self, session: str) -> None:
         """Drop what is unfinished."""
 
@@ -119,6 +122,11 @@ class RayReplica:
         done, pending = ray.wait(calls, num_returns=len(calls), timeout=0) if calls else ([], [])
         self._feeding[session] = pending
         ray.get(done)
+
+    def hear(self, session: str) -> None:
+        """Tell the replica that this process lives; if the call is lost, the next one tells it."""
+        with suppress(Exception):  # whatever it is, the stream of results says so
+            self.actor.hear.remote(session)
 
     def abort(self, session: str) -> None:
         """Drop what is unfinished; again when the call does not get through. Waits a little for that."""

@@ -14,7 +14,7 @@ from dray.engine.admission import MAX_ADMITTED_BYTES, Held, sequence_limit, sequ
 from dray.engine.batches import BATCH_BYTES, bounded, cut
 from dray.engine.loop_stats import LoopStats, RowClock
 from dray.engine.protocol import Engine, EngineInfo
-from dray.engine.sessions import Session, Taken
+from dray.engine.sessions import SILENCE_SECONDS, Session, Sessions, Taken
 from dray.errors import EngineDeadError, ReplicaLeftError, RequestRefused
 from dray.failures.signs import death_by
 from dray.requests.model import Outcome, Request
@@ -29,7 +29,7 @@ class StepLoop(threading.Thread):
 
     ``build`` makes the engine inside the thread that steps it: thread pools of the engine's
     libraries belong to the thread that created them. ``on_dead`` is called, in that thread, when the
-    engine cannot go on.
+    engine cannot go on. ``silence`` is how many seconds a shard task elsewhere may say nothing.
     """
 
     def __init__(
@@ -38,21 +38,22 @@ class StepLoop(threading.Thread):
         *,
         on_dead: Callable[[BaseException], None],
         trace: Path | None = None,
+        silence: float = SILENCE_SECONDS,
     ) -> None:
         super().__init__(name="dray-step-loop", daemon=True)
         self._build = build
         self._on_dead = on_dead
         self._trace = trace
+        self._silence = silence
         self._wake: Callable[[], object] = bool  # the engine's, once there is one
         self._changed = threading.Condition()
-        self._sessions: dict[str, Session] = {}
+        self._sessions = Sessions()
         self._owners: dict[int, Session] = {}
         self._keys = itertools.count()
         self._held = Held()
         self._taken: deque[Taken] = deque()  # of the loop's thread alone
         self._stopping = False
         self._to_abort: list[int] = []
-        self._aborted: set[str] = set()  # names of sessions whose late rows are dropped
         self._end: EngineDeadError | None = None  # why nothing more will come out
         self._leave_at: float | None = None  # monotonic; drained by then, set by ``drain``
         self._produced = 0
@@ -66,18 +67,6 @@ class StepLoop(threading.Thread):
 
     # -- called by other threads ------------------------------------------------------------
 
-    def session(self, name: str) -> Session:
-        """The session of this name, made at first use. Names are used once."""
-        with self._changed:
-            session = self._sessions.get(name)
-            if session is None:
-                session = Session(name)
-                if name in self._aborted:
-                    session.aborted = True
-                else:
-                    self._sessions[name] = session
-            return session
-
     def check(self) -> None:
         """Raise what keeps the loop from taking work: EngineDeadError or ReplicaLeftError."""
         if self._end is not None:
@@ -88,12 +77,15 @@ class StepLoop(threading.Thread):
     def feed(self, name: str, lines: list[bytes], *, last: bool, number: int | None = None) -> None:
         """Queue spool lines; ``last`` says that no more follow.
 
-        ``number`` counts the calls for this session from 0, where they may overtake each other.
+        ``number`` counts the calls for this session from 0, where they come from another process and may
+        overtake each other. If that process falls silent, the session ends.
         """
-        session = self.session(name)
         with self._changed:
+            session = self._sessions.of(name)
             if session.aborted:
                 return
+            if number is not None:
+                session.heard = time.monotonic()
             if self._leave_at is None:
                 session.waiting.extend(lines)
             else:
@@ -103,17 +95,24 @@ class StepLoop(threading.Thread):
                 session.feeds = session.fed if number is None else number + 1
             self._rouse()
 
-    def abort(self, name: str) -> None:
+    def hear(self, name: str) -> None:
+        """The shard task of this session lives."""
+        with self._changed:
+            self._sessions.hear(name)
+
+    def end_silent(self, late: float = 0.0) -> None:
+        """Abort sessions whose shard tasks elsewhere said nothing too long, ``late`` seconds not counted."""
+        with self._changed:
+            for name in self._sessions.silent(self._silence, late):
+                self.abort(name, silent=True)
+
+    def abort(self, name: str, *, silent: bool = False) -> None:
         """Drop everything unfinished of a session; its readers see its end."""
         with self._changed:
-            self._aborted.add(name)
-            session = self._sessions.pop(name, None)
-            if session is None:
-                return
-            session.aborted = True
-            session.waiting.clear()
-            self._to_abort.extend(session.unfinished)
-            self._rouse()
+            session = self._sessions.abort(name, silent=silent)
+            if session is not None:
+                self._to_abort.extend(session.unfinished)
+                self._rouse()
 
     def batches(self, name: str, *, rows: int, seconds: float) -> Iterator[list[Outcome]]:
         """Yield finished outcomes in micro-batches, until the session is over.
@@ -123,9 +122,10 @@ class StepLoop(threading.Thread):
 
         Raises:
             EngineDeadError: the loop has ended, and rows of this session are unfinished.
-            ReplicaLeftError: the replica was drained, and rows of this session are unfinished.
+            ReplicaLeftError: the replica was drained, or its reader fell silent, and rows are unfinished.
         """
-        session = self.session(name)
+        with self._changed:
+            session = self._sessions.of(name)
 
         def ended() -> bool:
             return session.over or self._end is not None or self._drained(session)
@@ -141,8 +141,10 @@ class StepLoop(threading.Thread):
                 batch, session.finished, session.ready = session.finished, [], 0
                 over, left, end = session.over, self._drained(session), self._end
                 if over or left:
-                    self._sessions.pop(name, None)
+                    self._sessions.forget(name)
             yield from cut(batch)
+            if session.silent:
+                raise ReplicaLeftError(f"the replica heard nothing of this attempt for {self._silence:.0f} s")
             if over:
                 return
             if end is not None:
@@ -153,7 +155,7 @@ class StepLoop(threading.Thread):
     def load(self) -> tuple[int, int]:
         """Requests inside the engine, and requests waiting to enter it."""
         with self._changed:
-            waiting = sum(len(session.waiting) + session.in_hand for session in self._sessions.values())
+            waiting = sum(len(session.waiting) + session.in_hand for session in self._sessions)
             return len(self._owners), waiting
 
     @property
@@ -167,7 +169,7 @@ class StepLoop(threading.Thread):
             if self._leave_at is not None:
                 return
             self._leave_at = time.monotonic() + seconds
-            for session in self._sessions.values():
+            for session in self._sessions:
                 session.left = session.left or bool(session.waiting) or not session.fed_all
                 session.waiting.clear()
             self._changed.notify_all()
@@ -177,7 +179,7 @@ class StepLoop(threading.Thread):
 
     def _drop_all(self) -> None:
         with self._changed:
-            for session in self._sessions.values():
+            for session in self._sessions:
                 session.left = session.left or session.busy
                 self._to_abort.extend(session.unfinished)
             self._rouse()
@@ -264,7 +266,7 @@ class StepLoop(threading.Thread):
 
     def _has_work(self) -> bool:
         held = self._owners or self._to_abort or self._taken or self._stopping
-        return bool(held) or any(session.waiting for session in self._sessions.values())
+        return bool(held) or any(session.waiting for session in self._sessions)
 
     def _abort_in(self, engine: Engine) -> None:
         with self._changed:
@@ -293,7 +295,7 @@ class StepLoop(threading.Thread):
         size = self._held.size + sum(len(taken.line) for taken in self._taken)
         with self._changed:
             self._drop_taken()
-            for session in self._sessions.values():
+            for session in self._sessions:
                 while session.waiting and room > 0:
                     size += len(session.waiting[0])
                     if size > MAX_ADMITTED_BYTES and (self._owners or self._taken):

@@ -22,6 +22,7 @@ from typing import Any
 from dray.engine.loop import StepLoop
 from dray.engine.loop_stats import LoopStats
 from dray.engine.protocol import Engine, EngineInfo, EngineSpec
+from dray.engine.sessions import SILENCE_SECONDS
 from dray.engine.watchdog import Watchdog
 from dray.errors import ConfigError, DrayError, EngineDeadError, EngineStartError
 from dray.failures.signs import out_of_memory
@@ -68,17 +69,25 @@ class Replica:
     """Owns a step loop and its engine.
 
     The engine is built in the background: ``ready`` waits for it. When the engine dies the process
-    exits at once, because an engine that failed once fails every later caller too (ray#59522).
+    exits at once, because an engine that failed once fails every later caller too (ray#59522). ``silence``
+    is how many seconds a shard task in another process may say nothing before its session ends.
     """
 
-    def __init__(self, name: str, spec: EngineSpec, *, exit_when_dead: bool = True) -> None:
+    def __init__(
+        self,
+        name: str,
+        spec: EngineSpec,
+        *,
+        exit_when_dead: bool = True,
+        silence: float = SILENCE_SECONDS,
+    ) -> None:
         self.name = name
         self._began = time.time()
         self._exit_when_dead = exit_when_dead
         self._records = _keep_log()
         folder = os.environ.get(TRACE_VARIABLE)
         trace = Path(folder) / f"{name.replace('/', '-')}-{os.getpid()}.trace" if folder else None
-        self._loop = StepLoop(lambda: build_engine(spec), on_dead=self._die, trace=trace)
+        self._loop = StepLoop(lambda: build_engine(spec), on_dead=self._die, trace=trace, silence=silence)
         self._loop.start()
         threading.Thread(
             target=self._watch, args=(spec.stall_seconds,), name="dray-watchdog", daemon=True
@@ -121,6 +130,10 @@ class Replica:
         """The finished rows of ``session`` in micro-batches of up to about ``rows``."""
         yield from self._loop.batches(session, rows=rows, seconds=seconds)
 
+    def hear(self, session: str) -> None:
+        """The shard task of ``session`` lives."""
+        self._loop.hear(session)
+
     def abort(self, session: str) -> None:
         """Drop what is unfinished of ``session``."""
         self._loop.abort(session)
@@ -158,7 +171,10 @@ class Replica:
         self._loop.join(timeout=30)
 
     def _watch(self, stall_seconds: float) -> None:
-        """End an engine that stands still: a step that never returns, or steps that bring nothing."""
+        """End an engine that stands still: a step that never returns, or steps that bring nothing.
+
+        And end the sessions whose shard tasks died without a word.
+        """
         every = min(1.0, stall_seconds / 4)
         watchdog = Watchdog(stall_seconds, every)
         while True:
@@ -169,6 +185,7 @@ class Replica:
                 self._loop.fail(error)
                 self._die(error)
                 return
+            self._loop.end_silent(watchdog.late)
 
     def _die(self, error: BaseException) -> None:
         logger.error("engine dead: %s", type(error).__name__)

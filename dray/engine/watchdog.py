@@ -15,12 +15,13 @@ class Watchdog:
     def __init__(self, seconds: float, every: float) -> None:
         self._seconds = seconds
         self._most = every + _LATE_SECONDS
+        self.late = 0.0  # seconds by which the last look came late
         self._looked: float | None = None
         self._excused = 0.0
 
     def stands_still(self, idle: float | None, now: float) -> bool:
         """Whether it does. ``idle`` is for how long it got no further; None where it has nothing to do."""
-        late = 0.0 if self._looked is None else max(now - self._looked - self._most, 0.0)
+        self.late = 0.0 if self._looked is None else max(now - self._looked - self._most, 0.0)
         self._looked = now
-        self._excused = min(self._excused + late, idle or 0.0)
+        self._excused = min(self._excused + self.late, idle or 0.0)
         return idle is not None and idle - self._excused > self._seconds

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dray.engine.argument_policy import refuse_unsafe
+from dray.engine.argument_policy import refuse_spread, refuse_unsafe
+from dray.engine.chat_template import with_template_text
 from dray.job.model_files import checked_weights, refuse_misfit
 from dray.job.settings import JobSettings
 from dray.weights import Manifest
@@ -23,6 +24,8 @@ def check_arguments(settings: JobSettings, *, local: bool = False) -> None:
         SimulatedSettings.parse(dict(arguments))
         return
     refuse_unsafe(arguments)
+    refuse_spread(arguments)
+    with_template_text(arguments)  # the driver reads it, for replicas on any node
     if local:
         from dray.engine.declared import refuse_arguments
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from dray.engine.chat_template import with_template_text
 from dray.engine.protocol import EngineSpec
 from dray.engine.tuning import refuse_untunable
 from dray.errors import ConfigError
@@ -154,13 +155,17 @@ class JobSettings:
         weights: Manifest | None = None,
         weights_patience: float = 0.0,
     ) -> EngineSpec:
-        """The engine of each replica; ``kind`` and ``model_name`` are what the input said."""
+        """The engine of each replica; ``kind`` and ``model_name`` are what the input said.
+
+        Raises:
+            ConfigError: the file of a chat template cannot be read.
+        """
         return EngineSpec(
             name=self.engine,
             model=self.model,
             kind=kind,
             model_name=model_name,
-            arguments=dict(self.engine_arguments),
+            arguments=with_template_text(self.engine_arguments),
             weights=weights,
             weights_patience=weights_patience,
             stall_seconds=self.stall_seconds,

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dray.driver.resolving import Blocks, NoBlocks, model_place, objects_of
+from dray.engine.chat_template import with_template_text
 from dray.errors import ConfigError
 from dray.job.plan_file import OVERRIDES, identity_of
 from dray.machine import installed_version
@@ -184,7 +185,7 @@ def _model(folder: Path, arguments: Mapping[str, Any]) -> ModelFacts:
 
 
 def _counting(request: PlanRequest, folder: Path, model: ModelFacts, known: Known) -> Counting:
-    arguments = request.arguments
+    arguments = with_template_text(request.arguments)
     return Counting(
         tokenizer=TokenizerAt(
             folder=str(arguments.get("tokenizer") or folder),

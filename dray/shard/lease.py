@@ -20,23 +20,31 @@ from dray.store import ShardLease, StopSignals, Store
 RENEW_EVERY = 15.0
 STOP_BEFORE_EXPIRY = 15.0  # seconds; by the holder's own monotonic clock
 LOOK_EVERY = 1.0
+SAY_EVERY = 5.0  # well below `dray.engine.sessions.SILENCE_SECONDS`
 
 
 class ShardLeaseKeeper:
-    """Keeps a lease alive in a thread. ``on_stop`` ends the stream of results, from that thread."""
+    """Keeps a lease alive in a thread. ``on_stop`` ends the stream of results, from that thread.
 
-    def __init__(self, store: Store, lease: ShardLease, *, on_stop: Callable[[], None]) -> None:
+    ``say`` tells the replica that this process lives, from a thread of its own.
+    """
+
+    def __init__(
+        self, store: Store, lease: ShardLease, *, on_stop: Callable[[], None], say: Callable[[], None]
+    ) -> None:
         self.lease = lease
         self._store = store
         self._on_stop = on_stop
+        self._say = say
         self._renewed_at = self._told_at = time.monotonic()
         self._over = threading.Event()
         self._reason: DrayError | None = None
         self._guard = threading.Lock()
-        # Two threads: a store that is away may keep the one that asks it for longer than the lease lasts.
+        # Three threads: a store that is away may keep the one that asks it for longer than the lease lasts,
+        # and a Ray that is away the one that calls the replica.
         self._threads = [
             threading.Thread(target=work, name=f"lease-{lease.number}", daemon=True)
-            for work in (self._keep, self._watch_clock)
+            for work in (self._keep, self._watch_clock, self._keep_saying)
         ]
 
     def __enter__(self) -> ShardLeaseKeeper:
@@ -91,6 +99,10 @@ class ShardLeaseKeeper:
                 lapsed = f"shard {self.lease.number}: the store was away, and the lease could not be renewed"
                 return self._stop(LeaseLapsedError(lapsed))
         return None
+
+    def _keep_saying(self) -> None:
+        while self._reason is None and not self._over.wait(SAY_EVERY):
+            self._say()
 
     def _look(self) -> None:
         if time.monotonic() - self._told_at >= LOOK_EVERY:  # a commit tells the orders, too

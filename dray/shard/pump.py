@@ -104,7 +104,8 @@ def run_shard(
     fed = fed or Fed()
     abort = partial(_abort, replica, lease)
     try:
-        with ShardLeaseKeeper(store, lease, on_stop=abort) as holder:
+        say = partial(_say, replica, lease)
+        with ShardLeaseKeeper(store, lease, on_stop=abort, say=say) as holder:
             finished = _finished(store, holder, untaken)
             rows = Rows(open_lines(shard, finished, options, chunk_rows=min(FEED_ROWS, max_num_seqs)))
             if lease.suspect and rows.first is not None:
@@ -134,10 +135,18 @@ def run_shard(
 
 
 def _abort(replica: ReplicaClient, lease: ShardLease) -> None:
+    for session in _sessions(lease):
+        replica.abort(session)
+
+
+def _say(replica: ReplicaClient, lease: ShardLease) -> None:
+    for session in _sessions(lease):
+        replica.hear(session)
+
+
+def _sessions(lease: ShardLease) -> list[str]:
     session = session_of(lease)
-    if lease.suspect:
-        replica.abort(proof_session(session))
-    replica.abort(session)
+    return [proof_session(session), session] if lease.suspect else [session]
 
 
 class Rows:

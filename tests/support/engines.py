@@ -41,7 +41,6 @@ def generation_spec(model: Path, **arguments: Any) -> EngineSpec:
         "max_model_len": CONTEXT,
         "kv_cache_memory_bytes": 128 << 20,
         "tool_call_parser": "hermes",
-        "enable_auto_tool_choice": True,
         "grammar_seconds": 2,
         # Random weights would fill an answer with the white space that a schema allows.
         "structured_outputs_config": {"disable_any_whitespace": True},

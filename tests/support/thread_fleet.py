@@ -155,6 +155,9 @@ class ThreadReplica:
         assert self.lost is not None
         return self.lost
 
+    def hear(self, session: str) -> None:
+        self._replica.hear(session)
+
     def abort(self, session: str) -> None:
         self._replica.abort(session)
 

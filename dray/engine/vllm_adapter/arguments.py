@@ -12,7 +12,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from dray.engine.argument_policy import refuse_unsafe
+from dray.engine import chat_template
+from dray.engine.argument_policy import refuse_spread, refuse_unsafe
 from dray.engine.grammars import GRAMMAR_SECONDS
 from dray.engine.protocol import EngineSpec
 from dray.engine.vllm_adapter import core_choice
@@ -42,10 +43,11 @@ _GIB = 1 << 30
 _CPU_CACHE_LIMIT = 4 * _GIB
 _LONGEST_REASON = 800  # characters of vLLM's own message
 _UNSAFE_ADVICE = "To allow overriding this maximum"  # names a variable that lets a model run past its length
+_OF_A_PARSER = "easoning parser"  # in RuntimeErrors and KeyErrors that are about an argument
 # Options of vLLM's server rather than of its engine, which its serving classes take.
 SERVING_OPTIONS = frozenset(
     {
-        "chat_template",
+        chat_template.ARGUMENT,
         "chat_template_content_format",
         "tool_call_parser",
         "reasoning_parser",
@@ -92,6 +94,7 @@ def engine_arguments(spec: EngineSpec, model: dict[str, Any], *, cpu: bool) -> d
         ConfigError: an argument that vLLM does not have, or that dray does not offer.
     """
     refuse_unsafe(spec.arguments)
+    refuse_spread(spec.arguments)
     from vllm.engine.arg_utils import EngineArgs
 
     given = {name: value for name, value in spec.arguments.items() if name not in SERVING_OPTIONS}
@@ -109,10 +112,26 @@ def engine_arguments(spec: EngineSpec, model: dict[str, Any], *, cpu: bool) -> d
     }
     arguments |= spec.kind.engine.arguments
     arguments |= _cpu_defaults(arguments["model"], given) if cpu else _share_of_a_gpu(spec, given)
-    chosen = given.get("structured_outputs_config")
-    if isinstance(chosen, dict):
-        given["structured_outputs_config"] = arguments["structured_outputs_config"] | chosen
+    arguments |= _reasoning(spec, arguments)
+    for name in ("structured_outputs_config", "reasoning_config"):
+        if isinstance(given.get(name), dict):
+            given[name] = arguments.get(name, {}) | given[name]
     return arguments | given
+
+
+def _reasoning(spec: EngineSpec, arguments: dict[str, Any]) -> dict[str, Any]:
+    """What tells the core of the parser of reasoning: a grammar applies from the end of reasoning on.
+
+    vLLM's own argument, ``reasoning_parser``, takes no dictionary beside it.
+    """
+    parser = spec.arguments.get("reasoning_parser")
+    if not parser:
+        return {}
+    told = {"reasoning_parser": parser}
+    return {
+        "structured_outputs_config": arguments["structured_outputs_config"] | told,
+        "reasoning_config": told,
+    }
 
 
 @contextmanager
@@ -120,8 +139,10 @@ def refused_arguments() -> Iterator[None]:
     """Turn what vLLM says of its arguments into ConfigError; its own first line often says nothing."""
     try:
         yield
-    except (ValueError, TypeError, OSError) as error:
-        said = str(error)
+    except (ValueError, TypeError, OSError, RuntimeError, KeyError) as error:
+        said = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+        if isinstance(error, RuntimeError | KeyError) and _OF_A_PARSER not in said:
+            raise
         if isinstance(error, ValidationError):
             problem = error.errors(include_url=False)[0]
             place = ".".join(str(part) for part in problem["loc"])

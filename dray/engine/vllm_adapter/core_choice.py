@@ -21,7 +21,6 @@ _DEVICES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # NVIDIA's, AMD's, and ei
 _ONLY_INSIDE: dict[str, Callable[[Any], bool]] = {
     "numa_bind": bool,
     "enable_elastic_ep": bool,
-    "data_parallel_size": lambda value: value != 1,
     "mm_tensor_ipc": lambda value: value == "torch_shm",
     "distributed_executor_backend": lambda value: value == "external_launcher",
 }

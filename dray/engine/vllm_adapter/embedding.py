@@ -16,6 +16,7 @@ from dray.engine.protocol import EngineSpec
 from dray.engine.vllm_adapter.client import StepClient
 from dray.engine.vllm_adapter.errors import is_too_long
 from dray.engine.vllm_adapter.fields import refuse_other_engines, refuse_unknown, refuse_unusable
+from dray.engine.vllm_adapter.serving_options import TemplateOptions
 from dray.errors import RequestRefused
 from dray.kinds import EMBEDDING
 from dray.requests.model import Request
@@ -35,6 +36,7 @@ class EmbeddingServing:
     def __init__(self, spec: EngineSpec, client: StepClient, models: OpenAIServingModels, name: str) -> None:
         from vllm.renderers.chat_utils import ChatTemplateConfig
 
+        template = TemplateOptions.of(spec)
         self.model_name = name
         self._only_name = spec.model_name
         self._overflow = spec.overflow
@@ -43,7 +45,7 @@ class EmbeddingServing:
             client,
             models,
             request_logger=None,
-            chat_template_config=ChatTemplateConfig(chat_template=spec.arguments.get("chat_template")),
+            chat_template_config=ChatTemplateConfig(template.text, template.content_format),
         )
         self._serving.json_response_cls = ORJSONResponse
         self._read_any = TypeAdapter(protocol.EmbeddingRequest).validate_python

@@ -101,14 +101,14 @@ class VllmEngine:
         from dray.engine.vllm_adapter.detokenizer import decode_at_the_end
         from dray.engine.vllm_adapter.grammars import grammars_of
         from dray.engine.vllm_adapter.scheduler import choose
-        from dray.engine.vllm_adapter.serving import check_parsers, serving_for
+        from dray.engine.vllm_adapter.serving import check_serving, serving_for
         from dray.weights.loading.vllm_loader import register
 
         register()
         with refused_arguments():
             # The batch sizes that vLLM itself takes offline: twice those of its server.
             self._config = EngineArgs(**arguments).create_engine_config(UsageContext.LLM_CLASS)
-            check_parsers(spec, self._config)  # before the weights are loaded
+            check_serving(spec, self._config)  # before the weights are loaded
         choose(self._config)
         with ranks_heard() as ranks, turn_on(spec.gpus):
             self._engine = self._started(spec, log_stats=not arguments["disable_log_stats"])

@@ -16,11 +16,14 @@ from typing import Any
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.engine import EngineCoreOutputs
+from vllm.v1.metrics.stats import SchedulerStats
 
 from dray.engine.vllm_adapter.tuned_scheduler import SchedulerTuner, tuner_for
 
 BEAT_SECONDS = 0.25
 """How often a core that computes says so, where no request begins or ends."""
+_FRONT = 0  # the index of a core's client; there is one
 
 # vLLM warns its user that this class is not its own. A level would not last: vLLM configures logging again.
 logging.getLogger("vllm.config.scheduler").addFilter(lambda record: "custom scheduler" not in str(record.msg))
@@ -66,6 +69,8 @@ class _Whole:
         if self.tuner is not None:
             self.tuner.after_step(self)
         computed = scheduler_output.total_num_scheduled_tokens > 0
+        if computed and not updates:  # vLLM has nothing to say of this step, but a beat may be due
+            updates = {_FRONT: EngineCoreOutputs()}
         return {client: update for client, update in updates.items() if self._is_news(update, computed)}
 
     def _passes(self, output: Any) -> bool:
@@ -87,6 +92,10 @@ class _Whole:
         if not news and not (computed and now - self._said >= BEAT_SECONDS):
             return False
         self._said = now
+        if not news and update.scheduler_stats is None:
+            update.scheduler_stats = (
+                SchedulerStats()
+            )  # marks a beat, where vLLM was told to keep no statistics
         return True
 
 

@@ -29,6 +29,7 @@ from dray.engine.vllm_adapter.client import StepClient
 from dray.engine.vllm_adapter.errors import refusal_of_response
 from dray.engine.vllm_adapter.fields import refuse_other_engines, refuse_unknown, refuse_unusable
 from dray.engine.vllm_adapter.overflow import Fitter
+from dray.engine.vllm_adapter.serving_options import TemplateOptions, parser_options
 from dray.kinds import GENERATION, Kind
 from dray.requests.model import Request
 
@@ -54,13 +55,15 @@ def serving_for(spec: EngineSpec, client: StepClient) -> Serving:
     return found
 
 
-def check_parsers(spec: EngineSpec, config: Any) -> None:
-    """Find fault with the parsers of tool calls and reasoning, as vLLM's serving class would with an engine.
+def check_serving(spec: EngineSpec, config: Any) -> None:
+    """Find fault with the chat template and the parsers, before the weights are loaded.
 
     Raises:
-        TypeError: one is not known, or does not fit the model's tokenizer.
+        ConfigError: the template is a path, and no file.
+        TypeError: a parser is not known, or does not fit the model's tokenizer.
     """
-    _, _, tools = _template_options(spec)
+    TemplateOptions.of(spec)
+    tools = parser_options(spec, config)
     model = config.model_config
     ParserManager.get_parser(
         tool_parser_name=tools["tool_parser"],
@@ -80,13 +83,13 @@ class GenerationServing:
 
         self.model_name = name
         self._only_name = spec.model_name
-        template, content_format, tools = _template_options(spec)
+        template, tools = TemplateOptions.of(spec), parser_options(spec, client.vllm_config)
         renderer = OnlineRenderer(
             client.model_config,
             client.renderer,
             request_logger=None,
-            chat_template=template,
-            chat_template_content_format=content_format,
+            chat_template=template.text,
+            chat_template_content_format=template.content_format,
             **tools,
         )
         self._chat = OpenAIServingChat(
@@ -95,9 +98,9 @@ class GenerationServing:
             "assistant",
             online_renderer=renderer,
             request_logger=None,
-            chat_template=template,
-            chat_template_content_format=content_format,
-            **{**tools, "reasoning_parser": tools["reasoning_parser"] or ""},
+            chat_template=template.text,
+            chat_template_content_format=template.content_format,
+            **tools,
         )
         self._completion = OpenAIServingCompletion(
             client, models, online_renderer=renderer, request_logger=None
@@ -146,17 +149,3 @@ class GenerationServing:
                 call.id = f"call_{request.index}_{choice.index}_{number}"
         dumped: bytes = answer.__pydantic_serializer__.to_json(answer)
         return dumped if overflow is None else overflow.on(dumped)
-
-
-def _template_options(spec: EngineSpec) -> tuple[str | None, Any, dict[str, Any]]:
-    """Chat template, its content format, and the parser options, from the engine arguments."""
-    arguments = spec.arguments
-    template = arguments.get("chat_template")
-    if template is not None and Path(template).is_file():
-        template = Path(template).read_text()
-    tools = {
-        "tool_parser": arguments.get("tool_call_parser"),
-        "reasoning_parser": arguments.get("reasoning_parser"),
-        "enable_auto_tools": bool(arguments.get("enable_auto_tool_choice", False)),
-    }
-    return template, arguments.get("chat_template_content_format", "auto"), tools

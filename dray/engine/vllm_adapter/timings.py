@@ -83,7 +83,8 @@ class Timings:
     def _prefilled(self, stats: Any) -> bool:
         """Whether a core elsewhere computed what gives no output yet, of a long prompt for instance.
 
-        dray's scheduler says so by its beat. With a scheduler of the user's, the cache fills or empties.
+        dray's scheduler says so by its beat, which has statistics; what the front itself makes has none. With
+        a scheduler of the user's, the cache fills or empties.
         """
         if stats is None or (stats.kv_cache_usage == self._cache_usage and not self._beats):
             return False

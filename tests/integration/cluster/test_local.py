@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import psutil
 import pytest
@@ -19,9 +19,13 @@ from dray.cluster.placing import actor_options
 from dray.cluster.ray_fleet import RayFleet
 from dray.driver.pool import ReplicaPool
 from dray.driver.replica_handle import Loss, ReplicaStart
+from dray.engine.client import RayReplica
 from dray.engine.protocol import EngineSpec
+from dray.engine.replica import actor_class
 from dray.errors import ClusterError, ConfigError
 from dray.requests import Kind
+from dray.requests.model import Request
+from dray.requests.spool import encode
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -220,6 +224,30 @@ def test_a_lane_that_finds_no_place_keeps_nobody_from_work(info: ClusterInfo) ->
         assert len(followed.starts) == 1
         ray.kill(occupant)
         followed.until(lambda: len(followed.starts) == 2)
+
+
+def test_the_session_of_a_shard_task_that_was_killed_ends(info: ClusterInfo) -> None:
+    import ray
+
+    spec = EngineSpec(name="simulated", model="m", kind=Kind.CHAT)
+    actor = actor_class().options(num_cpus=0).remote("killed", spec, silence=1.0)
+    ray.get(actor.ready.remote(), timeout=60)
+    with pytest.raises(ray.exceptions.WorkerCrashedError):
+        ray.get(ray.remote(num_cpus=1, max_retries=0)(_dies_amid).remote(actor), timeout=60)
+    deadline = time.monotonic() + 15
+    while ray.get(actor.status.remote(), timeout=10).sessions:
+        assert time.monotonic() < deadline, "the replica waits for a dead shard task"
+        time.sleep(0.1)
+    ray.kill(actor)
+
+
+def _dies_amid(actor: Any) -> None:
+    replica = RayReplica("killed", actor)
+    body = {"messages": [{"role": "user", "content": "hi"}]}
+    row = encode(Request(index=0, custom_id="a", url=Kind.CHAT.url, body=body))
+    replica.feed("job/0/1", [row])  # and more would follow
+    for _ in replica.results("job/0/1", 1):
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 class _Occupant:

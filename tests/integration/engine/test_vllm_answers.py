@@ -242,21 +242,6 @@ def test_template_kwargs_reach_the_template(generation: Runner) -> None:
     assert answer(generation.one(moody))["prompt_text"] == "please<|user|>help<|end|><|assistant|>"
 
 
-def test_template_and_parsers_come_from_the_engine_arguments(lively_model: Path) -> None:
-    """Read from a file; parsers by name."""
-    from dray.engine.vllm_adapter.serving import _template_options
-    from tests.support.engines import generation_spec
-
-    template = lively_model / "other.jinja"
-    template.write_text("{{ mood }}: {{ messages[0].content }}")
-    given, content_format, tools = _template_options(
-        generation_spec(lively_model, chat_template=str(template), reasoning_parser="qwen3")
-    )
-    assert given == template.read_text()
-    assert content_format == "auto"
-    assert tools == {"tool_parser": "hermes", "reasoning_parser": "qwen3", "enable_auto_tools": True}
-
-
 def test_usage_and_timings(generation: Runner) -> None:
     shared = "customer order refund " * 100
     first = generation.one(chat(shared, ignore_eos=True))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from hypothesis import strategies as st
 
 from dray.kinds import Kind
 from dray.requests.model import Outcome
-from tests.support.engines import NAME, Runner
+from tests.support.engines import NAME, Runner, embedding_spec
 from tests.support.tiny_model import sentence
 
 pytestmark = pytest.mark.integration
@@ -134,3 +136,23 @@ def test_a_million_token_ids_are_refused_without_a_fault_for_each(
     monkeypatch.setattr(embedding.engine._serve, "_read_any", union)
     assert embedding.one({"input": [5] * 1_000_000}, Kind.EMBEDDING).error_code == "context_length_exceeded"
     assert embedding.one({"input": [5, 6, 7]}, Kind.EMBEDDING).response
+
+
+def test_a_template_of_the_engine_arguments_is_read_from_its_file(
+    lively_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No engine: what vLLM's class is given."""
+    from dray.engine.vllm_adapter import embedding as module
+
+    template = lively_model / "embedded.jinja"
+    template.write_text("{{ messages[0].content }}")
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(
+        module, "ServingEmbedding", lambda *_, **options: given.update(options) or SimpleNamespace()
+    )
+    spec = embedding_spec(lively_model)
+    arguments = {**spec.arguments, "chat_template": str(template), "chat_template_content_format": "openai"}
+    nothing: Any = None
+    module.EmbeddingServing(replace(spec, arguments=arguments), nothing, nothing, NAME)
+    config = given["chat_template_config"]
+    assert (config.chat_template, config.chat_template_content_format) == (template.read_text(), "openai")

@@ -117,8 +117,8 @@ def test_progress_is_what_the_engine_computes(generation: Runner, monkeypatch: p
 def test_arguments_that_cannot_be_used(lively_model: Path) -> None:
     cases: dict[str, tuple[dict[str, Any], str]] = {
         "no_such_thing": ({"no_such_thing": 1}, "no_such_thing"),
-        "parser": ({"reasoning_parser": "deepseek_r1"}, "--reasoning-parser deepseek_r1 cannot be used"),
-        "no_parser": ({"reasoning_parser": "made_up"}, "'made_up' has not been registered"),
+        "parser": ({"reasoning_parser": "deepseek_r1"}, "could not locate think start/end tokens"),
+        "no_parser": ({"reasoning_parser": "made_up"}, "'made_up' not found. Available parsers: "),
         "seconds": ({"grammar_seconds": 0}, "grammar_seconds: 0 is not a whole number above 0"),
         "too_long": ({"max_model_len": 99999}, "max_model_len"),
         "wrong_type": ({"max_num_seqs": 0}, "greater than or equal to 1"),

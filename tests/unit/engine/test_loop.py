@@ -82,8 +82,8 @@ class RandomEngine:
         self.closed = True
 
 
-def started(engine: RandomEngine, dead: list[BaseException] | None = None) -> StepLoop:
-    loop = StepLoop(lambda: engine, on_dead=(dead if dead is not None else []).append)
+def started(engine: RandomEngine, dead: list[BaseException] | None = None, silence: float = 60.0) -> StepLoop:
+    loop = StepLoop(lambda: engine, on_dead=(dead if dead is not None else []).append, silence=silence)
     loop.start()
     assert loop.started.wait(5)
     return loop
@@ -203,6 +203,41 @@ def test_an_aborted_session_stays_ended() -> None:
     loop.feed("s", rows([1]), last=True)
     assert drain(loop, "s") == []
     assert loop.load() == (0, 0)
+    loop.stop()
+
+
+def test_a_session_ends_when_its_reader_elsewhere_says_nothing() -> None:
+    loop = started(RandomEngine(), silence=0.3)
+    for name in ("dead", "alive", "thawed"):
+        loop.feed(name, rows(range(3)), last=False, number=0)
+    loop.feed("here", rows(range(3)), last=False)  # of this process: it says nothing, and needs not
+    deadline = time.monotonic() + 0.6
+    while time.monotonic() < deadline:
+        loop.hear("alive")
+        loop.hear("never fed")
+        loop.end_silent()
+        time.sleep(0.01)
+    assert loop.sessions == 2
+    with pytest.raises(ReplicaLeftError, match="heard nothing"):
+        drain(loop, "dead")
+    loop.feed("thawed", rows([9]), last=True, number=1)  # it was frozen, and goes on
+    with pytest.raises(ReplicaLeftError, match="heard nothing"):
+        drain(loop, "thawed")
+    loop.feed("alive", [], last=True, number=1)
+    loop.feed("here", [], last=True)
+    assert sorted(drain(loop, "alive")) == sorted(drain(loop, "here")) == [0, 1, 2]
+    assert loop.load() == (0, 0)
+    loop.stop()
+
+
+def test_a_loop_that_stood_still_itself_ends_no_session_for_it() -> None:
+    """The machine was stopped: what the shard task said meanwhile is still on its way."""
+    loop = started(RandomEngine(), silence=0.3)
+    loop.feed("s", rows(range(3)), last=False, number=0)
+    time.sleep(0.4)
+    loop.end_silent(late=0.4)
+    loop.feed("s", [], last=True, number=1)
+    assert sorted(drain(loop, "s")) == [0, 1, 2]
     loop.stop()
 
 

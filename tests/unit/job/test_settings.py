@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dray.engine.protocol import EngineSpec
+from dray.errors import ConfigError
+from dray.job.checks import check_arguments
 from dray.job.forms import EngineOptions
 from dray.job.request import JobRequest
 from dray.job.settings import JobSettings, Places
@@ -55,6 +59,39 @@ def test_an_engine_is_told_all_that_was_asked_for() -> None:
         overflow="shorten",
         objects=settings.model_access,
     )
+
+
+def test_replicas_get_the_text_of_a_chat_template_and_the_job_keeps_its_path(tmp_path: Path) -> None:
+    file = tmp_path / "chat.jinja"
+    file.write_text("{{ messages }}")
+    asked = REQUEST.model_copy(
+        update={"engine": EngineOptions(name="vllm", arguments={"chat_template": str(file)})}
+    )
+    settings = JobSettings.of(asked, PLACES)
+    assert settings.engine_spec(Kind.CHAT, None).arguments == {"chat_template": "{{ messages }}"}
+    assert settings.engine_arguments == {"chat_template": str(file)}  # of which the job's id is made
+    check_arguments(settings)
+    file.unlink()
+    with pytest.raises(ConfigError, match="no file"):
+        check_arguments(settings)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"data_parallel_size": 2}, "data_parallel_size=2: .*--replicas N"),
+        ({"nnodes": 2}, "nnodes=2"),
+        ({"distributed_executor_backend": "ray"}, "distributed_executor_backend=ray asks Ray for devices"),
+    ],
+)
+def test_an_engine_over_more_than_its_replica_is_refused(arguments: dict[str, Any], told: str) -> None:
+    """Its start would hang, for up to half an hour."""
+    engine = EngineOptions(name="vllm", arguments=arguments)
+    with pytest.raises(ConfigError, match=told):
+        check_arguments(JobSettings.of(REQUEST.model_copy(update={"engine": engine}), PLACES))
+    usual = {"data_parallel_size": 1, "nnodes": None, "distributed_executor_backend": "mp"}
+    engine = EngineOptions(name="vllm", arguments=usual)
+    check_arguments(JobSettings.of(REQUEST.model_copy(update={"engine": engine}), PLACES))
 
 
 def test_what_was_asked_for_is_there_to_be_read_and_kept() -> None:

@@ -13,6 +13,7 @@ from dray.cluster import connect, head
 from dray.cluster.base import START_SECONDS
 from dray.driver import losses, pool, shards
 from dray.driver.intervals import Intervals
+from dray.engine import sessions
 from dray.failures.causes import STORE_PATIENCE
 from dray.job import cancelling, heeding
 from dray.job.opening import DRIVER_TTL
@@ -63,6 +64,7 @@ LIMITS: Mapping[str, float] = {
     "a stranger at the peers' port, to show its token": peers.STRANGER_SECONDS,
     "a second driver, for a job whose driver is gone": DRIVER_TTL,
     "a shard task, for a shard whose holder is gone": SHARD_TTL,
+    "a replica, for a sign of a shard task that feeds it": sessions.SILENCE_SECONDS,
     "the driver, for a shard task without a lease to end": shards.HUNG_SECONDS,
     "a run that was cancelled in Prefect, for its shards": stopping.STOP_SECONDS,
     "the same, for a store that is away": stopping.STOP_SECONDS,

@@ -35,6 +35,7 @@ from dray.shard.pump import FEED_AHEAD, Rows, ShardReceipt
 from dray.shard.work import AttemptEnd, AttemptResult, Work
 from dray.store import Notice, ReplicaRow, ReplicaState, Shard, ShardState, Store, open_store
 from tests.support.judging import Judging
+from tests.support.waiting import until
 from tests.unit.driver.scripted import ScriptedProcess
 
 pytestmark = pytest.mark.unit
@@ -163,6 +164,7 @@ class Spy:
         self._before = before
         self.fed = self.out = self.most = 0
         self.aborted: list[str] = []
+        self.heard: set[str] = set()
         self.waits: list[float] = []
 
     def check(self) -> None:
@@ -179,6 +181,9 @@ class Spy:
             self.out += len(batch)
             self._before(count)
             yield batch
+
+    def hear(self, session: str) -> None:
+        self.heard.add(session)
 
     def abort(self, session: str) -> None:
         self.aborted.append(session)
@@ -203,6 +208,19 @@ def test_a_finished_row_waits_for_its_commit_as_long_as_the_driver_says(
     assert spy.waits == [4.0]
 
 
+def test_a_replica_hears_that_its_shard_task_lives_while_no_row_is_ready(
+    store: Store,
+    job: OpenJob,
+    shard: Shard,
+    make_replica: Callable[..., Replica],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dray.shard.lease.SAY_EVERY", 0.02)
+    spy = Spy(make_replica(), before=lambda count: until(lambda: bool(spy.heard)))
+    assert _receipt(_run(store, job, shard, spy)).rows == 50
+    assert spy.heard == {f"{job.job_id}/{shard.number}/1"}
+
+
 def test_orders_that_came_with_a_commit_are_not_asked_for(
     store: Store,
     job: OpenJob,
@@ -221,7 +239,7 @@ def test_orders_that_came_with_a_commit_are_not_asked_for(
     monkeypatch.setattr(type(store), "orders", ask)
     held = store.claim_shard(job.lease, shard.number, owner="me")
     assert held is not None
-    with ShardLeaseKeeper(store, held, on_stop=lambda: None) as holder:
+    with ShardLeaseKeeper(store, held, on_stop=lambda: None, say=lambda: None) as holder:
         end = time.monotonic() + 1.2
         while time.monotonic() < end:  # as a shard that commits all the time
             holder.obey(orders(store, job.job_id))

@@ -1,0 +1,102 @@
+"""Parsers of reasoning and tool calls reach all parts of vLLM that need them. No engine starts here."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dray.engine.vllm_adapter.arguments import engine_arguments
+from dray.engine.vllm_adapter.serving_options import TemplateOptions, parser_options
+from tests.support.engines import generation_spec
+
+pytestmark = pytest.mark.integration
+
+GPT_OSS = {
+    "architectures": ["GptOssForCausalLM"],
+    "model_type": "gpt_oss",
+    "dtype": "float32",
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "vocab_size": 525,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "max_position_embeddings": 1024,
+    "layer_types": ["sliding_attention", "full_attention"],
+}
+
+
+@pytest.fixture(scope="module")
+def thinker(lively_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The lively model's configuration, with a tokenizer that knows where reasoning begins and ends."""
+    from transformers import AutoTokenizer
+
+    folder = tmp_path_factory.mktemp("thinker") / "model"
+    shutil.copytree(lively_model, folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_tokens(["<think>", "</think>"])
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def config_of(folder: Path, **arguments: Any) -> Any:
+    from vllm.engine.arg_utils import EngineArgs
+
+    spec = generation_spec(folder, **arguments)
+    return EngineArgs(**engine_arguments(spec, {"model": spec.model}, cpu=True)).create_engine_config()
+
+
+def test_the_engine_knows_the_parser_of_reasoning(thinker: Path) -> None:
+    """Else a grammar applies from the first token, and the model cannot think."""
+    config = config_of(thinker, reasoning_parser="deepseek_r1")
+    chosen = config.structured_outputs_config
+    assert (chosen.reasoning_parser, chosen.disable_any_whitespace) == ("deepseek_r1", True)
+    assert chosen.backend == "xgrammar"
+    assert config.reasoning_config.enabled  # for thinking_token_budget
+    more = config_of(
+        thinker, reasoning_parser="deepseek_r1", reasoning_config={"reasoning_end_str": "</think>"}
+    )
+    assert more.reasoning_config.reasoning_parser == "deepseek_r1"
+    assert more.reasoning_config.reasoning_end_str == "</think>"
+
+
+def test_template_and_parsers_come_from_the_engine_arguments(thinker: Path) -> None:
+    """Read from a file; parsers by name."""
+    template = thinker / "other.jinja"
+    template.write_text("{{ mood }}: {{ messages[0].content }}")
+    arguments = {"chat_template": str(template), "reasoning_parser": "deepseek_r1"}
+    spec, config = generation_spec(thinker, **arguments), config_of(thinker, **arguments)
+    assert TemplateOptions.of(spec) == TemplateOptions(template.read_text(), "auto")
+    assert parser_options(spec, config) == {
+        "tool_parser": "hermes",
+        "reasoning_parser": "deepseek_r1",
+        "enable_auto_tools": True,
+    }
+
+
+def test_a_parser_of_tool_calls_is_enough_for_them(lively_model: Path) -> None:
+    config = config_of(lively_model)
+    for given, enabled in (
+        ({}, True),
+        ({"enable_auto_tool_choice": False}, False),
+        ({"tool_call_parser": None}, False),
+    ):
+        options = parser_options(generation_spec(lively_model, **given), config)
+        assert options["enable_auto_tools"] is enabled
+
+
+def test_a_model_that_vllm_knows_has_its_parser(lively_model: Path, tmp_path: Path) -> None:
+    """gpt-oss answers in Harmony's format: `vllm serve` reads it without being told."""
+    folder = tmp_path / "gpt-oss"
+    shutil.copytree(lively_model, folder, ignore=shutil.ignore_patterns("*.safetensors", "config.json"))
+    (folder / "config.json").write_text(json.dumps(GPT_OSS))
+    config = config_of(folder, load_format="dummy")
+    assert parser_options(generation_spec(folder), config)["reasoning_parser"] == "openai_gptoss"
+    assert parser_options(generation_spec(lively_model), config_of(lively_model))["reasoning_parser"] == ""
