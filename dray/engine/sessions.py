@@ -87,7 +87,7 @@ class Sessions:
             session.heard = time.monotonic()
 
     def silent(self, seconds: float, late: float) -> list[str]:
-        """The sessions whose shard tasks said nothing for so long; for ``late`` seconds none could be heard."""
+        """Sessions whose shard tasks said nothing for so long; for ``late`` seconds none was heard."""
         for session in self if late else ():
             session.heard = None if session.heard is None else session.heard + late
         since = time.monotonic() - seconds
