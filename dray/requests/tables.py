@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import chain
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
 from dray.errors import ConfigError, InputError, Problem
@@ -158,15 +158,17 @@ def _csv_rows(
         (line if line is not None else _TOO_LONG.encode()).decode("utf-8", "surrogateescape") + "\n"
         for _, line in open_lines(uri, limit=limit, options=options)
     )
-    first = next(texts, "")
+    blank, first = 0, next(texts, "")
+    while first and not first.strip("\r\n"):  # the header is the first line that is not blank
+        blank, first = blank + 1, next(texts, "")
     hint = _other_delimiter(first, delimiter)
-    records = _csv_records(uri, csv.reader(chain([first], texts), delimiter=delimiter, strict=True), hint)
-    number, header = next(records, (0, []))
-    if not header:
-        return
+    lines = chain(repeat("\n", blank), [first], texts)  # all of them: an error names the line
+    records = _csv_records(uri, csv.reader(lines, delimiter=delimiter, strict=True), hint)
+    number, header = next((record for record in records if record[1]), (0, []))
     if header == [_TOO_LONG]:
         raise InputError([Problem("line_too_long", too_long(limit).message, uri, number)])
-    _check_columns(shape, tuple(header), uri, hint)
+    if header:  # else the file has blank lines alone
+        _check_columns(shape, tuple(header), uri, hint)
     for number, values in records:
         if values:  # a blank line is no row
             yield number, _csv_row(header, values, limit)
@@ -178,15 +180,17 @@ def _csv_records(uri: str, reader: Reader, hint: str) -> Iterator[tuple[int, lis
     An error ends the file. Past a quote that is not closed, or closed too soon, no parser can tell where the
     next record begins. What looks like one may be the inside of a text.
     """
+    header = True
     while True:
         number = reader.line_num + 1
         try:
             values = next(reader, None)
         except csv.Error as error:
-            advice = hint if hint and number == 1 else _csv_advice(error)
+            advice = hint if hint and header else _csv_advice(error)
             raise InputError([Problem("invalid_csv", advice, uri, number)]) from None
         if values is None:
             return
+        header = header and not values
         yield number, values
 
 

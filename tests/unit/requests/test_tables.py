@@ -75,6 +75,21 @@ def test_csv(tmp_path: Path, content: bytes) -> None:
     assert prompts(tmp_path, put(tmp_path, name, content), prompt_column="text") == EXPECTED
 
 
+@pytest.mark.parametrize("blank", [b"\n", b"\r\n\n", b"\xef\xbb\xbf\r\n"])
+def test_the_header_is_the_first_line_that_is_not_blank(tmp_path: Path, blank: bytes) -> None:
+    first = put(tmp_path, "1.csv", b"text\nalpha\n")
+    second = put(tmp_path, "2.csv", blank + b"text\r\nbeta\r\n\r\ngamma\r\n")
+    found = prompts(tmp_path, first, second, prompt_column="text")
+    assert found == [("row-0", "alpha"), ("row-1", "beta"), ("row-2", "gamma")]
+
+
+def test_problems_below_blank_lines_name_their_line(tmp_path: Path) -> None:
+    [problem] = problems(tmp_path, put(tmp_path, "1.csv", b"\n\nid;text\n1;a\n"), prompt_column="text")
+    assert "--delimiter ';'" in problem.message
+    [problem] = problems(tmp_path, put(tmp_path, "2.csv", b"\n\ntext\nx\ny,z\n"), prompt_column="text")
+    assert problem.line == 5
+
+
 def test_csv_with_crlf_keeps_line_ends_inside_quotes_plain(tmp_path: Path) -> None:
     path = put(tmp_path, "in.csv", CSV.replace(b"\n", b"\r\n"))
     assert prompts(tmp_path, path, prompt_column="text") == EXPECTED
