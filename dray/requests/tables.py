@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import re
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain, repeat
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
     import pyarrow
     from pyarrow import parquet
     from sqlalchemy import URL
-    from sqlalchemy.exc import SQLAlchemyError
 
 TableRow = tuple[int, "dict[str, Any] | BadRow"]
 """(line number from 1, the row or what is wrong with it); Parquet and SQL count rows instead of lines."""
@@ -52,6 +53,10 @@ _LIMITS: dict[str, dict[str, Any]] = {  # by driver, each in its own words
     "pyodbc": {"timeout": CONNECT_SECONDS},
     "pymssql": {"login_timeout": CONNECT_SECONDS, "timeout": int(READ_SECONDS)},
 }
+
+# Classes of SQLSTATE whose texts are about the query or the connection.
+_OF_CONNECTIONS = ("08", "57")
+_OF_QUERIES = (*_OF_CONNECTIONS, "28", "3D", "42")
 
 _BATCH_ROWS = 1024
 _DELIMITERS = (";", "\t", "|", ",")
@@ -86,6 +91,7 @@ def query_rows(source: SqlQuery, pulse: Pulse | None = None) -> Iterator[TableRo
 
     url = _database_url(source)
     name = query_name(source)
+    fetching = False
     try:
         engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool, connect_args=_limits(url))
         # The query is the user's own: no sign in it (%, :) stands for a parameter.
@@ -95,6 +101,8 @@ def query_rows(source: SqlQuery, pulse: Pulse | None = None) -> Iterator[TableRo
                 result = connection.exec_driver_sql(source.query)
                 columns = tuple(result.keys())
                 _check_columns(source.shape, columns, name)
+                _keep_bytes(driver)
+                fetching = True
                 for number, row in enumerate(result, start=1):
                     yield number, dict(zip(columns, row, strict=True))
     except ImportError as error:
@@ -102,10 +110,14 @@ def query_rows(source: SqlQuery, pulse: Pulse | None = None) -> Iterator[TableRo
             'pip install "dray[postgres]"' if url.get_backend_name() == "postgresql" else "install its driver"
         )
         raise ConfigError(f"{name}: {error.name or 'the driver'} is not installed; {hint}") from error
-    except SQLAlchemyError as error:
-        raise InputError(
-            [Problem("query_failed", f"the query cannot be read: {_reason(error)}", name)]
-        ) from None
+    except (SQLAlchemyError, ValueError, ArithmeticError) as error:  # the latter two: drivers about a value
+        raise InputError([Problem("query_failed", _query_failed(error, fetching=fetching), name)]) from None
+
+
+def _keep_bytes(driver: Any) -> None:
+    """As in CSV: bytes that are not UTF-8 become lone surrogates, and are found where a prompt is built."""
+    if isinstance(driver, sqlite3.Connection):
+        driver.text_factory = lambda text: text.decode("utf-8", "surrogateescape")
 
 
 def _limits(url: URL) -> dict[str, Any]:
@@ -114,14 +126,27 @@ def _limits(url: URL) -> dict[str, Any]:
     return {name: value for name, value in known.items() if name not in url.query}
 
 
-def _reason(error: SQLAlchemyError) -> str:
+def _query_failed(error: Exception, *, fetching: bool) -> str:
     """What the driver says, where that is about the query or the connection, and not about a row's values."""
     cause: Any = getattr(error, "orig", None) or error
-    state = getattr(cause, "sqlstate", None)
-    if state is not None and not state.startswith(("08", "28", "3D", "42", "57")):
-        return f"{type(cause).__name__} (SQLSTATE {state})"
-    # The first line alone: drivers go on with the statement and its values.
-    return str(cause).strip().splitlines()[0][:200]
+    state = _sqlstate(cause)
+    told = "the rows of the query cannot be read" if fetching else "the query cannot be read"
+    if state.startswith(_OF_CONNECTIONS if fetching else _OF_QUERIES) or not (state or fetching):
+        # The first line alone: drivers go on with the statement and its values.
+        return f"{told}: {str(cause).strip().splitlines()[0][:200]}"
+    known = f" (SQLSTATE {state})" if state else ""
+    return (
+        f"{told}: {type(cause).__name__}{known}; what the driver says may quote a row, so dray does not "
+        "show it: run the query in the database's own client"
+    )
+
+
+def _sqlstate(cause: Any) -> str:
+    """As the drivers name it: psycopg and MySQL's own, psycopg2, and pyodbc. Empty where they do not."""
+    found = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
+    first = next(iter(cause.args), None)
+    found = found or (first if isinstance(first, str) and re.fullmatch(r"[0-9A-Z]{5}", first) else None)
+    return str(found or "")
 
 
 def _database_url(source: SqlQuery) -> URL:
@@ -130,9 +155,10 @@ def _database_url(source: SqlQuery) -> URL:
 
     try:
         url = sqlalchemy.make_url(source.url)
-    except SQLAlchemyError:
+    except (SQLAlchemyError, ValueError):  # the latter quotes a piece of the URL, which may be a password's
         raise ConfigError(
-            "the input of a query is no database URL, such as sqlite:///data.db or postgresql://host/db"
+            "the input of a query is no database URL, such as sqlite:///data.db or postgresql://host/db; "
+            "in a password, write '@' as %40, ':' as %3A and '/' as %2F"
         ) from None
     return url.set(drivername="postgresql+psycopg") if url.drivername in ("postgresql", "postgres") else url
 

@@ -28,7 +28,7 @@ from dray.requests import (
     source_of,
 )
 from dray.requests.sources import RowShape, SqlQuery
-from dray.requests.tables import query_name
+from dray.requests.tables import _query_failed, query_name
 
 pytestmark = pytest.mark.unit
 
@@ -261,14 +261,55 @@ def test_a_query_that_fails_says_so(tmp_path: Path, query: str) -> None:
     assert "nope" in problem.message
 
 
+def test_a_text_of_sqlite_that_is_not_utf8_is_a_problem_of_its_row(tmp_path: Path) -> None:
+    url = database(tmp_path)
+    query = "select id, cast(x'6d792070617469656e7420e9' as text) as body from t limit 1"
+    [problem] = problems(tmp_path, url, query=query, prompt_column="body")
+    assert (problem.code, problem.line, problem.field) == ("invalid_text", 1, "body")
+    assert "patient" not in str(problem)
+
+
+def test_what_a_driver_says_of_a_row_is_not_shown(tmp_path: Path) -> None:
+    query = "select case when rowid = 9 then json('{my patient') else 'a' end as body from t"
+    [problem] = problems(tmp_path, database(tmp_path), query=query, prompt_column="body")
+    assert problem.code == "query_failed"
+    assert "OperationalError" in problem.message
+    assert "malformed" not in problem.message
+
+
+class _DriverError(Exception):
+    def __init__(self, text: str, sqlstate: str | None = None) -> None:
+        super().__init__(text)
+        self.sqlstate = sqlstate
+
+
+@pytest.mark.parametrize(
+    ("cause", "fetching", "shown"),
+    [
+        (_DriverError("no such table: word"), False, True),
+        (_DriverError("cannot decode: word"), True, False),
+        (_DriverError("relation word", "42P01"), False, True),
+        (_DriverError("invalid input: word", "22P02"), False, False),
+        (_DriverError("word", "42804"), True, False),
+        (_DriverError("the server stops: word", "57P01"), True, True),
+        (Exception("22018", "conversion of word failed"), False, False),  # as pyodbc has it
+        (ValueError("year out of range: word"), True, False),
+    ],
+)
+def test_when_a_drivers_words_are_shown(cause: Exception, fetching: bool, shown: bool) -> None:
+    assert ("word" in _query_failed(cause, fetching=fetching)) is shown
+
+
 def test_no_password_in_the_message(tmp_path: Path) -> None:
     url = "postgresql://joe:s3cret@127.0.0.1:1/db"
     [problem] = problems(tmp_path, url, query="select 1 as a", prompt_column="a")
     assert problem.code == "query_failed"
     assert "s3cret" not in str(problem)
-    with pytest.raises(ConfigError) as caught:
-        take(tmp_path, source_of("joe:s3cret@nowhere", query="select 1", prompt_column="a"))
-    assert "s3cret" not in str(caught.value)
+    for url in ("joe:s3cret@nowhere", "postgresql://joe:p@s3:cret@host/db"):
+        with pytest.raises(ConfigError) as caught:
+            take(tmp_path, source_of(url, query="select 1", prompt_column="a"))
+        assert "s3" not in str(caught.value)
+        assert "cret" not in str(caught.value)
 
 
 def test_a_password_in_the_query_of_a_url_is_neither_shown_nor_part_of_the_digest() -> None:
