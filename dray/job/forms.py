@@ -91,7 +91,8 @@ class RowOptions(Form):
         """What says how a row of columns becomes a request, by the names of :class:`RowShape`."""
         from dray.requests.sources import RowShape
 
-        names = [field.name for field in fields(RowShape)]
+        known = type(self).model_fields
+        names = [field.name for field in fields(RowShape) if field.name in known]  # no option sets the others
         return {name: getattr(self, name) for name in names} | {"kind": Kind.named(self.kind)}
 
     def source(self, inputs: str | list[str]) -> Source:

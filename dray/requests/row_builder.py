@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dray.codes import ErrorCode
+from dray.requests.bodies import with_fields
 from dray.requests.messages import messages_of
-from dray.requests.sources import RowShape
+from dray.requests.sources import BodyFields, RowShape
 from dray.requests.template import Template, text_of, value_of
 from dray.requests.validate import BadRow, Envelope, check_custom_id, check_text
 
@@ -44,9 +45,12 @@ def _body_reader(shape: RowShape) -> Callable[[Mapping[str, Any]], dict[str, Any
     system = shape.system_prompt
     messages = shape.messages_column
     if messages is not None:
-        return lambda row: {
-            "messages": messages_of(value_of(row, messages, "missing_column"), messages, system)
-        }
+        fields = shape.fields or BodyFields(names=frozenset(), nulls=True)
+        return lambda row: with_fields(
+            {"messages": messages_of(value_of(row, messages, "missing_column"), messages, system)},
+            row,
+            fields,
+        )
     prompt = _prompt_reader(shape)
     body = shape.kind.body
     return lambda row: body(prompt(row), system)

@@ -20,13 +20,25 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class BodyFields:
+    """Columns that go into a row's request as they are, where a row has them.
+
+    ``nulls`` says whether a null is a value of its own: Parquet has one wherever a row says nothing.
+    """
+
+    names: frozenset[str]
+    nulls: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RowShape:
     """How a row of columns becomes a request.
 
     One of ``prompt_column``, ``template`` (``"Sort this: {text}"``) and ``messages_column`` is set; none
     while the input itself is to say it (``is_open``). Without ``id_column`` the ids are ``row-0``,
     ``row-1``... in input order. With ``reorder_fields`` lines of the template that name columns may change
-    places (:mod:`dray.requests.field_order`).
+    places (:mod:`dray.requests.field_order`). ``fields`` are set where the column of messages was found, and
+    not named.
     """
 
     kind: Kind = Kind.CHAT
@@ -36,6 +48,7 @@ class RowShape:
     id_column: str | None = None
     messages_column: str | None = None
     reorder_fields: bool = False
+    fields: BodyFields | None = None
 
     @property
     def is_open(self) -> bool:
@@ -184,6 +197,8 @@ def template_digest(source: Source) -> str:
     if isinstance(source, JsonlBatch) and replace(source.shape, kind=Kind.CHAT) == RowShape():
         return "openai-batch"
     described = repr(source.shape)
+    if source.shape.fields is None:  # as it was described before there was such a field
+        described = described.removesuffix(", fields=None)") + ")"
     if not source.shape.reorder_fields:  # as it was described before there was such an option
         described = described.removesuffix(", reorder_fields=False)") + ")"
     if source.shape.messages_column is None:  # as it was described before there was such a column

@@ -257,9 +257,12 @@ def open_parquet(uri: str, options: ObjectStoreOptions | None) -> Iterator[parqu
 
 def _parquet_rows(uri: str, shape: RowShape, options: ObjectStoreOptions | None) -> Iterator[TableRow]:
     with open_parquet(uri, options) as file:
-        _check_columns(shape, tuple(file.schema_arrow.names), uri)
+        names = file.schema_arrow.names
+        _check_columns(shape, tuple(names), uri)
+        fields = shape.fields.names if shape.fields else frozenset()
+        wanted = [*columns_of(shape), *(name for name in names if name in fields and names.count(name) == 1)]
         number = 0
-        for batch in file.iter_batches(_BATCH_ROWS, columns=list(columns_of(shape))):
+        for batch in file.iter_batches(_BATCH_ROWS, columns=wanted):
             columns = [_parquet_values(column) for column in batch.columns]
             for row in zip(*columns, strict=True):
                 number += 1
