@@ -239,6 +239,36 @@ def test_frames_give_the_same_bytes_each_time(tmp_path: Path) -> None:
     assert asked(take(tmp_path, sources[0])) == [("x", "a"), ("y", "b")]
 
 
+def test_a_frame_leaves_the_file_of_another(tmp_path: Path) -> None:
+    asked_for: list[int] = []
+
+    def source(text: str) -> Source:
+        frame = pandas.DataFrame({"text": [text]})
+        return frame_to_source(
+            frame,
+            tmp_path,
+            kind=Kind.COMPLETION,
+            prompt_column="text",
+            before_writing=lambda: asked_for.append(1),
+        )
+
+    first, second = source("a"), source("b")
+    assert source("a") == first != second
+    assert asked_for == [1, 1]  # none for the file that is there
+    assert source_digest(first) != source_digest(second)
+    assert asked(take(tmp_path / "job", first)) == [("row-0", "a")]
+    assert list(tmp_path.glob("**/*.part")) == []
+
+
+def test_the_file_of_an_earlier_version_serves_an_equal_frame(tmp_path: Path) -> None:
+    frame = pandas.DataFrame({"text": ["a"]})
+    new = frame_to_source(frame, tmp_path / "new", prompt_column="text").inputs[0]
+    old = tmp_path / "old" / "frame.parquet"
+    old.parent.mkdir()
+    old.write_bytes(Path(new).read_bytes())
+    assert frame_to_source(frame, old.parent, prompt_column="text").inputs == (str(old),)
+
+
 def database(folder: Path) -> str:
     with sqlite3.connect(folder / "data.db") as connection:
         connection.execute("create table t (id text, body text)")
