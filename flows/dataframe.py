@@ -10,6 +10,7 @@ from dray.job.finalising import JobResult
 from dray.requests import frame_to_source
 from dray.storage.files import check_writable, local_path
 from dray.storage.folders import WORK, refuse_foreign
+from dray.storage.layout import whole_names
 from dray.storage.objects import is_object
 from dray.storage.retiring import remove_folder
 from flows.batch_inference import batch_inference
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     import pandas
 
 _FRAMES = "frame"
-_NAMES = ("output", "errors")
 _ERRORS = {"code": "error_code", "message": "error_message"}
 
 
@@ -55,7 +55,7 @@ def batch_inference_frame(
     def check() -> None:
         check_writable(output)
         if not overwrite:
-            refuse_foreign(output, None, [f"{name}.parquet" for name in _NAMES])
+            refuse_foreign(output, None, whole_names())
 
     source = frame_to_source(frame, local_path(output) / WORK / _FRAMES, **rows.shape(), before_writing=check)
     result = batch_inference(

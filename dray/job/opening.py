@@ -14,7 +14,8 @@ from dray.job.query_jobs import asked_job
 from dray.job.settings import JobSettings
 from dray.owner import is_gone, owner_name
 from dray.storage.files import check_writable, join
-from dray.storage.folders import Owner, refuse_foreign, take, work_of
+from dray.storage.folders import Owner, owner_of, refuse_foreign, take, work_of
+from dray.storage.layout import whole_names
 from dray.store import Job, JobLease, Store, open_store
 from dray.store.store import PATIENCE
 from dray.triggers import Point, reach
@@ -23,6 +24,8 @@ from dray.weights import Manifest
 DRIVER_TTL = 60.0  # seconds; renewed every quarter of it
 IDENTITY = "identity"
 """Where a job's ``info`` has its identity."""
+OF_OTHERS = "of_others"
+"""Where it has the output folder that was another's, until the job publishes there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +128,7 @@ def _refuse_foreign(settings: JobSettings, job_id: str, known: Job | None, older
         refuse_foreign(
             settings.output,
             Owner(job_id=job_id, identity=identity) if identity else None,
-            [f"output.{settings.format}", f"errors.{settings.format}", "report.html"],
+            [*whole_names(), "report.html"],
             legacy=known is not None and known.settings.get("output") == settings.output,
             options=settings.objects,
         )
@@ -146,6 +149,8 @@ def _take_folder(store: Store, settings: JobSettings, lease: JobLease) -> str:
         store.merge_job_info(lease, {IDENTITY: identity})
     owner = Owner(job_id=lease.job_id, identity=identity)
     try:
+        if settings.overwrite and owner_of(settings.output, settings.objects) != owner:
+            store.merge_job_info(lease, {OF_OTHERS: settings.output})
         take(settings.output, owner, overwrite=settings.overwrite, options=settings.objects)
     except DrayError:
         store.release_job(lease)
