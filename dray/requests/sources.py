@@ -205,14 +205,21 @@ def frame_to_source(
 def _kept(content: bytes, directory: Path, before_writing: Callable[[], None]) -> Path:
     """The file of a frame with these bytes. Job ids begin with its name, so its folder has the digest."""
     earlier = directory / _FRAME  # where earlier versions of dray put it, whatever it holds
-    if earlier.is_file() and earlier.read_bytes() == content:
+    if _held_by(earlier) == content:
         return earlier
     path = directory / hashlib.sha256(content).hexdigest()[:16] / _FRAME
-    if not path.is_file():
+    if _held_by(path) != content:
         before_writing()
         with write_atomic(str(path), hashed=False) as file:
             file.write(content)
     return path
+
+
+def _held_by(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:  # writing reports what does not go away
+        return None
 
 
 def template_digest(source: Source) -> str:

@@ -15,7 +15,7 @@ from dray.requests.json_lines import json_lines
 from dray.requests.pulse import READ_SECONDS, Pulse
 from dray.requests.row_builder import columns_of
 from dray.requests.sources import Rows, RowShape, SqlQuery
-from dray.requests.template import missing_column
+from dray.requests.template import Unreadable, missing_column
 from dray.requests.validate import BadRow, parse_object, too_long
 from dray.storage.addresses import masked_url
 from dray.storage.files import open_lines, open_seekable
@@ -272,7 +272,7 @@ def _parquet_rows(uri: str, shape: RowShape, options: ObjectStoreOptions | None)
 def _parquet_values(column: pyarrow.Array[Any]) -> list[Any]:
     try:
         found: list[Any] = column.to_pylist()
-    except UnicodeDecodeError:  # Parquet's writers and readers do not check that texts are UTF-8
+    except (ValueError, OverflowError, KeyError):  # no writer or reader checks that texts are UTF-8
         found = [_parquet_value(value) for value in column]
     return found
 
@@ -287,6 +287,10 @@ def _parquet_value(value: pyarrow.Scalar[Any]) -> Any:
         if not isinstance(value, pyarrow.StringScalar):
             return ["\udcff"]  # nested: no text, and no messages
         return value.as_buffer().to_pybytes().decode("utf-8", "surrogateescape")
+    except (ValueError, OverflowError):
+        return Unreadable(f"a value of the type {value.type} outside the years 1 to 9999")
+    except KeyError:
+        return Unreadable(f"a value of the type {value.type}, whose time zone is not known here")
 
 
 def _other_delimiter(first: str, delimiter: str) -> str:

@@ -111,6 +111,19 @@ def test_a_url_without_one_is_not() -> None:
     assert settings.store_url == "postgresql://me@host:5432/dray"
 
 
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"sampling": {"seed": 2**64}}, "seed"),
+        ({"sampling": {"extra": {"logit_bias": {"1": 2**70}}}}, "extra"),
+        ({"engine": {"name": "simulated", "arguments": {"seed": -(2**64)}}}, "arguments"),
+    ],
+)
+def test_a_number_of_more_than_64_bits_is_refused_by_its_field(options: dict[str, Any], field: str) -> None:
+    with pytest.raises(ConfigError, match=field):
+        _settings(input=["in.jsonl"], model="m", output="/out", **options)
+
+
 @pytest.mark.parametrize(("window", "seconds"), [("45s", 45), ("90m", 5400), ("1.5h", 5400), ("7d", 604_800)])
 def test_a_completion_window_in_words(window: str, seconds: float) -> None:
     settings = _settings(input=["in.jsonl"], model="m", output="/out", completion_window=window)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import gzip
 import sqlite3
+from datetime import date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pandas
 import pyarrow
@@ -227,6 +230,51 @@ def test_a_nested_parquet_value_that_is_not_utf8_is_no_text(tmp_path: Path) -> N
     parquet.write_table(pyarrow.table({"text": lists}), path)
     found = problems(tmp_path, path, prompt_column="text")
     assert [(p.code, p.line) for p in found] == [("invalid_value", 1), ("invalid_value", 2)]
+
+
+def test_parquet_values_that_python_cannot_hold_are_problems_of_their_rows(tmp_path: Path) -> None:
+    path = str(tmp_path / "in.parquet")
+    times = pyarrow.array([10**15, 0], type=pyarrow.timestamp("s"))
+    parquet.write_table(pyarrow.table({"t": times, "text": ["a", "b"]}), path)
+    source = source_of(path, kind=Kind.COMPLETION, template="{t} {text}")
+    ingested = take(tmp_path, source, skip_invalid=True)
+    assert asked(ingested) == [("row-1", "1970-01-01 00:00:00 b")]
+    [[error]] = list(ingested.rejects())
+    assert (error.index, error.error_code) == (0, "invalid_value")
+    assert "outside the years 1 to 9999" in (error.error_message or "")
+    zone = pyarrow.array([0], type=pyarrow.timestamp("s", tz="Mars/Phobos"))
+    parquet.write_table(pyarrow.table({"t": zone}), path)
+    [problem] = problems(tmp_path / "zone", path, prompt_column="t")
+    assert "time zone is not known" in problem.message
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [
+        (UUID(int=7), "00000000-0000-0000-0000-000000000007"),
+        (Decimal("12.50"), "12.50"),
+        (date(2020, 2, 1), "2020-02-01"),
+        (datetime(2020, 2, 1, 3), "2020-02-01 03:00:00"),
+        (7, "7"),
+    ],
+)
+def test_ids_with_one_spelling_are_taken(tmp_path: Path, value: Any, name: str) -> None:
+    kind = pyarrow.uuid() if isinstance(value, UUID) else None
+    ids = pyarrow.array([value.bytes if isinstance(value, UUID) else value], type=kind)
+    path = str(tmp_path / "in.parquet")
+    parquet.write_table(pyarrow.table({"id": ids, "text": ["a"]}), path)
+    assert prompts(tmp_path, path, prompt_column="text", id_column="id") == [(name, "a")]
+
+
+@pytest.mark.parametrize(
+    ("value", "told"), [(1.5, "a JSON number"), (True, "a JSON boolean"), (b"x", "a bytes")]
+)
+def test_other_ids_are_called_what_they_are(tmp_path: Path, value: object, told: str) -> None:
+    path = str(tmp_path / "in.parquet")
+    parquet.write_table(pyarrow.table({"id": [value], "text": ["a"]}), path)
+    [problem] = problems(tmp_path, path, prompt_column="text", id_column="id")
+    assert (problem.code, problem.line) == ("invalid_custom_id", 1)
+    assert told in problem.message
 
 
 def test_frames_give_the_same_bytes_each_time(tmp_path: Path) -> None:
