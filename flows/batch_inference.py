@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from prefect import flow, get_run_logger, runtime
@@ -22,6 +21,7 @@ from dray.job.finalising import JobResult, ReplicaAccount
 from dray.job.opening import OpenJob
 from dray.job.timeline import Timeline
 from dray.store import JobState
+from flows.naming import named, named_input
 from flows.parameters import JobRequest, parameters_of
 from flows.resolving import PrefectBlocks
 from tasks.blocking import warn_of_loop
@@ -43,16 +43,12 @@ __all__ = ["batch_inference", "flush_prefect"]
 
 
 def _run_name() -> str:
-    """``JOB on MODEL``: what the list of flow runs shows."""
+    """``JOB on MODEL``: what the list of flow runs shows.
+
+    Two parts of a path: its last one alone is often just ``model`` or ``requests.jsonl``.
+    """
     given: dict[str, Any] = runtime.flow_run.parameters
-    inputs = given["input"]
-    first = inputs if isinstance(inputs, str) else inputs[0]
-    return f"{given.get('job_id') or _tail(first)} on {_tail(given['model'])}"
-
-
-def _tail(path: str) -> str:
-    """The last two parts of a path: its last one alone is often just ``model`` or ``requests.jsonl``."""
-    return "/".join(Path(path).parts[-2:])
+    return f"{given.get('job_id') or named_input(given, 2)} on {named(given['model'], 2)}"
 
 
 @flow(name="batch-inference", flow_run_name=_run_name, persist_result=False, validate_parameters=True)

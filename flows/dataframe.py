@@ -8,14 +8,18 @@ from typing import TYPE_CHECKING
 from dray.errors import ConfigError
 from dray.job.finalising import JobResult
 from dray.requests import frame_to_source
-from dray.storage.files import local_path
+from dray.storage.files import check_writable, local_path
+from dray.storage.folders import WORK, refuse_foreign
+from dray.storage.layout import whole_names
 from dray.storage.objects import is_object
+from dray.storage.retiring import remove_folder
 from flows.batch_inference import batch_inference
 from flows.parameters import EngineOptions, RowOptions, SamplingOptions
 
 if TYPE_CHECKING:
     import pandas
 
+_FRAMES = "frame"
 _ERRORS = {"code": "error_code", "message": "error_message"}
 
 
@@ -37,7 +41,8 @@ def batch_inference_frame(
     Columns: custom_id, text, embedding, finish_reason, prompt_tokens, completion_tokens, response (the whole
     answer as JSON), error_code and error_message. A row has either a response or an error. The files stay in
     ``output``, a local folder; the same call again resumes the job, or reads its results without an engine.
-    ``overwrite`` takes a folder that holds the files of other rows, which is refused otherwise.
+    ``overwrite`` takes a folder that holds the files of other rows, which is refused otherwise, before
+    anything is written to it.
 
     Raises:
         ConfigError: ``output`` is not a local folder, or the frame or the options cannot be used.
@@ -46,11 +51,13 @@ def batch_inference_frame(
     """
     if is_object(output):
         raise ConfigError(f"output {output} is an object store; a DataFrame's job needs a local folder")
-    source = frame_to_source(
-        frame,
-        Path(local_path(output)) / ".dray" / "frame",
-        **rows.shape(),
-    )
+
+    def check() -> None:
+        check_writable(output)
+        if not overwrite:
+            refuse_foreign(output, None, whole_names())
+
+    source = frame_to_source(frame, local_path(output) / WORK / _FRAMES, **rows.shape(), before_writing=check)
     result = batch_inference(
         input=source.inputs[0],
         model=model,
@@ -65,7 +72,16 @@ def batch_inference_frame(
         overwrite=overwrite,
     )
     assert isinstance(result, JobResult)  # a job that was cancelled raises instead
+    if overwrite:
+        _remove_others(local_path(source.inputs[0]).parent)
     return _in_order(frame, result)
+
+
+def _remove_others(kept: Path) -> None:
+    """Remove the frames of jobs that have lost the folder: each has a folder beside ``kept``."""
+    for folder in kept.parent.iterdir():
+        if folder.is_dir() and folder != kept and kept.parent.name == _FRAMES:
+            remove_folder(folder)
 
 
 def _in_order(frame: pandas.DataFrame, result: JobResult) -> pandas.DataFrame:

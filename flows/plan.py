@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from prefect import flow, get_run_logger, runtime
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
+from dray.driver.resolving import refuse_passwords
 from dray.planning import JobPlan, PlanRequest, plan_job
 from dray.planning.wording import HEADER, markdown_of, table_of
+from flows.naming import named, named_input
 from flows.parameters import parameters_of
 from flows.resolving import PrefectBlocks
 from tasks.page import artifact_key
@@ -20,9 +21,7 @@ _SHOWN = 20
 def _run_name() -> str:
     """``plan INPUT on MODEL``: what the list of flow runs shows."""
     given: dict[str, Any] = runtime.flow_run.parameters
-    inputs = given["input"]
-    first = inputs if isinstance(inputs, str) else inputs[0]
-    return f"plan {Path(first).name} on {Path(given['model']).name}"
+    return f"plan {named_input(given, 1)} on {named(given['model'], 1)}"
 
 
 @flow(name="plan", flow_run_name=_run_name, persist_result=False, validate_parameters=True)
@@ -33,8 +32,10 @@ def plan(*values: Any, **options: Any) -> JobPlan:
     Its parameters are the fields of :class:`PlanRequest`, in their order, by position or by name. The plans
     are a table among the run's artifacts, and why the first is first stands in another.
     """
+    request = PlanRequest.of(*values, **options)
+    refuse_passwords(request.input, request.rows.query)
     logger = get_run_logger()
-    found = plan_job(PlanRequest.of(*values, **options), PrefectBlocks(), say=logger.info)
+    found = plan_job(request, PrefectBlocks(), say=logger.info)
     logger.info("%s", found.why)
     _show(found)
     return found

@@ -108,6 +108,7 @@ def export_job(
     from dray.storage import check_writable, folders
     from dray.storage.draft import Stage
     from dray.storage.files import join
+    from dray.storage.layout import whole_names
     from dray.storage.s3_uploads import end_unfinished, unfinished_outputs
 
     check_writable(directory)
@@ -116,8 +117,8 @@ def export_job(
         owner = owner_of_job(job).of_export
         if not overwrite:
             _refuse_own_folder(job, directory)
-            names = [f"output.{form}", f"errors.{form}"]
-            folders.refuse_foreign(directory, owner, names)
+            folders.refuse_foreign(directory, owner, whole_names())
+        replace_all = overwrite and folders.owner_of(directory) != owner
         folders.take(directory, owner, overwrite=overwrite)
         others = unfinished_outputs(directory)  # of exports that were killed
         if others:
@@ -131,6 +132,7 @@ def export_job(
             part_bytes=part_bytes,
             stage=Stage(folder=work, tag=f"x{secrets.token_hex(4)}"),
             confirm=lambda _infos: folders.confirm(directory, owner),
+            replace_all=replace_all,
         )
     files = {
         name: {"uri": info.uri, "size": info.size, "sha256": info.sha256}

@@ -56,6 +56,8 @@ def _without_logins(request: JobRequest) -> JobRequest:
     hidden: dict[str, str] = {}
     for name, variable in _HIDDEN.items():
         value = getattr(request, name)
+        if isinstance(value, list) and len(value) == 1 and request.rows.query is not None:
+            value = value[0]  # as a plan's file names its input
         if isinstance(value, str) and names_login(value):
             os.environ[variable] = value
             hidden[name] = f"{VARIABLE}{variable}"

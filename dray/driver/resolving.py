@@ -77,9 +77,10 @@ def job_settings(request: JobRequest, blocks: Blocks) -> JobSettings:
         JobChangedError: the plan was made for another input.
     """
     request = request.anchored()
+    refuse_passwords(request.input, request.rows.query)
     place = model_place(request.model, blocks)
     places = Places(
-        inputs=without_variable(request.input) if isinstance(request.input, str) else request.input,
+        inputs=inputs_of(request.input),
         model=absolute(place.uri),
         store_url=store_url(request.store, request.output, blocks),
         objects=objects_of(request.objects, blocks),
@@ -88,6 +89,31 @@ def job_settings(request: JobRequest, blocks: Blocks) -> JobSettings:
     if request.plan is None:
         return JobSettings.of(request, places)
     return JobSettings.of(as_planned(request, places), places)
+
+
+def inputs_of(given: str | list[str]) -> str | list[str]:
+    """The inputs, with what the environment holds for those that name a variable.
+
+    Raises:
+        ConfigError: a variable is not set.
+    """
+    if isinstance(given, str):
+        return without_variable(given)
+    return [without_variable(one) for one in given]
+
+
+def refuse_passwords(given: str | list[str], query: str | None) -> None:
+    """Refuse the URL of a query's database that holds a password, as one of a store is refused.
+
+    Raises:
+        ConfigError: says how else to give it.
+    """
+    inputs = [given] if isinstance(given, str) else given
+    if query is not None and any(map(holds_password, inputs)):
+        raise ConfigError(
+            "the URL of the query's database holds a password, which would be kept with the run's "
+            "parameters: put the URL into a variable, and name that as the input (env:NAME)"
+        )
 
 
 def store_url(store: str | None, output: str, blocks: Blocks) -> str:

@@ -33,7 +33,8 @@ def stop_line(orders: StopSignals) -> str:
 
 def opened_line(job: OpenJob) -> str:
     """Whether a job is new."""
-    told = f"resumed, {job.skipped} rows are finished already" if job.resumed else "new"
+    new = f"new, since its query gives other rows than job {job.older} has" if job.older else "new"
+    told = f"resumed, {job.skipped} rows are finished already" if job.resumed else new
     return f"job {job.job_id}: {told}"
 
 

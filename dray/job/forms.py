@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Literal
 
+import orjson
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from dray.job.replica_range import read_range
@@ -21,6 +22,17 @@ def _numbered(schema: dict[str, Any]) -> None:
     """Each field says its position: a server on PostgreSQL gives the fields of a schema in another order."""
     for position, field in enumerate(schema["properties"].values()):
         field["position"] = position
+
+
+def _written(values: dict[str, Any]) -> dict[str, Any]:
+    """The same values, which dray can write as JSON, so that they are part of the job."""
+    try:
+        orjson.dumps(values, default=str)
+    except TypeError as error:  # its words quote no value
+        raise ValueError(
+            f"a value cannot be written as JSON ({error}); numbers have 64 bits at most"
+        ) from None
+    return values
 
 
 class Form(BaseModel):
@@ -91,7 +103,8 @@ class RowOptions(Form):
         """What says how a row of columns becomes a request, by the names of :class:`RowShape`."""
         from dray.requests.sources import RowShape
 
-        names = [field.name for field in fields(RowShape)]
+        known = type(self).model_fields
+        names = [field.name for field in fields(RowShape) if field.name in known]  # no option sets the others
         return {name: getattr(self, name) for name in names} | {"kind": Kind.named(self.kind)}
 
     def source(self, inputs: str | list[str]) -> Source:
@@ -122,12 +135,19 @@ class SamplingOptions(Form):
     )
     seed: int | None = Field(
         default=None,
+        ge=-(2**63),
+        le=2**63 - 1,
         description="Seed of the sampling; the same seed gives the same answers.",
     )
     extra: dict[str, Any] = Field(
         default_factory=dict,
         description="Any other field of the request body, for example response_format.",
     )
+
+    @field_validator("extra")
+    @classmethod
+    def _is_json(cls, extra: dict[str, Any]) -> dict[str, Any]:
+        return _written(extra)
 
     def fields(self) -> dict[str, Any]:
         """The OpenAI body fields that are set."""
@@ -188,6 +208,11 @@ class EngineOptions(Form):
         "small model on one GPU. If left out: one for each rank, if the cluster has GPUs or the installed "
         "vLLM is built for them.",
     )
+
+    @field_validator("arguments")
+    @classmethod
+    def _is_json(cls, arguments: dict[str, Any]) -> dict[str, Any]:
+        return _written(arguments)
 
     @field_validator("replicas")
     @classmethod

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextvars
-import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
@@ -12,6 +10,7 @@ from typing import TypeVar
 from dray.errors import CancelledError, ExpiredError, JobPausedError, StoreError
 from dray.job.deadline import orders_of
 from dray.job.opening import OpenJob, reopen
+from dray.job.watched import watched
 from dray.store import StopSignals, Store
 
 T = TypeVar("T")
@@ -83,29 +82,11 @@ def heeded(job: OpenJob, work: Callable[[], T], *, stop: Callable[[], None], loo
     Raises:
         CancelledError, ExpiredError: the job is to stop.
     """
-    done = threading.Event()
-    results: list[T] = []
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            results.append(work())
-        except BaseException as error:  # noqa: BLE001  thread edge: raised below
-            errors.append(error)
-        done.set()
-
-    context = contextvars.copy_context()  # loggers find the run by it
     with Heed(job) as heed:
         heed.look()
-        threading.Thread(target=context.run, args=(run,), name="dray-heeded", daemon=True).start()
-        try:
-            while not done.wait(HEAR_EVERY / 5):
-                heed.look()
-                look()
-        except BaseException:
-            stop()
-            done.wait(STOP_SECONDS)
-            raise
-    if errors:
-        raise errors[0]
-    return results[0]
+
+        def both() -> None:
+            heed.look()
+            look()
+
+        return watched(work, stop=stop, look=both, every=HEAR_EVERY / 5, patience=STOP_SECONDS)

@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 
+from dray.job.argument_files import with_contents
 from dray.job.model_files import model_digest
 from dray.job.settings import JobSettings
 from dray.requests.readers import source_digest
@@ -47,7 +48,7 @@ def fingerprint_of(settings: JobSettings, weights: Manifest | None = None) -> Fi
     ``weights`` is the state of a model that is not a local directory.
     """
     defaults = settings.defaults
-    arguments = {k: v for k, v in settings.engine_arguments.items() if not _is_tuning(k, v)}
+    arguments = with_contents({k: v for k, v in settings.engine_arguments.items() if not _is_tuning(k, v)})
     model = settings.model
     if settings.engine != "simulated":
         model = weights.key if weights is not None else model_digest(model)

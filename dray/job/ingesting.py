@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dray.cluster.placing import USUAL_SEQS
-from dray.errors import ConfigError, FencedError, InputError, Problem
+from dray.errors import ConfigError, FencedError
 from dray.job.heeding import heeded
 from dray.job.opening import OpenJob
 from dray.job.ordering import ORDER, Ordering
+from dray.job.query_jobs import ASKED
 from dray.job.sharing import record_of, sharing_of
 from dray.job.spooling import (
     DIGEST,
@@ -25,7 +26,7 @@ from dray.job.spooling import (
 from dray.kinds import KINDS, Kind
 from dray.requests.ingest import Ingested, cut, ingest
 from dray.requests.marks import Taper
-from dray.requests.pulse import READ_SECONDS, Pulse
+from dray.requests.pulse import Pulse
 from dray.requests.sharing import Sharing
 from dray.storage.files import FileInfo
 from dray.store import Shard, ShardSpec, Store, open_store
@@ -117,16 +118,10 @@ def _taken_in(
         )
 
     try:
-        return heeded(job, work, stop=pulse.stop, look=lambda: _refuse_silence(pulse))
+        return heeded(job, work, stop=pulse.stop, look=pulse.refuse_silence)
     except BaseException:
         remove_own(job)  # parts, and the upload of one: what hangs in the thread may not come to it
         raise
-
-
-def _refuse_silence(pulse: Pulse) -> None:
-    if pulse.silent() > READ_SECONDS:
-        told = f"the input gave no row for {READ_SECONDS:.0f} s; see whether its server or disk answers"
-        raise InputError([Problem("input_silent", told)])
 
 
 def _publish(store: Store, job: OpenJob, ingested: Ingested, noted: Mapping[str, Any], replicas: int) -> None:
@@ -137,6 +132,7 @@ def _publish(store: Store, job: OpenJob, ingested: Ingested, noted: Mapping[str,
             "model_name": ingested.model_name,
             "rows": ingested.rows,
             DIGEST: digest_of(ingested),
+            **({} if ingested.asked is None else {ASKED: ingested.asked}),
             "files": list(ingested.files)[:20],
             **noted,
         },

@@ -6,14 +6,16 @@ import time
 import uuid
 from dataclasses import dataclass
 
-from dray.errors import DrayError
+from dray.errors import ConfigError, DrayError
 from dray.job import current_job
 from dray.job.checks import check_arguments, check_weights
-from dray.job.identity import derived_job_id, fingerprint_of
+from dray.job.identity import fingerprint_of
+from dray.job.query_jobs import asked_job
 from dray.job.settings import JobSettings
 from dray.owner import is_gone, owner_name
 from dray.storage.files import check_writable, join
-from dray.storage.folders import Owner, refuse_foreign, take, work_of
+from dray.storage.folders import Owner, owner_of, refuse_foreign, take, work_of
+from dray.storage.layout import whole_names
 from dray.store import Job, JobLease, Store, open_store
 from dray.store.store import PATIENCE
 from dray.triggers import Point, reach
@@ -22,6 +24,8 @@ from dray.weights import Manifest
 DRIVER_TTL = 60.0  # seconds; renewed every quarter of it
 IDENTITY = "identity"
 """Where a job's ``info`` has its identity."""
+OF_OTHERS = "of_others"
+"""Where it has the output folder that was another's, until the job publishes there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +36,7 @@ class OpenJob:
     the run began by this machine's clock, and when the job was opened by the store's, which says when rows
     were committed. ``due`` is when its time is over by this process's monotonic clock, None for never.
     ``weights`` is the state of a model in an object store. ``identity`` is the job's alone,
-    in all stores.
+    in all stores. ``older`` is the job that has answered what its query gave before.
     """
 
     job_id: str
@@ -45,6 +49,7 @@ class OpenJob:
     due: float | None = None
     weights: Manifest | None = None
     identity: str = ""
+    older: str | None = None
 
     @property
     def owner(self) -> Owner:
@@ -79,9 +84,8 @@ def open_job(settings: JobSettings, *, started: float | None = None, resume: boo
     check_writable(settings.output, options=settings.objects)
     with open_store(settings.store_url) as store:
         fingerprint = fingerprint_of(settings, weights)
-        job_id = settings.job_id or derived_job_id(settings, fingerprint)
-        known = store.find_job(job_id)
-        _refuse_foreign(settings, job_id, known)
+        job_id, known, older = asked_job(store, settings, fingerprint, resume=resume)
+        _refuse_foreign(settings, job_id, known, older)
         kept = describe(settings) | {"recipe": settings.recipe}
         store.create_job(job_id, fingerprint=fingerprint, settings=kept)
         lease = store.claim_job(job_id, owner_name(), ttl=DRIVER_TTL, takeover=is_gone, resume=resume)
@@ -101,6 +105,7 @@ def open_job(settings: JobSettings, *, started: float | None = None, resume: boo
             due=None if expires_at is None else time.monotonic() + max(0.0, expires_at - now),
             weights=weights,
             identity=identity,
+            older=older,
         )
     current_job.note(job)
     return job
@@ -114,18 +119,26 @@ def owner_of_job(job: Job, name: str | None = None) -> Owner:
     return Owner(job_id=name or job.job_id, identity=job.info.get(IDENTITY) or f"of {job.created_at!r}")
 
 
-def _refuse_foreign(settings: JobSettings, job_id: str, known: Job | None) -> None:
+def _refuse_foreign(settings: JobSettings, job_id: str, known: Job | None, older: str | None) -> None:
     """Before the job is created: an output folder with the files of others is refused."""
     if settings.overwrite:
         return
     identity = known.info.get(IDENTITY) if known is not None else None
-    refuse_foreign(
-        settings.output,
-        Owner(job_id=job_id, identity=identity) if identity else None,
-        [f"output.{settings.format}", f"errors.{settings.format}", "report.html"],
-        legacy=known is not None and known.settings.get("output") == settings.output,
-        options=settings.objects,
-    )
+    try:
+        refuse_foreign(
+            settings.output,
+            Owner(job_id=job_id, identity=identity) if identity else None,
+            [*whole_names(), "report.html"],
+            legacy=known is not None and known.settings.get("output") == settings.output,
+            options=settings.objects,
+        )
+    except ConfigError as error:
+        if older is None:
+            raise
+        raise ConfigError(
+            f"the query gives other rows than those that job {older} has answered, so they are a new job, "
+            f"{job_id}; {error}"
+        ) from error
 
 
 def _take_folder(store: Store, settings: JobSettings, lease: JobLease) -> str:
@@ -136,6 +149,8 @@ def _take_folder(store: Store, settings: JobSettings, lease: JobLease) -> str:
         store.merge_job_info(lease, {IDENTITY: identity})
     owner = Owner(job_id=lease.job_id, identity=identity)
     try:
+        if settings.overwrite and owner_of(settings.output, settings.objects) != owner:
+            store.merge_job_info(lease, {OF_OTHERS: settings.output})
         take(settings.output, owner, overwrite=settings.overwrite, options=settings.objects)
     except DrayError:
         store.release_job(lease)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from dray.job.opening import OpenJob
+from dray.job.opening import OF_OTHERS, OpenJob
 from dray.storage import folders
 from dray.storage.draft import DraftGoneError, Stage
 from dray.storage.drafts import Drafts, withdraw
@@ -43,7 +43,14 @@ def job_drafts(store: Store, job: OpenJob) -> Iterator[Drafts]:
         end_unfinished(others, settings.objects)
     stage = Stage(folder=job.work, tag=str(job.lease.epoch), note=_Uploads(store, job).note)
     with Drafts(settings.output, stage=stage, options=settings.objects) as drafts:
+        if _was_of_others(store, job):
+            drafts.replace_all()
         yield drafts
+
+
+def _was_of_others(store: Store, job: OpenJob) -> bool:
+    """Whether the folder was taken from another, and the job has not published there since."""
+    return store.get_job(job.job_id).info.get(OF_OTHERS) == job.settings.output
 
 
 class _Uploads:
@@ -80,3 +87,5 @@ def publish(store: Store, job: OpenJob, drafts: Drafts, summary: Mapping[str, An
     except DraftGoneError:
         store.renew_job(job.lease)  # says so where another driver has the job
         raise
+    if _was_of_others(store, job):
+        store.merge_job_info(job.lease, {OF_OTHERS: None})

@@ -220,7 +220,8 @@ class JobRequest(Request):
         kept = self.model_dump(exclude=_OF_ONE_RUN)
         if self.store is not None and names_login(self.store):
             kept["store"] = None
-        if isinstance(self.input, str) and self.rows.query is not None and names_login(self.input):
+        inputs = [self.input] if isinstance(self.input, str) else self.input
+        if self.rows.query is not None and any(map(names_login, inputs)):
             kept["input"] = None
         return kept
 
@@ -261,10 +262,24 @@ def explained(error: ValidationError, spelled: Callable[[tuple[str, ...]], str])
 
 
 def anchored_input(given: str | list[str], query: str | None) -> str | list[str]:
-    """The inputs as seen from any working directory; a query's database and a variable stay as they are."""
+    """The inputs as seen from any working directory; a variable stays as it is."""
     if isinstance(given, list):
-        return [absolute(item) for item in given]
-    return given if query is not None or given.startswith(VARIABLE) else absolute(given)
+        return [_anchored_one(item, query) for item in given]
+    return _anchored_one(given, query)
+
+
+def _anchored_one(given: str, query: str | None) -> str:
+    if given.startswith(VARIABLE):
+        return given
+    return absolute(given) if query is None else _anchored_database(given)
+
+
+def _anchored_database(url: str) -> str:
+    """A SQLite file, as seen from anywhere: two projects may have a data.db each, and one store."""
+    scheme, separator, file = url.partition(":///")
+    if not separator or scheme.partition("+")[0] != "sqlite" or not file or file.startswith((":", "file:")):
+        return url
+    return f"{scheme}:///{absolute(file)}"
 
 
 def _anchored_store(store: str | None) -> str | None:

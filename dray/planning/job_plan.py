@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from dray.driver.resolving import Blocks, NoBlocks, model_place, objects_of
+from dray.driver.resolving import Blocks, NoBlocks, inputs_of, model_place, objects_of
 from dray.engine.chat_template import with_template_text
 from dray.errors import ConfigError
 from dray.job.plan_file import OVERRIDES, identity_of
@@ -24,7 +24,6 @@ from dray.planning.measured import efficiencies_in
 from dray.planning.request import PlanRequest
 from dray.requests.shape import LOOKED_AT, shape_of_rows
 from dray.requests.sources import RowDefaults, Source
-from dray.storage.addresses import without_variable
 from dray.storage.objects import ObjectStoreOptions
 from dray.store import Efficiency
 from dray.weights.source.configuration import configuration_of
@@ -130,8 +129,7 @@ def plan_job(
     place = model_place(request.model, blocks)
     known = replace(known, runs=known.runs or efficiencies_in(request.store, blocks))
     allowed(_catalogue(request, known), request.limits())  # before the input is read
-    inputs = without_variable(request.input) if isinstance(request.input, str) else request.input
-    source = request.rows.source(inputs)
+    source = request.rows.source(inputs_of(request.input))
     with configuration_of(place.uri, place.objects or objects) as folder:
         config, model = (folder / "config.json").read_bytes(), _model(folder, request.arguments)
         defaults = RowDefaults(model_name=request.rows.model_name, sampling=request.sampling.fields())

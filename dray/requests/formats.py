@@ -30,9 +30,12 @@ def format_of(name: str) -> Format | None:
 
 def told_of_folder(folder: Path) -> str:
     """What a folder holds that could be read, and how to name it."""
-    found, place = _endings(folder.iterdir()), "*"
-    if not found:
-        found, place = _endings(folder.rglob("*")), "**/*"
+    try:
+        found, place = _endings(folder.iterdir()), "*"
+        if not found:
+            found, place = _endings(folder.rglob("*")), "**/*"
+    except PermissionError:
+        return "a folder that this account may not read; name its files, with an account that may"
     if not found:
         return f"a folder, with no file that dray reads ({', '.join(FORMATS)}); name the files"
     counts = ", ".join(f"{count:,} {ending}" for ending, count in found)

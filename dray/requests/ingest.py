@@ -10,6 +10,7 @@ from itertools import chain, islice
 from dray.errors import InputError, Problem
 from dray.kinds import Kind
 from dray.requests.arranging import Arrange, Arranging
+from dray.requests.asked import RowsDigest
 from dray.requests.duplicates import IdIndex
 from dray.requests.inputs import FileRef
 from dray.requests.marks import Mark, SpoolPart, SpoolRange, Taper, cut_marks, enough_ranges
@@ -47,7 +48,7 @@ class Ingested:
     ``rows`` counts every row, ``requests`` those to be asked; the others are rejects, or ``shared``. Indices
     run from 0 to ``rows - 1`` over all. ``parts`` are the files of the spool, of ``part_bytes`` at most each;
     ``marks`` are the places where it may be cut, between groups where it is ``grouped``. ``spool_sha256`` is
-    in hex: of several parts, that of their digests.
+    in hex: of several parts, that of their digests. ``asked`` is the digest of what the rows of a query ask.
     """
 
     rows: int
@@ -62,6 +63,7 @@ class Ingested:
     kinds: frozenset[Kind]
     files: tuple[str, ...]
     shared: Shared = _NOTHING_SHARED
+    asked: str | None = None
     options: ObjectStoreOptions | None = field(default=None, repr=False)
 
     def rejects(self, batch: int = 1000) -> Iterator[list[Outcome]]:
@@ -94,10 +96,9 @@ def ingest(
 ) -> Ingested:
     """Stream the input into a spool at ``spool_uri``; ``progress`` gets the count of rows so far.
 
-    The spool is one file, or parts of ``part_bytes`` at most: see :mod:`dray.requests.spool_parts`.
-    ``say`` gets what was found out about the input that no option says.
-    ``arrange`` gives the rows another order: see :mod:`dray.requests.arranging`.
-    ``sharing`` says which rows need no engine: they leave the spool.
+    The spool is one file, or parts of ``part_bytes`` at most (:mod:`dray.requests.spool_parts`). ``say`` gets
+    what was found out about the input that no option says. ``arrange`` gives the rows another order: see
+    :mod:`dray.requests.arranging`. ``sharing`` says which rows need no engine: they leave the spool.
     ``pulse`` tells another thread that rows come, and passes on its request to stop (CancelledError).
 
     Raises InputError with the first problems in input order, and publishes nothing then. With
@@ -116,7 +117,8 @@ def ingest(
         rules = JobRules(names, defaults.model_name)
         stop = None if skip_invalid else limits.problems
         reading = _Reading(ids, rejects, arranging.add_line, rules, stop_after=stop, on_row=pulse.row)
-        reading.consume(read_rows(source, files, defaults, limits, options, pulse), progress)
+        digest = RowsDigest(source)
+        reading.consume(digest.over(read_rows(source, files, defaults, limits, options, pulse)), progress)
         pulse.end()
         arranging.flush()
         repeats = reading.settled(spool, dropped, names, limits.problems)
@@ -134,8 +136,21 @@ def ingest(
             kinds=rules.kinds,
             files=names,
             shared=shared,
+            asked=digest.found,
             options=options,
         )
+
+
+def asked_by(
+    source: Source, *, defaults: RowDefaults, limits: Limits, options: ObjectStoreOptions | None, pulse: Pulse
+) -> str | None:
+    """The digest that :func:`ingest` would note of what the rows ask by now. Nothing is written."""
+    source, files = _found_out(source, limits, options, pulse, None)
+    digest = RowsDigest(source)
+    for _ in digest.over(read_rows(source, files, defaults, limits, options, pulse)):
+        pulse.row()
+    pulse.end()
+    return digest.found
 
 
 def _found_out(

@@ -86,6 +86,23 @@ def refuse_odd(names: Sequence[str]) -> None:
         raise InputError(problems[:20], total=len(problems))
 
 
+def _refuse_undecodable(paths: Sequence[Path]) -> None:
+    """No store and no report keeps a name that is not UTF-8."""
+    odd = [str(path) for path in paths if not _is_text(str(path))]
+    shown = [name.encode("utf-8", "backslashreplace").decode() for name in odd]
+    told = "the name of the file is not UTF-8; rename the file"
+    if shown:
+        raise InputError([Problem("invalid_text", told, name) for name in shown[:20]], total=len(shown))
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 _ODD = {
     stat.S_IFIFO: "a pipe",
     stat.S_IFSOCK: "a socket",
@@ -96,9 +113,9 @@ _ODD = {
 
 def _oddity(path: Path) -> tuple[str, str] | None:
     """Code and words for what is there in place of a file; None for a file, and where there is nothing."""
-    if path.is_dir():
-        return "missing_input", told_of_folder(path)
     try:
+        if path.is_dir():
+            return "missing_input", told_of_folder(path)
         kind = _ODD.get(stat.S_IFMT(path.stat().st_mode))
     except OSError:
         return None  # opening it reports that
@@ -121,10 +138,12 @@ def _expand_one(item: str, options: ObjectStoreOptions | None) -> list[FileRef]:
 
 def _expand_local(item: str) -> list[FileRef]:
     path = local_path(item)
+    _refuse_undecodable([path])
     refuse_odd([item])
     if path.exists() or not _WILDCARD.search(str(path)):
         return [FileRef(uri=item, size=path.stat().st_size)]
     matches = [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]  # noqa: PTH207  takes absolute patterns
+    _refuse_undecodable(matches)
     refuse_odd([str(match) for match in matches if not match.is_dir()])
     refs = [FileRef(uri=str(match), size=match.stat().st_size) for match in matches if match.is_file()]
     if not refs:

@@ -62,11 +62,11 @@ def _parsed(text: str, column: str) -> Any:
 
 
 def _message(part: object, place: str) -> dict[str, Any]:
-    plain = _plain(part, place, 0)
-    if not isinstance(plain, dict):
+    found = plain(part, place)
+    if not isinstance(found, dict):
         raise BadRow("invalid_messages", f"the message is no object; {_WANTED}", place)
-    sharegpt = "role" not in plain and "from" in plain
-    message: dict[str, Any] = _of_sharegpt(plain, place) if sharegpt else plain
+    sharegpt = "role" not in found and "from" in found
+    message: dict[str, Any] = _of_sharegpt(found, place) if sharegpt else found
     role, content = message.get("role"), message.get("content")
     if not isinstance(role, str) or not role:
         raise BadRow("invalid_messages", f"the message has no role; {_WANTED}", f"{place}.role")
@@ -89,24 +89,24 @@ def _of_sharegpt(message: dict[str, Any], place: str) -> dict[str, Any]:
     return {"role": role, "content": message.get("value")}
 
 
-def _plain(value: object, place: str, level: int) -> Any:
+def plain(value: object, place: str, level: int = 0) -> Any:
     """``value`` without the nulls in its objects, where JSON can hold it, or BadRow."""
     if level > _LEVELS:
-        raise BadRow("invalid_value", f"the message is nested too deeply: over {_LEVELS} levels", place)
+        raise BadRow("invalid_value", f"the value is nested too deeply: over {_LEVELS} levels", place)
     if isinstance(value, str):
         return check_text(value, place)
     if value is None or isinstance(value, float) or (isinstance(value, int) and value in _INTEGERS):
         return value
     if isinstance(value, list):
-        return [_plain(part, place, level + 1) for part in value]
+        return [plain(part, place, level + 1) for part in value]
     if isinstance(value, dict):
         return {
-            check_text(str(name), place): _plain(part, place, level + 1)
+            check_text(str(name), place): plain(part, place, level + 1)
             for name, part in value.items()
             if part is not None
         }
     raise BadRow(
         "invalid_value",
-        f"the message holds a {type(value).__name__}; it can hold texts, numbers, lists and objects",
+        f"the value holds a {type(value).__name__}; it can hold texts, numbers, lists and objects",
         place,
     )

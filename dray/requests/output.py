@@ -89,14 +89,18 @@ def write_outputs(
     observe: Callable[[PageT], None] | None = None,
     stage: Stage | None = None,
     confirm: Callable[[Mapping[str, FileInfo]], None] = lambda _infos: None,
+    replace_all: bool = False,
     options: ObjectStoreOptions | None = None,
 ) -> Written:
     """Write answers and error rows of a job into ``directory``, each file whole or not at all.
 
     ``confirm`` is called when all is written and no file has its name: what it raises leaves things as they
-    were. Arguments and errors else as :func:`fill` and :class:`dray.storage.drafts.Drafts` have them.
+    were. ``replace_all`` removes what is there in other formats. Arguments and errors else as :func:`fill`
+    and :class:`dray.storage.drafts.Drafts` have them.
     """
     with Drafts(directory, stage=stage, options=options) as drafts:
+        if replace_all:
+            drafts.replace_all()
         written = fill(drafts, pages, format=format, part_bytes=part_bytes, observe=observe)
         drafts.publish(confirm)
     return written

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from dray.errors import CancelledError
+from dray.errors import CancelledError, InputError, Problem
 
 READ_SECONDS = 3600.0
 """How long an input may give no row: a query may sort for long, and more is a server or a disk that hangs."""
@@ -71,3 +71,13 @@ class Pulse:
         """Seconds since the last row; 0 when there are no more to come."""
         at = self._row_at
         return 0.0 if at is None else time.monotonic() - at
+
+    def refuse_silence(self) -> None:
+        """Wait no longer than ``READ_SECONDS`` for a row.
+
+        Raises:
+            InputError: it did not come.
+        """
+        if self.silent() > READ_SECONDS:
+            told = f"the input gave no row for {READ_SECONDS:.0f} s; see whether its server or disk answers"
+            raise InputError([Problem("input_silent", told)])

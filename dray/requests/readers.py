@@ -44,7 +44,7 @@ def source_digest(source: Source, *, options: ObjectStoreOptions | None = None) 
     """What the input is, in one hex digest: of the files, or of a query and where it is asked.
 
     A query's rows are read once, into the spool: a resumed job goes on with those, whatever the database
-    says by then.
+    says by then. Whether one that is over is the job of its rows by now is for :mod:`dray.job.query_jobs`.
     """
     if not isinstance(source, SqlQuery):
         return digest(files_of(source, options=options), options=options)

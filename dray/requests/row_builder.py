@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import date, time
+from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 from dray.codes import ErrorCode
+from dray.requests.bodies import with_fields
 from dray.requests.messages import messages_of
-from dray.requests.sources import RowShape
+from dray.requests.sources import BodyFields, RowShape
 from dray.requests.template import Template, text_of, value_of
 from dray.requests.validate import BadRow, Envelope, check_custom_id, check_text
+
+_SPELLED = (int, UUID, Decimal, date, time)
+"""Ids of these types have one spelling. Numbers with a fraction have several."""
 
 
 def columns_of(shape: RowShape) -> dict[str, ErrorCode]:
@@ -44,9 +51,12 @@ def _body_reader(shape: RowShape) -> Callable[[Mapping[str, Any]], dict[str, Any
     system = shape.system_prompt
     messages = shape.messages_column
     if messages is not None:
-        return lambda row: {
-            "messages": messages_of(value_of(row, messages, "missing_column"), messages, system)
-        }
+        fields = shape.fields or BodyFields(names=frozenset(), nulls=True)
+        return lambda row: with_fields(
+            {"messages": messages_of(value_of(row, messages, "missing_column"), messages, system)},
+            row,
+            fields,
+        )
     prompt = _prompt_reader(shape)
     body = shape.kind.body
     return lambda row: body(prompt(row), system)
@@ -62,6 +72,6 @@ def _prompt_reader(shape: RowShape) -> Callable[[Mapping[str, Any]], str]:
 
 def _row_id(row: Mapping[str, Any], column: str) -> str:
     value = value_of(row, column, "missing_column")
-    if isinstance(value, int) and not isinstance(value, bool):
+    if isinstance(value, _SPELLED) and not isinstance(value, bool):
         return str(value)
     return check_text(check_custom_id(value), column)

@@ -5,7 +5,7 @@ JSON lines and Parquet tell by themselves: the one by its first rows, the other 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ import orjson
 
 from dray.errors import ConfigError, InputError
 from dray.kinds import of_conversations
+from dray.requests.bodies import fields_among
 from dray.requests.inputs import expand
 from dray.requests.json_lines import json_lines
 from dray.requests.rejects import empty_input
@@ -61,8 +62,10 @@ def _settled_lines(source: JsonlBatch, options: ObjectStoreOptions | None) -> tu
                 f"not with {shape.kind}; name a column of texts with --prompt-column"
             )
         ids = _ID if shape.id_column is None and all(_ID in row for row in rows) else shape.id_column
-        found = replace(shape, messages_column=column, id_column=ids)
-        return Rows(inputs=source.inputs, format="jsonl", shape=found), _told(found)
+        names = dict.fromkeys(name for row in rows for name in row)
+        fields = fields_among(names, nulls=True)
+        found = replace(shape, messages_column=column, id_column=ids, fields=fields)
+        return Rows(inputs=source.inputs, format="jsonl", shape=found), _told(found, names)
     if not batch and not any(_ID in row for row in rows):
         raise _unsaid(uri, next(row for row in rows if row))
     for name in ("system_prompt", "id_column"):
@@ -82,8 +85,8 @@ def _settled_parquet(source: Rows, options: ObjectStoreOptions | None) -> tuple[
         column = next((name for name in COLUMNS if _is_messages(schema, name)), None)
         if column is None:
             raise _unsaid(ref.uri, dict.fromkeys(schema.names))
-        found = replace(source.shape, messages_column=column)
-        return replace(source, shape=found), _told(found)
+        found = replace(source.shape, messages_column=column, fields=fields_among(schema.names, nulls=False))
+        return replace(source, shape=found), _told(found, schema.names)
     raise empty_input(source.inputs[0])
 
 
@@ -138,9 +141,17 @@ def _is_messages(schema: pyarrow.Schema, column: str) -> bool:
     return types.is_struct(part) and any(pair <= {field.name for field in part} for pair in _PAIRS)
 
 
-def _told(shape: RowShape) -> str:
+def _told(shape: RowShape, columns: Iterable[str]) -> str:
     ids = f", ids from the column {shape.id_column!r}" if shape.id_column else ""
-    return f"messages come from the column {shape.messages_column!r}{ids} (--messages-column names another)"
+    told = f"messages come from the column {shape.messages_column!r}{ids}"
+    known = shape.fields.names if shape.fields else frozenset()
+    fields = [name for name in columns if name in known]
+    if not fields:
+        return f"{told} (--messages-column names another)"
+    return (
+        f"{told}; {', '.join(fields)} of each row {'goes' if len(fields) == 1 else 'go'} into its request "
+        f"(--messages-column {shape.messages_column} takes the messages alone)"
+    )
 
 
 def _unsaid(uri: str, columns: Mapping[str, object]) -> ConfigError:

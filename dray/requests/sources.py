@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,9 +14,23 @@ from dray.requests.formats import FORMATS, Format, format_of
 from dray.requests.inputs import refuse_odd
 from dray.requests.template import runs_of
 from dray.storage.addresses import refuse_secret
+from dray.storage.files import write_atomic
 
 if TYPE_CHECKING:
     import pandas
+
+_FRAME = "frame.parquet"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BodyFields:
+    """Columns that go into a row's request as they are, where a row has them.
+
+    ``nulls`` says whether a null is a value of its own: Parquet has one wherever a row says nothing.
+    """
+
+    names: frozenset[str]
+    nulls: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,7 +40,8 @@ class RowShape:
     One of ``prompt_column``, ``template`` (``"Sort this: {text}"``) and ``messages_column`` is set; none
     while the input itself is to say it (``is_open``). Without ``id_column`` the ids are ``row-0``,
     ``row-1``... in input order. With ``reorder_fields`` lines of the template that name columns may change
-    places (:mod:`dray.requests.field_order`).
+    places (:mod:`dray.requests.field_order`). ``fields`` are set where the column of messages was found, and
+    not named.
     """
 
     kind: Kind = Kind.CHAT
@@ -36,6 +51,7 @@ class RowShape:
     id_column: str | None = None
     messages_column: str | None = None
     reorder_fields: bool = False
+    fields: BodyFields | None = None
 
     @property
     def is_open(self) -> bool:
@@ -150,8 +166,13 @@ def frame_to_source(
     id_column: str | None = None,
     messages_column: str | None = None,
     reorder_fields: bool = False,
+    before_writing: Callable[[], None] = lambda: None,
 ) -> Rows:
-    """A DataFrame as a source: written to ``directory``/frame.parquet; equal frames give equal bytes."""
+    """A DataFrame as a source: a Parquet file below ``directory``, in a folder that its bytes name.
+
+    Equal frames give equal bytes, and no other frame's file is touched. ``before_writing`` is called before
+    there is a new one, and may raise.
+    """
     import pyarrow
     from pyarrow import parquet
 
@@ -167,16 +188,38 @@ def frame_to_source(
     _check_reordering(shape)
     if not (shape.is_open and kind.conversations and "messages" in frame.columns):
         _checked(shape, "a DataFrame")
-    directory.mkdir(parents=True, exist_ok=True)
-    path = directory / "frame.parquet"
     try:
         table = pyarrow.Table.from_pandas(frame, preserve_index=False)
     except (pyarrow.ArrowException, ValueError, TypeError) as error:
         raise ConfigError(
             "the DataFrame cannot be stored as Parquet: every column needs a name and one type of value"
         ) from error
-    parquet.write_table(table.replace_schema_metadata(None), path, compression="zstd", row_group_size=16_384)
+    written = pyarrow.BufferOutputStream()
+    parquet.write_table(
+        table.replace_schema_metadata(None), written, compression="zstd", row_group_size=16_384
+    )
+    path = _kept(written.getvalue().to_pybytes(), directory, before_writing)
     return Rows(inputs=(str(path),), format="parquet", shape=shape)
+
+
+def _kept(content: bytes, directory: Path, before_writing: Callable[[], None]) -> Path:
+    """The file of a frame with these bytes. Job ids begin with its name, so its folder has the digest."""
+    earlier = directory / _FRAME  # where earlier versions of dray put it, whatever it holds
+    if _held_by(earlier) == content:
+        return earlier
+    path = directory / hashlib.sha256(content).hexdigest()[:16] / _FRAME
+    if _held_by(path) != content:
+        before_writing()
+        with write_atomic(str(path), hashed=False) as file:
+            file.write(content)
+    return path
+
+
+def _held_by(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:  # writing reports what does not go away
+        return None
 
 
 def template_digest(source: Source) -> str:
@@ -184,6 +227,8 @@ def template_digest(source: Source) -> str:
     if isinstance(source, JsonlBatch) and replace(source.shape, kind=Kind.CHAT) == RowShape():
         return "openai-batch"
     described = repr(source.shape)
+    if source.shape.fields is None:  # as it was described before there was such a field
+        described = described.removesuffix(", fields=None)") + ")"
     if not source.shape.reorder_fields:  # as it was described before there was such an option
         described = described.removesuffix(", reorder_fields=False)") + ")"
     if source.shape.messages_column is None:  # as it was described before there was such a column

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import re
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import chain
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
 from dray.errors import ConfigError, InputError, Problem
@@ -13,7 +15,7 @@ from dray.requests.json_lines import json_lines
 from dray.requests.pulse import READ_SECONDS, Pulse
 from dray.requests.row_builder import columns_of
 from dray.requests.sources import Rows, RowShape, SqlQuery
-from dray.requests.template import missing_column
+from dray.requests.template import Unreadable, missing_column
 from dray.requests.validate import BadRow, parse_object, too_long
 from dray.storage.addresses import masked_url
 from dray.storage.files import open_lines, open_seekable
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
     import pyarrow
     from pyarrow import parquet
     from sqlalchemy import URL
-    from sqlalchemy.exc import SQLAlchemyError
 
 TableRow = tuple[int, "dict[str, Any] | BadRow"]
 """(line number from 1, the row or what is wrong with it); Parquet and SQL count rows instead of lines."""
@@ -52,6 +53,10 @@ _LIMITS: dict[str, dict[str, Any]] = {  # by driver, each in its own words
     "pyodbc": {"timeout": CONNECT_SECONDS},
     "pymssql": {"login_timeout": CONNECT_SECONDS, "timeout": int(READ_SECONDS)},
 }
+
+# Classes of SQLSTATE whose texts are about the query or the connection.
+_OF_CONNECTIONS = ("08", "57")
+_OF_QUERIES = (*_OF_CONNECTIONS, "28", "3D", "42")
 
 _BATCH_ROWS = 1024
 _DELIMITERS = (";", "\t", "|", ",")
@@ -86,6 +91,7 @@ def query_rows(source: SqlQuery, pulse: Pulse | None = None) -> Iterator[TableRo
 
     url = _database_url(source)
     name = query_name(source)
+    fetching = False
     try:
         engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool, connect_args=_limits(url))
         # The query is the user's own: no sign in it (%, :) stands for a parameter.
@@ -95,6 +101,8 @@ def query_rows(source: SqlQuery, pulse: Pulse | None = None) -> Iterator[TableRo
                 result = connection.exec_driver_sql(source.query)
                 columns = tuple(result.keys())
                 _check_columns(source.shape, columns, name)
+                _keep_bytes(driver)
+                fetching = True
                 for number, row in enumerate(result, start=1):
                     yield number, dict(zip(columns, row, strict=True))
     except ImportError as error:
@@ -102,10 +110,14 @@ def query_rows(source: SqlQuery, pulse: Pulse | None = None) -> Iterator[TableRo
             'pip install "dray[postgres]"' if url.get_backend_name() == "postgresql" else "install its driver"
         )
         raise ConfigError(f"{name}: {error.name or 'the driver'} is not installed; {hint}") from error
-    except SQLAlchemyError as error:
-        raise InputError(
-            [Problem("query_failed", f"the query cannot be read: {_reason(error)}", name)]
-        ) from None
+    except (SQLAlchemyError, ValueError, ArithmeticError) as error:  # the latter two: drivers about a value
+        raise InputError([Problem("query_failed", _query_failed(error, fetching=fetching), name)]) from None
+
+
+def _keep_bytes(driver: Any) -> None:
+    """As in CSV: bytes that are not UTF-8 become lone surrogates, and are found where a prompt is built."""
+    if isinstance(driver, sqlite3.Connection):
+        driver.text_factory = lambda text: text.decode("utf-8", "surrogateescape")
 
 
 def _limits(url: URL) -> dict[str, Any]:
@@ -114,14 +126,27 @@ def _limits(url: URL) -> dict[str, Any]:
     return {name: value for name, value in known.items() if name not in url.query}
 
 
-def _reason(error: SQLAlchemyError) -> str:
+def _query_failed(error: Exception, *, fetching: bool) -> str:
     """What the driver says, where that is about the query or the connection, and not about a row's values."""
     cause: Any = getattr(error, "orig", None) or error
-    state = getattr(cause, "sqlstate", None)
-    if state is not None and not state.startswith(("08", "28", "3D", "42", "57")):
-        return f"{type(cause).__name__} (SQLSTATE {state})"
-    # The first line alone: drivers go on with the statement and its values.
-    return str(cause).strip().splitlines()[0][:200]
+    state = _sqlstate(cause)
+    told = "the rows of the query cannot be read" if fetching else "the query cannot be read"
+    if state.startswith(_OF_CONNECTIONS if fetching else _OF_QUERIES) or not (state or fetching):
+        # The first line alone: drivers go on with the statement and its values.
+        return f"{told}: {str(cause).strip().splitlines()[0][:200]}"
+    known = f" (SQLSTATE {state})" if state else ""
+    return (
+        f"{told}: {type(cause).__name__}{known}; what the driver says may quote a row, so dray does not "
+        "show it: run the query in the database's own client"
+    )
+
+
+def _sqlstate(cause: Any) -> str:
+    """As the drivers name it: psycopg and MySQL's own, psycopg2, and pyodbc. Empty where they do not."""
+    found = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
+    first = next(iter(cause.args), None)
+    found = found or (first if isinstance(first, str) and re.fullmatch(r"[0-9A-Z]{5}", first) else None)
+    return str(found or "")
 
 
 def _database_url(source: SqlQuery) -> URL:
@@ -130,9 +155,10 @@ def _database_url(source: SqlQuery) -> URL:
 
     try:
         url = sqlalchemy.make_url(source.url)
-    except SQLAlchemyError:
+    except (SQLAlchemyError, ValueError):  # the latter quotes a piece of the URL, which may be a password's
         raise ConfigError(
-            "the input of a query is no database URL, such as sqlite:///data.db or postgresql://host/db"
+            "the input of a query is no database URL, such as sqlite:///data.db or postgresql://host/db; "
+            "in a password, write '@' as %40, ':' as %3A and '/' as %2F"
         ) from None
     return url.set(drivername="postgresql+psycopg") if url.drivername in ("postgresql", "postgres") else url
 
@@ -158,15 +184,17 @@ def _csv_rows(
         (line if line is not None else _TOO_LONG.encode()).decode("utf-8", "surrogateescape") + "\n"
         for _, line in open_lines(uri, limit=limit, options=options)
     )
-    first = next(texts, "")
+    blank, first = 0, next(texts, "")
+    while first and not first.strip("\r\n"):  # the header is the first line that is not blank
+        blank, first = blank + 1, next(texts, "")
     hint = _other_delimiter(first, delimiter)
-    records = _csv_records(uri, csv.reader(chain([first], texts), delimiter=delimiter, strict=True), hint)
-    number, header = next(records, (0, []))
-    if not header:
-        return
+    lines = chain(repeat("\n", blank), [first], texts)  # all of them: an error names the line
+    records = _csv_records(uri, csv.reader(lines, delimiter=delimiter, strict=True), hint)
+    number, header = next((record for record in records if record[1]), (0, []))
     if header == [_TOO_LONG]:
         raise InputError([Problem("line_too_long", too_long(limit).message, uri, number)])
-    _check_columns(shape, tuple(header), uri, hint)
+    if header:  # else the file has blank lines alone
+        _check_columns(shape, tuple(header), uri, hint)
     for number, values in records:
         if values:  # a blank line is no row
             yield number, _csv_row(header, values, limit)
@@ -178,15 +206,17 @@ def _csv_records(uri: str, reader: Reader, hint: str) -> Iterator[tuple[int, lis
     An error ends the file. Past a quote that is not closed, or closed too soon, no parser can tell where the
     next record begins. What looks like one may be the inside of a text.
     """
+    header = True
     while True:
         number = reader.line_num + 1
         try:
             values = next(reader, None)
         except csv.Error as error:
-            advice = hint if hint and number == 1 else _csv_advice(error)
+            advice = hint if hint and header else _csv_advice(error)
             raise InputError([Problem("invalid_csv", advice, uri, number)]) from None
         if values is None:
             return
+        header = header and not values
         yield number, values
 
 
@@ -227,9 +257,12 @@ def open_parquet(uri: str, options: ObjectStoreOptions | None) -> Iterator[parqu
 
 def _parquet_rows(uri: str, shape: RowShape, options: ObjectStoreOptions | None) -> Iterator[TableRow]:
     with open_parquet(uri, options) as file:
-        _check_columns(shape, tuple(file.schema_arrow.names), uri)
+        names = file.schema_arrow.names
+        _check_columns(shape, tuple(names), uri)
+        fields = shape.fields.names if shape.fields else frozenset()
+        wanted = [*columns_of(shape), *(name for name in names if name in fields and names.count(name) == 1)]
         number = 0
-        for batch in file.iter_batches(_BATCH_ROWS, columns=list(columns_of(shape))):
+        for batch in file.iter_batches(_BATCH_ROWS, columns=wanted):
             columns = [_parquet_values(column) for column in batch.columns]
             for row in zip(*columns, strict=True):
                 number += 1
@@ -239,7 +272,7 @@ def _parquet_rows(uri: str, shape: RowShape, options: ObjectStoreOptions | None)
 def _parquet_values(column: pyarrow.Array[Any]) -> list[Any]:
     try:
         found: list[Any] = column.to_pylist()
-    except UnicodeDecodeError:  # Parquet's writers and readers do not check that texts are UTF-8
+    except (ValueError, OverflowError, KeyError):  # no writer or reader checks that texts are UTF-8
         found = [_parquet_value(value) for value in column]
     return found
 
@@ -254,6 +287,10 @@ def _parquet_value(value: pyarrow.Scalar[Any]) -> Any:
         if not isinstance(value, pyarrow.StringScalar):
             return ["\udcff"]  # nested: no text, and no messages
         return value.as_buffer().to_pybytes().decode("utf-8", "surrogateescape")
+    except (ValueError, OverflowError):
+        return Unreadable(f"a value of the type {value.type} outside the years 1 to 9999")
+    except KeyError:
+        return Unreadable(f"a value of the type {value.type}, whose time zone is not known here")
 
 
 def _other_delimiter(first: str, delimiter: str) -> str:

@@ -107,9 +107,18 @@ def named(columns: list[str]) -> str:
     return f"there are {len(columns)}, and not all of them look like names: does the first line hold names?"
 
 
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """Stands for a value that is there, and that Python cannot hold; ``why`` says it."""
+
+    why: str
+
+
 def value_of(row: Mapping[str, Any], column: str, code: ErrorCode) -> Any:
-    """What a column holds; BadRow with ``code`` where the row lacks it."""
+    """What a column holds; BadRow with ``code`` where the row lacks it, and where nobody can read it."""
     value = row.get(column)
+    if type(value) is Unreadable:
+        raise BadRow("invalid_value", f"the column {column!r} holds {value.why} in this row", column)
     if value is None and column not in row:
         raise missing_column(column, row, code)
     return value

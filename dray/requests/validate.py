@@ -85,7 +85,7 @@ def parse_object(line: bytes) -> dict[str, Any]:
     except orjson.JSONDecodeError as error:
         raise _diagnosed(line, error) from None
     if type(row) is not dict:
-        raise BadRow("not_an_object", f"the line is a JSON {_json_type(row)}, not an object")
+        raise BadRow("not_an_object", f"the line is a {_json_type(row)}, not an object")
     if b"\\u0000" in line and _has_nul(row):
         raise BadRow("invalid_text", "a text holds the character NUL (\\u0000); remove it", _nul_field(row))
     return row
@@ -127,7 +127,7 @@ def _bad_custom_id(value: object) -> BadRow:
         )
     if not isinstance(value, str):
         return BadRow(
-            "invalid_custom_id", f"custom_id is a JSON {_json_type(value)}; make it a string", "custom_id"
+            "invalid_custom_id", f"custom_id is a {_json_type(value)}; make it a string", "custom_id"
         )
     return BadRow(
         "invalid_custom_id",
@@ -149,7 +149,7 @@ def _bad_envelope(row: dict[str, Any], custom_id: str) -> BadRow:
         return BadRow("invalid_method", "the method must be POST", "method", custom_id)
     if body is None:
         return BadRow("missing_body", "the row has no body", "body", custom_id)
-    return BadRow("missing_body", f"body is a JSON {_json_type(body)}, not an object", "body", custom_id)
+    return BadRow("missing_body", f"body is a {_json_type(body)}, not an object", "body", custom_id)
 
 
 def _diagnosed(line: bytes, error: orjson.JSONDecodeError) -> BadRow:
@@ -193,4 +193,5 @@ def _nul_field(row: dict[str, Any]) -> str | None:
 
 def _json_type(value: object) -> str:
     names = {bool: "boolean", int: "number", float: "number", str: "string", list: "array", dict: "object"}
-    return names.get(type(value), "null")
+    known = "null" if value is None else names.get(type(value))
+    return type(value).__name__ if known is None else f"JSON {known}"

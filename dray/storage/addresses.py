@@ -10,7 +10,7 @@ import ipaddress
 import os
 import socket
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from dray.errors import ConfigError
 
@@ -99,6 +99,20 @@ def without_variable(address: str) -> str:
     if not found:
         raise ConfigError(f"environment variable {name} is not set")
     return found
+
+
+def decoded_path(address: str, path: str) -> str:
+    """The path of a web address as its server reads it: obstore itself writes the percent signs.
+
+    Raises:
+        OSError: it is not a text, or has a slash within a name, which obstore cannot ask for.
+    """
+    try:
+        if "%2f" in path.lower():
+            raise OSError(f"{address}: an address with %2F cannot be read; download the file")
+        return unquote(path, errors="strict")
+    except UnicodeDecodeError:
+        raise OSError(f"{address}: its percent signs are no UTF-8; download the file") from None
 
 
 def refuse_metadata(address: str) -> None:

@@ -25,6 +25,7 @@ from types import TracebackType
 from dray.storage import objects
 from dray.storage.draft import CopiedDraft, Draft, LocalDraft, Stage
 from dray.storage.files import FileInfo, join, local_path, writing
+from dray.storage.layout import whole_names
 from dray.storage.objects import ObjectStoreOptions, is_object
 from dray.storage.retiring import ASIDE, Retiring, remove_folder
 from dray.triggers import Point, reach
@@ -66,6 +67,11 @@ class Drafts:
         draft = _draft(uri, name, self._stage, self._options)
         self._drafts[name] = draft
         return draft
+
+    def replace_all(self) -> None:
+        """Let files of other formats leave the folder as well: it was another's, and so are they."""
+        for name in whole_names():
+            self._retiring.look(name)
 
     def rename(self, name: str, to: str) -> bool:
         """Let a draft become the file ``to``; false where its store has fixed the name."""

@@ -273,9 +273,9 @@ def check_writable(directory: str, *, options: ObjectStoreOptions | None = None)
     """Make sure, before any work, that files can be written there; ConfigError says why not."""
     if directory.startswith(("http://", "https://")):
         raise ConfigError(f"{directory}: outputs cannot be written over HTTP; name a folder or a bucket")
-    if not is_object(directory) and local_path(directory).is_file():
-        raise ConfigError(f"{directory}: the output is a file; name a folder")
     try:
+        if not is_object(directory) and local_path(directory).is_file():
+            raise ConfigError(f"{directory}: the output is a file; name a folder")
         _write_and_remove(directory, options)
     except (JobFailedError, OSError) as error:
         cause = error.__cause__ or error

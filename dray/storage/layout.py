@@ -49,6 +49,11 @@ def pattern_name(stem: str, form: str) -> str:
     return f"{stem}-*.{form}"
 
 
+def whole_names() -> list[str]:
+    """The one file of each family there is."""
+    return [whole_name(stem, form) for stem in ("output", "errors") for form in ("jsonl", "parquet")]
+
+
 def family_of(name: str) -> Family | None:
     """The family of a file; None for other files, such as the report."""
     found = _NAME.fullmatch(name)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from dray.storage.addresses import refuse_metadata
+from dray.storage.addresses import decoded_path, refuse_metadata
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -99,11 +99,20 @@ def is_object(uri: str) -> bool:
     return "://" in uri and uri.split("://", 1)[0].lower() in SCHEMES
 
 
+def _is_web(uri: str) -> bool:
+    return uri.lower().startswith(("http://", "https://"))
+
+
 def head(uri: str, options: ObjectStoreOptions | None = None) -> ObjectInfo:
     """Size and version of one object; FileNotFoundError where there is none."""
     store, path = store_of(uri, options)
     with translated(uri):
-        return _info(uri, store.head(path))
+        try:
+            return _info(uri, store.head(path))
+        except FileNotFoundError:
+            if not _is_web(uri):
+                raise
+            return _info(uri, store.get(path).meta)  # some servers answer GET alone, and HEAD with 405
 
 
 def list_under(prefix_uri: str, options: ObjectStoreOptions | None = None) -> Iterator[ObjectInfo]:
@@ -119,7 +128,7 @@ def list_under(prefix_uri: str, options: ObjectStoreOptions | None = None) -> It
 
 def stream(uri: str, options: ObjectStoreOptions | None = None) -> Iterator[bytes]:
     """The bytes of one object, in blocks; OSError when it is replaced meanwhile."""
-    if uri.startswith(("http://", "https://")):  # not every web server knows ranges
+    if _is_web(uri):  # not every web server knows ranges
         return _stream_whole(uri, options)
     info = head(uri, options)
     return _stream_parts(uri, options, 0, info.size, info.etag)
@@ -158,7 +167,7 @@ def signed_url(uri: str, options: ObjectStoreOptions | None = None, *, seconds: 
     Raises:
         OSError: there are no credentials to sign with.
     """
-    if uri.startswith(("http://", "https://")):
+    if _is_web(uri):
         return uri
     from obstore import sign
 
@@ -283,6 +292,14 @@ def translated(uri: str) -> Iterator[None]:
         # The first line alone: the rest is a dump of the request, and may hold signed addresses.
         reason = str(error).strip().splitlines()[0][:200]
         raise OSError(f"{uri}: {reason}") from error
+    except ValueError as error:
+        if not str(error).startswith("Could not parse path"):
+            raise
+        raise _misnamed(uri) from None
+
+
+def _misnamed(uri: str) -> OSError:
+    return OSError(f"{uri}: names of objects have no empty part (//), '.' or '..'; leave it out")
 
 
 def not_allowed(uri: str) -> PermissionError:
@@ -303,13 +320,17 @@ def _quoted(etag: str | None) -> str | None:
 def store_of(uri: str, options: ObjectStoreOptions | None) -> tuple[ObjectStore, str]:
     """obstore's store for the root of a URI, and the object's path below it."""
     parts = urlsplit(uri)
-    if parts.query and parts.scheme in ("http", "https"):
+    if parts.query and _is_web(uri):
         raise OSError(
             f"{uri.split('?')[0]}: addresses with a query (signed URLs) cannot be read; download the file"
         )
     root = f"{parts.scheme.lower()}://{parts.netloc}"
     # Not parts.path: an object's name may hold '?' and '#'.
     path = uri.split("://", 1)[1].partition("/")[2]
+    if _is_web(uri):
+        path = decoded_path(uri, path)
+    elif path.startswith("/"):  # obstore would leave it out, and ask for another object
+        raise _misnamed(uri)
     with translated(root):
         return _store(root, options or ObjectStoreOptions.from_env()), path
 

@@ -33,7 +33,7 @@ from dray.job.deadline import orders_of
 from dray.job.ingesting import ingest_job
 from dray.job.opening import OpenJob, open_job
 from dray.job.settings import JobSettings
-from dray.requests import RowDefaults, ingest, source_of, tables
+from dray.requests import RowDefaults, ingest, pulse, source_of, tables
 from dray.requests.readers import files_of, read_rows
 from dray.requests.sources import RowShape, SqlQuery
 from dray.requests.spool import read_shard
@@ -214,7 +214,7 @@ def test_a_cancel_is_heard_while_the_input_hangs(open_one: Open, hung: Callable[
 def test_an_input_that_hangs_has_an_end(
     open_one: Open, hung: Callable[[OpenJob], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ingesting, "READ_SECONDS", 0.3)
+    monkeypatch.setattr(pulse, "READ_SECONDS", 0.3)
     job = open_one()
     hung(job)
     with pytest.raises(InputError, match="gave no row for"):

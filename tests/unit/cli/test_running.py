@@ -44,6 +44,14 @@ def test_a_url_with_a_password_goes_by_the_environment(
     assert "hidden-word" not in str(request)
 
 
+def test_so_does_the_one_database_of_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DRAY_INPUT_URL", "")
+    rows = {"query": "select text from t", "prompt_column": "text"}
+    request = _without_logins(JobRequest.of(["postgresql://me:hidden-word@host/db"], "m", "out", rows=rows))
+    assert request.input == "env:DRAY_INPUT_URL"
+    assert os.environ["DRAY_INPUT_URL"] == "postgresql://me:hidden-word@host/db"
+
+
 def test_anything_else_stays() -> None:
     request = JobRequest.of(["s3://bucket/in.jsonl"], "m", "out", store="sqlite:////data/dray.db")
     assert _without_logins(request) == request

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pandas
 import pytest
 
+from dray.errors import ConfigError
 from dray.requests.model import Outcome
 from dray.requests.output import write_outputs
-from flows.dataframe import _read
+from flows.dataframe import _read, _remove_others, batch_inference_frame
+from flows.parameters import RowOptions
 
 pytestmark = pytest.mark.unit
 
@@ -21,3 +24,25 @@ def test_rows_of_all_parts_are_read_in_order(tmp_path: Path, part_bytes: int, se
     assert bool(written.parts("output")) is several
     assert list(_read(written.output.uri)["index"]) == list(range(400))
     assert _read(written.errors.uri).empty
+
+
+@pytest.mark.parametrize("there", [".dray/owner.json", "output.parquet"])
+def test_a_folder_of_others_is_refused_before_a_frame_is_written_to_it(tmp_path: Path, there: str) -> None:
+    place = tmp_path / "out"
+    file = place / there
+    file.parent.mkdir(parents=True)
+    file.write_text('{"job_id": "theirs", "identity": "0123456789abcdef"}')
+    frame, rows = pandas.DataFrame({"text": ["a"]}), RowOptions(prompt_column="text")
+    with pytest.raises(ConfigError, match="--overwrite"):
+        batch_inference_frame(frame, model="any", output=str(place), rows=rows)
+    assert [path for path in place.rglob("*") if path.is_file()] == [file]
+
+
+def test_frames_of_jobs_that_lost_the_folder_leave_it(tmp_path: Path) -> None:
+    for name in ("mine", "theirs"):
+        (tmp_path / "frame" / name).mkdir(parents=True)
+        (tmp_path / "frame" / name / "frame.parquet").touch()
+    _remove_others(tmp_path / "frame" / "mine")
+    assert [path.name for path in (tmp_path / "frame").iterdir()] == ["mine"]
+    _remove_others(tmp_path / "frame")  # as the file of an earlier version lies
+    assert (tmp_path / "frame" / "mine" / "frame.parquet").is_file()

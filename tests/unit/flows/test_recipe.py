@@ -13,7 +13,10 @@ from dray.errors import ConfigError
 from dray.job.identity import fingerprint_of
 from dray.job.settings import JobSettings
 from dray.requests import Kind, source_of
+from dray.requests.sources import SqlQuery
+from flows.naming import named, named_input
 from flows.parameters import EngineOptions, JobRequest, RowOptions, SamplingOptions
+from flows.plan import plan
 from flows.resolving import PrefectBlocks
 
 pytestmark = pytest.mark.unit
@@ -60,9 +63,65 @@ def test_a_password_among_the_parameters_is_refused(store: str) -> None:
     assert "hidden-word" not in str(refused.value)
 
 
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize(
+    "url", ["postgresql://me:hidden-word@host/db", "postgresql://me:p@hidden:word@host/db"]
+)
+def test_so_is_one_of_a_querys_database(url: str, several: bool) -> None:
+    rows = RowOptions(query="select text from t", prompt_column="text")
+    with pytest.raises(ConfigError, match="env:NAME") as refused:
+        _settings(input=[url] if several else url, model="m", output="/out", rows=rows)
+    assert "hidden" not in str(refused.value)
+    with pytest.raises(ConfigError, match="env:NAME"):
+        plan.fn(input=url, model="m", rows=rows)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_querys_database_may_stand_in_a_variable(several: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_DATABASE", "postgresql://me:hidden-word@host/db")
+    rows = RowOptions(query="select text from t", prompt_column="text")
+    given = ["env:MY_DATABASE"] if several else "env:MY_DATABASE"
+    settings = _settings(input=given, model="m", output="/out", rows=rows)
+    assert isinstance(settings.source, SqlQuery)
+    assert settings.source.url == "postgresql://me:hidden-word@host/db"
+    assert settings.recipe["input"] == given
+
+
+@pytest.mark.parametrize(
+    ("address", "name"),
+    [
+        ("/data/in/requests.jsonl", "in/requests.jsonl"),
+        ("file:///data/in.jsonl", "data/in.jsonl"),
+        ("s3://bucket/folder/in.jsonl", "folder/in.jsonl"),
+        ("https://me:hidden@host/in.jsonl?signature=hidden", "host/in.jsonl"),
+        ("env:MY_DATABASE", "env:MY_DATABASE"),
+        ("postgresql://me:hidden@host", "query"),
+        ("postgresql://me:hid/den@host/db", "query"),
+        ("mysql://host/db?passwd=hidden", "query"),
+    ],
+)
+def test_the_name_of_a_run_holds_no_secret(address: str, name: str) -> None:
+    assert named(address, 2) == name
+    assert named_input({"input": [address]}, 2) == name
+    assert named_input({"input": []}, 2) == "nothing"
+
+
 def test_a_url_without_one_is_not() -> None:
     settings = _settings(input=["in.jsonl"], model="m", output="/out", store="postgresql://me@host:5432/dray")
     assert settings.store_url == "postgresql://me@host:5432/dray"
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"sampling": {"seed": 2**64}}, "seed"),
+        ({"sampling": {"extra": {"logit_bias": {"1": 2**70}}}}, "extra"),
+        ({"engine": {"name": "simulated", "arguments": {"seed": -(2**64)}}}, "arguments"),
+    ],
+)
+def test_a_number_of_more_than_64_bits_is_refused_by_its_field(options: dict[str, Any], field: str) -> None:
+    with pytest.raises(ConfigError, match=field):
+        _settings(input=["in.jsonl"], model="m", output="/out", **options)
 
 
 @pytest.mark.parametrize(("window", "seconds"), [("45s", 45), ("90m", 5400), ("1.5h", 5400), ("7d", 604_800)])

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from dray.job.argument_files import with_contents
 from dray.job.identity import derived_job_id, fingerprint_of
 from dray.job.request import JobRequest
 from dray.job.settings import JobSettings
 from dray.requests import Kind, RowDefaults, source_of
+from dray.store import Fingerprint
 
 pytestmark = pytest.mark.unit
 
@@ -103,6 +105,50 @@ def test_the_model_is_its_files_and_not_its_path(make_settings: Make, model: Pat
     assert fingerprint_of(settings) == before
     (moved / "generation_config.json").write_text('{"temperature": 0.5}')
     assert before.differences(fingerprint_of(settings)) == ["model"]
+
+
+def test_the_content_of_a_template_counts_and_not_its_place(make_settings: Make, tmp_path: Path) -> None:
+    def of(file: Path) -> Fingerprint:
+        return fingerprint_of(make_settings(engine_arguments={"chat_template": str(file)}))
+
+    file, copy = tmp_path / "a.jinja", tmp_path / "b.jinja"
+    file.write_text("{{ messages }}")
+    copy.write_text("{{ messages }}")
+    before = of(file)
+    assert of(copy) == before
+    file.write_text("{{ messages }}!")
+    assert before.differences(of(file)) == ["model"]
+
+
+@pytest.mark.parametrize("name", ["tokenizer", "generation_config", "hf_config_path"])
+def test_so_does_that_of_a_folder(make_settings: Make, tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "tokenizer.json").write_text("{}")
+    settings = make_settings(engine_arguments={name: str(folder)})
+    before = fingerprint_of(settings)
+    (folder / "model.safetensors").write_bytes(b"weights are the model's own")
+    assert fingerprint_of(settings) == before
+    (folder / "tokenizer.json").write_text('{"a": 1}')
+    changed = fingerprint_of(settings)
+    assert before.differences(changed) == ["model"]
+    (folder / "merges.txt").write_text("a b")
+    assert changed.differences(fingerprint_of(settings)) == ["model"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"seed": 1, "max_model_len": 512},
+        {"chat_template": "{{ messages }}", "tokenizer": "org/name"},
+        {"chat_template": "x" * 5000},
+        {"chat_template": "a\0b"},
+        {"served_model_name": "."},  # no argument that names a file
+    ],
+)
+def test_arguments_without_files_are_as_they_are(arguments: dict[str, Any]) -> None:
+    assert with_contents(arguments) == arguments
 
 
 def test_the_derived_id_names_the_input_and_follows_the_content(make_settings: Make) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +171,49 @@ def test_parts_that_dray_has_not_written_are_not_replaced(
         open_job(make_settings(job_id="job"))
     finish(make_settings(job_id="job", overwrite=True))
     assert names_in(tmp_path / "out") == ["dray.db", "errors.jsonl", "output.jsonl", "report.html"]
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_files_of_another_format_leave_a_folder_that_changes_hands(
+    make_settings: MakeSettings, tmp_path: Path, stopped: bool
+) -> None:
+    store = f"sqlite:///{tmp_path / 'jobs.db'}"
+    finish(make_settings(job_id="theirs", shard_rows=25, request=SMALL, store_url=store))
+    place = tmp_path / "out"
+    assert {"output-00000.jsonl", MANIFEST} < set(names_in(place))
+    mine = make_settings(job_id="mine", overwrite=True, format="parquet", store_url=store)
+    if stopped:  # another run of the job finishes it
+        with open_store(store) as opened:
+            opened.release_job(open_job(mine).lease)
+        assert "output-00000.jsonl" in names_in(place)
+        mine = replace(mine, overwrite=False)
+    finish(mine)
+    assert names_in(place) == ["errors.parquet", "output.parquet", "report.html"]
+    finish(replace(mine, format="jsonl"))
+    assert "output.parquet" in names_in(place), "the job's own files of another format stay"
+
+
+def test_files_of_another_format_are_others_too(make_settings: MakeSettings, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "output.parquet").write_text("mine")
+    with pytest.raises(ConfigError, match=r"holds output\.parquet, which this job has not written"):
+        open_job(make_settings(job_id="job"))
+    finish(make_settings(job_id="job", overwrite=True))
+    assert names_in(tmp_path / "out") == ["dray.db", "errors.jsonl", "output.jsonl", "report.html"]
+
+
+def test_an_export_that_takes_a_folder_takes_it_whole(make_settings: MakeSettings, tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path / 'jobs.db'}"
+    finish(make_settings(job_id="job", shard_rows=25, store_url=store))
+    place = tmp_path / "partial"
+    place.mkdir()
+    (place / "output.parquet").write_text("theirs")
+    with pytest.raises(ConfigError, match=r"output\.parquet"):
+        export_job("job", str(place), "jsonl", store, json=False)
+    export_job("job", str(place), "jsonl", store, overwrite=True, json=False)
+    assert names_in(place) == ["errors.jsonl", "output.jsonl"]
+    export_job("job", str(place), "parquet", store, overwrite=True, json=False)
+    assert names_in(place) == ["errors.jsonl", "errors.parquet", "output.jsonl", "output.parquet"]
 
 
 def test_an_export_goes_from_one_file_to_several_and_back(

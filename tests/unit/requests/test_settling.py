@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from dray.requests import (
     Ingested,
     Kind,
     Request,
+    RowDefaults,
     Rows,
     Source,
     cut,
@@ -88,6 +90,70 @@ def test_json_lines_of_messages_are_found_by_their_rows(
     assert asked(ingested) == expected
     assert len(said) == 1
     assert f"the column {column!r}" in said[0]
+
+
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"default": None}}}
+FIELDS = {"max_tokens": 3, "temperature": 0, "tools": [TOOL], "stop": None, "model": "gpt-4o"}
+
+
+def test_bodies_without_an_envelope_keep_their_fields(tmp_path: Path) -> None:
+    path = write(tmp_path, {"messages": [USER], "id": 1, "label": "x", **FIELDS}, {"messages": [USER]})
+    said: list[str] = []
+    ingested = take(tmp_path, source_of(path), said, defaults=RowDefaults(sampling={"max_tokens": 9}))
+    first, second = requests(ingested)
+    assert first.body == {"messages": [USER], **FIELDS}
+    assert second.body == {"messages": [USER], "max_tokens": 9}
+    assert ingested.model_name == "gpt-4o"
+    [told] = said
+    assert "max_tokens, temperature, tools, stop, model of each row go into its request" in told
+    assert "--messages-column messages takes the messages alone" in told
+    named = take(tmp_path, source_of(path, messages_column="messages"))
+    assert [request.body for request in requests(named)] == [{"messages": [USER]}] * 2
+
+
+def test_a_field_that_the_first_rows_lack_counts_too(tmp_path: Path) -> None:
+    rows = [{"messages": [USER]}] * 30 + [{"messages": [USER], "max_tokens": 3}]
+    ingested = take(tmp_path, source_of(write(tmp_path, *rows)))
+    assert requests(ingested)[-1].body == {"messages": [USER], "max_tokens": 3}
+
+
+def test_bodies_of_two_models_are_refused_as_in_the_batch_format(tmp_path: Path) -> None:
+    rows = [{"messages": [USER], "model": name, "max_tokens": 3} for name in "ab"]
+    with pytest.raises(InputError) as caught:
+        take(tmp_path, source_of(write(tmp_path, *rows)))
+    assert [problem.code for problem in caught.value.problems] == ["model_conflict"]
+
+
+def test_columns_of_a_data_set_are_no_fields(tmp_path: Path) -> None:
+    """There, ``model`` says who wrote the answer."""
+    path = write(tmp_path, {"messages": [USER], "model": "a"}, {"messages": [USER], "model": "b", "user": 1})
+    assert [request.body for request in requests(take(tmp_path, source_of(path)))] == [
+        {"messages": [USER]}
+    ] * 2
+
+
+def test_bodies_in_parquet_keep_their_fields(tmp_path: Path) -> None:
+    path = table(
+        tmp_path,
+        {
+            "messages": [[USER], [USER], [USER]],
+            "max_tokens": [3, None, 4],
+            "response_format": [{"type": "text", "x": None}, None, {"type": "json_object", "x": None}],
+            "label": ["a", "b", "c"],
+        },
+    )
+    said: list[str] = []
+    found = [request.body for request in requests(take(tmp_path, source_of(path), said))]
+    assert found == [
+        {"messages": [USER], "max_tokens": 3, "response_format": {"type": "text"}},
+        {"messages": [USER]},
+        {"messages": [USER], "max_tokens": 4, "response_format": {"type": "json_object"}},
+    ]
+    assert "max_tokens, response_format of each row go into its request" in said[0]
+    odd = table(tmp_path, {"messages": [[USER]], "stop": [datetime(2020, 1, 1)]}, "odd.parquet")
+    with pytest.raises(InputError) as caught:
+        take(tmp_path, source_of(odd))
+    assert [(p.code, p.field) for p in caught.value.problems] == [("invalid_value", "stop")]
 
 
 def test_the_column_that_is_named_is_the_one(tmp_path: Path) -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import gzip
 import sqlite3
+from datetime import date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pandas
 import pyarrow
@@ -28,7 +31,7 @@ from dray.requests import (
     source_of,
 )
 from dray.requests.sources import RowShape, SqlQuery
-from dray.requests.tables import query_name
+from dray.requests.tables import _query_failed, query_name
 
 pytestmark = pytest.mark.unit
 
@@ -73,6 +76,21 @@ GZIPPED = gzip.compress(CSV, mtime=0)  # the case has the same name in every pro
 def test_csv(tmp_path: Path, content: bytes) -> None:
     name = "in.csv.gz" if content[:1] == b"\x1f" else "in.csv"
     assert prompts(tmp_path, put(tmp_path, name, content), prompt_column="text") == EXPECTED
+
+
+@pytest.mark.parametrize("blank", [b"\n", b"\r\n\n", b"\xef\xbb\xbf\r\n"])
+def test_the_header_is_the_first_line_that_is_not_blank(tmp_path: Path, blank: bytes) -> None:
+    first = put(tmp_path, "1.csv", b"text\nalpha\n")
+    second = put(tmp_path, "2.csv", blank + b"text\r\nbeta\r\n\r\ngamma\r\n")
+    found = prompts(tmp_path, first, second, prompt_column="text")
+    assert found == [("row-0", "alpha"), ("row-1", "beta"), ("row-2", "gamma")]
+
+
+def test_problems_below_blank_lines_name_their_line(tmp_path: Path) -> None:
+    [problem] = problems(tmp_path, put(tmp_path, "1.csv", b"\n\nid;text\n1;a\n"), prompt_column="text")
+    assert "--delimiter ';'" in problem.message
+    [problem] = problems(tmp_path, put(tmp_path, "2.csv", b"\n\ntext\nx\ny,z\n"), prompt_column="text")
+    assert problem.line == 5
 
 
 def test_csv_with_crlf_keeps_line_ends_inside_quotes_plain(tmp_path: Path) -> None:
@@ -214,6 +232,51 @@ def test_a_nested_parquet_value_that_is_not_utf8_is_no_text(tmp_path: Path) -> N
     assert [(p.code, p.line) for p in found] == [("invalid_value", 1), ("invalid_value", 2)]
 
 
+def test_parquet_values_that_python_cannot_hold_are_problems_of_their_rows(tmp_path: Path) -> None:
+    path = str(tmp_path / "in.parquet")
+    times = pyarrow.array([10**15, 0], type=pyarrow.timestamp("s"))
+    parquet.write_table(pyarrow.table({"t": times, "text": ["a", "b"]}), path)
+    source = source_of(path, kind=Kind.COMPLETION, template="{t} {text}")
+    ingested = take(tmp_path, source, skip_invalid=True)
+    assert asked(ingested) == [("row-1", "1970-01-01 00:00:00 b")]
+    [[error]] = list(ingested.rejects())
+    assert (error.index, error.error_code) == (0, "invalid_value")
+    assert "outside the years 1 to 9999" in (error.error_message or "")
+    zone = pyarrow.array([0], type=pyarrow.timestamp("s", tz="Mars/Phobos"))
+    parquet.write_table(pyarrow.table({"t": zone}), path)
+    [problem] = problems(tmp_path / "zone", path, prompt_column="t")
+    assert "time zone is not known" in problem.message
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [
+        (UUID(int=7), "00000000-0000-0000-0000-000000000007"),
+        (Decimal("12.50"), "12.50"),
+        (date(2020, 2, 1), "2020-02-01"),
+        (datetime(2020, 2, 1, 3), "2020-02-01 03:00:00"),
+        (7, "7"),
+    ],
+)
+def test_ids_with_one_spelling_are_taken(tmp_path: Path, value: Any, name: str) -> None:
+    kind = pyarrow.uuid() if isinstance(value, UUID) else None
+    ids = pyarrow.array([value.bytes if isinstance(value, UUID) else value], type=kind)
+    path = str(tmp_path / "in.parquet")
+    parquet.write_table(pyarrow.table({"id": ids, "text": ["a"]}), path)
+    assert prompts(tmp_path, path, prompt_column="text", id_column="id") == [(name, "a")]
+
+
+@pytest.mark.parametrize(
+    ("value", "told"), [(1.5, "a JSON number"), (True, "a JSON boolean"), (b"x", "a bytes")]
+)
+def test_other_ids_are_called_what_they_are(tmp_path: Path, value: object, told: str) -> None:
+    path = str(tmp_path / "in.parquet")
+    parquet.write_table(pyarrow.table({"id": [value], "text": ["a"]}), path)
+    [problem] = problems(tmp_path, path, prompt_column="text", id_column="id")
+    assert (problem.code, problem.line) == ("invalid_custom_id", 1)
+    assert told in problem.message
+
+
 def test_frames_give_the_same_bytes_each_time(tmp_path: Path) -> None:
     frame = pandas.DataFrame({"text": ["a", "b"], "id": ["x", "y"]}, index=[5, 9])
     sources = [
@@ -222,6 +285,36 @@ def test_frames_give_the_same_bytes_each_time(tmp_path: Path) -> None:
     ]
     assert source_digest(sources[0]) == source_digest(sources[1])
     assert asked(take(tmp_path, sources[0])) == [("x", "a"), ("y", "b")]
+
+
+def test_a_frame_leaves_the_file_of_another(tmp_path: Path) -> None:
+    asked_for: list[int] = []
+
+    def source(text: str) -> Source:
+        frame = pandas.DataFrame({"text": [text]})
+        return frame_to_source(
+            frame,
+            tmp_path,
+            kind=Kind.COMPLETION,
+            prompt_column="text",
+            before_writing=lambda: asked_for.append(1),
+        )
+
+    first, second = source("a"), source("b")
+    assert source("a") == first != second
+    assert asked_for == [1, 1]  # none for the file that is there
+    assert source_digest(first) != source_digest(second)
+    assert asked(take(tmp_path / "job", first)) == [("row-0", "a")]
+    assert list(tmp_path.glob("**/*.part")) == []
+
+
+def test_the_file_of_an_earlier_version_serves_an_equal_frame(tmp_path: Path) -> None:
+    frame = pandas.DataFrame({"text": ["a"]})
+    new = frame_to_source(frame, tmp_path / "new", prompt_column="text").inputs[0]
+    old = tmp_path / "old" / "frame.parquet"
+    old.parent.mkdir()
+    old.write_bytes(Path(new).read_bytes())
+    assert frame_to_source(frame, old.parent, prompt_column="text").inputs == (str(old),)
 
 
 def database(folder: Path) -> str:
@@ -246,14 +339,55 @@ def test_a_query_that_fails_says_so(tmp_path: Path, query: str) -> None:
     assert "nope" in problem.message
 
 
+def test_a_text_of_sqlite_that_is_not_utf8_is_a_problem_of_its_row(tmp_path: Path) -> None:
+    url = database(tmp_path)
+    query = "select id, cast(x'6d792070617469656e7420e9' as text) as body from t limit 1"
+    [problem] = problems(tmp_path, url, query=query, prompt_column="body")
+    assert (problem.code, problem.line, problem.field) == ("invalid_text", 1, "body")
+    assert "patient" not in str(problem)
+
+
+def test_what_a_driver_says_of_a_row_is_not_shown(tmp_path: Path) -> None:
+    query = "select case when rowid = 9 then json('{my patient') else 'a' end as body from t"
+    [problem] = problems(tmp_path, database(tmp_path), query=query, prompt_column="body")
+    assert problem.code == "query_failed"
+    assert "OperationalError" in problem.message
+    assert "malformed" not in problem.message
+
+
+class _DriverError(Exception):
+    def __init__(self, text: str, sqlstate: str | None = None) -> None:
+        super().__init__(text)
+        self.sqlstate = sqlstate
+
+
+@pytest.mark.parametrize(
+    ("cause", "fetching", "shown"),
+    [
+        (_DriverError("no such table: word"), False, True),
+        (_DriverError("cannot decode: word"), True, False),
+        (_DriverError("relation word", "42P01"), False, True),
+        (_DriverError("invalid input: word", "22P02"), False, False),
+        (_DriverError("word", "42804"), True, False),
+        (_DriverError("the server stops: word", "57P01"), True, True),
+        (Exception("22018", "conversion of word failed"), False, False),  # as pyodbc has it
+        (ValueError("year out of range: word"), True, False),
+    ],
+)
+def test_when_a_drivers_words_are_shown(cause: Exception, fetching: bool, shown: bool) -> None:
+    assert ("word" in _query_failed(cause, fetching=fetching)) is shown
+
+
 def test_no_password_in_the_message(tmp_path: Path) -> None:
     url = "postgresql://joe:s3cret@127.0.0.1:1/db"
     [problem] = problems(tmp_path, url, query="select 1 as a", prompt_column="a")
     assert problem.code == "query_failed"
     assert "s3cret" not in str(problem)
-    with pytest.raises(ConfigError) as caught:
-        take(tmp_path, source_of("joe:s3cret@nowhere", query="select 1", prompt_column="a"))
-    assert "s3cret" not in str(caught.value)
+    for url in ("joe:s3cret@nowhere", "postgresql://joe:p@s3:cret@host/db"):
+        with pytest.raises(ConfigError) as caught:
+            take(tmp_path, source_of(url, query="select 1", prompt_column="a"))
+        assert "s3" not in str(caught.value)
+        assert "cret" not in str(caught.value)
 
 
 def test_a_password_in_the_query_of_a_url_is_neither_shown_nor_part_of_the_digest() -> None:

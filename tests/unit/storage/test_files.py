@@ -7,12 +7,15 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import pandas
 import pytest
 
-from dray.errors import ConfigError, InputError
-from dray.requests import digest, expand
+from dray.errors import ConfigError, InputError, JobFailedError
+from dray.requests import digest, expand, frame_to_source, source_of
 from dray.storage import ObjectStoreOptions, check_writable
 from dray.storage.files import stream_range, write_atomic
 
@@ -127,6 +130,50 @@ def test_unwritable_outputs_are_refused_before_work(tmp_path: Path, place: str) 
     directory = place if place.startswith(("https:", "/")) else str(tmp_path / place)
     with pytest.raises(ConfigError, match=directory):
         check_writable(directory)
+
+
+@pytest.fixture
+def closed() -> Iterator[Path]:
+    """A folder that this account may neither list nor enter; the superuser becomes another for that."""
+    superuser = os.geteuid() == 0
+    with TemporaryDirectory() as place:  # pytest's own folders keep other accounts out
+        Path(place).chmod(0o711)
+        folder = Path(place) / "closed"
+        touch(folder, "in.jsonl")
+        folder.chmod(0)
+        if superuser:
+            os.seteuid(65534)
+        try:
+            yield folder
+        finally:
+            if superuser:
+                os.seteuid(0)
+            folder.chmod(0o700)
+
+
+def test_a_folder_without_permission_is_refused_in_words(closed: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be written"):
+        check_writable(str(closed / "out"))
+    with pytest.raises(InputError, match="may not read"):
+        source_of(str(closed))
+    with pytest.raises(InputError, match="cannot tell the format"):
+        source_of(str(closed / "in"))
+    with pytest.raises(InputError, match="no permission"):
+        expand([str(closed / "in.jsonl")])
+    frame, held = pandas.DataFrame({"text": ["a"]}), []
+    with pytest.raises(JobFailedError, match="cannot be written"):
+        frame_to_source(frame, closed / "frame", prompt_column="text", before_writing=lambda: held.append(1))
+    assert held == [1]
+
+
+def test_a_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    touch(tmp_path, "a.jsonl")
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.jsonl")).write_text("x")
+    for item in ("*.jsonl", "caf\udce9.jsonl"):
+        with pytest.raises(InputError, match="not UTF-8; rename") as caught:
+            names(tmp_path, item)
+        assert str(caught.value).encode()
+        assert "caf\\udce9.jsonl" in str(caught.value)
 
 
 def test_options_hide_their_secrets() -> None:

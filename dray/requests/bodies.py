@@ -1,0 +1,59 @@
+"""Which columns beside chat messages are fields of a request, where nobody said which column is what.
+
+Lines such as ``{"messages": [...], "max_tokens": 3}`` are the bodies of requests without what is around them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from dray.requests.messages import plain
+from dray.requests.sources import BodyFields
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+ALWAYS = _names(
+    """
+    add_generation_prompt add_special_tokens allowed_token_ids bad_words best_of chat_template
+    chat_template_kwargs continue_final_message frequency_penalty function_call functions guided_choice
+    guided_grammar guided_json guided_regex ignore_eos include_reasoning include_stop_str_in_output
+    length_penalty logit_bias logprob_token_ids logprobs max_completion_tokens max_tokens min_p min_tokens
+    modalities n parallel_tool_calls presence_penalty prompt_logprobs reasoning_effort repetition_detection
+    repetition_penalty response_format return_prompt_text return_token_ids return_token_offsets
+    return_tokens_as_token_ids seed skip_special_tokens spaces_between_special_tokens stop stop_token_ids
+    stream stream_interval stream_options structured_outputs temperature thinking_token_budget tool_choice
+    tools top_k top_logprobs top_p truncate_prompt_tokens truncation_side use_beam_search web_search_options
+    """
+)
+"""What is a field of a request beside messages, whatever else the rows hold. A test compares vLLM's own."""
+
+BESIDE_OTHERS = _names(
+    """
+    audio cache_salt documents ec_transfer_params echo kv_transfer_params media_io_kwargs mm_payload
+    mm_processor_kwargs model moderation priority request_id return_mm_kwargs routed_experts_prompt_start
+    session_id suffix vllm_xargs watermarking
+    """
+)
+"""What is one only beside one of those. Data sets have such columns too: there ``model`` wrote the answer."""
+
+
+def fields_among(columns: Collection[str], *, nulls: bool) -> BodyFields:
+    """The fields to take from rows, of which the first have these ``columns``; ``nulls`` as there."""
+    names = ALWAYS | BESIDE_OTHERS if ALWAYS & set(columns) else ALWAYS
+    return BodyFields(names=names, nulls=nulls)
+
+
+def with_fields(body: dict[str, Any], row: Mapping[str, Any], fields: BodyFields) -> dict[str, Any]:
+    """``body`` with the row's own fields, or BadRow."""
+    for name in row:
+        if name not in fields.names:
+            continue
+        if fields.nulls:
+            body[name] = row[name]
+        elif row[name] is not None:
+            body[name] = plain(row[name], name)
+    return body
