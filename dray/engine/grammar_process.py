@@ -64,7 +64,22 @@ def compile_one(compiler: Any, order: dict[str, Any]) -> None:
     elif kind == "regex":
         compiler.compile_regex(text)
     elif kind == "tag":
+        compile_tag(compiler, text)
+
+
+def compile_tag(compiler: Any, text: str) -> None:
+    """In both of its forms: the one with ``structures`` is older, and vLLM reads it itself."""
+    import xgrammar
+
+    tag = json.loads(text)
+    if "structures" not in tag:
         compiler.compile_structural_tag(text)
+        return
+    items = [
+        xgrammar.StructuralTagItem(begin=one["begin"], schema=json.dumps(one["schema"]), end=one["end"])
+        for one in tag["structures"]
+    ]
+    compiler.compile_structural_tag(items, tag["triggers"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,6 +126,22 @@ def gone(*pids: int) -> None:
     soon(lambda: None if any(map(lives, pids)) else True, f"of {pids}, some live")
 
 
+@pytest.mark.parametrize("form", ["structures", "format"])
+def test_a_structural_tag_keeps_the_limits_in_both_forms(grammars: Grammars, form: str) -> None:
+    def tag(schema: dict[str, Any]) -> Grammar:
+        old = {"begin": "<f>", "schema": schema, "end": "</f>"}
+        new = {"begin": "<f>", "content": {"type": "json_schema", "json_schema": schema}, "end": "</f>"}
+        asked: dict[str, dict[str, Any]] = {
+            "structures": {"structures": [old], "triggers": ["<f"]},
+            "format": {"format": {"type": "triggered_tags", "triggers": ["<f"], "tags": [new]}},
+        }
+        return Grammar("tag", json.dumps({"type": "structural_tag", **asked[form]}))
+
+    late, fine = judged(grammars, [tag(json.loads(bomb("t").text)), tag({"type": "boolean"})])
+    assert "took longer than 1 s of processor time" in (late or "")
+    assert fine is None
+
+
 def test_one_that_takes_too_long_is_refused_and_the_others_are_not(grammars: Grammars) -> None:
     """And when the process dies, the next one gets what it had not answered."""
     with pytest.raises(GrammarPending):
