@@ -34,6 +34,8 @@ _NOT_IN_A_BATCH = {
 _STRUCTURED_FIELDS = frozenset(
     field.name for field in fields(StructuredOutputsParams) if not field.name.startswith("_")
 )
+# Fields of a row's structured_outputs that vLLM takes, and reads from the engine's configuration instead.
+_OF_THE_ENGINE = ("disable_any_whitespace", "disable_additional_properties")
 # Fields of OpenAI's that would change an answer: taken with the values that leave it as it is.
 _DEFAULTS: dict[str, tuple[Any, ...]] = {
     "audio": (None,),
@@ -80,6 +82,29 @@ def refuse_unusable(body: dict[str, Any], only_name: str | None) -> None:
         )
     if constraint:
         refuse_names(constraint.keys() - _STRUCTURED_FIELDS, "structured_outputs.")
+
+
+def refuse_other_style(body: dict[str, Any], config: Any) -> None:
+    """Refuse a row that wants its JSON in another style than the engine's; ``config`` says how that is.
+
+    vLLM compiles all grammars in the style of the engine, and ignores what the row says of it.
+    """
+    constraint = body.get("structured_outputs") or {}
+    for name in _OF_THE_ENGINE:
+        has = getattr(config, name)
+        if constraint.get(name) not in (None, has):
+            raise RequestRefused(
+                "unsupported_field",
+                f"`structured_outputs.{name}` is {str(has).lower()} for all rows of this engine; leave it "
+                "out, or set the engine argument structured_outputs_config",
+                param=f"structured_outputs.{name}",
+            )
+    if constraint.get("whitespace_pattern") is not None:
+        raise RequestRefused(
+            "unsupported_field",
+            "`structured_outputs.whitespace_pattern` cannot be honoured: vLLM ignores it; leave it out",
+            param="structured_outputs.whitespace_pattern",
+        )
 
 
 def _holds_media(messages: Any) -> bool:

@@ -27,7 +27,12 @@ from vllm.tokenizers import cached_tokenizer_from_config
 from dray.engine.protocol import EngineSpec
 from dray.engine.vllm_adapter.client import StepClient
 from dray.engine.vllm_adapter.errors import refusal_of_response
-from dray.engine.vllm_adapter.fields import refuse_other_engines, refuse_unknown, refuse_unusable
+from dray.engine.vllm_adapter.fields import (
+    refuse_other_engines,
+    refuse_other_style,
+    refuse_unknown,
+    refuse_unusable,
+)
 from dray.engine.vllm_adapter.overflow import Fitter
 from dray.engine.vllm_adapter.serving_options import TemplateOptions, parser_options
 from dray.kinds import GENERATION, Kind
@@ -107,6 +112,7 @@ class GenerationServing:
         )
         # vLLM's own hashes the whole configuration, memory sizes included: other bytes on other machines.
         self._chat.system_fingerprint = self._completion.system_fingerprint = f"vllm-{__version__}"
+        self._style = client.vllm_config.structured_outputs_config
         self._fitter = Fitter(spec.overflow, renderer, client.model_config)
         self._served: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Awaitable[Any]]]] = {
             Kind.CHAT.url: (
@@ -126,6 +132,7 @@ class GenerationServing:
     async def _answer(self, request: Request) -> Any:
         refuse_unusable(request.body, self._only_name)
         refuse_other_engines(request, GENERATION)
+        refuse_other_style(request.body, self._style)
         read, create = self._served[request.url]
         given, overflow = await self._fitter.fit(request.url, request.body)
         body = read(given)

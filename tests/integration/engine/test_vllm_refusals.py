@@ -79,6 +79,9 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     (chat(functions=[{}]), "unknown_field"),
     (chat(response_format={"type": "text", "extra": 1}), "unknown_field"),
     (chat(structured_outputs={"regex": "a", "_backend": "outlines"}), "unknown_field"),
+    (chat(structured_outputs={"regex": "a", "whitespace_pattern": ""}), "unsupported_field"),
+    (chat(structured_outputs={"regex": "a", "disable_additional_properties": True}), "unsupported_field"),
+    (chat(structured_outputs={"regex": "a", "disable_any_whitespace": False}), "unsupported_field"),
     (chat(model="another"), "model_mismatch"),
     (chat(model=5), "model_mismatch"),
     (chat(stream=True), "stream_unsupported"),
@@ -184,6 +187,9 @@ def test_priority_zero_and_empty_options_are_fine(generation: Runner) -> None:
         {"stream": False},
         {"length_penalty": 1.0},
         {"user": "u"},
+        # as the engine of these tests has it
+        {"structured_outputs": {"json": {"type": "boolean"}, "disable_any_whitespace": True}},
+        {"structured_outputs": {"json": {"type": "boolean"}, "disable_additional_properties": False}},
     ]
     assert all(outcome.response for outcome in generation.run([chat(**extra) for extra in fields]))
 

@@ -131,7 +131,7 @@ def test_a_structural_tag_keeps_the_limits_in_both_forms(grammars: Grammars, for
     def tag(schema: dict[str, Any]) -> Grammar:
         old = {"begin": "<f>", "schema": schema, "end": "</f>"}
         new = {"begin": "<f>", "content": {"type": "json_schema", "json_schema": schema}, "end": "</f>"}
-        asked = {
+        asked: dict[str, dict[str, Any]] = {
             "structures": {"structures": [old], "triggers": ["<f"]},
             "format": {"format": {"type": "triggered_tags", "triggers": ["<f"], "tags": [new]}},
         }
