@@ -114,7 +114,7 @@ def _page(tx: Tx, job_key: int, after: int) -> tuple[int | None, list[Outcome]]:
             cursor.execute(_POSTGRES_PAGE, asked)
         else:
             cursor.execute(_SQLITE_PAGE, (job_key, after, PAGE_ROWS))
-        for row in cursor:
+        for row in iter(cursor.fetchone, None):
             if row[3]:
                 ready.append(_outcome(row))
             rows, last, size = rows + 1, row[0], size + (row[9] or 0)

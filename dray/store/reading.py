@@ -54,6 +54,7 @@ _POSTGRES_PAGE = _page_query(
 )
 
 _INDEXES = 5000
+_FETCHED_ROWS = 16  # of SQLite at a time: so many large answers may come beyond the bound
 _PAGE_BYTES = 32 << 20
 """Bytes of answers of one read, or a single one: a fraction of a second, for which SQLite keeps commits
 waiting, and what a process that reads keeps in memory."""
@@ -93,12 +94,11 @@ def page(tx: Tx, job_key: int, after: int, limit: int) -> list[StoredOutcome]:
     size = 0
     with closing(tx.connection.connection.cursor()) as cursor:
         cursor.execute(_SQLITE_PAGE, (job_key, after, limit))
-        for row in cursor:  # SQLite reads each as it is fetched, and no writer commits meanwhile
-            outcome = StoredOutcome._make(row)
-            found.append(outcome)
-            size += len(outcome.response or b"")
-            if size >= _PAGE_BYTES:
-                break
+        # SQLite reads rows as they are fetched, and no writer commits meanwhile.
+        while size < _PAGE_BYTES and (fetched := cursor.fetchmany(_FETCHED_ROWS)):
+            rows = [StoredOutcome._make(row) for row in fetched]
+            size += sum(len(row.response) for row in rows if row.response is not None)
+            found += rows
     return found
 
 

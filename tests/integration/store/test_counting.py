@@ -103,6 +103,7 @@ def test_rows_that_come_between_two_pages_are_counted(
 
 def test_large_answers_make_small_pages(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "_PAGE_BYTES", 1000)
+    monkeypatch.setattr(reading, "_FETCHED_ROWS", 2)
     job = ready_job(store, shards=1, rows=ROWS)
     store.commit(claimed(store, job), [outcome(row, "x" * 300) for row in range(ROWS)])
     pages = list(store.outcomes("job"))

@@ -222,7 +222,12 @@ def test_a_server_without_a_connection_left_says_so_and_is_asked_again() -> None
         taken = [server.connect() for _ in range(4)]
         with pytest.raises(StoreUnreachableError, match=r"no connection left: raise its max_connections"):
             open_store(url, patience=0.5)
-        timer = threading.Timer(1.0, lambda: [one.close() for one in taken])
+
+        def leave() -> None:
+            for one in taken:
+                one.close()
+
+        timer = threading.Timer(1.0, leave)
         timer.start()
         open_store(url).close()
         timer.join()
