@@ -33,7 +33,7 @@ from dray.store.records import OPEN_STATES
 from dray.triggers import Point, reach
 
 _ROWS = 8192  # some minutes of work on one GPU
-# So many have 8192 rows each up to 134 million rows, and 61,036 of a billion: 20 minutes at 50 rows/s. The
+# So many have 8192 rows each up to 134 million rows, and 61,125 of a billion: 20 minutes at 50 rows/s. The
 # driver reads all shards when it looks which are open: 0.3 s of these, and 3 s of four times as many.
 _MANY_SHARDS = 16_384
 # A replica that comes back finds work only while there are shards that no replica has. The benchmark

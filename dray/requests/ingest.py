@@ -12,7 +12,7 @@ from dray.kinds import Kind
 from dray.requests.arranging import Arrange, Arranging
 from dray.requests.duplicates import IdIndex
 from dray.requests.inputs import FileRef
-from dray.requests.marks import Mark, SpoolPart, SpoolRange, Taper, cut_marks
+from dray.requests.marks import Mark, SpoolPart, SpoolRange, Taper, cut_marks, enough_ranges
 from dray.requests.model import Outcome
 from dray.requests.pulse import Pulse
 from dray.requests.readers import Limits, RawRow, files_of, read_rows
@@ -163,19 +163,20 @@ def cut(
     min_shards: int = 1,
     taper: Taper | None = None,
 ) -> list[SpoolRange]:
-    """Contiguous ranges that cover the spool exactly once, of about ``target_rows`` requests each.
+    """Contiguous ranges that cover the spool exactly once, of about ``target_rows`` requests at most.
 
     Between ``min_shards`` and ``max_shards`` of them, as far as there are rows; each part of the spool may
     bring one more. The last ones ``taper``, where that is asked for.
     """
-    wanted = -(-ingested.requests // max(1, target_rows))
+    taper = taper or Taper(ranges=0)
+    wanted = enough_ranges(ingested.requests, max(1, target_rows), min_shards, taper)
     return cut_marks(
         ingested.marks,
         parts=ingested.parts,
         rows=ingested.requests,
-        ranges=min(max(wanted, min_shards), max_shards),
+        ranges=min(wanted, max_shards),
         grouped=ingested.grouped,
-        taper=taper or Taper(ranges=0),
+        taper=taper,
     )
 
 

@@ -11,6 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from math import ceil
 from typing import overload
 
 
@@ -145,11 +146,25 @@ def cut_marks(
 
 def steps(rows: int, ranges: int, taper: Taper) -> list[Fraction]:
     """Where the ranges begin, as shares of all rows."""
+    large, share, unit = _sizes(rows, ranges, taper)
+    return [(min(number, large) + max(number - large, 0) * share) * unit for number in range(ranges)]
+
+
+def _sizes(rows: int, ranges: int, taper: Taper) -> tuple[int, Fraction, Fraction]:
+    """How many ranges are large, a small one as a share of them, and one of them as a share of all rows."""
     small = taper.ranges if 2 * taper.ranges <= ranges else 0
     share = Fraction(taper.share(rows / ranges)).limit_denominator(1000)
     large = ranges - small
-    unit = 1 / (large + small * share)
-    return [(min(number, large) + max(number - large, 0) * share) * unit for number in range(ranges)]
+    return large, share, 1 / (large + small * share)
+
+
+def enough_ranges(rows: int, target: int, least: int, taper: Taper = _EVEN) -> int:
+    """So many that each has at most ``target`` rows, and ``least`` of them at least."""
+    whole = -(-rows // target)
+    ranges = max(whole, least, 1)
+    if rows and rows * _sizes(rows, ranges, taper)[2] > target:  # what the last ones lack, the others have
+        ranges = max(ranges, whole + ceil(taper.ranges * (1 - taper.share(target))))
+    return ranges
 
 
 def _even(marks: Sequence[Mark], begins_at: Sequence[Fraction]) -> set[Mark]:

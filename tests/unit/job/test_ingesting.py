@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 from array import array
 from collections.abc import Callable
+from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from dray.cluster.placing import USUAL_SEQS
-from dray.job.ingesting import _ROWS, _enough_shards, _most_shards, ingest_job
+from dray.job.ingesting import _ROWS, _enough_shards, _most_shards, _taper, ingest_job
 from dray.job.opening import open_job
 from dray.job.settings import JobSettings
 from dray.requests import source_of
 from dray.requests.ingest import Ingested, cut
-from dray.requests.marks import Mark, Marks, SpoolPart
+from dray.requests.marks import Mark, Marks, SpoolPart, enough_ranges, steps
 from dray.requests.spool import MAX_MARKS
 
 pytestmark = pytest.mark.unit
@@ -71,10 +73,18 @@ def test_no_replica_idles_for_lack_of_a_shard(replicas: int, most: int) -> None:
 
 @pytest.mark.parametrize(
     ("requests", "replicas", "shards"),
-    [(8192 * 512 * 4, 1, 2048), (10**8, 8, 12_208), (10**9, 8, 16_384), (10**9, 1000, 16_384)],
+    [
+        (8192 * 512 * 4, 1, 2048),
+        (10**6, 8, 147),
+        (2 * 10**6, 8, 269),
+        (10**8, 8, 12_232),
+        (10**8, 1000, 16_000),
+        (10**9, 8, 16_384),
+        (10**9, 1000, 16_384),
+    ],
 )
 def test_a_shard_is_minutes_of_work(requests: int, replicas: int, shards: int) -> None:
-    """50 rows/s are a small model on one GPU; 65,536 rows take it 22 minutes."""
+    """50 rows/s are a small model on one GPU; 76,290 rows take it 25 minutes. The last shards are smaller."""
     stride = max(1, requests // (MAX_MARKS - 1))
     rows = range(0, requests, stride)
     ingested = Ingested(
@@ -89,11 +99,25 @@ def test_a_shard_is_minutes_of_work(requests: int, replicas: int, shards: int) -
         kinds=frozenset(),
         files=(),
     )
-    least = _enough_shards(requests, replicas, USUAL_SEQS)
-    found = cut(ingested, target_rows=_ROWS, max_shards=_most_shards(replicas), min_shards=least)
+    least, taper = _enough_shards(requests, replicas, USUAL_SEQS), _taper(replicas, USUAL_SEQS)
+    most = _most_shards(replicas)
+    found = cut(ingested, target_rows=_ROWS, max_shards=most, min_shards=least, taper=taper)
     assert len(found) == shards
-    assert max(part.rows for part in found) <= (8192 + stride if requests <= 8192 * 16_384 else 70_000)
+    assert max(part.rows for part in found) <= (8192 + stride if requests <= 8192 * 16_384 else 77_000)
     assert sum(part.rows for part in found) == requests
+
+
+@pytest.mark.parametrize("batch", [16, 256, 1024, 3000, 5000])
+@pytest.mark.parametrize("replicas", [2, 8, 100])
+def test_smaller_last_shards_make_no_other_too_large(replicas: int, batch: int) -> None:
+    taper = _taper(replicas, batch)
+    assert taper is not None
+    for rows in [*range(1, 40_000, 1013), *range(40_000, 5_000_000, 99_991)]:
+        least = _enough_shards(rows, replicas, batch)
+        ranges = enough_ranges(rows, _ROWS, least, taper)
+        begins = [*steps(rows, ranges, taper), Fraction(1)]
+        assert max(rows * (end - begin) for begin, end in pairwise(begins)) <= _ROWS + 1
+        assert ranges <= max(least, -(-rows // _ROWS) + 3 * replicas)
 
 
 def test_the_last_shards_of_several_replicas_are_smaller(
