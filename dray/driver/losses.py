@@ -30,6 +30,9 @@ SETTLE_SECONDS = 4.0
 EVIDENCE_SECONDS = 2.0
 """For shard tasks to say what they saw: their calls end as the replica dies, as the driver's own does."""
 
+STEP_SECONDS = 1.0
+"""For judging in one step of the driver: between two steps it hears of notices and asks how replicas are."""
+
 _NODE_WENT = frozenset({Cause.SPOT, Cause.NODE_LOSS})
 _SIGNS = (Sign.OOM, Sign.ENGINE_DEAD, Sign.LOST)  # the most telling first
 _ROWS = 2  # of a shard, which counts its own: the driver judges engines, and refuses no row
@@ -79,16 +82,19 @@ class Losses:
         self._open += [_Open(loss=loss) for loss in losses]
 
     def judge(self, store: Store) -> None:
-        """Judge those of which enough is known.
+        """Judge those of which enough is known. The next call judges those that time does not suffice for.
 
         Raises:
             StoreError: the next call judges those that are left.
         """
+        until = time.monotonic() + STEP_SECONDS
         for one in list(self._open):
             facts = one.facts(store, self._lease.job_id)
             if facts is not None:
                 self._judge(store, one.loss, facts, one.witnesses.said)
                 self._open.remove(one)
+            if time.monotonic() > until:
+                break
 
     def _judge(self, store: Store, loss: Loss, node_facts: NodeFacts, said: Collection[Evidence]) -> None:
         """Write the verdict and charge it. A replica that idles has no witness, nor has one that starts."""

@@ -112,6 +112,24 @@ def test_a_loss_is_judged_when_the_cluster_has_settled_what_died(
     assert len(judging.lost) == 2
 
 
+def test_many_losses_at_once_are_judged_in_several_steps(
+    store: Store, job: JobLease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand take a minute, in which the driver would hear of no other node that goes."""
+    judging = Judged(job)
+    for lane in range(3):
+        judging.lose(lane, ReplicaLostError("gone"), GONE, node=f"n{lane}")
+    monkeypatch.setattr(judged, "STEP_SECONDS", -1.0)  # each takes longer
+    for step in range(1, 4):
+        judging.losses.judge(store)
+        assert len(judging.lost) == step
+    monkeypatch.undo()
+    for lane in range(3, 6):
+        judging.lose(lane, ReplicaLostError("gone"), GONE, node=f"n{lane}")
+    judging.losses.judge(store)
+    assert len(judging.lost) == 6
+
+
 def test_a_loss_is_charged_once_the_store_is_back(store: Store, job: JobLease) -> None:
     judging = Judged(job)
     judging.lose(0, EngineStartError("CUDA", oom=True), ALIVE)
