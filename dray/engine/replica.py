@@ -22,6 +22,7 @@ from typing import Any
 from dray.engine.loop import StepLoop
 from dray.engine.loop_stats import LoopStats
 from dray.engine.protocol import Engine, EngineInfo, EngineSpec
+from dray.engine.watchdog import Watchdog
 from dray.errors import ConfigError, DrayError, EngineDeadError, EngineStartError
 from dray.failures.signs import out_of_memory
 from dray.requests.model import Outcome
@@ -158,10 +159,12 @@ class Replica:
 
     def _watch(self, stall_seconds: float) -> None:
         """End an engine that stands still: a step that never returns, or steps that bring nothing."""
+        every = min(1.0, stall_seconds / 4)
+        watchdog = Watchdog(stall_seconds, every)
         while True:
-            time.sleep(min(1.0, stall_seconds / 4))
+            time.sleep(every)
             idle = self._loop.idle_seconds()
-            if idle is not None and idle > stall_seconds:
+            if watchdog.stands_still(idle, time.monotonic()):
                 error = EngineDeadError(f"the engine stood still for {idle:.0f} s", stuck=True)
                 self._loop.fail(error)
                 self._die(error)
