@@ -30,7 +30,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 REVISION = "0012"
 """The migration that these tables correspond to: the head of ``migrations/versions``."""
 
-COMPATIBLE = frozenset(["0010"])
+COMPATIBLE = frozenset(["0010", "0011"])
 """Earlier ones with all tables and columns of these, which lack at most an index: a test compares them."""
 
 metadata = MetaData(
