@@ -13,6 +13,7 @@ from dray.errors import (
     StoreError,
 )
 from dray.job.opening import OpenJob
+from dray.storage.files import is_full
 from dray.store import JobState, Store, open_store
 
 _ANSWERED = (JobState.COMPLETED, JobState.EXPIRED)
@@ -50,6 +51,6 @@ def _state_after(error: Exception) -> JobState:
         return JobState.CANCELLED
     if isinstance(error, ExpiredError):
         return JobState.EXPIRED
-    if isinstance(error, StoreError | JobPausedError | JobChangedError):
+    if isinstance(error, StoreError | JobPausedError | JobChangedError) or is_full(error):
         return JobState.PAUSED
     return JobState.FAILED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import socket
 from collections.abc import Callable, Sequence
@@ -13,10 +14,12 @@ from dray.cluster import ClusterInfo, Node
 from dray.cluster.base import ClusterSettings
 from dray.driver.events import Event, Observer, Progressed, ReplicaLost, ReplicaReady, ShardFinished, Told
 from dray.driver.intervals import Intervals
+from dray.driver.resting import put_to_rest
 from dray.driver.thread_executor import ThreadExecutor
 from dray.driver.whole_job import Parts, refuse_shared_sqlite, run_job
-from dray.errors import ConfigError
+from dray.errors import ConfigError, JobFailedError, JobPausedError
 from dray.job.finalising import JobResult
+from dray.job.opening import open_job
 from dray.job.settings import JobSettings
 from dray.shard.backoff import NO_WAIT_VARIABLE
 from dray.store import JobState, open_store
@@ -125,3 +128,34 @@ def test_a_job_that_cannot_be_done_says_why_in_its_store(settings: JobSettings) 
         job = store.get_job("job")
     assert job.state is JobState.FAILED
     assert job.reason == "EngineStartError"
+
+
+def test_a_disk_that_fills_as_the_job_publishes_pauses_it(
+    settings: JobSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_path: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("dray.storage.draft.sync", full)
+        with pytest.raises(JobPausedError, match="cannot be written: No space left on device; free space"):
+            _run(settings, [])
+    with open_store(settings.store_url, create=False) as store:
+        job = store.get_job("job")
+    assert job.state is JobState.PAUSED
+    assert job.reason is not None
+    assert "`dray resume`" in job.reason
+    assert _run(settings, []).state == JobState.COMPLETED
+
+
+def test_a_disk_that_fills_under_temporary_files_pauses_it_too(settings: JobSettings) -> None:
+    """There the error is Python's own, or has another one's words."""
+    job = open_job(settings)
+    full = OSError(errno.EDQUOT, "Disk quota exceeded")
+    arranging = JobFailedError("/tmp: rows cannot be put in order there")
+    arranging.__cause__ = full
+    for error in (full, arranging):
+        put_to_rest(job, error)
+        with open_store(settings.store_url, create=False) as store:
+            assert store.get_job("job").state is JobState.PAUSED
+            store.set_job_state(job.lease, JobState.IN_PROGRESS)
