@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+from dray.driver.reasons import reason_of
 from dray.errors import (
     CancelledError,
     ExpiredError,
     JobChangedError,
-    JobFailedError,
     JobPausedError,
     StoreError,
 )
@@ -41,9 +41,7 @@ def record_end(store: Store, job: OpenJob, error: Exception) -> None:
     """
     if isinstance(error, JobChangedError) and store.get_job(job.job_id).state in _ANSWERED:
         return
-    # What the table of causes and the store say is for people, and quotes nothing.
-    told = isinstance(error, JobChangedError | JobFailedError | StoreError | CancelledError | ExpiredError)
-    store.set_job_state(job.lease, _state_after(error), reason=str(error) if told else type(error).__name__)
+    store.set_job_state(job.lease, _state_after(error), reason=reason_of(error))
 
 
 def _state_after(error: Exception) -> JobState:

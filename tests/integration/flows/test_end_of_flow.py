@@ -87,7 +87,7 @@ def test_a_job_whose_end_fails_is_at_rest_and_says_why(
     monkeypatch.setattr(module, place, _raising(error))
     job = run(type(error))
     assert (job.state, job.driver) == (state, None)
-    assert job.reason == (str(error) if place != "cluster_of" else "ClusterError")
+    assert job.reason == str(error)
 
 
 def test_the_lease_is_kept_to_the_end(
