@@ -109,9 +109,14 @@ def _model(path: str) -> str:
 
     checked_weights(path, None)
     refuse_misfit(path, {})
-    return (
-        "config, tokenizer and safetensors found" if Path(path).is_dir() else "config and safetensors found"
-    )
+    if not Path(path).is_dir():
+        return "config and safetensors found"
+    if importlib.util.find_spec("transformers") is None:
+        return "config, tokenizer and safetensors found; transformers is not here to load the tokenizer"
+    from dray.planner.workload.encoders import load_tokenizer
+
+    load_tokenizer(path)
+    return "config and safetensors found, tokenizer loaded"
 
 
 def _store(reference: str) -> str:

@@ -11,6 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from dray.errors import ConfigError
 from dray.storage.objects import ObjectStoreOptions, is_object
 from dray.weights import Manifest, check_checkpoint, check_remote, read_manifest
@@ -110,7 +112,8 @@ def refuse_misfit(model: str, arguments: Mapping[str, Any]) -> None:
     """Refuse engine arguments that do not go with the model of a local folder.
 
     Raises:
-        ConfigError: ``max_model_len`` is longer than the model goes, or there is no tokenizer.
+        ConfigError: ``max_model_len`` is longer than the model goes, or there is no tokenizer, or its file
+            is broken.
     """
     folder = Path(model)
     if not folder.is_dir():
@@ -122,6 +125,25 @@ def refuse_misfit(model: str, arguments: Mapping[str, Any]) -> None:
             f"model {model}: no tokenizer in it (tokenizer.json, tokenizer_config.json, ...); "
             "copy it there, or name its folder with --engine-arg tokenizer=FOLDER"
         )
+    if not named:
+        _refuse_broken_tokenizer(folder)
+
+
+def _refuse_broken_tokenizer(folder: Path) -> None:
+    """A look that takes no library: an engine says the same half a minute later, without the file's name."""
+    for name, part in (("tokenizer.json", "model"), ("tokenizer_config.json", None)):
+        file = folder / name
+        if not file.is_file():
+            continue
+        try:
+            found = orjson.loads(file.read_bytes())
+        except ValueError:
+            raise ConfigError(
+                f"{file}: not valid JSON, so no tokenizer can be loaded; copy it anew"
+            ) from None
+        if not isinstance(found, dict) or (part is not None and not isinstance(found.get(part), dict)):
+            what = f"no object with {part!r}" if part else "no JSON object"
+            raise ConfigError(f"{file}: {what} in it, so no tokenizer can be loaded; copy it anew")
 
 
 def _refuse_longer(model: str, config: Any, arguments: Mapping[str, Any]) -> None:

@@ -32,7 +32,7 @@ def test_what_is_no_name_of_the_hub(path: str, tmp_path: Path, monkeypatch: pyte
 def _model(folder: Path, *, tokenizer: str | None = "tokenizer.json", **config: Any) -> str:
     (folder / "config.json").write_text(json.dumps(config))
     if tokenizer:
-        (folder / tokenizer).touch()
+        (folder / tokenizer).write_text('{"model": {}}')
     return str(folder)
 
 
@@ -71,6 +71,25 @@ def test_a_model_without_a_tokenizer(tmp_path: Path) -> None:
         refuse_misfit(model, {})
     refuse_misfit(model, {"tokenizer": "/models/other"})
     refuse_misfit(model, {"skip_tokenizer_init": True})
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("tokenizer.json", "{}", "no object with 'model' in it"),
+        ("tokenizer.json", "[]", "no object with 'model' in it"),
+        ("tokenizer.json", '{"model": {', "not valid JSON"),
+        ("tokenizer_config.json", "", "not valid JSON"),
+        ("tokenizer_config.json", "1", "no JSON object in it"),
+    ],
+)
+def test_a_tokenizer_whose_file_is_broken(name: str, content: str, told: str, tmp_path: Path) -> None:
+    model = _model(tmp_path)
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ConfigError) as refused:
+        refuse_misfit(model, {})
+    assert str(refused.value).startswith(f"{tmp_path / name}: {told}, so no tokenizer can be loaded")
+    refuse_misfit(model, {"tokenizer": "/models/other"})
 
 
 @pytest.mark.parametrize(
