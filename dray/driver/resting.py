@@ -7,6 +7,7 @@ from contextlib import suppress
 from dray.driver.reasons import reason_of
 from dray.errors import (
     CancelledError,
+    DrayError,
     ExpiredError,
     JobChangedError,
     JobPausedError,
@@ -14,13 +15,14 @@ from dray.errors import (
 )
 from dray.job.opening import OpenJob
 from dray.storage.files import is_full
+from dray.storage.folders import give_up
 from dray.store import JobState, Store, open_store
 
 _ANSWERED = (JobState.COMPLETED, JobState.EXPIRED)
 
 
 def put_to_rest(job: OpenJob, error: BaseException, *, release: bool = False) -> None:
-    """Record what ended the job; ``release`` also gives the driver's lease back.
+    """Record what ended the job; ``release`` also gives the driver's lease back, for its tasks have ended.
 
     A lost lease or store leaves that to the next driver. So does what is no error of the job's, such as a
     signal: this machine may be taken away, and the next driver resumes the job.
@@ -30,7 +32,21 @@ def put_to_rest(job: OpenJob, error: BaseException, *, release: bool = False) ->
     with suppress(StoreError), open_store(job.settings.store_url, create=False) as store:
         record_end(store, job, error)
         if release:
+            _give_folder_up(store, job)
             store.release_job(job.lease)
+
+
+def _give_folder_up(store: Store, job: OpenJob) -> None:
+    """Leave the output folder to the next job where this one failed before any row had an outcome.
+
+    Who mends a query or a path has another job, whose folder this one is not to keep. The job itself takes
+    the folder again when it is resumed, unless another one has it by then.
+    """
+    counts = store.counts(job.job_id)
+    if store.get_job(job.job_id).state is not JobState.FAILED or counts.done + counts.failed:
+        return
+    with suppress(OSError, DrayError):
+        give_up(job.settings.output, job.owner, job.settings.objects)
 
 
 def record_end(store: Store, job: OpenJob, error: Exception) -> None:

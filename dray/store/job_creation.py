@@ -30,7 +30,8 @@ def create(tx: Tx, job_id: str, fingerprint: Fingerprint, settings: Mapping[str,
     if changed and not _replace_untaken(tx, existing, fingerprint, settings):
         raise JobChangedError(
             f"job {job_id} exists with other content: its {', '.join(changed)} changed. "
-            "Give another --job-id, or leave it out to get a new job"
+            f"`dray resume {job_id}` goes on only with what the job was begun with; "
+            "`dray run` with another --job-id, or with none, starts a new job"
         )
     return get(tx, job_id, "") if changed else existing
 

@@ -6,6 +6,7 @@ import errno
 import json
 import socket
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from dray.driver.intervals import Intervals
 from dray.driver.resting import put_to_rest
 from dray.driver.thread_executor import ThreadExecutor
 from dray.driver.whole_job import Parts, refuse_shared_sqlite, run_job
-from dray.errors import ConfigError, JobFailedError, JobPausedError
+from dray.errors import ConfigError, EngineStartError, JobChangedError, JobFailedError, JobPausedError
 from dray.job.finalising import JobResult
 from dray.job.opening import open_job
 from dray.job.settings import JobSettings
@@ -160,3 +161,35 @@ def test_a_disk_that_fills_under_temporary_files_pauses_it_too(settings: JobSett
         with open_store(settings.store_url, create=False) as store:
             assert store.get_job("job").state is JobState.PAUSED
             store.set_job_state(job.lease, JobState.IN_PROGRESS)
+
+
+def test_a_job_of_other_content_says_what_resumes_it_and_what_is_a_new_one(settings: JobSettings) -> None:
+    _run(settings, [])
+    with pytest.raises(JobChangedError, match=r"`dray resume job` goes on only .*`dray run` with another"):
+        open_job(replace(settings, model="another"), resume=True)
+
+
+def test_a_job_that_failed_without_a_row_leaves_its_folder_to_the_next(settings: JobSettings) -> None:
+    with pytest.raises(EngineStartError):
+        _run(settings, [], Script(most=0))
+    mended = replace(settings, job_id="mended")
+    assert _run(mended, []).state == JobState.COMPLETED
+    with pytest.raises(ConfigError, match="the folder belongs to job mended"):
+        _run(settings, [])
+    with open_store(settings.store_url, create=False) as store:
+        assert store.get_job("job").state is JobState.FAILED
+
+
+def test_a_job_that_failed_with_answers_keeps_its_folder(
+    settings: JobSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_path: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("dray.storage.draft.sync", broken)
+        with pytest.raises(JobFailedError, match="cannot be written"):
+            _run(settings, [])
+    with pytest.raises(ConfigError, match="the folder belongs to job job"):
+        _run(replace(settings, job_id="other"), [])
+    assert _run(settings, []).state == JobState.COMPLETED
