@@ -106,7 +106,15 @@ def summarise(result: dict[str, Any]) -> None:
         if result[name]:
             output.say(f"{name:<9} {result[name]}")
     if result["output"] is None and counts["done"] + counts["failed"]:
-        output.say(f"output    none; `dray export {result['job_id']} --output FOLDER` writes what is done")
+        command = f"dray export {result['job_id']} --output FOLDER{_store_of_the_job()}"
+        output.say(f"output    none; `{command}` writes what is done")
+
+
+def _store_of_the_job() -> str:
+    from dray.store import store_option
+
+    job = current_job.latest()
+    return "" if job is None else store_option(job.settings.store_url)
 
 
 def _cost(cost: dict[str, Any]) -> str:

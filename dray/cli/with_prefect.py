@@ -112,7 +112,7 @@ def _despite(error: Exception) -> dict[str, Any]:
     Raises:
         DrayError: it was not done; says whether there is anything to go on with.
     """
-    from dray.store import JobState, open_store
+    from dray.store import JobState, open_store, store_option
 
     failure = f"Prefect failed: {type(error).__name__}: {str(error)[:300]}"
     job = current_job.latest()
@@ -121,6 +121,7 @@ def _despite(error: Exception) -> dict[str, Any]:
     with open_store(job.settings.store_url, create=False) as store:
         done = store.get_job(job.job_id).state is JobState.COMPLETED
     if not done:
-        raise DrayError(f"{failure}; `dray resume {job.job_id}` goes on") from error
+        where = store_option(job.settings.store_url)
+        raise DrayError(f"{failure}; `dray resume {job.job_id}{where}` goes on") from error
     output.say(f"dray: the job is done; Prefect was not told so ({type(error).__name__})")
     return stored_result()

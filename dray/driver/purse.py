@@ -16,7 +16,7 @@ from dray.errors import ConfigError, JobPausedError
 from dray.job.capacity_notes import KEPT, MOST, decisions_of
 from dray.job.opening import OpenJob
 from dray.job.request import deadline_seconds
-from dray.store import Store
+from dray.store import Store, store_option
 
 _HOUR = 3600.0
 
@@ -79,9 +79,10 @@ class Purse:
         hourly = 0.0 if self._budget is None else self._ledger.hourly(nodes)
         spent, step = self._spent(nodes), self._step()
         if is_spent(budget=self._budget, spent=spent, step_cost=hourly * step / _HOUR):
+            where = store_option(self._job.settings.store_url)
             raise JobPausedError(
                 f"the budget of ${self._budget:,.2f} is spent; finished rows are kept: `dray resume "
-                f"{self._job.job_id} --budget DOLLARS` with a higher budget goes on"
+                f"{self._job.job_id} --budget DOLLARS{where}` with a higher budget goes on"
             )
         if load.work is None:
             return None

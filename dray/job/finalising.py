@@ -43,7 +43,7 @@ from dray.report import (
 from dray.requests.output import Written, fill
 from dray.storage.files import join
 from dray.storage.layout import manifest_name
-from dray.store import JobState, Store, StoredOutcome, open_store
+from dray.store import JobState, Store, StoredOutcome, open_store, store_option
 from dray.triggers import Point, reach
 
 
@@ -104,11 +104,11 @@ class JobResult:
         return dict(self.__dict__)
 
 
-def cancelled_message(job_id: str) -> str:
+def cancelled_message(job: OpenJob) -> str:
     """What to tell of a job that was cancelled: it has no files."""
     return (
-        f"job {job_id} was cancelled; its finished rows are kept, and `dray export {job_id} --output FOLDER` "
-        "writes them to files"
+        f"job {job.job_id} was cancelled; its finished rows are kept, and `dray export {job.job_id} "
+        f"--output FOLDER{store_option(job.settings.store_url)}` writes them to files"
     )
 
 

@@ -18,6 +18,7 @@ from dray.cli.stopping import signals_stop
 from dray.cli.with_prefect import _despite, _the_flow
 from dray.errors import ConfigError, DrayError
 from dray.job import current_job
+from dray.job.finalising import cancelled_message
 from dray.job.opening import OpenJob, open_job
 from dray.job.request import JobRequest
 from dray.job.settings import JobSettings
@@ -78,7 +79,7 @@ def test_a_job_that_is_done_is_so_though_prefect_fails(
 
 def test_a_job_that_is_not_done_says_how_to_go_on(job: OpenJob) -> None:
     with pytest.raises(
-        DrayError, match=rf"Prefect failed: OSError: away; `dray resume {job.job_id}` goes on"
+        DrayError, match=rf"Prefect failed: OSError: away; `dray resume {job.job_id} --store .*` goes on"
     ):
         _despite(OSError("away"))
 
@@ -174,3 +175,14 @@ def test_a_prefect_that_cannot_be_imported_is_told(monkeypatch: pytest.MonkeyPat
     )  # as where something that it needs is missing
     with pytest.raises(ConfigError, match=r"Prefect's flow cannot be imported .*make install"):
         _the_flow()
+
+
+def test_a_stopped_run_with_finished_rows_names_the_store_of_its_export(
+    job: OpenJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = stored_result()
+    summarise({**result, "counts": {**result["counts"], "total": 2, "done": 1}})
+    file = job.settings.store_url.removeprefix("sqlite:///")
+    told = f"output    none; `dray export {job.job_id} --output FOLDER --store {file}` writes what is done"
+    assert capsys.readouterr().err.splitlines()[-1] == told
+    assert cancelled_message(job).endswith(f"--output FOLDER --store {file}` writes them to files")

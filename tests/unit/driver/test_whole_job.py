@@ -165,7 +165,9 @@ def test_a_disk_that_fills_under_temporary_files_pauses_it_too(settings: JobSett
 
 def test_a_job_of_other_content_says_what_resumes_it_and_what_is_a_new_one(settings: JobSettings) -> None:
     _run(settings, [])
-    with pytest.raises(JobChangedError, match=r"`dray resume job` goes on only .*`dray run` with another"):
+    with pytest.raises(
+        JobChangedError, match=r"`dray resume job --store .*` goes on only .*`dray run` with another"
+    ):
         open_job(replace(settings, model="another"), resume=True)
 
 
