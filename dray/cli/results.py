@@ -53,6 +53,7 @@ def _without_result(job: OpenJob | None, progress: Progress | None) -> dict[str,
         "tuned": {},
         "saved": {"repeated": 0, "reused": 0, "prompt": 0, "completion": 0},
         "overflow": {},
+        "error_codes": {},
     }
 
 
@@ -108,6 +109,17 @@ def summarise(result: dict[str, Any]) -> None:
     if result["output"] is None and counts["done"] + counts["failed"]:
         command = f"dray export {result['job_id']} --output FOLDER{_store_of_the_job()}"
         output.say(f"output    none; `{command}` writes what is done")
+    _warn_of_failure(result)
+
+
+def _warn_of_failure(result: dict[str, Any]) -> None:
+    """Where no row has an answer: most often one option is wrong for all of them."""
+    counts, codes = result["counts"], result.get("error_codes") or {}  # an earlier version's result has none
+    if not counts["total"] or counts["failed"] < counts["total"] or not codes:
+        return
+    code, rows = max(codes.items(), key=lambda item: item[1])
+    share = "" if rows == counts["total"] else f" ({rows:,} of them)"
+    output.say(f"warning   all {counts['total']:,} rows failed: {code}{share}")
 
 
 def _store_of_the_job() -> str:

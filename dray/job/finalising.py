@@ -81,7 +81,8 @@ class JobResult:
 
     ``output`` and ``errors`` are each a file, or the pattern of several: ``output-*.jsonl``. ``saved`` has
     the rows that needed no engine, and their tokens; ``overflow`` those that did not fit, by what was done.
-    ``tuned`` has the engine arguments that a replica found with ``--auto``, by its name.
+    ``tuned`` has the engine arguments that a replica found with ``--auto``, by its name; ``error_codes`` how
+    many error rows have each code.
     """
 
     job_id: str
@@ -98,6 +99,7 @@ class JobResult:
     saved: dict[str, int] = field(default_factory=dict)
     overflow: dict[str, int] = field(default_factory=dict)
     tuned: dict[str, dict[str, Any]] = field(default_factory=dict)
+    error_codes: dict[str, int] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -386,4 +388,5 @@ def _result(data: ReportData, written: Written | None, report: str | None) -> Jo
         saved=asdict(data.measures.saved),
         overflow=dict(data.measures.overflow),
         tuned={one.name: dict(one.tuned) for one in data.replicas if one.tuned},
+        error_codes={one.code: one.count for one in data.measures.errors},
     )

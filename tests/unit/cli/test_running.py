@@ -186,3 +186,22 @@ def test_a_stopped_run_with_finished_rows_names_the_store_of_its_export(
     told = f"output    none; `dray export {job.job_id} --output FOLDER --store {file}` writes what is done"
     assert capsys.readouterr().err.splitlines()[-1] == told
     assert cancelled_message(job).endswith(f"--output FOLDER --store {file}` writes them to files")
+
+
+@pytest.mark.parametrize(
+    ("failed", "codes", "told"),
+    [
+        (40, {"context_length_exceeded": 40}, "warning   all 40 rows failed: context_length_exceeded"),
+        (40, {"poison": 2, "expired": 38}, "warning   all 40 rows failed: expired (38 of them)"),
+        (39, {"expired": 39}, None),
+        (40, {}, None),  # the result of an earlier version
+    ],
+)
+def test_a_job_of_which_every_row_failed_says_so_last(
+    failed: int, codes: dict[str, int], told: str | None, job: OpenJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    counts = {"total": 40, "done": 40 - failed, "failed": failed, "skipped": 0}
+    files = {"output": "o", "errors": "e", "report": "r"}
+    summarise({**stored_result(), **files, "counts": counts, "error_codes": codes})
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == told if told else not last.startswith("warning")

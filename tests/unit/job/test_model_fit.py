@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dray.errors import ConfigError
+from dray.job import checks
+from dray.job.checks import check_weights
 from dray.job.model_files import check_model, refuse_misfit, refuse_typo
+from dray.job.request import JobRequest
+from dray.job.settings import JobSettings
+from dray.requests.sources import RowDefaults
 
 pytestmark = pytest.mark.unit
 
@@ -108,3 +114,48 @@ def test_a_word_may_stand_for_the_model_that_nobody_reads_but_not_a_typo(
     for typo in ("models/lama", "/modles/llama", str(tmp_path / "a" / "b")):
         with pytest.raises(ConfigError, match="no such directory; the simulated engine reads no model"):
             refuse_typo(typo)
+
+
+def _settings(
+    model: str, make: Callable[..., JobSettings], *, overflow: str = "error", **changes: Any
+) -> JobSettings:
+    request = JobRequest(input=[], model=model, output="", overflow=overflow)
+    return make(engine="vllm", model=model, request=request, **changes)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "arguments", "overflow", "refused"),
+    [
+        ({"max_tokens": 1024}, {}, "error", "max_tokens 1,024 is more than the context of 512 tokens"),
+        ({"max_tokens": 1024}, {}, "cut-head", "max_tokens 1,024 is more than the context of 512 tokens"),
+        ({"max_completion_tokens": 257}, {"max_model_len": 256}, "error", "give at most 256, or --overflow"),
+        ({"max_tokens": 1024}, {}, "shorten", None),
+        ({"max_tokens": 512}, {}, "error", None),
+        ({}, {}, "error", None),
+        ({"max_tokens": 1024}, {"hf_overrides": {"max_position_embeddings": 8192}}, "error", None),
+        ({"max_tokens": 1024}, {"max_model_len": -1}, "error", None),
+    ],
+)
+def test_answers_longer_than_the_context(
+    sampling: dict[str, Any],
+    arguments: dict[str, Any],
+    overflow: str,
+    refused: str | None,
+    tmp_path: Path,
+    make_settings: Callable[..., JobSettings],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(checks, "checked_weights", lambda *_, **__: None)
+    model = _model(tmp_path, max_position_embeddings=512)
+    settings = _settings(
+        model,
+        make_settings,
+        overflow=overflow,
+        defaults=RowDefaults(sampling=sampling),
+        engine_arguments=arguments,
+    )
+    if refused is None:
+        check_weights(settings)
+        return
+    with pytest.raises(ConfigError, match=refused):
+        check_weights(settings)
