@@ -10,6 +10,7 @@ import pytest
 from dray.cli.app import app
 from dray.driver.idling import MOST_STANDBY
 from dray.driver.slots import LEAST_SLOTS, MOST_SLOTS
+from dray.engine.admission import ADMISSION_FACTOR
 from dray.job.ingesting import _MANY_SHARDS, _ROWS
 from dray.job.spooling import PART_BYTES as SPOOL_BYTES
 from dray.requests.arranging import WINDOW_BYTES, WINDOW_ROWS
@@ -51,6 +52,14 @@ def test_options_of_run_that_are_named_exist(name: str) -> None:
     known = {option for command in commands for option in _options(*command)}
     named = set(re.findall(r"`(--[a-z][a-z-]*)[ `]", (ROOT / name).read_text()))
     assert named - known == set()
+
+
+def test_how_far_an_engine_is_fed_ahead() -> None:
+    assert ADMISSION_FACTOR == 1.2
+    assert "never more than `1.2 x max_num_seqs` in the engine" in INTERRUPTIONS
+    engine = " ".join((ROOT / "docs" / "engine.md").read_text().split())
+    assert "admits a fifth more sequences" in engine
+    assert "costs at most 1.2 batches" in engine
 
 
 def test_a_template_with_a_line_end_is_quoted_so_that_it_has_one() -> None:
