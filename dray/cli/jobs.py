@@ -10,6 +10,7 @@ from typing import Any
 
 from dray.cli import output
 from dray.cli.facts import facts_of
+from dray.cli.wording import cancel_line
 from dray.errors import ConfigError
 from dray.job.driverless import cancel_or_ask
 from dray.storage.addresses import VARIABLE, without_variable
@@ -84,7 +85,7 @@ def cancel_job(job_id: str, reference: str | None, *, json: bool) -> int:
     if json:
         output.print_json(facts)
     else:
-        output.say(f"job {job_id}: {facts['state']}")
+        output.say(cancel_line(facts, reference))
     return 0
 
 

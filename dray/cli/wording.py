@@ -60,6 +60,17 @@ def next_step(facts: Facts, store: str | None) -> str:
     return f"`dray status {job} --watch{where}` follows it; `dray cancel {job}{where}` stops it"
 
 
+def cancel_line(facts: Facts, store: str | None) -> str:
+    """What came of a user's word that a job is to be cancelled."""
+    job, state = facts["job_id"], JobState(facts["state"])
+    if state is JobState.CANCELLED:
+        return f"job {job}: cancelled; finished rows are kept"
+    if state.at_rest:
+        return f"job {job} is {plain(facts['state'])}: there is nothing to cancel"
+    follows = f"`dray status {job} --watch{_store_option(store)}` follows it"
+    return f"job {job}: its driver was asked to cancel it, and stops; {follows}"
+
+
 def job_table(found: Sequence[Facts]) -> list[str]:
     """The jobs of a store, one per line, under a head."""
     head = ("CREATED", "STATE", "ROWS DONE", "OF", "SHARE", "ERRORS", "JOB")
@@ -81,7 +92,7 @@ def _job_row(facts: Facts) -> tuple[str, ...]:
     return (
         time.strftime("%Y-%m-%d %H:%M", time.localtime(facts["created_at"])),
         plain(facts["state"]),
-        count(finished),
+        count(counts["done"]),
         count(counts["total"]),
         share(finished, counts["total"]),
         count(counts["failed"]),
