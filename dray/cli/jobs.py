@@ -111,7 +111,6 @@ def export_job(
     from dray.storage.files import join
     from dray.storage.s3_uploads import end_unfinished, unfinished_outputs
 
-    check_writable(directory)
     with store_at(reference) as store:
         job = store.get_job(job_id)
         owner = owner_of_job(job).of_export
@@ -119,6 +118,7 @@ def export_job(
             _refuse_own_folder(job, directory)
             names = [f"output.{form}", f"errors.{form}"]
             folders.refuse_foreign(directory, owner, names)
+        check_writable(directory)  # which makes the folder: not for an export that is refused
         folders.take(directory, owner, overwrite=overwrite)
         others = unfinished_outputs(directory)  # of exports that were killed
         if others:

@@ -99,7 +99,7 @@ def summarise(result: dict[str, Any]) -> None:
         parts = ", ".join(
             f"{name} {value:.1f}" for name, value in seconds.items() if name != "total" and value >= 0.05
         )
-        output.say(f"seconds   {seconds['total']:.1f} ({parts})")
+        output.say(f"seconds   {seconds['total']:.1f}" + (f" ({parts})" if parts else ""))
     cost = result.get("cost")  # a result of an earlier version has none
     if cost and cost["dollars"] is not None:
         output.say(f"cost      {_cost(cost)}")

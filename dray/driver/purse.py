@@ -15,6 +15,7 @@ from dray.driver.ledger import Ledger
 from dray.errors import ConfigError, JobPausedError
 from dray.job.capacity_notes import KEPT, MOST, decisions_of
 from dray.job.opening import OpenJob
+from dray.job.pricing import UNPRICED
 from dray.job.request import deadline_seconds
 from dray.store import Store, store_option
 
@@ -33,10 +34,7 @@ class Purse:
         self._deadline = deadline_seconds(request.deadline)
         self._budget = request.budget
         if self._budget is not None and not ledger.priced:
-            raise ConfigError(
-                "a budget needs the price of a node, and dray knows none for this cluster's: give "
-                "--price, the dollars that one costs an hour"
-            )
+            raise ConfigError(UNPRICED)
         self._job = job
         self._ledger = ledger
         self._emit = emit

@@ -16,9 +16,13 @@ def check_arguments(settings: JobSettings, *, local: bool = False) -> None:
     ``local``: the engines are of this machine's vLLM, whose arguments are known; a cluster has its own.
 
     Raises:
-        ConfigError: names the argument or the field.
+        ConfigError: names the argument or the field; or there is a budget without a price.
     """
     arguments = settings.engine_arguments
+    if local and settings.request.budget is not None and settings.request.price is None:
+        from dray.job.pricing import UNPRICED  # with the catalogue
+
+        raise ConfigError(UNPRICED)  # Ray on this machine is told no type of instance: there is no list price
     if settings.engine == "simulated":
         from dray.engine.simulated import SimulatedSettings
 

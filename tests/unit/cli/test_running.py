@@ -205,3 +205,10 @@ def test_a_job_of_which_every_row_failed_says_so_last(
     summarise({**stored_result(), **files, "counts": counts, "error_codes": codes})
     last = capsys.readouterr().err.splitlines()[-1]
     assert last == told if told else not last.startswith("warning")
+
+
+def test_a_repeat_that_had_nothing_to_do_says_no_parts_of_its_seconds(
+    job: OpenJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    summarise({**stored_result(), "seconds": {"total": 0.5, "ingest": 0.01}})
+    assert "seconds   0.5" in capsys.readouterr().err.splitlines()

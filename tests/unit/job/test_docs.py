@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from dray.cli.app import app
 from dray.driver.idling import MOST_STANDBY
 from dray.driver.slots import LEAST_SLOTS, MOST_SLOTS
 from dray.engine.admission import ADMISSION_FACTOR
+from dray.engine.simulated import SimulatedSettings
 from dray.job.ingesting import _MANY_SHARDS, _ROWS
 from dray.job.spooling import PART_BYTES as SPOOL_BYTES
 from dray.requests.arranging import WINDOW_BYTES, WINDOW_ROWS
@@ -85,3 +87,16 @@ def _options(*command: str) -> list[str]:
         found = found[name]
     arguments = found.assemble_argument_collection()
     return [name for argument in arguments for name in argument.names if name.startswith("--")]
+
+
+def test_the_simulated_engine_takes_what_is_listed() -> None:
+    page = (ROOT / "docs" / "engine.md").read_text().partition("## The simulated engine")[2]
+    rows = [line.split("|")[1:3] for line in page.splitlines() if line.startswith("| `")][1:]
+    listed = {name: default.strip() for names, default in rows for name in re.findall(r"`(\w+)`", names)}
+    assert listed.keys() == {field.name for field in fields(SimulatedSettings)}
+    plain = SimulatedSettings()
+    assert all(float(told) == getattr(plain, name) for name, told in listed.items() if told.isdigit())
+
+
+def test_causes_that_are_no_verdicts_are_told() -> None:
+    assert "`DRIVER_LOST`, an attempt that the next driver found leased" in INTERRUPTIONS
