@@ -15,6 +15,7 @@ from dray.job.checks import check_weights
 from dray.job.model_files import check_model, refuse_misfit, refuse_typo
 from dray.job.request import JobRequest
 from dray.job.settings import JobSettings
+from dray.kinds import Overflow
 from dray.requests.sources import RowDefaults
 
 pytestmark = pytest.mark.unit
@@ -117,7 +118,7 @@ def test_a_word_may_stand_for_the_model_that_nobody_reads_but_not_a_typo(
 
 
 def _settings(
-    model: str, make: Callable[..., JobSettings], *, overflow: str = "error", **changes: Any
+    model: str, make: Callable[..., JobSettings], *, overflow: Overflow = "error", **changes: Any
 ) -> JobSettings:
     request = JobRequest(input=[], model=model, output="", overflow=overflow)
     return make(engine="vllm", model=model, request=request, **changes)
@@ -139,7 +140,7 @@ def _settings(
 def test_answers_longer_than_the_context(
     sampling: dict[str, Any],
     arguments: dict[str, Any],
-    overflow: str,
+    overflow: Overflow,
     refused: str | None,
     tmp_path: Path,
     make_settings: Callable[..., JobSettings],
