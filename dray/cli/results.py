@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dray.cli import output
 from dray.errors import DrayError
 from dray.job import current_job
+from dray.storage.files import FULL, is_full
 
 if TYPE_CHECKING:
     from dray.job.opening import OpenJob
@@ -61,7 +62,8 @@ def unforeseen(error: BaseException) -> DrayError:
     """For an error that is not dray's: its class and its place. Its own text may quote rows."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
-    return DrayError(f"the run failed: {type(error).__name__}{place}")
+    advice = f"; {FULL}" if is_full(error) else ""
+    return DrayError(f"the run failed: {type(error).__name__}{place}{advice}")
 
 
 def _summarise_shared(result: dict[str, Any]) -> None:

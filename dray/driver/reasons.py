@@ -6,6 +6,7 @@ import re
 
 from dray.errors import DrayError, EngineError, EngineStartError, InputError, Problem
 from dray.job.driverless import INPUT_REFUSED
+from dray.storage.files import FULL, is_full
 
 _MOST = 1000  # characters of a line
 _LOGIN = re.compile(r"(\w://)[^\s/@]*@")
@@ -20,6 +21,8 @@ def reason_of(error: Exception) -> str:
         return _refused(error)
     if isinstance(error, EngineError) and not isinstance(error, EngineStartError):
         return type(error).__name__  # of a request, or of one replica: the causes say what became of it
+    if not isinstance(error, DrayError) and is_full(error):
+        return FULL
     if not isinstance(error, DrayError):
         return type(error).__name__
     line = (str(error).splitlines() or [""])[0][:_MOST]

@@ -33,6 +33,11 @@ UPLOADS = "dray-upload-"
 _WRITE_BUFFER_BYTES = 1 << 20
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 
+FULL = (
+    "a disk or a quota is full: free space (also in TMPDIR), then `dray resume` or the same command goes on"
+)
+"""What is said of a full disk where the error does not tell the file."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FileInfo:

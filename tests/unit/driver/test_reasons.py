@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from dray.errors import (
 from dray.job.ingesting import ingest_job
 from dray.job.opening import open_job
 from dray.job.settings import JobSettings
+from dray.storage.files import FULL
 from dray.store import open_store
 
 pytestmark = pytest.mark.unit
@@ -40,6 +42,7 @@ pytestmark = pytest.mark.unit
         (ClusterError("no cluster"), "no cluster"),
         (JobPausedError("the disk is full"), "the disk is full"),
         (KeyError("words of a row"), "KeyError"),
+        (OSError(errno.ENOSPC, "words of a row"), FULL),
         (EngineDeadError("words"), "EngineDeadError"),
         (RequestRefused("unknown_field", "words of a row"), "RequestRefused"),
         (InputError([]), "the input was refused"),
