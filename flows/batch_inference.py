@@ -20,7 +20,7 @@ from dray.job.checks import check_arguments
 from dray.job.finalising import JobResult, ReplicaAccount
 from dray.job.opening import OpenJob
 from dray.job.timeline import Timeline
-from dray.store import JobState
+from dray.store import JobState, store_option
 from flows.naming import named, named_input
 from flows.parameters import JobRequest, parameters_of
 from flows.resolving import PrefectBlocks
@@ -105,7 +105,8 @@ def _end_state(job: OpenJob) -> JobState:
     if state is JobState.PAUSED:
         raise suspended(job)
     if state is JobState.CANCELLED:
-        logger.info("job %s: cancelled; `dray resume` goes on", job.job_id)
+        where = store_option(job.settings.store_url)
+        logger.info("job %s: stopped; `dray resume %s%s` goes on", job.job_id, job.job_id, where)
     elif state is JobState.EXPIRED:
         logger.info("job %s: its time is over; what was unfinished has error rows", job.job_id)
     return state

@@ -21,7 +21,8 @@ def finalise(
     job: OpenJob, timeline: Timeline, replicas: Sequence[ReplicaAccount], state: JobState
 ) -> JobResult:
     """Publish output, errors and report, and give the job back."""
-    get_run_logger().info("writing output, errors and report")
+    if state is not JobState.CANCELLED:  # which gets no files
+        get_run_logger().info("writing output, errors and report")
     result = finalise_job(job, timeline, replicas, state=state)
     try:
         with open_store(job.settings.store_url, create=False) as store:
@@ -29,7 +30,7 @@ def finalise(
     except StoreError as error:  # the job is done anyhow
         get_run_logger().warning("the job's lease is left to lapse: %s", type(error).__name__)
     if result.report is None:
-        get_run_logger().info(cancelled_message(result.job_id))
+        get_run_logger().info(cancelled_message(job))
     else:
         get_run_logger().info("job %s is %s: report at %s", result.job_id, result.state, result.report)
     return result

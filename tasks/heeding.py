@@ -16,6 +16,7 @@ from dray.driver.outage import SHORT_PATIENCE
 from dray.errors import FencedError, JobPausedError, StoreError
 from dray.job.cancelling import cancel
 from dray.job.opening import OpenJob, reopen
+from dray.store import store_option
 from tasks.prefect_run import Wish, of_deployment, state_of_run, suspension, wish_in
 from tasks.stopping import NOT_TAKEN, STOP_SECONDS
 
@@ -56,7 +57,8 @@ def suspended(job: OpenJob) -> BaseException:
     """What ends a run whose job was paused in Prefect: its state there is set already."""
     get_run_logger().info("job %s is paused; finished rows are kept, resume the run to go on", job.job_id)
     if not of_deployment():  # nothing would start it again
-        return JobPausedError(f"{SUSPENDED}; `dray resume {job.job_id}` goes on")
+        where = store_option(job.settings.store_url)
+        return JobPausedError(f"{SUSPENDED}; `dray resume {job.job_id}{where}` goes on")
     state = suspension()
     with suppress(Exception):  # Prefect's API; the state is for the run's last line in its log
         state = state or state_of_run()

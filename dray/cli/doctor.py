@@ -14,8 +14,9 @@ from typing import Any
 
 from dray.cli import output
 from dray.cli.jobs import store_at
-from dray.cli.server import configured, has_flows
+from dray.cli.server import ADVICE, configured_url, has_flows, silence_of
 from dray.errors import DrayError
+from dray.storage.addresses import without_secret
 
 _MIN_SHM = 1 << 30  # bytes; Ray's object store lives there
 
@@ -31,7 +32,7 @@ def examine(model: str | None, store: str | None, *, json: bool) -> int:
         ("sqlite", lambda: sqlite3.sqlite_version),
         ("shared memory", _shared_memory),
         ("devices", _devices),
-        ("prefect api", lambda: "configured" if configured() else "none configured: a run starts its own"),
+        ("prefect api", _prefect_api),
     ]
     if model is not None:
         checks.append(("model", lambda: _model(model)))
@@ -87,6 +88,16 @@ def _flows() -> str:
     )
 
 
+def _prefect_api() -> str:
+    url = configured_url()
+    if url is None:
+        return "none configured: a run starts its own"
+    silence = silence_of(url)
+    if silence is not None:
+        raise LookupError(f"{without_secret(url)} does not answer ({silence}): {ADVICE}")
+    return f"{without_secret(url)} answers"
+
+
 def _shared_memory() -> str:
     if not Path("/dev/shm").is_dir():  # noqa: S108  looked at, not written
         return "no /dev/shm here"
@@ -109,9 +120,14 @@ def _model(path: str) -> str:
 
     checked_weights(path, None)
     refuse_misfit(path, {})
-    return (
-        "config, tokenizer and safetensors found" if Path(path).is_dir() else "config and safetensors found"
-    )
+    if not Path(path).is_dir():
+        return "config and safetensors found"
+    if importlib.util.find_spec("transformers") is None:
+        return "config, tokenizer and safetensors found; transformers is not here to load the tokenizer"
+    from dray.planner.workload.encoders import load_tokenizer
+
+    load_tokenizer(path)
+    return "config and safetensors found, tokenizer loaded"
 
 
 def _store(reference: str) -> str:

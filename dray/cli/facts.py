@@ -23,12 +23,13 @@ def facts_of(store: Store, job: Job) -> dict[str, Any]:
     progress = store.progress(job.job_id)
     counts = progress.counts
     now = store.now()
-    rates = pace(job, now=now)
+    undriven = no_driver(job, now)
+    rates = pace(job, now=now) if undriven is None else None  # what a driver wrote that is gone
     return {
         "job_id": job.job_id,
         "state": str(job.state),
         "reason": job.reason,
-        "no_driver": no_driver(job, now),
+        "no_driver": undriven,
         "undriven": is_undriven(job, now),
         "created_at": job.created_at,
         "updated_at": job.updated_at,
@@ -48,7 +49,7 @@ def facts_of(store: Store, job: Job) -> dict[str, Any]:
         "tokens_per_second": rates.tokens if rates else None,
         "seconds_left": seconds_left(counts.pending, rates.rows) if rates else None,
         "shards": dict(Counter(str(shard.state) for shard in store.shards(job.job_id))),
-        "replicas": [] if job.state.at_rest else _replicas(store, job.job_id),
+        "replicas": [] if job.state.at_rest or undriven else _replicas(store, job.job_id),
         "retries": retries(store, job.job_id),
         "output": _result(job).get("output"),
         "errors": _result(job).get("errors"),

@@ -10,6 +10,7 @@ from typing import Any
 
 from dray.cli import output
 from dray.cli.facts import facts_of
+from dray.cli.wording import cancel_line
 from dray.errors import ConfigError
 from dray.job.driverless import cancel_or_ask
 from dray.storage.addresses import VARIABLE, without_variable
@@ -84,7 +85,7 @@ def cancel_job(job_id: str, reference: str | None, *, json: bool) -> int:
     if json:
         output.print_json(facts)
     else:
-        output.say(f"job {job_id}: {facts['state']}")
+        output.say(cancel_line(facts, reference))
     return 0
 
 
@@ -111,13 +112,13 @@ def export_job(
     from dray.storage.layout import whole_names
     from dray.storage.s3_uploads import end_unfinished, unfinished_outputs
 
-    check_writable(directory)
     with store_at(reference) as store:
         job = store.get_job(job_id)
         owner = owner_of_job(job).of_export
         if not overwrite:
             _refuse_own_folder(job, directory)
             folders.refuse_foreign(directory, owner, whole_names())
+        check_writable(directory)  # which makes the folder: not for an export that is refused
         replace_all = overwrite and folders.owner_of(directory) != owner
         folders.take(directory, owner, overwrite=overwrite)
         others = unfinished_outputs(directory)  # of exports that were killed

@@ -82,10 +82,17 @@ def remove(keys: list[str] | None = None, /, *, json: Json = False) -> int:
     from dray.weights.node.cache import cached_models, evict
     from dray.weights.node.places import cache_roots
 
+    kept = [(place, {model.key for model in cached_models(place)}) for place in cache_roots()]
+    there = {key for _, known in kept for key in known}
+    if missed := [key for key in keys or [] if not any(one.startswith(key) for one in there)]:
+        raise ConfigError(
+            f"no model is kept whose key begins with {', '.join(missed)}, and none was removed; "
+            "`dray models list` shows the keys"
+        )
     removed: list[str] = []
     left: list[str] = []
-    for place in cache_roots():
-        chosen = {m.key for m in cached_models(place) if keys is None or m.key.startswith(tuple(keys))}
+    for place, known in kept:
+        chosen = {key for key in known if not keys or key.startswith(tuple(keys))}
         gone = evict(place, chosen) if chosen else []
         removed += gone
         left += sorted(chosen - set(gone))
@@ -96,4 +103,6 @@ def remove(keys: list[str] | None = None, /, *, json: Json = False) -> int:
             output.say(f"removed {key[:12]}")
         for key in left:
             output.say(f"in use  {key[:12]}")
+        if not there:
+            output.say("no models are kept")
     return 0

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dray.cli import output
 from dray.errors import DrayError
 from dray.job import current_job
+from dray.storage.files import FULL, is_full
 
 if TYPE_CHECKING:
     from dray.job.opening import OpenJob
@@ -53,6 +54,7 @@ def _without_result(job: OpenJob | None, progress: Progress | None) -> dict[str,
         "tuned": {},
         "saved": {"repeated": 0, "reused": 0, "prompt": 0, "completion": 0},
         "overflow": {},
+        "error_codes": {},
     }
 
 
@@ -60,7 +62,8 @@ def unforeseen(error: BaseException) -> DrayError:
     """For an error that is not dray's: its class and its place. Its own text may quote rows."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
-    return DrayError(f"the run failed: {type(error).__name__}{place}")
+    advice = f"; {FULL}" if is_full(error) else ""
+    return DrayError(f"the run failed: {type(error).__name__}{place}{advice}")
 
 
 def _summarise_shared(result: dict[str, Any]) -> None:
@@ -98,7 +101,7 @@ def summarise(result: dict[str, Any]) -> None:
         parts = ", ".join(
             f"{name} {value:.1f}" for name, value in seconds.items() if name != "total" and value >= 0.05
         )
-        output.say(f"seconds   {seconds['total']:.1f} ({parts})")
+        output.say(f"seconds   {seconds['total']:.1f}" + (f" ({parts})" if parts else ""))
     cost = result.get("cost")  # a result of an earlier version has none
     if cost and cost["dollars"] is not None:
         output.say(f"cost      {_cost(cost)}")
@@ -106,7 +109,26 @@ def summarise(result: dict[str, Any]) -> None:
         if result[name]:
             output.say(f"{name:<9} {result[name]}")
     if result["output"] is None and counts["done"] + counts["failed"]:
-        output.say(f"output    none; `dray export {result['job_id']} --output FOLDER` writes what is done")
+        command = f"dray export {result['job_id']} --output FOLDER{_store_of_the_job()}"
+        output.say(f"output    none; `{command}` writes what is done")
+    _warn_of_failure(result)
+
+
+def _warn_of_failure(result: dict[str, Any]) -> None:
+    """Where no row has an answer: most often one option is wrong for all of them."""
+    counts, codes = result["counts"], result.get("error_codes") or {}  # an earlier version's result has none
+    if not counts["total"] or counts["failed"] < counts["total"] or not codes:
+        return
+    code, rows = max(codes.items(), key=lambda item: item[1])
+    share = "" if rows == counts["total"] else f" ({rows:,} of them)"
+    output.say(f"warning   all {counts['total']:,} rows failed: {code}{share}")
+
+
+def _store_of_the_job() -> str:
+    from dray.store import store_option
+
+    job = current_job.latest()
+    return "" if job is None else store_option(job.settings.store_url)
 
 
 def _cost(cost: dict[str, Any]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -13,14 +14,17 @@ import tomllib
 import urllib.error
 import urllib.request
 from contextlib import suppress
+from http.client import HTTPException
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
 from dray.errors import ClusterError
 from dray.imports import lasting_imports
+from dray.storage.addresses import without_secret
 
 _GO = b"\n"
+_ASK_TIMEOUT = 3.0  # seconds for a server that is said to be there
 _START_TIMEOUT = 120.0  # seconds; the first start on a machine creates the database
 
 
@@ -111,15 +115,43 @@ _SERVER_ENVIRONMENT = {
 
 def configured() -> bool:
     """Whether the environment or a profile says where Prefect's API is."""
-    if os.environ.get("PREFECT_API_URL"):
-        return True
+    return configured_url() is not None
+
+
+def configured_url() -> str | None:
+    """Where Prefect's API is by the environment or a profile; None where neither says."""
+    if url := os.environ.get("PREFECT_API_URL"):
+        return url
     home = Path(os.environ.get("PREFECT_HOME", "~/.prefect")).expanduser()
     try:
         profiles = tomllib.loads((home / "profiles.toml").read_text())
     except (OSError, tomllib.TOMLDecodeError):
-        return False
+        return None
     active = os.environ.get("PREFECT_PROFILE") or profiles.get("active")
-    return bool(profiles.get("profiles", {}).get(active, {}).get("PREFECT_API_URL"))
+    found = profiles.get("profiles", {}).get(active, {}).get("PREFECT_API_URL")
+    return str(found) if found else None
+
+
+ADVICE = "start that server, or unset PREFECT_API_URL (or the profile's), and dray starts its own"
+
+
+def silence_of(url: str) -> str | None:
+    """Why nothing that may be Prefect's API answers at ``url``; None where something does.
+
+    A refusal is an answer: this question carries no login, and trusts no certificate of one's own.
+    """
+    try:
+        address = f"{without_secret(url).rstrip('/')}/health"
+        with urllib.request.urlopen(address, timeout=_ASK_TIMEOUT):  # noqa: S310  the user's own URL
+            return None
+    except urllib.error.HTTPError as error:
+        return None if error.code in (401, 403) else f"it answers with HTTP {error.code}"
+    except urllib.error.URLError as error:
+        if isinstance(error.reason, ssl.SSLError):
+            return None
+        return str(getattr(error.reason, "strerror", None) or error.reason)
+    except (OSError, ValueError, HTTPException) as error:
+        return str(getattr(error, "strerror", None) or type(error).__name__)
 
 
 def has_flows() -> bool:

@@ -13,13 +13,14 @@ from typing import Any
 from dray.cli import output
 from dray.cli.early_cluster import early_cluster, join_early
 from dray.cli.results import stored_result, unforeseen
-from dray.cli.server import PrefectServer, configured, has_flows
+from dray.cli.server import ADVICE, PrefectServer, configured, configured_url, has_flows, silence_of
 from dray.cli.warming import warm_server
 from dray.driver.resolving import Blocks, NoBlocks
 from dray.errors import CancelledError, ConfigError, DrayError
 from dray.imports import lasting_imports, without
 from dray.job import current_job
 from dray.job.request import JobRequest
+from dray.storage.addresses import without_secret
 
 _OF_SHARD_TASKS = ("tasks.ray_runner", "tasks.infer_shard")  # Prefect among them, for a second or two
 
@@ -112,15 +113,22 @@ def _despite(error: Exception) -> dict[str, Any]:
     Raises:
         DrayError: it was not done; says whether there is anything to go on with.
     """
-    from dray.store import JobState, open_store
+    from dray.store import JobState, open_store, store_option
 
     failure = f"Prefect failed: {type(error).__name__}: {str(error)[:300]}"
     job = current_job.latest()
     if job is None:
-        raise DrayError(failure) from error
+        raise DrayError(f"{failure}{_advice()}") from error
     with open_store(job.settings.store_url, create=False) as store:
         done = store.get_job(job.job_id).state is JobState.COMPLETED
     if not done:
-        raise DrayError(f"{failure}; `dray resume {job.job_id}` goes on") from error
+        where = store_option(job.settings.store_url)
+        raise DrayError(f"{failure}; `dray resume {job.job_id}{where}` goes on") from error
     output.say(f"dray: the job is done; Prefect was not told so ({type(error).__name__})")
     return stored_result()
+
+
+def _advice() -> str:
+    """What to do where the server that is configured does not answer."""
+    url = configured_url()
+    return f"; {without_secret(url)} does not answer: {ADVICE}" if url and silence_of(url) else ""

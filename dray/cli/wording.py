@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from dray.cli.facts import Facts
+from dray.job.driverless import INPUT_REFUSED
 from dray.report.wording import compact, count, duration, plain, plural, rate, share
+from dray.store import JobState
 
 _SHARDS = {"done": "done", "leased": "running", "pending": "waiting", "split": "split into smaller ones"}
 _MOST_REPLICAS = 8  # listed by name on a node; a node with more gets a count for each state
@@ -25,7 +27,7 @@ def status_lines(facts: Facts, *, now: float, store: str | None = None) -> list[
         ("since", _since(facts, now)),
         ("reason", facts["reason"]),
         ("driver", facts["no_driver"]),
-        ("rows", _rows(facts["counts"])),
+        ("rows", _rows(facts)),
         ("rate", _rate(facts)),
         ("tokens", _tokens(facts["tokens"])),
         ("shards", _shards(facts["shards"])),
@@ -43,6 +45,8 @@ def next_step(facts: Facts, store: str | None) -> str:
     state = facts["state"]
     if state == "completed":
         return ""
+    if state == "failed" and _was_refused(facts):
+        return f"mend the input, then `dray resume {job}{where}` reads it again"
     if state == "failed":
         return f"see the reason, then `dray resume {job}{where}` goes on; finished rows are kept"
     if state in ("paused", "cancelled"):
@@ -54,6 +58,17 @@ def next_step(facts: Facts, store: str | None) -> str:
     if facts["cancel_requested"]:
         return "it was asked to stop: finished rows are being written"
     return f"`dray status {job} --watch{where}` follows it; `dray cancel {job}{where}` stops it"
+
+
+def cancel_line(facts: Facts, store: str | None) -> str:
+    """What came of a user's word that a job is to be cancelled."""
+    job, state = facts["job_id"], JobState(facts["state"])
+    if state is JobState.CANCELLED:
+        return f"job {job}: cancelled; finished rows are kept"
+    if state.at_rest:
+        return f"job {job} is {plain(facts['state'])}: there is nothing to cancel"
+    follows = f"`dray status {job} --watch{_store_option(store)}` follows it"
+    return f"job {job}: its driver was asked to cancel it, and stops; {follows}"
 
 
 def job_table(found: Sequence[Facts]) -> list[str]:
@@ -77,7 +92,7 @@ def _job_row(facts: Facts) -> tuple[str, ...]:
     return (
         time.strftime("%Y-%m-%d %H:%M", time.localtime(facts["created_at"])),
         plain(facts["state"]),
-        count(finished),
+        count(counts["done"]),
         count(counts["total"]),
         share(finished, counts["total"]),
         count(counts["failed"]),
@@ -90,14 +105,27 @@ def _since(facts: Facts, now: float) -> str:
     return f"{created} ({duration(max(round(now - facts['created_at']), 0))} ago)"
 
 
-def _rows(counts: Facts) -> str:
+def _rows(facts: Facts) -> str:
+    counts = facts["counts"]
     if not counts["total"]:
-        return "none yet: the input is being read"
+        return _without_rows(facts)
     finished = counts["done"] + counts["failed"]
     return (
         f"{count(counts['done'])} done, {plural(counts['failed'], 'error')}, {count(counts['pending'])} left "
         f"of {count(counts['total'])} ({share(finished, counts['total'])})"
     )
+
+
+def _without_rows(facts: Facts) -> str:
+    if _was_refused(facts):
+        return f"none: {INPUT_REFUSED}"
+    if facts["no_driver"] or JobState(facts["state"]).at_rest:
+        return "none: the input was not read to its end"
+    return "none yet: the input is being read"
+
+
+def _was_refused(facts: Facts) -> bool:
+    return (facts["reason"] or "").startswith(INPUT_REFUSED)
 
 
 def _rate(facts: Facts) -> str:

@@ -15,8 +15,9 @@ from dray.driver.ledger import Ledger
 from dray.errors import ConfigError, JobPausedError
 from dray.job.capacity_notes import KEPT, MOST, decisions_of
 from dray.job.opening import OpenJob
+from dray.job.pricing import UNPRICED
 from dray.job.request import deadline_seconds
-from dray.store import Store
+from dray.store import Store, store_option
 
 _HOUR = 3600.0
 
@@ -33,10 +34,7 @@ class Purse:
         self._deadline = deadline_seconds(request.deadline)
         self._budget = request.budget
         if self._budget is not None and not ledger.priced:
-            raise ConfigError(
-                "a budget needs the price of a node, and dray knows none for this cluster's: give "
-                "--price, the dollars that one costs an hour"
-            )
+            raise ConfigError(UNPRICED)
         self._job = job
         self._ledger = ledger
         self._emit = emit
@@ -79,9 +77,10 @@ class Purse:
         hourly = 0.0 if self._budget is None else self._ledger.hourly(nodes)
         spent, step = self._spent(nodes), self._step()
         if is_spent(budget=self._budget, spent=spent, step_cost=hourly * step / _HOUR):
+            where = store_option(self._job.settings.store_url)
             raise JobPausedError(
                 f"the budget of ${self._budget:,.2f} is spent; finished rows are kept: `dray resume "
-                f"{self._job.job_id} --budget DOLLARS` with a higher budget goes on"
+                f"{self._job.job_id} --budget DOLLARS{where}` with a higher budget goes on"
             )
         if load.work is None:
             return None

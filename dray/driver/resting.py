@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+from dray.driver.reasons import reason_of
 from dray.errors import (
     CancelledError,
+    DrayError,
     ExpiredError,
     JobChangedError,
-    JobFailedError,
     JobPausedError,
     StoreError,
 )
 from dray.job.opening import OpenJob
+from dray.storage.files import is_full
+from dray.storage.folders import give_up
 from dray.store import JobState, Store, open_store
 
 _ANSWERED = (JobState.COMPLETED, JobState.EXPIRED)
 
 
 def put_to_rest(job: OpenJob, error: BaseException, *, release: bool = False) -> None:
-    """Record what ended the job; ``release`` also gives the driver's lease back.
+    """Record what ended the job; ``release`` also gives the driver's lease back, for its tasks have ended.
 
     A lost lease or store leaves that to the next driver. So does what is no error of the job's, such as a
     signal: this machine may be taken away, and the next driver resumes the job.
@@ -29,7 +32,21 @@ def put_to_rest(job: OpenJob, error: BaseException, *, release: bool = False) ->
     with suppress(StoreError), open_store(job.settings.store_url, create=False) as store:
         record_end(store, job, error)
         if release:
+            _give_folder_up(store, job)
             store.release_job(job.lease)
+
+
+def _give_folder_up(store: Store, job: OpenJob) -> None:
+    """Leave the output folder to the next job where this one failed before any row had an outcome.
+
+    Who mends a query or a path has another job, whose folder this one is not to keep. The job itself takes
+    the folder again when it is resumed, unless another one has it by then.
+    """
+    counts = store.counts(job.job_id)
+    if store.get_job(job.job_id).state is not JobState.FAILED or counts.done + counts.failed:
+        return
+    with suppress(OSError, DrayError):
+        give_up(job.settings.output, job.owner, job.settings.objects)
 
 
 def record_end(store: Store, job: OpenJob, error: Exception) -> None:
@@ -40,9 +57,7 @@ def record_end(store: Store, job: OpenJob, error: Exception) -> None:
     """
     if isinstance(error, JobChangedError) and store.get_job(job.job_id).state in _ANSWERED:
         return
-    # What the table of causes and the store say is for people, and quotes nothing.
-    told = isinstance(error, JobChangedError | JobFailedError | StoreError | CancelledError | ExpiredError)
-    store.set_job_state(job.lease, _state_after(error), reason=str(error) if told else type(error).__name__)
+    store.set_job_state(job.lease, _state_after(error), reason=reason_of(error))
 
 
 def _state_after(error: Exception) -> JobState:
@@ -50,6 +65,6 @@ def _state_after(error: Exception) -> JobState:
         return JobState.CANCELLED
     if isinstance(error, ExpiredError):
         return JobState.EXPIRED
-    if isinstance(error, StoreError | JobPausedError | JobChangedError):
+    if isinstance(error, StoreError | JobPausedError | JobChangedError) or is_full(error):
         return JobState.PAUSED
     return JobState.FAILED

@@ -35,7 +35,7 @@ from dray.driver.resting import put_to_rest
 from dray.driver.scaling import Scaling
 from dray.driver.shards import ShardTasks
 from dray.driver.slots import mean_rows
-from dray.driver.wording import plan_line, stop_line
+from dray.driver.wording import naming_the_model, plan_line, stop_line
 from dray.engine.protocol import EngineSpec
 from dray.errors import DrayError, EngineStartError, JobFailedError
 from dray.job.deadline import orders_of
@@ -144,7 +144,8 @@ class Driver:
                 told = f"none of {self._pool.lanes} replicas is ready after {START_SECONDS:.0f} s"
                 waiting = self._pool.waiting()
                 raise EngineStartError(f"{told}: {waiting}" if waiting else told)
-            self._checked_step()
+            with naming_the_model(self._job.settings.model):
+                self._checked_step()
         return not self.stopping
 
     def run(self) -> None:

@@ -38,7 +38,7 @@ from dray.job.settings import JobSettings
 from dray.job.sharing import told_of
 from dray.job.timeline import Timeline
 from dray.job.weighing import Weighing
-from dray.store import JobState, Shard
+from dray.store import JobState, Shard, store_option
 from dray.store.urls import parse_url
 from dray.weights import LocalModel
 
@@ -271,7 +271,7 @@ def paused_reason(job: OpenJob) -> str:
     """Why a job was put to rest, as the store has it."""
     with reopen(job) as store:
         reason = store.get_job(job.job_id).reason or "put to rest"
-    return f"{reason}; `dray resume {job.job_id}` goes on"
+    return f"{reason}; `dray resume {job.job_id}{store_option(job.settings.store_url)}` goes on"
 
 
 def _is_stopped(job: OpenJob) -> bool:

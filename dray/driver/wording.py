@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from dray.cluster.asking import ReplicaResources
 from dray.cluster.base import ClusterInfo
 from dray.driver.pool import ReplicaPool
+from dray.errors import EngineError, EngineStartError
 from dray.job.opening import OpenJob
 from dray.report.wording import plural
 from dray.store import Counts, StopSignals
@@ -47,3 +51,17 @@ def rest_line(job_id: str, what: str, counts: Counts) -> str:
     """How far a job came that ended early; ``what`` it is since."""
     finished = f"{counts.done + counts.failed:,} of {counts.total:,} rows finished"
     return f"job {job_id} is {what} with {finished}, all kept"
+
+
+@contextmanager
+def naming_the_model(model: str) -> Iterator[None]:
+    """Say what could not be started, and of which model: an engine's own error may be two words.
+
+    Raises:
+        EngineStartError: the block raised one, or another error of an engine.
+    """
+    try:
+        yield
+    except EngineError as error:
+        oom = bool(getattr(error, "oom", False))
+        raise EngineStartError(f"the engine did not start: {model}: {error}", oom=oom) from error

@@ -137,6 +137,18 @@ class _Source:
 
 
 @cache
+def fields_of_class(module: str, name: str) -> frozenset[str] | None:
+    """The names of a class's fields in vLLM's source; None where there is no such class."""
+    try:
+        found = _source(module).find(name)
+    except (OSError, SyntaxError, ValueError):
+        return None
+    if found is None or not isinstance(found[0], ast.ClassDef):
+        return None
+    return frozenset(field for field, _, _ in _fields(found[0]) if not field.startswith("_")) or None
+
+
+@cache
 def _declared() -> dict[str, _Declared] | None:
     """The fields of vLLM's engine arguments; None where vLLM is not installed, or looks different."""
     try:

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from dray.engine.argument_policy import refuse_spread, refuse_unsafe
 from dray.engine.chat_template import with_template_text
-from dray.job.model_files import checked_weights, refuse_misfit
+from dray.errors import ConfigError
+from dray.job.model_files import checked_weights, context_of, refuse_misfit
 from dray.job.settings import JobSettings
+from dray.requests.validate import LENGTH_FIELDS
 from dray.weights import Manifest
 
 
 def check_arguments(settings: JobSettings, *, local: bool = False) -> None:
-    """Refuse arguments that the engine would not take, or that dray does not pass on.
+    """Refuse arguments that the engine would not take, or that dray does not pass on, and unknown fields.
 
     ``local``: the engines are of this machine's vLLM, whose arguments are known; a cluster has its own.
 
     Raises:
-        ConfigError: names the argument.
+        ConfigError: names the argument or the field; or there is a budget without a price.
     """
     arguments = settings.engine_arguments
+    if local and settings.request.budget is not None and settings.request.price is None:
+        from dray.job.pricing import UNPRICED  # with the catalogue
+
+        raise ConfigError(UNPRICED)  # Ray on this machine is told no type of instance: there is no list price
     if settings.engine == "simulated":
         from dray.engine.simulated import SimulatedSettings
 
@@ -27,19 +33,39 @@ def check_arguments(settings: JobSettings, *, local: bool = False) -> None:
     refuse_spread(arguments)
     with_template_text(arguments)  # the driver reads it, for replicas on any node
     if local:
+        from dray.engine.body_fields import refuse_unknown_fields
         from dray.engine.declared import refuse_arguments
 
         refuse_arguments(arguments)
+        refuse_unknown_fields(settings.defaults.sampling)
 
 
 def check_weights(settings: JobSettings) -> Manifest | None:
     """Refuse a model that the engine could not load; returns the state of one in an object store.
 
     Raises:
-        ConfigError: the model, or an argument that does not go with it, cannot be used.
+        ConfigError: the model, or an option that does not go with it, cannot be used.
     """
     if settings.engine == "simulated":
         return None
     weights = checked_weights(settings.model, settings.model_access, dummy_weights=settings.has_dummy_weights)
     refuse_misfit(settings.model, settings.engine_arguments)
+    _refuse_long_answers(settings)
     return weights
+
+
+def _refuse_long_answers(settings: JobSettings) -> None:
+    """``--max-tokens`` beyond the context: each row that sets no length itself would be an error row.
+
+    A context that the engine works out, and that of a model elsewhere, are not known yet.
+    """
+    length = context_of(settings.model, settings.engine_arguments)
+    for name in LENGTH_FIELDS:
+        wanted = settings.defaults.sampling.get(name)
+        if length is None or settings.request.overflow == "shorten" or not isinstance(wanted, int):
+            continue
+        if wanted > length:
+            raise ConfigError(
+                f"{name} {wanted:,} is more than the context of {length:,} tokens, so each row would be an "
+                f"error row (context_length_exceeded); give at most {length:,}, or --overflow shorten"
+            )

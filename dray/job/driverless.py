@@ -5,6 +5,9 @@ from __future__ import annotations
 from dray.owner import is_gone
 from dray.store import Job, Store
 
+INPUT_REFUSED = "the input was refused"
+"""How the reason of a job begins whose input cannot be used."""
+
 
 def no_driver(job: Job, now: float) -> str | None:
     """Why nothing moves a job that is not at rest; None where a driver works on it.

@@ -43,7 +43,7 @@ from dray.report import (
 from dray.requests.output import Written, fill
 from dray.storage.files import join
 from dray.storage.layout import manifest_name
-from dray.store import JobState, Store, StoredOutcome, open_store
+from dray.store import JobState, Store, StoredOutcome, open_store, store_option
 from dray.triggers import Point, reach
 
 
@@ -81,7 +81,8 @@ class JobResult:
 
     ``output`` and ``errors`` are each a file, or the pattern of several: ``output-*.jsonl``. ``saved`` has
     the rows that needed no engine, and their tokens; ``overflow`` those that did not fit, by what was done.
-    ``tuned`` has the engine arguments that a replica found with ``--auto``, by its name.
+    ``tuned`` has the engine arguments that a replica found with ``--auto``, by its name; ``error_codes`` how
+    many error rows have each code.
     """
 
     job_id: str
@@ -98,17 +99,18 @@ class JobResult:
     saved: dict[str, int] = field(default_factory=dict)
     overflow: dict[str, int] = field(default_factory=dict)
     tuned: dict[str, dict[str, Any]] = field(default_factory=dict)
+    error_codes: dict[str, int] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
         return dict(self.__dict__)
 
 
-def cancelled_message(job_id: str) -> str:
+def cancelled_message(job: OpenJob) -> str:
     """What to tell of a job that was cancelled: it has no files."""
     return (
-        f"job {job_id} was cancelled; its finished rows are kept, and `dray export {job_id} --output FOLDER` "
-        "writes them to files"
+        f"job {job.job_id} was cancelled; its finished rows are kept, and `dray export {job.job_id} "
+        f"--output FOLDER{store_option(job.settings.store_url)}` writes them to files"
     )
 
 
@@ -386,4 +388,5 @@ def _result(data: ReportData, written: Written | None, report: str | None) -> Jo
         saved=asdict(data.measures.saved),
         overflow=dict(data.measures.overflow),
         tuned={one.name: dict(one.tuned) for one in data.replicas if one.tuned},
+        error_codes={one.code: one.count for one in data.measures.errors},
     )

@@ -11,7 +11,7 @@ from dray.errors import CancelledError, ExpiredError, JobPausedError, StoreError
 from dray.job.deadline import orders_of
 from dray.job.opening import OpenJob, reopen
 from dray.job.watched import watched
-from dray.store import StopSignals, Store
+from dray.store import StopSignals, Store, store_option
 
 T = TypeVar("T")
 
@@ -69,7 +69,10 @@ class Heed:
 def obey(job: OpenJob, orders: StopSignals) -> None:
     """Raise the error for an order to stop: CancelledError or ExpiredError."""
     if orders.cancelled:
-        raise CancelledError(f"job {job.job_id} was cancelled; `dray resume {job.job_id}` goes on with it")
+        where = store_option(job.settings.store_url)
+        raise CancelledError(
+            f"job {job.job_id} was cancelled; `dray resume {job.job_id}{where}` goes on with it"
+        )
     if orders.expired:
         raise ExpiredError(f"the time of job {job.job_id} is over")
 

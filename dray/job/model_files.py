@@ -11,6 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from dray.errors import ConfigError
 from dray.storage.objects import ObjectStoreOptions, is_object
 from dray.weights import Manifest, check_checkpoint, check_remote, read_manifest
@@ -110,38 +112,74 @@ def refuse_misfit(model: str, arguments: Mapping[str, Any]) -> None:
     """Refuse engine arguments that do not go with the model of a local folder.
 
     Raises:
-        ConfigError: ``max_model_len`` is longer than the model goes, or there is no tokenizer.
+        ConfigError: ``max_model_len`` is longer than the model goes, or there is no tokenizer, or its file
+            is broken.
     """
     folder = Path(model)
     if not folder.is_dir():
         return
-    _refuse_longer(model, json.loads((folder / "config.json").read_bytes()), arguments)
+    _refuse_longer(json.loads((folder / "config.json").read_bytes()), arguments)
     named = arguments.get("tokenizer") or arguments.get("skip_tokenizer_init")
     if not named and not has_tokenizer(folder):
         raise ConfigError(
             f"model {model}: no tokenizer in it (tokenizer.json, tokenizer_config.json, ...); "
             "copy it there, or name its folder with --engine-arg tokenizer=FOLDER"
         )
+    if not named:
+        _refuse_broken_tokenizer(folder)
 
 
-def _refuse_longer(model: str, config: Any, arguments: Mapping[str, Any]) -> None:
-    """As vLLM would, where the model's length is written plainly; scaled positions are left to vLLM."""
+def _refuse_broken_tokenizer(folder: Path) -> None:
+    """A look that takes no library: an engine says the same half a minute later, without the file's name."""
+    for name, part in (("tokenizer.json", "model"), ("tokenizer_config.json", None)):
+        file = folder / name
+        if not file.is_file():
+            continue
+        try:
+            found = orjson.loads(file.read_bytes())
+        except ValueError:
+            raise ConfigError(
+                f"{file}: not valid JSON, so no tokenizer can be loaded; copy it anew"
+            ) from None
+        if not isinstance(found, dict) or (part is not None and not isinstance(found.get(part), dict)):
+            what = f"no object with {part!r}" if part else "no JSON object"
+            raise ConfigError(f"{file}: {what} in it, so no tokenizer can be loaded; copy it anew")
+
+
+def context_of(model: str, arguments: Mapping[str, Any]) -> int | None:
+    """The longest that prompt and answer may be, as far as it is written plainly; None where it is not."""
     wanted = arguments.get("max_model_len")
-    if not isinstance(wanted, int) or not isinstance(config, dict) or "hf_overrides" in arguments:
+    if isinstance(wanted, int) and wanted > 0:
+        return wanted
+    file = Path(model) / "config.json"
+    if wanted is not None or not file.is_file():
+        return None
+    own = _own_length(json.loads(file.read_bytes()), arguments)
+    return None if own is None else int(own[0])
+
+
+def _refuse_longer(config: Any, arguments: Mapping[str, Any]) -> None:
+    wanted, own = arguments.get("max_model_len"), _own_length(config, arguments)
+    if own is None or not isinstance(wanted, int) or os.environ.get(_LONGER_ALLOWED) or wanted <= own[0]:
         return
+    raise ConfigError(
+        f"max_model_len {wanted} is more than the model's own {own[0]} ({own[1]} in its "
+        f"config.json); give at most {own[0]}, or leave it out: longer rows become error rows"
+    )
+
+
+def _own_length(config: Any, arguments: Mapping[str, Any]) -> tuple[int | float, str] | None:
+    """The model's length and its name there, if it is written plainly; scaled positions are left to vLLM."""
+    if not isinstance(config, dict) or "hf_overrides" in arguments:
+        return None
     texts = [config, config.get("text_config")]
     parts = [part for part in texts if isinstance(part, dict)]
-    if _is_stretched(parts) or os.environ.get(_LONGER_ALLOWED):
-        return
+    if _is_stretched(parts):
+        return None
     known = {
         part[name]: name for part in parts for name in _LENGTHS if isinstance(part.get(name), int | float)
     }
-    if known and wanted > max(known):
-        longest = max(known)
-        raise ConfigError(
-            f"max_model_len {wanted} is more than the model's own {longest} ({known[longest]} in its "
-            f"config.json); give at most {longest}, or leave it out: longer rows become error rows"
-        )
+    return (max(known), known[max(known)]) if known else None
 
 
 def _is_stretched(value: Any, *, within: bool = False) -> bool:

@@ -8,6 +8,11 @@ from dray.account.spans import MICRO
 from dray.cluster.base import Node
 from dray.planner.catalogue import Price, load_catalogue
 
+UNPRICED = (
+    "a budget needs the price of a node, and dray knows none for this cluster's: give --price, the dollars "
+    "that one costs an hour"
+)
+
 
 def price_of(node: Node | None, given: float | None, today: date | None = None) -> int | None:
     """Micro-dollars per hour of a node, None where not known; ``given`` is the user's price in dollars."""

@@ -11,13 +11,14 @@ import mmap
 import tempfile
 from array import array
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
-from dray.errors import JobFailedError
+from dray.errors import JobFailedError, JobPausedError
 from dray.requests.pulse import Pulse
 from dray.requests.spool_parts import SpoolParts
-from dray.storage.files import local_path
+from dray.storage.files import is_full, local_path
 from dray.storage.objects import is_object
 from dray.triggers import Point, reach
 
@@ -99,7 +100,8 @@ class Arranging:
         except OSError as error:
             raise self._full(error) from error
         finally:
-            self._file.close()
+            with suppress(OSError):  # what a full disk did not take: the error that says so is on its way
+                self._file.close()
             self._file, self._ends, self._size = None, array("q"), 0
 
     def __enter__(self) -> Arranging:
@@ -107,7 +109,8 @@ class Arranging:
 
     def __exit__(self, *exception: object) -> None:
         if self._file is not None:  # what is not in the spool by then is wanted no more
-            self._file.close()
+            with suppress(OSError):
+                self._file.close()
 
     def _opened(self) -> IO[bytes]:
         try:
@@ -132,9 +135,12 @@ class Arranging:
 
     def _full(self, error: OSError) -> JobFailedError:
         place = self._folder or tempfile.gettempdir()
-        return JobFailedError(
+        told = (
             f"{place}: rows cannot be put in order there ({error.strerror}); make room, or give --order input"
         )
+        if is_full(error):
+            return JobPausedError(f"{told}; with room, `dray resume` or the same command goes on")
+        return JobFailedError(told)
 
 
 class _Lines:

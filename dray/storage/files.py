@@ -6,6 +6,7 @@ written to leaves as a ConfigError.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import glob
 import hashlib
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
 
-from dray.errors import ConfigError, InputError, JobFailedError, Problem
+from dray.errors import ConfigError, InputError, JobFailedError, JobPausedError, Problem
 from dray.storage import objects, seekable, streams
 from dray.storage.objects import BLOCK_BYTES, ObjectStoreOptions, is_object
 from dray.temporary import TemporaryFolder
@@ -30,6 +31,12 @@ UPLOADS = "dray-upload-"
 """How the names of folders in ``TMPDIR`` begin that hold what is uploaded later."""
 
 _WRITE_BUFFER_BYTES = 1 << 20
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+
+FULL = (
+    "a disk or a quota is full: free space (also in TMPDIR), then `dray resume` or the same command goes on"
+)
+"""What is said of a full disk where the error does not tell the file."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -258,15 +265,27 @@ def clear_abandoned(folder: Path, pattern: str) -> None:
 
 @contextmanager
 def writing(uri: str) -> Iterator[None]:
-    """Turn errors of writing ``uri`` into a JobFailedError that names it."""
+    """Turn errors of writing ``uri`` into a JobFailedError that names it; JobPausedError for a full disk."""
     try:
         yield
     except OSError as error:
         raise _unwritable(uri, error) from error
 
 
+def is_full(error: BaseException | None) -> bool:
+    """Whether an error, or one that it came from, says that a disk or a user's quota on it is full."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in _FULL:
+            return True
+        error = error.__cause__
+    return False
+
+
 def _unwritable(uri: str, error: OSError) -> JobFailedError:
-    return JobFailedError(f"{uri} cannot be written: {error.strerror or error}")
+    told = f"{uri} cannot be written: {error.strerror or error}"
+    if is_full(error):
+        return JobPausedError(f"{told}; free space there, then `dray resume` or the same command goes on")
+    return JobFailedError(told)
 
 
 def check_writable(directory: str, *, options: ObjectStoreOptions | None = None) -> None:

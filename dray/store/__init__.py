@@ -6,6 +6,7 @@ from dray.storage.addresses import masked_url
 from dray.store.accounts import Efficiency
 from dray.store.clock import Clock
 from dray.store.loss_records import Evidence, Hearing, Verdict, Witnesses, own_event
+from dray.store.option import store_option
 from dray.store.records import (
     REJECTED,
     Attempt,
@@ -35,6 +36,7 @@ from dray.store.store import Store, open_store
 __all__ = [
     "open_store",
     "masked_url",
+    "store_option",
     "Store",
     "Job",
     "JobLease",

@@ -12,6 +12,7 @@ from dray.errors import JobBusyError
 from dray.store import deletion, jobs
 from dray.store.calls import Calls
 from dray.store.job_creation import create
+from dray.store.option import store_option
 from dray.store.records import Fingerprint, Job, JobLease, JobState, StopSignals
 
 JOB_TTL = 60.0
@@ -163,9 +164,10 @@ class JobCalls(Calls):
         burial = uuid.uuid4().hex
         buried = self._write(lambda tx: deletion.bury(tx, seen, burial, seize=seize))
         if buried is None:
+            where = self._read(lambda tx: store_option(tx.connection.engine.url))
             raise JobBusyError(
                 f"job {job_id!r} is being run by {self.get_job(job_id).driver}; stop it first, "
-                f"for example with `dray cancel {job_id}`"
+                f"for example with `dray cancel {job_id}{where}`"
             )
         self._keys.pop(job_id, None)
         return buried

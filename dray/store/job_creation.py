@@ -13,6 +13,7 @@ from sqlalchemy.exc import IntegrityError
 from dray.errors import JobChangedError
 from dray.store.connection import Tx
 from dray.store.jobs import find, get, job_of
+from dray.store.option import store_option
 from dray.store.records import Fingerprint, Job, JobState
 from dray.store.schema import jobs
 
@@ -28,9 +29,11 @@ def create(tx: Tx, job_id: str, fingerprint: Fingerprint, settings: Mapping[str,
         existing = _insert(tx, job_id, fingerprint, settings)
     changed = existing.fingerprint.differences(fingerprint)
     if changed and not _replace_untaken(tx, existing, fingerprint, settings):
+        where = store_option(tx.connection.engine.url)
         raise JobChangedError(
             f"job {job_id} exists with other content: its {', '.join(changed)} changed. "
-            "Give another --job-id, or leave it out to get a new job"
+            f"`dray resume {job_id}{where}` goes on only with what the job was begun with; "
+            "`dray run` with another --job-id, or with none, starts a new job"
         )
     return get(tx, job_id, "") if changed else existing
 

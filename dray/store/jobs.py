@@ -12,6 +12,7 @@ from dray.errors import CancelledError, FencedError, JobBusyError, UnknownJobErr
 from dray.store import routing
 from dray.store.attempts import close_attempts
 from dray.store.connection import Tx
+from dray.store.option import store_option
 from dray.store.records import Fingerprint, Job, JobLease, JobState, ShardState, StopSignals
 from dray.store.schema import charges, jobs, shards
 
@@ -167,10 +168,11 @@ def _refuse_if_cancelled(tx: Tx, seen: Job) -> None:
         select(jobs.c.cancelled_at).where(jobs.c.job_key == seen.key, jobs.c.epoch == seen.epoch, ~_over())
     ).scalar()
     if at is not None:
+        where = store_option(tx.connection.engine.url)
         when = datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         raise CancelledError(
             f"job {seen.job_id} was cancelled at {when}; finished rows are kept, and "
-            f"`dray resume {seen.job_id}` (or --resume) goes on with it"
+            f"`dray resume {seen.job_id}{where}` (or --resume) goes on with it"
         )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from vllm.renderers.chat_utils import has_non_text_content
 from vllm.sampling_params import StructuredOutputsParams
 
+from dray.engine.body_fields import OPENAI_DEFAULTS
 from dray.errors import RequestRefused
 from dray.kinds import KINDS, EngineKind
 from dray.requests.model import Request
@@ -36,17 +37,6 @@ _STRUCTURED_FIELDS = frozenset(
 )
 # Fields of a row's structured_outputs that vLLM takes, and reads from the engine's configuration instead.
 _OF_THE_ENGINE = ("disable_any_whitespace", "disable_additional_properties")
-# Fields of OpenAI's that would change an answer: taken with the values that leave it as it is.
-_DEFAULTS: dict[str, tuple[Any, ...]] = {
-    "audio": (None,),
-    "best_of": (None, 1),
-    "function_call": (None,),
-    "functions": (None,),
-    "modalities": (None, ["text"]),
-    "moderation": (None,),
-    "suffix": (None,),
-    "web_search_options": (None,),
-}
 
 
 def refuse_other_engines(request: Request, engine: EngineKind) -> None:
@@ -124,7 +114,7 @@ def refuse_unknown(body: Any) -> None:
 
 def _is_idle(name: str, value: Any) -> bool:
     """Whether a field that vLLM does not have makes no difference: 1 counts, and true or 1.0 do not."""
-    defaults = _DEFAULTS.get(name, ())
+    defaults = OPENAI_DEFAULTS.get(name, ())
     return name in WITHOUT_EFFECT or any(type(one) is type(value) and one == value for one in defaults)
 
 

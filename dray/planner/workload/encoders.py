@@ -110,7 +110,7 @@ class ModelEncoder:
     def __init__(self, at: TokenizerAt) -> None:
         if (missing := at.missing()) is not None:
             raise ConfigError(missing)
-        self._tokenizer = _loaded(at.folder)
+        self._tokenizer = load_tokenizer(at.folder)
         self._template = _template_text(at.chat_template)
         self._format = at.chat_template_content_format
         self._formats: dict[str, bool] = {}
@@ -165,7 +165,12 @@ class ModelEncoder:
         return self._formats[template]
 
 
-def _loaded(folder: str) -> Any:
+def load_tokenizer(folder: str) -> Any:
+    """A folder's tokenizer, by transformers alone.
+
+    Raises:
+        ConfigError: transformers cannot load it.
+    """
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     try:

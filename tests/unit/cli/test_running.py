@@ -18,6 +18,7 @@ from dray.cli.stopping import signals_stop
 from dray.cli.with_prefect import _despite, _the_flow
 from dray.errors import ConfigError, DrayError
 from dray.job import current_job
+from dray.job.finalising import cancelled_message
 from dray.job.opening import OpenJob, open_job
 from dray.job.request import JobRequest
 from dray.job.settings import JobSettings
@@ -86,7 +87,7 @@ def test_a_job_that_is_done_is_so_though_prefect_fails(
 
 def test_a_job_that_is_not_done_says_how_to_go_on(job: OpenJob) -> None:
     with pytest.raises(
-        DrayError, match=rf"Prefect failed: OSError: away; `dray resume {job.job_id}` goes on"
+        DrayError, match=rf"Prefect failed: OSError: away; `dray resume {job.job_id} --store .*` goes on"
     ):
         _despite(OSError("away"))
 
@@ -182,3 +183,40 @@ def test_a_prefect_that_cannot_be_imported_is_told(monkeypatch: pytest.MonkeyPat
     )  # as where something that it needs is missing
     with pytest.raises(ConfigError, match=r"Prefect's flow cannot be imported .*make install"):
         _the_flow()
+
+
+def test_a_stopped_run_with_finished_rows_names_the_store_of_its_export(
+    job: OpenJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = stored_result()
+    summarise({**result, "counts": {**result["counts"], "total": 2, "done": 1}})
+    file = job.settings.store_url.removeprefix("sqlite:///")
+    told = f"output    none; `dray export {job.job_id} --output FOLDER --store {file}` writes what is done"
+    assert capsys.readouterr().err.splitlines()[-1] == told
+    assert cancelled_message(job).endswith(f"--output FOLDER --store {file}` writes them to files")
+
+
+@pytest.mark.parametrize(
+    ("failed", "codes", "told"),
+    [
+        (40, {"context_length_exceeded": 40}, "warning   all 40 rows failed: context_length_exceeded"),
+        (40, {"poison": 2, "expired": 38}, "warning   all 40 rows failed: expired (38 of them)"),
+        (39, {"expired": 39}, None),
+        (40, {}, None),  # the result of an earlier version
+    ],
+)
+def test_a_job_of_which_every_row_failed_says_so_last(
+    failed: int, codes: dict[str, int], told: str | None, job: OpenJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    counts = {"total": 40, "done": 40 - failed, "failed": failed, "skipped": 0}
+    files = {"output": "o", "errors": "e", "report": "r"}
+    summarise({**stored_result(), **files, "counts": counts, "error_codes": codes})
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == told if told else not last.startswith("warning")
+
+
+def test_a_repeat_that_had_nothing_to_do_says_no_parts_of_its_seconds(
+    job: OpenJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    summarise({**stored_result(), "seconds": {"total": 0.5, "ingest": 0.01}})
+    assert "seconds   0.5" in capsys.readouterr().err.splitlines()

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 
-from dray.cli.server import configured
+from dray.cli.doctor import _prefect_api
+from dray.cli.server import configured, silence_of
+from dray.cli.with_prefect import _despite
+from dray.errors import DrayError
+from dray.job import current_job
 
 pytestmark = pytest.mark.unit
 
@@ -52,3 +61,61 @@ def test_the_profile_that_the_environment_chooses(tmp_path: Path, monkeypatch: p
     (tmp_path / "profiles.toml").write_text(text)
     monkeypatch.setenv("PREFECT_PROFILE", "b")
     assert configured()
+
+
+@contextmanager
+def _answering(code: int) -> Iterator[str]:
+    """Where a server answers its health with this code."""
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(code if self.path == "/api/health" else 404)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Answers)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/api"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.fixture
+def nobody() -> str:
+    """An address at which nothing listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{probe.getsockname()[1]}/api"
+
+
+@pytest.mark.parametrize(("code", "told"), [(200, None), (401, None), (404, "HTTP 404"), (503, "HTTP 503")])
+def test_what_a_server_answers(code: int, told: str | None) -> None:
+    with _answering(code) as url:
+        found = silence_of(url)
+    assert found is None if told is None else told in (found or "")
+
+
+def test_doctor_asks_the_server_that_is_configured(nobody: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _prefect_api() == "none configured: a run starts its own"
+    with _answering(200) as url:
+        monkeypatch.setenv("PREFECT_API_URL", url)
+        assert _prefect_api() == f"{url} answers"
+    monkeypatch.setenv("PREFECT_API_URL", nobody.replace("//", "//me:secret@"))
+    with pytest.raises(LookupError) as refused:
+        _prefect_api()
+    assert str(refused.value).startswith(
+        f"{nobody} does not answer (Connection refused): start that server, or"
+    )
+
+
+def test_a_run_says_what_to_do_without_it(nobody: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(current_job, "_driven", [])
+    monkeypatch.setenv("PREFECT_API_URL", nobody)
+    with pytest.raises(
+        DrayError, match=r"ConnectError: away; .* does not answer: start .* dray starts its own"
+    ):
+        _despite(type("ConnectError", (Exception,), {})("away"))

@@ -129,6 +129,33 @@ def test_a_password_is_not_said_again(store: Store, reference: str) -> None:
     assert "hidden" not in "".join(status_lines(facts, now=store.now(), store=reference))
 
 
+def test_a_job_without_a_driver_has_no_rate_and_no_replicas(store: Store) -> None:
+    """What its driver wrote last is not so any more."""
+    lease = _under_way(store)
+    _keep_pace(store, lease, at=store.now())
+    store.release_job(lease)
+    facts = facts_of(store, store.get_job("tickets"))
+    assert facts["rows_per_second"] is facts["seconds_left"] is None
+    lines = status_lines(facts, now=store.now())
+    assert "driver    no driver: its lease was given back" in lines
+    assert not [line for line in lines if line.startswith(("rate", "replicas"))]
+
+
+def test_what_a_cancel_comes_to(store: Store, url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    lease = _under_way(store)
+    follows = f"`dray status tickets --watch --store {url}` follows it"
+    assert run_app(["cancel", "tickets", "--store", url]) == 0
+    told = f"job tickets: its driver was asked to cancel it, and stops; {follows}\n"
+    assert capsys.readouterr().err == told
+    store.release_job(lease)
+    assert run_app(["cancel", "tickets", "--store", url]) == 0
+    assert capsys.readouterr().err == "job tickets: cancelled; finished rows are kept\n"
+    done = ready_job(store, "other")
+    store.set_job_state(done, JobState.COMPLETED)
+    assert run_app(["cancel", "other", "--store", url]) == 0
+    assert capsys.readouterr().err == "job other is completed: there is nothing to cancel\n"
+
+
 def test_a_node_with_many_replicas_is_summed_up(store: Store) -> None:
     lease = ready_job(store)
     store.put_replicas(
@@ -152,7 +179,7 @@ def test_jobs_are_a_table(store: Store, url: str, capsys: pytest.CaptureFixture[
     head, *rows = capsys.readouterr().out.splitlines()
     assert head.split() == ["CREATED", "STATE", "ROWS", "DONE", "OF", "SHARE", "ERRORS", "JOB"]
     assert [row.split()[-1] for row in rows] == ["other", "tickets"]
-    assert rows[1].split()[2:] == ["in", "progress", "4", "12", "33.3%", "1", "tickets"]
+    assert rows[1].split()[2:] == ["in", "progress", "3", "12", "33.3%", "1", "tickets"]
     assert {row.index(row.split()[-1]) for row in rows} == {head.index("JOB")}
 
 

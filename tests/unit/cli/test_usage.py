@@ -15,7 +15,8 @@ from dray.cli.app import run_app
 from dray.cli.server import PrefectServer
 from dray.errors import ConfigError
 from dray.job.request import JobRequest
-from dray.store import file_system
+from dray.store import file_system, open_store
+from tests.support.stores import ready_job
 
 pytestmark = pytest.mark.unit
 
@@ -172,3 +173,25 @@ def test_a_path_that_is_not_utf8(refused: Refused, command: list[str], tmp_path:
 def test_json_escapes_what_is_not_utf8_anywhere(capsys: pytest.CaptureFixture[str]) -> None:
     output.print_json({"a": ["b\udcff", {"c\udcfe": ("ü", 1, None)}]})
     assert json.loads(capsys.readouterr().out) == {"a": ["b\\udcff", {"c\\udcfe": ["ü", 1, None]}]}
+
+
+def test_a_budget_on_this_machine_needs_a_price(refused: Refused, command: list[str]) -> None:
+    assert "give --price" in refused(*command, "--budget", "3")["message"]
+
+
+def test_a_model_that_is_not_kept_is_not_removed(
+    refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DRAY_MODEL_CACHE", str(tmp_path / "models"))
+    told = refused("models", "remove", "abc")
+    assert told["message"].startswith("no model is kept whose key begins with abc, and none was removed")
+    assert run_app(["models", "remove"]) == 0
+
+
+def test_an_export_that_is_refused_makes_no_folder(refused: Refused, tmp_path: Path) -> None:
+    with open_store(str(tmp_path / "dray.db")) as store:
+        ready_job(store)
+    folder = tmp_path / "none"
+    refused("export", "other", "--output", str(folder), "--store", str(tmp_path))
+    refused("export", "job", "--output", str(folder), "--store", str(tmp_path / "elsewhere"))
+    assert not folder.exists()

@@ -288,6 +288,17 @@ def test_replicas_that_are_never_ready_end_the_job_with_the_reason(
         scene.play(scene.until(lambda: False))
 
 
+def test_an_engine_that_does_not_start_is_named_with_its_model(
+    settings: JobSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene(settings, monkeypatch, [EngineStartError("KeyError: 'added_tokens'")])
+    told = f"the engine did not start: {settings.model}: KeyError: 'added_tokens'"
+    with pytest.raises(EngineStartError) as failed:
+        scene.play(scene.until(lambda: False))
+    assert str(failed.value) == told
+    assert scene.look.get_job("job").reason == told
+
+
 def test_what_replicas_wait_for_is_the_reason(settings: JobSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "START_SECONDS", 2.0)
     monkeypatch.setattr(waiting, "_LOOK_SECONDS", 0.1)

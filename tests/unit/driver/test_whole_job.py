@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import socket
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,10 +24,12 @@ from dray.driver.events import (
     Told,
 )
 from dray.driver.intervals import Intervals
+from dray.driver.resting import put_to_rest
 from dray.driver.thread_executor import ThreadExecutor
 from dray.driver.whole_job import Parts, refuse_shared_sqlite, run_job
-from dray.errors import ConfigError, JobFailedError
+from dray.errors import ConfigError, EngineStartError, JobChangedError, JobFailedError, JobPausedError
 from dray.job.finalising import JobResult
+from dray.job.opening import open_job
 from dray.job.settings import JobSettings
 from dray.shard.backoff import NO_WAIT_VARIABLE
 from dray.store import JobState, open_store
@@ -133,7 +137,73 @@ def test_a_job_that_cannot_be_done_says_why_in_its_store(settings: JobSettings) 
     with open_store(settings.store_url, create=False) as store:
         job = store.get_job("job")
     assert job.state is JobState.FAILED
-    assert job.reason == "EngineStartError"
+    assert job.reason is not None
+    assert "more than 0 replicas" in job.reason
+
+
+def test_a_disk_that_fills_as_the_job_publishes_pauses_it(
+    settings: JobSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_path: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("dray.storage.draft.sync", full)
+        with pytest.raises(JobPausedError, match="cannot be written: No space left on device; free space"):
+            _run(settings, [])
+    with open_store(settings.store_url, create=False) as store:
+        job = store.get_job("job")
+    assert job.state is JobState.PAUSED
+    assert job.reason is not None
+    assert "`dray resume`" in job.reason
+    assert _run(settings, []).state == JobState.COMPLETED
+
+
+def test_a_disk_that_fills_under_temporary_files_pauses_it_too(settings: JobSettings) -> None:
+    """There the error is Python's own, or has another one's words."""
+    job = open_job(settings)
+    full = OSError(errno.EDQUOT, "Disk quota exceeded")
+    arranging = JobFailedError("/tmp: rows cannot be put in order there")
+    arranging.__cause__ = full
+    for error in (full, arranging):
+        put_to_rest(job, error)
+        with open_store(settings.store_url, create=False) as store:
+            assert store.get_job("job").state is JobState.PAUSED
+            store.set_job_state(job.lease, JobState.IN_PROGRESS)
+
+
+def test_a_job_of_other_content_says_what_resumes_it_and_what_is_a_new_one(settings: JobSettings) -> None:
+    _run(settings, [])
+    with pytest.raises(
+        JobChangedError, match=r"`dray resume job --store .*` goes on only .*`dray run` with another"
+    ):
+        open_job(replace(settings, model="another"), resume=True)
+
+
+def test_a_job_that_failed_without_a_row_leaves_its_folder_to_the_next(settings: JobSettings) -> None:
+    with pytest.raises(EngineStartError):
+        _run(settings, [], Script(most=0))
+    mended = replace(settings, job_id="mended")
+    assert _run(mended, []).state == JobState.COMPLETED
+    with pytest.raises(ConfigError, match="the folder belongs to job mended"):
+        _run(settings, [])
+    with open_store(settings.store_url, create=False) as store:
+        assert store.get_job("job").state is JobState.FAILED
+
+
+def test_a_job_that_failed_with_answers_keeps_its_folder(
+    settings: JobSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_path: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("dray.storage.draft.sync", broken)
+        with pytest.raises(JobFailedError, match="cannot be written"):
+            _run(settings, [])
+    with pytest.raises(ConfigError, match="the folder belongs to job job"):
+        _run(replace(settings, job_id="other"), [])
+    assert _run(settings, []).state == JobState.COMPLETED
 
 
 class Obstructs:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from dray.engine import declared
+from dray.engine.body_fields import refuse_unknown_fields
 from dray.engine.declared import refuse_arguments
 from dray.errors import ConfigError
 
@@ -90,3 +91,31 @@ def test_nothing_of_vllm_is_imported() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("max_tokns", r"^--param max_tokns: .*\(unknown_field\); did you mean max_tokens\?$"),
+        ("xyzzy", r"^--param xyzzy: .*\(unknown_field\)$"),
+        ("_DEFAULT_SAMPLING_PARAMS", "no request has such a field"),
+    ],
+)
+def test_fields_that_no_request_has(name: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        refuse_unknown_fields(["temperature", name])
+
+
+def test_fields_that_requests_have_or_that_change_nothing() -> None:
+    refuse_unknown_fields(["max_completion_tokens", "response_format", "echo", "top_k", "user", "best_of"])
+
+
+def test_the_fields_are_those_of_the_installed_classes() -> None:
+    code = (
+        "from importlib import import_module\n"
+        "from dray.engine.body_fields import _CLASSES\n"
+        "from dray.engine.declared import fields_of_class\n"
+        "for module, name in _CLASSES:\n"
+        "    assert fields_of_class(module, name) == set(getattr(import_module(module), name).model_fields)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ import pytest
 from dray.cli.app import app
 from dray.driver.idling import MOST_STANDBY
 from dray.driver.slots import LEAST_SLOTS, MOST_SLOTS
+from dray.engine.admission import ADMISSION_FACTOR
+from dray.engine.simulated import SimulatedSettings
 from dray.job.ingesting import _MANY_SHARDS, _ROWS
 from dray.job.spooling import PART_BYTES as SPOOL_BYTES
 from dray.requests.arranging import WINDOW_BYTES, WINDOW_ROWS
@@ -53,6 +56,14 @@ def test_options_of_run_that_are_named_exist(name: str) -> None:
     assert named - known == set()
 
 
+def test_how_far_an_engine_is_fed_ahead() -> None:
+    assert ADMISSION_FACTOR == 1.2
+    assert "never more than `1.2 x max_num_seqs` in the engine" in INTERRUPTIONS
+    engine = " ".join((ROOT / "docs" / "engine.md").read_text().split())
+    assert "admits a fifth more sequences" in engine
+    assert "costs at most 1.2 batches" in engine
+
+
 def test_a_template_with_a_line_end_is_quoted_so_that_it_has_one() -> None:
     assert not re.search(r"--template '[^']*\\n", README)
 
@@ -76,3 +87,16 @@ def _options(*command: str) -> list[str]:
         found = found[name]
     arguments = found.assemble_argument_collection()
     return [name for argument in arguments for name in argument.names if name.startswith("--")]
+
+
+def test_the_simulated_engine_takes_what_is_listed() -> None:
+    page = (ROOT / "docs" / "engine.md").read_text().partition("## The simulated engine")[2]
+    rows = [line.split("|")[1:3] for line in page.splitlines() if line.startswith("| `")][1:]
+    listed = {name: default.strip() for names, default in rows for name in re.findall(r"`(\w+)`", names)}
+    assert listed.keys() == {field.name for field in fields(SimulatedSettings)}
+    plain = SimulatedSettings()
+    assert all(float(told) == getattr(plain, name) for name, told in listed.items() if told.isdigit())
+
+
+def test_causes_that_are_no_verdicts_are_told() -> None:
+    assert "`DRIVER_LOST`, an attempt that the next driver found leased" in INTERRUPTIONS

@@ -66,6 +66,7 @@ def test_a_job_that_is_done_keeps_its_report_and_result_when_repeated(make_setti
     assert second.summary == first.summary
     assert second.state is JobState.COMPLETED
     assert result.counts == {"total": 50, "done": 50, "failed": 0, "skipped": 50}  # its own
+    assert result.error_codes == {}
     assert ReportData.from_json(second.summary["report"]).seconds["inference"] == pytest.approx(5, abs=0.1)
 
 

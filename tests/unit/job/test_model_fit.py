@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dray.errors import ConfigError
+from dray.job import checks
+from dray.job.checks import check_weights
 from dray.job.model_files import check_model, refuse_misfit, refuse_typo
+from dray.job.request import JobRequest
+from dray.job.settings import JobSettings
+from dray.kinds import Overflow
+from dray.requests.sources import RowDefaults
 
 pytestmark = pytest.mark.unit
 
@@ -32,7 +39,7 @@ def test_what_is_no_name_of_the_hub(path: str, tmp_path: Path, monkeypatch: pyte
 def _model(folder: Path, *, tokenizer: str | None = "tokenizer.json", **config: Any) -> str:
     (folder / "config.json").write_text(json.dumps(config))
     if tokenizer:
-        (folder / tokenizer).touch()
+        (folder / tokenizer).write_text('{"model": {}}')
     return str(folder)
 
 
@@ -74,6 +81,25 @@ def test_a_model_without_a_tokenizer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("tokenizer.json", "{}", "no object with 'model' in it"),
+        ("tokenizer.json", "[]", "no object with 'model' in it"),
+        ("tokenizer.json", '{"model": {', "not valid JSON"),
+        ("tokenizer_config.json", "", "not valid JSON"),
+        ("tokenizer_config.json", "1", "no JSON object in it"),
+    ],
+)
+def test_a_tokenizer_whose_file_is_broken(name: str, content: str, told: str, tmp_path: Path) -> None:
+    model = _model(tmp_path)
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ConfigError) as refused:
+        refuse_misfit(model, {})
+    assert str(refused.value).startswith(f"{tmp_path / name}: {told}, so no tokenizer can be loaded")
+    refuse_misfit(model, {"tokenizer": "/models/other"})
+
+
+@pytest.mark.parametrize(
     "name", ["tokenizer.model", "vocab.txt", "tekken.json", "source.spm", "qwen.tiktoken"]
 )
 def test_tokenizers_of_all_kinds(name: str, tmp_path: Path) -> None:
@@ -89,3 +115,48 @@ def test_a_word_may_stand_for_the_model_that_nobody_reads_but_not_a_typo(
     for typo in ("models/lama", "/modles/llama", str(tmp_path / "a" / "b")):
         with pytest.raises(ConfigError, match="no such directory; the simulated engine reads no model"):
             refuse_typo(typo)
+
+
+def _settings(
+    model: str, make: Callable[..., JobSettings], *, overflow: Overflow = "error", **changes: Any
+) -> JobSettings:
+    request = JobRequest(input=[], model=model, output="", overflow=overflow)
+    return make(engine="vllm", model=model, request=request, **changes)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "arguments", "overflow", "refused"),
+    [
+        ({"max_tokens": 1024}, {}, "error", "max_tokens 1,024 is more than the context of 512 tokens"),
+        ({"max_tokens": 1024}, {}, "cut-head", "max_tokens 1,024 is more than the context of 512 tokens"),
+        ({"max_completion_tokens": 257}, {"max_model_len": 256}, "error", "give at most 256, or --overflow"),
+        ({"max_tokens": 1024}, {}, "shorten", None),
+        ({"max_tokens": 512}, {}, "error", None),
+        ({}, {}, "error", None),
+        ({"max_tokens": 1024}, {"hf_overrides": {"max_position_embeddings": 8192}}, "error", None),
+        ({"max_tokens": 1024}, {"max_model_len": -1}, "error", None),
+    ],
+)
+def test_answers_longer_than_the_context(
+    sampling: dict[str, Any],
+    arguments: dict[str, Any],
+    overflow: Overflow,
+    refused: str | None,
+    tmp_path: Path,
+    make_settings: Callable[..., JobSettings],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(checks, "checked_weights", lambda *_, **__: None)
+    model = _model(tmp_path, max_position_embeddings=512)
+    settings = _settings(
+        model,
+        make_settings,
+        overflow=overflow,
+        defaults=RowDefaults(sampling=sampling),
+        engine_arguments=arguments,
+    )
+    if refused is None:
+        check_weights(settings)
+        return
+    with pytest.raises(ConfigError, match=refused):
+        check_weights(settings)

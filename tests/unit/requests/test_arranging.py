@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dray.errors import CancelledError, JobFailedError
+from dray.errors import CancelledError, JobFailedError, JobPausedError
 from dray.requests import arranging, spool
 from dray.requests.arranging import Arrange, Arrangement, Arranging
 from dray.requests.ingest import Ingested, cut, ingest
@@ -162,6 +162,19 @@ def test_an_order_to_stop_is_heard_while_rows_are_put_in_order(tmp_path: Path, r
     with pytest.raises(CancelledError):
         taken_in(tmp_path, ["a", "b", "c"], slow, pulse=pulse)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl"]
+
+
+def test_a_window_that_a_full_disk_does_not_take_pauses_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its close fails too, for what the buffer still holds: that must not take the place of the reason."""
+    with SpoolParts(str(tmp_path / "spool.jsonl")) as parts:
+        stage = Arranging(parts, str(tmp_path / "spool.jsonl"), lambda _: None, Pulse())
+        full = Path("/dev/full").open("wb", buffering=1 << 20)  # noqa: SIM115  the stage closes it
+        monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: full)
+        with pytest.raises(JobPausedError, match=r"No space left.*`dray resume`"), stage:
+            stage.add_line(b"line\n")
+            stage.flush()
 
 
 def test_no_room_for_the_window_says_how_to_do_without(

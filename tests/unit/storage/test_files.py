@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import signal
@@ -14,7 +15,7 @@ from tempfile import TemporaryDirectory
 import pandas
 import pytest
 
-from dray.errors import ConfigError, InputError, JobFailedError
+from dray.errors import ConfigError, InputError, JobFailedError, JobPausedError
 from dray.requests import digest, expand, frame_to_source, source_of
 from dray.storage import ObjectStoreOptions, check_writable
 from dray.storage.files import stream_range, write_atomic
@@ -200,3 +201,26 @@ def test_the_region_of_a_profile_goes_along(
     file.write_text("[default]\nregion = eu-west-1\n[profile other]\nregion = us-west-2\n")
     found = ObjectStoreOptions.from_env({"AWS_CONFIG_FILE": str(file), **variables})
     assert found.region == region
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_pauses_with_advice(tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_descriptor: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(JobPausedError) as caught, write_atomic(str(tmp_path / "rows.jsonl")) as file:
+        file.write(b"{}\n")
+    told = str(caught.value)
+    assert told.startswith(f"{tmp_path / 'rows.jsonl'} cannot be written: {os.strerror(number)}; free space")
+    assert "`dray resume`" in told
+
+
+def test_another_fault_of_a_disk_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_descriptor: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", broken)
+    with pytest.raises(JobFailedError) as caught, write_atomic(str(tmp_path / "rows.jsonl")) as file:
+        file.write(b"{}\n")
+    assert not isinstance(caught.value, JobPausedError)
