@@ -16,7 +16,7 @@
     |   +-- StoreFatalError          disk full, schema mismatch, read-only: an operator must act
     |   |   +-- StoreRefusedError    the server refuses the user, the password or the database: exit code 2
     |   |   `-- ValueTooLargeError   a value is larger than the database takes
-    |   +-- LeaseLapsedError         the store was away for longer than the lease; its holder is unknown
+    |   +-- LeaseLapsedError         store or holder were away for too long; nobody knows who has the lease
     |   `-- FencedError              the lease was lost; drop the work, do not retry
     +-- EngineError
     |   +-- RequestRefused           one request cannot be honoured; becomes its error row
@@ -160,7 +160,7 @@ class FencedError(StoreError):
 
 
 class LeaseLapsedError(StoreError):
-    """The lease could not be renewed in time, by the holder's own clock."""
+    """The lease could not be renewed in time, by the holder's own clock; or its replica gave it up."""
 
 
 class EngineError(DrayError):

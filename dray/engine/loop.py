@@ -122,7 +122,8 @@ class StepLoop(threading.Thread):
 
         Raises:
             EngineDeadError: the loop has ended, and rows of this session are unfinished.
-            ReplicaLeftError: the replica was drained, or its reader fell silent, and rows are unfinished.
+            ReplicaLeftError: the replica was drained, and rows of this session are unfinished.
+            LeaseLapsedError: the reader was silent for too long, and the session was aborted.
         """
         with self._changed:
             session = self._sessions.of(name)
@@ -143,8 +144,7 @@ class StepLoop(threading.Thread):
                 if over or left:
                     self._sessions.forget(name)
             yield from cut(batch)
-            if session.silent:
-                raise ReplicaLeftError(f"the replica heard nothing of this attempt for {self._silence:.0f} s")
+            session.check_heard()
             if over:
                 return
             if end is not None:

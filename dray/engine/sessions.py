@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dray.engine.batches import size_of
+from dray.errors import LeaseLapsedError
 from dray.requests.model import Outcome, Request
 
 SILENCE_SECONDS = 60.0
@@ -39,6 +40,13 @@ class Session:
         """An outcome is there to be read."""
         self.finished.append(outcome)
         self.ready += size_of(outcome)
+
+    def check_heard(self) -> None:
+        """Raise LeaseLapsedError where it was aborted for silence. The replica lives: it is not to blame."""
+        if self.silent:
+            raise LeaseLapsedError(
+                "the replica heard nothing of this attempt for too long, and dropped its rows"
+            )
 
     @property
     def busy(self) -> bool:

@@ -95,7 +95,7 @@ def run_shard(
     Raises:
         CancelledError, ExpiredError: the job was cancelled, or its time is over.
         FencedError: the lease was lost; the rows belong to another holder now.
-        LeaseLapsedError: the store was away for longer than the lease.
+        LeaseLapsedError: the store was away for longer than the lease, or this process was, for the replica.
         StoreTransientError: its rows cannot be read just now, or the store has taken none for too long.
         ReplicaLostError, EngineDeadError: the replica went away.
     """

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from dray.engine import EngineInfo, EngineSpec, Replica
 from dray.engine.loop import StepLoop
 from dray.engine.loop_stats import LoopStats
-from dray.errors import ConfigError, EngineDeadError, ReplicaLeftError, RequestRefused
+from dray.errors import ConfigError, EngineDeadError, LeaseLapsedError, ReplicaLeftError, RequestRefused
 from dray.failures.signs import facts_of
 from dray.kinds import Kind
 from dray.requests.model import Outcome, Request
@@ -218,10 +218,10 @@ def test_a_session_ends_when_its_reader_elsewhere_says_nothing() -> None:
         loop.end_silent()
         time.sleep(0.01)
     assert loop.sessions == 2
-    with pytest.raises(ReplicaLeftError, match="heard nothing"):
+    with pytest.raises(LeaseLapsedError, match="heard nothing"):
         drain(loop, "dead")
     loop.feed("thawed", rows([9]), last=True, number=1)  # it was frozen, and goes on
-    with pytest.raises(ReplicaLeftError, match="heard nothing"):
+    with pytest.raises(LeaseLapsedError, match="heard nothing"):
         drain(loop, "thawed")
     loop.feed("alive", [], last=True, number=1)
     loop.feed("here", [], last=True)

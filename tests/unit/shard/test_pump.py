@@ -221,6 +221,23 @@ def test_a_replica_hears_that_its_shard_task_lives_while_no_row_is_ready(
     assert spy.heard == {f"{job.job_id}/{shard.number}/1"}
 
 
+def test_a_task_whose_replica_gave_it_up_gives_its_shard_back(
+    store: Store, job: OpenJob, shard: Shard, make_replica: Callable[..., Replica]
+) -> None:
+    """It was frozen for a minute, and goes on: the replica lives, and nobody takes it for lost."""
+    replica = make_replica()
+
+    def give_up(count: int) -> None:
+        replica._loop.abort(f"{job.job_id}/{shard.number}/1", silent=True)
+
+    decision = _early(_run(store, job, shard, Spy(replica, give_up)))
+    assert (decision.cause, decision.effect.charges) == (Cause.STORE_TRANSIENT, ())
+    assert [row.state for row in store.replicas(job.job_id)] == [ReplicaState.READY]
+    receipt = _receipt(_run(store, job, shard, replica))
+    assert receipt.rows + receipt.skipped == 50
+    assert receipt.rows > 0
+
+
 def test_orders_that_came_with_a_commit_are_not_asked_for(
     store: Store,
     job: OpenJob,
