@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -62,26 +62,9 @@ class ObjectStoreOptions:
             endpoint=endpoint,
             region=environ.get("AWS_REGION")
             or environ.get("AWS_DEFAULT_REGION")
-            or _region_in(file, environ.get("AWS_PROFILE")),
+            or region_in(file, environ.get("AWS_PROFILE")),
             allow_http=bool(endpoint and endpoint.startswith("http://")),
         )
-
-
-@cache
-def _region_in(file: str, profile: str | None) -> str | None:
-    """The region of a profile in a file of AWS's, which obstore does not read; None where it names none."""
-    if not Path(file).is_file():  # boto3 takes a while to import
-        return None
-    from botocore.exceptions import BotoCoreError
-    from botocore.session import Session
-
-    session = Session(profile=profile)
-    session.set_config_variable("config_file", file)
-    try:
-        found: str | None = session.get_config_variable("region")
-    except BotoCoreError:  # no such profile, or no such file: who needs keys of it says so
-        return None
-    return found
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
