@@ -32,7 +32,7 @@ async def abatch_inference(**parameters: Any) -> JobResult:
     at most; a second cancellation waits no longer. What another driver has taken meanwhile goes on there.
 
     Raises:
-        DrayError: as the flow does.
+        DrayError: as the flow does; ConfigError where another job runs in this process.
         CancelledRun: the job was cancelled, and not by the awaiting task.
     """
     run = _Run(partial(batch_inference, **parameters))

@@ -24,6 +24,7 @@ from dray.store import JobState, store_option
 from flows.naming import named, named_input
 from flows.parameters import JobRequest, parameters_of
 from flows.resolving import PrefectBlocks
+from tasks.alone import alone
 from tasks.blocking import warn_of_loop
 from tasks.cluster import cluster_of, provision
 from tasks.failing import driving
@@ -63,6 +64,11 @@ def batch_inference(*values: Any, **options: Any) -> JobResult | State:
     started = time.time()
     warn_of_loop()
     request = JobRequest.of(*values, **options)
+    with alone():
+        return _run(request, started)
+
+
+def _run(request: JobRequest, started: float) -> JobResult | State:
     settings = job_settings(request, PrefectBlocks())
     where = cluster_settings(request.cluster, PrefectBlocks())
     check_arguments(settings, local=where.local)
