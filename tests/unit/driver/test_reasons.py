@@ -46,6 +46,14 @@ pytestmark = pytest.mark.unit
         (EngineDeadError("words"), "EngineDeadError"),
         (RequestRefused("unknown_field", "words of a row"), "RequestRefused"),
         (InputError([]), "the input was refused"),
+        (
+            InputError([Problem("query_failed", "words", "postgresql://me:***@host/db")]),
+            "the input was refused: the query: query_failed",
+        ),
+        (
+            InputError([Problem("unreadable_input", "words", "s3://bucket/in.jsonl")]),
+            "the input was refused: s3://bucket/in.jsonl: unreadable_input",
+        ),
         (InputError([Problem("query_failed", "words")]), "the input was refused: query_failed"),
         (
             InputError([Problem("invalid_json", "words", "in.jsonl", 3, "words")], total=21),
