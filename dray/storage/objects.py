@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from dray.storage.addresses import decoded_path, refuse_metadata
+from dray.storage.aws_profile import region_in
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
