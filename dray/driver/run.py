@@ -142,8 +142,7 @@ class Driver:
         while not self._pool.starts() and not self.stopping:
             if time.monotonic() > deadline:
                 told = f"none of {self._pool.lanes} replicas is ready after {START_SECONDS:.0f} s"
-                waiting = self._pool.waiting()
-                raise EngineStartError(f"{told}: {waiting}" if waiting else told)
+                raise EngineStartError(": ".join(filter(None, (told, self._pool.waiting()))))
             with naming_the_model(self._job.settings.model):
                 self._checked_step()
         return not self.stopping
