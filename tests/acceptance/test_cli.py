@@ -167,7 +167,7 @@ def test_cancel_from_elsewhere_then_resume(
     assert dray(tmp_path, "status", "--store", str(output), "--json").json["state"] == "cancelled"
     again = dray(tmp_path, *run_arguments(requests, output, settings=SLOW))  # as a restart policy does
     assert again.code == 130
-    assert "`dray resume job`" in again.stderr
+    assert f"`dray resume job --store {output}`" in again.stderr
     resumed = dray(tmp_path, "resume", "job", "--store", str(output), "--json")
     _check_resumed(resumed, ended, output, undisturbed[0])
 
@@ -237,7 +237,7 @@ def _check_cancelled(ended: Ended, command: Command, output: Path) -> None:
     assert 0 < finished < ROWS
     assert finished == committed(output)
     assert not (output / "output.jsonl").exists()  # it would look like that of a job that is done
-    assert "`dray export job --output FOLDER`" in ended.stderr
+    assert f"`dray export job --output FOLDER --store {output}`" in ended.stderr
     assert CANARY not in ended.stderr
     command.assert_nothing_left()
 

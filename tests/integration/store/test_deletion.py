@@ -75,7 +75,9 @@ def test_a_deleted_job_leaves_no_row_and_others_stay(store: Store) -> None:
 
 def test_a_job_that_runs_is_not_deleted(store: Store, clock: FakeClock) -> None:
     _busy_job(store, "job", end=None)
-    with pytest.raises(JobBusyError, match=r"is being run by driver; stop it first, .*`dray cancel job`"):
+    with pytest.raises(
+        JobBusyError, match=r"is being run by driver; stop it first, .*`dray cancel job --store"
+    ):
         delete_job(store, "job")
     assert store.verify_counts("job").done == 8
     clock.pass_seconds(61)  # its driver is gone

@@ -196,7 +196,9 @@ def test_a_cancelled_job_goes_on_by_an_explicit_word_only(
     store.set_job_state(lease, state)
     clock.pass_seconds(60)  # the driver's lease lapses
     for _ in range(2):
-        with pytest.raises(CancelledError, match=r"cancelled at 1970-01-12 13:46:40 UTC.*`dray resume job`"):
+        with pytest.raises(
+            CancelledError, match=r"cancelled at 1970-01-12 13:46:40 UTC.*`dray resume job --store"
+        ):
             store.claim_job("job", "two")
     store.release_job(lease)
     with pytest.raises(CancelledError):

@@ -119,7 +119,7 @@ def test_ingest_hears_a_cancel(open_one: Open, reading: threading.Event) -> None
             store.request_cancel("job")
 
         threading.Thread(target=cancel, daemon=True).start()
-        with pytest.raises(CancelledError, match="`dray resume job`"):
+        with pytest.raises(CancelledError, match="`dray resume job --store"):
             ingest_job(job, replicas=1)
         assert store.shards("job") == []
         assert store.get_job("job").total is None
