@@ -228,6 +228,14 @@ class Ec2Api:
         pages = self._pages("describe_instances", Filters=filters)
         return [_found(one) for page in pages for group in page["Reservations"] for one in group["Instances"]]
 
+    def ended(self, ids: Collection[str]) -> set[str]:
+        """Those of these instances that have ended, or are about to."""
+        which = {"instance-id": sorted(ids), "instance-state-name": ["shutting-down", "terminated"]}
+        filters = [{"Name": name, "Values": values} for name, values in which.items()]
+        pages = self._pages("describe_instances", Filters=filters) if ids else ()
+        groups = [group for page in pages for group in page["Reservations"]]
+        return {one["InstanceId"] for group in groups for one in group["Instances"]}
+
     def terminate(self, ids: Collection[str]) -> set[str]:
         """End these instances; those that EC2 does not know (yet, or any more) are returned."""
         unknown = set[str]()

@@ -146,7 +146,8 @@ class EC2Provider:
         """All instances of the cluster, also those that EC2 does not list yet, the head first."""
         found = [listed(one, self._pools.get(one.id)) for one in self._api.instances(self._settings.name)]
         there = {one.name for one in found}
-        late = [name for name in self._pools if name not in there and self._is_fresh(name)]
+        late = {name for name in self._pools if name not in there and self._is_fresh(name)}
+        late -= self._api.ended(late)
         found += [coming(name, self._pools[name], self._expires()) for name in late]
         return tuple(sorted(found, key=lambda one: (not one.head, one.name)))
 
