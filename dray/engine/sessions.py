@@ -15,7 +15,7 @@ SILENCE_SECONDS = 60.0
 """How long a shard task in another process may say nothing before its session ends: it is dead, or frozen.
 
 It says something with each call of ``feed``, and between these that it lives (`dray.shard.lease`). A lease
-lasts longer, so whoever was silent for so long is about to lose its shard.
+lasts longer, so a task that was silent for so long is about to lose its shard.
 """
 
 

@@ -115,7 +115,7 @@ class Unreadable:
 
 
 def value_of(row: Mapping[str, Any], column: str, code: ErrorCode) -> Any:
-    """What a column holds; BadRow with ``code`` where the row lacks it, and where nobody can read it."""
+    """What a column holds; BadRow with ``code`` where the row lacks it, and where dray cannot read it."""
     value = row.get(column)
     if type(value) is Unreadable:
         raise BadRow("invalid_value", f"the column {column!r} holds {value.why} in this row", column)

@@ -50,7 +50,7 @@ class ShardCalls(Calls):
         repeated after a crash at any point, with other rows too.
         """
         # Rows are counted as they are stored. The server would end a statement that counts millions of them
-        # in a write. Nobody adds or takes any meanwhile: the lease fences earlier drivers.
+        # in a write. No driver adds or takes any meanwhile: the lease fences earlier ones.
         self._write(partial(_forget, lease=lease), long=True)
         held = shards.HeldElsewhere(
             rejected=sum(
