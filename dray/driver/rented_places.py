@@ -86,32 +86,49 @@ def workers(machines: Iterable[Machine]) -> list[Machine]:
     return [one for one in machines if not one.head and one.phase is not Phase.LEAVING]
 
 
+MOST_STRAYS = 3
+"""Machines in a row that Ray did not get: the next one would most likely not join either."""
+
+REST_SECONDS = 1800.0
+"""After so many in a row, before machines are asked for again: each costs until it ends."""
+
+
 @dataclass(slots=True)
 class Strays:
-    """Machines that are up, and that Ray does not have: they never joined, or their Ray daemon died.
+    """Machines that Ray does not have: they never joined, or their Ray daemon died.
 
-    ``patience``: seconds that a machine has. ``in_a_row``: machines given up since one joined.
+    ``patience``: seconds that a machine has which is up. ``in_a_row``: machines lost so since one joined.
     """
 
     patience: float
     clock: Callable[[], float]
     in_a_row: int = 0
+    _last: float = 0.0
     _since: dict[str, float] = field(default_factory=dict)
     _joined: set[str] = field(default_factory=set)
 
-    def overdue(self, machines: Collection[Machine], capacity: Capacity) -> list[Machine]:
-        """Those whose time is over. Each is returned once."""
+    def look(self, machines: Collection[Machine], capacity: Capacity) -> tuple[list[Machine], list[str]]:
+        """Machines whose time is over, and the names of those that ended before they joined; each once."""
         now, here = self.clock(), {one.name for one, _ in in_ray(machines, capacity)}
         if here - self._joined:
             self._joined |= here
             self.in_a_row = 0
-        away = [one for one in machines if one.phase is Phase.UP and one.name not in here]
-        self._since = {one.name: self._since.get(one.name, now) for one in away}
-        late = [one for one in away if now - self._since[one.name] >= self.patience]
+        names = {one.name for one in machines}
+        ended = [name for name in self._since if name not in names | self._joined]
+        away = [one.name for one in machines if one.phase is Phase.UP and one.name not in here]
+        self._since = {name: self._since.get(name, now) for name in away}
+        overdue = {name for name, since in self._since.items() if now - since >= self.patience}
+        late = [one for one in machines if one.name in overdue]
         for one in late:
             del self._since[one.name]
-        self.in_a_row += len(late)
-        return late
+        if late or ended:
+            self.in_a_row += len(late) + len(ended)
+            self._last = now
+        return late, ended
+
+    def allow_more(self) -> bool:
+        """Whether machines may be asked for: not while several in a row did not join."""
+        return self.in_a_row < MOST_STRAYS or self.clock() - self._last >= REST_SECONDS
 
 
 def named(machines: Iterable[Machine]) -> str:

@@ -27,15 +27,12 @@ from dray.driver.events import (
     Warned,
 )
 from dray.driver.fleet import Fleet
-from dray.driver.rented_places import Places, Strays, addresses_of, named, workers
+from dray.driver.rented_places import REST_SECONDS, Places, Strays, addresses_of, named, workers
 from dray.errors import DrayError
 from dray.store import ReplicaState
 
 LOOK_SECONDS = 60.0
 """Between two looks whether machines are missing: a spot machine went, or could not be had so far."""
-
-MOST_STRAYS = 3
-"""Machines in a row that Ray did not get: the next one would not join either, and would cost as much."""
 
 
 @contextmanager
@@ -166,7 +163,7 @@ class Renting:
         there = workers(self._provider.nodes())
         self._places.learn(there, capacity)
         left = self._without_strays(there, capacity)
-        if self._strays.in_a_row < MOST_STRAYS:
+        if self._strays.allow_more():
             self._rent(wanted, on_demand, left)
 
     def _rent(self, replicas: int, on_demand: int | None, machines: Sequence[Machine]) -> None:
@@ -189,14 +186,19 @@ class Renting:
 
     def _without_strays(self, machines: Sequence[Machine], capacity: Capacity) -> Sequence[Machine]:
         """The machines less those that Ray does not get: they end, and others are asked for."""
-        late = self._strays.overdue(machines, capacity)
-        if not late:
+        late, ended = self._strays.look(machines, capacity)
+        if not late and not ended:
             return machines
-        what = f"{named(late)} did not join Ray within {self._strays.patience:.0f} s, or left it: ended"
-        if self._strays.in_a_row >= MOST_STRAYS:
-            what += f"; dray asks for no more machines, since {self._strays.in_a_row} in a row did so"
-        self._tell(Warned(line=f"{self._provider.where}: {what}. The console of the machine may say why"))
-        self._provider.drain([one.name for one in late])
+        patience = self._strays.patience
+        what = [f"{named(late)} did not join Ray within {patience:.0f} s, or left it: ended"] if late else []
+        what += [f"{', '.join(ended)} ended before joining Ray"] if ended else []
+        if not self._strays.allow_more():
+            count, rest = self._strays.in_a_row, REST_SECONDS / 60
+            what.append(f"{count} in a row did so, and dray asks for no more machines for {rest:.0f} min")
+        told = f"{'; '.join(what)}. The machine's console may say why"
+        self._tell(Warned(line=f"{self._provider.where}: {told}"))
+        if late:
+            self._provider.drain([one.name for one in late])
         return [one for one in machines if one not in late]
 
     def _give_back(self, nodes: Collection[str], capacity: Capacity) -> None:

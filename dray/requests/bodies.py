@@ -1,4 +1,4 @@
-"""Which columns beside chat messages are fields of a request, where the user did not say which column is what.
+"""Which columns beside chat messages are fields of a request, where the user named no columns.
 
 Lines such as ``{"messages": [...], "max_tokens": 3}`` are the bodies of requests without what is around them.
 """

@@ -16,7 +16,8 @@ from dray.cluster.base import Node
 from dray.cluster.capacity import Capacity, Room
 from dray.cluster.providers.protocol import Grant, Machine, Market, Phase
 from dray.driver.events import CapacityDecided, Event, MarketDecided, ReplicaChanged
-from dray.driver.renting import MOST_STRAYS, Renting
+from dray.driver.rented_places import MOST_STRAYS, REST_SECONDS, Strays
+from dray.driver.renting import Renting
 from dray.errors import ClusterError
 from dray.store import ReplicaState
 
@@ -264,8 +265,34 @@ def test_after_some_machines_in_a_row_that_never_joined_no_more_are_asked_for() 
     rental, told = Rental(), list[Event]()
     rental.joins = False
     with _renting(rental, 2, told=told):
-        _until(lambda: any("asks for no more machines" in (one.text or "") for one in told))
+        _until(lambda: any("asks for no more machines for 30 min" in (one.text or "") for one in told))
         _pause(0.5)
     assert len(told) == MOST_STRAYS
     assert len(rental.machines) == 2
     assert sum(one == 2 for one in rental.calls) == MOST_STRAYS
+
+
+def test_machines_that_end_themselves_before_they_join_count_too_and_are_asked_for_again_later() -> None:
+    """Their user data failed, and says so on their consoles; or AWS took them back while they booted."""
+    now = 0.0
+    strays, rental = Strays(900.0, lambda: now), Rental()
+    rental.joins = False
+    for number in range(MOST_STRAYS):
+        assert strays.allow_more()
+        rental.desire(2)
+        capacity = rental.capacity()
+        assert capacity is not None
+        name = rental.machines[-1].name
+        assert strays.look(rental.machines[1:], capacity) == ([], [])
+        rental.machines.pop()
+        assert strays.look(rental.machines[1:], capacity) == ([], [name])
+        assert strays.in_a_row == number + 1
+    assert not strays.allow_more()
+    now += REST_SECONDS
+    assert strays.allow_more()
+    rental.joins = True
+    rental.desire(2)
+    capacity = rental.capacity()
+    assert capacity is not None
+    strays.look(rental.machines[1:], capacity)
+    assert strays.in_a_row == 0

@@ -224,7 +224,7 @@ def test_a_replica_hears_that_its_shard_task_lives_while_no_row_is_ready(
 def test_a_task_whose_replica_gave_it_up_gives_its_shard_back(
     store: Store, job: OpenJob, shard: Shard, make_replica: Callable[..., Replica]
 ) -> None:
-    """It was frozen for a minute, and goes on: the replica lives, and the driver does not take it for lost."""
+    """It was frozen for a minute, and goes on: the replica lives, and is not taken for lost."""
     replica = make_replica()
 
     def give_up(count: int) -> None:
