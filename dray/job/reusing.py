@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dray.engine.chat_template import ARGUMENT, template_text
 from dray.errors import DrayError
 from dray.job.engine_versions import version_here, versions_of
 from dray.job.opening import OpenJob
@@ -36,15 +37,8 @@ _PART = re.compile(r"-\d{5,}(?=\.jsonl$)")
 
 def template_digest_of(settings: JobSettings) -> str | None:
     """The digest of a chat template that the engine arguments give, as text or as a file; None for none."""
-    given = settings.engine_arguments.get("chat_template")
-    if given is None:
-        return None
-    text = str(given)
-    try:
-        content = Path(text).read_bytes() if Path(text).is_file() else text.encode()
-    except OSError:  # a text may be no path at all
-        content = text.encode()
-    return hashlib.sha256(content).hexdigest()
+    given = settings.engine_arguments.get(ARGUMENT)
+    return None if given is None else hashlib.sha256(template_text(given).encode()).hexdigest()
 
 
 def served_name(engine: str, model: str, given: str | None) -> str:
