@@ -23,7 +23,7 @@ class Missing:
     on_demand: int | None
 
 
-class Places:
+class RentedPlaces:
     """Places for replicas that ask for ``ask`` each. Remembers what machines of each kind had room for."""
 
     def __init__(self, ask: ReplicaResources, largest: float | None) -> None:

@@ -27,7 +27,7 @@ from dray.driver.events import (
     Warned,
 )
 from dray.driver.fleet import Fleet
-from dray.driver.rented_places import REST_SECONDS, Places, Strays, addresses_of, named, workers
+from dray.driver.rented_places import REST_SECONDS, RentedPlaces, Strays, addresses_of, named, workers
 from dray.errors import DrayError
 from dray.store import ReplicaState
 
@@ -90,7 +90,7 @@ class Renting:
         self._on_demand = 0 if patient else None
         self._tell = tell
         self._capacity = capacity
-        self._places = Places(ask, provider.largest)
+        self._places = RentedPlaces(ask, provider.largest)
         self._strays = Strays(provider.join_seconds, clock)
         self._look_seconds = look_seconds
         self._changed = threading.Condition()
