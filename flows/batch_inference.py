@@ -17,6 +17,7 @@ from dray.driver.weights_watch import early_weights
 from dray.driver.whole_job import Parts, Run, Steps, end_state
 from dray.errors import CancelledError
 from dray.job.checks import check_arguments
+from dray.job.dated import dated
 from dray.job.finalising import JobResult, ReplicaAccount
 from dray.job.opening import OpenJob
 from dray.job.timeline import Timeline
@@ -49,7 +50,8 @@ def _run_name() -> str:
     Two parts of a path: its last one alone is often just ``model`` or ``requests.jsonl``.
     """
     given: dict[str, Any] = runtime.flow_run.parameters
-    return f"{given.get('job_id') or named_input(given, 2)} on {named(given['model'], 2)}"
+    job = dated(given.get("job_id") or named_input(given, 2), runtime.flow_run.scheduled_start_time)
+    return f"{job} on {named(given['model'], 2)}"
 
 
 @flow(name="batch-inference", flow_run_name=_run_name, persist_result=False, validate_parameters=True)
@@ -63,7 +65,7 @@ def batch_inference(*values: Any, **options: Any) -> JobResult | State:
     """
     started = time.time()
     warn_of_loop()
-    request = JobRequest.of(*values, **options)
+    request = JobRequest.of(*values, **options).dated(runtime.flow_run.scheduled_start_time)
     with alone():
         return _run(request, started)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dray.errors import ConfigError
+from dray.job.dated import dated
 from dray.job.finalising import JobResult
 from dray.requests import frame_to_source
 from dray.storage.files import check_writable, local_path
@@ -49,6 +51,7 @@ def batch_inference_frame(
         InputError: rows that cannot be requests.
         DrayError: the job did not finish; its finished rows are kept.
     """
+    output = dated(output, datetime.now(UTC))
     if is_object(output):
         raise ConfigError(f"output {output} is an object store; a DataFrame's job needs a local folder")
 

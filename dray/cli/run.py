@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -29,7 +30,7 @@ def run(
     **options: Any,
 ) -> int:
     """As ``dray run --help`` says (dray/cli/help.py): that is shown before this module is imported."""
-    request = request_of(inputs, options)
+    request = request_of(inputs, options).dated(datetime.now(UTC))
     output.stage(introduction(request))
     from dray.cli.running import run_job  # takes a second: the line above comes first
 

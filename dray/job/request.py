@@ -9,6 +9,7 @@ option of ``dray run`` (dray/cli/options.py), and the entry of the recipe by whi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationError, field_validator, model_validator
@@ -16,6 +17,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from dray.cluster.cluster_file import anchored_file
 from dray.durations import seconds_of
 from dray.errors import ConfigError
+from dray.job.dated import dated
 from dray.job.forms import GROUPS, EngineOptions, Form, RowOptions, SamplingOptions
 from dray.kinds import Overflow
 from dray.storage.addresses import VARIABLE, names_login
@@ -89,7 +91,8 @@ class JobRequest(Request):
     )
     output: str = Field(
         kw_only=False,
-        description="Folder, or object-store URI, for output, errors and the report.",
+        description="Folder, or object-store URI, for output, errors and the report. {date}, {yesterday} and "
+        "{time} stand for the time of the run, in UTC; also in input, store, job_id and query.",
     )
     prompt_column: str | None = _shortcut("prompt_column")
     system_prompt: str | None = _shortcut("system_prompt")
@@ -214,6 +217,19 @@ class JobRequest(Request):
             "cluster": anchored_file(self.cluster),
         }
         return self.model_copy(update=places)
+
+    def dated(self, at: datetime) -> Self:
+        """The same request for a run that was to start ``at``: see :func:`dray.job.dated.dated`."""
+        inputs, query = self.input, self.rows.query
+        update = {
+            "input": dated(inputs, at) if isinstance(inputs, str) else [dated(one, at) for one in inputs],
+            "output": dated(self.output, at),
+            "job_id": None if self.job_id is None else dated(self.job_id, at),
+            "store": None if self.store is None else dated(self.store, at),
+        }
+        if query is not None:
+            update["rows"] = self.rows.model_copy(update={"query": dated(query, at)})
+        return self.model_copy(update=update)
 
     def recipe(self) -> dict[str, Any]:
         """The flow's parameters for another run of the job. None stands for a URL that may hold a login."""

@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -274,12 +275,12 @@ def test_dray_cancel_leaves_no_error_behind(server: PrefectServer, tmp_path: Pat
     assert job_of(output).state is JobState.CANCELLED
 
 
-def test_a_schedule_fires_and_its_run_completes(server: PrefectServer, tmp_path: Path) -> None:
+def test_a_schedule_fires_and_its_run_has_a_folder_of_its_own(server: PrefectServer, tmp_path: Path) -> None:
     table = tmp_path / "in.csv"
     table.write_text("id,text\na,hello\nb,good day\n")
     deployment = server.get("/deployments/name/batch-inference/tickets-csv")
     path = f"/deployments/{deployment['id']}"
-    parameters = {"input": str(table), "output": str(tmp_path / "out"), "engine": {"name": "simulated"}}
+    parameters = {"input": str(table), "output": str(tmp_path / "{time}"), "engine": {"name": "simulated"}}
     schedule = {"schedule": {"interval": 15}, "active": True, "parameters": parameters}
     (made,) = server.post(f"{path}/schedules", [schedule])
     ours = {"deployments": {"id": {"any_": [deployment["id"]]}}}
@@ -294,4 +295,7 @@ def test_a_schedule_fires_and_its_run_completes(server: PrefectServer, tmp_path:
     server.delete(f"{path}/schedules/{made['id']}")
     assert all(run["auto_scheduled"] for run in runs)
     assert not any(run["state_type"] in ("FAILED", "CRASHED") for run in runs)
-    assert len((tmp_path / "out" / "output.jsonl").read_text().splitlines()) == 2
+    for run in runs:
+        if run["state_type"] == "COMPLETED":
+            minute = datetime.fromisoformat(run["expected_start_time"]).strftime("%Y-%m-%dT%H-%M")
+            assert len((tmp_path / minute / "output.jsonl").read_text().splitlines()) == 2
