@@ -221,7 +221,7 @@ class JobRequest(Request):
     def dated(self, at: datetime) -> Self:
         """The same request for a run that was to start ``at``: see :func:`dray.job.dated.dated`."""
         inputs, query = self.input, self.rows.query
-        update = {
+        update: dict[str, object] = {
             "input": dated(inputs, at) if isinstance(inputs, str) else [dated(one, at) for one in inputs],
             "output": dated(self.output, at),
             "job_id": None if self.job_id is None else dated(self.job_id, at),

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from dray.report.data import Bucket, ErrorCode, Measures, Saved, Tokens
 from dray.report.histogram import Histogram
+from dray.requests.lines import Finished
 from dray.requests.model import EXPIRED, FOLLOWED, REUSED
 from dray.requests.overflow import mark_of
 
@@ -32,25 +33,11 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 
-class FinishedRow(Protocol):
-    """What the books read of a finished row; the store's ``StoredOutcome`` has it."""
+class FinishedRow(Finished, Protocol):
+    """What the books read, beside what the files take; the store's ``StoredOutcome`` has all of it."""
 
     @property
-    def index(self) -> int: ...  # noqa: D102
-    @property
-    def custom_id(self) -> str | None: ...  # noqa: D102
-    @property
-    def response(self) -> bytes | None: ...  # noqa: D102
-    @property
-    def error_code(self) -> str | None: ...  # noqa: D102
-    @property
-    def error_message(self) -> str | None: ...  # noqa: D102
-    @property
-    def prompt_tokens(self) -> int: ...  # noqa: D102
-    @property
     def cached_tokens(self) -> int: ...  # noqa: D102
-    @property
-    def completion_tokens(self) -> int: ...  # noqa: D102
     @property
     def first_token_seconds(self) -> float: ...  # noqa: D102
     @property
