@@ -14,6 +14,7 @@ from typing import Any
 import hypothesis
 import pytest
 
+from tests.support.heavy import chosen_heavy, heavy_unit
 from tests.support.rounds import MANY_ROUNDS
 from tests.support.spare_worker import spare_worker
 
@@ -51,12 +52,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Long tests run where many rounds are asked for: in ``make chaos``, not in ``make test``."""
-    if config.option.chaos_rounds < MANY_ROUNDS:
-        skip = pytest.mark.skip(reason=f"takes minutes: only with --chaos-rounds {MANY_ROUNDS} or more")
-        for item in items:
-            if item.get_closest_marker("long"):
-                item.add_marker(skip)
+    """``make test`` runs no long tests, and a share of the heavy ones; pytest by itself runs them all."""
+    if config.option.chaos_rounds >= MANY_ROUNDS:
+        return
+    all_of_them = f"all run with --chaos-rounds {MANY_ROUNDS} or more"
+    skip_long = pytest.mark.skip(reason=f"takes minutes; {all_of_them}")
+    skip_heavy = pytest.mark.skip(reason=f"heavy, and not among those that the seed chose; {all_of_them}")
+    chosen = chosen_heavy(items, config.option.seed)
+    for item in items:
+        if item.get_closest_marker("long"):
+            item.add_marker(skip_long)
+        elif (unit := heavy_unit(item)) and unit not in chosen:
+            item.add_marker(skip_heavy)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -149,6 +149,7 @@ def test_bad_lines_are_all_named_before_any_engine_starts(tmp_path: Path) -> Non
     command.assert_nothing_left()
 
 
+@pytest.mark.heavy
 def test_cancel_from_elsewhere_then_resume(
     undisturbed: tuple[Path, Ended], requests: Path, tmp_path: Path
 ) -> None:
@@ -184,7 +185,8 @@ def test_ctrl_c_once_ends_cleanly(undisturbed: tuple[Path, Ended], requests: Pat
     _check_resumed(dray(tmp_path, *arguments), ended, output, undisturbed[0])
 
 
-def test_ctrl_c_twice_stops_at_once(undisturbed: tuple[Path, Ended], requests: Path, tmp_path: Path) -> None:
+@pytest.mark.heavy
+def test_ctrl_c_twice_stops_at_once(requests: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
     arguments = run_arguments(requests, output, settings=SLOW)
     command = Command(arguments=arguments, folder=tmp_path / "log")
@@ -198,16 +200,12 @@ def test_ctrl_c_twice_stops_at_once(undisturbed: tuple[Path, Ended], requests: P
     assert ended.code == 130
     assert "stopped at once" in ended.stderr
     command.assert_nothing_left()
-    before = committed(output)
-    resumed = dray(tmp_path, *arguments)
-    assert resumed.code == 0, resumed.stderr
-    assert resumed.json["counts"]["skipped"] >= before > 0
-    assert (output / "output.jsonl").read_bytes() == (undisturbed[0] / "output.jsonl").read_bytes()
+    assert committed(output) > 0
+    assert not (output / "output.jsonl").exists()
 
 
-def test_sigterm_ends_it_as_ctrl_c_does(
-    undisturbed: tuple[Path, Ended], requests: Path, tmp_path: Path
-) -> None:
+@pytest.mark.heavy
+def test_sigterm_ends_it_as_ctrl_c_does(requests: Path, tmp_path: Path) -> None:
     """As a container's or a service's stop sends it: to the command alone."""
     output = tmp_path / "out"
     arguments = run_arguments(requests, output, settings=SLOW)
@@ -218,7 +216,6 @@ def test_sigterm_ends_it_as_ctrl_c_does(
     assert "finished rows are kept" in ended.stderr
     assert "Traceback" not in ended.stderr
     _check_cancelled(ended, command, output)
-    _check_resumed(dray(tmp_path, *arguments), ended, output, undisturbed[0])
 
 
 def test_ctrl_c_before_there_is_a_job_stops_at_once(requests: Path, tmp_path: Path) -> None:

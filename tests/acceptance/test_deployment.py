@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import sqlite3
 import threading
 import time
 from collections.abc import Iterator
-from datetime import datetime
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,7 @@ pytestmark = pytest.mark.acceptance
 SECRET = "canary-51c8-secret"
 CANCEL_SECONDS = 30.0  # Prefect's worker kills what has not ended by then
 SHARD = "shard 0"
+REFUSING = "CREATE TRIGGER refusing BEFORE INSERT ON shards BEGIN SELECT RAISE(ABORT, 'refused'); END"
 
 
 def ask(server: PrefectServer, run_id: str, state: str, name: str, **details: Any) -> None:
@@ -214,6 +217,7 @@ def test_a_run_started_as_the_ui_does(server: PrefectServer, notified: Notified,
     assert not [n for n, text in enumerate(shown) if CANARY in text or SECRET in text]
 
 
+@pytest.mark.heavy
 def test_suspend_resume_cancel_and_retry_do_what_they_say(server: PrefectServer, tmp_path: Path) -> None:
     requests = write_requests(tmp_path / "requests.jsonl", 240)
     output = tmp_path / "out"
@@ -252,6 +256,7 @@ def test_suspend_resume_cancel_and_retry_do_what_they_say(server: PrefectServer,
     until(lambda: not open_tasks(server, run_id), 10)
 
 
+@pytest.mark.heavy
 def test_dray_cancel_leaves_no_error_behind(server: PrefectServer, tmp_path: Path) -> None:
     requests = write_requests(tmp_path / "requests.jsonl", 5)
     output = tmp_path / "out"
@@ -275,13 +280,16 @@ def test_dray_cancel_leaves_no_error_behind(server: PrefectServer, tmp_path: Pat
     assert job_of(output).state is JobState.CANCELLED
 
 
+@pytest.mark.heavy
 def test_a_schedule_fires_and_its_run_has_a_folder_of_its_own(server: PrefectServer, tmp_path: Path) -> None:
     table = tmp_path / "in.csv"
     table.write_text("id,text\na,hello\nb,good day\n")
     deployment = server.get("/deployments/name/batch-inference/tickets-csv")
     path = f"/deployments/{deployment['id']}"
     parameters = {"input": str(table), "output": str(tmp_path / "{time}"), "engine": {"name": "simulated"}}
-    schedule = {"schedule": {"interval": 15}, "active": True, "parameters": parameters}
+    soon = datetime.now(UTC) + timedelta(seconds=3)
+    every = {"interval": 60, "anchor_date": soon.isoformat()}
+    schedule = {"schedule": every, "active": True, "parameters": parameters}
     (made,) = server.post(f"{path}/schedules", [schedule])
     ours = {"deployments": {"id": {"any_": [deployment["id"]]}}}
     runs: list[dict[str, Any]] = []
@@ -299,3 +307,32 @@ def test_a_schedule_fires_and_its_run_has_a_folder_of_its_own(server: PrefectSer
         if run["state_type"] == "COMPLETED":
             minute = datetime.fromisoformat(run["expected_start_time"]).strftime("%Y-%m-%dT%H-%M")
             assert len((tmp_path / minute / "output.jsonl").read_text().splitlines()) == 2
+
+
+@pytest.mark.heavy
+def test_a_job_that_pauses_is_resumed_by_the_automation(server: PrefectServer, tmp_path: Path) -> None:
+    """The shipped one, but for its ten minutes: Prefect takes ten seconds and no less."""
+    text = (ROOT / "deployments" / "automations" / "resume.yaml").read_text()
+    quick = tmp_path / "resume.yaml"
+    quick.write_text(text.replace("within: 600", "within: 10").replace("a paused job", "one soon"))
+    server.cli("automation", "create", "--from-file", str(quick))
+    (made,) = (one for one in server.post("/automations/filter") if one["name"] == "dray: resume one soon")
+    url = f"sqlite:///{tmp_path / 'jobs.db'}"
+    open_store(url).close()
+    with closing(sqlite3.connect(tmp_path / "jobs.db")) as database:
+        database.execute(REFUSING)
+    requests = write_requests(tmp_path / "requests.jsonl", 5)
+    parameters = {"input": str(requests), "output": str(tmp_path / "out"), "job_id": "job", "store": url}
+    run_id = start(server, parameters | {"engine": {"name": "simulated"}})
+
+    assert server.wait_for(run_id, RUN_SECONDS)["state_type"] == "FAILED", server.log("worker")[-5000:]
+    with open_store(url, create=False) as store:
+        assert store.get_job("job").state is JobState.PAUSED
+    with closing(sqlite3.connect(tmp_path / "jobs.db")) as database:
+        database.execute("DROP TRIGGER refusing")
+    until(lambda: "AutomaticRetry" in states(server, run_id), RUN_SECONDS)
+    run = server.wait_for(run_id, RUN_SECONDS)
+
+    server.delete(f"/automations/{made['id']}")
+    assert run["state_type"] == "COMPLETED", server.log("worker")[-5000:]
+    assert run["state"]["message"] == "5 done, 0 failed"

@@ -13,7 +13,7 @@ from tests.support.command import ROOT, Command, run_arguments
 from tests.support.raylets import Raylets
 from tests.support.s3_emulator import EmulatorProcess
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.heavy, pytest.mark.timeout(600)]
 
 MODEL = ROOT / "examples/tickets/model"
 TICKETS = ROOT / "examples/tickets/requests.jsonl"
@@ -39,23 +39,42 @@ def raylets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Raylets]:
     found.stop()
 
 
-def test_two_nodes_read_the_origin_once_and_a_second_job_not_at_all(
-    store: EmulatorProcess, raylets: Raylets, tmp_path: Path
-) -> None:
+@pytest.fixture(scope="module")
+def requests(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("requests") / "in.jsonl"
+    path.write_bytes(b"".join(TICKETS.read_bytes().splitlines(keepends=True)[:60]))
+    return path
+
+
+@pytest.fixture(scope="module")
+def first(
+    store: EmulatorProcess, raylets: Raylets, requests: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[bytes, int]:
+    """The output of the first job, and the bytes that the origin sent for it."""
     pytest.importorskip("vllm")
-    requests = tmp_path / "in.jsonl"
-    requests.write_bytes(b"".join(TICKETS.read_bytes().splitlines(keepends=True)[:60]))
-    size = sum(file.stat().st_size for file in (store.root / "bucket/models/model").iterdir())
     store.behave(connection_rate=2e6, first_byte_seconds=0.01)
-    first = _run(store, raylets, requests, tmp_path / "first")
-    served = sum(store.served().values())
+    output = _run(store, raylets, requests, tmp_path_factory.mktemp("first"))
+    return output, sum(store.served().values())
+
+
+def test_two_nodes_read_the_origin_about_once(
+    store: EmulatorProcess, raylets: Raylets, first: tuple[bytes, int]
+) -> None:
+    output, served = first
+    size = sum(file.stat().st_size for file in (store.root / "bucket/models/model").iterdir())
     print(f"{NODES} nodes: origin served {served / size:.2f} models")
     assert size <= served <= 2.0 * size
-    assert first.count(b"\n") == 60
+    assert output.count(b"\n") == 60
     for node in range(NODES):
         assert [path for path in raylets.cache(node).iterdir() if len(path.name) == 64]
+
+
+@pytest.mark.long
+def test_a_second_job_reads_nothing_of_the_origin(
+    store: EmulatorProcess, raylets: Raylets, requests: Path, first: tuple[bytes, int], tmp_path: Path
+) -> None:
     store.behave()
-    assert _run(store, raylets, requests, tmp_path / "second") == first
+    assert _run(store, raylets, requests, tmp_path) == first[0]
     assert store.served().get("bucket/models/model/model.safetensors", 0) <= HEADER_READS
 
 

@@ -47,6 +47,7 @@ def _run(store: EmulatorProcess, requests: Path, folder: Path, model: str, cache
     return Command(arguments=arguments, folder=folder, environment=environment).wait(300)
 
 
+@pytest.mark.heavy
 def test_two_replicas_one_read_the_same_answers(
     store: EmulatorProcess, requests: Path, tmp_path: Path
 ) -> None:

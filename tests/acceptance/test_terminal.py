@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.command import ROOT, prefect_api, run_arguments, write_requests
 
-pytestmark = pytest.mark.acceptance
+pytestmark = [pytest.mark.acceptance, pytest.mark.heavy]
 
 # 8 tokens at 0.1 s, 16 at a time: about 5 s of inference, so that the bar moves.
 SLOW = ("seconds_per_token=0.1", "max_num_seqs=16")

@@ -60,6 +60,7 @@ def test_all_answers_equal_greedy_transformers_in_order_and_again_from_a_column(
     assert _run(tmp_path / "again", table, "--id-column", "ticket", *AS_THE_ROWS_SAY) == output
 
 
+@pytest.mark.heavy
 def test_json_lines_of_messages_end_in_files_that_openais_client_reads(tmp_path: Path) -> None:
     pytest.importorskip("vllm")
     texts = [orjson.loads(line)["body"]["messages"] for line in REQUESTS.read_bytes().splitlines()[:20]]

@@ -90,6 +90,7 @@ def test_rows_are_answered_by_vllm(wheel: Wheel) -> None:
     run.assert_nothing_left()
 
 
+@pytest.mark.heavy
 def test_a_killed_run_is_resumed(wheel: Wheel) -> None:
     requests = write_requests(wheel.folder / "in.jsonl", 200)
     output = wheel.folder / "out"
@@ -108,6 +109,7 @@ def test_a_killed_run_is_resumed(wheel: Wheel) -> None:
     assert (output / "output.jsonl").read_bytes().count(b"\n") == 200
 
 
+@pytest.mark.heavy
 def test_ctrl_c_keeps_what_is_finished(wheel: Wheel) -> None:
     requests = write_requests(wheel.folder / "in.jsonl", 400)
     output = wheel.folder / "out"

@@ -58,7 +58,7 @@ def _with_word(path: Path, rows: int, bad: set[int], word: str) -> Path:
 @pytest.mark.parametrize(
     "bad",
     [
-        pytest.param({250}, id="middle"),
+        pytest.param({250}, id="middle", marks=pytest.mark.heavy),
         pytest.param({0}, id="first", marks=pytest.mark.long),
         pytest.param({ROWS - 1}, id="last", marks=pytest.mark.long),
         pytest.param({300, 301}, id="two", marks=pytest.mark.long),

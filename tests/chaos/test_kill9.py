@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -73,8 +76,14 @@ def simulated(tmp_path_factory: pytest.TempPathFactory, chaos_rounds: int) -> Wo
 
 @pytest.fixture(scope="module")
 def undisturbed(simulated: Workload, tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, bytes]:
-    """Output and errors of a run that nothing happens to."""
-    return _run_in_peace(simulated, tmp_path_factory.mktemp("undisturbed"))
+    """Output and errors of a run that nothing happens to: on threads, which take seconds and not a minute."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    given = {"input": str(simulated.inputs), "output": str(folder / "out"), "lost": []}
+    given["store_url"] = f"sqlite:///{folder / 'jobs.db'}"
+    (folder / "job.json").write_text(json.dumps(given))
+    command = [sys.executable, "-m", "tests.chaos.thread_job", str(folder / "job.json")]
+    subprocess.run(command, cwd=ROOT, check=True, timeout=300)
+    return _outputs(folder / "out")
 
 
 @pytest.fixture(scope="module")
@@ -252,4 +261,8 @@ def _run_in_peace(workload: Workload, folder: Path) -> tuple[bytes, bytes]:
     assert ended.code == 0, ended.stderr
     assert ended.json["counts"]["done"] == workload.rows
     command.assert_nothing_left()
-    return (folder / "out/output.jsonl").read_bytes(), (folder / "out/errors.jsonl").read_bytes()
+    return _outputs(folder / "out")
+
+
+def _outputs(folder: Path) -> tuple[bytes, bytes]:
+    return (folder / "output.jsonl").read_bytes(), (folder / "errors.jsonl").read_bytes()

@@ -14,6 +14,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timeout(3600)]
 ROWS = 1000
 
 
+@pytest.mark.heavy
 def test_jobs_under_random_faults(tmp_path: Path, seed: int, chaos_rounds: int) -> None:
     with Soak(tmp_path, rows=ROWS, seed=seed) as soaking:
         for number in range(chaos_rounds):

@@ -124,6 +124,7 @@ CREATE TRIGGER full_disk BEFORE INSERT ON results EXECUTE FUNCTION full_disk();
 """
 
 
+@pytest.mark.heavy
 def test_a_full_disk_pauses_the_job_and_a_resume_ends_it(
     make_job: Callable[..., Job], postgres: PostgresServer
 ) -> None:

@@ -131,6 +131,7 @@ def shelf(manifest: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("standby", [False, True], ids=["resumed", "taken over"])
+@pytest.mark.heavy
 def test_a_fetch_that_is_killed_again_and_again_loses_what_was_in_flight_and_no_more(
     standby: bool,
     server: EmulatorProcess,

@@ -47,6 +47,8 @@ MEASURED = {
     "weights_s3": {"clean"},
     "interruptions": {"dray"},
 }
+LIGHT = {"ordering", "deadline", "cost", "planning", "idle", "scale", "embeddings", "places", "fleet"}
+"""The others start engines, clusters or servers of their own, and are heavy."""
 
 
 @pytest.fixture(scope="module")
@@ -64,9 +66,14 @@ def test_each_benchmark_is_here() -> None:
     assert {*benchmarks.NAMES, "interruptions"} == MEASURED.keys()
 
 
-@pytest.mark.parametrize("name", MEASURED)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in LIGHT else [pytest.mark.heavy]) for name in MEASURED]
+)
 def test_a_benchmark_runs_to_its_end(
-    name: str, tmp_path: Path, prefect_database: Path, monkeypatch: pytest.MonkeyPatch
+    name: str,
+    tmp_path: Path,
+    prefect_database: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(MADE, str(prefect_database))
     if name in ("batching", "forecast", "throughput", "device", "gpu", "tuning", "scale_up"):

@@ -30,7 +30,7 @@ from dray.store import JobState, open_store
 from tests.support.command import write_requests
 from tests.support.raylets import Raylets, Shape
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.heavy, pytest.mark.timeout(300)]
 
 SEQS, TOKENS, TOKEN_SECONDS = 4, 8, 0.1
 ROWS, LONG = 400, 250

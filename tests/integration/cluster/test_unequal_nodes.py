@@ -36,7 +36,7 @@ from tests.chaos.soak_driver import DeafFleet
 from tests.support.command import write_requests
 from tests.support.raylets import Raylets, Shape
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.heavy, pytest.mark.timeout(300)]
 
 SEQS = 8
 SECONDS_PER_TOKEN = 0.1

@@ -134,6 +134,7 @@ def test_a_core_that_is_killed_ends_the_engine(apart: Callable[..., _Apart]) -> 
     assert time.monotonic() - began < 10
 
 
+@pytest.mark.heavy
 def test_a_core_that_is_killed_while_idle_is_missed(apart: Callable[..., _Apart]) -> None:
     engine = apart()
     engine.core.kill()
@@ -151,6 +152,7 @@ def test_a_core_that_is_killed_while_idle_is_missed(apart: Callable[..., _Apart]
 @pytest.mark.parametrize(
     ("executor", "kind", "oom"), [("Hungry", "MemoryError", True), ("Failing", "RuntimeError", False)]
 )
+@pytest.mark.heavy
 def test_a_core_that_breaks_says_why_and_quotes_nothing(
     apart: Callable[..., _Apart], capfd: pytest.CaptureFixture[str], executor: str, kind: str, *, oom: bool
 ) -> None:
@@ -165,6 +167,7 @@ def test_a_core_that_breaks_says_why_and_quotes_nothing(
     assert "broken_executors.py" in said  # where it came from is there
 
 
+@pytest.mark.heavy
 def test_a_core_that_does_not_come_up_says_why(lively_model: Path) -> None:
     spec = generation_spec(
         lively_model, engine_core="apart", distributed_executor_backend=f"{EXECUTORS}.Unable"
@@ -204,6 +207,7 @@ def test_no_core_outlives_its_front(lively_model: Path) -> None:
     assert is_gone(core)
 
 
+@pytest.mark.heavy
 def test_a_device_that_stands_still_is_seen(apart: Callable[..., _Apart]) -> None:
     engine = apart(distributed_executor_backend=f"{EXECUTORS}.Stuck")
     session = engine.session()

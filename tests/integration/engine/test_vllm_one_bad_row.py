@@ -58,6 +58,7 @@ def test_an_embedding_engine_answers_drays_own_request(embedding: Runner) -> Non
 
 
 @pytest.mark.parametrize(("takes", "engines"), [("memory", 5), ("engine", 3)])
+@pytest.mark.heavy
 def test_one_bad_row_of_one_is_an_error_row(
     takes: Takes, engines: int, lively_model: Path, tmp_path: Path
 ) -> None:

@@ -12,7 +12,7 @@ from dray.engine.replica import build_engine
 from dray.engine.tuning import Limits, Tuned, Tuning
 from tests.support.engines import generation_spec, lines
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.heavy, pytest.mark.timeout(300)]
 
 SEQS, TOKENS, ROWS = 16, 2048, 600
 

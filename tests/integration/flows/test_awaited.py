@@ -20,7 +20,7 @@ from tests.support.command import committed, write_requests
 from tests.support.cutting_proxy import CuttingProxy
 from tests.support.postgres import PostgresServer
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.heavy]
 
 
 def parameters(folder: Path, **engine: Any) -> dict[str, Any]:

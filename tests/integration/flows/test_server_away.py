@@ -17,7 +17,7 @@ from tasks.prefect_executor import PrefectExecutor
 from tests.support.ports import free_port
 from tests.support.stores import claimed, ready_job
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.integration, pytest.mark.heavy, pytest.mark.timeout(180)]
 
 STABLE = "dray_stable"
 

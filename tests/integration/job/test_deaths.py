@@ -25,7 +25,7 @@ from dray.shard.pump import run_shard
 from dray.store import open_store
 from tests.support.command import Command, committed, prefect_api, run_arguments, write_requests
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.integration, pytest.mark.heavy, pytest.mark.timeout(900)]
 
 ROWS = 400
 JOB = "deaths"

@@ -60,7 +60,13 @@ def make_job(tmp_path: Path) -> Callable[..., Lanes]:
 
 @pytest.mark.parametrize("takes", ALL)
 @pytest.mark.parametrize(
-    "bad", [{0}, {300}, {599}, {300, 301}], ids=["first", "middle", "last", "two adjacent"]
+    "bad",
+    [
+        pytest.param({0}, id="first", marks=pytest.mark.heavy),
+        pytest.param({300}, id="middle"),
+        pytest.param({599}, id="last", marks=pytest.mark.heavy),
+        pytest.param({300, 301}, id="two adjacent"),
+    ],
 )
 def test_only_bad_rows_are_error_rows(bad: set[int], takes: Takes, make_job: Callable[..., Lanes]) -> None:
     job = make_job(600, bad, *TWO, takes=takes)
@@ -99,7 +105,7 @@ def test_small_jobs(rows: int, takes: Takes, nodes: tuple[str, ...], make_job: C
     assert len(job.deaths) <= most_engines(takes)
 
 
-@pytest.mark.parametrize("rows", [1, 8, 12, 16, 26])
+@pytest.mark.parametrize("rows", [1, 12, 26])
 def test_where_every_engine_dies_the_job_fails_and_no_row_is_blamed(
     rows: int, make_job: Callable[..., Lanes]
 ) -> None:

@@ -339,6 +339,7 @@ def test_proxies_are_not_used(server: MetadataServer, monkeypatch: pytest.Monkey
 # -- the watcher ----------------------------------------------------------------------------
 
 
+@pytest.mark.heavy
 def test_each_notice_is_handed_on_once_and_in_time(server: MetadataServer, watch: Any) -> None:
     sources = every_source(server)
     seen = watch(*sources.values())
@@ -354,6 +355,7 @@ def test_each_notice_is_handed_on_once_and_in_time(server: MetadataServer, watch
     assert sorted(notice.source for notice in seen.notices) == ["aws", "azure", "gcp", "kubernetes"]
 
 
+@pytest.mark.heavy
 def test_a_notice_that_lies_is_withdrawn_and_may_come_again(server: MetadataServer, watch: Any) -> None:
     seen = watch(GcpSource(MAINTENANCE, server.url, wait=2), aws(server))
     for times in (1, 2):
@@ -392,6 +394,7 @@ def test_the_watcher_outlives_faults_and_callbacks_that_raise(
     assert "a prompt" not in caplog.text
 
 
+@pytest.mark.heavy
 def test_a_server_that_fails_is_asked_less_often_and_forgiven(server: MetadataServer, watch: Any) -> None:
     server.behave(fault="busy")
     seen = watch(aws(server))

@@ -30,7 +30,7 @@ from tests.support.postgres import PostgresServer
 from tests.support.prefect_server import PrefectServer
 from tests.support.s3 import S3Server
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.heavy, pytest.mark.timeout(600)]
 
 # Letters and digits alone: no escaping changes them, and nothing shortened to a few words splits them.
 PROMPT = "kanari9b1eprompt"

@@ -451,10 +451,12 @@ def check_histories(url: str, *, examples: int, steps: int) -> None:
         )
 
 
+@pytest.mark.heavy
 def test_histories_on_sqlite() -> None:
     with tempfile.TemporaryDirectory(prefix="dray-histories-") as folder:
         check_histories(str(Path(folder) / "store.db"), examples=80, steps=40)
 
 
+@pytest.mark.heavy
 def test_histories_on_postgresql(postgres: PostgresServer, postgres_url: str) -> None:
     check_histories(postgres_url, examples=25, steps=40)

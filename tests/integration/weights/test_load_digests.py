@@ -19,7 +19,7 @@ from dray.weights.loading.streamed import StreamedWeights
 from tests.support.checkpoints import LOADABLE, Stored, llama, odd, write_file
 from tests.support.reference import deserialize
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.heavy]
 
 ROOT = Path(__file__).parents[3]
 REFERENCE = "safetensors"  # vLLM's own loader

@@ -277,6 +277,7 @@ def runs(server: EmulatorProcess, manifest: Manifest, tmp_path_factory: pytest.T
 # ---- ranks ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.heavy
 def test_ranks_answer_like_one_process_with_vllms_own_loader(runs: Runs) -> None:
     assert len(set(runs.alone["texts"])) == len(PROMPTS)
     assert runs.ranks["texts"] == runs.alone["texts"]
@@ -351,6 +352,7 @@ def test_a_model_may_be_published_while_a_rank_looks_at_it(
 # ---- an engine core of its own -------------------------------------------------------------------
 
 
+@pytest.mark.heavy
 def test_an_engine_core_of_its_own_loads_what_another_process_fetches(
     runs: Runs, server: EmulatorProcess, manifest: Manifest, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

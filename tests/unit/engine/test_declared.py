@@ -110,6 +110,7 @@ def test_fields_that_requests_have_or_that_change_nothing() -> None:
     refuse_unknown_fields(["max_completion_tokens", "response_format", "echo", "top_k", "user", "best_of"])
 
 
+@pytest.mark.heavy
 def test_the_fields_are_those_of_the_installed_classes() -> None:
     code = (
         "from importlib import import_module\n"

@@ -223,6 +223,7 @@ time.sleep(600)
 
 
 @linux
+@pytest.mark.heavy
 def test_nothing_outlives_a_replica_that_is_killed() -> None:
     """Also where a process of the replica's holds the pipe whose end would tell."""
     pytest.importorskip("xgrammar")

@@ -40,6 +40,7 @@ def held_out() -> list[Ticket]:
     return held_out_tickets()
 
 
+@pytest.mark.heavy
 def test_no_held_out_text_combination_name_or_number_is_trained_on(
     training: list[Ticket], held_out: list[Ticket]
 ) -> None:

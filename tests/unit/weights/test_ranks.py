@@ -33,6 +33,7 @@ def test_other_errors_stay_what_they_are() -> None:
         _rank(KeyError("k"))
 
 
+@pytest.mark.heavy
 def test_the_times_of_a_load_arrive() -> None:
     with ranks_heard() as ranks:
         tell_times(2.5, 1.0)

@@ -104,6 +104,7 @@ def test_a_job_that_grows_rents_a_machine_and_gives_it_back(
     until(lambda: not machines.running())
 
 
+@pytest.mark.heavy
 def test_a_job_whose_workers_never_join_fails_in_time_and_releases_all(
     moto: MotoEc2, machines: Ec2Machines, tmp_path: Path
 ) -> None:
@@ -133,6 +134,7 @@ def test_a_job_whose_workers_never_join_fails_in_time_and_releases_all(
     until(lambda: not machines.running())
 
 
+@pytest.mark.heavy
 def test_machines_whose_driver_or_ray_daemon_is_gone_end_themselves(
     moto: MotoEc2, machines: Ec2Machines
 ) -> None:

@@ -18,7 +18,7 @@ from tests.support.kube_server import KubeServer
 from tests.support.ports import free_port
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.integration, pytest.mark.heavy, pytest.mark.timeout(420)]
 
 pytest.importorskip("kubernetes")
 

@@ -33,6 +33,7 @@ from tests.support.s3_emulator import EmulatorProcess
 pytestmark = pytest.mark.integration
 
 
+@pytest.mark.heavy
 def test_row_16_tensors_of_any_shape_name_and_number(server: EmulatorProcess, origin: Path) -> None:
     torch = pytest.importorskip("torch")
     for file in origin.iterdir():

@@ -1,0 +1,24 @@
+"""Tests that take most of a minute of a core: each ``make test`` runs a share of them, chosen by its seed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+
+ONE_OF = 4
+"""Of so many heavy tests one runs: over some runs all of them do."""
+
+
+def heavy_unit(item: pytest.Item) -> str | None:
+    """What is chosen as one: a test with the mark, or a file with the mark; None for other tests."""
+    if any(mark.name == "heavy" for mark in item.own_markers):
+        return item.nodeid
+    return item.nodeid.partition("::")[0] if item.get_closest_marker("heavy") else None
+
+
+def chosen_heavy(items: Sequence[pytest.Item], seed: int) -> frozenset[str]:
+    """The heavy tests that a run with this seed runs; the same in each process of pytest-xdist."""
+    units = sorted({unit for item in items if (unit := heavy_unit(item))})
+    return frozenset(random.Random(f"{seed} heavy").sample(units, -(-len(units) // ONE_OF)))
