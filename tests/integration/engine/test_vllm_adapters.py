@@ -6,17 +6,20 @@ import json
 import random
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
+from dray.engine.adapter_folder import read_adapter
 from dray.engine.replica import build_engine
 from dray.errors import ConfigError
 from dray.requests.model import Outcome
 from tests.support.engines import NAME, Runner, embedding_spec, generation_spec, running
-from tests.support.lora import WEIGHTS, write_adapter, write_merged
+from tests.support.lora import CONFIG, WEIGHTS, write_adapter, write_merged
 from tests.support.tiny_model import sentence
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -147,7 +150,7 @@ def test_rows_load_no_other_adapter(inside: Runner, models: Models, monkeypatch:
 
 
 def test_apart_gives_the_same_bytes(inside: Runner, models: Models) -> None:
-    """With dray's own load format, and an adapter as the name of the whole job."""
+    """With dray's own load format too."""
     spec = generation_spec(
         models.folders[NAME], lora_modules=models.modules, engine_core="apart", load_format="dray"
     )
@@ -159,8 +162,6 @@ def test_apart_gives_the_same_bytes(inside: Runner, models: Models) -> None:
 
 def test_the_name_of_the_job_may_be_an_adapters(models: Models) -> None:
     """As ``--model-name support`` has it for rows without a model; others of them name any adapter."""
-    from dataclasses import replace
-
     spec = generation_spec(models.folders[NAME], lora_modules=models.modules)
     with running(replace(spec, model_name="support")) as runner:
         rows = [completion("order customer", name) for name in (None, "support", "text", NAME)]
@@ -176,8 +177,6 @@ def test_the_name_of_the_job_may_be_an_adapters(models: Models) -> None:
 
 
 def test_embeddings(lively_model: Path, models: Models) -> None:
-    from dataclasses import replace
-
     spec = embedding_spec(lively_model)
     spec = replace(spec, arguments=spec.arguments | {"lora_modules": models.modules})
     with running(spec) as runner:
@@ -201,7 +200,7 @@ def embedded(folder: Path, prompts: list[str]) -> np.ndarray[Any, Any]:
 
 
 def test_an_adapter_that_vllm_cannot_load_is_said_at_the_start(models: Models, tmp_path: Path) -> None:
-    """A sound file that vLLM alone finds fault with: lm_head is not among the modules of this model."""
+    """A sound file that vLLM alone finds fault with: the model has no modules of this name."""
     odd = write_adapter(tmp_path / "odd", models.folders[NAME], modules=("q_proj",))
     content = (odd / WEIGHTS).read_bytes()
     (odd / WEIGHTS).write_bytes(content.replace(b"layers.0.self_attn.q_proj", b"xxxxxx.0.self_attn.qq_roj"))
@@ -215,3 +214,47 @@ def test_a_node_without_the_folder_says_so_before_vllm_is_imported(models: Model
     shutil.rmtree(moved)
     with pytest.raises(ConfigError, match=r"adapter 'support' in .*/support: no such directory"):
         build_engine(generation_spec(models.folders[NAME], lora_modules={"support": str(moved)}))
+
+
+CONFIGS: list[dict[str, Any]] = [
+    {},
+    {"r": 8},
+    {"lora_alpha": 0.5},
+    {"target_modules": "all-linear"},
+    {"use_rslora": True},
+    {"rank_pattern": {"q_proj": 2}, "alpha_pattern": {"q_proj": 3}},
+    {"rank_pattern": {"q_proj": 0}},
+    {"rank_pattern": {"q_proj": 2.5}},
+    {"r": 0},
+    {"bias": "lora_only"},
+    {"use_dora": True},
+    {"lora_bias": True},
+    {"modules_to_save": ["embed_tokens"]},
+    {"modules_to_save": []},
+    {"alora_invocation_tokens": [5]},
+    {"layer_replication": [[0, 4], [2, 5]]},
+    {"use_bdlora": {"target_modules_bd_a": []}},
+    {"use_qalora": True},
+    *({"init_lora_weights": value} for value in (True, False, "gaussian", "Eva", "orthogonal", "lora_ga")),
+    *({"init_lora_weights": value} for value in ("pissa", "olora", "loftq", "corda", "pissa_niter_16")),
+]
+
+
+def test_what_vllm_refuses_of_a_configuration_is_refused_before(quiet_vllm: None, tmp_path: Path) -> None:
+    """And nothing else of these: the driver has no vLLM to ask."""
+    from vllm.config.lora import LoRAConfig
+    from vllm.lora.peft_helper import PEFTHelper
+
+    for number, config in enumerate(CONFIGS):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        save_file({"base_model.model.w.lora_B.weight": np.zeros((2, 2), np.float32)}, folder / WEIGHTS)
+        whole = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["w"]} | config
+        (folder / CONFIG).write_text(json.dumps(whole))
+        try:
+            PEFTHelper.from_local_dir(str(folder), None).validate_legal(LoRAConfig(max_lora_rank=512))
+        except (ValueError, TypeError):
+            with pytest.raises(ConfigError):
+                read_adapter("a", folder)
+        else:
+            assert read_adapter("a", folder).rank == config.get("r", 4), config
