@@ -92,7 +92,7 @@ class RowOptions(Form):
     model_name: str | None = Field(
         default=None,
         description="Name of the model that rows may have in body.model. Rows with another name become error "
-        "rows.",
+        "rows. The name of a LoRA adapter (lora_modules) gives it to rows that name no model.",
     )
     skip_invalid: bool = Field(
         default=False,

@@ -14,6 +14,7 @@ from safetensors.numpy import load_file, save_file
 from dray.engine.adapters import adapter_folders, adapter_names, adapters_of, rank_for, with_absolute_folders
 from dray.errors import ConfigError
 from dray.job.checks import check_arguments
+from dray.job.forms import EngineOptions
 from dray.job.request import JobRequest
 from dray.job.settings import JobSettings
 from tests.support.lora import CONFIG, PREFIX, WEIGHTS, write_adapter
@@ -203,7 +204,7 @@ def test_folders_are_anchored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     arguments = {"lora_modules": {"a": "here/a", "b": "~/b", "c": "/c"}, "seed": 1}
     expected = {"a": f"{tmp_path}/here/a", "b": str(Path("~/b").expanduser()), "c": "/c"}
     assert with_absolute_folders(arguments) == {"lora_modules": expected, "seed": 1}
-    request = JobRequest(input="x", model="m", output="o", engine={"arguments": arguments})
+    request = JobRequest(input="x", model="m", output="o", engine=EngineOptions(arguments=arguments))
     assert request.anchored().engine.arguments["lora_modules"] == expected
     assert with_absolute_folders({"lora_modules": ["x"]}) == {"lora_modules": ["x"]}, "refused later"
 
