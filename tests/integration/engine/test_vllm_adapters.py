@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from safetensors.numpy import save_file
 
 from dray.engine.adapter_folder import read_adapter
 from dray.engine.replica import build_engine
+from dray.engine.vllm_adapter.arguments import engine_arguments
+from dray.engine.vllm_adapter.lora import refuse_model_without_lora
 from dray.errors import ConfigError
 from dray.requests.model import Outcome
 from tests.support.engines import NAME, Runner, embedding_spec, generation_spec, running
@@ -258,3 +261,37 @@ def test_what_vllm_refuses_of_a_configuration_is_refused_before(quiet_vllm: None
                 read_adapter("a", folder)
         else:
             assert read_adapter("a", folder).rank == config.get("r", 4), config
+
+
+def test_arguments_that_adapters_need(models: Models, quiet_vllm: None) -> None:
+    """A place that stays empty on a CPU alone; and what the user gave stays."""
+
+    def arguments(cpu: bool, modules: dict[str, str] = models.modules, **given: Any) -> dict[str, Any]:
+        spec = generation_spec(models.folders[NAME], lora_modules=modules, **given)
+        found = engine_arguments(spec, {"model": spec.model}, cpu=cpu)
+        assert "lora_modules" not in found
+        return {name: value for name, value in found.items() if "lora" in name}
+
+    common = {"enable_lora": True, "max_lora_rank": 16, "max_cpu_loras": 3}
+    assert arguments(True) == common | {"max_loras": 3}
+    assert arguments(False) == common | {"max_loras": 2}
+    assert arguments(False, max_loras=1, max_lora_rank=64) == common | {"max_loras": 1, "max_lora_rank": 64}
+    assert arguments(False, max_loras=40) == common | {"max_loras": 40, "max_cpu_loras": 40}
+    many = {f"a{number}": models.modules["support"] for number in range(20)}
+    assert arguments(False, many) == common | {"max_loras": 16, "max_lora_rank": 8, "max_cpu_loras": 21}
+    with pytest.raises(ConfigError, match="max_loras: on a CPU vLLM needs 3, one more than there are"):
+        arguments(True, max_loras=2)
+
+
+def test_a_model_for_which_vllm_has_no_adapters(
+    models: Models, quiet_vllm: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Odd:
+        pass
+
+    monkeypatch.setattr("vllm.model_executor.model_loader.utils.get_model_cls", lambda config: Odd)
+    config = SimpleNamespace(model_config=None)
+    spec = generation_spec(models.folders[NAME], lora_modules=models.modules)
+    with pytest.raises(ConfigError, match="vLLM offers no LoRA adapters for models of the class Odd"):
+        refuse_model_without_lora(spec, config)
+    refuse_model_without_lora(generation_spec(models.folders[NAME]), config)
