@@ -44,7 +44,7 @@ def refuse_early(request: JobRequest) -> None:
         request = as_planned(request, places)
     settings = JobSettings.of(request, places)
     _check_engine(request, settings)
-    _check_input(request, settings.source)
+    _check_input(request, settings)
     _check_output(request)
     _check_store(request)
 
@@ -66,7 +66,8 @@ def _check_engine(request: JobRequest, settings: JobSettings) -> None:
         check_weights(settings)
 
 
-def _check_input(request: JobRequest, source: Source) -> None:
+def _check_input(request: JobRequest, settings: JobSettings) -> None:
+    source, rows = settings.source, settings.defaults
     if isinstance(source, SqlQuery):
         return
     inputs = list(source.inputs)
@@ -74,12 +75,12 @@ def _check_input(request: JobRequest, source: Source) -> None:
         expand(inputs)
         found, _ = settled(source)
         if not any(map(is_object, inputs)):
-            _check_rows(found, request.rows)
+            _check_rows(found, RowDefaults(model_name=rows.model_name, adapters=rows.adapters), request.rows)
     elif local := [item for item in inputs if not is_object(item)]:
         expand(local)
 
 
-def _check_rows(source: Source, rows: RowOptions) -> None:
+def _check_rows(source: Source, defaults: RowDefaults, rows: RowOptions) -> None:
     """Take a small input in as ingest does, only to judge it; of a big one look at the first rows.
 
     The seconds that Ray and Prefect take to start come after this.
@@ -94,7 +95,7 @@ def _check_rows(source: Source, rows: RowOptions) -> None:
         ingest(
             source,
             spool_uri=f"{folder}/requests.jsonl",
-            defaults=RowDefaults(model_name=rows.model_name),
+            defaults=defaults,
             skip_invalid=rows.skip_invalid,
         )
 

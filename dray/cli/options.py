@@ -173,8 +173,27 @@ def pairs(given: Sequence[str] | None, option: str) -> dict[str, Any]:
         key, separator, value = item.partition("=")
         if not separator or not key:
             raise ConfigError(f"{option} {item!r}: write it as KEY=VALUE")
+        name = key.replace("-", "_")
         try:
-            found[key.replace("-", "_")] = orjson.loads(value)
+            read = orjson.loads(value)
         except orjson.JSONDecodeError:
-            found[key.replace("-", "_")] = value
+            read = value
+        if isinstance(read, dict):
+            _refuse_lost_names(value, found.get(name), f"{option} {name}")
+        found[name] = read
     return found
+
+
+def _refuse_lost_names(text: str, before: Any, option: str) -> None:
+    """Refuse an object that has a name twice, or replaces another one: the first value would be lost."""
+    import json
+
+    def once(pairs: list[tuple[str, Any]]) -> None:
+        names = [name for name, _ in pairs]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise ConfigError(f"{option}: {twice[:100]!r} stands in it twice; give each name one value")
+
+    if isinstance(before, dict):
+        raise ConfigError(f"{option}: given twice; write all of it as one object")
+    json.loads(text, object_pairs_hook=once)

@@ -149,6 +149,16 @@ def fields_of_class(module: str, name: str) -> frozenset[str] | None:
 
 
 @cache
+def choices_of(module: str, name: str) -> tuple[Any, ...] | None:
+    """The values of a Literal in vLLM's source; None where there is none of this name."""
+    try:
+        found = _source(module).find(name)
+        return tuple(_choices(ast.Name(id=name), found[1])) if found is not None else None
+    except (OSError, SyntaxError, ValueError):
+        return None
+
+
+@cache
 def _declared() -> dict[str, _Declared] | None:
     """The fields of vLLM's engine arguments; None where vLLM is not installed, or looks different."""
     try:

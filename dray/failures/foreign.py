@@ -107,7 +107,7 @@ NEVER: Mapping[str, str] = {  # a class, or a part of a library: why none of it 
     "ray.exceptions.StreamingGeneratorReplayInconsistentError": "no call is replayed: max_task_retries is 0",
     "ray.exceptions.UnserializableException": "it stands inside a RayTaskError, which is looked into",
     "ray.exceptions.UserCodeException": "a name for users' code to raise; dray does not",
-    "vllm.exceptions.LoRAAdapterNotFoundError": "no adapters are offered",
+    "vllm.exceptions.LoRAAdapterNotFoundError": "adapters are loaded at the start, as ConfigError says",
     "vllm.exceptions.GracefulHTTPError": "of the HTTP server",
     "vllm.exceptions.QueueOverflowError": "of the HTTP server",
     "vllm.exceptions.MaxQueuedTokensError": "of the HTTP server",

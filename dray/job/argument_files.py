@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from dray.engine.adapter_folder import CONFIG, WEIGHTS
+from dray.engine.adapters import ARGUMENT as ADAPTERS
+
 _NAMED = ("chat_template", "generation_config", "hf_config_path", "tokenizer")
 """Arguments that may name a file, or a folder of small files."""
 
@@ -19,7 +22,20 @@ def with_contents(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
     All else stays as it is: a template's text, a name on the hub, a path of other machines.
     """
-    return {name: _content(value) if name in _NAMED else value for name, value in arguments.items()}
+    return {name: _content_of(name, value) for name, value in arguments.items()}
+
+
+def _content_of(name: str, value: Any) -> Any:
+    if name == ADAPTERS and isinstance(value, Mapping):
+        return {adapter: _adapter(place) for adapter, place in value.items()}
+    return _content(value) if name in _NAMED else value
+
+
+def _adapter(place: Any) -> Any:
+    """The two files of a LoRA adapter, whole: two trainings often differ in a few bytes of them alone."""
+    folder = Path(str(place)).expanduser()
+    files = [folder / name for name in (CONFIG, WEIGHTS)]
+    return {file.name: _digest(file) for file in files} if all(file.is_file() for file in files) else place
 
 
 def _content(value: Any) -> Any:

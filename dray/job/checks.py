@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dray.engine.adapters import ARGUMENT as ADAPTERS
+from dray.engine.adapters import adapters_of, rank_for
 from dray.engine.argument_policy import refuse_spread, refuse_unsafe
 from dray.engine.chat_template import with_template_text
 from dray.errors import ConfigError
@@ -27,16 +29,23 @@ def check_arguments(settings: JobSettings, *, local: bool = False) -> None:
     if settings.engine == "simulated":
         from dray.engine.simulated import SimulatedSettings
 
+        if arguments.get(ADAPTERS) is not None:
+            raise ConfigError(
+                f"engine argument {ADAPTERS}: the simulated engine has no adapters; leave it out"
+            )
         SimulatedSettings.parse(dict(arguments))
         return
     refuse_unsafe(arguments)
     refuse_spread(arguments)
     with_template_text(arguments)  # the driver reads it, for replicas on any node
+    adapters = adapters_of(arguments, settings.model, all_here=local)
     if local:
         from dray.engine.body_fields import refuse_unknown_fields
-        from dray.engine.declared import refuse_arguments
+        from dray.engine.declared import choices_of, refuse_arguments
 
         refuse_arguments(arguments)
+        if adapters:
+            rank_for(adapters, arguments, choices_of("vllm.config.lora", "MaxLoRARanks"))
         refuse_unknown_fields(settings.defaults.sampling)
 
 

@@ -6,7 +6,7 @@ A new option of a group is a field here: dray/job/request.py says what follows f
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -92,7 +92,7 @@ class RowOptions(Form):
     model_name: str | None = Field(
         default=None,
         description="Name of the model that rows may have in body.model. Rows with another name become error "
-        "rows.",
+        "rows. The name of a LoRA adapter (lora_modules) gives it to rows that name no model.",
     )
     skip_invalid: bool = Field(
         default=False,
@@ -213,6 +213,14 @@ class EngineOptions(Form):
     @classmethod
     def _is_json(cls, arguments: dict[str, Any]) -> dict[str, Any]:
         return _written(arguments)
+
+    def with_absolute_folders(self) -> Self:
+        """The same options, with the folders of LoRA adapters as seen from any working directory."""
+        if "lora_modules" not in self.arguments:
+            return self
+        from dray.engine.adapters import with_absolute_folders  # with the engines, before a run's first line
+
+        return self.model_copy(update={"arguments": with_absolute_folders(self.arguments)})
 
     @field_validator("replicas")
     @classmethod

@@ -27,6 +27,7 @@ from dray.kinds import KINDS, Kind
 from dray.requests.ingest import Ingested, cut, ingest
 from dray.requests.marks import Taper
 from dray.requests.pulse import Pulse
+from dray.requests.rules import note_on_names
 from dray.requests.sharing import Sharing
 from dray.storage.files import FileInfo
 from dray.store import Shard, ShardSpec, Store, open_store
@@ -69,9 +70,9 @@ def ingest_job(
         remove_older(job, known)
         ordering, sharing = Ordering.of(recorded, job.settings, replicas), sharing_of(store, job, recorded)
         ingested = _taken_in(job, bound_of(recorded), ordering, sharing, progress, say)
-        told = ordering.line()
-        if told is not None and say is not None:
-            say(told)
+        for told in (note_on_names(settings.defaults, ingested.model_name), ordering.line()):
+            if told is not None and say is not None:
+                say(told)
         reach(Point.INGEST_SPOOLED)
         try:
             if lost is None:

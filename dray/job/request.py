@@ -215,6 +215,7 @@ class JobRequest(Request):
             "store": _anchored_store(self.store),
             "plan": None if self.plan is None else absolute(self.plan),
             "cluster": anchored_file(self.cluster),
+            "engine": self.engine.with_absolute_folders(),
         }
         return self.model_copy(update=places)
 

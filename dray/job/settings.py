@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from dray.engine.adapters import adapter_names
 from dray.engine.chat_template import with_template_text
 from dray.engine.protocol import EngineSpec
 from dray.engine.tuning import refuse_untunable
@@ -94,7 +95,11 @@ class JobSettings:
         replicas = read_range(engine.replicas)
         return cls(
             source=rows.source(places.inputs),
-            defaults=RowDefaults(model_name=rows.model_name, sampling=request.sampling.fields()),
+            defaults=RowDefaults(
+                model_name=rows.model_name,
+                adapters=adapter_names(engine.arguments),
+                sampling=request.sampling.fields(),
+            ),
             model=places.model,
             output=request.output,
             store_url=places.store_url,

@@ -114,7 +114,7 @@ def ingest(
         rejects, dropped = (stack.enter_context(RejectLog()) for _ in range(2))
         spool = stack.enter_context(SpoolParts(spool_uri, part_bytes, options=options, pulse=pulse))
         arranging = stack.enter_context(Arranging(spool, spool_uri, arrange, pulse))
-        rules = JobRules(names, defaults.model_name)
+        rules = JobRules(names, defaults.model_name, defaults.adapters)
         stop = None if skip_invalid else limits.problems
         reading = _Reading(ids, rejects, arranging.add_line, rules, stop_after=stop, on_row=pulse.row)
         digest = RowsDigest(source)

@@ -1,27 +1,39 @@
-"""Rules over all rows of a job: one model, and one kind of engine."""
+"""Rules over all rows of a job: one model beside its adapters, and one kind of engine."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 from dray.codes import JobCode
 from dray.kinds import KINDS, Kind
 from dray.requests.rejects import Reject
+from dray.requests.sources import RowDefaults
 
 _NAME_SHOWN = 100
+
+
+def note_on_names(defaults: RowDefaults, found: str | None) -> str | None:
+    """What a user may want to know of the name ``found`` in rows: it may be that of an adapter, misspelt."""
+    if not defaults.adapters or defaults.model_name is not None or found is None:
+        return None
+    return (
+        f"rows with the model {found[:_NAME_SHOWN]!r} ask the model itself, for no adapter has this name; "
+        "with --model-name such rows become error rows"
+    )
 
 
 class JobRules:
     """Sees every request once, and remembers the first contradiction of each sort."""
 
-    def __init__(self, names: Sequence[str], model_name: str | None) -> None:
+    def __init__(self, names: Sequence[str], model_name: str | None, adapters: Container[str] = ()) -> None:
         self.model_name = model_name
         self.urls: dict[str, tuple[int, int]] = {}
         self.broken: dict[str, Reject] = {}
         self._names = names
         # With a name given, a row that names another is the engine's to refuse, alone.
         self._open = model_name is None
+        self._adapters = adapters
         self._model_place = (0, 0)
 
     def check(self, index: int, file_no: int, line_no: int, url: str, body: dict[str, Any]) -> None:
@@ -30,8 +42,13 @@ class JobRules:
             self._new_url(index, file_no, line_no, url)
         if self._open:
             model = body.get("model")
-            if model != self.model_name and type(model) is str:
+            if model != self.model_name and type(model) is str and model not in self._adapters:
                 self._new_model(index, file_no, line_no, model)
+
+    @property
+    def _advice(self) -> str:
+        beside = " beside its adapters (lora_modules)" if self._adapters else ""
+        return f"one job runs one model{beside}: part the input, or set --model-name"
 
     @property
     def kinds(self) -> frozenset[Kind]:
@@ -45,7 +62,7 @@ class JobRules:
         self._contradiction(
             "model_conflict",
             f"the row names the model {model[:_NAME_SHOWN]!r}, {self._at(self._model_place)} names "
-            f"{self.model_name[:_NAME_SHOWN]!r}; one job runs one model: part the input, or set --model-name",
+            f"{self.model_name[:_NAME_SHOWN]!r}; {self._advice}",
             "body.model",
             (index, file_no, line_no),
         )

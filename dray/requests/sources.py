@@ -101,9 +101,11 @@ class RowDefaults:
 
     ``sampling`` holds OpenAI body fields (``max_tokens``, ``temperature``...); a row's own value wins.
     With ``model_name`` rows that name another model are left to the engine, which refuses them one by one.
+    ``adapters`` are names of LoRA adapters, which rows may have beside that of the model.
     """
 
     model_name: str | None = None
+    adapters: frozenset[str] = frozenset()
     sampling: Mapping[str, Any] = field(default_factory=dict)
 
 

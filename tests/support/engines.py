@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dray.engine import EngineSpec, Replica
+import pytest
+
+from dray.engine import Engine, EngineSpec, Replica
+from dray.engine.replica import build_engine
 from dray.kinds import Kind
 from dray.requests.model import Outcome, Request
 from dray.requests.spool import encode
@@ -97,3 +102,20 @@ class Runner:
     def one(self, body: dict[str, Any], kind: Kind | None = None) -> Outcome:
         """The outcome of one body."""
         return self.run([body], kind)[0]
+
+
+@contextmanager
+def running(spec: EngineSpec) -> Iterator[Runner]:
+    """A replica in this process for as long as the block lasts."""
+    engines: list[Engine] = []
+
+    def build(spec: EngineSpec) -> Engine:
+        engines.append(build_engine(spec))
+        return engines[0]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dray.engine.replica.build_engine", build)
+        replica = Replica(str(spec.kind), spec, exit_when_dead=False)
+        replica.ready()
+    yield Runner(replica, engines[0])
+    replica.stop()

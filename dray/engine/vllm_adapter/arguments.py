@@ -12,11 +12,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from dray.engine import chat_template
+from dray.engine import adapters, chat_template
 from dray.engine.argument_policy import refuse_spread, refuse_unsafe
 from dray.engine.grammars import GRAMMAR_SECONDS
 from dray.engine.protocol import EngineSpec
 from dray.engine.vllm_adapter import core_choice
+from dray.engine.vllm_adapter.lora import lora_arguments
 from dray.errors import ConfigError
 
 # Before vLLM is imported. Where the engine's core runs is dray's to say (core_choice.py): with vLLM's own
@@ -54,6 +55,7 @@ SERVING_OPTIONS = frozenset(
         "enable_auto_tool_choice",
         "grammar_seconds",  # dray's own: see dray/engine/grammars.py
         core_choice.ARGUMENT,  # dray's own
+        adapters.ARGUMENT,
     }
 )
 # One library for all schemas and grammars. vLLM's "auto" checks each request against the library that suits
@@ -91,7 +93,8 @@ def engine_arguments(spec: EngineSpec, model: dict[str, Any], *, cpu: bool) -> d
     """The keyword arguments for vLLM's ``EngineArgs``; ``model`` are those that say where its weights are.
 
     Raises:
-        ConfigError: an argument that vLLM does not have, or that dray does not offer.
+        ConfigError: an argument that vLLM does not have, or that dray does not offer; or an adapter that
+            cannot be used.
     """
     refuse_unsafe(spec.arguments)
     refuse_spread(spec.arguments)
@@ -113,6 +116,7 @@ def engine_arguments(spec: EngineSpec, model: dict[str, Any], *, cpu: bool) -> d
     arguments |= spec.kind.engine.arguments
     arguments |= _cpu_defaults(arguments["model"], given) if cpu else _share_of_a_gpu(spec, given)
     arguments |= _reasoning(spec, arguments)
+    arguments |= lora_arguments(spec, cpu=cpu)
     for name in ("structured_outputs_config", "reasoning_config"):
         if isinstance(given.get(name), dict):
             given[name] = arguments.get(name, {}) | given[name]

@@ -16,6 +16,7 @@ from dray.engine.protocol import EngineSpec
 from dray.engine.vllm_adapter.client import StepClient
 from dray.engine.vllm_adapter.errors import is_too_long
 from dray.engine.vllm_adapter.fields import refuse_other_engines, refuse_unknown, refuse_unusable
+from dray.engine.vllm_adapter.lora import adapter_of
 from dray.engine.vllm_adapter.serving_options import TemplateOptions
 from dray.errors import RequestRefused
 from dray.kinds import EMBEDDING
@@ -38,7 +39,7 @@ class EmbeddingServing:
 
         template = TemplateOptions.of(spec)
         self.model_name = name
-        self._only_name = spec.model_name
+        self._only_name, self._adapters = spec.model_name, models.lora_requests
         self._overflow = spec.overflow
         self._client = client
         self._serving = ServingEmbedding(
@@ -61,14 +62,15 @@ class EmbeddingServing:
 
     async def _answer(self, request: Request) -> Any:
         refuse_other_engines(request, EMBEDDING)
-        refuse_unusable(request.body, self._only_name)
+        refuse_unusable(request.body, self._only_name, self._adapters)
         body = (self._read_plain if _is_plain(request.body) else self._read_any)(request.body)
         refuse_unknown(body)
         if body.encoding_format not in ("float", "base64"):
             raise RequestRefused(
                 "unsupported_field", "encoding_format must be float or base64", param="encoding_format"
             )
-        body.model = None  # checked above; None is any model to vLLM
+        # Checked above; None is the model itself to vLLM, which looks for no adapter then.
+        body.model = adapter_of(request.body, self.model_name, self._adapters)
         if "request_id" not in request.body:
             body.request_id = str(request.index)
         context, overflow = await self._fitting(body)

@@ -8,6 +8,7 @@ from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from dray.engine.adapters import adapters_of
 from dray.engine.grammars import GrammarPending
 from dray.engine.model_folder import EngineModel
 from dray.engine.protocol import EngineInfo, EngineSpec
@@ -67,6 +68,7 @@ class VllmEngine:
         began = time.monotonic()
         self._processor = processor_name()  # vLLM binds its threads to cores
         prepare_environment(spec)
+        adapters_of(spec.arguments, spec.model)  # seconds before vLLM is there, and the model
         eagerly = runs_eagerly(spec, cpu=True)
         self._core = (
             CoreProcess(eager_on_cpu=eagerly, tuning=spec.tuning) if runs_apart(spec.arguments) else None
@@ -100,6 +102,7 @@ class VllmEngine:
         from dray.engine.vllm_adapter.client import StepClient, drive_without_event_loop
         from dray.engine.vllm_adapter.detokenizer import decode_at_the_end
         from dray.engine.vllm_adapter.grammars import grammars_of
+        from dray.engine.vllm_adapter.lora import load_adapters, refuse_model_without_lora
         from dray.engine.vllm_adapter.scheduler import choose
         from dray.engine.vllm_adapter.serving import check_serving, serving_for
         from dray.weights.loading.vllm_loader import register
@@ -109,6 +112,7 @@ class VllmEngine:
             # The batch sizes that vLLM itself takes offline: twice those of its server.
             self._config = EngineArgs(**arguments).create_engine_config(UsageContext.LLM_CLASS)
             check_serving(spec, self._config)  # before the weights are loaded
+            refuse_model_without_lora(spec, self._config)
         choose(self._config)
         with ranks_heard() as ranks, turn_on(spec.gpus):
             self._engine = self._started(spec, log_stats=not arguments["disable_log_stats"])
@@ -119,7 +123,7 @@ class VllmEngine:
             self._client.grammars = grammars_of(self._config, tokenizer, grammar_seconds(spec))
         drive_without_event_loop(self._client)
         decode_at_the_end()
-        self._serve = serving_for(spec, self._client)
+        self._serve = serving_for(spec, self._client, load_adapters(self._engine, spec))
         self._folder = arguments["model"]
         self._flights: dict[int, _Flight] = {}
         self._by_ticket: dict[str, _Flight] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import fields
 from typing import Any
 
@@ -45,14 +45,14 @@ def refuse_other_engines(request: Request, engine: EngineKind) -> None:
         raise RequestRefused("unsupported", f"this engine {engine.does}; it does not serve {request.url}")
 
 
-def refuse_unusable(body: dict[str, Any], only_name: str | None) -> None:
+def refuse_unusable(body: dict[str, Any], only_name: str | None, adapters: Collection[str] = ()) -> None:
     """Refuse what vLLM would take and not honour, and whatever would make it fetch something.
 
-    ``only_name`` is the one name that ``model`` may carry; None: any.
+    ``only_name`` is the one name that ``model`` may carry beside those of ``adapters``; None: any.
     """
     model = body.get("model")
     if only_name is not None and model is not None and model != only_name:
-        raise RequestRefused("model_mismatch", f"this job serves {only_name!r} only", param="model")
+        _refuse_other_model(model, only_name, adapters)
     if body.get("stream"):
         raise RequestRefused("stream_unsupported", "a batch has no stream; remove `stream`", param="stream")
     for name in body.keys() & _NOT_IN_A_BATCH.keys():
@@ -72,6 +72,14 @@ def refuse_unusable(body: dict[str, Any], only_name: str | None) -> None:
         )
     if constraint:
         refuse_names(constraint.keys() - _STRUCTURED_FIELDS, "structured_outputs.")
+
+
+def _refuse_other_model(model: Any, only_name: str, adapters: Collection[str]) -> None:
+    if isinstance(model, str) and model in adapters:
+        return
+    others = sorted(set(adapters) - {only_name})
+    beside = f" and the adapters {', '.join(map(repr, others[:10]))}" if others else ""
+    raise RequestRefused("model_mismatch", f"this job serves {only_name!r}{beside} only", param="model")
 
 
 def refuse_other_style(body: dict[str, Any], config: Any) -> None:

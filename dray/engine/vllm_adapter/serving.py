@@ -33,6 +33,7 @@ from dray.engine.vllm_adapter.fields import (
     refuse_unknown,
     refuse_unusable,
 )
+from dray.engine.vllm_adapter.lora import adapter_of
 from dray.engine.vllm_adapter.overflow import Fitter
 from dray.engine.vllm_adapter.serving_options import TemplateOptions, parser_options
 from dray.kinds import GENERATION, Kind
@@ -51,10 +52,11 @@ class Serving(Protocol):
         """The OpenAI response body for what the coroutine returned."""
 
 
-def serving_for(spec: EngineSpec, client: StepClient) -> Serving:
-    """The serving side for the kind of requests that ``spec`` names."""
+def serving_for(spec: EngineSpec, client: StepClient, adapters: dict[str, Any]) -> Serving:
+    """The serving side for the kind of requests that ``spec`` names; ``adapters`` are vLLM's, by name."""
     name = spec.model_name or Path(spec.model).name
     models = OpenAIServingModels(client, [BaseModelPath(name=name, model_path=spec.model)])
+    models.lora_requests = adapters
     module, _, serving = spec.kind.engine.serving.partition(":")
     found: Serving = getattr(import_module(module), serving)(spec, client, models, name)
     return found
@@ -87,7 +89,7 @@ class GenerationServing:
         from vllm import __version__
 
         self.model_name = name
-        self._only_name = spec.model_name
+        self._only_name, self._adapters = spec.model_name, models.lora_requests
         template, tools = TemplateOptions.of(spec), parser_options(spec, client.vllm_config)
         renderer = OnlineRenderer(
             client.model_config,
@@ -112,6 +114,8 @@ class GenerationServing:
         )
         # vLLM's own hashes the whole configuration, memory sizes included: other bytes on other machines.
         self._chat.system_fingerprint = self._completion.system_fingerprint = f"vllm-{__version__}"
+        # vLLM takes an adapter of the name "text" for that of all texts, and gives it to rows without any.
+        self._chat._get_active_default_mm_loras = lambda request: None
         self._style = client.vllm_config.structured_outputs_config
         self._fitter = Fitter(spec.overflow, renderer, client.model_config)
         self._served: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Awaitable[Any]]]] = {
@@ -130,14 +134,15 @@ class GenerationServing:
         return self._answer(request)
 
     async def _answer(self, request: Request) -> Any:
-        refuse_unusable(request.body, self._only_name)
+        refuse_unusable(request.body, self._only_name, self._adapters)
         refuse_other_engines(request, GENERATION)
         refuse_other_style(request.body, self._style)
         read, create = self._served[request.url]
         given, overflow = await self._fitter.fit(request.url, request.body)
         body = read(given)
         refuse_unknown(body)
-        body.model = None  # checked above; None is any model to vLLM
+        # Checked above; None is the model itself to vLLM, which looks for no adapter then.
+        body.model = adapter_of(request.body, self.model_name, self._adapters)
         if "request_id" not in request.body:
             body.request_id = str(request.index)
         answer = await create(body)

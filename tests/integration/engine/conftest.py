@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dray.engine import Engine, EngineSpec, Replica
-from dray.engine.replica import build_engine
-from tests.support.engines import Runner, embedding_spec, generation_spec, write_lively_model
+from tests.support.engines import Runner, embedding_spec, generation_spec, running, write_lively_model
 
 
 @pytest.fixture(scope="session")
@@ -29,24 +27,11 @@ def lively_model(tmp_path_factory: pytest.TempPathFactory, quiet_vllm: None) -> 
 
 @pytest.fixture(scope="session")
 def generation(lively_model: Path) -> Iterator[Runner]:
-    yield from _runner(generation_spec(lively_model))
+    with running(generation_spec(lively_model)) as runner:
+        yield runner
 
 
 @pytest.fixture(scope="session")
 def embedding(lively_model: Path) -> Iterator[Runner]:
-    yield from _runner(embedding_spec(lively_model))
-
-
-def _runner(spec: EngineSpec) -> Iterator[Runner]:
-    engines: list[Engine] = []
-
-    def build(spec: EngineSpec) -> Engine:
-        engines.append(build_engine(spec))
-        return engines[0]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dray.engine.replica.build_engine", build)
-        replica = Replica(str(spec.kind), spec, exit_when_dead=False)
-        replica.ready()
-    yield Runner(replica, engines[0])
-    replica.stop()
+    with running(embedding_spec(lively_model)) as runner:
+        yield runner

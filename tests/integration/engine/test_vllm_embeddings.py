@@ -153,6 +153,8 @@ def test_a_template_of_the_engine_arguments_is_read_from_its_file(
     spec = embedding_spec(lively_model)
     arguments = {**spec.arguments, "chat_template": str(template), "chat_template_content_format": "openai"}
     nothing: Any = None
-    module.EmbeddingServing(replace(spec, arguments=arguments), nothing, nothing, NAME)
+    module.EmbeddingServing(
+        replace(spec, arguments=arguments), nothing, SimpleNamespace(lora_requests={}), NAME
+    )
     config = given["chat_template_config"]
     assert (config.chat_template, config.chat_template_content_format) == (template.read_text(), "openai")

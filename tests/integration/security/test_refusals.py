@@ -13,6 +13,7 @@ from dray.cli.server import PrefectServer
 from dray.errors import InputError
 from dray.requests import ingest, source_of
 from tests.support.command import ROOT, write_requests
+from tests.support.lora import write_adapter
 from tests.support.postgres import PostgresServer
 
 pytestmark = pytest.mark.integration
@@ -60,6 +61,15 @@ def test_pickle_weights(refused: Callable[..., str], requests: Path) -> None:
     """A load format that reads pickles, on a model that has safetensors as well."""
     said = refused(requests, "--model", MODEL, "--engine-arg", "load_format=pt")
     assert "load_format 'pt'" in said
+
+
+def test_pickled_adapters(refused: Callable[..., str], requests: Path, tmp_path: Path) -> None:
+    folder = write_adapter(tmp_path / "support", MODEL)
+    (folder / "adapter_model.safetensors").rename(folder / "adapter_model.bin")
+    given = f'lora_modules={{"support": "{folder}"}}'
+    said = refused(requests, "--model", MODEL, "--engine-arg", given)
+    assert "adapter 'support' in" in said
+    assert "a pickle file (adapter_model.bin), which can run code when loaded" in said
 
 
 def test_secrets_in_engine_arguments(refused: Callable[..., str], requests: Path) -> None:

@@ -85,3 +85,20 @@ def test_a_store_beside_the_user(prefix: str, monkeypatch: pytest.MonkeyPatch, t
 
 def anchored(store: str | None) -> str | None:
     return JobRequest.of("in.jsonl", "m", "out", store=store).anchored().store
+
+
+@pytest.mark.parametrize(
+    ("given_", "told"),
+    [
+        (['lora_modules={"a": "/x", "a": "/y"}'], "--x lora_modules: 'a' stands in it twice"),
+        (['c={"d": {"e": 1, "e": 1}}'], "--x c: 'e' stands in it twice"),
+        (
+            ['lora_modules={"a": "/x"}', 'lora-modules={"b": "/y"}'],
+            "--x lora_modules: given twice",
+        ),
+    ],
+)
+def test_no_part_of_an_object_is_lost(given_: list[str], told: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        pairs(given_, "--x")
+    assert told in str(refused.value)

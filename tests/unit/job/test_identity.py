@@ -67,6 +67,35 @@ def test_how_it_is_run_does_not(make_settings: Make, changes: dict[str, Any]) ->
     assert fingerprint_of(make_settings()) == fingerprint_of(make_settings(**changes))
 
 
+def test_what_adapters_hold_counts_and_not_their_place(make_settings: Make, tmp_path: Path) -> None:
+    def job(place: str, weights: bytes, name: str = "support", **more: Any) -> Fingerprint:
+        folder = tmp_path / place
+        folder.mkdir(exist_ok=True)
+        (folder / "adapter_config.json").write_text("{}")
+        (folder / "adapter_model.safetensors").write_bytes(weights)
+        (folder / "README.md").write_text(place)  # of no effect on an answer
+        arguments = {"lora_modules": {name: str(folder)}} | more
+        return fingerprint_of(make_settings(engine_arguments=arguments))
+
+    before = job("a", b"x" * 200_000 + b"1" + b"x" * 200_000)
+    assert job("b", b"x" * 200_000 + b"1" + b"x" * 200_000) == before
+    assert job("b", b"x" * 200_000 + b"1" + b"x" * 200_000, max_loras=4, max_lora_rank=64) == before
+    assert before.differences(job("b", b"x" * 200_000 + b"2" + b"x" * 200_000)) == ["model"]
+    assert before.differences(job("a", b"x" * 200_000 + b"1" + b"x" * 200_000, "sales")) == ["model"]
+    assert before.differences(fingerprint_of(make_settings())) == ["model"]
+    (tmp_path / "a" / "adapter_config.json").write_text('{"r": 8}')
+    again = fingerprint_of(make_settings(engine_arguments={"lora_modules": {"support": str(tmp_path / "a")}}))
+    assert before.differences(again) == ["model"]
+
+
+def test_adapters_that_only_nodes_have_count_by_their_path(make_settings: Make) -> None:
+    here, there = (
+        fingerprint_of(make_settings(engine_arguments={"lora_modules": {"support": place}}))
+        for place in ("/nodes/a", "/nodes/b")
+    )
+    assert here.differences(there) == ["model"]
+
+
 def test_the_content_counts_and_not_its_place(make_settings: Make, job_input: Path, tmp_path: Path) -> None:
     before = fingerprint_of(make_settings())
     copy = tmp_path / "elsewhere.jsonl"

@@ -6,6 +6,7 @@ import gzip
 import json
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from dray.errors import InputError, Problem
 from dray.kinds import Kind
 from dray.requests import Ingested, Limits, RowDefaults, cut, decode, ingest, read_shard, source_of
 from dray.requests.model import Outcome, Request
+from dray.requests.rules import note_on_names
 
 pytestmark = pytest.mark.unit
 
@@ -152,6 +154,24 @@ def test_two_models_are_refused_naming_both(tmp_path: Path, skip_invalid: bool) 
     assert (problem.code, problem.line, problem.field) == ("model_conflict", 3, "body.model")
     assert "'two'" in problem.message
     assert f"{path}:2 names 'one'" in problem.message
+
+
+def test_names_of_adapters_stand_beside_that_of_the_model(tmp_path: Path) -> None:
+    defaults = RowDefaults(adapters=frozenset({"support", "sales"}))
+    rows = [row("a", model="support"), row("b", model="one"), row("c", model="sales"), row("d", model="one")]
+    [problem] = refused(tmp_path, write(tmp_path, *rows, row("e", model="two")), defaults=defaults)
+    assert (problem.code, problem.line) == ("model_conflict", 5)
+    assert "one job runs one model beside its adapters (lora_modules): part the input" in problem.message
+    found = take(tmp_path, write(tmp_path, *rows), defaults=defaults)
+    assert (found.rows, found.model_name) == (4, "one")
+    assert note_on_names(defaults, "one") == (
+        "rows with the model 'one' ask the model itself, for no adapter has this name; "
+        "with --model-name such rows become error rows"
+    )
+    alone = take(tmp_path, write(tmp_path, rows[0], rows[2]), defaults=defaults)
+    assert alone.model_name is None
+    for quiet, name in ((defaults, None), (RowDefaults(), "one"), (replace(defaults, model_name="m"), "m")):
+        assert note_on_names(quiet, name) is None
 
 
 def test_any_one_model_is_fine_and_known(tmp_path: Path) -> None:

@@ -13,7 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dray.kinds import Kind
-from dray.requests import Ingested, SpoolRange, cut, decode, duplicates, ingest, read_shard, source_of
+from dray.requests import (
+    Ingested,
+    RowDefaults,
+    SpoolRange,
+    cut,
+    decode,
+    duplicates,
+    ingest,
+    read_shard,
+    source_of,
+)
 from dray.requests.arranging import Arrangement
 from dray.requests.duplicates import Pairs
 from dray.requests.sameness import key_of
@@ -199,3 +209,12 @@ def test_rows_in_another_order_are_shared_all_the_same_and_groups_stay(tmp_path:
 def _indexes(part: SpoolRange) -> list[int]:
     chunks = read_shard(part.uri, part.offset, part.length)
     return [decode(line).index for chunk in chunks for line in chunk]
+
+
+def test_rows_of_two_adapters_share_no_answer(tmp_path: Path) -> None:
+    """Nor does a row of the model itself; one without a model asks what the job's name stands for."""
+    bodies = [body("a", model=name) for name in ("support", "sales", "support", NAMED)] + [body("a")]
+    for given_, expected in ((None, {2: 0, 4: 3}), ("support", {2: 0, 4: 0})):
+        defaults = RowDefaults(model_name=given_, adapters=frozenset({"support", "sales"}))
+        taken = take(tmp_path, bodies, Sharing(dedupe=True, model="folder"), defaults=defaults)
+        assert followers(taken) == expected, given_
