@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.client.schemas.objects import FlowRun, State
@@ -121,6 +122,21 @@ def test_a_refused_input_fails_before_any_engine_starts(tmp_path: Path) -> None:
     assert run.state.is_failed()
     assert not {"start replicas", "shard 0"} & set(task_runs(run))
     assert not (tmp_path / "out" / "output.jsonl").exists()
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_words_stand_for_the_day_of_the_run_and_of_a_subflow(tmp_path: Path, nested: bool) -> None:
+    def call() -> None:
+        batch_inference(input=str(tmp_path / "{date}.jsonl"), model="any", output="out", engine=SIMULATED)
+
+    with pytest.raises(InputError) as refused:
+        flow(call, name="parent")() if nested else call()
+
+    run = last_run()
+    assert run.expected_start_time is not None
+    file = run.expected_start_time.strftime("%Y-%m-%d.jsonl")
+    assert file in str(refused.value)
+    assert run.name.endswith(f"/{file} on any")
 
 
 def test_an_engine_that_cannot_start_ends_the_tasks_that_wait_for_it(
