@@ -14,7 +14,7 @@ from dray.store import JobState, open_store
 from examples.tickets.generate import held_out_tickets
 from tests.support.command import ROOT, Command, committed, run_arguments, write_requests
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.heavy, pytest.mark.timeout(600)]
 
 TICKETS = ROOT / "examples/tickets"
 ROWS = 20
@@ -90,7 +90,6 @@ def test_rows_are_answered_by_vllm(wheel: Wheel) -> None:
     run.assert_nothing_left()
 
 
-@pytest.mark.heavy
 def test_a_killed_run_is_resumed(wheel: Wheel) -> None:
     requests = write_requests(wheel.folder / "in.jsonl", 200)
     output = wheel.folder / "out"
@@ -109,7 +108,6 @@ def test_a_killed_run_is_resumed(wheel: Wheel) -> None:
     assert (output / "output.jsonl").read_bytes().count(b"\n") == 200
 
 
-@pytest.mark.heavy
 def test_ctrl_c_keeps_what_is_finished(wheel: Wheel) -> None:
     requests = write_requests(wheel.folder / "in.jsonl", 400)
     output = wheel.folder / "out"

@@ -19,6 +19,10 @@ def heavy_unit(item: pytest.Item) -> str | None:
 
 
 def chosen_heavy(items: Sequence[pytest.Item], seed: int) -> frozenset[str]:
-    """The heavy tests that a run with this seed runs; the same in each process of pytest-xdist."""
+    """The heavy tests that a run with this seed runs; the same in each process of pytest-xdist.
+
+    One of each few that stand together, so that a run has some of every folder, and takes as long as others.
+    """
+    rng = random.Random(f"{seed} heavy")
     units = sorted({unit for item in items if (unit := heavy_unit(item))})
-    return frozenset(random.Random(f"{seed} heavy").sample(units, -(-len(units) // ONE_OF)))
+    return frozenset(rng.choice(units[begin : begin + ONE_OF]) for begin in range(0, len(units), ONE_OF))

@@ -47,7 +47,7 @@ MEASURED = {
     "weights_s3": {"clean"},
     "interruptions": {"dray"},
 }
-LIGHT = {"ordering", "deadline", "cost", "planning", "idle", "scale", "embeddings", "places", "fleet"}
+LIGHT = {"ordering", "deadline", "cost", "places"}
 """The others start engines, clusters or servers of their own, and are heavy."""
 
 

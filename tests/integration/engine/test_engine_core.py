@@ -192,6 +192,7 @@ list(replica.results("s", 64))
 """
 
 
+@pytest.mark.heavy
 def test_no_core_outlives_its_front(lively_model: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", FRONT, str(lively_model)], stdout=subprocess.PIPE, text=True

@@ -160,6 +160,7 @@ print("survived", flush=True)
 """
 
 
+@pytest.mark.heavy
 def test_no_compiler_is_needed_and_a_dead_engine_ends_the_process(lively_model: Path, tmp_path: Path) -> None:
     """Sampling and logprobs without g++; then a step fails, and the process is gone at once."""
     tools = tmp_path / "bin"

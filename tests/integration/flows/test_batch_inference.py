@@ -130,7 +130,7 @@ def test_words_stand_for_the_day_of_the_run_and_of_a_subflow(tmp_path: Path, nes
         batch_inference(input=str(tmp_path / "{date}.jsonl"), model="any", output="out", engine=SIMULATED)
 
     with pytest.raises(InputError) as refused:
-        flow(call, name="parent")() if nested else call()
+        flow(name="parent")(call)() if nested else call()
 
     run = last_run()
     assert run.expected_start_time is not None

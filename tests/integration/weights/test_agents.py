@@ -25,7 +25,7 @@ from dray.weights.source.publish import publish
 from tests.support.raylets import Raylets
 from tests.support.s3_emulator import EmulatorProcess
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.heavy, pytest.mark.timeout(300)]
 
 NODES = 4
 SHARDS = 2
@@ -96,7 +96,6 @@ def _same(raylets: Raylets, server: EmulatorProcess, manifest: Manifest, nodes: 
 
 
 @pytest.mark.parametrize("published", [True, False])
-@pytest.mark.heavy
 def test_nodes_that_start_together_read_the_origin_once(
     published: bool, raylets: Raylets, cluster: ClusterInfo, server: EmulatorProcess
 ) -> None:
@@ -171,7 +170,6 @@ def test_every_node_has_its_own_folder(raylets: Raylets) -> None:
     assert all(Path(raylets.cache(node)).is_dir() for node in range(NODES))
 
 
-@pytest.mark.heavy
 def test_agents_follow_the_nodes_that_join_and_die(
     raylets: Raylets, cluster: ClusterInfo, server: EmulatorProcess
 ) -> None:
@@ -191,7 +189,6 @@ def test_agents_follow_the_nodes_that_join_and_die(
     assert time.monotonic() - began < 5  # seconds; a call to a dead node would wait for 20
 
 
-@pytest.mark.heavy
 def test_a_node_without_room_says_so(server: EmulatorProcess) -> None:
     manifest = _model(server, "huge", seed=9)
     vast = replace(manifest, files=(replace(manifest.files[0], size=1 << 42),))

@@ -27,7 +27,7 @@ from dray.weights.source.manifest import Manifest
 from tests.support.engines import write_lively_model
 from tests.support.s3_emulator import EmulatorProcess
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.heavy, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).parents[3]
 URI = "s3://bucket/lively"
@@ -277,7 +277,6 @@ def runs(server: EmulatorProcess, manifest: Manifest, tmp_path_factory: pytest.T
 # ---- ranks ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.heavy
 def test_ranks_answer_like_one_process_with_vllms_own_loader(runs: Runs) -> None:
     assert len(set(runs.alone["texts"])) == len(PROMPTS)
     assert runs.ranks["texts"] == runs.alone["texts"]
@@ -352,7 +351,6 @@ def test_a_model_may_be_published_while_a_rank_looks_at_it(
 # ---- an engine core of its own -------------------------------------------------------------------
 
 
-@pytest.mark.heavy
 def test_an_engine_core_of_its_own_loads_what_another_process_fetches(
     runs: Runs, server: EmulatorProcess, manifest: Manifest, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

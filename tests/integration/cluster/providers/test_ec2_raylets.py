@@ -48,6 +48,7 @@ def settings_file(moto: MotoEc2, folder: Path, **changes: object) -> Path:
     return file
 
 
+@pytest.mark.heavy
 def test_a_job_rents_joins_uses_and_releases_a_cluster(
     moto: MotoEc2, machines: Ec2Machines, tmp_path: Path
 ) -> None:
