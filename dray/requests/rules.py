@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+import difflib
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from dray.codes import JobCode
@@ -11,6 +12,7 @@ from dray.requests.rejects import Reject
 from dray.requests.sources import RowDefaults
 
 _NAME_SHOWN = 100
+_ALIKE = 0.8  # of difflib's ratio, from which on a name is taken for another one, misspelt
 
 
 def note_on_names(defaults: RowDefaults, found: str | None) -> str | None:
@@ -26,7 +28,7 @@ def note_on_names(defaults: RowDefaults, found: str | None) -> str | None:
 class JobRules:
     """Sees every request once, and remembers the first contradiction of each sort."""
 
-    def __init__(self, names: Sequence[str], model_name: str | None, adapters: Container[str] = ()) -> None:
+    def __init__(self, names: Sequence[str], model_name: str | None, adapters: Collection[str] = ()) -> None:
         self.model_name = model_name
         self.urls: dict[str, tuple[int, int]] = {}
         self.broken: dict[str, Reject] = {}
@@ -58,6 +60,7 @@ class JobRules:
     def _new_model(self, index: int, file_no: int, line_no: int, model: str) -> None:
         if self.model_name is None:
             self.model_name, self._model_place = model, (file_no, line_no)
+            self._refuse_misspelt(index, file_no, line_no, model)
             return
         self._contradiction(
             "model_conflict",
@@ -66,6 +69,18 @@ class JobRules:
             "body.model",
             (index, file_no, line_no),
         )
+
+    def _refuse_misspelt(self, index: int, file_no: int, line_no: int, model: str) -> None:
+        """The model itself would answer rows that were meant for an adapter."""
+        for meant in difflib.get_close_matches(model, self._adapters, 1, _ALIKE):
+            shown = model[:_NAME_SHOWN]
+            self._contradiction(
+                "model_conflict",
+                f"the row names the model {shown!r}, and there is an adapter {meant[:_NAME_SHOWN]!r} "
+                f"(lora_modules): correct the row, or, if {shown!r} is the model itself, say --model-name",
+                "body.model",
+                (index, file_no, line_no),
+            )
 
     def _new_url(self, index: int, file_no: int, line_no: int, url: str) -> None:
         for other, place in self.urls.items():

@@ -174,6 +174,18 @@ def test_names_of_adapters_stand_beside_that_of_the_model(tmp_path: Path) -> Non
         assert note_on_names(quiet, name) is None
 
 
+def test_a_name_like_that_of_an_adapter_is_refused_unless_it_is_the_models(tmp_path: Path) -> None:
+    path = write(tmp_path, row("a", model="support"), row("b", model="suport"))
+    defaults = RowDefaults(adapters=frozenset({"support", "sales"}))
+    [problem] = refused(tmp_path, path, defaults=defaults)
+    assert (problem.code, problem.line) == ("model_conflict", 2)
+    assert problem.message == (
+        "the row names the model 'suport', and there is an adapter 'support' (lora_modules): "
+        "correct the row, or, if 'suport' is the model itself, say --model-name"
+    )
+    assert take(tmp_path, path, defaults=replace(defaults, model_name="suport")).rows == 2
+
+
 def test_any_one_model_is_fine_and_known(tmp_path: Path) -> None:
     path = write(tmp_path, row("a"), row("b", model="one"), row("c", model="one"))
     assert take(tmp_path, path).model_name == "one"
