@@ -15,8 +15,8 @@ import psutil
 LOOKS_EVERY = 5.0
 """Seconds for which a worker trusts its last look: a thousand short tests are not worth a look each."""
 
-IDLE_CORES = 0.75
-"""About what a test of its own takes while it starts processes."""
+IDLE_CORES = 0.5
+"""What two tests leave idle on two cores while they wait for processes, and a third one can use."""
 
 PATIENCE = 120.0
 """Seconds after which a test begins on a busy machine, too: other work there may never end."""

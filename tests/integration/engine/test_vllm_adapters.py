@@ -47,13 +47,17 @@ class Models:
         self.modules = {name: str(place) for name, place in self.adapters.items()}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def models(lively_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Models:
     return Models(lively_model, tmp_path_factory.mktemp("adapters"))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def inside(models: Models) -> Iterator[Runner]:
+    """For as long as other engines of this process: the end of one takes vLLM's globals from the others.
+
+    Those that end earlier have their core in a process of its own.
+    """
     with running(generation_spec(models.folders[NAME], lora_modules=models.modules)) as runner:
         yield runner
 
@@ -165,7 +169,7 @@ def test_apart_gives_the_same_bytes(inside: Runner, models: Models) -> None:
 
 def test_the_name_of_the_job_may_be_an_adapters(models: Models) -> None:
     """As ``--model-name support`` has it for rows without a model; others of them name any adapter."""
-    spec = generation_spec(models.folders[NAME], lora_modules=models.modules)
+    spec = generation_spec(models.folders[NAME], lora_modules=models.modules, engine_core="apart")
     with running(replace(spec, model_name="support")) as runner:
         rows = [completion("order customer", name) for name in (None, "support", "text", NAME)]
         unnamed, named, other, base = runner.run(rows)
@@ -181,7 +185,7 @@ def test_the_name_of_the_job_may_be_an_adapters(models: Models) -> None:
 
 def test_embeddings(lively_model: Path, models: Models) -> None:
     spec = embedding_spec(lively_model)
-    spec = replace(spec, arguments=spec.arguments | {"lora_modules": models.modules})
+    spec = replace(spec, arguments=spec.arguments | {"lora_modules": models.modules, "engine_core": "apart"})
     with running(spec) as runner:
         rows = [{"input": text, "model": name} for text in texts() for name in NAMES]
         found = [np.array(answer(outcome)["data"][0]["embedding"]) for outcome in runner.run(rows)]
@@ -208,7 +212,9 @@ def test_an_adapter_that_vllm_cannot_load_is_said_at_the_start(models: Models, t
     content = (odd / WEIGHTS).read_bytes()
     (odd / WEIGHTS).write_bytes(content.replace(b"layers.0.self_attn.q_proj", b"xxxxxx.0.self_attn.qq_roj"))
     with pytest.raises(ConfigError, match=r"adapter 'odd' in .*: vLLM cannot load it: .*qq_roj"):
-        build_engine(generation_spec(models.folders[NAME], lora_modules={"odd": str(odd)}))
+        build_engine(
+            generation_spec(models.folders[NAME], lora_modules={"odd": str(odd)}, engine_core="apart")
+        )
 
 
 def test_a_node_without_the_folder_says_so_before_vllm_is_imported(models: Models, tmp_path: Path) -> None:
