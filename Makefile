@@ -42,7 +42,7 @@ test: $(STAMP)  ## run the tests that need no GPU: of the heavy ones a sixth, dr
 	@# Long files begin first. pytest's 5: PYTEST_ARGS choose none.
 	@$(TESTS) tests/acceptance tests/chaos tests/integration tests/unit $(PYTEST_ARGS) || [ $$? -eq 5 ]
 
-chaos: $(STAMP)  ## all heavy and long tests, ROUNDS=10 kills each (two hours), then RUNS=300 jobs of the soak
+chaos: $(STAMP)  ## all heavy and long tests, ROUNDS=10 kills each (90 minutes), then RUNS=300 jobs of the soak
 	$(BIN)/python -m pytest tests/chaos --chaos-rounds $(ROUNDS) $(PYTEST_ARGS)
 	$(BIN)/python -m pytest -m "long or heavy" tests/acceptance tests/integration tests/unit \
 	  --chaos-rounds $(ROUNDS) $(PYTEST_ARGS)

@@ -71,8 +71,12 @@ class JobRules:
         )
 
     def _refuse_misspelt(self, index: int, file_no: int, line_no: int, model: str) -> None:
-        """The model itself would answer rows that were meant for an adapter."""
-        for meant in difflib.get_close_matches(model, self._adapters, 1, _ALIKE):
+        """The model itself would answer rows that were meant for an adapter.
+
+        A name that is part of the other is no slip: adapters are often named after their model.
+        """
+        others = [name for name in self._adapters if name not in model and model not in name]
+        for meant in difflib.get_close_matches(model, others, 1, _ALIKE):
             shown = model[:_NAME_SHOWN]
             self._contradiction(
                 "model_conflict",

@@ -1,4 +1,4 @@
-"""Tests that take most of a minute of a core: each ``make test`` runs a share of them, chosen by its seed."""
+"""Tests that take ten seconds of a core or more: each ``make test`` runs a share of them, by its seed."""
 
 from __future__ import annotations
 

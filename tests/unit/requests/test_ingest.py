@@ -184,6 +184,9 @@ def test_a_name_like_that_of_an_adapter_is_refused_unless_it_is_the_models(tmp_p
         "correct the row, or, if 'suport' is the model itself, say --model-name"
     )
     assert take(tmp_path, path, defaults=replace(defaults, model_name="suport")).rows == 2
+    after_the_model = RowDefaults(adapters=frozenset({"llama-3-8b-sql"}))
+    path = write(tmp_path, row("a", model="llama-3-8b-sql"), row("b", model="llama-3-8b"))
+    assert take(tmp_path, path, defaults=after_the_model).model_name == "llama-3-8b"
 
 
 def test_any_one_model_is_fine_and_known(tmp_path: Path) -> None:
