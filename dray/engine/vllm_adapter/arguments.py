@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -12,7 +12,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from dray.engine import adapters, chat_template
+from dray.engine import chat_template
+from dray.engine.adapter_folder import Adapter
+from dray.engine.adapters import ARGUMENT as ADAPTERS
 from dray.engine.argument_policy import refuse_spread, refuse_unsafe
 from dray.engine.grammars import GRAMMAR_SECONDS
 from dray.engine.protocol import EngineSpec
@@ -55,7 +57,7 @@ SERVING_OPTIONS = frozenset(
         "enable_auto_tool_choice",
         "grammar_seconds",  # dray's own: see dray/engine/grammars.py
         core_choice.ARGUMENT,  # dray's own
-        adapters.ARGUMENT,
+        ADAPTERS,
     }
 )
 # One library for all schemas and grammars. vLLM's "auto" checks each request against the library that suits
@@ -89,12 +91,14 @@ def runs_eagerly(spec: EngineSpec, *, cpu: bool) -> bool:
     return bool(spec.arguments.get("enforce_eager", cpu))
 
 
-def engine_arguments(spec: EngineSpec, model: dict[str, Any], *, cpu: bool) -> dict[str, Any]:
+def engine_arguments(
+    spec: EngineSpec, model: dict[str, Any], adapters: Sequence[Adapter] = (), *, cpu: bool
+) -> dict[str, Any]:
     """The keyword arguments for vLLM's ``EngineArgs``; ``model`` are those that say where its weights are.
 
     Raises:
-        ConfigError: an argument that vLLM does not have, or that dray does not offer; or an adapter that
-            cannot be used.
+        ConfigError: an argument that vLLM does not have, that dray does not offer, or that does not go with
+            the LoRA adapters.
     """
     refuse_unsafe(spec.arguments)
     refuse_spread(spec.arguments)
@@ -116,7 +120,7 @@ def engine_arguments(spec: EngineSpec, model: dict[str, Any], *, cpu: bool) -> d
     arguments |= spec.kind.engine.arguments
     arguments |= _cpu_defaults(arguments["model"], given) if cpu else _share_of_a_gpu(spec, given)
     arguments |= _reasoning(spec, arguments)
-    arguments |= lora_arguments(spec, cpu=cpu)
+    arguments |= lora_arguments(spec, adapters, cpu=cpu)
     for name in ("structured_outputs_config", "reasoning_config"):
         if isinstance(given.get(name), dict):
             given[name] = arguments.get(name, {}) | given[name]

@@ -68,7 +68,9 @@ class VllmEngine:
         began = time.monotonic()
         self._processor = processor_name()  # vLLM binds its threads to cores
         prepare_environment(spec)
-        adapters_of(spec.arguments, spec.model)  # seconds before vLLM is there, and the model
+        self._adapters = adapters_of(
+            spec.arguments, spec.model
+        )  # refused before vLLM and the model are there
         eagerly = runs_eagerly(spec, cpu=True)
         self._core = (
             CoreProcess(eager_on_cpu=eagerly, tuning=spec.tuning) if runs_apart(spec.arguments) else None
@@ -78,7 +80,7 @@ class VllmEngine:
                 cpu = import_vllm(_MODULES, eager_on_cpu=eagerly)
                 self._settle_core(spec, cpu=cpu)
                 imported = time.monotonic()
-                arguments = engine_arguments(spec, model.arguments(), cpu=cpu)
+                arguments = engine_arguments(spec, model.arguments(), self._adapters, cpu=cpu)
                 fetched = time.monotonic()
                 self.loads = self._build(spec, arguments)
                 seconds = {"import": imported - began, "wait": fetched - imported}
@@ -123,7 +125,7 @@ class VllmEngine:
             self._client.grammars = grammars_of(self._config, tokenizer, grammar_seconds(spec))
         drive_without_event_loop(self._client)
         decode_at_the_end()
-        self._serve = serving_for(spec, self._client, load_adapters(self._engine, spec))
+        self._serve = serving_for(spec, self._client, load_adapters(self._engine, self._adapters))
         self._folder = arguments["model"]
         self._flights: dict[int, _Flight] = {}
         self._by_ticket: dict[str, _Flight] = {}

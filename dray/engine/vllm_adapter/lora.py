@@ -7,7 +7,7 @@ from collections.abc import Container, Mapping, Sequence
 from typing import Any, get_args
 
 from dray.engine.adapter_folder import Adapter
-from dray.engine.adapters import ARGUMENT, adapters_of, rank_for
+from dray.engine.adapters import ARGUMENT, rank_for
 from dray.engine.protocol import EngineSpec
 from dray.errors import ConfigError
 
@@ -17,13 +17,12 @@ _AT_ONCE = 16  # adapters in one batch, by default: each has its place in the de
 _LONGEST_REASON = 800  # characters of vLLM's own message
 
 
-def lora_arguments(spec: EngineSpec, *, cpu: bool) -> dict[str, Any]:
+def lora_arguments(spec: EngineSpec, adapters: Sequence[Adapter], *, cpu: bool) -> dict[str, Any]:
     """The engine arguments that the adapters need; empty without any.
 
     Raises:
-        ConfigError: an adapter cannot be used on this node, or the user's arguments do not go with it.
+        ConfigError: the user's arguments do not go with them.
     """
-    adapters = adapters_of(spec.arguments, spec.model)
     if not adapters:
         return {}
     from vllm.config.lora import MaxLoRARanks
@@ -74,22 +73,27 @@ def refuse_model_without_lora(spec: EngineSpec, config: Any) -> None:
         )
 
 
-def load_adapters(engine: Any, spec: EngineSpec) -> dict[str, Any]:
+def load_adapters(engine: Any, adapters: Sequence[Adapter]) -> dict[str, Any]:
     """Load all adapters into the engine; what names each of them to vLLM, by its name.
 
     vLLM would load one at its first row, and a fault in it would end the engine for all rows.
 
     Raises:
         ConfigError: vLLM cannot load one; names it, and says why.
+        Exception: the engine's own end, or a lack of memory: no adapter is to blame, and another start helps.
     """
     from vllm.lora.request import LoRARequest
 
+    from dray.engine.vllm_adapter.errors import is_the_engines
+
     found = {}
-    for number, adapter in enumerate(adapters_of(spec.arguments, spec.model), 1):
+    for number, adapter in enumerate(adapters, 1):
         request = LoRARequest(adapter.name, number, str(adapter.folder))
         try:
             engine.add_lora(request)
         except Exception as error:  # vLLM raises whatever its parts do; apart, it comes as a plain Exception
+            if is_the_engines(error) or "out of memory" in str(error):
+                raise
             said = " ".join(str(error).split())[:_LONGEST_REASON]
             raise adapter.says(f"vLLM cannot load it: {said}") from error
         found[adapter.name] = request

@@ -16,9 +16,10 @@ import pytest
 from safetensors.numpy import save_file
 
 from dray.engine.adapter_folder import read_adapter
+from dray.engine.adapters import adapters_of
 from dray.engine.replica import build_engine
 from dray.engine.vllm_adapter.arguments import engine_arguments
-from dray.engine.vllm_adapter.lora import refuse_model_without_lora
+from dray.engine.vllm_adapter.lora import load_adapters, refuse_model_without_lora
 from dray.errors import ConfigError
 from dray.requests.model import Outcome
 from tests.support.engines import NAME, Runner, embedding_spec, generation_spec, running
@@ -217,6 +218,27 @@ def test_an_adapter_that_vllm_cannot_load_is_said_at_the_start(models: Models, t
         )
 
 
+def test_an_engine_that_ends_while_it_loads_adapters_blames_none(models: Models, quiet_vllm: None) -> None:
+    """A wrong argument fails the job; a lost engine is started again."""
+    from vllm.v1.engine.exceptions import EngineDeadError
+
+    class Ending:
+        def __init__(self, error: Exception) -> None:
+            self._error = error
+
+        def add_lora(self, request: Any) -> None:
+            raise self._error
+
+    adapters = [read_adapter("support", models.adapters["support"])]
+    apart = Exception("Call to add_lora method failed: CUDA out of memory.")
+    for error in (MemoryError(), EngineDeadError(), apart):
+        with pytest.raises(type(error)) as raised:
+            load_adapters(Ending(error), adapters)
+        assert raised.value is error
+    with pytest.raises(ConfigError, match="vLLM cannot load it: no module qq_roj"):
+        load_adapters(Ending(ValueError("no module qq_roj")), adapters)
+
+
 def test_a_node_without_the_folder_says_so_before_vllm_is_imported(models: Models, tmp_path: Path) -> None:
     moved = tmp_path / "support"
     shutil.copytree(models.adapters["support"], moved)
@@ -274,7 +296,8 @@ def test_arguments_that_adapters_need(models: Models, quiet_vllm: None) -> None:
 
     def arguments(cpu: bool, modules: dict[str, str] = models.modules, **given: Any) -> dict[str, Any]:
         spec = generation_spec(models.folders[NAME], lora_modules=modules, **given)
-        found = engine_arguments(spec, {"model": spec.model}, cpu=cpu)
+        adapters = adapters_of(spec.arguments, spec.model)
+        found = engine_arguments(spec, {"model": spec.model}, adapters, cpu=cpu)
         assert "lora_modules" not in found
         return {name: value for name, value in found.items() if "lora" in name}
 
