@@ -186,7 +186,7 @@ def test_ctrl_c_once_ends_cleanly(undisturbed: tuple[Path, Ended], requests: Pat
 
 
 @pytest.mark.heavy
-def test_ctrl_c_twice_stops_at_once(requests: Path, tmp_path: Path) -> None:
+def test_ctrl_c_twice_stops_at_once(undisturbed: tuple[Path, Ended], requests: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
     arguments = run_arguments(requests, output, settings=SLOW)
     command = Command(arguments=arguments, folder=tmp_path / "log")
@@ -200,12 +200,17 @@ def test_ctrl_c_twice_stops_at_once(requests: Path, tmp_path: Path) -> None:
     assert ended.code == 130
     assert "stopped at once" in ended.stderr
     command.assert_nothing_left()
-    assert committed(output) > 0
-    assert not (output / "output.jsonl").exists()
+    before = committed(output)
+    resumed = dray(tmp_path, *arguments)
+    assert resumed.code == 0, resumed.stderr
+    assert resumed.json["counts"]["skipped"] >= before > 0
+    assert (output / "output.jsonl").read_bytes() == (undisturbed[0] / "output.jsonl").read_bytes()
 
 
 @pytest.mark.heavy
-def test_sigterm_ends_it_as_ctrl_c_does(requests: Path, tmp_path: Path) -> None:
+def test_sigterm_ends_it_as_ctrl_c_does(
+    undisturbed: tuple[Path, Ended], requests: Path, tmp_path: Path
+) -> None:
     """As a container's or a service's stop sends it: to the command alone."""
     output = tmp_path / "out"
     arguments = run_arguments(requests, output, settings=SLOW)
@@ -216,6 +221,7 @@ def test_sigterm_ends_it_as_ctrl_c_does(requests: Path, tmp_path: Path) -> None:
     assert "finished rows are kept" in ended.stderr
     assert "Traceback" not in ended.stderr
     _check_cancelled(ended, command, output)
+    _check_resumed(dray(tmp_path, *arguments), ended, output, undisturbed[0])
 
 
 def test_ctrl_c_before_there_is_a_job_stops_at_once(requests: Path, tmp_path: Path) -> None:

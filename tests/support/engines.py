@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -86,6 +86,21 @@ class Runner:
         self.engine = engine  # to look at, never to call: it belongs to the replica's thread
         self._sessions = 0
 
+    @classmethod
+    def started(cls, spec: EngineSpec) -> Self:
+        """On a replica in this process, whose engine is ready; the caller stops it."""
+        engines: list[Engine] = []
+
+        def build(spec: EngineSpec) -> Engine:
+            engines.append(build_engine(spec))
+            return engines[0]
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("dray.engine.replica.build_engine", build)
+            replica = Replica(str(spec.kind), spec, exit_when_dead=False)
+            replica.ready()
+        return cls(replica, engines[0])
+
     def session(self) -> str:
         """A session name not used yet."""
         self._sessions += 1
@@ -107,15 +122,6 @@ class Runner:
 @contextmanager
 def running(spec: EngineSpec) -> Iterator[Runner]:
     """A replica in this process for as long as the block lasts."""
-    engines: list[Engine] = []
-
-    def build(spec: EngineSpec) -> Engine:
-        engines.append(build_engine(spec))
-        return engines[0]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dray.engine.replica.build_engine", build)
-        replica = Replica(str(spec.kind), spec, exit_when_dead=False)
-        replica.ready()
-    yield Runner(replica, engines[0])
-    replica.stop()
+    runner = Runner.started(spec)
+    yield runner
+    runner.replica.stop()

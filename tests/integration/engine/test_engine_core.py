@@ -17,8 +17,7 @@ import orjson
 import psutil
 import pytest
 
-from dray.engine import Engine, Replica
-from dray.engine.replica import build_engine
+from dray.engine import Replica
 from dray.errors import EngineDeadError, EngineStartError
 from tests.support.engines import Runner, generation_spec, lines
 from tests.support.request_fields import random_bodies
@@ -30,22 +29,7 @@ EXECUTORS = "tests.support.broken_executors"
 
 
 class _Apart(Runner):
-    """A replica with its core apart; ``dead`` is what it said as it died."""
-
-    def __init__(self, model: Path, **arguments: Any) -> None:
-        engines: list[Engine] = []
-
-        def build(spec: Any) -> Engine:
-            engines.append(build_engine(spec))
-            return engines[0]
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("dray.engine.replica.build_engine", build)
-            replica = Replica(
-                "apart", generation_spec(model, engine_core="apart", **arguments), exit_when_dead=False
-            )
-            replica.ready()
-        super().__init__(replica, engines[0])
+    """A replica with its core apart."""
 
     @property
     def core(self) -> psutil.Process:
@@ -57,7 +41,7 @@ def apart(lively_model: Path) -> Iterator[Callable[..., _Apart]]:
     found: list[_Apart] = []
 
     def make(**arguments: Any) -> _Apart:
-        found.append(_Apart(lively_model, **arguments))
+        found.append(_Apart.started(generation_spec(lively_model, engine_core="apart", **arguments)))
         return found[-1]
 
     yield make
