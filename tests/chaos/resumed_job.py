@@ -14,9 +14,11 @@ import signal
 import sqlite3
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+import psycopg
 
 from dray.job.finalising import finalise_job
 from dray.job.opening import open_job
@@ -32,6 +34,10 @@ ROWS = 200
 BAD_LINES = {7: "this is no JSON", 93: '{"custom_id": "row-93"}'}
 REFUSED_ROW, POISON_ROW = 60, 130
 FILES = ("output.jsonl", "errors.jsonl")
+_IN_TRANSACTIONS = (
+    "select pid from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid() "
+    "and backend_type = 'client backend' and state <> 'idle'"
+)
 
 
 def write_lines(path: Path) -> None:
@@ -151,7 +157,8 @@ class ThreadJob:
     def takes_writes(self) -> bool:
         """Whether no process holds a lock that keeps the others from the store."""
         if not self.store_url.startswith("sqlite"):
-            return True
+            with psycopg.connect(self.store_url) as connection:
+                return connection.execute(_IN_TRANSACTIONS).fetchall() == []
         with closing(sqlite3.connect(self.folder / "jobs.db", timeout=0.1)) as database:
             try:
                 database.execute("BEGIN EXCLUSIVE")
@@ -204,15 +211,16 @@ def stopped_job(
 ) -> tuple[ThreadJob, WarmProcess]:
     """A job whose driver stands still at a point, and holds no lock of the store.
 
-    All threads of a process stop together. One of them may be in a transaction, and keep SQLite's only lock:
-    what then follows is of tests/integration/store. Such a job is left, and another one begun.
+    All threads of a process stop together. One of them may be in a transaction, and keep SQLite's only lock,
+    or the job's row in PostgreSQL: what then follows is of tests/integration/store. Such a job is left, and
+    another one begun.
     """
     for _ in range(20):
         job = make_job(driver_ttl=1.0, lanes=1)
         counted = job.triggers("old")
         driver = job.start(f"{point}:{count}=stop", counted)
         try:
-            wait_until_stopped(driver, counted / f"{point}.fired")
+            wait_until_stopped(driver, counted / f"{point}.fired", job.said)
             if job.takes_writes():
                 return job, driver
         except BaseException:
@@ -226,11 +234,13 @@ def stopped_job(
     raise AssertionError("each driver was stopped in a transaction")
 
 
-def wait_until_stopped(process: WarmProcess, fired: Path) -> None:
+def wait_until_stopped(process: WarmProcess, fired: Path, said: Callable[[], str]) -> None:
+    """Until the process stands still at its point, which has written the file ``fired``."""
     deadline = time.monotonic() + 60
     state = ""
     while state != "T" or not fired.exists():
-        assert process.poll() is None
+        assert process.poll() is None, f"it ended before the point\n{said()}"
         assert time.monotonic() < deadline, "it did not come to the point"
         time.sleep(0.02)
-        state = Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended: the next look says so
+            state = Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split()[0]

@@ -282,7 +282,7 @@ def test_who_stood_still_while_another_took_the_job_changes_nothing(
     try:
         time.sleep(1.2)  # its lease lapses
         processes.append(job.start(f"{point}=stop", counted))
-        wait_until_stopped(processes[1], counted / f"{point}.fired")
+        wait_until_stopped(processes[1], counted / f"{point}.fired", job.said)
         before = job.written()
         processes[0].send_signal(signal.SIGCONT)
         assert processes[0].wait(60) > 0, "it believes that it has done the job"
