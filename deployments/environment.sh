@@ -132,10 +132,10 @@ pin_images() {
 
 # resolved CONSTRAINTS EXTRA...: the pins, one on each line.
 resolved() {
-    local torch=("${torch_source[@]}") wanted=("${@:2}")
-    [ "$2" != gpu ] || torch=()   # the package index has the build for CUDA
+    local builds=("${torch_source[@]}" --overrides deployments/overrides.txt) wanted=("${@:2}")
+    [ "$2" != gpu ] || builds=()   # the package index has the builds for CUDA, of torch and of what goes with it
     "$venv/bin/python" -m uv pip compile pyproject.toml "${wanted[@]/#/--extra=}" --quiet --upgrade \
-        --constraints "$1" --python-version 3.11 --overrides deployments/overrides.txt "${torch[@]}" \
+        --constraints "$1" --python-version 3.11 "${builds[@]}" \
         --no-header --no-annotate --no-emit-index-url --no-emit-find-links
 }
 

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,11 @@ _GIB = 1 << 30
 _CPU_CACHE_LIMIT = 4 * _GIB
 _LONGEST_REASON = 800  # characters of vLLM's own message
 _UNSAFE_ADVICE = "To allow overriding this maximum"  # names a variable that lets a model run past its length
+_NOT_IMPORTED = "failed to be inspected"  # of an architecture: its module cannot be imported
+_TORCHVISION = (
+    " torchvision is not installed, and most models that also read images need it, for text as well: install "
+    "the one that goes with torch (on CPU: --index-url https://download.pytorch.org/whl/cpu)"
+)
 _OF_A_PARSER = "easoning parser"  # in RuntimeErrors and KeyErrors that are about an argument
 # Options of vLLM's server rather than of its engine, which its serving classes take.
 SERVING_OPTIONS = frozenset(
@@ -157,6 +163,8 @@ def refused_arguments() -> Iterator[None]:
             said = f"{place}: {problem['msg']}" if place else problem["msg"]
         said = said.partition(_UNSAFE_ADVICE)[0]
         said = " ".join(said.removeprefix("Value error, ").split())[:_LONGEST_REASON]
+        if _NOT_IMPORTED in said and find_spec("torchvision") is None:
+            said += _TORCHVISION
         raise ConfigError(f"vLLM cannot run this model with these engine arguments: {said}") from error
 
 
@@ -181,22 +189,21 @@ def _cpu_defaults(model: str, given: dict[str, Any]) -> dict[str, Any]:
     if dtype:
         defaults["dtype"] = dtype  # vLLM would turn float32 into bfloat16
     if "kv_cache_memory_bytes" not in given and "VLLM_CPU_KVCACHE_SPACE" not in os.environ:
-        size = _cache_bytes(config, given)
-        if size is not None:
-            defaults["kv_cache_memory_bytes"] = size
+        defaults["kv_cache_memory_bytes"] = _cache_bytes(config.get("text_config") or config, given)
     return defaults
 
 
-def _cache_bytes(config: dict[str, Any], given: dict[str, Any]) -> int | None:
-    """Enough key-value cache for a full batch at full length, at most 4 GiB; None for unusual models.
+def _cache_bytes(config: dict[str, Any], given: dict[str, Any]) -> int:
+    """Enough key-value cache for a full batch at full length, at most 4 GiB; so much for unusual models.
 
-    Keys and values: 2 x layers x KV heads x head size x bytes, for every token.
+    Keys and values: 2 x layers x KV heads x head size x bytes, for every token. vLLM itself would take nine
+    tenths of the machine's memory, and not start where less is free.
     """
     heads = config.get("num_attention_heads")
     hidden = config.get("hidden_size")
     layers = config.get("num_hidden_layers")
     if not heads or not hidden or not layers:
-        return None
+        return _CPU_CACHE_LIMIT
     kv_heads = config.get("num_key_value_heads") or heads
     head_size = config.get("head_dim") or hidden // heads
     per_token = 2 * layers * kv_heads * head_size * 4

