@@ -14,6 +14,7 @@ InvalidRow = Literal[
     "duplicate_custom_id",
     "invalid_csv",
     "invalid_custom_id",
+    "invalid_image",
     "invalid_json",
     "invalid_messages",
     "invalid_method",
@@ -42,7 +43,7 @@ InvalidRequest = Literal[
     "unsupported_content",
     "unsupported_field",
 ]
-NotFound = Literal["model_mismatch"]
+NotFound = Literal["image_not_found", "model_mismatch"]
 Late = Literal["expired"]
 Failed = Literal[
     "generation_failed",

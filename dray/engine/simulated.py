@@ -26,6 +26,7 @@ from dray.engine.tuning import Tuned
 from dray.errors import ConfigError, EngineDeadError, RequestRefused
 from dray.kinds import KINDS, text_fields
 from dray.kinds import Overflow as Policy
+from dray.requests.images import is_image
 from dray.requests.model import Outcome, Request
 from dray.requests.overflow import Overflow
 
@@ -205,12 +206,22 @@ def _prompt_of(request: Request) -> str:
     if messages is not None:
         if not isinstance(messages, list) or not all(isinstance(m, dict) for m in messages):
             raise RequestRefused("invalid_request", "messages must be a list of objects", param="messages")
-        return "\n".join(str(message.get("content", "")) for message in messages)
+        return "\n".join(_content_of(message.get("content", "")) for message in messages)
     prompts = [body[name] for name in text_fields() if body.get(name) is not None]
     if not prompts:
         texts = " or ".join(KINDS[request.url].texts)
         raise RequestRefused("invalid_request", f"the body has no {texts}")
     return "\n".join(one if isinstance(one, str) else orjson.dumps(one).decode() for one in prompts)
+
+
+def _content_of(content: Any) -> str:
+    """A content as text; an image counts as its digest of 64 characters."""
+    if not isinstance(content, list):
+        return str(content)
+    return "\n".join(
+        hashlib.blake2b(str(part).encode(), digest_size=32).hexdigest() if is_image(part) else str(part)
+        for part in content
+    )
 
 
 def _refuse_what_no_engine_takes(body: dict[str, Any], model_name: str | None) -> None:

@@ -9,7 +9,10 @@ from dray.engine.chat_template import with_template_text
 from dray.errors import ConfigError
 from dray.job.model_files import checked_weights, context_of, refuse_misfit
 from dray.job.settings import JobSettings
+from dray.requests.images import ImageRoot
 from dray.requests.validate import LENGTH_FIELDS
+from dray.storage.files import local_path
+from dray.storage.objects import is_object, list_under
 from dray.weights import Manifest
 
 
@@ -61,6 +64,30 @@ def check_weights(settings: JobSettings) -> Manifest | None:
     refuse_misfit(settings.model, settings.engine_arguments)
     _refuse_long_answers(settings)
     return weights
+
+
+def check_images(settings: JobSettings) -> None:
+    """Refuse a root of images that is not there, or cannot be read.
+
+    Raises:
+        ConfigError: says which.
+    """
+    root = settings.image_root
+    if root is None:
+        return
+    ImageRoot(root)
+    if root.lower().startswith(("http://", "https://")):
+        return  # web servers have no listings
+    if not is_object(root):
+        if not local_path(root).is_dir():
+            raise ConfigError(f"image_root {root}: there is no such folder on this machine")
+        return
+    try:
+        first = next(list_under(f"{root.rstrip('/')}/", settings.rows_access), None)
+    except OSError as error:
+        raise ConfigError(f"image_root {root}: its objects cannot be listed ({error})") from error
+    if first is None:
+        raise ConfigError(f"image_root {root}: there are no objects below it")
 
 
 def _refuse_long_answers(settings: JobSettings) -> None:

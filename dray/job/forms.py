@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from dray.job.replica_range import read_range
 from dray.kinds import Kind, KindName
+from dray.storage.files import absolute
 
 if TYPE_CHECKING:
     from dray.requests.sources import Source  # a tenth of a second, before the first line of a run
@@ -76,6 +77,16 @@ class RowOptions(Form):
         default=None,
         description="System message for chat rows that do not begin with one.",
     )
+    image_column: str | None = Field(
+        default=None,
+        description="Column of images, for models that see: the bytes of a file, a name or URL, or a list of "
+        "these. They come before the prompt.",
+    )
+    image_root: str | None = Field(
+        default=None,
+        description="Folder, or object-store prefix, below which images lie that rows name (image_url, or "
+        "image_column). dray reads no image elsewhere.",
+    )
     id_column: str | None = Field(
         default=None,
         description="Column that holds a unique id. If left out, ids are row-0, row-1, ...",
@@ -106,6 +117,11 @@ class RowOptions(Form):
         known = type(self).model_fields
         names = [field.name for field in fields(RowShape) if field.name in known]  # no option sets the others
         return {name: getattr(self, name) for name in names} | {"kind": Kind.named(self.kind)}
+
+    def anchored(self) -> Self:
+        """The same options, with a local folder as seen from any working directory."""
+        root = self.image_root
+        return self if root is None else self.model_copy(update={"image_root": absolute(root)})
 
     def source(self, inputs: str | list[str]) -> Source:
         """The source that these options make of ``inputs``; raises as :func:`source_of`."""

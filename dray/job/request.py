@@ -216,20 +216,23 @@ class JobRequest(Request):
             "plan": None if self.plan is None else absolute(self.plan),
             "cluster": anchored_file(self.cluster),
             "engine": self.engine.with_absolute_folders(),
+            "rows": self.rows.anchored(),
         }
         return self.model_copy(update=places)
 
     def dated(self, at: datetime) -> Self:
         """The same request for a run that was to start ``at``: see :func:`dray.job.dated.dated`."""
-        inputs, query = self.input, self.rows.query
+        inputs = self.input
         update: dict[str, object] = {
             "input": dated(inputs, at) if isinstance(inputs, str) else [dated(one, at) for one in inputs],
             "output": dated(self.output, at),
             "job_id": None if self.job_id is None else dated(self.job_id, at),
             "store": None if self.store is None else dated(self.store, at),
         }
-        if query is not None:
-            update["rows"] = self.rows.model_copy(update={"query": dated(query, at)})
+        rows = {"query": self.rows.query, "image_root": self.rows.image_root}
+        said = {name: dated(value, at) for name, value in rows.items() if value is not None}
+        if said:
+            update["rows"] = self.rows.model_copy(update=said)
         return self.model_copy(update=update)
 
     def recipe(self) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from dray.errors import DrayError
 from dray.job.engine_versions import version_here, versions_of
 from dray.job.opening import OpenJob
 from dray.job.settings import JobSettings
+from dray.requests.images import NAMED
 from dray.requests.sameness import key_of
 from dray.requests.sharing import LINE_BYTES, REUSED, Answer, key_of_reused
 from dray.requests.spool import decode, read_shard
@@ -109,7 +110,7 @@ class EarlierAnswers:
             for lines in read_shard(
                 shard.uri, shard.offset, shard.length, chunk_rows=_ASKED_ROWS, options=self._options
             ):
-                requests = [decode(line) for line in lines]
+                requests = [decode(line) for line in lines if not NAMED.search(line)]  # files may change
                 indexes = [request.index for request in requests]
                 answered = self._store.answered_indexes(source.job.job_id, indexes)
                 for request in requests:

@@ -194,6 +194,11 @@ class JobSettings:
         return self.objects or ObjectStoreOptions.from_env()
 
     @property
+    def image_root(self) -> str | None:
+        """Below this lie images that rows name; None where they name none."""
+        return self.source.shape.image_root
+
+    @property
     def model_access(self) -> ObjectStoreOptions:
         """How the model's object store is reached, from any node."""
         return self.model_objects or self.rows_access

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dray.requests import tables
+from dray.requests.images import IMAGE_SIGN, image_placer
 from dray.requests.inputs import FileRef, digest, expand
 from dray.requests.json_lines import json_lines
 from dray.requests.pulse import Pulse
@@ -64,7 +65,7 @@ def read_rows(
     A query is cancelled when ``pulse`` is stopped.
     """
     if isinstance(source, JsonlBatch):
-        return _batch_rows(files, defaults, limits, options)
+        return _batch_rows(source, files, defaults, limits, options)
     if isinstance(source, SqlQuery):
         return _table_rows([tables.query_rows(source, pulse)], source.shape, defaults)
     opened = (tables.file_rows(ref.uri, source, limits.line_bytes, options) for ref in files)
@@ -72,8 +73,13 @@ def read_rows(
 
 
 def _batch_rows(
-    files: Sequence[FileRef], defaults: RowDefaults, limits: Limits, options: ObjectStoreOptions | None
+    source: JsonlBatch,
+    files: Sequence[FileRef],
+    defaults: RowDefaults,
+    limits: Limits,
+    options: ObjectStoreOptions | None,
 ) -> Iterator[RawRow]:
+    place = image_placer(source.shape.image_root)
     fill = filler(defaults.sampling) if defaults.sampling else None
     for file_no, ref in enumerate(files):
         for line_no, line in json_lines(ref.uri, limit=limits.line_bytes, options=options):
@@ -81,6 +87,8 @@ def _batch_rows(
                 if line is None:
                     raise too_long(limits.line_bytes)
                 envelope = read_envelope(line)
+                if IMAGE_SIGN in line:
+                    _place_images(envelope, place)
             except BadRow as bad:
                 if line is None or line.strip():  # a blank line is no row
                     yield RawRow(file_no, line_no, None, bad)
@@ -88,6 +96,14 @@ def _batch_rows(
             if fill is not None:
                 fill(envelope.url, envelope.body)
             yield RawRow(file_no, line_no, envelope, None)
+
+
+def _place_images(envelope: Envelope, place: Callable[[dict[str, Any]], None]) -> None:
+    try:
+        place(envelope.body)
+    except BadRow as bad:
+        bad.custom_id = envelope.custom_id
+        raise
 
 
 def _table_rows(

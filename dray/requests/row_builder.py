@@ -10,6 +10,8 @@ from uuid import UUID
 
 from dray.codes import ErrorCode
 from dray.requests.bodies import with_fields
+from dray.requests.image_cells import image_reader, with_images
+from dray.requests.images import image_placer
 from dray.requests.messages import messages_of
 from dray.requests.sources import BodyFields, RowShape
 from dray.requests.template import Template, text_of, value_of
@@ -24,7 +26,7 @@ def columns_of(shape: RowShape) -> dict[str, ErrorCode]:
     found: dict[str, ErrorCode] = {}
     if shape.template is not None:
         found |= dict.fromkeys(Template.parse(shape.template).columns, "unknown_template_column")
-    for column in (shape.prompt_column, shape.messages_column, shape.id_column):
+    for column in (shape.prompt_column, shape.messages_column, shape.image_column, shape.id_column):
         if column is not None:
             found[column] = "missing_column"
     return found
@@ -48,6 +50,24 @@ def row_builder(shape: RowShape) -> Callable[[int, Mapping[str, Any]], Envelope]
 
 
 def _body_reader(shape: RowShape) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+    read = _text_reader(shape)
+    column = shape.image_column
+    images = None if column is None else image_reader(column, shape.image_root)
+    if images is None and shape.messages_column is None:
+        return read
+    place = image_placer(shape.image_root)
+
+    def body(row: Mapping[str, Any]) -> dict[str, Any]:
+        found = read(row)
+        if images is not None:
+            found["messages"] = with_images(found["messages"], images(row), str(column))
+        place(found)
+        return found
+
+    return body
+
+
+def _text_reader(shape: RowShape) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
     system = shape.system_prompt
     messages = shape.messages_column
     if messages is not None:

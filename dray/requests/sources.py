@@ -41,7 +41,8 @@ class RowShape:
     while the input itself is to say it (``is_open``). Without ``id_column`` the ids are ``row-0``,
     ``row-1``... in input order. With ``reorder_fields`` lines of the template that name columns may change
     places (:mod:`dray.requests.field_order`). ``fields`` are set where the column of messages was found, and
-    not named.
+    not named. Images come from ``image_column``, or stand in messages; those that are files lie below
+    ``image_root`` (:mod:`dray.requests.images`).
     """
 
     kind: Kind = Kind.CHAT
@@ -52,6 +53,8 @@ class RowShape:
     messages_column: str | None = None
     reorder_fields: bool = False
     fields: BodyFields | None = None
+    image_column: str | None = None
+    image_root: str | None = None
 
     @property
     def is_open(self) -> bool:
@@ -118,6 +121,8 @@ def source_of(
     system_prompt: str | None = None,
     id_column: str | None = None,
     messages_column: str | None = None,
+    image_column: str | None = None,
+    image_root: str | None = None,
     reorder_fields: bool = False,
     query: str | None = None,
     delimiter: str | None = None,
@@ -136,6 +141,8 @@ def source_of(
         system_prompt=system_prompt,
         id_column=id_column,
         messages_column=messages_column,
+        image_column=image_column,
+        image_root=image_root,
         reorder_fields=reorder_fields,
     )
     _check_reordering(shape)
@@ -167,6 +174,8 @@ def frame_to_source(
     system_prompt: str | None = None,
     id_column: str | None = None,
     messages_column: str | None = None,
+    image_column: str | None = None,
+    image_root: str | None = None,
     reorder_fields: bool = False,
     before_writing: Callable[[], None] = lambda: None,
 ) -> Rows:
@@ -185,6 +194,8 @@ def frame_to_source(
         system_prompt=system_prompt,
         id_column=id_column,
         messages_column=messages_column,
+        image_column=image_column,
+        image_root=image_root,
         reorder_fields=reorder_fields,
     )
     _check_reordering(shape)
@@ -229,6 +240,11 @@ def template_digest(source: Source) -> str:
     if isinstance(source, JsonlBatch) and replace(source.shape, kind=Kind.CHAT) == RowShape():
         return "openai-batch"
     described = repr(source.shape)
+    if (source.shape.image_column, source.shape.image_root) == (
+        None,
+        None,
+    ):  # as before there were such fields
+        described = described.removesuffix(", image_column=None, image_root=None)") + ")"
     if source.shape.fields is None:  # as it was described before there was such a field
         described = described.removesuffix(", fields=None)") + ")"
     if not source.shape.reorder_fields:  # as it was described before there was such an option
@@ -287,10 +303,10 @@ def _checked(shape: RowShape, what: str) -> RowShape:
             f"{what} needs a prompt column (--prompt-column), a template (--template) or a column of chat "
             "messages (--messages-column)"
         )
-    for name in ("system_prompt", "messages_column"):
+    texts = {"system_prompt": "a system prompt", "messages_column": "a messages column"}
+    for name, what in (texts | {"image_column": "an image column"}).items():
         if getattr(shape, name) is not None and not shape.kind.conversations:
-            what = name.replace("_", " ")
-            raise ConfigError(f"a {what} goes with {of_conversations()} only, not with {shape.kind}")
+            raise ConfigError(f"{what} goes with {of_conversations()} only, not with {shape.kind}")
     return shape
 
 

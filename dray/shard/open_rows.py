@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from dray.requests.model import Outcome
 from dray.requests.spool import index_of, read_shard
 from dray.storage.objects import ObjectStoreOptions
 from dray.store import Shard, Store
@@ -50,10 +51,19 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class OpenLines:
-    """Lines of the spool whose rows have no outcome, and the position after the last of them."""
+    """Lines of the spool whose rows have no outcome, and the position after each row that was looked at.
+
+    ``refused`` are those of them that are no request after all; only rows with images have any.
+    """
 
     lines: list[bytes]
-    end: int
+    ends: list[int]
+    refused: Sequence[Outcome] = ()
+
+    @property
+    def end(self) -> int:
+        """The position after the last of them."""
+        return self.ends[-1]
 
 
 def open_lines(
@@ -70,7 +80,7 @@ def open_lines(
         kept = _open(lines, finished)
         for start in range(0, len(kept), chunk_rows):
             piece = kept[start : start + chunk_rows]
-            yield OpenLines([lines[place] for place in piece], begin + piece[-1] + 1)
+            yield OpenLines([lines[place] for place in piece], [begin + place + 1 for place in piece])
         begin += len(lines)
 
 

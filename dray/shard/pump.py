@@ -15,6 +15,7 @@ from dray.engine.replica import FLUSH_SECONDS
 from dray.errors import StoreFatalError, StoreTransientError, StoreUnreachableError, ValueTooLargeError
 from dray.requests.model import Outcome
 from dray.requests.spool import index_of
+from dray.shard.image_files import with_image_files
 from dray.shard.lease import ShardLeaseKeeper
 from dray.shard.open_rows import Finished, OpenLines, open_lines
 from dray.shard.proof import proof_session, prove
@@ -84,13 +85,14 @@ def run_shard(
     fed: Fed | None = None,
     untaken: Untaken | None = None,
     options: ObjectStoreOptions | None = None,
+    image_root: str | None = None,
 ) -> ShardReceipt:
     """Run what is not terminal of a leased shard, and end it. Errors leave the lease as it is.
 
     ``slots`` shards share the replica, and the bytes that it may hold. A finished row waits at most
     ``commit_seconds`` for its commit. ``fed`` is kept up to date: `Ending` uses
     it to look for the row that ended the attempt. ``untaken`` goes on from attempt to attempt. A suspect's
-    engine answers a request of dray's own first.
+    engine answers a request of dray's own first. Images that rows name are read from below ``image_root``.
 
     Raises:
         CancelledError, ExpiredError: the job was cancelled, or its time is over.
@@ -99,15 +101,14 @@ def run_shard(
         StoreTransientError: its rows cannot be read just now, or the store has taken none for too long.
         ReplicaLostError, EngineDeadError: the replica went away.
     """
-    began = time.monotonic()
-    untaken = untaken or Untaken()
-    fed = fed or Fed()
+    began, untaken, fed = time.monotonic(), untaken or Untaken(), fed or Fed()
     abort = partial(_abort, replica, lease)
     try:
         say = partial(_say, replica, lease)
         with ShardLeaseKeeper(store, lease, on_stop=abort, say=say) as holder:
             finished = _finished(store, holder, untaken)
-            rows = Rows(open_lines(shard, finished, options, chunk_rows=min(FEED_ROWS, max_num_seqs)))
+            lines = open_lines(shard, finished, options, chunk_rows=min(FEED_ROWS, max_num_seqs))
+            rows = Rows(with_image_files(lines, image_root, options))
             if lease.suspect and rows.first is not None:
                 prove(replica, session_of(lease), rows.first)
                 holder.check()
@@ -159,7 +160,7 @@ class Rows:
     @property
     def first(self) -> bytes | None:
         """The line that is taken next; None when all are."""
-        return self._next.lines[0] if self._next else None
+        return next(iter(self._next.lines), None) if self._next else None
 
     def take(self) -> tuple[OpenLines | None, bool]:
         """The next chunk, and whether it is the last one; None when all is done from the start."""
@@ -182,6 +183,7 @@ def _pump(
     lease = holder.lease
     session = session_of(lease)
     outstanding: dict[int, int] = {}  # index -> bytes
+    refused: list[Outcome] = []
     size = committed = 0
     last = False
 
@@ -193,6 +195,7 @@ def _pump(
             lines = chunk.lines if chunk else []
             if chunk:
                 fed.position = chunk.end
+                refused.extend(chunk.refused)
             replica.feed(session, lines, last)
             outstanding.update((index_of(line), len(line)) for line in lines)
             size += sum(map(len, lines))
@@ -202,9 +205,10 @@ def _pump(
         size -= sum(outstanding.pop(outcome.index, 0) for outcome in batch)
         feed()
         reach(Point.RESULTS_RECEIVED)
-        committed += _commit(store, holder, batch, untaken)
+        committed += _commit(store, holder, [*batch, *refused], untaken)
+        refused.clear()
     holder.check()
-    return committed
+    return committed + (_commit(store, holder, refused, untaken) if refused else 0)
 
 
 def _finished(store: Store, holder: ShardLeaseKeeper, untaken: Untaken) -> Finished:

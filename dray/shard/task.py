@@ -38,13 +38,14 @@ class ShardWork:
     """What a shard task needs.
 
     ``ttl`` is how long its lease lasts without a renewal, and ``commit_seconds`` how long a finished row
-    waits at most for its commit, in seconds.
+    waits at most for its commit, in seconds. ``image_root``: below this lie images that rows name.
     """
 
     job: JobLease
     shard: Shard
     store_url: str = field(repr=False)
     objects: ObjectStoreOptions | None = field(default=None, repr=False)
+    image_root: str | None = None
     ttl: float = SHARD_TTL
     commit_seconds: float = FLUSH_SECONDS
 
@@ -123,6 +124,7 @@ def _attempt(
         options=work.objects,
         ttl=work.ttl,
         commit_seconds=work.commit_seconds,
+        image_root=work.image_root,
     )
     return attempt(
         given,

@@ -28,7 +28,8 @@ class Work:
     """A shard to be run, and what all attempts at it share.
 
     ``verdict_seconds``: for so long, an attempt waits for the driver's judgement of a lost replica.
-    ``commit_seconds``: for so long at most, a finished row waits for its commit.
+    ``commit_seconds``: for so long at most, a finished row waits for its commit. ``image_root``: below
+    this lie images that rows name; None where they name none.
     """
 
     store: Store
@@ -37,6 +38,7 @@ class Work:
     replicas: Replicas
     owner: str
     options: ObjectStoreOptions | None = None
+    image_root: str | None = None
     ttl: float = SHARD_TTL
     verdict_seconds: float = VERDICT_SECONDS
     commit_seconds: float = FLUSH_SECONDS

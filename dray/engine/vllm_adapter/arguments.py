@@ -20,6 +20,7 @@ from dray.engine.argument_policy import refuse_spread, refuse_unsafe
 from dray.engine.grammars import GRAMMAR_SECONDS
 from dray.engine.protocol import EngineSpec
 from dray.engine.vllm_adapter import core_choice
+from dray.engine.vllm_adapter.images import WITHOUT_LIST
 from dray.engine.vllm_adapter.lora import lora_arguments
 from dray.errors import ConfigError
 
@@ -130,7 +131,7 @@ def engine_arguments(
     for name in ("structured_outputs_config", "reasoning_config"):
         if isinstance(given.get(name), dict):
             given[name] = arguments.get(name, {}) | given[name]
-    return arguments | given
+    return arguments | given | WITHOUT_LIST
 
 
 def _reasoning(spec: EngineSpec, arguments: dict[str, Any]) -> dict[str, Any]:

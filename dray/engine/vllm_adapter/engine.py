@@ -24,6 +24,7 @@ from dray.engine.vllm_adapter.core_apart import CoreLine, CoreProcess, running_i
 from dray.engine.vllm_adapter.core_choice import core_wanted, runs_apart
 from dray.engine.vllm_adapter.described import config_of, device_name
 from dray.engine.vllm_adapter.gpu_turn import turn_on
+from dray.engine.vllm_adapter.images import cache_size, keep_in_front
 from dray.engine.vllm_adapter.imports import import_vllm
 from dray.errors import EngineDeadError, RequestRefused
 from dray.machine import processor_name
@@ -110,6 +111,7 @@ class VllmEngine:
         from dray.weights.loading.vllm_loader import register
 
         register()
+        images = cache_size(spec.arguments)
         with refused_arguments():
             # The batch sizes that vLLM itself takes offline: twice those of its server.
             self._config = EngineArgs(**arguments).create_engine_config(UsageContext.LLM_CLASS)
@@ -118,6 +120,7 @@ class VllmEngine:
         choose(self._config)
         with ranks_heard() as ranks, turn_on(spec.gpus):
             self._engine = self._started(spec, log_stats=not arguments["disable_log_stats"])
+        keep_in_front(self._engine, images)
         self._line = CoreLine(self._engine.engine_core, self._core) if self._core is not None else None
         self._client = StepClient(self._engine)
         if spec.kind.engine.generates:

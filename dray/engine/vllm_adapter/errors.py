@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import binascii
 import errno
 import re
 from typing import Any
@@ -23,6 +24,7 @@ _CODES: dict[str, ErrorCode] = {
     "response_format": "invalid_json_schema",
     "structured_outputs": "invalid_json_schema",
 }
+_OF_AN_IMAGE = ("Failed to load image", "Image dimensions", "Only base64 data URLs", "Invalid base64")
 _AT_ITS_END = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 _ANSWER_FIELDS = ("max_completion_tokens", "max_tokens")
 # xgrammar's messages carry the time of day, and error rows are the same bytes in every run.
@@ -39,6 +41,8 @@ def refusal_of(error: BaseException, body: dict[str, Any]) -> RequestRefused:
         return _of_validation(error, body)
     if isinstance(error, GenerationError):
         return _of_generation(body)
+    if isinstance(error, binascii.Error) or type(error).__module__.startswith("PIL."):
+        return _no_image()
     if isinstance(error, VLLMClientError) or type(error) is ValueError or _is_template_error(error):
         # VLLMValidationError's str() quotes the rejected value; its first argument does not.
         message = str(error.args[0]) if error.args else type(error).__name__
@@ -81,6 +85,13 @@ def _is_template_error(error: BaseException) -> bool:
     return type(error).__module__.partition(".")[0] == "jinja2"
 
 
+def _no_image() -> RequestRefused:
+    return RequestRefused(
+        "invalid_image",
+        "an image cannot be decoded: it is damaged, too large, or of a format that Pillow does not read",
+    )
+
+
 def _of_generation(body: dict[str, Any]) -> RequestRefused:
     """A request that vLLM gave up on after it was admitted: in 0.32, a grammar that does not compile."""
     if body.get("response_format") or body.get("structured_outputs") or body.get("tools"):
@@ -121,6 +132,8 @@ def _is_name(part: Any) -> bool:
 
 
 def _refusal(message: str, parameter: str | None, body: dict[str, Any]) -> RequestRefused:
+    if message.startswith(_OF_AN_IMAGE):
+        return _no_image()
     message = _SOURCE_LINE.sub("", without_quotes(message[: 4 * MAX_MESSAGE], body)).strip()[:MAX_MESSAGE]
     if "not supported by xgrammar" in message:
         message += _OTHER_BACKEND

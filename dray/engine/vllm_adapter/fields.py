@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import fields
 from typing import Any
 
@@ -12,6 +12,7 @@ from vllm.sampling_params import StructuredOutputsParams
 from dray.engine.body_fields import OPENAI_DEFAULTS
 from dray.errors import RequestRefused
 from dray.kinds import KINDS, EngineKind
+from dray.requests.images import PART, is_data, is_image
 from dray.requests.model import Request
 from dray.requests.sameness import WITHOUT_EFFECT
 
@@ -29,8 +30,8 @@ _NOT_IN_A_BATCH = {
     "watermarking": "the engine has no watermark configured",
     "routed_experts_prompt_start": "routed experts are not returned",
     "prompt_embeds": "prompts are text or token ids",
-    "mm_processor_kwargs": "messages hold text only",
-    "media_io_kwargs": "messages hold text only",
+    "mm_processor_kwargs": "it is an engine argument, for all rows",
+    "media_io_kwargs": "it is an engine argument, for all rows",
 }
 _STRUCTURED_FIELDS = frozenset(
     field.name for field in fields(StructuredOutputsParams) if not field.name.startswith("_")
@@ -45,10 +46,13 @@ def refuse_other_engines(request: Request, engine: EngineKind) -> None:
         raise RequestRefused("unsupported", f"this engine {engine.does}; it does not serve {request.url}")
 
 
-def refuse_unusable(body: dict[str, Any], only_name: str | None, adapters: Collection[str] = ()) -> None:
+def refuse_unusable(
+    body: dict[str, Any], only_name: str | None, adapters: Collection[str] = (), *, sees: bool = False
+) -> None:
     """Refuse what vLLM would take and not honour, and whatever would make it fetch something.
 
-    ``only_name`` is the one name that ``model`` may carry beside those of ``adapters``; None: any.
+    ``only_name`` is the one name that ``model`` may carry beside those of ``adapters``; None: any. ``sees``
+    says whether messages may hold images.
     """
     model = body.get("model")
     if only_name is not None and model is not None and model != only_name:
@@ -63,8 +67,7 @@ def refuse_unusable(body: dict[str, Any], only_name: str | None, adapters: Colle
         raise RequestRefused(
             "unsupported_field", "`length_penalty` is for beam search, which is not offered in a batch"
         )
-    if _holds_media(body.get("messages")) or _holds_media(body.get("input")):
-        raise RequestRefused("unsupported_content", "messages can hold text parts only", param="messages")
+    _refuse_media(body, sees=sees)
     constraint = body.get("structured_outputs")
     if constraint is not None and not isinstance(constraint, dict):
         raise RequestRefused(
@@ -103,6 +106,41 @@ def refuse_other_style(body: dict[str, Any], config: Any) -> None:
             "`structured_outputs.whitespace_pattern` cannot be honoured: vLLM ignores it; leave it out",
             param="structured_outputs.whitespace_pattern",
         )
+
+
+def _refuse_media(body: dict[str, Any], *, sees: bool) -> None:
+    """Refuse a part that vLLM would fetch or decode, other than an image that the body holds itself."""
+    messages = body.get("messages")
+    if not (_holds_media(messages) or _holds_media(body.get("input"))):
+        return
+    if not sees:
+        raise RequestRefused("unsupported_content", "this model reads text parts only", param="messages")
+    if _holds_media([{"content": part} for part in _without_images(messages)]) or _holds_media(
+        body.get("input")
+    ):
+        raise RequestRefused(
+            "unsupported_content", "messages can hold parts of text, and images, only", param="messages"
+        )
+
+
+def _without_images(messages: Any) -> Iterator[Any]:
+    """The contents of a conversation without the images that they hold themselves."""
+    for message in messages:
+        content = message.get("content") if isinstance(message, dict) else message
+        yield [part for part in content if not _is_held(part)] if isinstance(content, list) else content
+
+
+def _is_held(part: Any) -> bool:
+    """Whether a part is an image, as dray's ingest and shard tasks write it, and nothing else."""
+    if not is_image(part) or part.keys() != {"type", PART}:
+        return False
+    image = part[PART]
+    return (
+        isinstance(image, dict)
+        and image.keys() == {"url"}
+        and isinstance(image["url"], str)
+        and is_data(image["url"])
+    )
 
 
 def _holds_media(messages: Any) -> bool:

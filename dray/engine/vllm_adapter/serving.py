@@ -33,6 +33,7 @@ from dray.engine.vllm_adapter.fields import (
     refuse_unknown,
     refuse_unusable,
 )
+from dray.engine.vllm_adapter.images import sees_images
 from dray.engine.vllm_adapter.lora import adapter_of
 from dray.engine.vllm_adapter.overflow import Fitter
 from dray.engine.vllm_adapter.serving_options import TemplateOptions, parser_options
@@ -90,6 +91,7 @@ class GenerationServing:
 
         self.model_name = name
         self._only_name, self._adapters = spec.model_name, models.lora_requests
+        self._sees = sees_images(client.model_config, client.renderer)
         template, tools = TemplateOptions.of(spec), parser_options(spec, client.vllm_config)
         renderer = OnlineRenderer(
             client.model_config,
@@ -134,7 +136,7 @@ class GenerationServing:
         return self._answer(request)
 
     async def _answer(self, request: Request) -> Any:
-        refuse_unusable(request.body, self._only_name, self._adapters)
+        refuse_unusable(request.body, self._only_name, self._adapters, sees=self._sees)
         refuse_other_engines(request, GENERATION)
         refuse_other_style(request.body, self._style)
         read, create = self._served[request.url]

@@ -187,7 +187,8 @@ CAME_LATER = {
 def test_a_recipe_that_was_stored_before_starts_the_same_job() -> None:
     settings = _settings(**STORED_BEFORE, job_id="job", resume=True)
     engine = {**STORED_BEFORE["engine"], "order": "auto", "auto": False}
-    rows = {**STORED_BEFORE["rows"], "reorder_fields": False}
+    later = {"reorder_fields": False, "image_column": None, "image_root": None}
+    rows = {**STORED_BEFORE["rows"], **later}
     assert dict(settings.recipe) == {**STORED_BEFORE, **CAME_LATER, "engine": engine, "rows": rows}
     assert settings.job_id == "job"
     assert settings.engine_arguments == {"max_num_seqs": 5}

@@ -1,0 +1,101 @@
+"""A column of images into the messages of a request.
+
+A cell is the bytes of an image file, the name or URL of one, or what Hugging Face's data sets make of these
+(an object with ``bytes`` and ``path``); a list of such is several images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dray.requests.images import IMAGE_LIMIT_BYTES, Place, data_url, image_part, placer
+from dray.requests.template import value_of
+from dray.requests.validate import BadRow
+
+Parts = list[dict[str, Any]]
+
+
+def image_reader(column: str, root: str | None) -> Callable[[Mapping[str, Any]], Parts]:
+    """A function that gives the images in a row, as parts of a content; BadRow says what is wrong."""
+    place = placer(root)
+
+    def read(row: Mapping[str, Any]) -> Parts:
+        value = value_of(row, column, "missing_column")
+        if value is None:
+            raise BadRow(
+                "missing_value",
+                f"the column {column!r} is empty (null) in this row; for no image, give an empty list",
+                column,
+            )
+        if isinstance(value, list):
+            return [_part(one, f"{column}[{number}]", place) for number, one in enumerate(value)]
+        return [_part(value, column, place)]
+
+    return read
+
+
+def with_images(messages: list[dict[str, Any]], images: Parts, column: str) -> list[dict[str, Any]]:
+    """The images in the places that the messages hold for them (``{"type": "image"}``), in their order.
+
+    Where no message holds one, all images come first in the first message of the user.
+    """
+    held = [
+        (content, place)
+        for message in messages
+        if isinstance(content := message.get("content"), list)
+        for place, part in enumerate(content)
+        if _is_held(part)
+    ]
+    if not held:
+        return _put_first(messages, images, column)
+    if len(held) != len(images):
+        raise BadRow(
+            "invalid_image",
+            f"the messages have places for {len(held)} images, and the column {column!r} holds {len(images)}",
+            column,
+        )
+    for (content, place), image in zip(held, images, strict=True):
+        content[place] = image
+    return messages
+
+
+def _is_held(part: object) -> bool:
+    return (
+        isinstance(part, dict)
+        and {name for name, value in part.items() if value is not None} == {"type"}
+        and (part["type"] == "image")
+    )
+
+
+def _put_first(messages: list[dict[str, Any]], images: Parts, column: str) -> list[dict[str, Any]]:
+    if not images:
+        return messages
+    for number, message in enumerate(messages):
+        if message.get("role") == "user":
+            content = message.get("content")
+            texts = content if isinstance(content, list) else [{"type": "text", "text": content}]
+            return [*messages[:number], {**message, "content": [*images, *texts]}, *messages[number + 1 :]]
+    raise BadRow("invalid_image", "no message is the user's, so none can hold the image", column)
+
+
+def _part(cell: object, field: str, place: Place) -> dict[str, Any]:
+    if isinstance(cell, Mapping):
+        content, name = cell.get("bytes"), cell.get("path") or cell.get("url")
+        cell = content if content is not None else name
+    if isinstance(cell, bytes | bytearray | memoryview):
+        size = len(cell)
+        if not 0 < size <= IMAGE_LIMIT_BYTES:
+            raise BadRow(
+                "invalid_image",
+                f"the image has {size:,} bytes; from 1 to {IMAGE_LIMIT_BYTES:,} are taken",
+                field,
+            )
+        return image_part(data_url(bytes(cell)), field, place)
+    if isinstance(cell, str) and cell:
+        return image_part(cell, field, place)
+    raise BadRow(
+        "invalid_image",
+        f"the column holds a {type(cell).__name__}; it can hold the bytes of an image, or a name or URL",
+        field,
+    )
