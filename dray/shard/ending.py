@@ -82,7 +82,7 @@ class Ending:
         decision = decide(told, facts)
         unread = unread and decision.cause in (Cause.STORE_TRANSIENT, Cause.STORE_FATAL)  # not cancelled
         if unread:
-            decision = replace(decision, reason=self._unread_reason(decision, told))
+            decision = replace(decision, reason=self._unread_reason(decision, told, error))
         else:
             decision = advised(decision)
         charged = self._charges(decision, verdict)
@@ -144,12 +144,14 @@ class Ending:
             return []
         return budgets.charges(decision, self.at, event=self._event)
 
-    def _unread_reason(self, decision: Decision, told: ErrorFacts) -> str:
+    def _unread_reason(self, decision: Decision, told: ErrorFacts, error: BaseException) -> str:
         paused = decision.effect.prefect is OnPrefect.PAUSE
         since = f" for {STORE_PATIENCE / 60:.0f} minutes" if self.unread_seconds >= STORE_PATIENCE else ""
         advice = "; look at its disk or object store: network, address, keys" if paused else ""
-        place = self.work.shard.uri
-        return f"{decision.cause}: the requests in {place} cannot be read{since} ({told.name}){advice}"
+        images = self.work.image_root
+        of_images = images is not None and getattr(error, "filename2", None) == images
+        what = f"the images below {images}" if of_images else f"the requests in {self.work.shard.uri}"
+        return f"{decision.cause}: {what} cannot be read{since} ({told.name}){advice}"
 
     def _carry_out(
         self, decision: Decision, standing: ShardSnapshot, charged: Sequence[Charge], cause: str

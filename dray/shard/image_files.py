@@ -75,15 +75,19 @@ def with_image_files(
     job's images lie, None where its rows name none.
 
     Raises:
-        OSError: the store of images, or their folder, cannot be read just now, or not from this node.
+        OSError: the store of images, or their folder, cannot be read just now, or not from this node; its
+            ``filename2`` is ``root``.
     """
     if root is None:
         yield from chunks
         return
     with ThreadPoolExecutor(READERS, thread_name_prefix="dray-images") as pool:
-        files = ImageFiles(root, pool, options)
         try:
+            files = ImageFiles(root, pool, options)
             yield from _pieces(_read_ahead(chunks, files), files)
+        except OSError as error:
+            error.filename2 = root  # it is not the spool's; unlike `filename`, this is not in its text
+            raise
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 

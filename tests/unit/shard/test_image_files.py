@@ -1,0 +1,154 @@
+"""Images on their way to a replica: each row gets its own, and one that is missing costs one row."""
+
+from __future__ import annotations
+
+import os
+import random
+from base64 import b64decode
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dray.requests.images import IMAGE_LIMIT_BYTES, data_url
+from dray.requests.spool import decode, encode_line
+from dray.shard import image_files
+from dray.shard.image_files import with_image_files
+from dray.shard.open_rows import OpenLines
+
+pytestmark = pytest.mark.unit
+
+URL = "/v1/chat/completions"
+
+
+def line(index: int, *urls: str) -> bytes:
+    images = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+    content = [*images, {"type": "text", "text": f'say "{index}"'}]
+    return encode_line(
+        index, f"row-{index}", URL, {"messages": [{"role": "user", "content": content}]}, 0, index
+    )
+
+
+def chunks(lines: list[bytes], size: int) -> Iterator[OpenLines]:
+    """Every second row was finished before, so that positions are not those of lines."""
+    for begin in range(0, len(lines), size):
+        numbers = range(begin, min(begin + size, len(lines)))
+        yield OpenLines([lines[number] for number in numbers], [number * 2 + 1 for number in numbers])
+
+
+def filled(lines: list[bytes], root: str, *, size: int = 7, **more: Any) -> list[OpenLines]:
+    return list(with_image_files(chunks(lines, size), root, **more))
+
+
+def urls_of(line: bytes) -> list[str]:
+    content = decode(line).body["messages"][0]["content"]
+    return [part["image_url"]["url"] for part in content if part["type"] == "image_url"]
+
+
+@pytest.mark.parametrize("size", [1, 7, 500])
+def test_rows_keep_their_order_and_get_their_images(tmp_path: Path, size: int) -> None:
+    rng = random.Random(3)
+    files = {f"{tmp_path}/{number}.jpg": rng.randbytes(rng.randint(1, 3000)) for number in range(40)}
+    for name, content in files.items():
+        Path(name).write_bytes(content)
+    asked = [rng.choices([*files, data_url(b"own")], k=rng.randint(0, 3)) for _ in range(300)]
+    lines = [line(number, *urls) for number, urls in enumerate(asked)]
+    pieces = filled(lines, str(tmp_path), size=size)
+    assert [place for piece in pieces for place in piece.ends] == [number * 2 + 1 for number in range(300)]
+    assert all(len(piece.lines) == len(piece.ends) for piece in pieces)
+    found = [one for piece in pieces for one in piece.lines]
+    assert [urls_of(one) for one in found] == [
+        [data_url(files[url]) if url in files else url for url in urls] for urls in asked
+    ]
+    assert [one for one, urls in zip(found, asked, strict=True) if not urls] == [
+        one for one, urls in zip(lines, asked, strict=True) if not urls
+    ]
+
+
+def test_a_row_without_its_image_is_refused_and_the_others_go_on(tmp_path: Path) -> None:
+    (tmp_path / "fine.png").write_bytes(b"\x89PNG")
+    (tmp_path / "folder").mkdir()
+    with (tmp_path / "large.png").open("wb") as file:
+        file.truncate(IMAGE_LIMIT_BYTES + 1)
+    names = ["fine.png", "gone.png", "folder", "large.png", "fine.png/x", "x" * 300, "fine.png"]
+    [piece] = filled([line(number, f"{tmp_path}/{name}") for number, name in enumerate(names)], str(tmp_path))
+    assert [decode(one).index for one in piece.lines] == [0, 6]
+    assert [(one.index, one.error_code) for one in piece.refused] == [
+        (1, "image_not_found"),
+        (2, "image_not_found"),
+        (3, "invalid_image"),
+        (4, "image_not_found"),
+        (5, "image_not_found"),
+    ]
+    assert len(piece.ends) == 7
+    assert not any(str(tmp_path) in str(one.error_message) for one in piece.refused), "rows are not quoted"
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    [piece] = filled([line(0, f"{tmp_path}/pipe")], str(tmp_path))
+    assert [one.error_code for one in piece.refused] == ["invalid_image"]
+
+
+def test_a_folder_that_this_node_lacks_is_no_fault_of_the_rows(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="the folder of images is not on this node"):
+        filled([line(0, f"{tmp_path}/gone/1.png")], f"{tmp_path}/gone")
+
+
+class _Store:
+    """An object store that answers as ``answers`` says; anything else is an image of its name."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, answers: dict[str, Exception]) -> None:
+        self.answers = answers
+        patch.setattr(image_files, "_of_store", self.read)
+
+    def read(self, uri: str, options: object) -> bytes:
+        name = uri.rpartition("/")[2]
+        if name in self.answers:
+            raise self.answers[name]
+        return name.encode()
+
+
+def names(*found: str) -> list[bytes]:
+    return [line(number, f"s3://bucket/{name}") for number, name in enumerate(found)]
+
+
+def test_a_store_that_is_away_ends_the_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    _Store(monkeypatch, {"b": ConnectionError("away")})
+    with pytest.raises(ConnectionError):
+        filled(names("a", "b"), "s3://bucket")
+
+
+@pytest.mark.parametrize("order", ["abc", "bac", "bca"])
+def test_one_object_that_may_not_be_read_is_its_rows_fault(
+    monkeypatch: pytest.MonkeyPatch, order: str
+) -> None:
+    """S3 answers 403 for names that are not there, to those who may not list the bucket."""
+    _Store(monkeypatch, {"b": PermissionError("403")})
+    [piece] = filled(names(*order), "s3://bucket")
+    assert [one.error_code for one in piece.refused] == ["image_not_found"]
+    assert [b64decode(urls_of(one)[0].partition(",")[2]).decode() for one in piece.lines] == sorted(
+        set(order) - {"b"}, key=order.index
+    )
+
+
+def test_keys_that_expired_are_no_fault_of_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = _Store(monkeypatch, {})
+    found = with_image_files(chunks(names(*"abcd" * 30), 7), "s3://bucket")
+    assert len(next(found).lines) == 32
+    store.answers |= dict.fromkeys("abcd", PermissionError("expired"))
+    with pytest.raises(PermissionError):
+        list(found)
+
+
+def test_pieces_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(image_files, "_of_store", lambda uri, options: bytes(5 << 20))
+    sizes = [sum(map(len, piece.lines)) for piece in filled(names(*"a" * 20), "s3://bucket", size=500)]
+    assert sum(sizes) > 20 * (5 << 20)
+    assert max(sizes) < 24 << 20
+
+
+def test_rows_without_a_root_are_left_alone() -> None:
+    given = list(chunks(names("a"), 7))
+    assert list(with_image_files(iter(given), None)) == given
