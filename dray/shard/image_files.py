@@ -81,15 +81,12 @@ def with_image_files(
     if root is None:
         yield from chunks
         return
-    with ThreadPoolExecutor(READERS, thread_name_prefix="dray-images") as pool:
-        try:
-            files = ImageFiles(root, pool, options)
-            yield from _pieces(_read_ahead(chunks, files), files)
-        except OSError as error:
-            error.filename2 = root  # it is not the spool's; unlike `filename`, this is not in its text
-            raise
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+    pool = ThreadPoolExecutor(READERS, thread_name_prefix="dray-images")
+    try:
+        files = ImageFiles(root, pool, options)
+        yield from _pieces(_read_ahead(chunks, files), files)
+    finally:  # a store that hangs is not waited for
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _read_ahead(chunks: Iterator[OpenLines], files: ImageFiles) -> Iterator[_Row]:
@@ -140,8 +137,9 @@ class ImageFiles:
         self._options = options
         self._asked: set[Future[bytes]] = set()
         self._known: str | None = None  # an image that could be read
+        self._root = root
         if not is_object(root) and not local_path(root).is_dir():
-            raise OSError(f"{root}: the folder of images is not on this node")
+            raise self._marked(OSError(f"{root}: the folder of images is not on this node"))
 
     def ask(self, uri: str) -> Future[bytes]:
         """Have an image read."""
@@ -162,13 +160,19 @@ class ImageFiles:
         """
         try:
             return asked.result()
-        except PermissionError:
+        except PermissionError as refused:
             wait(set(self._asked))
-            if self._known is None or not self._can_read(self._known):
-                raise
-            raise NoImageError(
-                "image_not_found", "an image is not below image_root, or may not be read"
-            ) from None
+            if self._known is not None and self._can_read(self._known):
+                told = "an image is not below image_root, or may not be read"
+                raise NoImageError("image_not_found", told) from None
+            raise self._marked(refused) from None
+        except OSError as error:
+            raise self._marked(error) from None
+
+    def _marked(self, error: OSError) -> OSError:
+        """An error that is no file's of the spool. Unlike ``filename``, this field is not in its text."""
+        error.filename2 = self._root
+        return error
 
     def _read(self, uri: str) -> bytes:
         try:
