@@ -59,6 +59,7 @@ _OF_CONNECTIONS = ("08", "57")
 _OF_QUERIES = (*_OF_CONNECTIONS, "28", "3D", "42")
 
 _BATCH_ROWS = 1024
+_BATCH_BYTES = 64 << 20
 _DELIMITERS = (";", "\t", "|", ",")
 _TOO_LONG = "\0"  # stands for a line over the limit
 
@@ -247,7 +248,7 @@ def open_parquet(uri: str, options: ObjectStoreOptions | None) -> Iterator[parqu
 
     with open_seekable(uri, options=options) as file:
         try:
-            yield parquet.ParquetFile(file)
+            yield parquet.ParquetFile(file, pre_buffer=False)
         except (pyarrow.ArrowException, UnicodeDecodeError) as error:
             reason = str(error).strip().splitlines()[0][:200]
             raise InputError(
@@ -262,11 +263,18 @@ def _parquet_rows(uri: str, shape: RowShape, options: ObjectStoreOptions | None)
         fields = shape.fields.names if shape.fields else frozenset()
         wanted = [*columns_of(shape), *(name for name in names if name in fields and names.count(name) == 1)]
         number = 0
-        for batch in file.iter_batches(_BATCH_ROWS, columns=wanted):
+        for batch in file.iter_batches(_rows_at_a_time(file.metadata), columns=wanted):
             columns = [_parquet_values(column) for column in batch.columns]
             for row in zip(*columns, strict=True):
                 number += 1
                 yield number, dict(zip(batch.schema.names, row, strict=True))
+
+
+def _rows_at_a_time(metadata: parquet.FileMetaData) -> int:
+    """Fewer rows where they are large, as images are: a batch is in memory as Arrow's and as Python's."""
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    largest = max((group.total_byte_size // max(1, group.num_rows) for group in groups), default=0)
+    return max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(1, largest)))
 
 
 def _parquet_values(column: pyarrow.Array[Any]) -> list[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import sqlite3
+import tracemalloc
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -29,7 +30,9 @@ from dray.requests import (
     read_shard,
     source_digest,
     source_of,
+    tables,
 )
+from dray.requests.readers import files_of, read_rows
 from dray.requests.sources import RowShape, SqlQuery
 from dray.requests.tables import _query_failed, query_name
 
@@ -399,3 +402,24 @@ def test_a_password_in_the_query_of_a_url_is_neither_shown_nor_part_of_the_diges
     assert "hunter2" not in name
     assert "sslmode=require" in name
     assert source_digest(asked_as("hunter2")) == source_digest(asked_as("changed"))
+
+
+def test_a_parquet_file_is_not_kept_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What pyarrow reads ahead (``pre_buffer``) it keeps to the end: as many bytes as the file has."""
+    monkeypatch.setattr(tables, "_BATCH_BYTES", 1 << 20)
+    path, image = tmp_path / "images.parquet", bytes(range(256)) * 1024
+    rows = pyarrow.table(
+        {"q": ["what?"] * 200, "image": [image[number:] + image[:number] for number in range(200)]}
+    )
+    parquet.write_table(rows, path, row_group_size=10, compression="none", use_dictionary=False)
+    source = source_of(str(path), prompt_column="q", image_column="image")
+    tracemalloc.start()
+    try:
+        read = sum(
+            row.envelope is not None for row in read_rows(source, files_of(source), RowDefaults(), Limits())
+        )
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert read == 200
+    assert most < path.stat().st_size / 2
