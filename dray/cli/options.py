@@ -37,6 +37,7 @@ _GROUPS = {
     "prices": LIMITS,
     "overrides": COUNTING,
     "sample": COUNTING,
+    "image_tokens": COUNTING,
     "arguments": COUNTING,
 }
 _NAMES: dict[tuple[str, ...], str] = {  # where a field's own name says too little without its form

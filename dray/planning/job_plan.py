@@ -155,7 +155,7 @@ def plan_job(
         hosted=tuple(hosted_prices(today)),
         identity=_identity(request, source, defaults, config, objects),
         day=today,
-        notes=(*notes, *_notes(workload, model, known.lengths)),
+        notes=(*notes, *_notes(workload, model, known.lengths, request.image_tokens)),
     )
 
 
@@ -189,7 +189,9 @@ def _counting(request: PlanRequest, folder: Path, model: ModelFacts, known: Know
             folder=str(arguments.get("tokenizer") or folder),
             chat_template=arguments.get("chat_template"),
             chat_template_content_format=str(arguments.get("chat_template_content_format", "auto")),
+            image_tokens=request.image_tokens,
         ),
+        image_tokens=request.image_tokens,
         sample=request.sample or None,
         max_length=model.max_length,
         lengths=known.lengths,
@@ -237,7 +239,7 @@ def _doubted(phi: PhiFor, error: float) -> PhiFor:
     return wider
 
 
-def _notes(workload: Workload, model: ModelFacts, lengths: Lengths | None) -> list[str]:
+def _notes(workload: Workload, model: ModelFacts, lengths: Lengths | None, image_tokens: int) -> list[str]:
     """What a user should know of the rows before the first dollar."""
     rows = workload.rows
     said = []
@@ -248,6 +250,11 @@ def _notes(workload: Workload, model: ModelFacts, lengths: Lengths | None) -> li
         )
     if workload.refused:
         said.append(f"{workload.refused:,} rows are requests that the engine will refuse: error rows.")
+    if workload.images:
+        said.append(
+            f"{workload.images:,} images count as {image_tokens:,} tokens each (--image-tokens): models make "
+            "64 to some thousand of one, by its size."
+        )
     if workload.too_long:
         said.append(
             f"{workload.too_long:,} rows have more tokens, max_tokens included, than the "

@@ -13,6 +13,7 @@ from dray.job.forms import GROUPS, RowOptions, SamplingOptions
 from dray.job.request import BLOCK, Request, anchored_input, into_groups
 from dray.planner.cost import Limits
 from dray.planner.workload import SAMPLE_ROWS
+from dray.planner.workload.images import IMAGE_TOKENS
 from dray.planner.workload.prompts import COUNTED_FIELDS
 from dray.storage.files import absolute
 
@@ -82,6 +83,9 @@ class PlanRequest(Request):
         default=SAMPLE_ROWS,
         ge=0,
         description="Rows that the tokenizer counts; the others are counted by their bytes. 0 for all rows.",
+    )
+    image_tokens: int = Field(
+        default=IMAGE_TOKENS, ge=1, description="Tokens that each image counts as. Models differ."
     )
     arguments: dict[str, Any] = Field(
         default_factory=dict,

@@ -67,17 +67,28 @@ def is_image(part: object) -> bool:
     return isinstance(part, dict) and part.get("type") == PART
 
 
-def parts_of(messages: object) -> Iterator[tuple[str, list[Any], int]]:
-    """Each part of a conversation that is no text: (its field, the content that holds it, its place)."""
+def conversations_of(messages: object) -> list[tuple[str, list[Any]]]:
+    """The conversations in ``messages``, each with its field: one, or several, as embeddings may ask for."""
     if not isinstance(messages, list):
-        return
-    for number, message in enumerate(messages):
-        content = message.get("content") if isinstance(message, dict) else None
-        if not isinstance(content, list):
-            continue
-        for place, part in enumerate(content):
-            if isinstance(part, dict) and part.get("type", "text") != "text":
-                yield f"messages[{number}].content[{place}]", content, place
+        return []
+    if not any(isinstance(one, list) for one in messages):
+        return [("messages", messages)]
+    return [
+        (f"messages[{number}]", one if isinstance(one, list) else [one])
+        for number, one in enumerate(messages)
+    ]
+
+
+def parts_of(messages: object) -> Iterator[tuple[str, list[Any], int]]:
+    """Each part of conversations that is no text: (its field, the content that holds it, its place)."""
+    for field, conversation in conversations_of(messages):
+        for number, message in enumerate(conversation):
+            content = message.get("content") if isinstance(message, dict) else None
+            if not isinstance(content, list):
+                continue
+            for place, part in enumerate(content):
+                if isinstance(part, dict) and part.get("type", "text") != "text":
+                    yield f"{field}[{number}].content[{place}]", content, place
 
 
 def image_placer(root: str | None) -> Callable[[dict[str, Any]], None]:

@@ -16,6 +16,7 @@ from dray.engine.protocol import EngineSpec
 from dray.engine.vllm_adapter.client import StepClient
 from dray.engine.vllm_adapter.errors import is_too_long
 from dray.engine.vllm_adapter.fields import refuse_other_engines, refuse_unknown, refuse_unusable
+from dray.engine.vllm_adapter.images import sees_images
 from dray.engine.vllm_adapter.lora import adapter_of
 from dray.engine.vllm_adapter.serving_options import TemplateOptions
 from dray.errors import RequestRefused
@@ -40,6 +41,7 @@ class EmbeddingServing:
         template = TemplateOptions.of(spec)
         self.model_name = name
         self._only_name, self._adapters = spec.model_name, models.lora_requests
+        self._sees = sees_images(client.model_config, client.renderer)
         self._overflow = spec.overflow
         self._client = client
         self._serving = ServingEmbedding(
@@ -62,7 +64,7 @@ class EmbeddingServing:
 
     async def _answer(self, request: Request) -> Any:
         refuse_other_engines(request, EMBEDDING)
-        refuse_unusable(request.body, self._only_name, self._adapters)
+        refuse_unusable(request.body, self._only_name, self._adapters, sees=self._sees)
         body = (self._read_plain if _is_plain(request.body) else self._read_any)(request.body)
         refuse_unknown(body)
         if body.encoding_format not in ("float", "base64"):

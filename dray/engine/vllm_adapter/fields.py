@@ -12,7 +12,7 @@ from vllm.sampling_params import StructuredOutputsParams
 from dray.engine.body_fields import OPENAI_DEFAULTS
 from dray.errors import RequestRefused
 from dray.kinds import KINDS, EngineKind
-from dray.requests.images import PART, is_data, is_image
+from dray.requests.images import PART, conversations_of, is_data, is_image
 from dray.requests.model import Request
 from dray.requests.sameness import WITHOUT_EFFECT
 
@@ -115,19 +115,19 @@ def _refuse_media(body: dict[str, Any], *, sees: bool) -> None:
         return
     if not sees:
         raise RequestRefused("unsupported_content", "this model reads text parts only", param="messages")
-    if _holds_media([{"content": part} for part in _without_images(messages)]) or _holds_media(
-        body.get("input")
-    ):
+    if has_non_text_content(list(_without_images(messages))) or _holds_media(body.get("input")):
         raise RequestRefused(
             "unsupported_content", "messages can hold parts of text, and images, only", param="messages"
         )
 
 
 def _without_images(messages: Any) -> Iterator[Any]:
-    """The contents of a conversation without the images that they hold themselves."""
-    for message in messages:
-        content = message.get("content") if isinstance(message, dict) else message
-        yield [part for part in content if not _is_held(part)] if isinstance(content, list) else content
+    """The messages of all conversations, without the images that they hold themselves."""
+    for _, conversation in conversations_of(messages):
+        for message in conversation:
+            content = message.get("content") if isinstance(message, dict) else None
+            if isinstance(content, list):
+                yield {"content": [part for part in content if not _is_held(part)]}
 
 
 def _is_held(part: Any) -> bool:

@@ -6,7 +6,9 @@ import json
 from typing import Any
 
 from dray.kinds import Body
+from dray.planner.workload.images import marked
 from dray.planner.workload.prompts import Unreadable
+from dray.requests.images import PART, is_image
 
 _TEXTS = {"text": "text", "input_text": "text", "output_text": "text"} | {"refusal": "refusal"}
 """The types of parts that hold text, and the field that it is in."""
@@ -17,7 +19,7 @@ def conversation_of(body: Body, *, parts: bool) -> list[dict[str, Any]]:
     """The messages of a body; ``parts``: the template wants contents as lists of parts, not as texts.
 
     Raises:
-        Unreadable: they are no messages of text.
+        Unreadable: they are no messages of text and images.
     """
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
@@ -109,7 +111,9 @@ def _text(part: Any) -> str:
         text = part.get(name) if name is not None else None
         if isinstance(text, str):
             return text
-    raise Unreadable("a content holds more than text")
+        if is_image(part) and isinstance(url := part[PART].get("url"), str):
+            return marked(url)
+    raise Unreadable("a content holds more than text and images")
 
 
 def _call(call: Any) -> dict[str, Any]:

@@ -11,7 +11,8 @@ import numpy as np
 
 from dray.planner.workload.chains import chains
 from dray.planner.workload.encoders import Encoder
-from dray.planner.workload.prompts import Asked, Unreadable, asked
+from dray.planner.workload.images import count_images
+from dray.planner.workload.prompts import Asked, Text, Unreadable, asked
 from dray.requests.spool import decode
 
 if TYPE_CHECKING:
@@ -26,8 +27,8 @@ class Counted:
     """Figures of ``n`` rows, in their order; ``blocks`` says how many hashes of ``chain`` each has.
 
     ``most_output`` is the most that a row generates, or ``UNBOUNDED``. Of ``refused`` rows the engine will
-    make nothing but an error. ``exact`` answers have their most tokens in any case. ``seconds`` is what
-    rendering and tokenizing took.
+    make nothing but an error. ``exact`` answers have their most tokens in any case. There are ``images`` in
+    all rows together. ``seconds`` is what rendering and tokenizing took.
     """
 
     indices: NDArray[np.uint64]
@@ -37,6 +38,7 @@ class Counted:
     chain: NDArray[np.uint64]
     refused: int
     exact: int
+    images: int
     seconds: float
 
     @property
@@ -94,9 +96,14 @@ def _counted(
         blocks=blocks,
         chain=chain,
         refused=sum(row is None for row in rows),
+        images=sum(_images(row) for row in rows if row is not None),
         exact=sum(row is not None and row.exact for row in rows),
         seconds=seconds,
     )
+
+
+def _images(row: Asked) -> int:
+    return sum(count_images(prompt.text) for prompt in row.prompts if isinstance(prompt, Text))
 
 
 def _cut(tokens: NDArray[np.uint32], kept: int | None) -> NDArray[np.uint32]:

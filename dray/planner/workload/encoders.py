@@ -20,6 +20,7 @@ from dray.errors import ConfigError
 from dray.imports import without
 from dray.kinds import Body
 from dray.planner.workload.conversations import conversation_of, plain_text, template_arguments, tools_of
+from dray.planner.workload.images import IMAGE_TOKENS, has_images, tokens_with_images
 from dray.planner.workload.prompts import Prompt, Text, Unreadable
 from dray.weights.source.configuration import has_tokenizer
 
@@ -49,6 +50,7 @@ class TokenizerAt:
     folder: str
     chat_template: str | None = None
     chat_template_content_format: str = "auto"
+    image_tokens: int = IMAGE_TOKENS
 
     def missing(self) -> str | None:
         """What is missing for it, as far as a look tells; None where it can be tried."""
@@ -77,10 +79,11 @@ class Bytes:
     """No tokenizer: each 4 bytes of a prompt count as one token. Prefixes are the same as with any other."""
 
     unit: int = field(default=UNIT_BYTES, init=False)
+    image_tokens: int = IMAGE_TOKENS
 
     def encoder(self) -> Encoder:
         """An encoder by bytes."""
-        return ByteEncoder()
+        return ByteEncoder(self.image_tokens)
 
 
 Tokens = TokenizerAt | Bytes
@@ -89,13 +92,21 @@ Tokens = TokenizerAt | Bytes
 class ByteEncoder:
     """Each 4 bytes of UTF-8 are a token; token ids stay what they are."""
 
+    def __init__(self, image_tokens: int = IMAGE_TOKENS) -> None:
+        self._image_tokens = image_tokens
+
     def render(self, body: Body, answered: bool) -> str:
         """The texts of a conversation, without a template."""
         return plain_text(body)
 
     def encode(self, prompts: Sequence[Prompt]) -> list[NDArray[np.uint32]]:
         """The tokens of each prompt."""
-        return [_units(one.text) if isinstance(one, Text) else np.array(one, np.uint32) for one in prompts]
+        return [
+            self._units(one.text) if isinstance(one, Text) else np.array(one, np.uint32) for one in prompts
+        ]
+
+    def _units(self, text: str) -> NDArray[np.uint32]:
+        return tokens_with_images(text, _units, self._image_tokens) if has_images(text) else _units(text)
 
 
 def _units(text: str) -> NDArray[np.uint32]:
@@ -113,6 +124,7 @@ class ModelEncoder:
         self._tokenizer = load_tokenizer(at.folder)
         self._template = _template_text(at.chat_template)
         self._format = at.chat_template_content_format
+        self._image_tokens = at.image_tokens
         self._formats: dict[str, bool] = {}
 
     def render(self, body: Body, answered: bool) -> str:
@@ -138,13 +150,15 @@ class ModelEncoder:
     def encode(self, prompts: Sequence[Prompt]) -> list[NDArray[np.uint32]]:
         """The tokens of each prompt: one call for many texts, and so little work in Python."""
         found: dict[int, Any] = {
-            place: prompt for place, prompt in enumerate(prompts) if not isinstance(prompt, Text)
+            place: self._with_images(prompt.text) if isinstance(prompt, Text) else prompt
+            for place, prompt in enumerate(prompts)
+            if not isinstance(prompt, Text) or has_images(prompt.text)
         }
         for special in (True, False):
             texts = {
                 place: prompt.text
                 for place, prompt in enumerate(prompts)
-                if isinstance(prompt, Text) and prompt.special is special
+                if isinstance(prompt, Text) and prompt.special is special and place not in found
             }
             if texts:
                 encoded = self._tokenizer(
@@ -156,6 +170,12 @@ class ModelEncoder:
                 )
                 found.update(zip(texts, encoded["input_ids"], strict=True))
         return [np.array(found[place], np.uint32) for place in range(len(prompts))]
+
+    def _with_images(self, text: str) -> NDArray[np.uint32]:
+        def encode(piece: str) -> NDArray[np.uint32]:
+            return np.array(self._tokenizer(piece, add_special_tokens=False)["input_ids"], np.uint32)
+
+        return tokens_with_images(text, encode, self._image_tokens)
 
     def _takes_parts(self, template: str) -> bool:
         if self._format != "auto":

@@ -12,6 +12,7 @@ from dray.errors import ConfigError
 from dray.planner.workload.encoders import UNIT_BYTES, Bytes, TokenizerAt
 from dray.planner.workload.figures import Scale, Workload, workload_of
 from dray.planner.workload.gathering import Gathered, gather
+from dray.planner.workload.images import IMAGE_TOKENS
 from dray.planner.workload.lengths import Lengths
 from dray.planner.workload.sampling import Sample
 
@@ -37,7 +38,7 @@ class Counting:
     """How the rows are to be counted. ``sample`` None: every row by the tokenizer.
 
     ``tokenizer`` None: there is none, for the reason ``missing``. ``max_length`` is the most tokens that the
-    model takes.
+    model takes. Each image counts as ``image_tokens``.
     """
 
     tokenizer: TokenizerAt | None
@@ -47,6 +48,7 @@ class Counting:
     lengths: Lengths | None = None
     output_error: float | None = None
     processes: int | None = None
+    image_tokens: int = IMAGE_TOKENS
 
 
 def estimate(lines: Iterable[bytes], how: Counting) -> tuple[Workload, tuple[str, ...]]:
@@ -63,7 +65,9 @@ def estimate(lines: Iterable[bytes], how: Counting) -> tuple[Workload, tuple[str
         except ConfigError as error:
             how = _without_tokenizer(how, error)
     sample = Sample(lines, 0 if how.tokenizer is None else how.sample or SAMPLE_ROWS)
-    units = gather(sample, Bytes(), block_tokens=_BLOCK_UNITS, lengths=how.lengths)
+    units = gather(
+        sample, Bytes(image_tokens=how.image_tokens), block_tokens=_BLOCK_UNITS, lengths=how.lengths
+    )
     try:
         if how.tokenizer is not None:
             try:

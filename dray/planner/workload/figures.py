@@ -61,6 +61,7 @@ class Workload:
         refused: requests that the engine will refuse, whatever the model.
         too_long: requests with more tokens than the model takes; they become error rows, too.
         unbounded: rows that say no max_tokens.
+        images: images in all rows; each counts as so many tokens as the user said.
         input, output: tokens of a row. Outputs are predicted.
         shared: share of the input tokens that a prefix cache serves when rows are ordered by their prefixes.
         groups: prefixes that two rows or more begin with; ``grouped`` rows have one, ``largest`` the same.
@@ -75,6 +76,7 @@ class Workload:
     refused: int
     too_long: int
     unbounded: int
+    images: int
     input: Spread
     output: Spread
     longest_tokens: float
@@ -146,6 +148,7 @@ def workload_of(
         refused=refused,
         too_long=too_long,
         unbounded=gathered.unbounded,
+        images=gathered.images,
         input=_spread(prompts[fits]),
         output=_spread(outputs[fits]),
         longest_tokens=float((prompts + outputs)[fits].max(initial=0.0)),

@@ -35,7 +35,8 @@ class Gathered:
 
     ``indices[r]`` is its place in the input; for a spool, ``r`` is its position. ``refused`` rows ask for
     nothing that the engine can do. ``unbounded`` rows say no most tokens, and ``exact`` ones use all of
-    theirs. ``seconds`` is what rendering and tokenizing took, summed over processes.
+    theirs. There are ``images`` in all rows together. ``seconds`` is what rendering and tokenizing took,
+    summed over processes.
     """
 
     facts: RowFacts
@@ -43,6 +44,7 @@ class Gathered:
     refused: int
     unbounded: int
     exact: int
+    images: int
     seconds: float
     _folder: TemporaryFolder = field(repr=False)
 
@@ -110,7 +112,7 @@ class _Files:
         self._folder = folder
         self._lengths = lengths
         self._hashes = 0
-        self.refused = self.unbounded = self.exact = 0
+        self.refused = self.unbounded = self.exact = self.images = 0
         self.seconds = 0.0
 
     def __enter__(self) -> _Files:
@@ -133,6 +135,7 @@ class _Files:
         self.refused += counted.refused
         self.unbounded += counted.unbounded
         self.exact += counted.exact
+        self.images += counted.images
         self.seconds += counted.seconds
 
     def flush(self) -> None:
@@ -155,6 +158,7 @@ class _Files:
             refused=self.refused,
             unbounded=self.unbounded,
             exact=self.exact,
+            images=self.images,
             seconds=self.seconds,
             _folder=folder,
         )

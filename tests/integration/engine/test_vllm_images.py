@@ -5,14 +5,15 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dray.kinds import Overflow
+from dray.kinds import Kind, Overflow
 from dray.requests.model import Outcome
-from tests.support.engines import Runner, generation_spec, running
+from tests.support.engines import Runner, embedding_spec, generation_spec, running
 from tests.support.seeing_model import as_url, asking, picture, write_seeing_model
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -22,6 +23,7 @@ SCHEMA = {
     "json_schema": {"name": "x", "schema": {"type": "object", "properties": {"a": {"type": "integer"}}}},
 }
 REFUSED_SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "sandwich"}}}
+APART = {"max_num_seqs": 8, "max_model_len": 512, "convert": "embed", "engine_core": "apart"}
 NO_IMAGE = "an image cannot be decoded: it is damaged, too large, or of a format that Pillow does not read"
 
 
@@ -40,6 +42,11 @@ def tokens(outcome: Outcome) -> list[int]:
     assert outcome.response is not None, (outcome.error_code, outcome.error_message)
     found: list[int] = json.loads(outcome.response)["choices"][0]["token_ids"]
     return found
+
+
+def vectors(outcome: Outcome) -> list[list[float]]:
+    found = [] if outcome.response is None else json.loads(outcome.response)["data"]
+    return [one["embedding"] for one in found]
 
 
 def greedy(folder: Path, rows: list[dict[str, Any]], pictures: list[list[bytes]]) -> list[list[int]]:
@@ -151,6 +158,23 @@ def test_other_media_and_other_forms_are_refused(seeing: Runner, part: dict[str,
     body = asking("x")
     body["messages"][0]["content"].append(part)
     assert seeing.one(body).error_code == "unsupported_content"
+
+
+def test_embeddings_are_of_images_too(seeing_model: Path) -> None:
+    def row(*parts: str | bytes) -> dict[str, Any]:
+        return {"messages": asking(*parts)["messages"]}
+
+    one, other = row(picture(1), "x"), row(picture(2), "x")
+    several = {"messages": [one["messages"], other["messages"]]}
+    elsewhere = {"messages": [one["messages"], row("url:http://192.0.2.1/1.png")["messages"]]}
+    spec = replace(embedding_spec(seeing_model), arguments=APART)
+    with running(spec) as runner:
+        found = runner.run([one, other, one, several, elsewhere, {"input": "x"}], Kind.EMBEDDING)
+    first, second, again, both, refused, text = [vectors(outcome) for outcome in found]
+    assert first == again != second
+    assert both == first + second
+    assert refused == [] and found[4].error_code == "unsupported_content"
+    assert text and text != first
 
 
 def test_a_model_of_text_says_that_it_takes_no_images(generation: Runner) -> None:

@@ -92,6 +92,26 @@ def test_what_is_no_image_is_said_with_its_place(given_part: Any, message: str) 
     assert caught.value.field.startswith("messages[0].content[1]")
 
 
+def test_embeddings_may_ask_for_several_conversations() -> None:
+    found = {"messages": [body(part("1.png"))["messages"], body(TEXT, part("2.png"))["messages"]]}
+    image_placer("/data")(found)
+    assert [one[0]["content"][-1]["image_url"]["url"] for one in found["messages"]] == [
+        "/data/1.png",
+        "/data/2.png",
+    ]
+    found["messages"][1][0]["content"].append(part("../3.png"))
+    with pytest.raises(BadRow) as caught:
+        image_placer("/data")(found)
+    assert caught.value.field == "messages[1][0].content[2]"
+
+
+def test_no_depth_of_lists_ends_the_reading() -> None:
+    deep: Any = "x"
+    for _ in range(1500):
+        deep = [deep]
+    image_placer("/data")({"messages": deep})
+
+
 def test_without_a_root_a_row_names_no_files() -> None:
     with pytest.raises(BadRow, match="give --image-root"):
         placed(part("cats/1.jpg"))

@@ -1,0 +1,54 @@
+"""Images in rows that are counted: the tokens that the user says, and one prefix where they are the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dray.planner.order import order_rows
+from dray.planner.workload import Bytes, TokenizerAt, Tokens, gather
+from dray.requests.spool import encode_line
+from tests.support.seeing_model import asking
+
+pytestmark = pytest.mark.unit
+
+TICKETS = Path(__file__).parents[4] / "examples/tickets/model"
+
+
+def lines(*bodies: dict[str, Any]) -> list[bytes]:
+    return [
+        encode_line(index, f"r{index}", "/v1/chat/completions", body, 0, index + 1)
+        for index, body in enumerate(bodies)
+    ]
+
+
+@pytest.fixture(params=["bytes", "tokenizer"])
+def tokens(request: pytest.FixtureRequest) -> Tokens:
+    if request.param == "bytes":
+        return Bytes(image_tokens=64)
+    pytest.importorskip("transformers")
+    return TokenizerAt(folder=str(TICKETS), image_tokens=64)
+
+
+def test_an_image_counts_as_it_is_said_and_its_url_does_not(tokens: Tokens) -> None:
+    rows = lines(
+        asking("what is it?"),
+        asking("what is it?", "url:/data/1.png"),
+        asking(b"\x89PNG" * 5000, b"another", "what is it?"),
+    )
+    found = gather(rows, tokens, processes=1)
+    plain, one, two = found.facts.prompt_tokens.tolist()
+    assert (found.refused, found.images) == (0, 3)
+    assert one - plain == pytest.approx(64, abs=2)
+    assert two - plain == pytest.approx(128, abs=4)
+
+
+def test_rows_about_one_image_share_it_as_a_prefix(tokens: Tokens) -> None:
+    rows = lines(*(asking(f"url:/data/{row % 2}.png", f"question {row}") for row in range(6)))
+    found = gather(rows, tokens, block_tokens=16, processes=1)
+    ordered = order_rows(found.facts)
+    assert np.diff(np.append(ordered.group_starts.astype(int), 6)).tolist() == [3, 3]
+    assert ordered.shared_share > 0.5
