@@ -79,7 +79,7 @@ def contestants() -> list[Contestant]:
         ),
         Contestant(name="replica", kinds=both, command=_module("replica"), read=_printed, whole=False),
         Contestant(name="dray", kinds=both, command=_dray, read=_dray_figures),
-        Contestant(name="run-batch", kinds=chat, command=_run_batch, read=_run_batch_figures),
+        Contestant(name="run-batch", kinds=chat, command=run_batch, read=run_batch_figures),
     ]
     found += [
         Contestant(
@@ -248,7 +248,7 @@ def _dray(work: Work, _path: Path) -> list[str | Path]:
     )  # fmt: skip
 
 
-def _run_batch(work: Work, _path: Path) -> list[str | Path]:
+def run_batch(work: Work, _path: Path) -> list[str | Path]:
     """vLLM's batch runner with dray's engine arguments, without log statistics, which it has no use for."""
     command: list[str | Path] = [
         sys.executable, "-m", "vllm.entrypoints.openai.run_batch", "-i", work.input, "-o", work.output,
@@ -287,7 +287,12 @@ def _pace_of_commits(database: Path) -> float | None:
     return later / (times[-1] - times[0]) if later else None
 
 
-def _run_batch_figures(done: Finished, work: Work) -> dict[str, Any]:
+def run_batch_figures(done: Finished, work: Work) -> dict[str, Any]:
+    """Rows and tokens that vLLM's batch runner wrote.
+
+    Raises:
+        RunError: it wrote nothing.
+    """
     if done.code != 0 or not Path(work.output).is_file():
         done.result()  # raises, with its last words
         raise RunError("it wrote no output")

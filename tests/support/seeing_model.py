@@ -100,6 +100,17 @@ def picture(seed: int, *, form: str = "PNG", size: tuple[int, int] | None = None
     return file.getvalue()
 
 
+def photograph(seed: int, size: tuple[int, int] = (1024, 768)) -> bytes:
+    """A JPEG file of about the bytes and the work of a real photograph of that size."""
+    import numpy as np
+    from PIL import Image
+
+    coarse = np.random.default_rng(seed).integers(0, 256, (size[1] // 16, size[0] // 16, 3), dtype=np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(coarse).resize(size, Image.Resampling.BICUBIC).save(file, "JPEG", quality=90)
+    return file.getvalue()
+
+
 def as_url(content: bytes, kind: str = "png") -> str:
     """An image file as the URL that clients of OpenAI write."""
     return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"

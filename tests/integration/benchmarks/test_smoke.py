@@ -42,6 +42,7 @@ MEASURED = {
     "batching": {"clock, constant", "clock, lognormal 0.9"},
     "forecast": {"12 ms a step"},
     "throughput": {"dray"},
+    "images": {"replica"},
     "unequal_nodes": {"shards of 16"},
     "weights": {"dray", "dray-load"},
     "weights_s3": {"clean"},
