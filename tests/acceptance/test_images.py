@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pyarrow
 import pytest
@@ -65,7 +66,7 @@ def test_files_and_cells_get_the_same_answers(tmp_path: Path, model: Path, folde
         )
     )
     cells = [{"bytes": (folder / name).read_bytes(), "path": None} for name in names[:-1]]
-    columns = {"id": names[:-1], "q": [QUESTION] * len(cells), "image": cells}
+    columns: dict[str, list[Any]] = {"id": names[:-1], "q": [QUESTION] * len(cells), "image": cells}
     parquet.write_table(pyarrow.table(columns), tmp_path / "table.parquet")
     named = run(tmp_path / "named", requests, model, "--image-root", str(folder))
     held = run(

@@ -267,8 +267,8 @@ def _targets(measures: Sequence[Measure]) -> list[Target]:
 
 def _notes() -> list[str]:
     return [
-        "Figures are medians, with min..max over the rounds; rounds are interleaved, each run is a process of "
-        "its own. Every answer was counted.",
+        "Figures are medians, with min..max over the rounds; rounds are interleaved, each run is a process "
+        "of its own. Every answer was counted.",
         "`LLM.chat` gets the photographs as `data:` URLs in messages, with the engine in process, dray's "
         "engine arguments and no log statistics; `replica` is dray's without Ray, fed with the same; `dray` "
         "is `seconds.inference` of `dray run --json`, every commit in it; `run-batch` is vLLM's own.",

@@ -20,6 +20,7 @@ from dray.engine.argument_policy import refuse_spread, refuse_unsafe
 from dray.engine.grammars import GRAMMAR_SECONDS
 from dray.engine.protocol import EngineSpec
 from dray.engine.vllm_adapter import core_choice
+from dray.engine.vllm_adapter.images import THREADS as IMAGE_THREADS
 from dray.engine.vllm_adapter.images import WITHOUT_LIST
 from dray.engine.vllm_adapter.lora import lora_arguments
 from dray.errors import ConfigError
@@ -64,6 +65,7 @@ SERVING_OPTIONS = frozenset(
         "enable_auto_tool_choice",
         "grammar_seconds",  # dray's own: see dray/engine/grammars.py
         core_choice.ARGUMENT,  # dray's own
+        IMAGE_THREADS,  # dray's own
         ADAPTERS,
     }
 )

@@ -17,6 +17,7 @@ from vllm.v1.engine.llm_engine import LLMEngine
 
 from dray.engine.grammars import Grammars
 from dray.engine.vllm_adapter.grammars import grammar_of
+from dray.engine.vllm_adapter.images import ImageSettings
 from dray.engine.vllm_adapter.timings import Timings, Waits
 from dray.errors import EngineDeadError
 
@@ -57,7 +58,7 @@ class StepClient:
     errored = False
     dead_error = EngineDeadError("the engine is dead")
 
-    def __init__(self, engine: LLMEngine) -> None:
+    def __init__(self, engine: LLMEngine, images: ImageSettings) -> None:
         self.engine = engine
         self.vllm_config = engine.vllm_config
         self.model_config = engine.model_config
@@ -67,6 +68,8 @@ class StepClient:
         self.opened: list[Ticket] = []  # tickets of the request that is being submitted
         self._count = 0
         self._timings = Timings(engine)
+        self.images = images
+        images.keep(engine.renderer, engine.model_config)
         self.grammars: Grammars | None = None  # whose limits the grammars of rows must keep
 
     def check_admission(self, n: int = 1) -> None:
@@ -159,7 +162,12 @@ def drive_without_event_loop(client: StepClient) -> None:
     their outputs by way of asyncio tasks; ours are in the engine already, so taking them in turn
     costs nothing.
     """
-    renderer = client.renderer
+    render_at_once(client.renderer)
+    completion_serving.merge_async_iterators = _merge_in_turn
+
+
+def render_at_once(renderer: Any) -> None:
+    """Have a renderer's async methods do their work in the thread that calls them."""
 
     async def render_chat(*args: Any, **kwargs: Any) -> Any:
         return renderer.render_chat(*args, **kwargs)
@@ -169,7 +177,6 @@ def drive_without_event_loop(client: StepClient) -> None:
 
     renderer.render_chat_async = render_chat
     renderer.render_cmpl_async = render_cmpl
-    completion_serving.merge_async_iterators = _merge_in_turn
 
 
 async def _merge_in_turn(*iterators: AsyncIterator[T]) -> AsyncGenerator[tuple[int, T], None]:

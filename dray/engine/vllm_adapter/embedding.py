@@ -128,6 +128,9 @@ class EmbeddingServing:
         dumped = orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
         return dumped if overflow is None else overflow.on(dumped)
 
+    def close(self) -> None:
+        """It has no threads."""
+
 
 def _is_plain(body: dict[str, Any]) -> bool:
     """Whether the inputs are texts or token ids, and no conversations."""

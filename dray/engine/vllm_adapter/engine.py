@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass
@@ -24,8 +25,9 @@ from dray.engine.vllm_adapter.core_apart import CoreLine, CoreProcess, running_i
 from dray.engine.vllm_adapter.core_choice import core_wanted, runs_apart
 from dray.engine.vllm_adapter.described import config_of, device_name
 from dray.engine.vllm_adapter.gpu_turn import turn_on
-from dray.engine.vllm_adapter.images import cache_size, keep_in_front
+from dray.engine.vllm_adapter.images import ImageSettings
 from dray.engine.vllm_adapter.imports import import_vllm
+from dray.engine.vllm_adapter.rendering import Rendering, RowsRead
 from dray.errors import EngineDeadError, RequestRefused
 from dray.machine import processor_name
 from dray.requests.model import Outcome, Request
@@ -68,6 +70,7 @@ class VllmEngine:
     def __init__(self, spec: EngineSpec) -> None:
         began = time.monotonic()
         self._processor = processor_name()  # vLLM binds its threads to cores
+        self._cores = os.sched_getaffinity(0)
         prepare_environment(spec)
         self._adapters = adapters_of(
             spec.arguments, spec.model
@@ -111,7 +114,7 @@ class VllmEngine:
         from dray.weights.loading.vllm_loader import register
 
         register()
-        images = cache_size(spec.arguments)
+        images = ImageSettings.of(spec, self._cores)
         with refused_arguments():
             # The batch sizes that vLLM itself takes offline: twice those of its server.
             self._config = EngineArgs(**arguments).create_engine_config(UsageContext.LLM_CLASS)
@@ -120,15 +123,15 @@ class VllmEngine:
         choose(self._config)
         with ranks_heard() as ranks, turn_on(spec.gpus):
             self._engine = self._started(spec, log_stats=not arguments["disable_log_stats"])
-        keep_in_front(self._engine, images)
         self._line = CoreLine(self._engine.engine_core, self._core) if self._core is not None else None
-        self._client = StepClient(self._engine)
+        self._client = StepClient(self._engine, images)
         if spec.kind.engine.generates:
             tokenizer = self._client.input_processor.tokenizer
             self._client.grammars = grammars_of(self._config, tokenizer, grammar_seconds(spec))
         drive_without_event_loop(self._client)
         decode_at_the_end()
         self._serve = serving_for(spec, self._client, load_adapters(self._engine, self._adapters))
+        self._reading = RowsRead(self.wake)
         self._folder = arguments["model"]
         self._flights: dict[int, _Flight] = {}
         self._by_ticket: dict[str, _Flight] = {}
@@ -182,6 +185,9 @@ class VllmEngine:
         """One iteration of the engine; rows whose last output came are finished."""
         if self._parked:
             self._unpark()
+        if self._reading.count:
+            for flight in self._reading.arrived(0 if self._by_ticket else _VERDICT_SECONDS):
+                self._relaunch(flight)
         if self._by_ticket:
             for output in self._stepped():
                 if output.finished:
@@ -222,7 +228,7 @@ class VllmEngine:
         While a grammar is judged, which has a limit of its own, every second counts.
         """
         judging = int(time.monotonic()) if self._parked else 0
-        return self._client.progress + self._judged + judging
+        return self._client.progress + self._judged + judging + self._reading.read
 
     def tuned(self) -> Tuned | None:
         """The limits that the scheduler found."""
@@ -245,6 +251,7 @@ class VllmEngine:
         """Release the engine's memory."""
         if self._client.grammars is not None:
             self._client.grammars.close()
+        self._serve.close()
         self._engine.engine_core.shutdown()
         self._end_core()
 
@@ -289,6 +296,10 @@ class VllmEngine:
             if is_the_engines(error):
                 raise
             raise self._named(refusal_of(error, flight.request.body)) from None
+        if isinstance(awaited, Rendering):
+            self._flights[flight.key] = flight
+            self._reading.add(flight, awaited)
+            return
         if not isinstance(awaited, Ticket):
             flight.coroutine.close()
             raise RequestRefused("unsupported", "this combination of fields is not supported in a batch")
@@ -305,13 +316,18 @@ class VllmEngine:
         for key in self._client.grammars.arrived(0 if self._by_ticket else _VERDICT_SECONDS):
             self._judged += 1
             for flight in self._parked.pop(key, []):
-                if self._flights.pop(flight.key, None) is not flight:
-                    continue  # aborted
-                flight.coroutine = self._serve.start(flight.request)
-                try:
-                    self._launch(flight)
-                except RequestRefused as refusal:
-                    self._finished.append((flight.key, self._refused(flight, refusal)))
+                if self._flights.get(flight.key) is flight:
+                    flight.coroutine = self._serve.start(flight.request)
+                    self._relaunch(flight)
+
+    def _relaunch(self, flight: _Flight) -> None:
+        """Go on with a row that waited for a verdict, or for its images, unless it was aborted meanwhile."""
+        if self._flights.pop(flight.key, None) is not flight:
+            return
+        try:
+            self._launch(flight)
+        except RequestRefused as refusal:
+            self._finished.append((flight.key, self._refused(flight, refusal)))
 
     def _complete(self, flight: _Flight, answer: Any) -> None:
         from dray.engine.vllm_adapter.errors import is_the_engines, refusal_of_answer

@@ -9,46 +9,87 @@ and sends it each time. The module imports no vLLM.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from dray.engine.protocol import EngineSpec
 from dray.errors import ConfigError
 
 CACHE = "mm_processor_cache_gb"
 """vLLM's engine argument: GiB of what the front keeps."""
 
+THREADS = "image_threads"
+"""dray's own engine argument: the threads that read images."""
+
 WITHOUT_LIST: dict[str, Any] = {CACHE: 0}
 """Engine arguments with which the core keeps no list."""
 
 _CACHE_GB = 1.0
+_MOST_THREADS = 4
 _TOLD_EACH_TIME = "vllm.v1.worker.cpu_worker"
 
 
-def cache_size(arguments: Mapping[str, Any]) -> float:
-    """The GiB that the front may keep, by the user's engine arguments.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ImageSettings:
+    """How a replica reads images: by so many ``threads``, which may run on ``cores``; 0 for the engine's own.
 
-    Raises:
-        ConfigError: they say no number from 0 on.
+    ``gigabytes`` (GiB) is what all renderers together may keep.
     """
+
+    threads: int
+    gigabytes: float
+    cores: frozenset[int]
+
+    @classmethod
+    def of(cls, spec: EngineSpec, cores: Collection[int]) -> ImageSettings:
+        """By the user's engine arguments, and where they say nothing by the cores that the replica has.
+
+        Raises:
+            ConfigError: an argument is no such number.
+        """
+        return cls(
+            threads=_threads(spec, len(cores)), gigabytes=_gigabytes(spec.arguments), cores=frozenset(cores)
+        )
+
+    def keep(self, renderer: Any, model_config: Any) -> None:
+        """Give a renderer its cache for what it makes of images. The engine's core started without any."""
+        if not model_config.supports_multimodal_inputs or not self.gigabytes:
+            return
+        from vllm.multimodal.cache import MultiModalProcessorOnlyCache
+
+        # Read below, and where vLLM decides whether images are told apart by what they hold.
+        model_config.multimodal_config.mm_processor_cache_gb = self.gigabytes / (self.threads + 1)
+        renderer._mm_processor_cache = MultiModalProcessorOnlyCache(model_config)
+        _tell_once()
+
+
+def _threads(spec: EngineSpec, cores: int) -> int:
+    given = spec.arguments.get(THREADS)
+    if given is None:
+        own = min(cores, int(spec.cpus)) if spec.cpus and spec.cpus >= 1 else cores
+        return min(_MOST_THREADS, own)
+    if not isinstance(given, int) or isinstance(given, bool) or given < 0:
+        raise ConfigError(f"engine argument {THREADS}: {given!r} is no whole number, 0 or more")
+    return given
+
+
+def _gigabytes(arguments: Mapping[str, Any]) -> float:
     given = arguments.get(CACHE, _CACHE_GB)
     if isinstance(given, bool) or not isinstance(given, int | float) or given < 0:
         raise ConfigError(f"engine argument {CACHE}: {given!r} is no number of GiB, 0 or more")
     return float(given)
 
 
-def keep_in_front(engine: Any, gigabytes: float) -> None:
-    """Give the front of an ``LLMEngine``, whose core runs, a cache for what it makes of images."""
-    if not engine.model_config.supports_multimodal_inputs or not gigabytes:
-        return
-    from vllm.multimodal.cache import MultiModalProcessorOnlyCache
-
-    engine.model_config.multimodal_config.mm_processor_cache_gb = gigabytes
-    engine.renderer._mm_processor_cache = MultiModalProcessorOnlyCache(engine.model_config)
-    logging.getLogger(_TOLD_EACH_TIME).addFilter(_Once())
+def _tell_once() -> None:
+    """Let vLLM on CPU say once what it says of its threads twice for each image."""
+    logger = logging.getLogger(_TOLD_EACH_TIME)
+    if not any(isinstance(one, _Once) for one in logger.filters):
+        logger.addFilter(_Once())
 
 
 class _Once(logging.Filter):
-    """Lets each message through once: vLLM on CPU says two lines about its threads for each image."""
+    """Lets each message through once."""
 
     def __init__(self) -> None:
         super().__init__()

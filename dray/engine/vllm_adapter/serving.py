@@ -8,6 +8,7 @@ store too, and not in the answer.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
@@ -36,6 +37,7 @@ from dray.engine.vllm_adapter.fields import (
 from dray.engine.vllm_adapter.images import sees_images
 from dray.engine.vllm_adapter.lora import adapter_of
 from dray.engine.vllm_adapter.overflow import Fitter
+from dray.engine.vllm_adapter.rendering import RenderThreads, holds_images
 from dray.engine.vllm_adapter.serving_options import TemplateOptions, parser_options
 from dray.kinds import GENERATION, Kind
 from dray.requests.model import Request
@@ -51,6 +53,9 @@ class Serving(Protocol):
 
     def response(self, request: Request, answer: Any) -> bytes:
         """The OpenAI response body for what the coroutine returned."""
+
+    def close(self) -> None:
+        """End its threads."""
 
 
 def serving_for(spec: EngineSpec, client: StepClient, adapters: dict[str, Any]) -> Serving:
@@ -93,14 +98,15 @@ class GenerationServing:
         self._only_name, self._adapters = spec.model_name, models.lora_requests
         self._sees = sees_images(client.model_config, client.renderer)
         template, tools = TemplateOptions.of(spec), parser_options(spec, client.vllm_config)
-        renderer = OnlineRenderer(
+        online = partial(
+            OnlineRenderer,
             client.model_config,
-            client.renderer,
             request_logger=None,
             chat_template=template.text,
             chat_template_content_format=template.content_format,
             **tools,
         )
+        renderer = online(client.renderer)
         self._chat = OpenAIServingChat(
             client,
             models,
@@ -131,6 +137,10 @@ class GenerationServing:
             ),
         }
 
+        self._threads = RenderThreads.of(online, client.vllm_config, client.images) if self._sees else None
+        self._rendered: dict[int, Any] = {}  # what they made of requests that are on their way to vLLM
+        self._render, renderer.render_chat = renderer.render_chat, self._rendered_or_now
+
     def start(self, request: Request) -> Coroutine[Any, Any, Any]:
         """Read the body and hand it to vLLM's serving class."""
         return self._answer(request)
@@ -147,10 +157,20 @@ class GenerationServing:
         body.model = adapter_of(request.body, self.model_name, self._adapters)
         if "request_id" not in request.body:
             body.request_id = str(request.index)
-        answer = await create(body)
+        if self._threads is not None and holds_images(given):
+            self._rendered[id(body)] = await self._threads.render(body, given["messages"])
+        try:
+            answer = await create(body)
+        finally:
+            self._rendered.pop(id(body), None)
         if isinstance(answer, ErrorResponse):
             raise refusal_of_response(answer, request.body)
         return answer, overflow
+
+    async def _rendered_or_now(self, request: Any, **options: Any) -> Any:
+        """What a thread made of a request, or what the engine's own renderer makes of it."""
+        found = self._rendered.pop(id(request), None)
+        return await self._render(request, **options) if found is None else found
 
     def response(self, request: Request, answer: Any) -> bytes:
         """Dump vLLM's response model, with everything that changes from run to run pinned."""
@@ -163,3 +183,8 @@ class GenerationServing:
                 call.id = f"call_{request.index}_{choice.index}_{number}"
         dumped: bytes = answer.__pydantic_serializer__.to_json(answer)
         return dumped if overflow is None else overflow.on(dumped)
+
+    def close(self) -> None:
+        """End the threads that read images."""
+        if self._threads is not None:
+            self._threads.close()

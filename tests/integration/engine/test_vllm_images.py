@@ -13,8 +13,9 @@ import pytest
 
 from dray.kinds import Kind, Overflow
 from dray.requests.model import Outcome
-from tests.support.engines import Runner, embedding_spec, generation_spec, running
-from tests.support.seeing_model import as_url, asking, picture, write_seeing_model
+from tests.support.engines import Runner, embedding_spec, generation_spec, lines, running
+from tests.support.seeing_model import as_url, asking, photograph, picture, write_seeing_model
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -101,6 +102,27 @@ def test_the_core_apart_gives_the_same_bytes(seeing: Runner, seeing_model: Path)
     with running(generation_spec(seeing_model, engine_core="apart")) as runner:
         apart = [outcome.response for outcome in runner.run(rows)]
     assert apart == [outcome.response for outcome in seeing.run(rows)]
+
+
+@pytest.mark.parametrize("threads", [0, 4])
+def test_threads_that_read_images_change_no_answer(seeing: Runner, seeing_model: Path, threads: int) -> None:
+    rows = rows_about([[picture(number % 30), picture(number // 30)] for number in range(150)])
+    spec = generation_spec(
+        seeing_model, engine_core="apart", image_threads=threads, mm_processor_cache_gb=0.001
+    )
+    with running(spec) as runner:
+        found = [outcome.response for outcome in runner.run(rows)]
+    assert found == [outcome.response for outcome in seeing.run(rows)]
+
+
+def test_rows_whose_images_are_read_can_be_aborted(seeing: Runner) -> None:
+    session = seeing.session()
+    rows = [asking(photograph(number, (2000, 1500)), "x") for number in range(12)]
+    seeing.replica.feed(session, lines(rows), last=True)
+    until(lambda: seeing.replica.status().running > 0)
+    seeing.replica.abort(session)
+    until(lambda: seeing.replica.status().running == 0)
+    assert seeing.one(asking(picture(3), "x")).response is not None
 
 
 def test_a_row_that_never_reaches_the_core_takes_no_image_from_others(seeing: Runner) -> None:

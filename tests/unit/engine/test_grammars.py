@@ -18,6 +18,7 @@ import pytest
 
 from dray.engine.grammars import Grammar, GrammarPending, Grammars
 from dray.engine.vllm_adapter.engine import VllmEngine
+from dray.engine.vllm_adapter.rendering import RowsRead
 from dray.errors import RequestRefused
 from dray.kinds import Kind
 from dray.requests.model import Request
@@ -279,6 +280,9 @@ class Serve:
     def response(self, request: Request, answer: bytes) -> bytes:
         return answer
 
+    def close(self) -> None:
+        """It has no threads."""
+
 
 def test_rows_wait_for_the_verdict_and_may_be_aborted(grammars: Grammars) -> None:
     engine = object.__new__(VllmEngine)
@@ -287,6 +291,7 @@ def test_rows_wait_for_the_verdict_and_may_be_aborted(grammars: Grammars) -> Non
         grammars=grammars, opened=[], progress=0, abort=lambda tickets: None
     )
     engine._flights, engine._by_ticket, engine._finished, engine._parked = {}, {}, [], {}
+    engine._reading = RowsRead(bool)
     engine._judged, engine._folder = 0, "/m"
     engine.info = SimpleNamespace(model="m")  # type: ignore[assignment]
     fine = Grammar("json", '{"type": "string", "pattern": "^[a-z]{9}$"}')

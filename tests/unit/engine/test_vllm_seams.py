@@ -16,6 +16,7 @@ from dray.engine import EngineSpec
 from dray.engine.redaction import without_quotes
 from dray.engine.vllm_adapter.arguments import ENVIRONMENT, _cache_bytes, prepare_environment, runs_eagerly
 from dray.engine.vllm_adapter.engine import VllmEngine
+from dray.engine.vllm_adapter.rendering import RowsRead
 from dray.errors import ConfigError, EngineDeadError
 from dray.failures.signs import out_of_memory
 from dray.kinds import Kind
@@ -49,7 +50,7 @@ def test_a_failing_step_means_a_dead_engine() -> None:
 
     engine = object.__new__(VllmEngine)
     engine._by_ticket = {"1": SimpleNamespace()}  # type: ignore[dict-item]
-    engine._parked = {}
+    engine._parked, engine._reading = {}, RowsRead(bool)
     engine._line = None
     engine._engine = SimpleNamespace(step=broken)
     engine._client = SimpleNamespace(progress=0)  # type: ignore[assignment]

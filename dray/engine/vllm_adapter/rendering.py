@@ -1,0 +1,141 @@
+"""Rows with images are read in threads of their own, beside the engine's steps and beside each other.
+
+An image of a megapixel takes some 20 ms to decode and to make pixels of, in C code without the interpreter
+lock. In the engine's thread one row after the other would wait for that. Each thread has a renderer of its
+own, since tokenizers and processors are not for several threads at once. The same image goes to the same
+thread, whose cache knows it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from dray.engine.vllm_adapter.images import ImageSettings
+from dray.requests.images import PART, is_image, parts_of
+
+# Their processors run numba's parallel loops, which end the process where two threads enter them at once
+# (vllm/renderers/base.py, 0.32).
+_ONE_AT_A_TIME = ("kimi", "inkling")
+
+
+class Rendering:
+    """A row that a thread reads; awaiting it gives what vLLM's renderer makes of it."""
+
+    def __init__(self, future: Future[Any]) -> None:
+        self._future = future
+
+    def __await__(self) -> Generator[Rendering, None, Any]:
+        while not self._future.done():
+            yield self
+        return self._future.result()
+
+    def tell(self, told: Callable[[], None]) -> None:
+        """Call ``told`` at its end, from the thread that reads it."""
+        self._future.add_done_callback(lambda _: told())
+
+
+class RowsRead:
+    """Rows on their way through those threads. ``wake`` has a step return that waits for the engine."""
+
+    def __init__(self, wake: Callable[[], object]) -> None:
+        self.count = 0
+        self.read = 0
+        self._wake = wake
+        self._done: SimpleQueue[Any] = SimpleQueue()
+
+    def add(self, row: Any, rendering: Rendering) -> None:
+        """A row that waits for its rendering."""
+        self.count += 1
+
+        def told() -> None:
+            self._done.put(row)
+            self._wake()
+
+        rendering.tell(told)
+
+    def arrived(self, seconds: float) -> Iterator[Any]:
+        """Rows whose rendering has ended; the first one is waited for, ``seconds`` at most."""
+        wait = seconds
+        while self.count:
+            try:
+                row = self._done.get(timeout=wait) if wait else self._done.get_nowait()
+            except Empty:
+                return
+            wait, self.count, self.read = 0, self.count - 1, self.read + 1
+            yield row
+
+
+class RenderThreads:
+    """Renderers, each in a thread of its own. ``online`` makes vLLM's ``OnlineRenderer`` of a renderer."""
+
+    def __init__(self, online: Callable[[Any], Any], vllm_config: Any, images: ImageSettings) -> None:
+        self._online = online
+        self._config = vllm_config
+        self._images = images
+        self._renderers: dict[int, Any] = {}
+        self._pools = [
+            ThreadPoolExecutor(1, thread_name_prefix=f"dray-images-{number}", initializer=self._unbind)
+            for number in range(images.threads)
+        ]
+
+    @classmethod
+    def of(
+        cls, online: Callable[[Any], Any], vllm_config: Any, images: ImageSettings
+    ) -> RenderThreads | None:
+        """None where the engine's own thread is to read images."""
+        kind = str(vllm_config.model_config.hf_config.model_type)
+        return (
+            None
+            if not images.threads or kind.startswith(_ONE_AT_A_TIME)
+            else cls(online, vllm_config, images)
+        )
+
+    def render(self, request: Any, messages: Any) -> Rendering:
+        """Have a thread read one of vLLM's chat requests; ``messages`` are its own."""
+        number = hash(_first_image(messages)) % len(self._pools)
+        return Rendering(self._pools[number].submit(self._rendered, number, request))
+
+    def close(self) -> None:
+        """End the threads after the row that each has in hand."""
+        for pool in self._pools:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _unbind(self) -> None:
+        """vLLM binds the thread that makes these to one core, and so them."""
+        os.sched_setaffinity(0, self._images.cores)
+
+    def _rendered(self, number: int, request: Any) -> Any:
+        if number not in self._renderers:
+            self._renderers[number] = self._made()
+        coroutine = self._renderers[number].render_chat(request)
+        try:
+            coroutine.send(None)
+        except StopIteration as stop:
+            return stop.value
+        raise RuntimeError("vLLM's renderer waits for something")
+
+    def _made(self) -> Any:
+        from vllm.renderers.registry import renderer_from_config
+
+        from dray.engine.vllm_adapter.client import render_at_once
+
+        renderer = renderer_from_config(self._config)
+        render_at_once(renderer)
+        self._images.keep(renderer, self._config.model_config)
+        return self._online(renderer)
+
+
+def holds_images(body: Mapping[str, Any]) -> bool:
+    """Whether a chat holds an image."""
+    return any(is_image(content[place]) for _, content, place in parts_of(body.get("messages")))
+
+
+def _first_image(messages: Any) -> str:
+    for _, content, place in parts_of(messages):
+        if is_image(content[place]):
+            return str(content[place][PART]["url"])
+    return ""
