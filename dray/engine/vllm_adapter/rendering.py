@@ -2,8 +2,8 @@
 
 An image of a megapixel takes some 20 ms to decode and to make pixels of, in C code without the interpreter
 lock. In the engine's thread one row after the other would wait for that. Each thread has a renderer of its
-own, since tokenizers and processors are not for several threads at once. The same image goes to the same
-thread, whose cache knows it.
+own, since tokenizers and processors are not for several threads at once. Rows about the same image go to the
+same thread, whose cache knows it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -88,15 +89,13 @@ class RenderThreads:
     ) -> RenderThreads | None:
         """None where the engine's own thread is to read images."""
         kind = str(vllm_config.model_config.hf_config.model_type)
-        return (
-            None
-            if not images.threads or kind.startswith(_ONE_AT_A_TIME)
-            else cls(online, vllm_config, images)
-        )
+        if not images.threads or kind.startswith(_ONE_AT_A_TIME):
+            return None
+        return cls(online, vllm_config, images)
 
     def render(self, request: Any, messages: Any) -> Rendering:
         """Have a thread read one of vLLM's chat requests; ``messages`` are its own."""
-        number = hash(_first_image(messages)) % len(self._pools)
+        number = hash(_images_in(messages)) % len(self._pools)
         return Rendering(self._pools[number].submit(self._rendered, number, request))
 
     def close(self) -> None:
@@ -106,7 +105,8 @@ class RenderThreads:
 
     def _unbind(self) -> None:
         """vLLM binds the thread that makes these to one core, and so them."""
-        os.sched_setaffinity(0, self._images.cores)
+        with suppress(OSError):  # cores that were taken away since
+            os.sched_setaffinity(0, self._images.cores)
 
     def _rendered(self, number: int, request: Any) -> Any:
         if number not in self._renderers:
@@ -134,8 +134,6 @@ def holds_images(body: Mapping[str, Any]) -> bool:
     return any(is_image(content[place]) for _, content, place in parts_of(body.get("messages")))
 
 
-def _first_image(messages: Any) -> str:
-    for _, content, place in parts_of(messages):
-        if is_image(content[place]):
-            return str(content[place][PART]["url"])
-    return ""
+def _images_in(messages: Any) -> tuple[str, ...]:
+    parts = (content[place] for _, content, place in parts_of(messages))
+    return tuple(part[PART]["url"] for part in parts if is_image(part))
