@@ -81,9 +81,13 @@ def check_images(settings: JobSettings) -> None:
     if not is_object(root):
         if not local_path(root).is_dir():
             raise ConfigError(f"image_root {root}: there is no such folder on this machine")
+        if next(local_path(root).iterdir(), None) is None:
+            raise ConfigError(f"image_root {root}: the folder is empty; is it mounted?")
         return
     try:
         first = next(list_under(f"{root.rstrip('/')}/", settings.rows_access), None)
+    except PermissionError:
+        return  # objects may be read that may not be listed
     except OSError as error:
         raise ConfigError(f"image_root {root}: its objects cannot be listed ({error})") from error
     if first is None:

@@ -36,6 +36,8 @@ _TUNING = frozenset(
         "max_lora_rank",
         "fully_sharded_loras",
         "enable_prefix_caching",
+        "image_threads",
+        "mm_processor_cache_gb",
         "enable_chunked_prefill",
         "distributed_executor_backend",
         "seconds_per_token",

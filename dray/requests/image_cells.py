@@ -9,7 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dray.requests.images import IMAGE_LIMIT_BYTES, Place, data_url, image_part, placer
+from dray.requests.images import (
+    IMAGE_LIMIT_BYTES,
+    MOST_IMAGES,
+    PART,
+    ROW_LIMIT_BYTES,
+    Place,
+    data_url,
+    image_part,
+    placer,
+)
 from dray.requests.template import value_of
 from dray.requests.validate import BadRow
 
@@ -28,9 +37,17 @@ def image_reader(column: str, root: str | None) -> Callable[[Mapping[str, Any]],
                 f"the column {column!r} is empty (null) in this row; for no image, give an empty list",
                 column,
             )
-        if isinstance(value, list):
-            return [_part(one, f"{column}[{number}]", place) for number, one in enumerate(value)]
-        return [_part(value, column, place)]
+        if not isinstance(value, list):
+            return [_part(value, column, place)]
+        parts = [_part(one, f"{column}[{number}]", place) for number, one in enumerate(value)]
+        if len(parts) > MOST_IMAGES or sum(len(part[PART]["url"]) for part in parts) > ROW_LIMIT_BYTES:
+            raise BadRow(
+                "invalid_image",
+                f"the row has {len(parts):,} images; at most {MOST_IMAGES} fit, "
+                f"of {ROW_LIMIT_BYTES:,} bytes together",
+                column,
+            )
+        return parts
 
     return read
 

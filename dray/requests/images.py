@@ -3,7 +3,7 @@
 A part of a content is OpenAI's, ``{"type": "image_url", "image_url": {"url": ...}}``, or that of Hugging
 Face's chat templates, ``{"type": "image", ...}``. Its URL is the image itself (``data:``), or names a file
 below the root that the job's user gave. Ingest writes the whole place of such a file into the spool, and a
-shard task reads it (:mod:`dray.shard.image_files`): nothing that a row says makes an engine fetch anything.
+shard task reads it (:mod:`dray.shard.image_rows`): nothing that a row says makes an engine fetch anything.
 """
 
 from __future__ import annotations
@@ -21,17 +21,20 @@ from dray.storage.objects import is_object
 IMAGE_LIMIT_BYTES = 32 << 20
 """The largest image file that is taken, in bytes: a large photograph without loss."""
 
+ROW_LIMIT_BYTES = 128 << 20
+"""What the images of one row may have together, in bytes."""
+
+MOST_IMAGES = 256
+"""Images in one row."""
+
 PART: Final = "image_url"
 """The type of a part that is an image, and the field that says where."""
 
-IMAGE_SIGN: Final = b'"image'
-"""What stands in each line whose messages hold images."""
+IMAGE_SIGN: Final = re.compile(rb'"image|\\u')
+"""What is found in each line whose messages hold images: their type, or an escaped spelling of it."""
 
 NAMED: Final = re.compile(rb'"image_url":\{"url":("(?!(?i:data):)(?:[^"\\]|\\.)*")\}')
-"""An image that is a file, in a line of the spool; its group is the place in JSON.
-
-Inside of a text each quote has a backslash before it, so no text looks like this.
-"""
+"""What is found in each line of the spool that names an image file, and in few others."""
 
 _DATA = re.compile(r"data:[\w.+/-]*(;[\w.+=-]+)*;base64,", re.ASCII | re.IGNORECASE)
 _SIGNATURES = (
@@ -42,6 +45,9 @@ _SIGNATURES = (
     (b"RIFF", "webp"),
 )
 _NAMES = ("url", "image", "path")  # of the field that says where, in a part of Hugging Face's
+_CONTROL = re.compile("[\x00-\x1f\x7f]")
+_OF_A_QUERY = re.compile("[%?#]")  # means something else in an address on the web
+_LONGEST_NAME = 1024  # bytes, in S3
 _ODD = {"", ".", ".."}  # no parts of a name: one leads out of the root, object stores refuse the others
 _DETAILS = (None, "auto", "high")
 _FORM = '{"type": "image_url", "image_url": {"url": ...}}'
@@ -100,10 +106,16 @@ def image_placer(root: str | None) -> Callable[[dict[str, Any]], None]:
     place = placer(root)
 
     def put(body: dict[str, Any]) -> None:
+        count = 0
         for field, content, number in parts_of(body.get("messages")):
             part = content[number]
             if part["type"] == PART or part["type"] == "image":
                 content[number] = image_part(_url_in(part, field), field, place)
+                count += 1
+        if count > MOST_IMAGES:
+            raise BadRow(
+                "invalid_image", f"the row holds {count:,} images; at most {MOST_IMAGES} fit", "messages"
+            )
 
     return put
 
@@ -151,6 +163,7 @@ class ImageRoot:
                 "image_root is empty: give a folder, or a bucket's prefix such as s3://bucket/images"
             )
         self._remote = is_object(root)
+        self._web = root.lower().startswith(("http://", "https://"))
         self._root = given if self._remote else absolute(str(local_path(given or "/")))
 
     def place(self, url: str, field: str) -> str:
@@ -163,13 +176,19 @@ class ImageRoot:
                 "invalid_image", f"the image is not below the job's image_root ({self._root})", field
             )
         rest = name.removeprefix(begin) if whole else name
-        if "://" in rest or not _ODD.isdisjoint(rest.split("/")):
+        if "://" in rest or not _ODD.isdisjoint(rest.split("/")) or self._is_odd(begin + rest):
             raise BadRow(
                 "invalid_image",
                 f"the image is no name of a file below the job's image_root ({self._root}), as cats/1.jpg is",
                 field,
             )
         return begin + rest
+
+    def _is_odd(self, uri: str) -> bool:
+        """Whether no store takes such a name, or takes it for another."""
+        if _CONTROL.search(uri) or len(uri.encode()) > _LONGEST_NAME:
+            return True
+        return self._web and _OF_A_QUERY.search(uri) is not None
 
 
 def _url_in(part: dict[str, Any], field: str) -> str:

@@ -87,7 +87,7 @@ def _batch_rows(
                 if line is None:
                     raise too_long(limits.line_bytes)
                 envelope = read_envelope(line)
-                if IMAGE_SIGN in line:
+                if IMAGE_SIGN.search(line):
                     _place_images(envelope, place)
             except BadRow as bad:
                 if line is None or line.strip():  # a blank line is no row

@@ -152,7 +152,7 @@ def source_of(
         if len(names) != 1:
             raise ConfigError("a query reads one database: name one database URL as the input")
         return SqlQuery(url=names[0], query=query, shape=_checked(shape, "a query"))
-    for name in names:
+    for name in (*names, *filter(None, [image_root])):
         refuse_secret(name)
     found = format or _common_format(names)
     if delimiter is not None and found not in ("csv", "tsv"):

@@ -32,14 +32,14 @@ class Backoff:
     """For how long the store answered, and took no row of the shard."""
     rng: random.Random = field(default_factory=random.Random)
 
-    def note(self, decision: Decision, *, unread: bool = False) -> None:
-        """An attempt ended so; ``unread`` where its requests could not be read.
+    def note(self, decision: Decision, *, unread: bool = False, moved: bool = False) -> None:
+        """An attempt ended so; ``unread`` where requests could not be read, ``moved`` where some had been.
 
         That has a clock of its own: the database answers meanwhile.
         """
-        if not unread:
+        if not unread or moved:
             self.unread_since = None
-        elif self.unread_since is None:
+        if unread and self.unread_since is None:
             self.unread_since = time.monotonic()
         self.tries = self.tries + 1 if decision.cause is self.cause else 1
         self.cause = decision.cause

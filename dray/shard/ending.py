@@ -20,6 +20,7 @@ from dray.requests.model import Outcome
 from dray.requests.spool import decode
 from dray.shard import budgets
 from dray.shard.hearing import evidence, node_alive, verdict_on
+from dray.shard.image_files import ImagesAwayError
 from dray.shard.open_rows import Finished, open_lines
 from dray.shard.placing import Place
 from dray.shard.pump import Fed, ShardReceipt, publish
@@ -95,7 +96,12 @@ class Ending:
         if isinstance(error, StoreError):  # its own words: they say what to do, and quote nothing
             kept = f"{error}; {kept}"
         return AttemptResult(
-            how=_how(decision, receipt), receipt=receipt, decision=decision, note=kept, unread=unread
+            how=_how(decision, receipt),
+            receipt=receipt,
+            decision=decision,
+            note=kept,
+            unread=unread,
+            moved=shard.terminal > self.lease.terminal,
         )
 
     def _verdict(self, told: ErrorFacts) -> Verdict | None:
@@ -151,7 +157,10 @@ class Ending:
         images = self.work.image_root
         of_images = images is not None and getattr(error, "filename2", None) == images
         what = f"the images below {images}" if of_images else f"the requests in {self.work.shard.uri}"
-        return f"{decision.cause}: {what} cannot be read{since} ({told.name}){advice}"
+        why = (
+            str(error) if isinstance(error, ImagesAwayError) else told.name
+        )  # the others may name a row's file
+        return f"{decision.cause}: {what} cannot be read{since} ({why}){advice}"
 
     def _carry_out(
         self, decision: Decision, standing: ShardSnapshot, charged: Sequence[Charge], cause: str

@@ -15,7 +15,7 @@ from dray.engine.replica import FLUSH_SECONDS
 from dray.errors import StoreFatalError, StoreTransientError, StoreUnreachableError, ValueTooLargeError
 from dray.requests.model import Outcome
 from dray.requests.spool import index_of
-from dray.shard.image_files import with_image_files
+from dray.shard.image_rows import with_image_files
 from dray.shard.lease import ShardLeaseKeeper
 from dray.shard.open_rows import Finished, OpenLines, open_lines
 from dray.shard.proof import proof_session, prove
@@ -108,7 +108,7 @@ def run_shard(
         with ShardLeaseKeeper(store, lease, on_stop=abort, say=say) as holder:
             finished = _finished(store, holder, untaken)
             lines = open_lines(shard, finished, options, chunk_rows=min(FEED_ROWS, max_num_seqs))
-            rows = Rows(with_image_files(lines, image_root, options))
+            rows = Rows(with_image_files(lines, image_root, options, holder.check))
             if lease.suspect and rows.first is not None:
                 prove(replica, session_of(lease), rows.first)
                 holder.check()
@@ -188,7 +188,7 @@ def _pump(
     last = False
 
     def feed() -> None:
-        nonlocal size, last
+        nonlocal size, last, committed
         while not last and len(outstanding) < window.rows and size < window.size:
             chunk, last = rows.take()
             reach(Point.FEED)
@@ -196,6 +196,9 @@ def _pump(
             if chunk:
                 fed.position = chunk.end
                 refused.extend(chunk.refused)
+            if len(refused) >= MICRO_BATCH_ROWS:
+                committed += _commit(store, holder, refused, untaken)
+                refused.clear()
             replica.feed(session, lines, last)
             outstanding.update((index_of(line), len(line)) for line in lines)
             size += sum(map(len, lines))

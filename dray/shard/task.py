@@ -155,7 +155,7 @@ def _result(number: int, ended: AttemptResult, backoff: Backoff) -> TaskResult:
     if ended.how is AttemptEnd.STOPPED:
         return TaskResult(how=Ended.STOPPED, message=f"shard {number}: the job goes no further")
     assert ended.decision is not None
-    backoff.note(ended.decision, unread=ended.unread)
+    backoff.note(ended.decision, unread=ended.unread, moved=ended.moved)
     return _obey(ended.decision, f"{ended.decision.reason}; {ended.note}")
 
 

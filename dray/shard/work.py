@@ -57,7 +57,7 @@ class AttemptEnd(StrEnum):
 class AttemptResult:
     """The end of an attempt. ``note`` is for people: the node, and what was kept.
 
-    ``unread``: its requests could not be read from the spool.
+    ``unread``: its requests, or their images, could not be read. ``moved``: it had rows committed before.
     """
 
     how: AttemptEnd
@@ -65,3 +65,4 @@ class AttemptResult:
     decision: Decision | None = None
     note: str = ""
     unread: bool = False
+    moved: bool = False

@@ -246,6 +246,8 @@ class VllmEngine:
             if flight is not None:
                 self._forget(flight)
                 flight.coroutine.close()
+                if isinstance(flight.awaiting, Rendering):
+                    flight.awaiting.cancel()
 
     def close(self) -> None:
         """Release the engine's memory."""
@@ -296,6 +298,7 @@ class VllmEngine:
             if is_the_engines(error):
                 raise
             raise self._named(refusal_of(error, flight.request.body)) from None
+        flight.awaiting = awaited
         if isinstance(awaited, Rendering):
             self._flights[flight.key] = flight
             self._reading.add(flight, awaited)
@@ -303,7 +306,6 @@ class VllmEngine:
         if not isinstance(awaited, Ticket):
             flight.coroutine.close()
             raise RequestRefused("unsupported", "this combination of fields is not supported in a batch")
-        flight.awaiting = awaited
         if not flight.tickets:
             flight.tickets = self._client.opened
             self._flights[flight.key] = flight

@@ -9,11 +9,11 @@ from typing import Any
 
 from pydantic import ValidationError
 from vllm.exceptions import GenerationError, VLLMClientError
-from vllm.v1.engine.exceptions import EngineDeadError
+from vllm.v1.engine.exceptions import EngineDeadError as VllmDeadError
 
 from dray.codes import ErrorCode
 from dray.engine.redaction import without_quotes
-from dray.errors import RequestRefused
+from dray.errors import EngineDeadError, RequestRefused
 
 _TOO_LONG = re.compile(
     r"maximum (context|model|input)? ?length|max_model_len|context length|longer than", re.IGNORECASE
@@ -59,7 +59,7 @@ def is_the_engines(error: BaseException) -> bool:
     if isinstance(error, OSError):
         return error.errno in _AT_ITS_END
     no_thread = isinstance(error, RuntimeError) and str(error) == "can't start new thread"
-    return no_thread or isinstance(error, MemoryError | EngineDeadError)
+    return no_thread or isinstance(error, MemoryError | VllmDeadError | EngineDeadError)
 
 
 def is_too_long(error: Exception) -> bool:

@@ -22,7 +22,7 @@ CACHE = "mm_processor_cache_gb"
 THREADS = "image_threads"
 """dray's own engine argument: the threads that read images."""
 
-WITHOUT_LIST: dict[str, Any] = {CACHE: 0}
+WITHOUT_LIST: dict[str, Any] = {CACHE: 0, "mm_processor_cache_type": "lru"}  # "shm" has one name for all
 """Engine arguments with which the core keeps no list."""
 
 _CACHE_GB = 1.0

@@ -23,6 +23,7 @@ from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from dray.engine.vllm_adapter.errors import is_the_engines
 from dray.kinds import Kind
 from dray.kinds import Overflow as Policy
+from dray.requests.images import parts_of
 from dray.requests.overflow import Overflow
 
 Body = dict[str, Any]
@@ -54,8 +55,13 @@ class Fitter:
     def __init__(self, policy: Policy, renderer: Any, model_config: Any) -> None:
         self._policy = policy
         self._renderer = renderer
+        self._model_config = model_config
         self._limit: int = model_config.max_model_len
         self._overhead: int | None = None
+
+    def over(self, renderer: Any) -> Fitter:
+        """The same, measuring by another renderer."""
+        return Fitter(self._policy, renderer, self._model_config)
 
     async def fit(self, url: str, body: Body) -> tuple[Body, Overflow | None]:
         """The body to be asked, and what was done to it; the same body where it fits, or cannot be helped."""
@@ -88,12 +94,17 @@ class Fitter:
         return self._cut_prompts(body, prompts, room, side)
 
     async def _surely_fits(self, body: Body, wanted: int, is_chat: bool) -> bool:
-        """A token holds a byte at least; what a chat template adds is measured once for each message."""
+        """A token holds a byte at least; what a chat template adds is measured once for each message.
+
+        An image has as many tokens as its processor makes of it, whatever its bytes.
+        """
         messages = body.get("messages")
         if not is_chat:
             return len(orjson.dumps(body.get("prompt"))) + wanted + 2 <= self._limit
         if not isinstance(messages, list):
             return True
+        if any(parts_of(messages)):
+            return False
         if self._overhead is None:
             smallest = {"messages": [{"role": "user", "content": "."}]}
             self._overhead = len((await self._chat(smallest))[0])

@@ -9,13 +9,14 @@ same thread, whose cache knows it.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from dray.engine.vllm_adapter.images import ImageSettings
+from dray.errors import EngineDeadError
 from dray.requests.images import PART, is_image, parts_of
 
 # Their processors run numba's parallel loops, which end the process where two threads enter them at once
@@ -37,6 +38,10 @@ class Rendering:
     def tell(self, told: Callable[[], None]) -> None:
         """Call ``told`` at its end, from the thread that reads it."""
         self._future.add_done_callback(lambda _: told())
+
+    def cancel(self) -> None:
+        """Do not begin with it, if no thread has begun."""
+        self._future.cancel()
 
 
 class RowsRead:
@@ -71,11 +76,17 @@ class RowsRead:
 
 
 class RenderThreads:
-    """Renderers, each in a thread of its own. ``online`` makes vLLM's ``OnlineRenderer`` of a renderer."""
+    """Renderers, each in a thread of its own. ``online`` makes vLLM's ``OnlineRenderer`` of a renderer.
 
-    def __init__(self, online: Callable[[Any], Any], vllm_config: Any, images: ImageSettings) -> None:
+    ``own`` is the engine's renderer.
+    """
+
+    def __init__(
+        self, online: Callable[[Any], Any], vllm_config: Any, own: Any, images: ImageSettings
+    ) -> None:
         self._online = online
         self._config = vllm_config
+        self._own = own
         self._images = images
         self._renderers: dict[int, Any] = {}
         self._pools = [
@@ -85,18 +96,18 @@ class RenderThreads:
 
     @classmethod
     def of(
-        cls, online: Callable[[Any], Any], vllm_config: Any, images: ImageSettings
+        cls, online: Callable[[Any], Any], vllm_config: Any, own: Any, images: ImageSettings
     ) -> RenderThreads | None:
         """None where the engine's own thread is to read images."""
         kind = str(vllm_config.model_config.hf_config.model_type)
         if not images.threads or kind.startswith(_ONE_AT_A_TIME):
             return None
-        return cls(online, vllm_config, images)
+        return cls(online, vllm_config, own, images)
 
-    def render(self, request: Any, messages: Any) -> Rendering:
-        """Have a thread read one of vLLM's chat requests; ``messages`` are its own."""
+    def run(self, messages: Any, read: Callable[[Any], Coroutine[Any, Any, Any]]) -> Rendering:
+        """Have a thread do what ``read`` does with its renderer, for a row with these messages."""
         number = hash(_images_in(messages)) % len(self._pools)
-        return Rendering(self._pools[number].submit(self._rendered, number, request))
+        return Rendering(self._pools[number].submit(self._done, number, read))
 
     def close(self) -> None:
         """End the threads after the row that each has in hand."""
@@ -108,25 +119,30 @@ class RenderThreads:
         with suppress(OSError):  # cores that were taken away since
             os.sched_setaffinity(0, self._images.cores)
 
-    def _rendered(self, number: int, request: Any) -> Any:
+    def _done(self, number: int, read: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
         if number not in self._renderers:
             self._renderers[number] = self._made()
-        coroutine = self._renderers[number].render_chat(request)
         try:
-            coroutine.send(None)
+            read(self._renderers[number]).send(None)
         except StopIteration as stop:
             return stop.value
         raise RuntimeError("vLLM's renderer waits for something")
 
     def _made(self) -> Any:
+        """A renderer. That there is none is not the row's fault, but the engine's end."""
         from vllm.renderers.registry import renderer_from_config
 
         from dray.engine.vllm_adapter.client import render_at_once
 
-        renderer = renderer_from_config(self._config)
-        render_at_once(renderer)
-        self._images.keep(renderer, self._config.model_config)
-        return self._online(renderer)
+        try:
+            renderer = renderer_from_config(self._config)
+            # Images that are not named by what they hold have numbers: one count for all threads.
+            renderer._mm_req_counter = self._own._mm_req_counter
+            render_at_once(renderer)
+            self._images.keep(renderer, self._config.model_config)
+            return self._online(renderer)
+        except Exception as error:
+            raise EngineDeadError(f"{type(error).__name__} in making a renderer for images") from error
 
 
 def holds_images(body: Mapping[str, Any]) -> bool:

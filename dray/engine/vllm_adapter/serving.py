@@ -41,6 +41,7 @@ from dray.engine.vllm_adapter.rendering import RenderThreads, holds_images
 from dray.engine.vllm_adapter.serving_options import TemplateOptions, parser_options
 from dray.kinds import GENERATION, Kind
 from dray.requests.model import Request
+from dray.requests.overflow import Overflow
 
 
 class Serving(Protocol):
@@ -137,7 +138,11 @@ class GenerationServing:
             ),
         }
 
-        self._threads = RenderThreads.of(online, client.vllm_config, client.images) if self._sees else None
+        self._threads = (
+            RenderThreads.of(online, client.vllm_config, client.renderer, client.images)
+            if self._sees
+            else None
+        )
         self._rendered: dict[int, Any] = {}  # what they made of requests that are on their way to vLLM
         self._render, renderer.render_chat = renderer.render_chat, self._rendered_or_now
 
@@ -149,16 +154,13 @@ class GenerationServing:
         refuse_unusable(request.body, self._only_name, self._adapters, sees=self._sees)
         refuse_other_engines(request, GENERATION)
         refuse_other_style(request.body, self._style)
-        read, create = self._served[request.url]
-        given, overflow = await self._fitter.fit(request.url, request.body)
-        body = read(given)
-        refuse_unknown(body)
-        # Checked above; None is the model itself to vLLM, which looks for no adapter then.
-        body.model = adapter_of(request.body, self.model_name, self._adapters)
-        if "request_id" not in request.body:
-            body.request_id = str(request.index)
-        if self._threads is not None and holds_images(given):
-            self._rendered[id(body)] = await self._threads.render(body, given["messages"])
+        if self._threads is not None and holds_images(request.body):
+            read = partial(self._read_with_images, request)
+            body, overflow, rendered = await self._threads.run(request.body["messages"], read)
+            self._rendered[id(body)] = rendered
+        else:
+            body, overflow = await self._read(request, self._fitter)
+        _, create = self._served[request.url]
         try:
             answer = await create(body)
         finally:
@@ -166,6 +168,23 @@ class GenerationServing:
         if isinstance(answer, ErrorResponse):
             raise refusal_of_response(answer, request.body)
         return answer, overflow
+
+    async def _read(self, request: Request, fitter: Fitter) -> tuple[Any, Overflow | None]:
+        """The body in vLLM's class, made to fit; and what was done to it for that."""
+        read, _ = self._served[request.url]
+        given, overflow = await fitter.fit(request.url, request.body)
+        body = read(given)
+        refuse_unknown(body)
+        # Checked before; None is the model itself to vLLM, which looks for no adapter then.
+        body.model = adapter_of(request.body, self.model_name, self._adapters)
+        if "request_id" not in request.body:
+            body.request_id = str(request.index)
+        return body, overflow
+
+    async def _read_with_images(self, request: Request, renderer: OnlineRenderer) -> Any:
+        """In one of the threads: the same, and what its renderer makes of the body."""
+        body, overflow = await self._read(request, self._fitter.over(renderer))
+        return body, overflow, await renderer.render_chat(body)
 
     async def _rendered_or_now(self, request: Any, **options: Any) -> Any:
         """What a thread made of a request, or what the engine's own renderer makes of it."""

@@ -152,9 +152,10 @@ def test_a_template_of_the_engine_arguments_is_read_from_its_file(
     )
     spec = embedding_spec(lively_model)
     arguments = {**spec.arguments, "chat_template": str(template), "chat_template_content_format": "openai"}
-    nothing: Any = None
-    module.EmbeddingServing(
-        replace(spec, arguments=arguments), nothing, SimpleNamespace(lora_requests={}), NAME
+    of_text: Any = SimpleNamespace(
+        model_config=SimpleNamespace(supports_multimodal_inputs=False), renderer=None
     )
+    models: Any = SimpleNamespace(lora_requests={})
+    module.EmbeddingServing(replace(spec, arguments=arguments), of_text, models, NAME)
     config = given["chat_template_config"]
     assert (config.chat_template, config.chat_template_content_format) == (template.read_text(), "openai")

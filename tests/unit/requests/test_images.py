@@ -73,6 +73,8 @@ def test_each_form_becomes_openais_with_a_whole_place(given_part: Any, expected:
         (part("../1.jpg"), "no name of a file below"),
         (part("cats/../../1.jpg"), "no name of a file below"),
         (part("cats//1.jpg"), "no name of a file below"),
+        (part("1.jpg\n"), "no name of a file below"),
+        (part("x" * 1100), "no name of a file below"),
         (part(""), "has no URL"),
         (part("a\0b"), "NUL"),
         (part("data:image/png,%89PNG"), "holds no base64"),
@@ -129,6 +131,8 @@ def test_without_a_root_a_row_names_no_files() -> None:
         ("s3://bucket/images", "s3://bucket/images/../1.jpg", None),
         ("s3://bucket/images", "https://bucket/images/1.jpg", None),
         ("https://host/x", "https://host.invalid/x/1.jpg", None),
+        ("https://host/x", "%2e%2e/1.jpg", None),
+        ("https://host/x", "1.jpg?size=9", None),
     ],
 )
 def test_roots_in_object_stores(root: str, url: str, expected: str | None) -> None:
@@ -261,6 +265,31 @@ def test_a_batch_file_names_the_row_whose_image_is_none(tmp_path: Path) -> None:
     assert good.envelope.body == body(part(f"{tmp_path}/1.png"), TEXT)
     assert bad.bad is not None
     assert (bad.line_no, bad.bad.custom_id, bad.bad.code) == (2, "b", "invalid_image")
+
+
+def test_an_escaped_spelling_is_an_image_too(tmp_path: Path) -> None:
+    file = tmp_path / "in.jsonl"
+    said = r'{"type":"\u0069mage_url","\u0069mage_url":{"url":"/etc/passwd"}}'
+    file.write_text(
+        '{"custom_id":"a","method":"POST","url":"/v1/chat/completions",'
+        f'"body":{{"messages":[{{"role":"user","content":[{said}]}}]}}}}\n'
+    )
+    [row] = read(file, str(tmp_path))
+    assert row.bad is not None
+    assert row.bad.code == "invalid_image"
+
+
+def test_a_root_shows_no_secret() -> None:
+    with pytest.raises(ConfigError) as caught:
+        source_of("a.csv", prompt_column="q", image_column="i", image_root="https://me:secret@host/images")
+    assert "secret" not in str(caught.value)
+
+
+def test_a_row_holds_only_so_many_images() -> None:
+    with pytest.raises(BadRow, match="the row holds 257 images"):
+        placed(*[part(URL)] * 257)
+    with pytest.raises(BadRow, match="the row has 257 images"):
+        built({"q": "x", "i": [PNG] * 257}, prompt_column="q", image_column="i")
 
 
 def test_the_root_is_part_of_the_job_and_its_absence_changes_none() -> None:

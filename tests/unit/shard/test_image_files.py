@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 from base64 import b64decode
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dray.errors import CancelledError
 from dray.requests.images import IMAGE_LIMIT_BYTES, data_url
 from dray.requests.spool import decode, encode_line
-from dray.shard import image_files
-from dray.shard.image_files import with_image_files
+from dray.shard import image_files, image_rows
+from dray.shard.image_rows import with_image_files
 from dray.shard.open_rows import OpenLines
 
 pytestmark = pytest.mark.unit
+
+
+@pytest.fixture(autouse=True)
+def _knows_no_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(image_files, "_known", {})
+
 
 URL = "/v1/chat/completions"
 
@@ -92,8 +101,46 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_this_node_lacks_is_no_fault_of_the_rows(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="the folder of images is not on this node"):
+    with pytest.raises(OSError, match="is not on this node"):
         filled([line(0, f"{tmp_path}/gone/1.png")], f"{tmp_path}/gone")
+    (tmp_path / "unmounted").mkdir()
+    with pytest.raises(OSError, match="is empty on this node"):
+        filled([line(0, f"{tmp_path}/unmounted/1.png")], f"{tmp_path}/unmounted")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"response_format": {"json_schema": {"schema": {"const": {"image_url": {"url": "/etc/hostname"}}}}}},
+        {"tools": [{"function": {"parameters": {"default": {"image_url": {"url": "/etc/hostname"}}}}}]},
+        {"chat_template_kwargs": {"a": {"type": "image_url", "image_url": {"url": "/etc/hostname"}}}},
+        {"messages": [{"role": "user", "content": [{"image_url": {"url": "/etc/hostname"}}]}]},
+        {
+            "messages": [
+                {"role": "user", "content": [{"type": "text", "image_url": {"url": "/etc/hostname"}}]}
+            ]
+        },
+        {
+            "messages": [
+                {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "/etc/hostname"}}]}
+            ]
+        },
+    ],
+)
+def test_nothing_else_in_a_row_is_read(tmp_path: Path, body: dict[str, Any]) -> None:
+    """Neither what is no image of a message, nor what is not below the root, however it came there."""
+    given = encode_line(0, "a", URL, body, 0, 1)
+    [piece] = filled([given], str(tmp_path))
+    assert (list(piece.lines), list(piece.refused)) == ([given], [])
+
+
+def test_a_row_has_only_so_many_bytes_of_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.png").write_bytes(bytes(1000))
+    monkeypatch.setattr(image_rows, "ROW_LIMIT_BYTES", 50_000)
+    urls = [f"{tmp_path}/a.png"] * 51
+    [piece] = filled([line(0, *urls), line(1, *urls[:50])], str(tmp_path))
+    assert [(one.index, one.error_code) for one in piece.refused] == [(0, "request_too_large")]
+    assert [len(urls_of(one)) for one in piece.lines] == [50]
 
 
 class _Store:
@@ -101,10 +148,12 @@ class _Store:
 
     def __init__(self, patch: pytest.MonkeyPatch, answers: dict[str, Exception]) -> None:
         self.answers = answers
+        self.asked: Counter[str] = Counter()
         patch.setattr(image_files, "_of_store", self.read)
 
     def read(self, uri: str, options: object) -> bytes:
         name = uri.rpartition("/")[2]
+        self.asked[name] += 1
         if name in self.answers:
             raise self.answers[name]
         return name.encode()
@@ -115,9 +164,38 @@ def names(*found: str) -> list[bytes]:
 
 
 def test_a_store_that_is_away_ends_the_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
-    _Store(monkeypatch, {"b": ConnectionError("away")})
-    with pytest.raises(ConnectionError):
+    _Store(monkeypatch, {"a": ConnectionError("away"), "b": ConnectionError("away")})
+    with pytest.raises(ConnectionError) as caught:
         filled(names("a", "b"), "s3://bucket")
+    assert caught.value.filename2 == "s3://bucket"
+
+
+def test_one_image_that_cannot_be_read_is_tried_again_and_costs_its_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(image_files, "_AGAIN", (0.01, 0.01))
+    store = _Store(monkeypatch, {"b": ConnectionError("410")})
+    [piece] = filled(names("a", "b", "c"), "s3://bucket")
+    assert [(one.index, one.error_code) for one in piece.refused] == [(1, "image_not_found")]
+    assert store.asked["b"] == 3
+
+
+def test_a_store_that_hangs_can_be_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shard task is told to stop, or has waited for too long."""
+    held = threading.Event()
+    monkeypatch.setattr(image_files, "_of_store", lambda uri, options: held.wait(20))
+    monkeypatch.setattr(image_files, "_LOOK_SECONDS", 0.02)
+    with pytest.raises(CancelledError):
+        list(with_image_files(chunks(names("a"), 7), "s3://bucket", check=_cancelled))
+    monkeypatch.setattr(image_files, "PATIENCE", 0.1)
+    with pytest.raises(TimeoutError) as caught:
+        filled(names("a"), "s3://bucket")
+    assert caught.value.filename2 == "s3://bucket"
+    held.set()
+
+
+def _cancelled() -> None:
+    raise CancelledError("the job was cancelled")
 
 
 @pytest.mark.parametrize("order", ["abc", "bac", "bca"])
