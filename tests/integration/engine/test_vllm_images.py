@@ -104,13 +104,24 @@ def test_the_core_apart_gives_the_same_bytes(seeing: Runner, seeing_model: Path)
     assert apart == [outcome.response for outcome in seeing.run(rows)]
 
 
-@pytest.mark.parametrize("threads", [0, 4])
-def test_threads_that_read_images_change_no_answer(seeing: Runner, seeing_model: Path, threads: int) -> None:
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"image_threads": 0},
+        {"image_threads": 4, "mm_processor_cache_gb": 0.001},
+        {
+            "image_threads": 4,
+            "mm_processor_cache_gb": 0,
+            "enable_prefix_caching": False,
+        },  # images are numbered
+    ],
+    ids=["none", "four", "four, no names"],
+)
+def test_threads_that_read_images_change_no_answer(
+    seeing: Runner, seeing_model: Path, how: dict[str, Any]
+) -> None:
     rows = rows_about([[picture(number % 30), picture(number // 30)] for number in range(150)])
-    spec = generation_spec(
-        seeing_model, engine_core="apart", image_threads=threads, mm_processor_cache_gb=0.001
-    )
-    with running(spec) as runner:
+    with running(generation_spec(seeing_model, engine_core="apart", **how)) as runner:
         found = [outcome.response for outcome in runner.run(rows)]
     assert found == [outcome.response for outcome in seeing.run(rows)]
 
