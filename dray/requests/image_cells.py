@@ -40,7 +40,10 @@ def image_reader(column: str, root: str | None) -> Callable[[Mapping[str, Any]],
         if not isinstance(value, list):
             return [_part(value, column, place)]
         parts = [_part(one, f"{column}[{number}]", place) for number, one in enumerate(value)]
-        if len(parts) > MOST_IMAGES or sum(len(part[PART]["url"]) for part in parts) > ROW_LIMIT_BYTES:
+        if (
+            len(parts) > MOST_IMAGES
+            or sum(len(part[PART]["url"]) for part in parts) * 3 // 4 > ROW_LIMIT_BYTES
+        ):
             raise BadRow(
                 "invalid_image",
                 f"the row has {len(parts):,} images; at most {MOST_IMAGES} fit, "

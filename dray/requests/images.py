@@ -176,7 +176,7 @@ class ImageRoot:
                 "invalid_image", f"the image is not below the job's image_root ({self._root})", field
             )
         rest = name.removeprefix(begin) if whole else name
-        if "://" in rest or not _ODD.isdisjoint(rest.split("/")) or self._is_odd(begin + rest):
+        if "://" in rest or not _ODD.isdisjoint(rest.split("/")) or self._is_odd(begin, rest):
             raise BadRow(
                 "invalid_image",
                 f"the image is no name of a file below the job's image_root ({self._root}), as cats/1.jpg is",
@@ -184,11 +184,11 @@ class ImageRoot:
             )
         return begin + rest
 
-    def _is_odd(self, uri: str) -> bool:
+    def _is_odd(self, root: str, name: str) -> bool:
         """Whether no store takes such a name, or takes it for another."""
-        if _CONTROL.search(uri) or len(uri.encode()) > _LONGEST_NAME:
+        if _CONTROL.search(name) or len(f"{root}{name}".encode()) > _LONGEST_NAME:
             return True
-        return self._web and _OF_A_QUERY.search(uri) is not None
+        return self._web and _OF_A_QUERY.search(name) is not None
 
 
 def _url_in(part: dict[str, Any], field: str) -> str:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 
 from dray.codes import ErrorCode
 from dray.requests.images import IMAGE_LIMIT_BYTES, ImageRoot
@@ -18,11 +19,13 @@ from dray.requests.validate import BadRow
 from dray.storage.files import local_path
 from dray.storage.objects import ObjectStoreOptions, is_object, store_of, translated
 
-PATIENCE = 300.0
+PATIENCE = 120.0
 """Seconds for one image to come: a store that hangs says nothing by itself."""
 
+_TYPICAL_BYTES = 4 << 20
+
 _LOOK_SECONDS = 1.0
-_AGAIN = (1.0, 4.0, 10.0)  # seconds before an image is read again that cannot be read, while others can
+_AGAIN = (1.0, 4.0, 10.0)  # seconds before an image that could not be read is tried again
 _NO_FILE = {errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL}
 
 _known: dict[str, str] = {}
@@ -54,6 +57,9 @@ class ImagesAwayError(OSError):
 class ImageFiles:
     """The files below a root, read whole by some threads.
 
+    ``check`` is called while an image is waited for, and may raise. ``others`` gives images of the job, to
+    see whether any can be read.
+
     Raises:
         OSError: the root is a folder that is not on this node.
     """
@@ -64,13 +70,15 @@ class ImageFiles:
         pool: ThreadPoolExecutor,
         options: ObjectStoreOptions | None,
         check: Callable[[], None] = lambda: None,
+        others: Callable[[], Sequence[str]] = tuple,
     ) -> None:
+        self.typical = _TYPICAL_BYTES  # of an image: the mean of those that were read
         self._root = root
         self._place = ImageRoot(root).place
         self._pool = pool
         self._options = options
         self._check = check
-        self._asked: set[Future[bytes]] = set()
+        self._others = others
         self._proven_at = 0.0  # monotonic: when the latest read began of those that gave an image
         if not is_object(root) and not local_path(root).is_dir():
             raise self._marked(ImagesAwayError(f"the folder {root} is not on this node"))
@@ -84,60 +92,46 @@ class ImageFiles:
 
     def ask(self, uri: str) -> Future[bytes]:
         """Have an image read."""
-        asked = self._pool.submit(self._read, uri)
-        self._asked.add(asked)
-        asked.add_done_callback(self._asked.discard)
-        return asked
+        return self._pool.submit(self._read, uri)
 
-    def result(self, asked: Future[bytes], uri: str) -> bytes:
+    def result(self, asked: Future[bytes]) -> bytes:
         """The bytes of an image.
 
         Stores answer 403 for names that are not there, too, and a name may be one that no store takes. So
-        what goes wrong with one image counts as its row's fault while another can be read.
+        what goes wrong with one image again and again is its row's fault, if another can be read then.
 
         Raises:
             NoImageError: there is none, or it is too large.
             OSError: no image can be read just now.
         """
-        for pause in (*_AGAIN, None):
-            try:
-                return self._awaited(asked)
-            except _FailedError as failed:
-                self._raise_unless_others_are_read(failed)
-                if isinstance(failed.error, PermissionError):
-                    told = "an image is not below image_root, or may not be read"
-                    raise NoImageError("image_not_found", told) from None
-                if pause is None:
-                    told = f"an image cannot be read ({type(failed.error).__name__}), while others can"
-                    raise NoImageError("image_not_found", told) from None
-            self._pause(pause)
-            asked = self.ask(uri)
-        raise AssertionError("the last try ends in one way or the other")
+        try:
+            content = self._awaited(asked)
+        except _FailedError as failed:
+            if isinstance(failed.error, ImagesAwayError) or not self._others_can_be_read(failed.at):
+                raise self._marked(failed.error) from None
+            told = f"an image cannot be read ({type(failed.error).__name__}), while others can"
+            raise NoImageError("image_not_found", told) from None
+        self.typical = (15 * self.typical + len(content)) // 16
+        return content
 
     def _awaited(self, asked: Future[bytes]) -> bytes:
         deadline = time.monotonic() + PATIENCE
         while not wait([asked], _LOOK_SECONDS).done:
             self._check()
             if time.monotonic() > deadline:
-                raise self._marked(TimeoutError("no image came"))
+                raise _FailedError(TimeoutError("no image came"), time.monotonic())
         return asked.result()
 
-    def _pause(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0:
-            self._check()
-            time.sleep(min(left, _LOOK_SECONDS))
-
-    def _raise_unless_others_are_read(self, failed: _FailedError) -> None:
-        """A read that began after the failure shows whether the store is there, and takes the keys."""
-        if isinstance(failed.error, ImagesAwayError):
-            raise self._marked(failed.error)
-        if self._proven_at > failed.at:
-            return
-        if self._root not in _known:
-            wait(set(self._asked), PATIENCE)
-        if self._root not in _known or not self._can_read(_known[self._root]):
-            raise self._marked(failed.error)
+    def _others_can_be_read(self, failed_at: float) -> bool:
+        """Whether an image was read, or can be, by a read that began after the failure."""
+        if self._proven_at > failed_at:
+            return True
+        known = _known.get(self._root)
+        for uri in dict.fromkeys([*filter(None, [known]), *(self._others() if known is None else ())]):
+            with suppress(_FailedError, NoImageError):
+                self._awaited(self._pool.submit(self._once, uri))
+                return True
+        return False
 
     def _marked(self, error: OSError) -> OSError:
         """An error that is no file's of the spool. Unlike ``filename``, this field is not in its text."""
@@ -145,45 +139,49 @@ class ImageFiles:
         return error
 
     def _read(self, uri: str) -> bytes:
+        """In a thread: an image, after some tries."""
+        for pause in _AGAIN:
+            try:
+                return self._once(uri)
+            except _FailedError as failed:
+                if isinstance(failed.error, ImagesAwayError):
+                    raise
+            time.sleep(pause)
+        return self._once(uri)
+
+    def _once(self, uri: str) -> bytes:
         began = time.monotonic()
         try:
-            content = self._whole(uri)
+            content = _of_store(uri, self._options) if is_object(uri) else _local(uri)
         except OSError as error:
-            raise _FailedError(error, time.monotonic()) from error
+            if isinstance(error, PermissionError) or not _is_missing(error):
+                raise _FailedError(error, time.monotonic()) from error
+            self._refuse_empty_folder()
+            told = "an image that the row names is not below image_root"
+            raise NoImageError("image_not_found", told) from None
+        if content is None:
+            told = f"an image has more than {IMAGE_LIMIT_BYTES:,} bytes, or is no file"
+            raise NoImageError("invalid_image", told)
         _known[self._root] = uri
         self._proven_at = max(self._proven_at, began)
         return content
 
-    def _whole(self, uri: str) -> bytes:
-        try:
-            content = _of_store(uri, self._options) if is_object(uri) else _local(uri)
-        except PermissionError:
-            raise
-        except OSError as error:
-            if isinstance(error, FileNotFoundError) or error.errno in _NO_FILE:
-                self._refuse_empty_folder()
-                told = "an image that the row names is not below image_root"
-                raise NoImageError("image_not_found", told) from None
-            raise
-        if content is None:
-            told = f"an image has more than {IMAGE_LIMIT_BYTES:,} bytes, or is no file"
-            raise NoImageError("invalid_image", told)
-        return content
-
     def _refuse_empty_folder(self) -> None:
-        """A folder where nothing is mounted is empty: then no row is at fault."""
-        if self._root in _known or is_object(self._root):
+        """A folder where nothing is mounted any more is empty, or gone: then no row is at fault."""
+        if is_object(self._root):
             return
-        with os.scandir(local_path(self._root)) as entries:
-            if next(entries, None) is None:
-                raise ImagesAwayError(f"the folder {self._root} is empty on this node; is it mounted?")
-
-    def _can_read(self, uri: str) -> bool:
         try:
-            self._read(uri)
-        except (_FailedError, NoImageError):
-            return False
-        return True
+            with os.scandir(local_path(self._root)) as entries:
+                if next(entries, None) is not None:
+                    return
+        except OSError:
+            pass
+        away = ImagesAwayError(f"the folder {self._root} is gone from this node, or empty; is it mounted?")
+        raise _FailedError(away, time.monotonic())
+
+
+def _is_missing(error: OSError) -> bool:
+    return isinstance(error, FileNotFoundError) or error.errno in _NO_FILE
 
 
 def _of_store(uri: str, options: ObjectStoreOptions | None) -> bytes | None:

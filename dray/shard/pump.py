@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +16,7 @@ from dray.engine.replica import FLUSH_SECONDS
 from dray.errors import StoreFatalError, StoreTransientError, StoreUnreachableError, ValueTooLargeError
 from dray.requests.model import Outcome
 from dray.requests.spool import index_of
-from dray.shard.image_rows import with_image_files
+from dray.shard.image_rows import images_named_in, with_image_files
 from dray.shard.lease import ShardLeaseKeeper
 from dray.shard.open_rows import Finished, OpenLines, open_lines
 from dray.shard.proof import proof_session, prove
@@ -90,9 +91,9 @@ def run_shard(
     """Run what is not terminal of a leased shard, and end it. Errors leave the lease as it is.
 
     ``slots`` shards share the replica, and the bytes that it may hold. A finished row waits at most
-    ``commit_seconds`` for its commit. ``fed`` is kept up to date: `Ending` uses
-    it to look for the row that ended the attempt. ``untaken`` goes on from attempt to attempt. A suspect's
-    engine answers a request of dray's own first. Images that rows name are read from below ``image_root``.
+    ``commit_seconds`` for its commit. ``fed`` is kept up to date: `Ending` uses it to look for the row that
+    ended the attempt. ``untaken`` goes on from attempt to attempt. A suspect's engine answers a request of
+    dray's own first. Images that rows name are read from below ``image_root``.
 
     Raises:
         CancelledError, ExpiredError: the job was cancelled, or its time is over.
@@ -106,17 +107,18 @@ def run_shard(
     try:
         say = partial(_say, replica, lease)
         with ShardLeaseKeeper(store, lease, on_stop=abort, say=say) as holder:
-            finished = _finished(store, holder, untaken)
-            lines = open_lines(shard, finished, options, chunk_rows=min(FEED_ROWS, max_num_seqs))
-            rows = Rows(with_image_files(lines, image_root, options, holder.check))
+            lines = open_lines(shard, _finished(store, holder, untaken), options,
+                               chunk_rows=min(FEED_ROWS, max_num_seqs))  # fmt: skip
+            others = partial(images_named_in, shard.uri, options)
+            rows = Rows(with_image_files(lines, image_root, options, holder.check, others))
             if lease.suspect and rows.first is not None:
                 prove(replica, session_of(lease), rows.first)
                 holder.check()
                 fed.proven = True
-            window = Window.of(max_num_seqs, slots)
             committed = _pump(
-                store, holder, replica, rows, fed, untaken, window=window, commit_seconds=commit_seconds
-            )
+                store, holder, replica, rows, fed, untaken, window=Window.of(max_num_seqs, slots),
+                commit_seconds=commit_seconds, waits=image_root is not None,
+            )  # fmt: skip
     except BaseException:
         abort()  # the next attempt at the shard feeds its rows again
         raise
@@ -155,17 +157,26 @@ class Rows:
 
     def __init__(self, chunks: Iterator[OpenLines]) -> None:
         self._chunks = chunks
-        self._next = next(chunks, None)
+        self._held: deque[OpenLines] = deque()
+        self._hold()
+
+    def _hold(self) -> bool:
+        found = next(self._chunks, None)
+        if found is not None:
+            self._held.append(found)
+        return found is not None
 
     @property
     def first(self) -> bytes | None:
         """The line that is taken next; None when all are."""
-        return next(iter(self._next.lines), None) if self._next else None
+        while not any(chunk.lines for chunk in self._held) and self._hold():
+            pass  # of the chunks so far, all rows were refused
+        return next((line for chunk in self._held for line in chunk.lines), None)
 
     def take(self) -> tuple[OpenLines | None, bool]:
         """The next chunk, and whether it is the last one; None when all is done from the start."""
-        chunk, self._next = self._next, next(self._chunks, None)
-        return chunk, self._next is None
+        chunk = self._held.popleft() if self._held else None
+        return chunk, not self._held and not self._hold()
 
 
 def _pump(
@@ -178,8 +189,12 @@ def _pump(
     *,
     window: Window,
     commit_seconds: float,
+    waits: bool,
 ) -> int:
-    """Keep ``window`` in flight, and commit each micro-batch as it comes back."""
+    """Keep ``window`` in flight, and commit each micro-batch as it comes back.
+
+    ``waits``: the next rows may have to be waited for.
+    """
     lease = holder.lease
     session = session_of(lease)
     outstanding: dict[int, int] = {}  # index -> bytes
@@ -206,10 +221,13 @@ def _pump(
     feed()
     for batch in replica.results(session, MICRO_BATCH_ROWS, commit_seconds):
         size -= sum(outstanding.pop(outcome.index, 0) for outcome in batch)
-        feed()
+        if not waits:
+            feed()
         reach(Point.RESULTS_RECEIVED)
         committed += _commit(store, holder, [*batch, *refused], untaken)
         refused.clear()
+        if waits:  # for images: what is finished must not wait with it
+            feed()
     holder.check()
     return committed + (_commit(store, holder, refused, untaken) if refused else 0)
 

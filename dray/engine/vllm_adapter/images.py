@@ -22,6 +22,9 @@ CACHE = "mm_processor_cache_gb"
 THREADS = "image_threads"
 """dray's own engine argument: the threads that read images."""
 
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
+"""Pillow's names of the formats that are read. Decoders of others are written in Python: slow, and large."""
+
 WITHOUT_LIST: dict[str, Any] = {CACHE: 0, "mm_processor_cache_type": "lru"}  # "shm" has one name for all
 """Engine arguments with which the core keeps no list."""
 
@@ -54,10 +57,15 @@ class ImageSettings:
 
     def keep(self, renderer: Any, model_config: Any) -> None:
         """Give a renderer its cache for what it makes of images. The engine's core started without any."""
-        if not model_config.supports_multimodal_inputs or not self.gigabytes:
+        if not model_config.supports_multimodal_inputs:
             return
+        from vllm.multimodal import image
         from vllm.multimodal.cache import MultiModalProcessorOnlyCache
 
+        image.ALLOWED_IMAGE_FORMATS = tuple(one for one in image.ALLOWED_IMAGE_FORMATS if one in FORMATS)
+
+        if not self.gigabytes:
+            return
         # Read below, and where vLLM decides whether images are told apart by what they hold.
         model_config.multimodal_config.mm_processor_cache_gb = self.gigabytes / (self.threads + 1)
         renderer._mm_processor_cache = MultiModalProcessorOnlyCache(model_config)

@@ -158,6 +158,7 @@ def test_a_row_that_never_reaches_the_core_takes_no_image_from_others(seeing: Ru
     [
         (as_url(b"no image"), "invalid_image", NO_IMAGE),
         (as_url(picture(1)[:200]), "invalid_image", NO_IMAGE),
+        (as_url(picture(1, form="PPM")), "invalid_image", NO_IMAGE),
         ("data:image/png;base64,!!", "invalid_image", NO_IMAGE),
         (as_url(picture(1, size=(20_000, 10_000))), "invalid_image", NO_IMAGE),
         (

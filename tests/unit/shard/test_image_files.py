@@ -26,6 +26,7 @@ pytestmark = pytest.mark.unit
 @pytest.fixture(autouse=True)
 def _knows_no_image(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(image_files, "_known", {})
+    monkeypatch.setattr(image_files, "_AGAIN", (0.01, 0.01))
 
 
 URL = "/v1/chat/completions"
@@ -104,8 +105,21 @@ def test_a_folder_that_this_node_lacks_is_no_fault_of_the_rows(tmp_path: Path) -
     with pytest.raises(OSError, match="is not on this node"):
         filled([line(0, f"{tmp_path}/gone/1.png")], f"{tmp_path}/gone")
     (tmp_path / "unmounted").mkdir()
-    with pytest.raises(OSError, match="is empty on this node"):
+    with pytest.raises(OSError, match="is gone from this node, or empty"):
         filled([line(0, f"{tmp_path}/unmounted/1.png")], f"{tmp_path}/unmounted")
+
+
+def test_a_folder_that_is_unmounted_on_the_way_is_no_fault_of_the_rows(tmp_path: Path) -> None:
+    folder = tmp_path / "images"
+    folder.mkdir()
+    (folder / "1.png").write_bytes(b"\x89PNG")
+    found = with_image_files(
+        chunks([line(number, f"{folder}/1.png") for number in range(200)], 7), str(folder)
+    )
+    assert len(next(found).lines) == 32
+    folder.rename(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="is gone from this node, or empty"):
+        list(found)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +187,6 @@ def test_a_store_that_is_away_ends_the_attempt(monkeypatch: pytest.MonkeyPatch) 
 def test_one_image_that_cannot_be_read_is_tried_again_and_costs_its_row(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(image_files, "_AGAIN", (0.01, 0.01))
     store = _Store(monkeypatch, {"b": ConnectionError("410")})
     [piece] = filled(names("a", "b", "c"), "s3://bucket")
     assert [(one.index, one.error_code) for one in piece.refused] == [(1, "image_not_found")]
@@ -209,6 +222,31 @@ def test_one_object_that_may_not_be_read_is_its_rows_fault(
     assert [b64decode(urls_of(one)[0].partition(",")[2]).decode() for one in piece.lines] == sorted(
         set(order) - {"b"}, key=order.index
     )
+
+
+def test_a_lone_row_is_judged_by_other_images_of_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a resume only the rows may be left whose images no one may read."""
+    store = _Store(monkeypatch, {"b": PermissionError("403"), "x": PermissionError("403")})
+    others = ["s3://bucket/x", "s3://bucket/b", "s3://bucket/c"]
+    rows = with_image_files(chunks(names("b"), 7), "s3://bucket", others=lambda: others)
+    assert [one.error_code for piece in rows for one in piece.refused] == ["image_not_found"]
+    assert store.asked["c"] == 1
+
+
+def test_the_first_rows_of_the_spool_name_others(tmp_path: Path) -> None:
+    spool = tmp_path / "spool.jsonl"
+    lines = [line(0, "/i/1.png", data_url(b"x")), line(1), line(2, "/i/1.png"), line(3, '/i/a "b".png')]
+    spool.write_bytes(b"".join(lines))
+    assert image_rows.images_named_in(str(spool)) == ["/i/1.png", '/i/a "b".png']
+
+
+def test_one_trouble_that_passes_costs_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys that ran out while images were on their way, and are new by the next try."""
+    store = _Store(monkeypatch, dict.fromkeys("abc", PermissionError("expired")))
+    threading.Timer(0.005, store.answers.clear).start()
+    monkeypatch.setattr(image_files, "_AGAIN", (0.05, 0.05))
+    [piece] = filled(names(*"abc"), "s3://bucket")
+    assert (len(piece.lines), list(piece.refused)) == (3, [])
 
 
 def test_keys_that_expired_are_no_fault_of_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,6 +82,16 @@ def _name(generation: int) -> str:
     return "job/replica-0" + (f"~{generation}" if generation else "")
 
 
+def test_the_first_row_of_a_shard_is_found_behind_rows_that_are_refused() -> None:
+    refused = Outcome(index=0, custom_id="a", error_code="image_not_found", error_message="m")
+    pieces = [OpenLines([], [1], [refused]), OpenLines([], [2], [refused]), OpenLines([b"line"], [3])]
+    rows = Rows(iter(pieces))
+    assert rows.first == b"line"
+    assert [rows.take() for _ in pieces] == [(pieces[0], False), (pieces[1], False), (pieces[2], True)]
+    assert Rows(iter([])).first is None
+    assert Rows(iter([])).take() == (None, True)
+
+
 class _Replicas:
     """One replica, in this process."""
 
