@@ -107,10 +107,9 @@ def run_shard(
     try:
         say = partial(_say, replica, lease)
         with ShardLeaseKeeper(store, lease, on_stop=abort, say=say) as holder:
-            lines = open_lines(shard, _finished(store, holder, untaken), options,
-                               chunk_rows=min(FEED_ROWS, max_num_seqs))  # fmt: skip
-            others = partial(images_named_in, shard.uri, options)
-            rows = Rows(with_image_files(lines, image_root, options, holder.check, others))
+            finished = _finished(store, holder, untaken)
+            lines = open_lines(shard, finished, options, chunk_rows=min(FEED_ROWS, max_num_seqs))
+            rows = _with_images(lines, shard, holder, image_root, options)
             if lease.suspect and rows.first is not None:
                 prove(replica, session_of(lease), rows.first)
                 holder.check()
@@ -177,6 +176,17 @@ class Rows:
         """The next chunk, and whether it is the last one; None when all is done from the start."""
         chunk = self._held.popleft() if self._held else None
         return chunk, not self._held and not self._hold()
+
+
+def _with_images(
+    lines: Iterator[OpenLines],
+    shard: Shard,
+    holder: ShardLeaseKeeper,
+    root: str | None,
+    options: ObjectStoreOptions | None,
+) -> Rows:
+    others = partial(images_named_in, shard.uri, options)
+    return Rows(with_image_files(lines, root, options, holder.check, others))
 
 
 def _pump(
