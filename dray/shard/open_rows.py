@@ -6,6 +6,7 @@ some at a time, and no more once it has named as many as there are: of a new sha
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -64,6 +65,33 @@ class OpenLines:
     def end(self) -> int:
         """The position after the last of them."""
         return self.ends[-1]
+
+
+class Rows:
+    """The rows of a shard that are still to run, in chunks, of which the last is known as such."""
+
+    def __init__(self, chunks: Iterator[OpenLines]) -> None:
+        self._chunks = chunks
+        self._held: deque[OpenLines] = deque()
+        self._hold()
+
+    def _hold(self) -> bool:
+        found = next(self._chunks, None)
+        if found is not None:
+            self._held.append(found)
+        return found is not None
+
+    @property
+    def first(self) -> bytes | None:
+        """The line that is taken next; None when all are."""
+        while not any(chunk.lines for chunk in self._held) and self._hold():
+            pass  # of the chunks so far, all rows were refused
+        return next((line for chunk in self._held for line in chunk.lines), None)
+
+    def take(self) -> tuple[OpenLines | None, bool]:
+        """The next chunk, and whether it is the last one; None when all is done from the start."""
+        chunk = self._held.popleft() if self._held else None
+        return chunk, not self._held and not self._hold()
 
 
 def open_lines(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +17,7 @@ from dray.requests.model import Outcome
 from dray.requests.spool import index_of
 from dray.shard.image_rows import images_named_in, with_image_files
 from dray.shard.lease import ShardLeaseKeeper
-from dray.shard.open_rows import Finished, OpenLines, open_lines
+from dray.shard.open_rows import Finished, OpenLines, Rows, open_lines
 from dray.shard.proof import proof_session, prove
 from dray.shard.untaken import Untaken
 from dray.storage.objects import ObjectStoreOptions
@@ -149,33 +148,6 @@ def _say(replica: ReplicaClient, lease: ShardLease) -> None:
 def _sessions(lease: ShardLease) -> list[str]:
     session = session_of(lease)
     return [proof_session(session), session] if lease.suspect else [session]
-
-
-class Rows:
-    """The rows of a shard that are still to run, in chunks, of which the last is known as such."""
-
-    def __init__(self, chunks: Iterator[OpenLines]) -> None:
-        self._chunks = chunks
-        self._held: deque[OpenLines] = deque()
-        self._hold()
-
-    def _hold(self) -> bool:
-        found = next(self._chunks, None)
-        if found is not None:
-            self._held.append(found)
-        return found is not None
-
-    @property
-    def first(self) -> bytes | None:
-        """The line that is taken next; None when all are."""
-        while not any(chunk.lines for chunk in self._held) and self._hold():
-            pass  # of the chunks so far, all rows were refused
-        return next((line for chunk in self._held for line in chunk.lines), None)
-
-    def take(self) -> tuple[OpenLines | None, bool]:
-        """The next chunk, and whether it is the last one; None when all is done from the start."""
-        chunk = self._held.popleft() if self._held else None
-        return chunk, not self._held and not self._hold()
 
 
 def _with_images(
