@@ -25,14 +25,15 @@ from dray.job.opening import open_job
 from dray.job.timeline import Timeline
 from dray.store import JobState, ShardState, open_store
 from dray.triggers import Point
-from tests.chaos.thread_job import JOB, POISON, REFUSED, settings_of
+from tests.chaos.thread_job import IMAGES, JOB, POISON, REFUSED, settings_of
 from tests.chaos.warm import WarmProcess, WarmServer
 from tests.support.history import check_history
 from tests.support.s3_writes import uploads
 
 ROWS = 200
 BAD_LINES = {7: "this is no JSON", 93: '{"custom_id": "row-93"}'}
-REFUSED_ROW, POISON_ROW = 60, 130
+REFUSED_ROW, POISON_ROW, MISSING_ROW = 60, 130, 45
+PICTURES = 3
 FILES = ("output.jsonl", "errors.jsonl")
 _IN_TRANSACTIONS = (
     "select pid from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid() "
@@ -41,8 +42,15 @@ _IN_TRANSACTIONS = (
 
 
 def write_lines(path: Path) -> None:
-    """Write the job's input: 200 lines. Two are no valid request, and three in ten ask what another asks."""
+    """Write the job's input: 200 lines. Two are no valid request, and three in ten ask what another asks.
+
+    Some name an image below a folder beside it, and one names an image that is not there.
+    """
     path.write_text("".join(f"{_line(number)}\n" for number in range(ROWS)))
+    images = path.with_name(IMAGES)
+    images.mkdir()
+    for number in range(PICTURES):
+        (images / f"{number}.png").write_bytes(b"\x89PNG %d" % number)
 
 
 def _line(number: int) -> str:
@@ -50,7 +58,11 @@ def _line(number: int) -> str:
         return BAD_LINES[number]
     asked = leader_of(number)
     words = {REFUSED_ROW: REFUSED, POISON_ROW: POISON}.get(asked, "is plain")
-    body = {"messages": [{"role": "user", "content": f"prompt {asked} {words}"}], "max_tokens": 4}
+    text = f"prompt {asked} {words}"
+    name = "gone.png" if asked == MISSING_ROW else f"{asked % PICTURES}.png"
+    image = {"type": "image_url", "image_url": {"url": name}}
+    content: object = [image, {"type": "text", "text": text}] if asked % 5 == 0 else text
+    body = {"messages": [{"role": "user", "content": content}], "max_tokens": 4}
     line = {"custom_id": f"row-{number}", "method": "POST", "url": "/v1/chat/completions", "body": body}
     return json.dumps(line)
 

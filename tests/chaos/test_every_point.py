@@ -23,6 +23,7 @@ from tests.chaos.resumed_command import REAL_ROWS, RealJob
 from tests.chaos.resumed_job import (
     BAD_LINES,
     FILES,
+    MISSING_ROW,
     POISON_ROW,
     REFUSED_ROW,
     ROWS,
@@ -210,7 +211,7 @@ def test_every_point_is_reached(undisturbed: Undisturbed) -> None:
 def test_the_undisturbed_run_is_what_it_should_be(undisturbed: Undisturbed) -> None:
     errors = [json.loads(line) for line in undisturbed.contents["errors.jsonl"].splitlines()]
     assert [int(line["id"].rpartition("_")[2]) for line in errors] == sorted(
-        [*BAD_LINES, REFUSED_ROW, REFUSED_ROW + 7, POISON_ROW, POISON_ROW + 7]
+        [*BAD_LINES, REFUSED_ROW, REFUSED_ROW + 7, POISON_ROW, POISON_ROW + 7, MISSING_ROW]
     )
     assert errors[-1]["error"]["code"] == "poison"
     assert undisturbed.contents["output.jsonl"].count(b"\n") == ROWS - len(errors)

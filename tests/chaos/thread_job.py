@@ -29,7 +29,9 @@ from tests.support.thread_fleet import Script, ThreadCluster, ThreadFleet
 
 JOB = "job"
 SHARD_ROWS = 40
-PART_BYTES = 9_000
+IMAGES = "images"
+"""A folder beside the input: if there is one, images that rows name lie there."""
+PART_BYTES = 11_000
 """Of the spool: three parts, so that drivers are killed in between."""
 MAX_NUM_SEQS = 8
 MAX_MODEL_LEN = 1_000_000
@@ -45,8 +47,9 @@ def settings_of(path: Path) -> JobSettings:
 
 
 def _settings(given: Mapping[str, Any]) -> JobSettings:
+    images = Path(given["input"]).with_name(IMAGES)
     return JobSettings(
-        source=source_of([given["input"]]),
+        source=source_of([given["input"]], image_root=str(images) if images.is_dir() else None),
         defaults=RowDefaults(sampling={"temperature": 0}),
         model="simulated",
         output=given["output"],
