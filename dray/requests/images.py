@@ -30,9 +30,6 @@ MOST_IMAGES = 256
 PART: Final = "image_url"
 """The type of a part that is an image, and the field that says where."""
 
-IMAGE_SIGN: Final = re.compile(rb'"image|\\u')
-"""What is found in each line whose messages hold images: their type, or an escaped spelling of it."""
-
 NAMED: Final = re.compile(rb'"image_url":\{"url":("(?!(?i:data):)(?:[^"\\]|\\.)*")\}')
 """What is found in each line of the spool that names an image file, and in few others."""
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from dray.requests import tables
-from dray.requests.images import IMAGE_SIGN, image_placer
+from dray.requests.images import image_placer
 from dray.requests.inputs import FileRef, digest, expand
 from dray.requests.json_lines import json_lines
 from dray.requests.pulse import Pulse
@@ -87,8 +87,7 @@ def _batch_rows(
                 if line is None:
                     raise too_long(limits.line_bytes)
                 envelope = read_envelope(line)
-                if IMAGE_SIGN.search(line):
-                    _place_images(envelope, place)
+                _place_images(envelope, place)
             except BadRow as bad:
                 if line is None or line.strip():  # a blank line is no row
                     yield RawRow(file_no, line_no, None, bad)
