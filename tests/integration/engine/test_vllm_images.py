@@ -104,6 +104,7 @@ def test_the_core_apart_gives_the_same_bytes(seeing: Runner, seeing_model: Path)
     assert apart == [outcome.response for outcome in seeing.run(rows)]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "how",
     [
