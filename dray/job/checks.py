@@ -12,7 +12,7 @@ from dray.job.settings import JobSettings
 from dray.requests.images import ImageRoot
 from dray.requests.validate import LENGTH_FIELDS
 from dray.storage.files import local_path
-from dray.storage.objects import is_object, list_under
+from dray.storage.objects import is_object, is_web, list_under
 from dray.weights import Manifest
 
 
@@ -76,8 +76,8 @@ def check_images(settings: JobSettings) -> None:
     if root is None:
         return
     ImageRoot(root)
-    if root.lower().startswith(("http://", "https://")):
-        return  # web servers have no listings
+    if is_web(root):
+        return
     if not is_object(root):
         if not local_path(root).is_dir():
             raise ConfigError(f"image_root {root}: there is no such folder on this machine")

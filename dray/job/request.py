@@ -92,7 +92,7 @@ class JobRequest(Request):
     output: str = Field(
         kw_only=False,
         description="Folder, or object-store URI, for output, errors and the report. {date}, {yesterday} and "
-        "{time} stand for the time of the run, in UTC; also in input, store, job_id and query.",
+        "{time} stand for the time of the run, in UTC; also in input, store, job_id, query and image_root.",
     )
     prompt_column: str | None = _shortcut("prompt_column")
     system_prompt: str | None = _shortcut("system_prompt")

@@ -65,7 +65,7 @@ def with_images(messages: list[dict[str, Any]], images: Parts, column: str) -> l
         for message in messages
         if isinstance(content := message.get("content"), list)
         for place, part in enumerate(content)
-        if _is_held(part)
+        if _is_place(part)
     ]
     if not held:
         return _put_first(messages, images, column)
@@ -80,7 +80,7 @@ def with_images(messages: list[dict[str, Any]], images: Parts, column: str) -> l
     return messages
 
 
-def _is_held(part: object) -> bool:
+def _is_place(part: object) -> bool:
     return (
         isinstance(part, dict)
         and {name for name, value in part.items() if value is not None} == {"type"}

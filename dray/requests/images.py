@@ -16,7 +16,7 @@ from typing import Any, Final
 from dray.errors import ConfigError
 from dray.requests.validate import BadRow, check_text
 from dray.storage.files import absolute, local_path
-from dray.storage.objects import is_object
+from dray.storage.objects import is_object, is_web
 
 IMAGE_LIMIT_BYTES = 32 << 20
 """The largest image file that is taken, in bytes: a large photograph without loss."""
@@ -160,7 +160,7 @@ class ImageRoot:
                 "image_root is empty: give a folder, or a bucket's prefix such as s3://bucket/images"
             )
         self._remote = is_object(root)
-        self._web = root.lower().startswith(("http://", "https://"))
+        self._web = is_web(root)
         self._root = given if self._remote else absolute(str(local_path(given or "/")))
 
     def place(self, url: str, field: str) -> str:

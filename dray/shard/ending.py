@@ -157,9 +157,8 @@ class Ending:
         images = self.work.image_root
         of_images = images is not None and getattr(error, "filename2", None) == images
         what = f"the images below {images}" if of_images else f"the requests in {self.work.shard.uri}"
-        why = (
-            str(error) if isinstance(error, ImagesAwayError) else told.name
-        )  # the others may name a row's file
+        # Other errors may name a row's file.
+        why = str(error) if isinstance(error, ImagesAwayError) else told.name
         return f"{decision.cause}: {what} cannot be read{since} ({why}){advice}"
 
     def _carry_out(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 
@@ -72,7 +72,7 @@ class ImageFiles:
         check: Callable[[], None] = lambda: None,
         others: Callable[[], Sequence[str]] = tuple,
     ) -> None:
-        self.typical = _TYPICAL_BYTES  # of an image: the mean of those that were read
+        self.typical = _TYPICAL_BYTES  # of an image: a running mean
         self._root = root
         self._place = ImageRoot(root).place
         self._pool = pool
@@ -126,12 +126,16 @@ class ImageFiles:
         """Whether an image was read, or can be, by a read that began after the failure."""
         if self._proven_at > failed_at:
             return True
-        known = _known.get(self._root)
-        for uri in dict.fromkeys([*filter(None, [known]), *(self._others() if known is None else ())]):
+        for uri in self._witnesses():
             with suppress(_FailedError, NoImageError):
                 self._awaited(self._pool.submit(self._once, uri))
                 return True
         return False
+
+    def _witnesses(self) -> Iterator[str]:
+        if self._root in _known:
+            yield _known[self._root]
+        yield from self._others()
 
     def _marked(self, error: OSError) -> OSError:
         """An error that is no file's of the spool. Unlike ``filename``, this field is not in its text."""
@@ -154,7 +158,7 @@ class ImageFiles:
         try:
             content = _of_store(uri, self._options) if is_object(uri) else _local(uri)
         except OSError as error:
-            if isinstance(error, PermissionError) or not _is_missing(error):
+            if not (isinstance(error, FileNotFoundError) or error.errno in _NO_FILE):
                 raise _FailedError(error, time.monotonic()) from error
             self._refuse_empty_folder()
             told = "an image that the row names is not below image_root"
@@ -178,10 +182,6 @@ class ImageFiles:
             pass
         away = ImagesAwayError(f"the folder {self._root} is gone from this node, or empty; is it mounted?")
         raise _FailedError(away, time.monotonic())
-
-
-def _is_missing(error: OSError) -> bool:
-    return isinstance(error, FileNotFoundError) or error.errno in _NO_FILE
 
 
 def _of_store(uri: str, options: ObjectStoreOptions | None) -> bytes | None:

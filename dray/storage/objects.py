@@ -83,7 +83,8 @@ def is_object(uri: str) -> bool:
     return "://" in uri and uri.split("://", 1)[0].lower() in SCHEMES
 
 
-def _is_web(uri: str) -> bool:
+def is_web(uri: str) -> bool:
+    """Whether ``uri`` is on a web server, which has no listings."""
     return uri.lower().startswith(("http://", "https://"))
 
 
@@ -94,7 +95,7 @@ def head(uri: str, options: ObjectStoreOptions | None = None) -> ObjectInfo:
         try:
             return _info(uri, store.head(path))
         except FileNotFoundError:
-            if not _is_web(uri):
+            if not is_web(uri):
                 raise
             return _info(uri, store.get(path).meta)  # some servers answer GET alone, and HEAD with 405
 
@@ -112,7 +113,7 @@ def list_under(prefix_uri: str, options: ObjectStoreOptions | None = None) -> It
 
 def stream(uri: str, options: ObjectStoreOptions | None = None) -> Iterator[bytes]:
     """The bytes of one object, in blocks; OSError when it is replaced meanwhile."""
-    if _is_web(uri):  # not every web server knows ranges
+    if is_web(uri):  # not every web server knows ranges
         return _stream_whole(uri, options)
     info = head(uri, options)
     return _stream_parts(uri, options, 0, info.size, info.etag)
@@ -151,7 +152,7 @@ def signed_url(uri: str, options: ObjectStoreOptions | None = None, *, seconds: 
     Raises:
         OSError: there are no credentials to sign with.
     """
-    if _is_web(uri):
+    if is_web(uri):
         return uri
     from obstore import sign
 
@@ -304,14 +305,14 @@ def _quoted(etag: str | None) -> str | None:
 def store_of(uri: str, options: ObjectStoreOptions | None) -> tuple[ObjectStore, str]:
     """obstore's store for the root of a URI, and the object's path below it."""
     parts = urlsplit(uri)
-    if parts.query and _is_web(uri):
+    if parts.query and is_web(uri):
         raise OSError(
             f"{uri.split('?')[0]}: addresses with a query (signed URLs) cannot be read; download the file"
         )
     root = f"{parts.scheme.lower()}://{parts.netloc}"
     # Not parts.path: an object's name may hold '?' and '#'.
     path = uri.split("://", 1)[1].partition("/")[2]
-    if _is_web(uri):
+    if is_web(uri):
         path = decoded_path(uri, path)
     elif path.startswith("/"):  # obstore would leave it out, and ask for another object
         raise _misnamed(uri)

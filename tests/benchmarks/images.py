@@ -75,7 +75,7 @@ def replica(work: Work, folder: Path) -> dict[str, Any]:
     from dray.kinds import Kind
     from tests.support.engines import Runner
 
-    settings = {"max_model_len": work.max_model_len}
+    settings = {"max_model_len": work.max_model_len} | work.given
     runner = Runner.started(EngineSpec(name="vllm", model=work.model, kind=Kind.CHAT, arguments=settings))
     bodies = _bodies(work, folder)
     runner.run(bodies[:_WARM_UP])
@@ -120,6 +120,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     )  # the examples keep their lines
     results.add_options(parser)
     parser.add_argument("--rows", type=int, default=None, help="photographs (300)")
+    parser.add_argument("--image-threads", type=int, default=None, help="dray's engine argument (its own)")
     parser.add_argument("--only", nargs="+", choices=NAMES, default=None)
     parser.add_argument("--timeout", type=float, default=600, help="seconds that one process may take")
     parser.add_argument("--inside", choices=list(INSIDE), default=None, help=argparse.SUPPRESS)
@@ -204,6 +205,7 @@ class _Bench:
         return workload.dray_run(
             self._folder / ("named.jsonl" if named else "held.jsonl"), *root, "--model", work.model,
             "--output", work.output, "--engine-arg", f"max_model_len={MAX_MODEL_LEN}",
+            *(part for name, value in work.given.items() for part in ("--engine-arg", f"{name}={value}")),
         )  # fmt: skip
 
     def _inside(self, name: str, work: Work) -> list[str | Path]:
@@ -215,6 +217,7 @@ class _Bench:
 
     def _work(self, arguments: dict[str, Any]) -> Work:
         self._runs += 1
+        threads = self._arguments.image_threads
         return Work(
             model=str(self._model),
             kind="chat",
@@ -224,6 +227,7 @@ class _Bench:
             input=str(self._folder / "held.jsonl"),
             output=str(self._folder / f"out-{self._runs}"),
             arguments=arguments,
+            given={} if threads is None else {"image_threads": threads},
         )
 
 

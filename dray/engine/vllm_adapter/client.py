@@ -69,7 +69,7 @@ class StepClient:
         self._count = 0
         self._timings = Timings(engine)
         self.images = images
-        images.keep(engine.renderer, engine.model_config)
+        images.prepare(engine.renderer, engine.model_config)
         self.grammars: Grammars | None = None  # whose limits the grammars of rows must keep
 
     def check_admission(self, n: int = 1) -> None:

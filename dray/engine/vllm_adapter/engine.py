@@ -72,9 +72,8 @@ class VllmEngine:
         self._processor = processor_name()  # vLLM binds its threads to cores
         self._cores = os.sched_getaffinity(0)
         prepare_environment(spec)
-        self._adapters = adapters_of(
-            spec.arguments, spec.model
-        )  # refused before vLLM and the model are there
+        # Refused before vLLM and the model are there.
+        self._adapters = adapters_of(spec.arguments, spec.model)
         eagerly = runs_eagerly(spec, cpu=True)
         self._core = (
             CoreProcess(eager_on_cpu=eagerly, tuning=spec.tuning) if runs_apart(spec.arguments) else None

@@ -55,8 +55,11 @@ class ImageSettings:
             threads=_threads(spec, len(cores)), gigabytes=_gigabytes(spec.arguments), cores=frozenset(cores)
         )
 
-    def keep(self, renderer: Any, model_config: Any) -> None:
-        """Give a renderer its cache for what it makes of images. The engine's core started without any."""
+    def prepare(self, renderer: Any, model_config: Any) -> None:
+        """Have a renderer take the formats above alone, and keep what it makes of images.
+
+        The engine's core has started by then, without a list of its own.
+        """
         if not model_config.supports_multimodal_inputs:
             return
         from vllm.multimodal import image

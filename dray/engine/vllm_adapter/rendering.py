@@ -1,6 +1,6 @@
 """Rows with images are read in threads of their own, beside the engine's steps and beside each other.
 
-An image of a megapixel takes some 20 ms to decode and to make pixels of, in C code without the interpreter
+An image of a megapixel takes some 25 ms to decode and to make pixels of, in C code without the interpreter
 lock. In the engine's thread one row after the other would wait for that. Each thread has a renderer of its
 own, since tokenizers and processors are not for several threads at once. Rows about the same image go to the
 same thread, whose cache knows it.
@@ -139,7 +139,7 @@ class RenderThreads:
             # Images that are not named by what they hold have numbers: one count for all threads.
             renderer._mm_req_counter = self._own._mm_req_counter
             render_at_once(renderer)
-            self._images.keep(renderer, self._config.model_config)
+            self._images.prepare(renderer, self._config.model_config)
             return self._online(renderer)
         except Exception as error:
             raise EngineDeadError(f"{type(error).__name__} in making a renderer for images") from error

@@ -20,7 +20,7 @@ from dray.errors import ConfigError
 from dray.imports import without
 from dray.kinds import Body
 from dray.planner.workload.conversations import conversation_of, plain_text, template_arguments, tools_of
-from dray.planner.workload.images import IMAGE_TOKENS, has_images, tokens_with_images
+from dray.planner.workload.images import IMAGE_TOKENS, count_images, tokens_with_images
 from dray.planner.workload.prompts import Prompt, Text, Unreadable
 from dray.weights.source.configuration import has_tokenizer
 
@@ -106,7 +106,7 @@ class ByteEncoder:
         ]
 
     def _units(self, text: str) -> NDArray[np.uint32]:
-        return tokens_with_images(text, _units, self._image_tokens) if has_images(text) else _units(text)
+        return tokens_with_images(text, _units, self._image_tokens) if count_images(text) else _units(text)
 
 
 def _units(text: str) -> NDArray[np.uint32]:
@@ -152,7 +152,7 @@ class ModelEncoder:
         found: dict[int, Any] = {
             place: self._with_images(prompt.text) if isinstance(prompt, Text) else prompt
             for place, prompt in enumerate(prompts)
-            if not isinstance(prompt, Text) or has_images(prompt.text)
+            if not isinstance(prompt, Text) or count_images(prompt.text)
         }
         for special in (True, False):
             texts = {

@@ -33,11 +33,6 @@ def count_images(text: str) -> int:
     return text.count(_BEGIN)
 
 
-def has_images(text: str) -> bool:
-    """Whether there are marks in a text."""
-    return _BEGIN in text
-
-
 def tokens_with_images(
     text: str, encode: Callable[[str], NDArray[np.uint32]], image_tokens: int
 ) -> NDArray[np.uint32]:

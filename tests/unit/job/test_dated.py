@@ -37,7 +37,11 @@ def test_a_request_is_dated_where_its_run_reads_and_writes() -> None:
         "out/{date}",
         job_id="nightly-{date}",
         store="sqlite:///{date}.db",
-        rows={"query": "select * from t where day = '{date}'", "template": "On {date}: {text}"},
+        rows={
+            "query": "select * from t where day = '{date}'",
+            "template": "On {date}: {text}",
+            "image_root": "scans/{date}",
+        },
     )
     found = request.dated(NIGHT)
     assert found.input == ["a/2026-03-01", "b/2026-02-28"]
@@ -46,6 +50,7 @@ def test_a_request_is_dated_where_its_run_reads_and_writes() -> None:
     assert found.store == "sqlite:///2026-03-01.db"
     assert found.rows.query == "select * from t where day = '2026-03-01'"
     assert found.rows.template == "On {date}: {text}"  # a column of the rows
+    assert found.rows.image_root == "scans/2026-03-01"
     assert found.model == "models/{date}"
     assert found.recipe()["output"] == "out/2026-03-01"  # what resumes the job says the same day
 
