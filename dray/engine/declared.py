@@ -21,6 +21,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from dray.engine.vllm_adapter.arguments import SERVING_OPTIONS
 from dray.engine.vllm_adapter.core_choice import core_wanted
+from dray.engine.vllm_adapter.images import asked_of_images
 from dray.errors import ConfigError
 
 _MODULE, _CLASS = "vllm.engine.arg_utils", "EngineArgs"
@@ -36,6 +37,7 @@ def refuse_arguments(arguments: Mapping[str, Any]) -> None:
         ConfigError: names the argument, and what was probably meant or what is possible.
     """
     core_wanted(arguments)
+    asked_of_images(arguments)
     declared = _declared()
     if declared is None:
         return

@@ -240,10 +240,8 @@ def template_digest(source: Source) -> str:
     if isinstance(source, JsonlBatch) and replace(source.shape, kind=Kind.CHAT) == RowShape():
         return "openai-batch"
     described = repr(source.shape)
-    if (source.shape.image_column, source.shape.image_root) == (
-        None,
-        None,
-    ):  # as before there were such fields
+    # As it was described before there were such fields.
+    if source.shape.image_column is None and source.shape.image_root is None:
         described = described.removesuffix(", image_column=None, image_root=None)") + ")"
     if source.shape.fields is None:  # as it was described before there was such a field
         described = described.removesuffix(", fields=None)") + ")"

@@ -70,7 +70,7 @@ class VllmEngine:
     def __init__(self, spec: EngineSpec) -> None:
         began = time.monotonic()
         self._processor = processor_name()  # vLLM binds its threads to cores
-        self._cores = os.sched_getaffinity(0)
+        self._images = ImageSettings.of(spec, os.sched_getaffinity(0))
         prepare_environment(spec)
         # Refused before vLLM and the model are there.
         self._adapters = adapters_of(spec.arguments, spec.model)
@@ -113,7 +113,6 @@ class VllmEngine:
         from dray.weights.loading.vllm_loader import register
 
         register()
-        images = ImageSettings.of(spec, self._cores)
         with refused_arguments():
             # The batch sizes that vLLM itself takes offline: twice those of its server.
             self._config = EngineArgs(**arguments).create_engine_config(UsageContext.LLM_CLASS)
@@ -123,7 +122,7 @@ class VllmEngine:
         with ranks_heard() as ranks, turn_on(spec.gpus):
             self._engine = self._started(spec, log_stats=not arguments["disable_log_stats"])
         self._line = CoreLine(self._engine.engine_core, self._core) if self._core is not None else None
-        self._client = StepClient(self._engine, images)
+        self._client = StepClient(self._engine, self._images)
         if spec.kind.engine.generates:
             tokenizer = self._client.input_processor.tokenizer
             self._client.grammars = grammars_of(self._config, tokenizer, grammar_seconds(spec))

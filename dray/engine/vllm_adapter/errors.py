@@ -88,7 +88,7 @@ def _is_template_error(error: BaseException) -> bool:
 def _no_image() -> RequestRefused:
     return RequestRefused(
         "invalid_image",
-        "an image cannot be decoded: it is damaged, too large, or of a format that Pillow does not read",
+        "an image cannot be decoded: it is damaged, too large, or no JPEG, PNG, WebP, AVIF, GIF, BMP or TIFF",
     )
 
 

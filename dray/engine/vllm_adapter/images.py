@@ -51,9 +51,10 @@ class ImageSettings:
         Raises:
             ConfigError: an argument is no such number.
         """
-        return cls(
-            threads=_threads(spec, len(cores)), gigabytes=_gigabytes(spec.arguments), cores=frozenset(cores)
-        )
+        given, gigabytes = asked_of_images(spec.arguments)
+        own = min(len(cores), int(spec.cpus)) if spec.cpus and spec.cpus >= 1 else len(cores)
+        threads = min(_MOST_THREADS, own) if given is None else given
+        return cls(threads=threads, gigabytes=gigabytes, cores=frozenset(cores))
 
     def prepare(self, renderer: Any, model_config: Any) -> None:
         """Have a renderer take the formats above alone, and keep what it makes of images.
@@ -66,30 +67,26 @@ class ImageSettings:
         from vllm.multimodal.cache import MultiModalProcessorOnlyCache
 
         image.ALLOWED_IMAGE_FORMATS = tuple(one for one in image.ALLOWED_IMAGE_FORMATS if one in FORMATS)
-
+        _tell_once()
         if not self.gigabytes:
             return
         # Read below, and where vLLM decides whether images are told apart by what they hold.
         model_config.multimodal_config.mm_processor_cache_gb = self.gigabytes / (self.threads + 1)
         renderer._mm_processor_cache = MultiModalProcessorOnlyCache(model_config)
-        _tell_once()
 
 
-def _threads(spec: EngineSpec, cores: int) -> int:
-    given = spec.arguments.get(THREADS)
-    if given is None:
-        own = min(cores, int(spec.cpus)) if spec.cpus and spec.cpus >= 1 else cores
-        return min(_MOST_THREADS, own)
-    if not isinstance(given, int) or isinstance(given, bool) or given < 0:
-        raise ConfigError(f"engine argument {THREADS}: {given!r} is no whole number, 0 or more")
-    return given
+def asked_of_images(arguments: Mapping[str, Any]) -> tuple[int | None, float]:
+    """The threads (None: not said) and the GiB that the user's engine arguments name.
 
-
-def _gigabytes(arguments: Mapping[str, Any]) -> float:
-    given = arguments.get(CACHE, _CACHE_GB)
-    if isinstance(given, bool) or not isinstance(given, int | float) or given < 0:
-        raise ConfigError(f"engine argument {CACHE}: {given!r} is no number of GiB, 0 or more")
-    return float(given)
+    Raises:
+        ConfigError: one is no such number.
+    """
+    threads, gigabytes = arguments.get(THREADS), arguments.get(CACHE, _CACHE_GB)
+    if threads is not None and (not isinstance(threads, int) or isinstance(threads, bool) or threads < 0):
+        raise ConfigError(f"engine argument {THREADS}: {threads!r} is no whole number, 0 or more")
+    if isinstance(gigabytes, bool) or not isinstance(gigabytes, int | float) or gigabytes < 0:
+        raise ConfigError(f"engine argument {CACHE}: {gigabytes!r} is no number of GiB, 0 or more")
+    return threads, float(gigabytes)
 
 
 def _tell_once() -> None:

@@ -25,7 +25,9 @@ SCHEMA = {
 }
 REFUSED_SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "sandwich"}}}
 APART = {"max_num_seqs": 8, "max_model_len": 512, "convert": "embed", "engine_core": "apart"}
-NO_IMAGE = "an image cannot be decoded: it is damaged, too large, or of a format that Pillow does not read"
+NO_IMAGE = (
+    "an image cannot be decoded: it is damaged, too large, or no JPEG, PNG, WebP, AVIF, GIF, BMP or TIFF"
+)
 
 
 @pytest.fixture(scope="session")

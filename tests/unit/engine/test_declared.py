@@ -36,6 +36,9 @@ pytestmark = [
         ("max_num_seqs", [4], r"'\[4\]': input should be a valid integer"),
         ("limit_mm_per_prompt", "image=1", "'image=1': input should be a valid dictionary"),
         ("max_lora_rank", 17, "'17' is none of 1, 8, 16, [0-9, ]+$"),
+        ("image_threads", "two", "image_threads: 'two' is no whole number, 0 or more"),
+        ("image_threads", -1, "-1 is no whole number"),
+        ("mm_processor_cache_gb", -0.5, "-0.5 is no number of GiB, 0 or more"),
     ],
 )
 def test_what_vllm_would_not_take(name: str, value: Any, told: str) -> None:
