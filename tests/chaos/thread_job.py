@@ -15,17 +15,15 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from dray.cluster.base import ClusterSettings
 from dray.driver import pool, shards, whole_job
-from dray.driver.thread_executor import ThreadExecutor
 from dray.job import opening, spooling
 from dray.job.request import JobRequest
 from dray.job.settings import JobSettings
 from dray.requests import RowDefaults, source_of
 from dray.shard import hearing, placing, pump
 from dray.shard.backoff import NO_WAIT_VARIABLE
-from tests.support.lanes import QUICK
-from tests.support.thread_fleet import Script, ThreadCluster, ThreadFleet
+from tests.support.lanes import parts_on
+from tests.support.thread_fleet import Script, ThreadFleet
 
 JOB = "job"
 SHARD_ROWS = 40
@@ -102,14 +100,7 @@ def run(given: Mapping[str, Any]) -> None:
         [f"node-{lane}" for lane in range(settings.replicas or 1)],
         Script(lose=lambda replica, batch: (replica, batch) in lost),
     )
-    parts = whole_job.Parts(
-        where=ClusterSettings(),
-        cluster=ThreadCluster(fleet),
-        executor=ThreadExecutor(fleet),
-        fleet_of=lambda info: fleet,
-        intervals=QUICK,
-    )
-    whole_job.run_job(settings, parts)
+    whole_job.run_job(settings, parts_on(fleet))
 
 
 if __name__ == "__main__":

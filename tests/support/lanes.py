@@ -12,22 +12,36 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from dray.driver.events import Event, ReplicaLost
+from dray.cluster.base import ClusterSettings
+from dray.driver.events import Event, Observer, ReplicaLost
 from dray.driver.executor import TaskEnd
 from dray.driver.intervals import Intervals
 from dray.driver.run import Driver
 from dray.driver.thread_executor import ThreadExecutor
-from dray.driver.whole_job import engine_spec
+from dray.driver.whole_job import Parts, engine_spec
 from dray.engine.protocol import EngineSpec
 from dray.errors import JobFailedError
 from dray.job.ingesting import ingest_job
 from dray.job.opening import OpenJob, open_job
 from dray.job.settings import JobSettings
 from dray.store import Counts, JobState, Shard, StoredOutcome, open_store
-from tests.support.thread_fleet import Death, Script, ThreadFleet
+from tests.support.thread_fleet import Death, Script, ThreadCluster, ThreadFleet
 
 QUICK = Intervals(step=0.02, status=0.02, orders=0.1, shards=0.05, relaunch=0.01)
 """For replicas in threads, which take milliseconds to start."""
+
+
+def parts_on(fleet: ThreadFleet, observers: Sequence[Observer] = (), intervals: Intervals = QUICK) -> Parts:
+    """What runs a whole job on a fleet of threads: the real driver, and shard tasks in threads, too."""
+    return Parts(
+        where=ClusterSettings(),
+        cluster=ThreadCluster(fleet),
+        executor=ThreadExecutor(fleet),
+        observers=observers,
+        fleet_of=lambda info: fleet,
+        intervals=intervals,
+    )
+
 
 Takes = Literal["memory", "engine", "node"]
 MARK = "BOMB"

@@ -13,19 +13,17 @@ from typing import Any
 
 import pytest
 
-from dray.cluster.base import ClusterSettings
-from dray.driver.thread_executor import ThreadExecutor
-from dray.driver.whole_job import Parts, run_job
+from dray.driver.whole_job import run_job
 from dray.errors import ConfigError, JobPausedError
 from dray.job.finalising import JobResult
 from dray.job.settings import JobSettings
 from dray.requests import RowDefaults, source_of
 from dray.shard import image_files
 from dray.shard.backoff import NO_WAIT_VARIABLE
-from tests.support.lanes import QUICK
+from tests.support.lanes import parts_on
 from tests.support.s3_emulator import EmulatorProcess
 from tests.support.seeing_model import as_url, picture
-from tests.support.thread_fleet import Script, ThreadCluster, ThreadFleet
+from tests.support.thread_fleet import Script, ThreadFleet
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
@@ -84,14 +82,7 @@ def make(emulator: EmulatorProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def run(settings: JobSettings, script: Script | None = None) -> JobResult:
     fleet = ThreadFleet(["node-0", "node-1"], script)
-    parts = Parts(
-        where=ClusterSettings(),
-        cluster=ThreadCluster(fleet),
-        executor=ThreadExecutor(fleet),
-        fleet_of=lambda info: fleet,
-        intervals=QUICK,
-    )
-    return run_job(settings, parts)
+    return run_job(settings, parts_on(fleet))
 
 
 def finished(result: JobResult) -> tuple[int, int]:

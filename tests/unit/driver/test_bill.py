@@ -8,15 +8,13 @@ from typing import Any
 import pytest
 
 from dray.account import Phase
-from dray.cluster.base import ClusterSettings
-from dray.driver.thread_executor import ThreadExecutor
-from dray.driver.whole_job import Parts, run_job
+from dray.driver.whole_job import run_job
 from dray.job.request import JobRequest
 from dray.job.settings import JobSettings
 from dray.shard.backoff import NO_WAIT_VARIABLE
 from dray.store import open_store
-from tests.support.thread_fleet import Script, ThreadCluster, ThreadFleet
-from tests.unit.driver.test_whole_job import QUICK
+from tests.support.lanes import parts_on
+from tests.support.thread_fleet import Script, ThreadFleet
 
 pytestmark = pytest.mark.unit
 
@@ -41,14 +39,7 @@ def settings(make_settings: Callable[..., JobSettings], monkeypatch: pytest.Monk
 
 def _cost(settings: JobSettings, script: Script) -> dict[str, Any]:
     fleet = ThreadFleet(["node-0", "node-1"], script)
-    parts = Parts(
-        where=ClusterSettings(),
-        cluster=ThreadCluster(fleet),
-        executor=ThreadExecutor(fleet),
-        fleet_of=lambda info: fleet,
-        intervals=QUICK,
-    )
-    cost = run_job(settings, parts).cost
+    cost = run_job(settings, parts_on(fleet)).cost
     assert cost is not None
     assert round(sum(cost["parts"].values()), 6) == cost["dollars"]
     assert round(sum(cost["seconds"].values()), 6) == cost["node_seconds"]

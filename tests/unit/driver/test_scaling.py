@@ -11,14 +11,12 @@ from typing import Any
 
 import pytest
 
-from dray.cluster.base import ClusterSettings
 from dray.cluster.capacity import Capacity, Room
 from dray.driver import capacity_policy, scaling
 from dray.driver.events import CapacityDecided, CapacityMissing, Event, Outlook, ReplicaReady, Warned
 from dray.driver.intervals import Intervals
 from dray.driver.purse import Purse
-from dray.driver.thread_executor import ThreadExecutor
-from dray.driver.whole_job import Parts, run_job
+from dray.driver.whole_job import run_job
 from dray.errors import ConfigError, JobPausedError
 from dray.job.capacity_notes import decisions_of
 from dray.job.finalising import JobResult
@@ -28,7 +26,8 @@ from dray.job.settings import JobSettings
 from dray.requests.sources import source_of
 from dray.shard.backoff import NO_WAIT_VARIABLE
 from dray.store import JobState, ReplicaState, open_store
-from tests.support.thread_fleet import Script, ThreadCluster, ThreadFleet
+from tests.support.lanes import parts_on
+from tests.support.thread_fleet import Script, ThreadFleet
 from tests.unit.driver.scripted import Heard
 
 pytestmark = pytest.mark.unit
@@ -64,15 +63,7 @@ class Elastic:
             request=request,
         )
         self.url = settings.store_url
-        parts = Parts(
-            where=ClusterSettings(),
-            cluster=ThreadCluster(fleet),
-            executor=ThreadExecutor(fleet),
-            observers=[self.heard],
-            fleet_of=lambda info: fleet,
-            intervals=QUICK,
-        )
-        return run_job(settings, parts)
+        return run_job(settings, parts_on(fleet, [self.heard], QUICK))
 
     def _write_input(self, rows: int, last: int) -> None:
         with self._path.open("w") as file:

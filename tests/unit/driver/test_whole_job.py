@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from dray.cluster import ClusterInfo, Node
-from dray.cluster.base import ClusterSettings
 from dray.driver.events import (
     Event,
     Observer,
@@ -23,22 +22,20 @@ from dray.driver.events import (
     StopHeard,
     Told,
 )
-from dray.driver.intervals import Intervals
 from dray.driver.resting import put_to_rest
-from dray.driver.thread_executor import ThreadExecutor
-from dray.driver.whole_job import Parts, refuse_shared_sqlite, run_job
+from dray.driver.whole_job import refuse_shared_sqlite, run_job
 from dray.errors import ConfigError, EngineStartError, JobChangedError, JobFailedError, JobPausedError
 from dray.job.finalising import JobResult
 from dray.job.opening import open_job
 from dray.job.settings import JobSettings
 from dray.shard.backoff import NO_WAIT_VARIABLE
 from dray.store import JobState, open_store
-from tests.support.thread_fleet import Script, ThreadCluster, ThreadFleet
+from tests.support.lanes import parts_on
+from tests.support.thread_fleet import Script, ThreadFleet
 from tests.unit.driver.scripted import Heard, cluster
 
 pytestmark = pytest.mark.unit
 
-QUICK = Intervals(step=0.02, status=0.02, orders=0.1, shards=0.05, relaunch=0.01)
 LOST_ONCE = Script(lose=lambda replica, batch: (replica, batch) == (0, 0))
 
 
@@ -69,15 +66,7 @@ def test_postgresql_may_have_several() -> None:
 
 def _run(settings: JobSettings, observers: Sequence[Observer], script: Script | None = None) -> JobResult:
     fleet = ThreadFleet(["node-0", "node-1"], script)
-    parts = Parts(
-        where=ClusterSettings(),
-        cluster=ThreadCluster(fleet),
-        executor=ThreadExecutor(fleet),
-        observers=observers,
-        fleet_of=lambda info: fleet,
-        intervals=QUICK,
-    )
-    return run_job(settings, parts)
+    return run_job(settings, parts_on(fleet, observers))
 
 
 class Raises:

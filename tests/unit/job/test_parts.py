@@ -12,9 +12,7 @@ import orjson
 import pytest
 
 from dray.cli.jobs import export_job
-from dray.cluster.base import ClusterSettings
-from dray.driver.thread_executor import ThreadExecutor
-from dray.driver.whole_job import Parts, run_job
+from dray.driver.whole_job import run_job
 from dray.errors import ConfigError, FencedError
 from dray.job.finalising import finalise_job
 from dray.job.opening import open_job
@@ -26,9 +24,9 @@ from dray.shard.backoff import NO_WAIT_VARIABLE
 from dray.storage import retiring
 from dray.store import JobState, open_store
 from dray.triggers import Point
+from tests.support.lanes import parts_on
 from tests.support.publishing import STEPS, answer, assert_published, race, stoppable
-from tests.support.thread_fleet import ThreadCluster, ThreadFleet
-from tests.unit.driver.test_whole_job import QUICK
+from tests.support.thread_fleet import ThreadFleet
 
 pytestmark = pytest.mark.unit
 
@@ -238,15 +236,7 @@ def test_a_whole_job_with_small_parts(
     monkeypatch.setenv(NO_WAIT_VARIABLE, "1")
     settings = make_settings(shard_rows=10, replicas=2, job_id="job", format=form, request=SMALL)
     fleet = ThreadFleet(["node-0", "node-1"])
-    parts = Parts(
-        where=ClusterSettings(),
-        cluster=ThreadCluster(fleet),
-        executor=ThreadExecutor(fleet),
-        observers=[],
-        fleet_of=lambda info: fleet,
-        intervals=QUICK,
-    )
-    result = run_job(settings, parts)
+    result = run_job(settings, parts_on(fleet))
     assert (result.state, result.counts["done"]) == (JobState.COMPLETED, 50)
     assert result.output == f"{settings.output}/output-*.{form}"
     assert result.errors == f"{settings.output}/errors.{form}"
