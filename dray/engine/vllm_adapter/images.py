@@ -25,9 +25,10 @@ THREADS = "image_threads"
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
 """Pillow's names of the formats that are read. Decoders of others are written in Python: slow, and large."""
 
-WITHOUT_LIST: dict[str, Any] = {CACHE: 0, "mm_processor_cache_type": "lru"}  # "shm" has one name for all
+WITHOUT_LIST: dict[str, Any] = {CACHE: 0}
 """Engine arguments with which the core keeps no list."""
 
+_SORT = "mm_processor_cache_type"
 _CACHE_GB = 1.0
 _MOST_THREADS = 4
 _TOLD_EACH_TIME = "vllm.v1.worker.cpu_worker"
@@ -79,13 +80,15 @@ def asked_of_images(arguments: Mapping[str, Any]) -> tuple[int | None, float]:
     """The threads (None: not said) and the GiB that the user's engine arguments name.
 
     Raises:
-        ConfigError: one is no such number.
+        ConfigError: one is no such number, or the cache is to be of a sort that is shared.
     """
     threads, gigabytes = arguments.get(THREADS), arguments.get(CACHE, _CACHE_GB)
     if threads is not None and (not isinstance(threads, int) or isinstance(threads, bool) or threads < 0):
         raise ConfigError(f"engine argument {THREADS}: {threads!r} is no whole number, 0 or more")
     if isinstance(gigabytes, bool) or not isinstance(gigabytes, int | float) or gigabytes < 0:
         raise ConfigError(f"engine argument {CACHE}: {gigabytes!r} is no number of GiB, 0 or more")
+    if arguments.get(_SORT) not in (None, "lru"):
+        raise ConfigError(f"engine argument {_SORT}: front and core share no images here; leave it out")
     return threads, float(gigabytes)
 
 

@@ -39,6 +39,7 @@ pytestmark = [
         ("image_threads", "two", "image_threads: 'two' is no whole number, 0 or more"),
         ("image_threads", -1, "-1 is no whole number"),
         ("mm_processor_cache_gb", -0.5, "-0.5 is no number of GiB, 0 or more"),
+        ("mm_processor_cache_type", "shm", "front and core share no images here"),
     ],
 )
 def test_what_vllm_would_not_take(name: str, value: Any, told: str) -> None:
