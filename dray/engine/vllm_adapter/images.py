@@ -2,8 +2,8 @@
 
 vLLM's front and core keep equal lists of the images that the core has, so that the front need not send one
 twice. They part when the front reads a row that never comes to the core, as one whose grammar is refused; the
-core then lacks an image, and refuses the next row about it for now. So here the front keeps what it made of images, for rows about the same image,
-and sends it each time. The module imports no vLLM.
+core then lacks an image, and refuses the next row about it for now. So here the front keeps what it made of
+images, for rows about the same image, and sends it each time. The module imports no vLLM.
 """
 
 from __future__ import annotations
