@@ -15,13 +15,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
+import psutil
 import psycopg
 
 from tests.support.ports import free_port
 
 _START_SECONDS = 60.0
 _MEMORY = Path("/dev/shm")
-_ROOM_BYTES = 2 * 2**30
+_ROOM_BYTES = 6 * 2**30  # a server's data, and what the engines and the cluster of other tests need
+_PREFIX = "dray-pg-"
+# Reads a pipe that nobody writes: it ends with the process that holds its other end.
+_GUARD = 'read -r _; kill -QUIT "$(head -n 1 "$1/data/postmaster.pid" 2>/dev/null)" 2>/dev/null; rm -rf "$1"'
 _SIGNALS = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 
 Mode = Literal["smart", "fast", "immediate"]
@@ -34,6 +38,9 @@ class PostgresServer:
 
     The data lie in memory where it has room: recovery on a disk waits for all that other tests write
     there. A benchmark asks for the disk. Kills lose nothing either way: the files outlive the processes.
+
+    A killed test run must not keep that memory: a guard ends the server of a process that is gone. Where
+    the guard was killed, too, the next server's start deletes the folder.
     """
 
     def __init__(self, *, settings: dict[str, str] | None = None, on_disk: bool = False) -> None:
@@ -44,11 +51,15 @@ class PostgresServer:
         self._password = secrets.token_hex(8)
         self._folder = Path()
         self._process: subprocess.Popen[bytes] | None = None
+        self._guard: subprocess.Popen[bytes] | None = None
         self._databases = 0
         self.port = 0
 
     def __enter__(self) -> PostgresServer:
-        self._folder = Path(tempfile.mkdtemp(prefix="dray-pg-", dir=self._parent))
+        _sweep(self._parent or Path(tempfile.gettempdir()))
+        self._folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=self._parent))
+        guard = ["sh", "-c", _GUARD, "guard", self._folder]
+        self._guard = subprocess.Popen(guard, stdin=subprocess.PIPE, start_new_session=True)
         if self._user is not None:
             os.chown(self._folder, self._user.pw_uid, self._user.pw_gid)
         self._initialise()
@@ -60,7 +71,8 @@ class PostgresServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop("immediate")
-        shutil.rmtree(self._folder, ignore_errors=True)
+        assert self._guard is not None
+        self._guard.communicate(timeout=30)  # it deletes the folder
 
     @property
     def pid(self) -> int:
@@ -94,6 +106,7 @@ class PostgresServer:
             "synchronous_commit": "on",
             "max_connections": "50",
             "recovery_init_sync_method": "syncfs",  # a crash restart need not sync file by file
+            "max_wal_size": "256MB",  # by itself 1 GB, of memory where the data lie there
             **self._settings,
         }
         command: list[str | Path] = [self._bin / "postgres", "-D", self._folder / "data"]
@@ -173,9 +186,18 @@ class PostgresServer:
 
 
 def _memory_with_room() -> Path | None:
-    if _MEMORY.is_dir() and os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > _ROOM_BYTES:
-        return _MEMORY
-    return None
+    if not (_MEMORY.is_dir() and os.access(_MEMORY, os.W_OK)):
+        return None
+    room = min(shutil.disk_usage(_MEMORY).free, psutil.virtual_memory().available)
+    return _MEMORY if room > _ROOM_BYTES else None
+
+
+def _sweep(parent: Path) -> None:
+    """Deletes the folders of servers whose process was killed before it could."""
+    for folder in parent.glob(f"{_PREFIX}*-*"):
+        owner = folder.name.removeprefix(_PREFIX).split("-")[0]
+        if owner.isdigit() and not psutil.pid_exists(int(owner)):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _find_binaries() -> Path:
