@@ -58,7 +58,7 @@ class PostgresServer:
     def __enter__(self) -> PostgresServer:
         _sweep(self._parent or Path(tempfile.gettempdir()))
         self._folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=self._parent))
-        guard = ["sh", "-c", _GUARD, "guard", self._folder]
+        guard = ["sh", "-c", _GUARD, "guard", str(self._folder)]
         self._guard = subprocess.Popen(guard, stdin=subprocess.PIPE, start_new_session=True)
         if self._user is not None:
             os.chown(self._folder, self._user.pw_uid, self._user.pw_gid)
