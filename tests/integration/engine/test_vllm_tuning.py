@@ -10,11 +10,13 @@ import pytest
 from dray.engine import Replica
 from dray.engine.replica import build_engine
 from dray.engine.tuning import Limits, Tuned, Tuning
+from dray.requests.model import Outcome
 from tests.support.engines import generation_spec, lines
 
 pytestmark = [pytest.mark.integration, pytest.mark.heavy, pytest.mark.timeout(300)]
 
 SEQS, TOKENS, ROWS = 16, 2048, 600
+AGAIN = 5  # times that the rows are run again, on a machine with other work
 
 
 def _texts(model: Path, core: str, tuning: Tuning | None) -> tuple[list[str], Tuned | None, Limits | None]:
@@ -34,8 +36,11 @@ def _texts(model: Path, core: str, tuning: Tuning | None) -> tuple[list[str], Tu
         replica.ready()
     bodies = [{"prompt": f"row {number} of many", "max_tokens": 3 + number % 5} for number in range(ROWS)]
     try:
-        replica.feed("s", lines([{**body, "temperature": 0} for body in bodies]), last=True)
-        found = {row.index: row for batch in replica.results("s", 100) for row in batch}
+        rows = lines([{**body, "temperature": 0} for body in bodies])
+        found = _answered(replica, "s", rows)
+        for again in range(AGAIN if tuning else 0):  # a core that found too few rows waiting compares on more
+            if replica.status().stats.tuned is None:
+                assert _answered(replica, f"s{again}", rows).keys() == found.keys()
         held = None
         if core == "inside":
             scheduler = engines[0]._engine.engine_core.engine_core.scheduler  # type: ignore[attr-defined]
@@ -45,6 +50,11 @@ def _texts(model: Path, core: str, tuning: Tuning | None) -> tuple[list[str], Tu
         replica.stop()
     answers = [orjson.loads(found[index].response or b"") for index in range(ROWS)]
     return [one["choices"][0]["text"] for one in answers], tuned, held
+
+
+def _answered(replica: Replica, session: str, rows: list[bytes]) -> dict[int, Outcome]:
+    replica.feed(session, rows, last=True)
+    return {row.index: row for batch in replica.results(session, 100) for row in batch}
 
 
 @pytest.fixture(scope="module")
@@ -64,5 +74,5 @@ def test_a_replica_finds_its_limits_on_rows_of_the_job(
     assert tuned.limits.seqs <= SEQS
     assert tuned.limits.tokens in (TOKENS, TOKENS // 4)
     assert tuned.candidates >= 2
-    assert ROWS / 4 < tuned.sequences < ROWS
+    assert ROWS / 4 < tuned.sequences < (1 + AGAIN) * ROWS
     assert held in (None, tuned.limits)
