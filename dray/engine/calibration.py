@@ -16,7 +16,7 @@ from typing import Any
 
 from dray.engine.protocol import EngineSpec
 from dray.engine.replica import Replica
-from dray.kinds import Kind
+from dray.kinds import kind_named
 from dray.machine import processor_name
 from dray.requests.model import Request
 from dray.requests.spool import encode
@@ -82,7 +82,7 @@ def measure(model: str, *, repeats: int) -> dict[str, Any]:
 
 def _spec(model: str) -> EngineSpec:
     arguments = {"max_num_seqs": 256, "enable_prefix_caching": False}
-    return EngineSpec(name="vllm", model=model, kind=Kind.named("completion"), arguments=arguments)
+    return EngineSpec(name="vllm", model=model, kind=kind_named("completion"), arguments=arguments)
 
 
 class _Feed:

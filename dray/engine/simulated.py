@@ -24,7 +24,7 @@ from dray import __version__
 from dray.engine.protocol import EngineInfo, EngineSpec
 from dray.engine.tuning import Tuned
 from dray.errors import ConfigError, EngineDeadError, RequestRefused
-from dray.kinds import KINDS, text_fields
+from dray.kinds import KINDS
 from dray.kinds import Overflow as Policy
 from dray.requests.images import is_image
 from dray.requests.model import Outcome, Request
@@ -207,10 +207,10 @@ def _prompt_of(request: Request) -> str:
         if not isinstance(messages, list) or not all(isinstance(m, dict) for m in messages):
             raise RequestRefused("invalid_request", "messages must be a list of objects", param="messages")
         return "\n".join(_content_of(message.get("content", "")) for message in messages)
-    prompts = [body[name] for name in text_fields() if body.get(name) is not None]
+    texts = KINDS[request.url].texts
+    prompts = [body[name] for name in texts if body.get(name) is not None]
     if not prompts:
-        texts = " or ".join(KINDS[request.url].texts)
-        raise RequestRefused("invalid_request", f"the body has no {texts}")
+        raise RequestRefused("invalid_request", f"the body has no {' or '.join(texts)}")
     return "\n".join(one if isinstance(one, str) else orjson.dumps(one).decode() for one in prompts)
 
 

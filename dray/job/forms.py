@@ -12,7 +12,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from dray.job.replica_range import read_range
-from dray.kinds import Kind, KindName
+from dray.kinds import KindName, kind_named
 from dray.storage.files import absolute
 
 if TYPE_CHECKING:
@@ -87,6 +87,11 @@ class RowOptions(Form):
         description="Folder, or object-store prefix, below which images lie that rows name (image_url, or "
         "image_column). dray reads no image elsewhere.",
     )
+    document_column: str | None = Field(
+        default=None,
+        description="Column of the texts that the prompt is held against, for scores and rankings: a text or "
+        "a list of texts.",
+    )
     id_column: str | None = Field(
         default=None,
         description="Column that holds a unique id. If left out, ids are row-0, row-1, ...",
@@ -116,7 +121,7 @@ class RowOptions(Form):
 
         known = type(self).model_fields
         names = [field.name for field in fields(RowShape) if field.name in known]  # no option sets the others
-        return {name: getattr(self, name) for name in names} | {"kind": Kind.named(self.kind)}
+        return {name: getattr(self, name) for name in names} | {"kind": kind_named(self.kind)}
 
     def anchored(self) -> Self:
         """The same options, with a local folder as seen from any working directory."""

@@ -23,7 +23,7 @@ from dray.job.spooling import (
     remove_own,
     spool_of,
 )
-from dray.kinds import KINDS, Kind
+from dray.kinds import Kind, all_kinds, kind_named
 from dray.requests.ingest import Ingested, cut, ingest
 from dray.requests.marks import Taper
 from dray.requests.pulse import Pulse
@@ -207,8 +207,8 @@ def _worth(batch: int) -> int:
 def engine_kind(store: Store, job: OpenJob) -> tuple[Kind, str | None]:
     """The kind of the job's rows, the first of several, and the one model name they may carry."""
     info = store.get_job(job.job_id).info
-    named = {Kind.named(name) for name in info.get("kinds", [])}
-    kinds = [kind for kind in KINDS.values() if kind in named] or [Kind.CHAT]
+    named = {kind_named(name) for name in info.get("kinds", [])}
+    kinds = [kind for kind in all_kinds() if kind in named] or [Kind.CHAT]
     first, *others = dict.fromkeys(kind.engine.name for kind in kinds)
     if others:
         raise ConfigError(f"one job runs one kind of engine: {first} cannot be mixed with {others[0]}")

@@ -14,7 +14,7 @@ from dray.requests.image_cells import image_reader, with_images
 from dray.requests.images import image_placer
 from dray.requests.messages import messages_of
 from dray.requests.sources import BodyFields, RowShape
-from dray.requests.template import Template, text_of, value_of
+from dray.requests.template import Template, documents_of, text_of, value_of
 from dray.requests.validate import BadRow, Envelope, check_custom_id, check_text
 
 _SPELLED = (int, UUID, Decimal, date, time)
@@ -26,7 +26,8 @@ def columns_of(shape: RowShape) -> dict[str, ErrorCode]:
     found: dict[str, ErrorCode] = {}
     if shape.template is not None:
         found |= dict.fromkeys(Template.parse(shape.template).columns, "unknown_template_column")
-    for column in (shape.prompt_column, shape.messages_column, shape.image_column, shape.id_column):
+    named = (shape.prompt_column, shape.messages_column, shape.image_column, shape.document_column)
+    for column in (*named, shape.id_column):
         if column is not None:
             found[column] = "missing_column"
     return found
@@ -78,8 +79,13 @@ def _text_reader(shape: RowShape) -> Callable[[Mapping[str, Any]], dict[str, Any
             fields,
         )
     prompt = _prompt_reader(shape)
-    body = shape.kind.body
-    return lambda row: body(prompt(row), system)
+    body, conversation = shape.kind.body, shape.kind.conversation
+    if conversation is not None and (system is not None or shape.image_column is not None):
+        return lambda row: conversation(prompt(row), system)
+    column, name = shape.document_column, shape.kind.documents
+    if column is None or name is None:
+        return lambda row: body(prompt(row))
+    return lambda row: {**body(prompt(row)), name: documents_of(row, column)}
 
 
 def _prompt_reader(shape: RowShape) -> Callable[[Mapping[str, Any]], str]:

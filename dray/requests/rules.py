@@ -55,7 +55,7 @@ class JobRules:
     @property
     def kinds(self) -> frozenset[Kind]:
         """The kinds seen."""
-        return frozenset(kind for url in self.urls if (kind := Kind.of_url(url)) is not None)
+        return frozenset(kind for url in self.urls if (kind := KINDS.get(url)) is not None)
 
     def _new_model(self, index: int, file_no: int, line_no: int, model: str) -> None:
         if self.model_name is None:

@@ -5,7 +5,7 @@ JSON lines and Parquet tell by themselves: the one by its first rows, the other 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from dray.errors import ConfigError, InputError
-from dray.kinds import of_conversations
+from dray.kinds import Kind, of_conversations
 from dray.requests.bodies import fields_among
 from dray.requests.inputs import expand
 from dray.requests.json_lines import json_lines
 from dray.requests.rejects import empty_input
-from dray.requests.sources import JsonlBatch, Rows, RowShape, Source, SqlQuery
+from dray.requests.sources import BodyFields, JsonlBatch, Rows, RowShape, Source, SqlQuery
 from dray.requests.tables import open_parquet
 from dray.requests.template import named
 from dray.storage.files import LINE_LIMIT_BYTES
@@ -56,19 +56,19 @@ def _settled_lines(source: JsonlBatch, options: ObjectStoreOptions | None) -> tu
     batch = not any(rows) or any(_ENVELOPE & row.keys() for row in rows)
     column = None if batch else next((name for name in COLUMNS if _holds_messages(rows, name)), None)
     if column is not None:
-        if not shape.kind.conversations:
+        if shape.kind.conversation is None:
             raise ConfigError(
                 f"{uri}: the column {column!r} holds chat messages, which go with {of_conversations()} only, "
                 f"not with {shape.kind}; name a column of texts with --prompt-column"
             )
         ids = _ID if shape.id_column is None and all(_ID in row for row in rows) else shape.id_column
         names = dict.fromkeys(name for row in rows for name in row)
-        fields = fields_among(names, nulls=True)
+        fields = _fields(shape.kind, names, nulls=True)
         found = replace(shape, messages_column=column, id_column=ids, fields=fields)
         return Rows(inputs=source.inputs, format="jsonl", shape=found), _told(found, names)
     if not batch and not any(_ID in row for row in rows):
         raise _unsaid(uri, next(row for row in rows if row))
-    for name in ("system_prompt", "id_column", "image_column"):
+    for name in ("system_prompt", "id_column", "image_column", "document_column"):
         if getattr(shape, name) is not None:
             raise ConfigError(
                 f"{name.replace('_', ' ')} goes with a prompt column, a template or a column of messages; "
@@ -85,9 +85,15 @@ def _settled_parquet(source: Rows, options: ObjectStoreOptions | None) -> tuple[
         column = next((name for name in COLUMNS if _is_messages(schema, name)), None)
         if column is None:
             raise _unsaid(ref.uri, dict.fromkeys(schema.names))
-        found = replace(source.shape, messages_column=column, fields=fields_among(schema.names, nulls=False))
+        fields = _fields(source.shape.kind, schema.names, nulls=False)
+        found = replace(source.shape, messages_column=column, fields=fields)
         return replace(source, shape=found), _told(found, schema.names)
     raise empty_input(source.inputs[0])
+
+
+def _fields(kind: Kind, columns: Collection[str], *, nulls: bool) -> BodyFields | None:
+    """Those of a chat's request: what generates nothing takes the messages alone."""
+    return fields_among(columns, nulls=nulls) if kind.engine.generates else None
 
 
 def _first_rows(source: JsonlBatch, options: ObjectStoreOptions | None) -> tuple[list[dict[str, Any]], str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dray.errors import ConfigError, InputError, Problem
-from dray.kinds import Kind, of_conversations
+from dray.kinds import Kind, of_conversations, with_documents
 from dray.requests.formats import FORMATS, Format, format_of
 from dray.requests.inputs import refuse_odd
 from dray.requests.template import runs_of
@@ -42,7 +42,8 @@ class RowShape:
     ``row-1``... in input order. With ``reorder_fields`` lines of the template that name columns may change
     places (:mod:`dray.requests.field_order`). ``fields`` are set where the column of messages was found, and
     not named. Images come from ``image_column``, or stand in messages; those that are files lie below
-    ``image_root`` (:mod:`dray.requests.images`).
+    ``image_root`` (:mod:`dray.requests.images`). Some kinds hold the prompt against the texts of
+    ``document_column``.
     """
 
     kind: Kind = Kind.CHAT
@@ -55,6 +56,7 @@ class RowShape:
     fields: BodyFields | None = None
     image_column: str | None = None
     image_root: str | None = None
+    document_column: str | None = None
 
     @property
     def is_open(self) -> bool:
@@ -123,6 +125,7 @@ def source_of(
     messages_column: str | None = None,
     image_column: str | None = None,
     image_root: str | None = None,
+    document_column: str | None = None,
     reorder_fields: bool = False,
     query: str | None = None,
     delimiter: str | None = None,
@@ -143,6 +146,7 @@ def source_of(
         messages_column=messages_column,
         image_column=image_column,
         image_root=image_root,
+        document_column=document_column,
         reorder_fields=reorder_fields,
     )
     _check_reordering(shape)
@@ -159,7 +163,7 @@ def source_of(
         raise ConfigError(f"a delimiter goes with CSV files; this is {found} input")
     if found == "jsonl" and shape.is_open:
         return JsonlBatch(inputs=names, shape=shape)
-    if not (found == "parquet" and shape.is_open and kind.conversations):
+    if not (found == "parquet" and shape.is_open and kind.conversation is not None):
         shape = _checked(shape, f"{found} input")
     return Rows(inputs=names, format=found, shape=shape, delimiter=_delimiter(delimiter))
 
@@ -176,6 +180,7 @@ def frame_to_source(
     messages_column: str | None = None,
     image_column: str | None = None,
     image_root: str | None = None,
+    document_column: str | None = None,
     reorder_fields: bool = False,
     before_writing: Callable[[], None] = lambda: None,
 ) -> Rows:
@@ -196,10 +201,11 @@ def frame_to_source(
         messages_column=messages_column,
         image_column=image_column,
         image_root=image_root,
+        document_column=document_column,
         reorder_fields=reorder_fields,
     )
     _check_reordering(shape)
-    if not (shape.is_open and kind.conversations and "messages" in frame.columns):
+    if not (shape.is_open and kind.conversation is not None and "messages" in frame.columns):
         _checked(shape, "a DataFrame")
     try:
         table = pyarrow.Table.from_pandas(frame, preserve_index=False)
@@ -241,6 +247,8 @@ def template_digest(source: Source) -> str:
         return "openai-batch"
     described = repr(source.shape)
     # As it was described before there were such fields.
+    if source.shape.document_column is None:
+        described = described.removesuffix(", document_column=None)") + ")"
     if source.shape.image_column is None and source.shape.image_root is None:
         described = described.removesuffix(", image_column=None, image_root=None)") + ")"
     if source.shape.fields is None:  # as it was described before there was such a field
@@ -303,9 +311,20 @@ def _checked(shape: RowShape, what: str) -> RowShape:
         )
     texts = {"system_prompt": "a system prompt", "messages_column": "a messages column"}
     for name, what in (texts | {"image_column": "an image column"}).items():
-        if getattr(shape, name) is not None and not shape.kind.conversations:
+        if getattr(shape, name) is not None and shape.kind.conversation is None:
             raise ConfigError(f"{what} goes with {of_conversations()} only, not with {shape.kind}")
+    if (shape.document_column is None) != (shape.kind.documents is None):
+        raise ConfigError(_of_documents(shape.kind))
     return shape
+
+
+def _of_documents(kind: Kind) -> str:
+    if kind.documents is None:
+        return f"a document column goes with {with_documents()} only, not with {kind}"
+    return (
+        f"{kind} holds a prompt against documents: name their column (--document-column) beside that of the "
+        "prompts (--prompt-column) or a template"
+    )
 
 
 def _delimiter(given: str | None) -> str | None:

@@ -134,3 +134,15 @@ def text_of(row: Mapping[str, Any], column: str, code: ErrorCode) -> str:
     if isinstance(value, (dict, list, bytes)):
         raise BadRow("invalid_value", f"the column {column!r} holds no text in this row", column)
     return str(value)
+
+
+def documents_of(row: Mapping[str, Any], column: str) -> str | list[str]:
+    """A text, or a list of texts; BadRow where the column holds neither."""
+    value = value_of(row, column, "missing_column")
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if not isinstance(value, list | tuple):
+        return check_text(text_of(row, column, "missing_column"), column)
+    if not value or not all(type(one) is str for one in value):
+        raise BadRow("invalid_value", f"the column {column!r} holds no list of texts in this row", column)
+    return [check_text(one, column) for one in value]

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from dray.codes import ErrorCode
-from dray.kinds import KINDS, text_fields
+from dray.kinds import KINDS, all_kinds, text_fields
 
 CUSTOM_ID_LIMIT = 512
 """Longest custom_id in characters: at 4 bytes each it still fits an index row of PostgreSQL (2,704 bytes)."""
@@ -137,7 +137,7 @@ def _bad_custom_id(value: object) -> BadRow:
 
 
 def _bad_envelope(row: dict[str, Any], custom_id: str) -> BadRow:
-    url, body, known = row.get("url"), row.get("body"), ", ".join(KINDS)
+    url, body, known = row.get("url"), row.get("body"), ", ".join(kind.url for kind in all_kinds())
     if body is None and (misplaced := next((name for name in text_fields() if name in row), None)):
         hint = f"{misplaced} stands beside custom_id; put it into body, or use --prompt-column"
         return BadRow("unknown_field", hint, misplaced, custom_id)

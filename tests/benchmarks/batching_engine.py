@@ -23,7 +23,7 @@ import orjson
 from dray.engine.model_folder import EngineModel
 from dray.engine.protocol import EngineSpec
 from dray.engine.vllm_adapter.arguments import engine_arguments, prepare_environment
-from dray.kinds import Kind
+from dray.kinds import kind_named
 from tests.benchmarks.batching_lengths import SHAPES, Shape, arrivals
 from tests.benchmarks.workload import prompts
 
@@ -95,7 +95,7 @@ class Engine:
         }
         if asked.device is not None:
             given["distributed_executor_backend"] = asked.device
-        spec = EngineSpec(name="vllm", model=asked.model, kind=Kind.named("completion"), arguments=given)
+        spec = EngineSpec(name="vllm", model=asked.model, kind=kind_named("completion"), arguments=given)
         prepare_environment(spec)
         with EngineModel(spec) as model:
             arguments = engine_arguments(spec, model.arguments(), cpu=True)

@@ -200,12 +200,12 @@ def _llm(work: Work, changes: dict[str, Any]) -> dict[str, Any]:
 
 def _spec(work: Work) -> EngineSpec:
     from dray.engine.protocol import EngineSpec
-    from dray.kinds import Kind
+    from dray.kinds import kind_named
 
     return EngineSpec(
         name="vllm",
         model=work.model,
-        kind=Kind.named(work.kind),
+        kind=kind_named(work.kind),
         arguments={"max_model_len": work.max_model_len} | work.given,
     )
 

@@ -113,11 +113,11 @@ def replica(work: GpuWork) -> tuple[dict[str, float], Answer, Callable[[], None]
 
 def _spec(work: GpuWork) -> EngineSpec:
     from dray.engine.protocol import EngineSpec
-    from dray.kinds import Kind
+    from dray.kinds import kind_named
 
     place = {"engine_core": "apart" if work.apart else "inside"}
     return EngineSpec(
-        name="vllm", model=work.model, kind=Kind.named("completion"), arguments=work.given | place
+        name="vllm", model=work.model, kind=kind_named("completion"), arguments=work.given | place
     )
 
 

@@ -5,38 +5,46 @@ from __future__ import annotations
 import ast
 import inspect
 import pickle
+from itertools import chain
 from pathlib import Path
 
 import pytest
 
 from dray.errors import ConfigError
-from dray.kinds import KINDS, Kind
+from dray.kinds import KINDS, Body, Kind, all_kinds, kind_named
 
 pytestmark = pytest.mark.unit
 
-ROWS = list(KINDS.values())
+ROWS = all_kinds()
 
 
 @pytest.mark.parametrize("kind", ROWS, ids=str)
 def test_a_row_fits_together(kind: Kind) -> None:
-    assert KINDS[kind.url] == Kind.named(kind.name) == kind
-    for body in (kind.body("prompt", None), kind.proof):
+    assert KINDS[kind.url] == kind_named(kind.name) == kind
+    for body in (_whole(kind), kind.proof):
         field, count = kind.prompts(body)
         assert field in body
         assert field in kind.texts
         assert count == 1
     answer = kind.simulated({}, "text", "0f" * 32)
     assert next(iter(answer)) == "object"
-    assert kind.column.read(answer)
-    others = [other.simulated({}, "text", "0f" * 32) for other in ROWS if other.column != kind.column]
-    assert [kind.column.read(other) for other in others] == [None] * len(others)
+    for column in kind.columns:
+        assert column.read(answer)
+        others = [other.simulated({}, "text", "0f" * 32) for other in ROWS if column not in other.columns]
+        assert [column.read(other) for other in others] == [None] * len(others)
+
+
+def _whole(kind: Kind) -> Body:
+    """A body out of columns."""
+    documents = {} if kind.documents is None else {kind.documents: "a"}
+    return kind.body("prompt") | documents
 
 
 @pytest.mark.parametrize("kind", ROWS, ids=str)
 def test_a_row_goes_to_other_processes(kind: Kind) -> None:
     sent = pickle.loads(pickle.dumps(kind))
     assert sent == kind
-    assert sent.body("a", None) == kind.body("a", None)
+    assert sent.body("a") == kind.body("a")
 
 
 def test_fingerprints_hold_the_text_of_a_kind() -> None:
@@ -45,26 +53,37 @@ def test_fingerprints_hold_the_text_of_a_kind() -> None:
         "<Kind.CHAT: 'chat'>",
         "<Kind.COMPLETION: 'completion'>",
         "<Kind.EMBEDDING: 'embedding'>",
+        "<Kind.SCORE: 'score'>",
+        "<Kind.RERANK: 'rerank'>",
+        "<Kind.CLASSIFICATION: 'classification'>",
     ]
 
 
 @pytest.mark.parametrize("kind", ROWS, ids=str)
 def test_the_class_that_serves_it_is_there(kind: Kind) -> None:
     module, _, name = kind.engine.serving.partition(":")
-    path = Path(inspect.getfile(Kind)).parents[1] / (module.replace(".", "/") + ".py")
-    classes = {one.name: one for one in ast.parse(path.read_text()).body if isinstance(one, ast.ClassDef)}
-    methods = {one.name for one in classes[name].body if isinstance(one, ast.FunctionDef)}
-    assert {"start", "response"} <= methods
+    classes = _classes_of(module) | _classes_of("dray.engine.vllm_adapter.pooling")
+    family = [
+        classes[name],
+        *(classes[base.id] for base in classes[name].bases if isinstance(base, ast.Name)),
+    ]
+    methods = {one.name for one in chain(*(part.body for part in family)) if isinstance(one, ast.FunctionDef)}
+    assert {"check", "start", "response", "close"} <= methods
+
+
+def _classes_of(module: str) -> dict[str, ast.ClassDef]:
+    path = Path(inspect.getfile(Kind)).parents[2] / (module.replace(".", "/") + ".py")
+    return {one.name: one for one in ast.parse(path.read_text()).body if isinstance(one, ast.ClassDef)}
 
 
 def test_an_unknown_name_is_refused_with_those_that_there_are() -> None:
-    with pytest.raises(ConfigError, match="chat, completion, embedding"):
-        Kind.named("scores")
+    with pytest.raises(ConfigError, match="chat, completion, embedding, score"):
+        kind_named("scores")
 
 
 def test_no_other_module_asks_which_kind_it_is() -> None:
     """Names of kinds stand in the table, in defaults, and in the class that serves them."""
-    root = Path(inspect.getfile(Kind)).parents[1]
+    root = Path(inspect.getfile(Kind)).parents[2]
     found = {
         str(path.relative_to(root))
         for folder in ("dray", "tasks", "flows", "blocks")

@@ -109,14 +109,14 @@ class VllmEngine:
         from dray.engine.vllm_adapter.grammars import grammars_of
         from dray.engine.vllm_adapter.lora import load_adapters, refuse_model_without_lora
         from dray.engine.vllm_adapter.scheduler import choose
-        from dray.engine.vllm_adapter.serving import check_serving, serving_for
+        from dray.engine.vllm_adapter.serving import serving_class, serving_for
         from dray.weights.loading.vllm_loader import register
 
         register()
         with refused_arguments():
             # The batch sizes that vLLM itself takes offline: twice those of its server.
             self._config = EngineArgs(**arguments).create_engine_config(UsageContext.LLM_CLASS)
-            check_serving(spec, self._config)  # before the weights are loaded
+            serving_class(spec).check(spec, self._config)  # before the weights are loaded
             refuse_model_without_lora(spec, self._config)
         choose(self._config)
         with ranks_heard() as ranks, turn_on(spec.gpus):

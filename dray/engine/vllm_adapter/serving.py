@@ -49,6 +49,14 @@ class Serving(Protocol):
 
     model_name: str
 
+    @classmethod
+    def check(cls, spec: EngineSpec, config: Any) -> None:
+        """Find fault with the model and the engine arguments, before the weights are loaded.
+
+        Raises:
+            ConfigError, TypeError: what is asked cannot be served.
+        """
+
     def start(self, request: Request) -> Coroutine[Any, Any, Any]:
         """The coroutine that answers ``request``; it waits for tickets of the step client."""
 
@@ -64,33 +72,33 @@ def serving_for(spec: EngineSpec, client: StepClient, adapters: dict[str, Any]) 
     name = spec.model_name or Path(spec.model).name
     models = OpenAIServingModels(client, [BaseModelPath(name=name, model_path=spec.model)])
     models.lora_requests = adapters
-    module, _, serving = spec.kind.engine.serving.partition(":")
-    found: Serving = getattr(import_module(module), serving)(spec, client, models, name)
+    found: Serving = serving_class(spec)(spec, client, models, name)
     return found
 
 
-def check_serving(spec: EngineSpec, config: Any) -> None:
-    """Find fault with the chat template and the parsers, before the weights are loaded.
-
-    Raises:
-        ConfigError: the template is a path, and no file.
-        TypeError: a parser is not known, or does not fit the model's tokenizer.
-    """
-    TemplateOptions.of(spec)
-    tools = parser_options(spec, config)
-    model = config.model_config
-    ParserManager.get_parser(
-        tool_parser_name=tools["tool_parser"],
-        reasoning_parser_name=tools["reasoning_parser"],
-        enable_auto_tools=tools["enable_auto_tools"],
-        model_name=model.model,
-        is_harmony=model.hf_config.model_type == "gpt_oss",
-        tokenizer=None if model.skip_tokenizer_init else cached_tokenizer_from_config(model),
-    )
+def serving_class(spec: EngineSpec) -> Any:
+    """The class that serves the kind of requests that ``spec`` names."""
+    module, _, name = spec.kind.engine.serving.partition(":")
+    return getattr(import_module(module), name)
 
 
 class GenerationServing:
     """Chat completions and completions."""
+
+    @classmethod
+    def check(cls, spec: EngineSpec, config: Any) -> None:
+        """The template is text or a file, and the parsers are known and fit the model's tokenizer."""
+        TemplateOptions.of(spec)
+        tools = parser_options(spec, config)
+        model = config.model_config
+        ParserManager.get_parser(
+            tool_parser_name=tools["tool_parser"],
+            reasoning_parser_name=tools["reasoning_parser"],
+            enable_auto_tools=tools["enable_auto_tools"],
+            model_name=model.model,
+            is_harmony=model.hf_config.model_type == "gpt_oss",
+            tokenizer=None if model.skip_tokenizer_init else cached_tokenizer_from_config(model),
+        )
 
     def __init__(self, spec: EngineSpec, client: StepClient, models: OpenAIServingModels, name: str) -> None:
         from vllm import __version__

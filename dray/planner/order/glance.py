@@ -7,7 +7,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
-_TEXTS = {b'"messages":': 96, b'"prompt":': 70, b'"input":': 70}
+_TEXTS = {
+    b'"messages":': 96,
+    **dict.fromkeys((b'"prompt":', b'"input":', b'"queries":', b'"query":', b'"text_1":', b'"data_1":'), 70),
+}
 """Bytes after each name: about a block of text, and the 27 that a chat's first message begins with."""
 _LENGTHS = (b'"max_tokens":', b'"max_completion_tokens":', b'"n":')
 _NUMBER_BYTES = 12

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ _MOST_ANSWERS = 128
 COUNTED_FIELDS = frozenset(
     {
         "messages", "prompt", "input", "tools", "documents", "reasoning_effort",
+        "query", "queries", "items", "text_1", "text_2", "data_1", "data_2",
         "chat_template", "chat_template_kwargs", "add_generation_prompt", "continue_final_message",
         "add_special_tokens", "truncate_prompt_tokens",
         "max_completion_tokens", "max_tokens", "min_tokens", "ignore_eos", "n",
@@ -65,6 +66,8 @@ def asked(url: str, body: Body, render: Render) -> Asked:
     kind = KINDS[url]
     if body.get("messages") is not None:
         prompts = [_conversation(one, render, answered=kind.engine.generates) for one in _conversations(body)]
+    elif kind.pairs is not None:
+        prompts = list(_pairs(kind.pairs(body)))
     else:
         field, _ = kind.prompts(body)
         special = bool(body.get("add_special_tokens", True))
@@ -94,6 +97,14 @@ def _conversations(body: Body) -> Iterator[Body]:
 
 def _conversation(body: Body, render: Render, *, answered: bool) -> Prompt:
     return Text(render(body, answered), special=bool(body.get("add_special_tokens", False)))
+
+
+def _pairs(pairs: Iterable[tuple[Any, Any]]) -> Iterator[Prompt]:
+    """A text for each pair. A template, or what stands between the two, is some tokens more."""
+    for one, other in pairs:
+        if not (isinstance(one, str) and isinstance(other, str)):
+            raise Unreadable("one of a pair is no text")
+        yield Text(f"{one}\n{other}", special=True)
 
 
 def _plain(value: Any, *, special: bool) -> Iterator[Prompt]:

@@ -133,7 +133,7 @@ def test_a_million_token_ids_are_refused_without_a_fault_for_each(
     def union(body: Any) -> Any:
         raise AssertionError("the union was asked")
 
-    monkeypatch.setattr(embedding.engine._serve, "_read_any", union)
+    monkeypatch.setattr("dray.engine.vllm_adapter.embedding._read_any", union)
     assert embedding.one({"input": [5] * 1_000_000}, Kind.EMBEDDING).error_code == "context_length_exceeded"
     assert embedding.one({"input": [5, 6, 7]}, Kind.EMBEDDING).response
 

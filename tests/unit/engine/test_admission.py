@@ -121,6 +121,11 @@ COUNTED: list[tuple[Kind, dict[str, Any], int]] = [
     (Kind.EMBEDDING, {"input": "a", "n": 5}, 1),
     (Kind.EMBEDDING, {"messages": [[{"role": "user", "content": "a"}]] * 3}, 3),
     (Kind.EMBEDDING, {"messages": [{"role": "user", "content": "a"}] * 3}, 1),
+    (Kind.SCORE, {"queries": "a", "documents": ["b"] * 9}, 9),
+    (Kind.SCORE, {"text_1": ["a"] * 4, "text_2": ["b"] * 4}, 4),
+    (Kind.SCORE, {"queries": "a"}, 1),  # refused by the engine
+    (Kind.RERANK, {"query": "a", "documents": ["b"] * 9, "n": 3}, 9),
+    (Kind.CLASSIFICATION, {"input": ["a", "b"]}, 2),
 ]
 
 
@@ -135,6 +140,8 @@ TOO_LARGE: list[tuple[Kind, dict[str, Any], str]] = [
     (Kind.EMBEDDING, {"messages": [[]] * 2049}, "`messages` holds 2,049"),
     (Kind.COMPLETION, {"prompt": ["a"] * 1024, "n": 128}, r"1,024 prompts, each to be answered 128 times"),
     (Kind.COMPLETION, {"prompt": [[5]] * 2049}, "2,049 prompts"),
+    (Kind.SCORE, {"queries": ["a"] * 2049, "documents": ["b"] * 2049}, "`documents` holds 2,049"),
+    (Kind.RERANK, {"query": "a", "documents": ["b"] * 2049}, "`documents` holds 2,049"),
     (Kind.CHAT, {"messages": [5] * (MAX_MESSAGE_ITEMS + 1)}, "16,385 messages and parts"),
     (Kind.CHAT, {"messages": [{"role": "user", "content": [5] * MAX_MESSAGE_ITEMS}]}, "messages and parts"),
     (Kind.CHAT, {"messages": [], "stop": ["a"] * (MAX_ITEMS + 1)}, "262,145 elements"),
@@ -150,8 +157,7 @@ def test_a_row_that_asks_for_too_much_is_an_error_row(kind: Kind, body: dict[str
     spec = EngineSpec(name="simulated", model="m", kind=kind)
     replica = Replica("r", spec, exit_when_dead=False)
     replica.ready()
-    small = {"input": "a"} if kind is Kind.EMBEDDING else {"prompt": "a"}
-    replica.feed("s", [encode(request(0, body, kind)), encode(request(1, small, kind))], last=True)
+    replica.feed("s", [encode(request(0, body, kind)), encode(request(1, kind.proof, kind))], last=True)
     found = sorted((o for batch in replica.results("s", 9, 0.01) for o in batch), key=lambda o: o.index)
     assert [outcome.error_code for outcome in found] == ["request_too_large", None]
     replica.stop()

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import pytest
 
 from dray.engine.grammars import Grammar, GrammarPending, Grammars
+from dray.engine.protocol import EngineSpec
 from dray.engine.vllm_adapter.engine import VllmEngine
 from dray.engine.vllm_adapter.rendering import RowsRead
 from dray.errors import RequestRefused
@@ -269,6 +270,10 @@ class Serve:
 
     def __init__(self, grammars: Grammars) -> None:
         self._grammars = grammars
+
+    @classmethod
+    def check(cls, spec: EngineSpec, config: object) -> None:
+        """It is asked no more."""
 
     def start(self, request: Request) -> Coroutine[Any, Any, Any]:
         async def answer() -> bytes:

@@ -279,5 +279,5 @@ def test_parquet_files_without_rows_say_nothing(tmp_path: Path, columns: dict[st
 
 def test_messages_are_for_chat(tmp_path: Path) -> None:
     source = source_of(write(tmp_path, {"messages": [USER]}), kind=Kind.COMPLETION)
-    with pytest.raises(ConfigError, match="chat only"):
+    with pytest.raises(ConfigError, match="chat or classification only"):
         settled(source)

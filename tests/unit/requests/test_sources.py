@@ -49,6 +49,10 @@ def test_a_query_reads_a_database() -> None:
         (["a.csv"], {"messages_column": "m", "template": "{p}"}),
         (["a.csv"], {"messages_column": "m", "kind": Kind.COMPLETION}),
         (["a.parquet"], {"kind": Kind.COMPLETION}),
+        (["a.csv"], {"prompt_column": "p", "kind": Kind.SCORE}),
+        (["a.csv"], {"document_column": "d", "kind": Kind.RERANK}),
+        (["a.csv"], {"prompt_column": "p", "document_column": "d"}),
+        (["a.csv"], {"messages_column": "m", "document_column": "d", "kind": Kind.SCORE}),
         (["a.jsonl"], {"messages_column": "m", "prompt_column": "p"}),
         (["a.jsonl"], {"prompt_column": "p", "delimiter": ";"}),
         (["a.csv"], {"prompt_column": "p", "delimiter": ";;"}),
@@ -81,7 +85,11 @@ def test_a_template_is_part_of_the_fingerprint() -> None:
         template_digest(source_of("a.csv", template="{p}", system_prompt="s")),
         template_digest(source_of("a.jsonl")),
     }
-    assert len(digests) == 4
+    digests |= {
+        template_digest(source_of("a.csv", prompt_column="p", document_column=column, kind=Kind.SCORE))
+        for column in ("d", "e")
+    }
+    assert len(digests) == 6
     assert template_digest(source_of("a.csv", template="{p}")) == template_digest(
         source_of("b.csv", template="{p}")
     )

@@ -53,10 +53,23 @@ def test_parsing_never_fails_otherwise_and_values_pass_untouched(source: str, va
         ),
         (RowShape(prompt_column="p", kind=Kind.COMPLETION), {"prompt": "hi"}),
         (RowShape(prompt_column="p", kind=Kind.EMBEDDING), {"input": "hi"}),
+        (RowShape(prompt_column="p", kind=Kind.CLASSIFICATION), {"input": "hi"}),
+        (
+            RowShape(prompt_column="p", kind=Kind.CLASSIFICATION, system_prompt="be"),
+            {"messages": [{"role": "system", "content": "be"}, {"role": "user", "content": "hi"}]},
+        ),
+        (
+            RowShape(template="<{p}>", document_column="d", kind=Kind.SCORE),
+            {"queries": "<hi>", "documents": "one"},
+        ),
+        (
+            RowShape(prompt_column="p", document_column="several", kind=Kind.RERANK),
+            {"query": "hi", "documents": ["one", "two"]},
+        ),
     ],
 )
 def test_bodies_follow_the_kind(shape: RowShape, body: dict[str, object]) -> None:
-    envelope = row_builder(shape)(3, {"p": "hi"})
+    envelope = row_builder(shape)(3, {"p": "hi", "d": "one", "several": ["one", "two"]})
     assert envelope == ("row-3", shape.kind.url, body)
 
 
@@ -77,6 +90,26 @@ def test_bad_values_name_the_column(row: dict[str, object], code: str, field: st
     with pytest.raises(BadRow) as caught:
         row_builder(shape)(0, row)
     assert (caught.value.code, caught.value.field) == (code, field)
+
+
+@pytest.mark.parametrize(
+    ("row", "code"),
+    [
+        ({}, "missing_column"),
+        ({"d": None}, "missing_value"),
+        ({"d": []}, "invalid_value"),
+        ({"d": ["a", 5]}, "invalid_value"),
+        ({"d": {"text": "a"}}, "invalid_value"),
+        ({"d": ["a", "b\0"]}, "invalid_text"),
+        ({"d": ["\udcff"]}, "invalid_text"),
+    ],
+)
+def test_documents_are_texts(row: dict[str, object], code: str) -> None:
+    build = row_builder(RowShape(prompt_column="p", document_column="d", kind=Kind.SCORE))
+    with pytest.raises(BadRow) as caught:
+        build(0, {"p": "hi", **row})
+    assert (caught.value.code, caught.value.field) == (code, "d")
+    assert build(0, {"p": "hi", "d": 7}).body["documents"] == "7"  # as numbers become prompts
 
 
 def test_an_unknown_template_column_names_those_that_are_there() -> None:

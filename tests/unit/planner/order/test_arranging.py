@@ -181,6 +181,22 @@ def test_a_glance_misses_no_rows_that_begin_alike_or_ask_for_other_lengths(
     assert may_pay(lines) or not (alike or len(lengths) > 1)
 
 
+def test_a_glance_sees_that_queries_repeat() -> None:
+    """A ranking holds one query against many documents: a reranker that generates reads the query first."""
+    lines = [
+        encode_line(
+            index,
+            f'r{index}"b":{{',
+            "/v1/score",
+            {"documents": f"document {index}", "queries": "one query for all of them " * 4},
+            0,
+            index + 1,
+        ).rstrip(b"\n")
+        for index in range(50)
+    ]
+    assert may_pay(lines)
+
+
 def test_a_glance_is_enough_for_rows_that_have_nothing_in_common() -> None:
     assert not may_pay(lines_of(unlike()))
     assert not may_pay([])

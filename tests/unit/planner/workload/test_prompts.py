@@ -46,6 +46,24 @@ def test_an_embedding_generates_nothing() -> None:
     assert two.prompts == [Text("user\nhello\nFalse", special=False)] * 2
 
 
+@pytest.mark.parametrize("url", ["/v1/score", "/score", "/v1/rerank", "/v2/rerank"])
+def test_a_score_reads_each_pair(url: str) -> None:
+    name = "query" if "rerank" in url else "queries"
+    found = ask(url, **{name: "why", "documents": ["a", "b"]})
+    assert found == Asked([Text("why\na", special=True), Text("why\nb", special=True)], 0, exact=True)
+    with pytest.raises(Unreadable):
+        ask(url, **{name: "why", "documents": [{"content": []}]})
+    with pytest.raises(Unreadable):
+        ask(url, **{name: "why"})
+
+
+def test_scores_of_pairs_and_classes_of_conversations() -> None:
+    two = ask("/v1/score", text_1=["a", "b"], text_2=["c", "d"])
+    assert two.prompts == [Text("a\nc", special=True), Text("b\nd", special=True)]
+    assert ask("/classify", input=["a", "b"]).prompts == [Text("a", special=True), Text("b", special=True)]
+    assert ask("/v1/classify", messages=HELLO).prompts == [Text("user\nhello\nFalse", special=False)]
+
+
 @pytest.mark.parametrize(
     ("fields", "most", "exact"),
     [

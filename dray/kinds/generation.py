@@ -1,0 +1,76 @@
+"""Chats and completions: kinds whose answers a model generates."""
+
+from __future__ import annotations
+
+from dray.kinds.kind import Body, EngineKind, Kind, OutputColumn, conversation, count_prompts
+
+
+def _chat_body(prompt: str) -> Body:
+    return conversation(prompt, None)
+
+
+def _chat_prompts(body: Body) -> tuple[str, int]:
+    return "messages", 1
+
+
+def _completion_body(prompt: str) -> Body:
+    return {"prompt": prompt}
+
+
+def _completion_prompts(body: Body) -> tuple[str, int]:
+    return "prompt", count_prompts(body.get("prompt"))
+
+
+def _simulated_chat(body: Body, text: str, digest: str) -> Body:
+    message = {"role": "assistant", "content": text}
+    choice = {"index": 0, "message": message, "finish_reason": "length"}
+    return {"object": "chat.completion", "choices": [choice]}
+
+
+def _simulated_completion(body: Body, text: str, digest: str) -> Body:
+    return {"object": "text_completion", "choices": [{"index": 0, "text": text, "finish_reason": "length"}]}
+
+
+def _text(body: Body) -> str | None:
+    """The text of the first choice."""
+    choices = body.get("choices")
+    if not choices:
+        return None
+    message = choices[0].get("message")
+    found: str | None = choices[0].get("text") if message is None else message.get("content")
+    return found
+
+
+GENERATION = EngineKind(
+    name="generation",
+    does="generates",
+    serving="dray.engine.vllm_adapter.serving:GenerationServing",
+    generates=True,
+    splits_prompts=True,
+)
+_TEXT = OutputColumn(name="text", type="text", read=_text)
+
+CHAT = Kind(
+    name="chat",
+    url="/v1/chat/completions",
+    engine=GENERATION,
+    texts=("messages",),
+    body=_chat_body,
+    conversation=conversation,
+    prompts=_chat_prompts,
+    proof={"messages": [{"role": "user", "content": "Say yes."}], "max_tokens": 4, "temperature": 0},
+    simulated=_simulated_chat,
+    columns=(_TEXT,),
+)
+COMPLETION = Kind(
+    name="completion",
+    url="/v1/completions",
+    engine=GENERATION,
+    texts=("prompt",),
+    body=_completion_body,
+    prompts=_completion_prompts,
+    # Token ids need neither a chat template nor a tokenizer that can read this text.
+    proof={"prompt": [1, 2, 3, 4], "max_tokens": 4, "temperature": 0},
+    simulated=_simulated_completion,
+    columns=(_TEXT,),
+)

@@ -1,0 +1,317 @@
+"""Scores, rankings and classes equal those of plain transformers."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dray.engine import EngineSpec
+from dray.errors import ConfigError
+from dray.kinds import KINDS, Kind
+from dray.requests.model import Outcome
+from tests.support.engines import NAME, Runner
+from tests.support.judging_models import (
+    LABELS,
+    write_classifier,
+    write_cross_encoder,
+    write_generating_reranker,
+)
+from tests.support.tiny_model import sentence
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+CONTEXT = 256
+LONG = "order refund " * 300
+IMAGE = {"content": [{"type": "image_url", "image_url": {"url": "http://127.0.0.1:9/a.png"}}]}
+
+
+def _spec(model: Path, kind: Kind, **given: Any) -> EngineSpec:
+    overflow = given.pop("overflow", "error")
+    arguments = {"max_num_seqs": 16, "max_model_len": CONTEXT, "engine_core": "apart", **given}
+    return EngineSpec(
+        name="vllm", model=str(model), kind=kind, model_name=NAME, arguments=arguments, overflow=overflow
+    )
+
+
+@pytest.fixture(scope="module")
+def cross_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_cross_encoder(tmp_path_factory.mktemp("models") / "cross-encoder")
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_classifier(tmp_path_factory.mktemp("models") / "classifier")
+
+
+@pytest.fixture(scope="module")
+def scoring(cross_encoder: Path) -> Iterator[Runner]:
+    runner = Runner.started(_spec(cross_encoder, Kind.SCORE, overflow="cut-tail"))
+    yield runner
+    runner.replica.stop()
+
+
+@pytest.fixture(scope="module")
+def classifying(classifier: Path) -> Iterator[Runner]:
+    runner = Runner.started(_spec(classifier, Kind.CLASSIFICATION))
+    yield runner
+    runner.replica.stop()
+
+
+def _body(outcome: Outcome) -> dict[str, Any]:
+    assert outcome.response is not None, (outcome.error_code, outcome.error_message)
+    body: dict[str, Any] = json.loads(outcome.response)
+    return body
+
+
+def _scores(outcome: Outcome) -> list[float]:
+    return [entry["score"] for entry in _body(outcome)["data"]]
+
+
+def _expected(folder: Path, texts: list[Any]) -> list[list[float]]:
+    """The logits that transformers gives, of texts or of pairs."""
+    import torch
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32).eval()
+    found = []
+    with torch.inference_mode():
+        for one in texts:
+            given = tokenizer(*one) if isinstance(one, tuple) else tokenizer(one)
+            fields = {name: torch.tensor([value]) for name, value in given.items()}
+            found.append(model(**fields).logits[0].tolist())
+    return found
+
+
+def _pairs(count: int) -> list[tuple[str, str]]:
+    rng = random.Random(5)
+    return [(sentence(rng, rng.randint(1, 12)), sentence(rng, rng.randint(1, 60))) for _ in range(count)]
+
+
+def test_scores_are_those_of_transformers(scoring: Runner, cross_encoder: Path) -> None:
+    pairs = _pairs(40)
+    expected = [_sigmoid(logits[0]) for logits in _expected(cross_encoder, pairs)]
+    assert max(expected) - min(expected) > 0.1
+    singles = scoring.run(
+        [{"model": NAME, "text_1": one, "text_2": other} for one, other in pairs], Kind.SCORE
+    )
+    assert [_scores(outcome)[0] for outcome in singles] == pytest.approx(expected, abs=1e-4)
+    queries, documents = [one for one, _ in pairs], [other for _, other in pairs]
+    [beside] = scoring.run([{"queries": queries, "documents": documents}], Kind.SCORE)
+    assert _scores(beside) == pytest.approx(expected, abs=1e-4)
+    [one] = scoring.run([{"data_1": queries[0], "data_2": documents, "use_activation": False}], Kind.SCORE)
+    logits = _expected(cross_encoder, [(queries[0], document) for document in documents])
+    assert _scores(one) == pytest.approx([logit[0] for logit in logits], abs=1e-3)
+
+
+def _sigmoid(value: float) -> float:
+    import torch
+
+    return float(torch.sigmoid(torch.tensor(value)))
+
+
+def test_the_answer_is_vllms_and_the_same_every_time(scoring: Runner) -> None:
+    body = {"queries": "please help", "documents": ["order refund", "invoice"]}
+    first, second = scoring.one(body, Kind.SCORE), scoring.one(body, Kind.SCORE)
+    assert first.response == second.response
+    found = _body(first)
+    assert (found["id"], found["object"], found["created"], found["model"]) == ("score-0", "list", 0, NAME)
+    assert [entry["index"] for entry in found["data"]] == [0, 1]
+    assert found["usage"]["prompt_tokens"] == first.prompt_tokens > 0
+    assert first.completion_tokens == 0
+
+
+def test_a_ranking_is_of_the_same_scores(scoring: Runner) -> None:
+    query, documents = "please help", [document for _, document in _pairs(8)]
+    [scored] = scoring.run([{"queries": query, "documents": documents}], Kind.SCORE)
+    whole, best, single = scoring.run(
+        [
+            {"query": query, "documents": documents},
+            {"query": query, "documents": documents, "top_n": 3},
+            {"query": query, "documents": documents[0]},
+        ],
+        Kind.RERANK,
+    )
+    ranked = sorted(enumerate(_scores(scored)), key=lambda one: -one[1])
+    results = _body(whole)["results"]
+    assert [one["index"] for one in results] == [index for index, _ in ranked]
+    assert [one["relevance_score"] for one in results] == pytest.approx([score for _, score in ranked])
+    assert [one["document"]["text"] for one in results] == [documents[index] for index, _ in ranked]
+    assert [one["index"] for one in _body(best)["results"]] == [index for index, _ in ranked[:3]]
+    assert [one["index"] for one in _body(single)["results"]] == [0]
+    assert _body(whole)["model"] == NAME
+
+
+def test_refusals_of_scores(scoring: Runner) -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"queries": "a"}, "invalid_request"),
+        ({"queries": ["a", "b"], "documents": ["c", "d", "e"]}, "invalid_request"),
+        ({"queries": "a", "documents": []}, "invalid_request"),
+        ({"queries": "a", "documents": [5]}, "unsupported_content"),
+        ({"queries": "a", "documents": [IMAGE]}, "unsupported_content"),
+        ({"queries": "a", "documents": "b", "max_tokens_per_doc": 10_000}, "context_length_exceeded"),
+        ({"queries": "a", "documents": "b", "surprise": 1}, "unknown_field"),
+        ({"queries": "a", "documents": "b", "model": "another"}, "model_mismatch"),
+        ({"queries": "a", "documents": "b", "priority": 1}, "unsupported_field"),
+        ({"queries": LONG, "documents": "b"}, "context_length_exceeded"),
+        ({}, "invalid_request"),
+    ]
+    fine = {"queries": "fine", "documents": "order"}
+    outcomes = scoring.run([body for case, _ in cases for body in (case, fine)], Kind.SCORE)
+    assert [outcome.error_code for outcome in outcomes[::2]] == [code for _, code in cases]
+    assert all(outcome.response for outcome in outcomes[1::2])
+    missing = scoring.one({"query": "a"}, Kind.RERANK)
+    assert (missing.error_code, missing.error_message) == (
+        "invalid_request",
+        "the body needs `query` and `documents`",
+    )
+    assert scoring.one({"prompt": "help"}, Kind.COMPLETION).error_code == "unsupported"
+
+
+def test_the_end_of_a_document_is_cut_where_the_job_says_so(scoring: Runner) -> None:
+    body = {"queries": ["please help"], "documents": ["order", LONG]}
+    cut, kept = scoring.run([body, {**body, "max_tokens_per_doc": 5}], Kind.SCORE)
+    assert _body(cut)["dray"] == {"overflow": "cut-tail"}
+    assert _body(cut)["usage"]["prompt_tokens"] == 6 + CONTEXT  # [CLS] please help [SEP] order [SEP]
+    assert "dray" not in _body(kept)
+    [short] = scoring.run([{"queries": "please help", "documents": "order"}], Kind.SCORE)
+    assert _scores(cut)[0] == pytest.approx(_scores(short)[0], abs=1e-6)
+
+
+FIELDS = [
+    *("queries", "documents", "items", "query", "text_1", "text_2", "data_1", "data_2", "top_n"),
+    *(
+        "truncate_prompt_tokens",
+        "truncation_side",
+        "max_tokens_per_query",
+        "max_tokens_per_doc",
+        "instruction",
+    ),
+    *("use_activation", "add_special_tokens", "cache_salt", "chat_template_kwargs", "padding", "made_up"),
+]
+SCALARS = st.one_of(
+    st.none(), st.booleans(), st.sampled_from([-1, 0, 1, 5, 2**31, 2**40, 0.5, 1e300]), st.text(max_size=4)
+)
+VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3), max_leaves=5)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(st.lists(st.dictionaries(st.sampled_from(FIELDS), VALUES, min_size=1, max_size=3), max_size=6))
+def test_no_body_ends_the_engine(scoring: Runner, mutations: list[dict[str, Any]]) -> None:
+    for kind, fine in (
+        (Kind.SCORE, {"queries": "please help", "documents": "fine"}),
+        (Kind.RERANK, {"query": "please help", "documents": "fine"}),
+    ):
+        bodies = [{**fine, **mutation} for mutation in mutations] + [fine]
+        outcomes = scoring.run(bodies, kind)
+        assert outcomes[-1].response is not None
+        for outcome in outcomes:
+            assert (outcome.response is None) != (outcome.error_code is None)
+
+
+@pytest.mark.heavy
+def test_classes_are_those_of_transformers(classifying: Runner, classifier: Path) -> None:
+    import torch
+
+    texts = [document for _, document in _pairs(30)]
+    logits = torch.tensor(_expected(classifier, texts))
+    expected = torch.softmax(logits, -1)
+    singles = classifying.run([{"model": NAME, "input": text} for text in texts], Kind.CLASSIFICATION)
+    [together] = classifying.run([{"input": texts}], Kind.CLASSIFICATION)
+    for found in ([_body(one)["data"][0] for one in singles], _body(together)["data"]):
+        probabilities = torch.tensor([one["probs"] for one in found])
+        assert float((probabilities - expected).abs().max()) < 1e-3
+        assert [one["label"] for one in found] == [LABELS[number] for number in expected.argmax(-1).tolist()]
+    [chat, *refused] = classifying.run(
+        [
+            {"messages": [{"role": "user", "content": "help"}]},
+            {"input": []},
+            {"input": LONG},
+            {"inputs": "a"},
+        ],
+        Kind.CLASSIFICATION,
+    )
+    [templated] = _expected(classifier, ["<|user|>help<|end|>"])
+    assert _body(chat)["data"][0]["probs"] == pytest.approx(
+        torch.softmax(torch.tensor(templated), -1).tolist(), abs=1e-3
+    )
+    assert [one.error_code for one in refused] == [
+        "invalid_request",
+        "context_length_exceeded",
+        "invalid_request",
+    ]
+
+
+@pytest.mark.heavy
+def test_a_model_that_embeds_scores_by_the_angle(lively_model: Path) -> None:
+    import torch
+    from transformers import AutoModel, AutoTokenizer
+
+    pairs = _pairs(10)
+    runner = Runner.started(_spec(lively_model, Kind.SCORE))
+    try:
+        found = runner.run([{"queries": one, "documents": other} for one, other in pairs], Kind.SCORE)
+    finally:
+        runner.replica.stop()
+    tokenizer = AutoTokenizer.from_pretrained(lively_model)
+    model = AutoModel.from_pretrained(lively_model, dtype=torch.float32).eval()
+
+    def vector(text: str) -> torch.Tensor:
+        state: torch.Tensor = model(torch.tensor([tokenizer(text).input_ids])).last_hidden_state[0, -1]
+        return state
+
+    with torch.inference_mode():
+        angles = [torch.cosine_similarity(vector(one), vector(other), dim=0) for one, other in pairs]
+    assert [_scores(one)[0] for one in found] == pytest.approx([float(one) for one in angles], abs=1e-3)
+
+
+@pytest.mark.heavy
+def test_a_reranker_that_is_published_as_a_model_that_generates(tmp_path: Path) -> None:
+    """As Qwen3's are: the score is how much likelier "yes" is than "no", after a template."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = write_generating_reranker(tmp_path / "reranker")
+    template = tmp_path / "reranker.jinja"
+    template.write_text("Query: {{ messages[0].content }} Document: {{ messages[1].content }} Answer:")
+    overrides = {
+        "architectures": ["Qwen3ForSequenceClassification"],
+        "classifier_from_token": ["no", "yes"],
+        "is_original_qwen3_reranker": True,
+    }
+    runner = Runner.started(_spec(model, Kind.RERANK, hf_overrides=overrides, chat_template=str(template)))
+    pairs = _pairs(10)
+    try:
+        found = runner.run([{"queries": one, "documents": other} for one, other in pairs], Kind.SCORE)
+    finally:
+        runner.replica.stop()
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    words = [tokenizer.convert_tokens_to_ids(word) for word in ("no", "yes")]
+    plain = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
+    expected = []
+    with torch.inference_mode():
+        for query, document in pairs:
+            prompt = tokenizer(f"Query: {query} Document: {document} Answer:").input_ids
+            last = plain(torch.tensor([prompt])).logits[0, -1, words]
+            expected.append(float(torch.softmax(last, -1)[1]))
+    assert [_scores(one)[0] for one in found] == pytest.approx(expected, abs=1e-3)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("kind", "reason"), [("/v1/score", "gives no scores.*one class"), ("/classify", "gives no classes.*head")]
+)
+def test_a_model_that_cannot_is_refused_before_its_weights_are_read(
+    tmp_path: Path, lively_model: Path, kind: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("dray.engine.vllm_adapter.engine.VllmEngine._started")
+    model = lively_model if kind == "/classify" else write_cross_encoder(tmp_path / "three", classes=3)
+    with pytest.raises(ConfigError, match=reason):
+        Runner.started(_spec(model, KINDS[kind]))
