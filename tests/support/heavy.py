@@ -1,4 +1,4 @@
-"""Tests that take ten seconds of a core or more: each ``make test`` runs a share of them, by its seed."""
+"""Tests that take ten seconds of a core, alone or with their other parameters: ``make test`` runs a share."""
 
 from __future__ import annotations
 

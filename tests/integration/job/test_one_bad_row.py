@@ -58,6 +58,7 @@ def make_job(tmp_path: Path) -> Callable[..., Lanes]:
     return make
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("takes", ALL)
 @pytest.mark.parametrize(
     "bad", [{0}, {300}, {599}, {300, 301}], ids=["first", "middle", "last", "two adjacent"]
@@ -77,6 +78,7 @@ def most_engines(takes: Takes) -> int:
     return math.ceil(math.log2(2.5 * SEQS)) + {"engine": 4, "memory": 6, "node": 8}[takes]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("takes", ALL)
 def test_only_bad_rows_are_error_rows_on_postgresql(
     takes: Takes, postgres_url: str, make_job: Callable[..., Lanes]
@@ -87,6 +89,7 @@ def test_only_bad_rows_are_error_rows_on_postgresql(
     assert job.errors() == {300: CODES[takes]}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("rows", "takes", "nodes"),
     [(rows, takes, TWO) for rows in (1, 8, 26) for takes in ALL] + [(1, takes, ("node-a",)) for takes in ALL],
@@ -99,6 +102,7 @@ def test_small_jobs(rows: int, takes: Takes, nodes: tuple[str, ...], make_job: C
     assert len(job.deaths) <= most_engines(takes)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("rows", [1, 12, 26])
 def test_where_every_engine_dies_the_job_fails_and_no_row_is_blamed(
     rows: int, make_job: Callable[..., Lanes]
@@ -111,6 +115,7 @@ def test_where_every_engine_dies_the_job_fails_and_no_row_is_blamed(
     assert 25 < len(job.deaths) <= 27
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("rows", "bad"), [(600, set()), (600, {300}), (8, {5}), (1, {0}), (26, set())])
 def test_beside_a_node_whose_every_engine_dies(
     rows: int, bad: set[int], make_job: Callable[..., Lanes]

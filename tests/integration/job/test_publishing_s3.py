@@ -88,6 +88,7 @@ def _reader(emulator: EmulatorProcess, settings: JobSettings) -> Callable[[str],
     return lambda name: (folder / name).read_bytes()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("way", "old_stops", "new_stop"),
     [
@@ -466,6 +467,7 @@ def test_a_job_goes_from_one_object_to_several_and_back(
         assert told.measures.rows == 50  # what was read again is counted once
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("old_request", "new_request", "way"),
     [

@@ -87,7 +87,7 @@ def test_rows_with_columns_and_no_prompt(refused: Callable[..., str], tmp_path: 
     both = ("--prompt-column", "a", "--template", "{a}")
     assert "exclude each other" in refused(tmp_path / "in.csv", *SIMULATED, *both)
     system = ("--kind", "completion", "--prompt-column", "a", "--system-prompt", "s")
-    assert "goes with chat only" in refused(tmp_path / "in.csv", *SIMULATED, *system)
+    assert "goes with chat or classification only" in refused(tmp_path / "in.csv", *SIMULATED, *system)
 
 
 def test_a_model_that_is_none(refused: Callable[..., str], requests: Path, tmp_path: Path) -> None:

@@ -209,6 +209,7 @@ def taken_in(place: Place) -> tuple[OpenJob, list[Shard]]:
     return job, ingest_job(job, replicas=1)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("point", "named"),
     [

@@ -109,6 +109,7 @@ def test_a_cut_line_is_replaced(line: Line, act: Act) -> None:
     assert rows == counted == len(line.indexes())
 
 
+@pytest.mark.heavy
 @acts
 def test_a_server_that_refuses_for_a_while_is_waited_for(line: Line, act: Act) -> None:
     lease = claimed(line.store, line.job)
@@ -136,6 +137,7 @@ def test_a_server_that_keeps_refusing_is_transient_in_time(line: Line, act: Act)
         act(line, lease)
 
 
+@pytest.mark.heavy
 @acts
 @pytest.mark.parametrize("both", [True, False], ids=["nothing", "answers"])
 def test_a_line_that_swallows_everything_ends_in_time(
@@ -216,6 +218,7 @@ def test_a_line_that_one_side_has_closed(line: Line, act: Act, side: Side, short
     assert rows == counted == len(line.indexes())
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("side", ["client", "server"])
 def test_a_commit_cut_after_any_byte_is_neither_lost_nor_doubled(
     line: Line, side: Side, rng: random.Random

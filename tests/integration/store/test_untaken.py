@@ -163,6 +163,7 @@ def _until_it_is_paused(job: Job) -> str:
 _LOCKS = {"sqlite": ("IMMEDIATE",), "postgresql": ("EXCLUSIVE", "ACCESS EXCLUSIVE")}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("store_url", "lock"),
     [(name, lock) for name, locks in _LOCKS.items() for lock in locks],

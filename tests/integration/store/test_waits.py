@@ -279,6 +279,7 @@ class _Alive:
     def abort(self, _: str) -> None: ...
 
 
+@pytest.mark.heavy
 def test_a_spool_that_cannot_be_read_pauses_the_job_after_half_an_hour(
     open_one: Open,
     emulator: EmulatorProcess,
