@@ -12,7 +12,7 @@ from typing import Any
 
 from dray.codes import ErrorCode
 from dray.errors import RequestRefused
-from dray.kinds import KINDS
+from dray.kinds import KINDS, MAX_PAIR_CHARACTERS, MAX_SEQUENCES, Kind, characters_of
 from dray.requests.model import Request
 
 # Admit a little more than the engine runs at once, so that a finished request is replaced within the
@@ -21,8 +21,6 @@ ADMISSION_FACTOR = 1.2
 MAX_ADMITTED_BYTES = 256 * 1024 * 1024
 """Bytes of spool lines inside an engine: 16 lines of the greatest length."""
 
-MAX_SEQUENCES = 2048
-"""Sequences that one row may ask for: OpenAI's limit on the inputs of an embeddings request."""
 MAX_MESSAGE_ITEMS = 16_384
 """Messages and their parts in one row. vLLM's classes report up to eight faults of 1 KB for each."""
 MAX_ITEMS = 262_144
@@ -83,7 +81,19 @@ def sequences_of(request: Request, size: int | None = None) -> int:
             f"a row gets at most {MAX_SEQUENCES:,} answers",
             name,
         )
+    _refuse_large_pairs(body, kind)
     return min(prompts * copies, MAX_SEQUENCES)
+
+
+def _refuse_large_pairs(body: dict[str, Any], kind: Kind) -> None:
+    """A query is read once for each document: a short line can be hours of work for the tokenizer."""
+    if kind.pairs is None or (size := characters_of(kind.pairs(body))) <= MAX_PAIR_CHARACTERS:
+        return
+    raise _too_large(
+        f"its pairs hold {size:,} characters, the query counted with each document; a row may hold "
+        f"{MAX_PAIR_CHARACTERS:,}",
+        kind.documents,
+    )
 
 
 def _copies(n: Any) -> int:

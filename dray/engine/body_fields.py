@@ -8,6 +8,7 @@ from typing import Any
 
 from dray.engine.declared import fields_of_class
 from dray.errors import ConfigError
+from dray.kinds import all_kinds
 from dray.requests.sameness import WITHOUT_EFFECT
 
 OPENAI_DEFAULTS: dict[str, tuple[Any, ...]] = {
@@ -40,7 +41,8 @@ def refuse_unknown_fields(names: Iterable[str]) -> None:
     found = [fields_of_class(module, name) for module, name in _CLASSES]
     if not all(found):
         return
-    known = {*WITHOUT_EFFECT, *OPENAI_DEFAULTS}.union(*filter(None, found))
+    of_others = [kind.engine.fields for kind in all_kinds()]
+    known = {*WITHOUT_EFFECT, *OPENAI_DEFAULTS}.union(*filter(None, found), *of_others)
     for name in names:
         if name in known:
             continue

@@ -14,7 +14,17 @@ from dray.kinds import embedding
 from dray.kinds.classification import CLASSIFICATION, CLASSIFYING
 from dray.kinds.embedding import EMBEDDING
 from dray.kinds.generation import CHAT, COMPLETION, GENERATION
-from dray.kinds.kind import Body, EngineKind, Kind, OutputColumn, Overflow, count_prompts
+from dray.kinds.kind import (
+    MAX_PAIR_CHARACTERS,
+    MAX_SEQUENCES,
+    Body,
+    EngineKind,
+    Kind,
+    OutputColumn,
+    Overflow,
+    characters_of,
+    count_prompts,
+)
 from dray.kinds.scoring import RERANK, SCORE, SCORING
 
 Kind.CHAT = CHAT
@@ -90,6 +100,8 @@ __all__ = [
     "EMBEDDING",
     "GENERATION",
     "KINDS",
+    "MAX_PAIR_CHARACTERS",
+    "MAX_SEQUENCES",
     "SCORING",
     "Body",
     "EngineKind",
@@ -98,6 +110,7 @@ __all__ = [
     "OutputColumn",
     "Overflow",
     "all_kinds",
+    "characters_of",
     "count_prompts",
     "kind_named",
     "kinds_of",

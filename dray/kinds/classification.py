@@ -27,6 +27,7 @@ CLASSIFYING = EngineKind(
     arguments={"runner": "pooling"},
     generates=False,
     splits_prompts=False,
+    fields=frozenset({"use_activation"}),
 )
 CLASSIFICATION = Kind(
     name="classification",

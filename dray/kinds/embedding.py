@@ -37,6 +37,7 @@ EMBEDDING = EngineKind(
     serving="dray.engine.vllm_adapter.embedding:EmbeddingServing",
     arguments={"runner": "pooling"},
     generates=False,
+    fields=frozenset({"dimensions", "encoding_format", "use_activation"}),
     splits_prompts=False,  # many of these models attend to the whole prompt at once
 )
 OF_TEXTS = Kind(

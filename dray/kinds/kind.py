@@ -10,6 +10,11 @@ Body = dict[str, Any]
 Overflow = Literal["error", "shorten", "cut-head", "cut-tail"]
 """What becomes of a row that does not fit into the model's context."""
 
+MAX_SEQUENCES = 2048
+"""Sequences that one row may ask for: OpenAI's limit on the inputs of an embeddings request."""
+MAX_PAIR_CHARACTERS = 32 * 1024 * 1024
+"""Characters of all pairs of one row, a query counted with each document: 20 s of a tokenizer's time."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineKind:
@@ -17,8 +22,9 @@ class EngineKind:
 
     ``does`` is for people: "this engine DOES". ``serving`` names the class that serves vLLM's side of it, as
     ``module:class``; it is imported in the replica alone. ``arguments`` are vLLM's engine arguments for it.
-    ``generates`` engines take sampling fields, ``n`` answers and grammars. Engines that ``splits_prompts``
-    may take a prompt in parts, so their token budget may be less than a prompt has.
+    ``generates`` engines take sampling fields, ``n`` answers and grammars; a job may set the ``fields`` of
+    others for all rows. Engines that ``splits_prompts`` may take a prompt in parts, so their token budget may
+    be less than a prompt has.
     """
 
     name: str
@@ -27,6 +33,7 @@ class EngineKind:
     arguments: Mapping[str, Any] = field(default_factory=dict, compare=False)
     generates: bool = field(compare=False)
     splits_prompts: bool = field(compare=False)
+    fields: frozenset[str] = field(default=frozenset(), compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +94,11 @@ class Kind:
     def __repr__(self) -> str:
         """As an enumeration's member, which it was once: fingerprints of jobs hold this text."""
         return f"<Kind.{self.name.upper()}: {self.name!r}>"
+
+
+def characters_of(pairs: Iterable[tuple[Any, Any]]) -> int:
+    """The characters of pairs of texts; what is no text has none."""
+    return sum(len(text) for pair in pairs for text in pair if isinstance(text, str))
 
 
 def count_prompts(value: Any) -> int:

@@ -7,7 +7,8 @@ from hashlib import shake_128
 from itertools import repeat
 from typing import Any
 
-from dray.kinds.kind import Body, EngineKind, Kind, OutputColumn
+from dray.errors import RequestRefused
+from dray.kinds.kind import MAX_SEQUENCES, Body, EngineKind, Kind, OutputColumn
 
 Form = tuple[str, str]
 """The names of two fields of a body: of its queries, and of its documents."""
@@ -22,12 +23,11 @@ _RERANK: tuple[Form, ...] = (("query", "documents"),)
 FORMS = {"score": _SCORE, "rerank": _RERANK}
 """By the name of the kind: vLLM takes each of these."""
 
-_MOST_PAIRS = 4096  # of a simulated answer, and more than a row may hold
-
 
 def form_of(kind: str, body: Body) -> Form | None:
     """The form that a body has; None where a field is missing."""
-    return next((form for form in FORMS[kind] if form[0] in body and form[1] in body), None)
+    given = {name for name, value in body.items() if value is not None}
+    return next((form for form in FORMS[kind] if given.issuperset(form)), None)
 
 
 def _score_body(prompt: str) -> Body:
@@ -58,7 +58,7 @@ def _rerank_pairs(body: Body) -> Iterator[tuple[Any, Any]]:
 
 
 def _score_prompts(body: Body) -> tuple[str, int]:
-    """An engine that embeds both sides takes a sequence more for a query: too little to count."""
+    """An engine that embeds both sides takes a sequence for each query, too, which is not counted."""
     form = form_of("score", body)
     if form is None:
         return "documents", 1
@@ -71,7 +71,7 @@ def _rerank_prompts(body: Body) -> tuple[str, int]:
 
 def _drawn(count: int, digest: str) -> list[float]:
     """Scores from 0 to 1 for a simulated answer."""
-    return [byte / 255 for byte in shake_128(bytes.fromhex(digest)).digest(min(count, _MOST_PAIRS))]
+    return [byte / 255 for byte in shake_128(bytes.fromhex(digest)).digest(min(count, MAX_SEQUENCES))]
 
 
 def _simulated_score(body: Body, text: str, digest: str) -> Body:
@@ -80,10 +80,20 @@ def _simulated_score(body: Body, text: str, digest: str) -> Body:
     return {"object": "list", "data": data}
 
 
+def _top(body: Body) -> int:
+    """``top_n`` as vLLM reads it."""
+    given = body.get("top_n", 0)
+    if isinstance(given, str) and given.isdecimal():
+        given = int(given)
+    if type(given) is not int or given < 0:
+        raise RequestRefused("invalid_request", "top_n must be a whole number", param="top_n")
+    return given
+
+
 def _simulated_rerank(body: Body, text: str, digest: str) -> Body:
     documents = _listed(body.get("documents"))
     scores = _drawn(len(documents), digest)
-    best = sorted(range(len(scores)), key=lambda index: -scores[index])[: body.get("top_n") or None]
+    best = sorted(range(len(scores)), key=lambda index: -scores[index])[: _top(body) or None]
     results = [
         {"index": index, "document": {"text": documents[index]}, "relevance_score": scores[index]}
         for index in best
@@ -108,6 +118,7 @@ SCORING = EngineKind(
     arguments={"runner": "pooling"},
     generates=False,
     splits_prompts=False,
+    fields=frozenset({"use_activation", "instruction", "max_tokens_per_query", "max_tokens_per_doc"}),
 )
 SCORE = Kind(
     name="score",

@@ -70,7 +70,7 @@ def key_of(url: str, body: dict[str, Any], model: str | None = None) -> bytes:
     names = sorted(name for name, value in body.items() if not _says_nothing(name, value))
     kept = {name: _plain(name, body[name]) for name in names if name != "model"}
     kept["model"] = body.get("model") or model
-    return blake2b(url.encode() + _SPLIT + orjson.dumps(kept), digest_size=16).digest()
+    return blake2b(KINDS[url].url.encode() + _SPLIT + orjson.dumps(kept), digest_size=16).digest()
 
 
 def doubt_of(url: str, body: dict[str, Any]) -> Doubt | None:

@@ -149,7 +149,7 @@ def source_of(
         document_column=document_column,
         reorder_fields=reorder_fields,
     )
-    _check_reordering(shape)
+    _check_fields(shape)
     if query is not None:
         if delimiter is not None:
             raise ConfigError("a delimiter goes with CSV files, not with a query")
@@ -204,7 +204,7 @@ def frame_to_source(
         document_column=document_column,
         reorder_fields=reorder_fields,
     )
-    _check_reordering(shape)
+    _check_fields(shape)
     if not (shape.is_open and kind.conversation is not None and "messages" in frame.columns):
         _checked(shape, "a DataFrame")
     try:
@@ -292,7 +292,9 @@ def _common_format(names: Sequence[str]) -> Format:
     return kinds[0]
 
 
-def _check_reordering(shape: RowShape) -> None:
+def _check_fields(shape: RowShape) -> None:
+    if shape.document_column is not None and shape.kind.documents is None:
+        raise ConfigError(f"a document column goes with {with_documents()} only, not with {shape.kind}")
     if not shape.reorder_fields:
         return
     if shape.template is None:
@@ -313,18 +315,12 @@ def _checked(shape: RowShape, what: str) -> RowShape:
     for name, what in (texts | {"image_column": "an image column"}).items():
         if getattr(shape, name) is not None and shape.kind.conversation is None:
             raise ConfigError(f"{what} goes with {of_conversations()} only, not with {shape.kind}")
-    if (shape.document_column is None) != (shape.kind.documents is None):
-        raise ConfigError(_of_documents(shape.kind))
+    if shape.kind.documents is not None and shape.document_column is None:
+        raise ConfigError(
+            f"{shape.kind} holds a prompt against documents: name their column (--document-column) beside "
+            "that of the prompts (--prompt-column) or a template"
+        )
     return shape
-
-
-def _of_documents(kind: Kind) -> str:
-    if kind.documents is None:
-        return f"a document column goes with {with_documents()} only, not with {kind}"
-    return (
-        f"{kind} holds a prompt against documents: name their column (--document-column) beside that of the "
-        "prompts (--prompt-column) or a template"
-    )
 
 
 def _delimiter(given: str | None) -> str | None:

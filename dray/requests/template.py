@@ -143,6 +143,10 @@ def documents_of(row: Mapping[str, Any], column: str) -> str | list[str]:
         value = value.tolist()
     if not isinstance(value, list | tuple):
         return check_text(text_of(row, column, "missing_column"), column)
-    if not value or not all(type(one) is str for one in value):
-        raise BadRow("invalid_value", f"the column {column!r} holds no list of texts in this row", column)
+    if not value:
+        raise BadRow("invalid_value", f"the column {column!r} holds an empty list in this row", column)
+    if not all(type(one) is str for one in value):
+        raise BadRow(
+            "invalid_value", f"the column {column!r} holds a list with more than texts in this row", column
+        )
     return [check_text(one, column) for one in value]

@@ -49,13 +49,17 @@ Fill = Callable[[str, dict[str, Any]], None]
 def filler(sampling: Mapping[str, Any]) -> Fill:
     """A function ``(url, body)`` that sets the job's sampling fields where the body has none.
 
-    A default length yields to either spelling of it, and only engines that generate take sampling.
+    A default length yields to either spelling of it. Engines that do not generate take no sampling, but some
+    fields of their own.
     """
     fields = tuple(sampling.items())
     sets_length = any(name in sampling for name in LENGTH_FIELDS)
 
     def fill(url: str, body: dict[str, Any]) -> None:
-        if not KINDS[url].engine.generates:
+        engine = KINDS[url].engine
+        if not engine.generates:
+            for name in engine.fields & sampling.keys():
+                body.setdefault(name, sampling[name])
             return
         own_length = sets_length and any(body.get(name) is not None for name in LENGTH_FIELDS)
         for name, value in fields:

@@ -12,7 +12,7 @@ from pathlib import Path
 NAMES = (
     "store", "ordering", "order", "fields", "planning", "cost", "tuning", "deadline", "start", "idle",
     "scale", "embeddings", "scale_up", "places", "fleet", "device", "gpu", "batching", "forecast",
-    "throughput", "images", "unequal_nodes", "weights", "weights_s3",
+    "throughput", "images", "scores", "unequal_nodes", "weights", "weights_s3",
 )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from vllm.entrypoints.pooling.classify import protocol
 from vllm.entrypoints.pooling.classify.serving import ServingClassification
 from vllm.renderers.chat_utils import ChatTemplateConfig
 
+from dray.engine.protocol import EngineSpec
 from dray.engine.vllm_adapter.client import StepClient
 from dray.engine.vllm_adapter.pooling import PoolingServing
 from dray.errors import ConfigError
@@ -28,7 +29,7 @@ class ClassificationServing(PoolingServing):
     engine = CLASSIFYING
 
     @classmethod
-    def _check_model(cls, model: Any) -> None:
+    def _check_model(cls, spec: EngineSpec, model: Any) -> None:
         if model.convert_type == "embed":
             raise _no_classes(model)
 
@@ -38,7 +39,10 @@ class ClassificationServing(PoolingServing):
         return ServingClassification(client, models, request_logger=None, chat_template_config=template)
 
     def _read(self, request: Request) -> Any:
-        return (_read_chat if "messages" in request.body else _read_texts)(request.body)
+        body = {
+            name: value for name, value in request.body.items() if value is not None or name != "messages"
+        }
+        return (_read_chat if "messages" in body else _read_texts)(body)
 
     def _content(self, response: Any) -> dict[str, Any]:
         content: dict[str, Any] = orjson.loads(response.body)

@@ -10,9 +10,10 @@ from vllm.entrypoints.pooling.embed import protocol
 from vllm.entrypoints.pooling.embed.serving import ServingEmbedding
 from vllm.renderers.chat_utils import ChatTemplateConfig
 
+from dray.engine.protocol import EngineSpec
 from dray.engine.vllm_adapter.client import StepClient
-from dray.engine.vllm_adapter.pooling import PoolingServing
-from dray.errors import RequestRefused
+from dray.engine.vllm_adapter.pooling import PoolingServing, classifies
+from dray.errors import ConfigError, RequestRefused
 from dray.kinds import EMBEDDING
 from dray.requests.model import Request
 
@@ -35,8 +36,12 @@ class EmbeddingServing(PoolingServing):
     engine = EMBEDDING
 
     @classmethod
-    def _check_model(cls, model: Any) -> None:
-        """vLLM makes a model of embeddings of every other one."""
+    def _check_model(cls, spec: EngineSpec, model: Any) -> None:
+        if classifies(model):
+            raise ConfigError(
+                f"this model gives no embeddings: its config names {', '.join(model.architectures)}. It "
+                "gives classes (--kind classification), and scores if it has one class"
+            )
 
     def _of_vllm(self, client: StepClient, models: OpenAIServingModels, template: ChatTemplateConfig) -> Any:
         serving = ServingEmbedding(client, models, request_logger=None, chat_template_config=template)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, ClassVar
 
 import orjson
@@ -23,6 +23,15 @@ from dray.kinds import EngineKind
 from dray.requests.model import Request
 from dray.requests.overflow import Overflow
 
+Render = Callable[[Any, int, Any], Any]
+"""Makes tokens of a prompt, given vLLM's context of its request, and the prompt's number in it."""
+
+
+def classifies(model: Any) -> bool:
+    """Whether a model has a head for classes, as far as its config tells."""
+    native = model.convert_type == "none" and "Classification" in model.architectures[0]
+    return bool(native or model.convert_type == "classify")
+
 
 class PoolingServing(ABC):
     """The steps of ``PoolingBaseServing.__call__``, taken one after the other."""
@@ -37,11 +46,11 @@ class PoolingServing(ABC):
             ConfigError: one of these is not so.
         """
         TemplateOptions.of(spec)
-        cls._check_model(config.model_config)
+        cls._check_model(spec, config.model_config)
 
     @classmethod
     @abstractmethod
-    def _check_model(cls, model: Any) -> None:
+    def _check_model(cls, spec: EngineSpec, model: Any) -> None:
         """Find fault with vLLM's ``ModelConfig``."""
 
     def __init__(self, spec: EngineSpec, client: StepClient, models: OpenAIServingModels, name: str) -> None:
@@ -136,12 +145,14 @@ class PoolingServing(ABC):
     def _processor(self, body: Any) -> Any:
         return self._serving.get_io_processor(body)
 
-    async def _prepare(self, body: Any) -> Any:
+    async def _prepare(self, body: Any, render: Render | None = None) -> Any:
         """vLLM's context for this request, with its prompts rendered."""
         processor = self._processor(body)
         context = await self._serving._init_ctx(processor, body)
+        parts = processor.get_request_factory_online(context)
         context.engine_inputs = [
-            processor.render(part) for part in processor.get_request_factory_online(context)
+            render(context, number, part) if render else processor.render(part)
+            for number, part in enumerate(parts)
         ]
         if not context.engine_inputs:
             raise RequestRefused("invalid_request", "input holds no prompt", param="input")

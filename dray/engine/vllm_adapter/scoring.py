@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -9,11 +11,13 @@ from vllm.entrypoints.openai.models.serving import OpenAIServingModels
 from vllm.entrypoints.pooling.scoring import protocol
 from vllm.entrypoints.pooling.scoring.serving import ServingScores
 from vllm.entrypoints.pooling.utils import enable_scoring_api
+from vllm.exceptions import VLLMValidationError
 from vllm.renderers.chat_utils import ChatTemplateConfig
 
+from dray.engine.protocol import EngineSpec
 from dray.engine.vllm_adapter.client import StepClient
-from dray.engine.vllm_adapter.errors import is_the_engines
-from dray.engine.vllm_adapter.pooling import PoolingServing
+from dray.engine.vllm_adapter.errors import is_the_engines, is_too_long
+from dray.engine.vllm_adapter.pooling import PoolingServing, classifies
 from dray.errors import ConfigError, RequestRefused
 from dray.kinds import KINDS, SCORING
 from dray.kinds.scoring import FORMS, Form, form_of
@@ -27,6 +31,8 @@ _CLASSES: dict[Form, Any] = {
     ("data_1", "data_2"): protocol.ScoreDataRequest,
     ("query", "documents"): protocol.RerankRequest,
 }
+_FOR_TEMPLATES = ("instruction", "chat_template_kwargs")
+_RESERVED = frozenset({"chat_template", "tools", "tokenize"})  # vLLM names them in an order that changes
 _TRIES = 4  # two tokens can become three where a text is cut between them
 
 
@@ -36,10 +42,17 @@ class ScoringServing(PoolingServing):
     engine = SCORING
 
     @classmethod
-    def _check_model(cls, model: Any) -> None:
-        classifies = model.convert_type == "classify" or "Classification" in model.architectures[0]
-        if classifies and getattr(model.hf_config, "num_labels", 0) != 1:
+    def _check_model(cls, spec: EngineSpec, model: Any) -> None:
+        if classifies(model) and getattr(model.hf_config, "num_labels", 0) != 1:
             raise _no_scores(model)
+        given = spec.arguments.keys() & {"convert", "hf_overrides"}
+        if not given and model._get_default_runner_type(model.architectures) == "generate":
+            raise ConfigError(
+                f"this model generates ({', '.join(model.architectures)}): as it is, a score would be the "
+                "angle between two of its hidden states. A reranker that is published as such a model needs "
+                "the engine argument hf_overrides (docs/scores.md); convert=embed makes a model of "
+                "embeddings of it"
+            )
 
     def _of_vllm(self, client: StepClient, models: OpenAIServingModels, template: ChatTemplateConfig) -> Any:
         tasks = client.engine.get_supported_tasks()
@@ -55,49 +68,88 @@ class ScoringServing(PoolingServing):
         )
 
     def _read(self, request: Request) -> Any:
-        kind = KINDS[request.url].name
-        form = form_of(kind, request.body)
+        kind = KINDS[request.url]
+        form = form_of(kind.name, request.body)
         if form is None:
-            forms = " or ".join(f"`{queries}` and `{documents}`" for queries, documents in FORMS[kind])
+            forms = " or ".join(f"`{queries}` and `{documents}`" for queries, documents in FORMS[kind.name])
             raise RequestRefused("invalid_request", f"the body needs {forms}")
         for name in form:
             _refuse_other_than_texts(name, request.body[name])
-        return _CLASSES[form].model_validate(request.body)
+        self._refuse_unusable_fields(request.body)
+        body = request.body.items()
+        return _CLASSES[form].model_validate(
+            {name: value for name, value in body if value is not None or name not in kind.texts}
+        )
+
+    def _refuse_unusable_fields(self, body: dict[str, Any]) -> None:
+        for name in _FOR_TEMPLATES:
+            if body.get(name) and not self._reads_instructions:
+                raise RequestRefused(
+                    "unsupported_field",
+                    f"`{name}` cannot be honoured: it is for a template, and this engine has none for pairs",
+                    param=name,
+                )
+        options = body.get("chat_template_kwargs")
+        if isinstance(options, dict) and not _RESERVED.isdisjoint(options):
+            told = f"`chat_template_kwargs` may hold none of {', '.join(sorted(_RESERVED))}"
+            raise RequestRefused("unsupported_field", told, param="chat_template_kwargs")
+        context = self._client.model_config.max_model_len
+        for name in ("max_tokens_per_query", "max_tokens_per_doc"):
+            value = body.get(name)
+            if type(value) is int and value >= context:
+                told = f"`{name}` must be less than the context of {context:,} tokens"
+                raise RequestRefused("invalid_request", told, param=name)
+
+    @property
+    def _reads_instructions(self) -> bool:
+        processor = self._serving.io_processor
+        templated = processor.name == "cross-encoder" and processor.chat_template is not None
+        return templated or processor.name == "jina-reranking-scoring"
 
     def _content(self, response: Any) -> dict[str, Any]:
         content: dict[str, Any] = orjson.loads(response.body)
         return content
 
     async def _cut(self, body: Any) -> tuple[Any, Overflow] | None:
-        """The ends of the documents are cut, so that the longest pair fits."""
+        """The end of each document is cut that does not fit beside its query."""
         if self._overflow != "cut-tail":
             return None
-        given = body.max_tokens_per_doc
-        most = await self._room(body)
-        for tokens in range(most, max(0, most - _TRIES), -1):
-            body.max_tokens_per_doc = min(tokens, given or tokens)
-            if (context := await self._fits(body)) is not None:
-                return context, Overflow(done="cut-tail")
-        return None
-
-    async def _room(self, body: Any) -> int:
-        """Tokens of a document that fit beside the longest query, and what the model puts around both."""
-        body.max_tokens_per_doc = 1
-        context = await self._fits(body)
-        if context is None:
-            return 0
-        with_documents = context.engine_inputs[context.n_queries or 0 :]
-        longest = max(len(part["prompts"]["prompt_token_ids"]) for part in with_documents)
-        return int(self._client.model_config.max_model_len - longest) + 1
-
-    async def _fits(self, body: Any) -> Any:
-        """The rendered prompts, or None where one is too long."""
         try:
-            return await self._prepare(body)
+            return await self._prepare(body, self._cut_part), Overflow(done="cut-tail")
         except Exception as error:  # whatever is wrong with a body, vLLM said when it was asked first
             if is_the_engines(error):
                 raise
             return None
+
+    def _cut_part(self, context: Any, number: int, part: Any) -> Any:
+        """The prompt of a pair, or of one side; as it is where it fits.
+
+        Raises:
+            VLLMValidationError: it cannot be made to fit.
+        """
+        processor = self._processor(context.request)
+        try:
+            return processor.render(part)
+        except VLLMValidationError as error:
+            if not is_too_long(error):
+                raise
+            if "data_2" in part:
+                return self._cut_pair(processor, part, error)
+            if number < (context.n_queries or 0):  # a query stays whole, and so does what holds all documents
+                raise
+            side = "right" if processor.tokenizer.truncation_side != "right" else None
+            cut = replace(part["tok_params"], truncate_prompt_tokens=-1, truncation_side=side)
+            return processor.render({**part, "tok_params": cut})
+
+    def _cut_pair(self, processor: Any, part: Any, error: VLLMValidationError) -> Any:
+        """A pair with as much of its document as fits beside the query, and what is put around both."""
+        given = part["max_tokens_per_doc"]
+        shortest = processor.render({**part, "max_tokens_per_doc": 1})
+        room = self._client.model_config.max_model_len - len(shortest["prompts"]["prompt_token_ids"]) + 1
+        for tokens in range(room, max(0, room - _TRIES), -1):
+            with suppress(VLLMValidationError):
+                return processor.render({**part, "max_tokens_per_doc": min(tokens, given or tokens)})
+        raise error
 
 
 def _no_scores(model: Any) -> ConfigError:

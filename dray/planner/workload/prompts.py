@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from dray.kinds import KINDS, Body
+from dray.kinds import KINDS, MAX_PAIR_CHARACTERS, MAX_SEQUENCES, Body, Kind, characters_of
 
 _LENGTH_FIELDS = ("max_completion_tokens", "max_tokens")  # the first one wins, as in vLLM
 _MOST_ANSWERS = 128
@@ -67,7 +67,7 @@ def asked(url: str, body: Body, render: Render) -> Asked:
     if body.get("messages") is not None:
         prompts = [_conversation(one, render, answered=kind.engine.generates) for one in _conversations(body)]
     elif kind.pairs is not None:
-        prompts = list(_pairs(kind.pairs(body)))
+        prompts = list(_pairs(kind, body))
     else:
         field, _ = kind.prompts(body)
         special = bool(body.get("add_special_tokens", True))
@@ -99,9 +99,13 @@ def _conversation(body: Body, render: Render, *, answered: bool) -> Prompt:
     return Text(render(body, answered), special=bool(body.get("add_special_tokens", False)))
 
 
-def _pairs(pairs: Iterable[tuple[Any, Any]]) -> Iterator[Prompt]:
+def _pairs(kind: Kind, body: Body) -> Iterator[Prompt]:
     """A text for each pair. A template, or what stands between the two, is some tokens more."""
-    for one, other in pairs:
+    assert kind.pairs is not None
+    too_many = kind.prompts(body)[1] > MAX_SEQUENCES
+    if too_many or characters_of(kind.pairs(body)) > MAX_PAIR_CHARACTERS:
+        raise Unreadable("more pairs, or longer ones, than a row may hold")
+    for one, other in kind.pairs(body):
         if not (isinstance(one, str) and isinstance(other, str)):
             raise Unreadable("one of a pair is no text")
         yield Text(f"{one}\n{other}", special=True)

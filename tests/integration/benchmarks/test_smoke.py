@@ -43,6 +43,7 @@ MEASURED = {
     "forecast": {"12 ms a step"},
     "throughput": {"dray"},
     "images": {"replica"},
+    "scores": {"replica"},
     "unequal_nodes": {"shards of 16"},
     "weights": {"dray", "dray-load"},
     "weights_s3": {"clean"},

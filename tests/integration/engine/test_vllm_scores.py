@@ -156,14 +156,16 @@ def test_refusals_of_scores(scoring: Runner) -> None:
         ({"queries": "a", "documents": []}, "invalid_request"),
         ({"queries": "a", "documents": [5]}, "unsupported_content"),
         ({"queries": "a", "documents": [IMAGE]}, "unsupported_content"),
-        ({"queries": "a", "documents": "b", "max_tokens_per_doc": 10_000}, "context_length_exceeded"),
+        ({"queries": "a", "documents": "b", "max_tokens_per_doc": 10_000}, "invalid_request"),
         ({"queries": "a", "documents": "b", "surprise": 1}, "unknown_field"),
         ({"queries": "a", "documents": "b", "model": "another"}, "model_mismatch"),
         ({"queries": "a", "documents": "b", "priority": 1}, "unsupported_field"),
         ({"queries": LONG, "documents": "b"}, "context_length_exceeded"),
+        ({"queries": "a", "documents": "b", "instruction": "be strict"}, "unsupported_field"),
+        ({"queries": "a", "documents": "b", "chat_template_kwargs": {"a": 1}}, "unsupported_field"),
         ({}, "invalid_request"),
     ]
-    fine = {"queries": "fine", "documents": "order"}
+    fine = {"queries": "fine", "documents": "order", "text_1": None, "n": 1, "stream": False}
     outcomes = scoring.run([body for case, _ in cases for body in (case, fine)], Kind.SCORE)
     assert [outcome.error_code for outcome in outcomes[::2]] == [code for _, code in cases]
     assert all(outcome.response for outcome in outcomes[1::2])
@@ -183,6 +185,15 @@ def test_the_end_of_a_document_is_cut_where_the_job_says_so(scoring: Runner) -> 
     assert "dray" not in _body(kept)
     [short] = scoring.run([{"queries": "please help", "documents": "order"}], Kind.SCORE)
     assert _scores(cut)[0] == pytest.approx(_scores(short)[0], abs=1e-6)
+
+
+def test_a_pair_that_fits_is_not_cut_for_another_ones_sake(scoring: Runner) -> None:
+    document = "order refund " * 50
+    queries = ["please help", "invoice shipping " * 100]
+    [alone] = scoring.run([{"queries": queries[0], "documents": document}], Kind.SCORE)
+    [both] = scoring.run([{"queries": queries, "documents": [document, document]}], Kind.SCORE)
+    assert _body(both)["dray"] == {"overflow": "cut-tail"}
+    assert _scores(both)[0] == pytest.approx(_scores(alone)[0], abs=1e-6)
 
 
 FIELDS = [
@@ -255,9 +266,13 @@ def test_a_model_that_embeds_scores_by_the_angle(lively_model: Path) -> None:
     from transformers import AutoModel, AutoTokenizer
 
     pairs = _pairs(10)
-    runner = Runner.started(_spec(lively_model, Kind.SCORE))
+    runner = Runner.started(_spec(lively_model, Kind.SCORE, convert="embed", overflow="cut-tail"))
+    bodies = [{"queries": one, "documents": other} for one, other in pairs]
     try:
-        found = runner.run([{"queries": one, "documents": other} for one, other in pairs], Kind.SCORE)
+        *found, cut, too_long = runner.run(
+            [*bodies, {"queries": "help", "documents": LONG}, {"queries": LONG, "documents": "help"}],
+            Kind.SCORE,
+        )
     finally:
         runner.replica.stop()
     tokenizer = AutoTokenizer.from_pretrained(lively_model)
@@ -270,6 +285,33 @@ def test_a_model_that_embeds_scores_by_the_angle(lively_model: Path) -> None:
     with torch.inference_mode():
         angles = [torch.cosine_similarity(vector(one), vector(other), dim=0) for one, other in pairs]
     assert [_scores(one)[0] for one in found] == pytest.approx([float(one) for one in angles], abs=1e-3)
+    assert _body(cut)["dray"] == {"overflow": "cut-tail"}
+    assert _body(cut)["usage"]["prompt_tokens"] > CONTEXT
+    assert too_long.error_code == "context_length_exceeded"
+
+
+@pytest.mark.heavy
+def test_late_interaction_compares_the_vectors_of_tokens(lively_model: Path) -> None:
+    import torch
+    from transformers import AutoModel, AutoTokenizer
+
+    pairs = _pairs(10)
+    pooler = {"task": "token_embed"}
+    runner = Runner.started(_spec(lively_model, Kind.SCORE, convert="embed", pooler_config=pooler))
+    try:
+        found = runner.run([{"queries": one, "documents": other} for one, other in pairs], Kind.SCORE)
+    finally:
+        runner.replica.stop()
+    tokenizer = AutoTokenizer.from_pretrained(lively_model)
+    model = AutoModel.from_pretrained(lively_model, dtype=torch.float32).eval()
+
+    def vectors(text: str) -> torch.Tensor:
+        states = model(torch.tensor([tokenizer(text).input_ids])).last_hidden_state[0]
+        return torch.nn.functional.normalize(states, dim=-1)
+
+    with torch.inference_mode():
+        expected = [(vectors(one) @ vectors(other).T).amax(-1).sum() for one, other in pairs]
+    assert [_scores(one)[0] for one in found] == pytest.approx([float(one) for one in expected], abs=1e-2)
 
 
 @pytest.mark.heavy
@@ -305,13 +347,33 @@ def test_a_reranker_that_is_published_as_a_model_that_generates(tmp_path: Path) 
 
 
 @pytest.mark.heavy
+def test_a_reward_is_a_score_without_its_activation(tmp_path: Path) -> None:
+    model = write_classifier(tmp_path / "reward", labels=("reward",))
+    pooler = {"use_activation": False}
+    runner = Runner.started(_spec(model, Kind.CLASSIFICATION, pooler_config=pooler))
+    texts = [document for _, document in _pairs(10)]
+    try:
+        [found] = runner.run([{"input": texts}], Kind.CLASSIFICATION)
+    finally:
+        runner.replica.stop()
+    expected = [logits[0] for logits in _expected(model, texts)]
+    assert [one["probs"][0] for one in _body(found)["data"]] == pytest.approx(expected, abs=1e-3)
+
+
+@pytest.mark.heavy
 @pytest.mark.parametrize(
-    ("kind", "reason"), [("/v1/score", "gives no scores.*one class"), ("/classify", "gives no classes.*head")]
+    ("url", "classes", "reason"),
+    [
+        ("/v1/score", 3, "gives no scores.*one class"),
+        ("/v1/score", 0, "this model generates.*hf_overrides.*convert=embed"),
+        ("/v1/embeddings", 3, "gives no embeddings.*gives classes"),
+        ("/classify", 0, "gives no classes.*head"),
+    ],
 )
 def test_a_model_that_cannot_is_refused_before_its_weights_are_read(
-    tmp_path: Path, lively_model: Path, kind: str, reason: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, lively_model: Path, url: str, classes: int, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr("dray.engine.vllm_adapter.engine.VllmEngine._started")
-    model = lively_model if kind == "/classify" else write_cross_encoder(tmp_path / "three", classes=3)
+    model = write_cross_encoder(tmp_path / "model", classes=classes) if classes else lively_model
     with pytest.raises(ConfigError, match=reason):
-        Runner.started(_spec(model, KINDS[kind]))
+        Runner.started(_spec(model, KINDS[url]))

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dray.engine import EngineSpec, Replica, admission, loop
-from dray.engine.admission import MAX_ITEMS, MAX_MESSAGE_ITEMS, MAX_SEQUENCES, sequences_of
+from dray.engine.admission import MAX_ITEMS, MAX_MESSAGE_ITEMS, sequences_of
 from dray.engine.batches import BATCH_BYTES, MAX_RESPONSE_BYTES, bounded
 from dray.errors import ReplicaLeftError, RequestRefused
-from dray.kinds import Kind
+from dray.kinds import MAX_SEQUENCES, Kind
 from dray.requests.model import Outcome, Request
 from dray.requests.spool import decode, encode
 from tests.support.engines import request
@@ -142,6 +142,7 @@ TOO_LARGE: list[tuple[Kind, dict[str, Any], str]] = [
     (Kind.COMPLETION, {"prompt": [[5]] * 2049}, "2,049 prompts"),
     (Kind.SCORE, {"queries": ["a"] * 2049, "documents": ["b"] * 2049}, "`documents` holds 2,049"),
     (Kind.RERANK, {"query": "a", "documents": ["b"] * 2049}, "`documents` holds 2,049"),
+    (Kind.SCORE, {"queries": "a" * 100_000, "documents": ["b"] * 2048}, "204,802,048 characters"),
     (Kind.CHAT, {"messages": [5] * (MAX_MESSAGE_ITEMS + 1)}, "16,385 messages and parts"),
     (Kind.CHAT, {"messages": [{"role": "user", "content": [5] * MAX_MESSAGE_ITEMS}]}, "messages and parts"),
     (Kind.CHAT, {"messages": [], "stop": ["a"] * (MAX_ITEMS + 1)}, "262,145 elements"),

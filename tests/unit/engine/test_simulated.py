@@ -80,6 +80,22 @@ def test_kinds_and_usage() -> None:
     assert bodies[2]["data"][0]["embedding"]
 
 
+def test_rankings_are_as_long_as_is_asked_for() -> None:
+    target = engine(Kind.RERANK)
+    url = Kind.RERANK.url
+    asked: dict[str, Any] = {"query": "hi", "documents": ["a", "b", "c"]}
+    tops: list[dict[str, Any]] = [{}, {"top_n": 0}, {"top_n": 2}, {"top_n": "1"}, {"top_n": 9}]
+    for index, top in enumerate(tops):
+        target.submit(index, Request(index=index, custom_id="a", url=url, body=asked | top))
+    bodies = [orjson.loads(outcome.response or b"") for _, outcome in sorted(finish(target, 5))]
+    assert [len(body["results"]) for body in bodies] == [3, 3, 2, 1, 3]
+    scores = [one["relevance_score"] for one in bodies[0]["results"]]
+    assert scores == sorted(scores, reverse=True)
+    for wrong in (-1, "many", 1.5, True, [1], None):
+        with pytest.raises(RequestRefused, match="top_n"):
+            target.submit(0, Request(index=0, custom_id="a", url=url, body=asked | {"top_n": wrong}))
+
+
 def test_embeddings_are_as_long_and_in_the_form_that_is_asked_for() -> None:
     target = engine(Kind.EMBEDDING)
     for index, form in enumerate(("float", "base64")):

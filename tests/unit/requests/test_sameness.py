@@ -85,6 +85,7 @@ def test_the_endpoint_counts_and_so_does_the_name_of_the_model_in_the_answer() -
     assert key_of(CHAT, body) != key_of(TEXT, body)
     assert key_of(TEXT, body, "llama") == key_of(TEXT, body | {"model": "llama"}, "other")
     assert key_of(TEXT, body, "llama") != key_of(TEXT, body, "other")
+    assert key_of("/score", body) == key_of("/v1/score", body) != key_of("/v1/rerank", body)
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,8 @@ def test_a_query_reads_a_database() -> None:
         (["a.csv"], {"document_column": "d", "kind": Kind.RERANK}),
         (["a.csv"], {"prompt_column": "p", "document_column": "d"}),
         (["a.csv"], {"messages_column": "m", "document_column": "d", "kind": Kind.SCORE}),
+        (["a.jsonl"], {"document_column": "d"}),
+        (["a.parquet"], {"document_column": "d", "kind": Kind.CLASSIFICATION}),
         (["a.jsonl"], {"messages_column": "m", "prompt_column": "p"}),
         (["a.jsonl"], {"prompt_column": "p", "delimiter": ";"}),
         (["a.csv"], {"prompt_column": "p", "delimiter": ";;"}),

@@ -116,3 +116,22 @@ def test_any_json_object_is_a_request_or_a_bad_row(row: dict[str, Any]) -> None:
 def test_defaults_yield_to_the_row(url: str, body: dict[str, Any], expected: dict[str, Any]) -> None:
     filler({"max_tokens": 5, "temperature": 0})(url, body)
     assert body == expected
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("/v1/score", {"use_activation": False, "max_tokens_per_doc": 9}),
+        ("/v2/rerank", {"use_activation": False, "max_tokens_per_doc": 9}),
+        ("/classify", {"use_activation": False}),
+        ("/v1/embeddings", {"use_activation": False}),
+    ],
+)
+def test_engines_that_do_not_generate_take_defaults_of_their_own(url: str, expected: dict[str, Any]) -> None:
+    fill = filler({"temperature": 0, "use_activation": False, "max_tokens_per_doc": 9})
+    body: dict[str, Any] = {}
+    fill(url, body)
+    assert body == expected
+    own = {"use_activation": None}
+    fill("/classify", own)
+    assert own == {"use_activation": None}

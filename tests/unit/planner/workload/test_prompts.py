@@ -55,6 +55,9 @@ def test_a_score_reads_each_pair(url: str) -> None:
         ask(url, **{name: "why", "documents": [{"content": []}]})
     with pytest.raises(Unreadable):
         ask(url, **{name: "why"})
+    for documents, query in ((["a"] * 2049, "why"), (["a"] * 2048, "why" * 10_000)):
+        with pytest.raises(Unreadable, match="longer ones"):
+            ask(url, **{name: query, "documents": documents})
 
 
 def test_scores_of_pairs_and_classes_of_conversations() -> None:
