@@ -5,7 +5,7 @@
     python -m tests.benchmarks.scores            4,000 pairs, three rounds: 8 minutes
     python -m tests.benchmarks.scores --quick    400 pairs, one round
 
-The model computes little, so that what is measured is the host's part: reading pairs, tokenizing, answers.
+The model computes little, so that most of what is measured is the host's: reading pairs, tokenizing, answers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 import orjson
 
 from tests.benchmarks import processes, results, workload
-from tests.benchmarks.contestants import Work
+from tests.benchmarks.contestants import Work, engine_arguments
 from tests.benchmarks.processes import Finished, RunError
 from tests.benchmarks.results import Report, Table, Target, median, say, spread
 from tests.benchmarks.throughput import run_batch
@@ -32,7 +32,6 @@ from tests.support.tiny_model import sentence
 
 MAX_MODEL_LEN = 512
 _MODULE = "tests.benchmarks.scores"
-_ARGUMENTS = {"max_model_len": MAX_MODEL_LEN, "max_num_seqs": 256, "enforce_eager": True}
 _WARM_UP = 64
 
 
@@ -59,7 +58,7 @@ def score(work: Work) -> dict[str, Any]:
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     from vllm import LLM
 
-    llm = LLM(model=work.model, runner="pooling", disable_log_stats=True, **work.arguments)
+    llm = LLM(**work.arguments | {"disable_log_stats": True})
     pairs = bodies(work.rows)
     queries, documents = [one["queries"] for one in pairs], [one["documents"] for one in pairs]
     llm.score(queries[:_WARM_UP], documents[:_WARM_UP], use_tqdm=False)
@@ -74,8 +73,8 @@ def replica(work: Work) -> dict[str, Any]:
     from dray.kinds import Kind
     from tests.support.engines import Runner
 
-    spec = EngineSpec(name="vllm", model=work.model, kind=Kind.SCORE, arguments=work.arguments)
-    runner = Runner.started(spec)
+    settings = {"max_model_len": work.max_model_len}
+    runner = Runner.started(EngineSpec(name="vllm", model=work.model, kind=Kind.SCORE, arguments=settings))
     rows = bodies(work.rows)
     runner.run(rows[:_WARM_UP], Kind.SCORE)
     began = time.perf_counter()
@@ -85,7 +84,11 @@ def replica(work: Work) -> dict[str, Any]:
     return {"seconds": seconds, "rows": sum(not one.failed for one in outcomes)}
 
 
-INSIDE: dict[str, Callable[[Work], dict[str, Any]]] = {"LLM.score": score, "replica": replica}
+INSIDE: dict[str, Callable[[Work], dict[str, Any]]] = {
+    "LLM.score": score,
+    "replica": replica,
+    "arguments": engine_arguments,
+}
 """What runs in a process of this module, by name."""
 
 NAMES = ("LLM.score", "replica", "dray", "run-batch")
@@ -142,6 +145,9 @@ class _Bench:
                 line = {"custom_id": f"row-{number}", "method": "POST", "url": "/v1/score"}
                 file.write(orjson.dumps(line | {"body": {"model": workload.MODEL_NAME, **body}}) + b"\n")
 
+        asked = self._inside("arguments", self._work({})).result()
+        self._engine_arguments: dict[str, Any] = dict(asked["arguments"])  # type: ignore[call-overload]
+
     def rounds(self) -> list[Measure]:
         """All runs; one that fails is noted, and the others go on."""
         measures = []
@@ -159,15 +165,14 @@ class _Bench:
         return measures
 
     def _measure(self, name: str) -> Measure:
-        work = self._work()
+        work = self._work(self._engine_arguments)
         steady: float | None = None
         whole: float | None = None
         if name in INSIDE:
-            path = work.save(self._folder / f"work-{self._runs}.json")
-            found = self._run([sys.executable, "-m", _MODULE, "--inside", name, "--work", path]).result()
+            found = self._inside(name, work).result()
             rows, steady = int(str(found["rows"])), float(str(found["seconds"]))
         elif name == "run-batch":
-            done = self._run([*run_batch(work, self._folder), "--model", work.model, "--runner", "pooling"])
+            done = self._run(run_batch(work, self._folder))
             rows, whole = _answers(done, Path(work.output)), done.seconds
         else:
             done = self._run(self._dray(work))
@@ -178,16 +183,19 @@ class _Bench:
         return Measure(name=name, rows=rows, steady=steady, whole=whole)
 
     def _dray(self, work: Work) -> list[str | Path]:
-        given = [f"{name}={str(value).lower()}" for name, value in work.arguments.items()]
         return workload.dray_run(
             work.input, "--model", work.model, "--output", work.output,
-            *(part for one in given for part in ("--engine-arg", one)),
+            "--engine-arg", f"max_model_len={MAX_MODEL_LEN}",
         )  # fmt: skip
+
+    def _inside(self, name: str, work: Work) -> Finished:
+        path = work.save(self._folder / f"work-{self._runs}.json")
+        return self._run([sys.executable, "-m", _MODULE, "--inside", name, "--work", path])
 
     def _run(self, command: Sequence[str | Path]) -> Finished:
         return processes.run(command, timeout=self._arguments.timeout, environment=self._environment)
 
-    def _work(self) -> Work:
+    def _work(self, arguments: dict[str, Any]) -> Work:
         self._runs += 1
         return Work(
             model=str(self._model),
@@ -197,7 +205,7 @@ class _Bench:
             max_model_len=MAX_MODEL_LEN,
             input=str(self._folder / "requests.jsonl"),
             output=str(self._folder / f"out-{self._runs}"),
-            arguments=dict(_ARGUMENTS),
+            arguments=arguments,
         )
 
 
@@ -251,11 +259,11 @@ def _notes() -> list[str]:
     return [
         "Figures are medians, with min..max over the rounds; rounds are interleaved, each run is a process "
         "of its own. Every answer was counted.",
-        "`LLM.score` has the engine in process, the same engine arguments and no log statistics; `replica` "
+        "`LLM.score` has the engine in process, dray's engine arguments and no log statistics; `replica` "
         "is dray's without Ray; `dray` is `seconds.inference` of `dray run --json`, every commit in it; "
         "`run-batch` is vLLM's own.",
-        "A BERT cross-encoder of two layers, random weights: nearly all of the time is the host's. One "
-        "thread of OpenMP.",
+        "A BERT cross-encoder of two layers with random weights, in float32, as dray's engine arguments have "
+        "it. One thread of OpenMP.",
     ]
 
 

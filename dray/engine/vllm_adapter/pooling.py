@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, ClassVar
 
 import orjson
@@ -17,6 +18,7 @@ from dray.engine.vllm_adapter.errors import is_too_long
 from dray.engine.vllm_adapter.fields import refuse_other_engines, refuse_unknown, refuse_unusable
 from dray.engine.vllm_adapter.images import sees_images
 from dray.engine.vllm_adapter.lora import adapter_of
+from dray.engine.vllm_adapter.rendering import RenderThreads
 from dray.engine.vllm_adapter.serving_options import TemplateOptions
 from dray.errors import RequestRefused
 from dray.kinds import EngineKind
@@ -63,6 +65,11 @@ class PoolingServing(ABC):
         self._serving = self._of_vllm(
             client, models, ChatTemplateConfig(template.text, template.content_format)
         )
+        self._threads = self._render_threads()
+
+    def _render_threads(self) -> RenderThreads | None:
+        """Threads that render prompts; None where the engine's own does."""
+        return None
 
     @abstractmethod
     def _of_vllm(self, client: StepClient, models: OpenAIServingModels, template: ChatTemplateConfig) -> Any:
@@ -93,7 +100,11 @@ class PoolingServing(ABC):
         body.model = adapter_of(request.body, self.model_name, self._adapters)
         if "request_id" not in request.body:
             body.request_id = str(request.index)
-        context, overflow = await self._fitting(body)
+        fit = partial(self._fitting, body)
+        if self._threads is None:
+            context, overflow = await fit(self._processor(body))
+        else:
+            context, overflow = await self._threads.run(request.index, fit)
         tickets = [
             self._client.encode(
                 part["prompts"],
@@ -119,20 +130,20 @@ class PoolingServing(ABC):
                 "the model's answer is no number (NaN or infinite): JSON has no form for it",
             ) from None
 
-    async def _fitting(self, body: Any) -> tuple[Any, Overflow | None]:
-        """The rendered prompts; made to fit where one does not, and the job says so."""
+    async def _fitting(self, body: Any, processor: Any) -> tuple[Any, Overflow | None]:
+        """The prompts as ``processor`` renders them; made to fit where one does not, and the job says so."""
         try:
-            return await self._prepare(body), None
+            return await self._prepare(body, processor), None
         except VLLMValidationError as error:
             given = body.truncate_prompt_tokens is not None
             if self._overflow not in ("cut-head", "cut-tail") or given or not is_too_long(error):
                 raise
-            fitted = await self._cut(body)
+            fitted = await self._cut(body, processor)
             if fitted is None:
                 raise
             return fitted
 
-    async def _cut(self, body: Any) -> tuple[Any, Overflow] | None:
+    async def _cut(self, body: Any, processor: Any) -> tuple[Any, Overflow] | None:
         """The prompts of a row that does not fit, cut by vLLM; None where that cannot be done."""
         body.truncate_prompt_tokens = -1
         if self._overflow == "cut-head":
@@ -140,18 +151,17 @@ class PoolingServing(ABC):
         elif self._client.renderer.tokenizer.truncation_side != "right":
             body.truncation_side = "right"  # its own keeps the special token at the end
         done: Any = self._overflow
-        return await self._prepare(body), Overflow(done=done)
+        return await self._prepare(body, processor), Overflow(done=done)
 
     def _processor(self, body: Any) -> Any:
         return self._serving.get_io_processor(body)
 
-    async def _prepare(self, body: Any, render: Render | None = None) -> Any:
+    async def _prepare(self, body: Any, processor: Any, render: Render | None = None) -> Any:
         """vLLM's context for this request, with its prompts rendered."""
-        processor = self._processor(body)
         context = await self._serving._init_ctx(processor, body)
         parts = processor.get_request_factory_online(context)
         context.engine_inputs = [
-            render(context, number, part) if render else processor.render(part)
+            processor.render(part) if render is None else render(context, number, part)
             for number, part in enumerate(parts)
         ]
         if not context.engine_inputs:
@@ -170,8 +180,10 @@ class PoolingServing(ABC):
         dumped = orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
         return dumped if overflow is None else overflow.on(dumped)
 
-    def close(self) -> None:  # noqa: B027  nothing to do, for any of them
-        """It has no threads."""
+    def close(self) -> None:
+        """End its threads."""
+        if self._threads is not None:
+            self._threads.close()
 
 
 def _check(context: Any) -> None:

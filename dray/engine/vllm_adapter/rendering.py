@@ -1,4 +1,4 @@
-"""Rows with images are read in threads of their own, beside the engine's steps and beside each other.
+"""Rows with images, and pairs of texts, are read in threads of their own, beside the engine's steps.
 
 An image of a megapixel takes some 25 ms to decode and to make pixels of, in C code without the interpreter
 lock. In the engine's thread one row after the other would wait for that. Each thread has a renderer of its
@@ -9,7 +9,7 @@ same thread, whose cache knows it.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Hashable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from queue import Empty, SimpleQueue
@@ -76,13 +76,13 @@ class RowsRead:
 
 
 class RenderThreads:
-    """Renderers, each in a thread of its own. ``online`` makes vLLM's ``OnlineRenderer`` of a renderer.
+    """Renderers, each in a thread of its own. ``online`` makes what reads rows of a renderer.
 
     ``own`` is the engine's renderer.
     """
 
     def __init__(
-        self, online: Callable[[Any], Any], vllm_config: Any, own: Any, images: ImageSettings
+        self, online: Callable[[Any], Any], vllm_config: Any, own: Any, images: ImageSettings, count: int
     ) -> None:
         self._online = online
         self._config = vllm_config
@@ -90,23 +90,28 @@ class RenderThreads:
         self._images = images
         self._renderers: dict[int, Any] = {}
         self._pools = [
-            ThreadPoolExecutor(1, thread_name_prefix=f"dray-images-{number}", initializer=self._unbind)
-            for number in range(images.threads)
+            ThreadPoolExecutor(1, thread_name_prefix=f"dray-render-{number}", initializer=self._unbind)
+            for number in range(count)
         ]
 
     @classmethod
     def of(
-        cls, online: Callable[[Any], Any], vllm_config: Any, own: Any, images: ImageSettings
+        cls,
+        online: Callable[[Any], Any],
+        vllm_config: Any,
+        own: Any,
+        images: ImageSettings,
+        most: int = 2**31,
     ) -> RenderThreads | None:
-        """None where the engine's own thread is to read images."""
+        """As many as ``images`` says, ``most`` of them; None where the engine's own thread is to read."""
         kind = str(vllm_config.model_config.hf_config.model_type)
         if not images.threads or kind.startswith(_ONE_AT_A_TIME):
             return None
-        return cls(online, vllm_config, own, images)
+        return cls(online, vllm_config, own, images, min(images.threads, most))
 
-    def run(self, messages: Any, read: Callable[[Any], Coroutine[Any, Any, Any]]) -> Rendering:
-        """Have a thread do what ``read`` does with its renderer, for a row with these messages."""
-        number = hash(_images_in(messages)) % len(self._pools)
+    def run(self, key: Hashable, read: Callable[[Any], Coroutine[Any, Any, Any]]) -> Rendering:
+        """Have a thread do what ``read`` does with its renderer: the same one for equal keys."""
+        number = hash(key) % len(self._pools)
         return Rendering(self._pools[number].submit(self._done, number, read))
 
     def close(self) -> None:
@@ -137,12 +142,13 @@ class RenderThreads:
         try:
             renderer = renderer_from_config(self._config)
             # Images that are not named by what they hold have numbers: one count for all threads.
-            renderer._mm_req_counter = self._own._mm_req_counter
+            if hasattr(self._own, "_mm_req_counter"):  # the model sees
+                renderer._mm_req_counter = self._own._mm_req_counter
             render_at_once(renderer)
             self._images.prepare(renderer, self._config.model_config)
             return self._online(renderer)
         except Exception as error:
-            raise EngineDeadError(f"{type(error).__name__} in making a renderer for images") from error
+            raise EngineDeadError(f"{type(error).__name__} in making a renderer for a thread") from error
 
 
 def holds_images(body: Mapping[str, Any]) -> bool:
@@ -150,6 +156,7 @@ def holds_images(body: Mapping[str, Any]) -> bool:
     return any(is_image(content[place]) for _, content, place in parts_of(body.get("messages")))
 
 
-def _images_in(messages: Any) -> tuple[str, ...]:
+def images_in(messages: Any) -> tuple[str, ...]:
+    """The images of a row's messages, in their order."""
     parts = (content[place] for _, content, place in parts_of(messages))
     return tuple(part[PART]["url"] for part in parts if is_image(part))

@@ -37,7 +37,7 @@ from dray.engine.vllm_adapter.fields import (
 from dray.engine.vllm_adapter.images import sees_images
 from dray.engine.vllm_adapter.lora import adapter_of
 from dray.engine.vllm_adapter.overflow import Fitter
-from dray.engine.vllm_adapter.rendering import RenderThreads, holds_images
+from dray.engine.vllm_adapter.rendering import RenderThreads, holds_images, images_in
 from dray.engine.vllm_adapter.serving_options import TemplateOptions, parser_options
 from dray.kinds import GENERATION, Kind
 from dray.requests.model import Request
@@ -164,7 +164,7 @@ class GenerationServing:
         refuse_other_style(request.body, self._style)
         if self._threads is not None and holds_images(request.body):
             read = partial(self._read_with_images, request)
-            body, overflow, rendered = await self._threads.run(request.body["messages"], read)
+            body, overflow, rendered = await self._threads.run(images_in(request.body["messages"]), read)
             self._rendered[id(body)] = rendered
         else:
             body, overflow = await self._read(request, self._fitter)
