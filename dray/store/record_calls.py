@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dray.store import attempts, charges, jobs, judging, routing
+from dray.store import attempts, charges, jobs, judging, routing, shards
 from dray.store.calls import Calls
 from dray.store.connection import Tx, most_connections
 from dray.store.loss_records import Evidence, Hearing, Verdict, Witnesses
@@ -106,6 +106,18 @@ class RecordCalls(Calls):
         """Charges losses; an event counts once, for the cause that was charged first."""
         key = self._key(job_id)
         self._write(lambda tx: charges.charge(tx, key, charged))
+
+    def charge_attempt(self, lease: ShardLease, charged: Sequence[Charge]) -> None:
+        """Charges what a shard task lost, as long as it has its lease.
+
+        Raises FencedError when another holder has taken the shard.
+        """
+
+        def put(tx: Tx) -> None:
+            charges.charge(tx, lease.key, charged)
+            shards.check_held(tx, lease)
+
+        self._write(put)
 
     def spent(self, job_id: str, asked: Sequence[Spending], *, besides: str = "") -> list[int]:
         """How much was charged to each budget, without the event ``besides``."""

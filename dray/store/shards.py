@@ -316,6 +316,12 @@ def held(lease: ShardLease) -> ColumnElement[bool]:
     )
 
 
+def check_held(tx: Tx, lease: ShardLease) -> None:
+    """Raise FencedError where another holder has taken the shard."""
+    if tx.execute(select(shards.c.number).where(held(lease))).first() is None:
+        raise fenced(lease)
+
+
 def live(tx: Tx) -> ColumnElement[bool]:
     """That a shard is leased, and the lease has not lapsed."""
     return and_(shards.c.state == ShardState.LEASED.value, shards.c.lease_until > tx.now)

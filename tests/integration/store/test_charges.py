@@ -133,3 +133,18 @@ def test_a_release_that_is_repeated_charges_once_and_one_that_is_too_late_nothin
     with pytest.raises(FencedError):
         store.release_shard(lease, cause="NODE_LOSS", charged=[Charge(budget="infra", event="r2", cause="x")])
     assert store.charges("job") == [lost]
+
+
+def test_a_shard_task_charges_only_while_it_has_its_lease(store: Store, clock: FakeClock) -> None:
+    """A driver that stood still wakes up under its successor: it writes nothing any more."""
+    job = ready_job(store, shards=1, rows=4)
+    lease = claimed(store, job)
+    lost = Charge(budget="rows", event="attempt 0/1", cause="ENGINE_CRASH")
+    store.charge_attempt(lease, [lost])
+    store.charge_attempt(lease, [lost])
+    assert store.charges("job") == [lost]
+    clock.pass_seconds(100_000)
+    assert store.claim_job("job", owner="successor") is not None
+    with pytest.raises(FencedError):
+        store.charge_attempt(lease, [Charge(budget="rows", event="attempt 0/2", cause="ENGINE_CRASH")])
+    assert store.charges("job") == [lost]
