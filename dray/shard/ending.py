@@ -184,7 +184,7 @@ class Ending:
                 )
                 reach(Point.SPLIT_AFTER)
             elif on_shard is OnShard.REFUSE:
-                store.charge_attempt(lease, charged)
+                store.charge(lease, charged)
                 return self._refuse_rows(decision, standing)
             else:
                 self._release(decision, charged, cause)

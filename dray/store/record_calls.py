@@ -102,13 +102,8 @@ class RecordCalls(Calls):
         key = self._key(job_id)
         return self._read(lambda tx: routing.get(tx, key, name))
 
-    def charge(self, job_id: str, charged: Sequence[Charge]) -> None:
-        """Charges losses; an event counts once, for the cause that was charged first."""
-        key = self._key(job_id)
-        self._write(lambda tx: charges.charge(tx, key, charged))
-
-    def charge_attempt(self, lease: ShardLease, charged: Sequence[Charge]) -> None:
-        """Charges what a shard task lost, as long as it has its lease.
+    def charge(self, lease: ShardLease, charged: Sequence[Charge]) -> None:
+        """Charges what a shard task lost; an event counts once, for the cause that was charged first.
 
         Raises FencedError when another holder has taken the shard.
         """

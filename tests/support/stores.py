@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dray.codes import ErrorCode
 from dray.requests.model import Outcome
 from dray.requests.spool import index_of, read_shard
-from dray.store import Fingerprint, JobLease, Shard, ShardLease, ShardSpec, Store
+from dray.store import Charge, Fingerprint, JobLease, Shard, ShardLease, ShardSpec, Store
+from dray.store.charges import charge
 
 FINGERPRINT = Fingerprint(input="i", model="m", sampling="s", template="t", format="1")
 
@@ -77,6 +78,12 @@ def ready_job(store: Store, job_id: str = "job", *, shards: int = 2, rows: int =
     lease = store.claim_job(job_id, "driver")
     store.add_shards(lease, specs(shards, rows), total_rows=shards * rows)
     return lease
+
+
+def note_charges(store: Store, job_id: str, charged: Sequence[Charge]) -> None:
+    """Charges as the driver's judgement and a shard's end do, without either."""
+    key = store._key(job_id)
+    store._write(lambda tx: charge(tx, key, charged))
 
 
 def claimed(store: Store, lease: JobLease, number: int = 0, owner: str = "worker") -> ShardLease:

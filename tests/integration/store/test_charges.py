@@ -9,7 +9,7 @@ import pytest
 
 from dray.errors import FencedError
 from dray.store import Charge, JobState, Spending, Store, open_store
-from tests.support.stores import FakeClock, claimed, failure, outcomes, ready_job
+from tests.support.stores import FakeClock, claimed, failure, note_charges, outcomes, ready_job
 
 pytestmark = pytest.mark.integration
 
@@ -25,8 +25,10 @@ def test_a_loss_is_charged_once_for_the_cause_noted_first(store: Store) -> None:
     job = ready_job(store)
     lost = Charge(budget="infra", event="node n1", cause="NODE_LOSS")
     for _ in range(2):  # for each replica that was there
-        store.charge("job", [lost, Charge(budget="node", scope="n1", event="node n1", cause="NODE_LOSS")])
-    store.charge("job", [Charge(budget="model", event="node n1", cause="ENGINE_CRASH")])
+        note_charges(
+            store, "job", [lost, Charge(budget="node", scope="n1", event="node n1", cause="NODE_LOSS")]
+        )
+    note_charges(store, "job", [Charge(budget="model", event="node n1", cause="ENGINE_CRASH")])
     assert [(one.budget, one.scope) for one in store.charges("job")] == [("infra", ""), ("node", "n1")]
     assert {one.cause for one in store.charges("job")} == {"NODE_LOSS"}
     assert spent(store, "infra") == 1
@@ -40,7 +42,7 @@ def test_what_is_found_by_trying_does_not_add_up(store: Store) -> None:
     """Charges since the last answered row: error rows are no answers, for they may be the search's own."""
     lease = claimed(store, ready_job(store, shards=1, rows=4))
     for number in range(3):
-        store.charge("job", [Charge(budget="model", event=f"r{number}", cause="ENGINE_CRASH")])
+        note_charges(store, "job", [Charge(budget="model", event=f"r{number}", cause="ENGINE_CRASH")])
     assert spent(store, "model", within=0.0) == 3
     store.commit(lease, [failure(0, "poison")])
     assert spent(store, "model", within=0.0) == 3
@@ -54,7 +56,7 @@ def test_a_place_is_charged_by_its_own_answers(store: Store) -> None:
     job = ready_job(store, shards=2, rows=4)
     for number in range(3):
         charge = Charge(budget="replica", scope="n1 replica-0", event=f"r{number}", cause="ENGINE_CRASH")
-        store.charge("job", [charge])
+        note_charges(store, "job", [charge])
     neighbour = store.claim_shard(job, 0, owner="w", replica="job/1/replica-1")
     assert neighbour is not None
     store.note_attempt(neighbour, node="n1")
@@ -82,7 +84,7 @@ def test_a_job_at_rest_that_is_resumed_has_its_budgets_again(
     store: Store, clock: FakeClock, state: JobState, resume: bool, left: int
 ) -> None:
     job = ready_job(store)
-    store.charge("job", [Charge(budget="oom", event="r1", cause="OOM")])
+    note_charges(store, "job", [Charge(budget="oom", event="r1", cause="OOM")])
     assert store.losses("job", "OOM") == 1
     assert store.losses("job", "OOM", besides="r1") == 0
     store.set_job_state(job, state)
@@ -93,9 +95,9 @@ def test_a_job_at_rest_that_is_resumed_has_its_budgets_again(
 
 def test_losses_are_forgotten_as_the_job_gets_on(store: Store) -> None:
     lease = claimed(store, ready_job(store, shards=1, rows=10))
-    store.charge("job", [Charge(budget="infra", event="first", cause="NODE_LOSS")])
+    note_charges(store, "job", [Charge(budget="infra", event="first", cause="NODE_LOSS")])
     store.commit(lease, outcomes(range(5)))
-    store.charge("job", [Charge(budget="infra", event="second", cause="NODE_LOSS")])
+    note_charges(store, "job", [Charge(budget="infra", event="second", cause="NODE_LOSS")])
     assert spent(store, "infra", within=0.5) == 2
     assert spent(store, "infra", within=0.4) == 1
     store.commit(lease, outcomes([5]))
@@ -113,7 +115,7 @@ def test_two_who_notice_a_loss_at_once_charge_it_once(store: Store, store_url: s
         with open_store(store_url, create=False) as own:
             for number in range(50):
                 start.wait()
-                own.charge("job", [Charge(budget=budget, event=f"replica-{number}", cause=cause)])
+                note_charges(own, "job", [Charge(budget=budget, event=f"replica-{number}", cause=cause)])
 
     with ThreadPoolExecutor(len(who)) as pool:
         for done in [pool.submit(charge, *one) for one in who]:
@@ -140,11 +142,11 @@ def test_a_shard_task_charges_only_while_it_has_its_lease(store: Store, clock: F
     job = ready_job(store, shards=1, rows=4)
     lease = claimed(store, job)
     lost = Charge(budget="rows", event="attempt 0/1", cause="ENGINE_CRASH")
-    store.charge_attempt(lease, [lost])
-    store.charge_attempt(lease, [lost])
+    store.charge(lease, [lost])
+    store.charge(lease, [lost])
     assert store.charges("job") == [lost]
     clock.pass_seconds(100_000)
     assert store.claim_job("job", owner="successor") is not None
     with pytest.raises(FencedError):
-        store.charge_attempt(lease, [Charge(budget="rows", event="attempt 0/2", cause="ENGINE_CRASH")])
+        store.charge(lease, [Charge(budget="rows", event="attempt 0/2", cause="ENGINE_CRASH")])
     assert store.charges("job") == [lost]

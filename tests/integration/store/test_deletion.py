@@ -19,7 +19,7 @@ from dray.job.deleting import delete_job, finish_deletions
 from dray.store import Charge, JobState, Notice, ReplicaRow, ReplicaState, Store, deletion, jobs, open_store
 from dray.store.schema import followers, metadata, spans
 from tests.support.command import ROOT
-from tests.support.stores import FakeClock, claimed, outcomes, ready_job
+from tests.support.stores import FakeClock, claimed, note_charges, outcomes, ready_job
 
 pytestmark = pytest.mark.integration
 
@@ -53,7 +53,7 @@ def _busy_job(store: Store, name: str, *, end: JobState | None = JobState.COMPLE
     )  # fmt: skip
     store._write(lambda tx: tx.execute(span))
     store.record_notice(name, Notice(node="n", source="aws", action="stop", deadline=1.0, seen_at=0.0))
-    store.charge(name, [Charge(budget="infra", scope="", event="e", cause="NODE_LOSS")])
+    note_charges(store, name, [Charge(budget="infra", scope="", event="e", cause="NODE_LOSS")])
     store.put_replicas(job, [ReplicaRow(name="r", lane=0, state=ReplicaState.READY, slots=1)])
     if end is not None:
         store.set_job_state(job, end)

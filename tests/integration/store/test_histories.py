@@ -41,7 +41,7 @@ from dray.store import (
     open_store,
 )
 from tests.support.postgres import PostgresServer
-from tests.support.stores import FINGERPRINT, FakeClock, failure, outcome, specs
+from tests.support.stores import FINGERPRINT, FakeClock, failure, note_charges, outcome, specs
 
 pytestmark = pytest.mark.integration
 
@@ -237,7 +237,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(one=charges)
     def charge(self, one: Charge) -> None:
-        self.store.charge(self.job, [one])
+        note_charges(self.store, self.job, [one])
         self.model.charge(one)
 
     @rule(job=job_leases, replica=replicas)

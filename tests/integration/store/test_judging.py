@@ -22,7 +22,7 @@ from dray.store import (
     own_event,
 )
 from tests.integration.store.test_faults import lose_next_acknowledgement
-from tests.support.stores import FakeClock, ready_job
+from tests.support.stores import FakeClock, note_charges, ready_job
 
 pytestmark = pytest.mark.integration
 
@@ -130,7 +130,7 @@ def test_what_a_shard_charges_after_the_verdict_counts_no_more(store: Store) -> 
     ]
     store.judge(job, "r", VERDICT, CHARGED)
     store.release_shard(leases[0], cause="NODE_LOSS", charged=own[:1])
-    store.charge("job", own[1:])
+    note_charges(store, "job", own[1:])
     assert sorted(store.charges("job"), key=lambda one: one.budget) == CHARGED
 
 

@@ -32,7 +32,7 @@ from dray.store import (
     Verdict,
     open_store,
 )
-from tests.support.stores import ready_job
+from tests.support.stores import note_charges, ready_job
 from tests.unit.driver.scripted import ALIVE, BreakableStore, ScriptedProcess
 
 pytestmark = pytest.mark.unit
@@ -287,8 +287,8 @@ def test_neither_a_judgement_nor_a_place_that_lost_something_reads_all_attempts(
 ) -> None:
     """They did, each several times: the driver stood still for minutes when many replicas were lost."""
     judging = Judged(job)
-    store.charge("job", [_of_place(f"n{lane} replica-{lane}", 0) for lane in range(30)])
-    store.charge("job", [_of_place("n replica-0", times) for times in range(9)])
+    note_charges(store, "job", [_of_place(f"n{lane} replica-{lane}", 0) for lane in range(30)])
+    note_charges(store, "job", [_of_place("n replica-0", times) for times in range(9)])
     statements.made.clear()
     budgets = StoreBudgets(store, "job", judging.losses)
     for lane in range(10):
