@@ -139,9 +139,7 @@ def text_of(row: Mapping[str, Any], column: str, code: ErrorCode) -> str:
 def documents_of(row: Mapping[str, Any], column: str) -> str | list[str]:
     """A text, or a list of texts; BadRow where the column holds neither."""
     value = value_of(row, column, "missing_column")
-    if hasattr(value, "tolist"):
-        value = value.tolist()
-    if not isinstance(value, list | tuple):
+    if not isinstance(value, list):
         return check_text(text_of(row, column, "missing_column"), column)
     if not value:
         raise BadRow("invalid_value", f"the column {column!r} holds an empty list in this row", column)

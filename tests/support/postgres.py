@@ -24,7 +24,7 @@ _START_SECONDS = 60.0
 _MEMORY = Path("/dev/shm")
 _ROOM_BYTES = 6 * 2**30  # a server's data, and what the engines and the cluster of other tests need
 _PREFIX = "dray-pg-"
-# Reads a pipe that nobody writes: it ends with the process that holds its other end.
+# The test process holds the other end of the pipe that this shell reads: reading ends when that process does.
 _GUARD = 'read -r _; kill -QUIT "$(head -n 1 "$1/data/postmaster.pid" 2>/dev/null)" 2>/dev/null; rm -rf "$1"'
 _SIGNALS = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 
@@ -71,8 +71,9 @@ class PostgresServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop("immediate")
+        shutil.rmtree(self._folder, ignore_errors=True)
         assert self._guard is not None
-        self._guard.communicate(timeout=30)  # it deletes the folder
+        self._guard.communicate(timeout=30)  # it finds nothing to do
 
     @property
     def pid(self) -> int:

@@ -14,8 +14,7 @@ from dray.errors import RequestRefused
 from dray.kinds import KINDS, EngineKind
 from dray.requests.images import PART, conversations_of, is_data, is_image
 from dray.requests.model import Request
-from dray.requests.sameness import DEFAULTS as SAME_AS_NONE
-from dray.requests.sameness import WITHOUT_EFFECT
+from dray.requests.sameness import DEFAULTS, WITHOUT_EFFECT
 
 # Fields that vLLM's protocol classes take and its offline path cannot honour.
 _NOT_IN_A_BATCH = {
@@ -161,7 +160,7 @@ def refuse_unknown(body: Any) -> None:
 
 def _is_idle(name: str, value: Any) -> bool:
     """Whether a field that vLLM does not have makes no difference: 1 counts, and true or 1.0 do not."""
-    defaults = (*OPENAI_DEFAULTS.get(name, ()), *SAME_AS_NONE.get(name, ()))
+    defaults = (*OPENAI_DEFAULTS.get(name, ()), *DEFAULTS.get(name, ()))
     return name in WITHOUT_EFFECT or any(type(one) is type(value) and one == value for one in defaults)
 
 

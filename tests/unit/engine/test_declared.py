@@ -112,6 +112,7 @@ def test_fields_that_no_request_has(name: str, told: str) -> None:
 
 def test_fields_that_requests_have_or_that_change_nothing() -> None:
     refuse_unknown_fields(["max_completion_tokens", "response_format", "echo", "top_k", "user", "best_of"])
+    refuse_unknown_fields(["use_activation", "max_tokens_per_doc", "dimensions"])  # of pooling models
 
 
 @pytest.mark.heavy
