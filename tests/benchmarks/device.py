@@ -25,7 +25,8 @@ from tests.benchmarks import processes, results, workload
 from tests.benchmarks.contestants import Work
 from tests.benchmarks.cores import CoresWatch
 from tests.benchmarks.processes import RunError
-from tests.benchmarks.results import Report, Table, Target, median, say, spread
+from tests.benchmarks.results import Report, Table, Target, median, spread
+from tests.benchmarks.rounds import rounds
 
 ROWS = 6000
 TOKENS = 64
@@ -135,6 +136,10 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     return arguments
 
 
+def _told(measure: Measure) -> str:
+    return f"{measure.rate:.0f} rows/s, {measure.share:.2f} of the ideal"
+
+
 class _Bench:
     """The folder, the model and the rounds."""
 
@@ -158,23 +163,14 @@ class _Bench:
         self._prompt_tokens = {one.name: self._mean_tokens(one) for one in self._settings}
 
     def rounds(self) -> list[Measure]:
-        """All runs; one that fails is noted, and the others go on."""
-        measures = []
-        for repeat in range(self._arguments.repeats):
-            for setting in self._settings:
-                for contestant in self._contestants:
-                    if contestant.batch_size and setting.constrained:
-                        continue
-                    label = f"round {repeat + 1}: {setting.name}, {contestant.name}"
-                    try:
-                        measure = self._measure(setting, contestant)
-                    except RunError as error:
-                        self._report.failures.append(f"{label}: {error}")
-                        say(f"{label}: FAILED: {str(error)[-2000:]}")
-                        continue
-                    measures.append(measure)
-                    say(f"{label}: {measure.rate:.0f} rows/s, {measure.share:.2f} of the ideal")
-        return measures
+        """All runs."""
+        runs = [
+            (f"{setting.name}, {contestant.name}", (setting, contestant))
+            for setting in self._settings
+            for contestant in self._contestants
+            if not (contestant.batch_size and setting.constrained)
+        ]
+        return rounds(runs, self._arguments.repeats, self._report, lambda run: self._measure(*run), _told)
 
     def _measure(self, setting: Setting, contestant: Contestant) -> Measure:
         environment = self._environment | {

@@ -16,7 +16,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,8 @@ import orjson
 from tests.benchmarks import processes, results, workload
 from tests.benchmarks.contestants import Work, engine_arguments
 from tests.benchmarks.processes import Finished, RunError
-from tests.benchmarks.results import Report, Table, Target, median, say, spread
+from tests.benchmarks.results import Report, say
+from tests.benchmarks.rounds import Measure, beside, rates, rounds
 from tests.benchmarks.throughput import run_batch
 from tests.support.judging_models import write_cross_encoder
 from tests.support.tiny_model import sentence
@@ -33,16 +34,6 @@ from tests.support.tiny_model import sentence
 MAX_MODEL_LEN = 512
 _MODULE = "tests.benchmarks.scores"
 _WARM_UP = 64
-
-
-@dataclass(frozen=True, kw_only=True)
-class Measure:
-    """One run. ``steady`` and ``whole`` are seconds; None where the thing has no such figure."""
-
-    name: str
-    rows: int
-    steady: float | None
-    whole: float | None
 
 
 def bodies(count: int) -> list[dict[str, Any]]:
@@ -104,8 +95,8 @@ def main() -> int:
     with workload.workspace(arguments.folder) as folder:
         measures = _Bench(folder, arguments, report).rounds()
     report.raw = [asdict(measure) for measure in measures]
-    report.tables = [_table(measures, arguments.rows)]
-    report.targets = _targets(measures)
+    report.tables = [rates(measures, f"{arguments.rows:,} pairs of 40 to 100 words")]
+    report.targets = beside(measures, NAMES[1:-1], "LLM.score", "run-batch")
     report.notes = _notes()
     return results.publish(report, arguments)
 
@@ -149,20 +140,9 @@ class _Bench:
         self._engine_arguments: dict[str, Any] = dict(asked["arguments"])  # type: ignore[call-overload]
 
     def rounds(self) -> list[Measure]:
-        """All runs; one that fails is noted, and the others go on."""
-        measures = []
-        for repeat in range(self._arguments.repeats):
-            for name in self._arguments.only:
-                label = f"round {repeat + 1}: {name}"
-                try:
-                    measure = self._measure(name)
-                except RunError as error:
-                    self._report.failures.append(f"{label}: {error}")
-                    say(f"{label}: FAILED")
-                    continue
-                measures.append(measure)
-                say(f"{label}: {_told(measure)}")
-        return measures
+        """All runs."""
+        runs = [(name, name) for name in self._arguments.only]
+        return rounds(runs, self._arguments.repeats, self._report, self._measure, lambda one: one.told)
 
     def _measure(self, name: str) -> Measure:
         work = self._work(self._engine_arguments)
@@ -216,43 +196,6 @@ def _answers(done: Finished, output: Path) -> int:
         raise RunError("it wrote no output")
     with output.open("rb") as file:
         return sum(bool(orjson.loads(line)["response"]["body"]["data"]) for line in file)
-
-
-def _told(measure: Measure) -> str:
-    parts = [] if measure.steady is None else [f"{measure.rows / measure.steady:.0f} rows/s"]
-    parts += [] if measure.whole is None else [f"whole job {measure.whole:.1f} s"]
-    return ", ".join(parts)
-
-
-def _table(measures: Sequence[Measure], rows: int) -> Table:
-    cells = []
-    for name in dict.fromkeys(one.name for one in measures):
-        runs = [one for one in measures if one.name == name]
-        steady = [rows / one.steady for one in runs if one.steady]
-        whole = [one.whole for one in runs if one.whole]
-        cells.append([name, spread(steady), spread(whole), str(len(runs))])
-    return Table(
-        title=f"{rows:,} pairs of 40 to 100 words",
-        header=("what", "from its first request to its last answer, rows/s", "whole job, s", "runs"),
-        rows=cells,
-    )
-
-
-def _targets(measures: Sequence[Measure]) -> list[Target]:
-    def middle(name: str, figure: str) -> float | None:
-        values = [value for one in measures if one.name == name and (value := getattr(one, figure))]
-        return median(values) if values else None
-
-    found = []
-    limit, runner = middle("LLM.score", "steady"), middle("run-batch", "whole")
-    for name in ("replica", "dray"):
-        if limit and (steady := middle(name, "steady")):
-            found.append(Target(name=f"{name}: rate / LLM.score", value=limit / steady, bound=0.95))
-    if runner and (whole := middle("dray", "whole")):
-        found.append(
-            Target(name="dray: whole job / run-batch", value=whole / runner, bound=0.8, at_least=False)
-        )
-    return found
 
 
 def _notes() -> list[str]:

@@ -28,6 +28,7 @@ from tests.benchmarks import processes, results, workload
 from tests.benchmarks.contestants import Work
 from tests.benchmarks.processes import Finished, RunError
 from tests.benchmarks.results import Report, Table, Target, median, say, spread
+from tests.benchmarks.rounds import rounds
 
 TOKENS = 64
 MAX_MODEL_LEN = 512
@@ -177,24 +178,15 @@ class _Bench:
         ).result()
 
     def rounds(self) -> list[Measure]:
-        """All runs; one that fails is noted, and the others go on."""
-        measures = []
-        for repeat in range(self._arguments.repeats):
-            for rows in self._arguments.rows:
-                for contestant in self._chosen:
-                    for kind in contestant.kinds:
-                        if kind not in self._arguments.kinds:
-                            continue
-                        label = f"round {repeat + 1}: {contestant.name}, {kind}, {rows:,} prompts"
-                        try:
-                            measure = self._measure(contestant, kind, rows)
-                        except RunError as error:
-                            self._report.failures.append(f"{label}: {error}")
-                            say(f"{label}: FAILED")
-                            continue
-                        measures.append(measure)
-                        say(f"{label}: {_told(measure)}")
-        return measures
+        """All runs."""
+        runs = [
+            (f"{contestant.name}, {kind}, {rows:,} prompts", (contestant, kind, rows))
+            for rows in self._arguments.rows
+            for contestant in self._chosen
+            for kind in contestant.kinds
+            if kind in self._arguments.kinds
+        ]
+        return rounds(runs, self._arguments.repeats, self._report, lambda run: self._measure(*run), _told)
 
     def _measure(self, contestant: Contestant, kind: str, rows: int) -> Measure:
         work = self._work(kind, rows, contestant.batch_size)
