@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from dray.kinds import Kind
 from dray.requests.model import Outcome
 from tests.support.engines import NAME, Runner, embedding_spec
+from tests.support.mutations import mutations
 from tests.support.tiny_model import sentence
 
 pytestmark = pytest.mark.integration
@@ -109,16 +109,12 @@ FIELDS = [
     *("use_activation", "add_special_tokens", "embed_dtype", "endianness", "cache_salt", "messages", "model"),
     *("chat_template_kwargs", "continue_final_message", "request_id", "made_up", "priority"),
 ]
-SCALARS = st.one_of(
-    st.none(), st.booleans(), st.sampled_from([-1, 0, 1, 5, 2**31, 2**40, 0.5, 1e300]), st.text(max_size=4)
-)
-VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3), max_leaves=5)
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-@given(st.lists(st.dictionaries(st.sampled_from(FIELDS), VALUES, min_size=1, max_size=3), max_size=6))
-def test_no_body_ends_the_engine(embedding: Runner, mutations: list[dict[str, Any]]) -> None:
-    bodies = [{"input": "please help"} | fields for fields in mutations]
+@given(mutations(FIELDS))
+def test_no_body_ends_the_engine(embedding: Runner, mutated: list[dict[str, Any]]) -> None:
+    bodies = [{"input": "please help"} | fields for fields in mutated]
     outcomes = embedding.run([*bodies, {"input": "fine"}], Kind.EMBEDDING)
     assert outcomes[-1].response is not None
     for outcome in outcomes:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from dray.engine import EngineSpec
 from dray.errors import ConfigError
@@ -23,6 +22,7 @@ from tests.support.judging_models import (
     write_cross_encoder,
     write_generating_reranker,
 )
+from tests.support.mutations import mutations
 from tests.support.tiny_model import sentence
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -207,20 +207,16 @@ FIELDS = [
     ),
     *("use_activation", "add_special_tokens", "cache_salt", "chat_template_kwargs", "padding", "made_up"),
 ]
-SCALARS = st.one_of(
-    st.none(), st.booleans(), st.sampled_from([-1, 0, 1, 5, 2**31, 2**40, 0.5, 1e300]), st.text(max_size=4)
-)
-VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3), max_leaves=5)
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-@given(st.lists(st.dictionaries(st.sampled_from(FIELDS), VALUES, min_size=1, max_size=3), max_size=6))
-def test_no_body_ends_the_engine(scoring: Runner, mutations: list[dict[str, Any]]) -> None:
+@given(mutations(FIELDS))
+def test_no_body_ends_the_engine(scoring: Runner, mutated: list[dict[str, Any]]) -> None:
     for kind, fine in (
         (Kind.SCORE, {"queries": "please help", "documents": "fine"}),
         (Kind.RERANK, {"query": "please help", "documents": "fine"}),
     ):
-        bodies = [{**fine, **mutation} for mutation in mutations] + [fine]
+        bodies = [{**fine, **mutation} for mutation in mutated] + [fine]
         outcomes = scoring.run(bodies, kind)
         assert outcomes[-1].response is not None
         for outcome in outcomes:

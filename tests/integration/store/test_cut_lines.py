@@ -381,6 +381,8 @@ def test_a_statement_that_takes_for_ever_is_transient_in_time(
                 store.commit(lease, outcomes([0]))
             assert 0.4 < time.monotonic() - started < 3
             other.execute("DROP TRIGGER t ON results")
+    monkeypatch.undo()  # half a second is too little on a machine with other work
+    with open_store(postgres_url) as store:
         assert store.commit(lease, outcomes([0])).inserted == 1
 
 
