@@ -52,12 +52,18 @@ def _give_folder_up(store: Store, job: OpenJob) -> None:
 def record_end(store: Store, job: OpenJob, error: Exception) -> None:
     """Set the job's state and reason after ``error``; an expired job stays expired, with the reason.
 
+    A job that is paused already stays so, with its first reason: a user suspended it, and what then fails is
+    no end of the job.
+
     Raises:
         StoreError: the store is away, or another driver has the job.
     """
-    if isinstance(error, JobChangedError) and store.get_job(job.job_id).state in _ANSWERED:
+    known, state = store.get_job(job.job_id).state, _state_after(error)
+    if isinstance(error, JobChangedError) and known in _ANSWERED:
         return
-    store.set_job_state(job.lease, _state_after(error), reason=reason_of(error))
+    if known is JobState.PAUSED and state in (JobState.PAUSED, JobState.FAILED):
+        return
+    store.set_job_state(job.lease, state, reason=reason_of(error))
 
 
 def _state_after(error: Exception) -> JobState:

@@ -1,0 +1,58 @@
+"""A job that was suspended in Prefect is paused in the store, also when its run then fails."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from dray.driver.executor import TaskEnd
+from dray.driver.thread_executor import ThreadExecutor
+from dray.driver.whole_job import Run
+from dray.errors import JobFailedError, JobPausedError
+from dray.job.opening import OpenJob, open_job, reopen
+from dray.job.settings import JobSettings
+from dray.job.timeline import Timeline
+from dray.store import JobState
+from tasks import heeding
+from tasks.failing import driving, note_failure
+from tasks.prefect_run import Wish
+from tests.support.lanes import parts_on
+from tests.support.thread_fleet import ThreadFleet
+
+pytestmark = pytest.mark.unit
+
+
+class _SuspendedThenFails(ThreadExecutor):
+    """The first poll passes the suspension on, as the thread that heeds Prefect does, and then fails."""
+
+    def __init__(self, fleet: ThreadFleet, job: OpenJob) -> None:
+        super().__init__(fleet)
+        self._job = job
+
+    def poll(self, seconds: float) -> list[TaskEnd]:
+        heeding._tell(self._job, Wish.SUSPEND)
+        raise JobFailedError("a node was lost")
+
+
+def test_an_error_in_a_suspended_job_leaves_it_paused(
+    make_settings: Callable[..., JobSettings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heeding, "get_run_logger", lambda: logging.getLogger("test"))
+    job = open_job(make_settings(replicas=1, job_id="job"))
+    fleet = ThreadFleet(["node-0"])
+    parts = replace(parts_on(fleet), executor=_SuspendedThenFails(fleet, job))
+    with (
+        pytest.raises(JobPausedError, match="suspended in Prefect; `dray resume job"),
+        driving(job, heeding.Heard(wish=Wish.SUSPEND)),
+    ):
+        try:
+            Run(job, Timeline(job.started), parts, None).answer_rows()
+        except JobFailedError as error:  # as ``tasks.cluster.cluster_of`` does
+            note_failure(job, error, release=True)
+            raise
+    with reopen(job) as store:
+        found = store.get_job("job")
+    assert (found.state, found.reason, found.driver) == (JobState.PAUSED, heeding.SUSPENDED, None)
