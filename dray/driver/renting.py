@@ -143,8 +143,10 @@ class Renting:
                 self._empty = set()
             try:
                 self._look(wanted, on_demand, empty)
-            except DrayError as error:
-                self._tell(Warned(line=f"{self._provider.where}: {error}"))
+            except Exception as error:  # noqa: BLE001  without this thread nothing is rented or given back
+                # Only dray's own messages are known to quote nothing.
+                told = str(error) if isinstance(error, DrayError) else type(error).__name__
+                self._tell(Warned(line=f"{self._provider.where}: {told}"))
                 self._put_back(empty)
 
     def _put_back(self, empty: Collection[str]) -> None:

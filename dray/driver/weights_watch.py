@@ -141,8 +141,10 @@ class _Watch:
         while not self._over.is_set():
             try:
                 self._say(self._nodes.look())
-            except DrayError as error:  # the replicas load without an agent too
-                self._tell(Warned(line=f"looking at the nodes' weights: {error}"))
+            except Exception as error:  # noqa: BLE001  looked at again; replicas load without an agent too
+                # Only dray's own messages are known to quote nothing.
+                told = str(error) if isinstance(error, DrayError) else type(error).__name__
+                self._tell(Warned(line=f"looking at the nodes' weights: {told}"))
             self._over.wait(LOOK_EVERY if not self._complete else 10 * LOOK_EVERY)
 
     def _say(self, found: list[ModelProgress]) -> None:

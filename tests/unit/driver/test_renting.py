@@ -43,7 +43,7 @@ class Rental:
         self.calls: list[Any] = []
         self.machines = [_machine(0, 0), _machine(1, self.gives)]
         self.numbers = itertools.count(11)
-        self.trouble: ClusterError | None = None
+        self.trouble: Exception | None = None
         self.away = False
         self.lost: set[str] = set()
         self.joins = True
@@ -183,6 +183,16 @@ def test_what_cannot_be_had_is_asked_for_again() -> None:
     lines = [one.text or "" for one in told]
     assert any("the service is away" in line for line in lines)
     assert sum("1 of 3 machines cannot be had" in line for line in lines) == 1
+
+
+def test_an_error_of_the_providers_library_ends_no_renting() -> None:
+    """Nothing would be rented, and nothing given back; its words may be those of a row."""
+    rental, told = Rental(), list[Event]()
+    rental.trouble = KeyError("confidential")
+    with _renting(rental, 2, told=told):
+        _until(lambda: len(rental.machines) == 3)
+    assert rental.calls == [2, 2]
+    assert [one.text for one in told] == ["the cluster: KeyError"]
 
 
 def test_a_machine_goes_when_its_last_replica_was_given_back() -> None:
