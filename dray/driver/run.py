@@ -51,7 +51,8 @@ class Driver:
     """Runs the shards of a job on replicas of a cluster, until each is done or the job is to stop.
 
     ``fleet`` is where replicas run, ``executor`` where shard tasks do; ``observers`` hear what happens.
-    ``replicas`` start, and there may be ``most`` while shards wait.
+    ``replicas`` start, and there may be ``most`` while shards wait. ``events`` is what the observers are to
+    be told first, and where other threads may add more.
     Use it as a context manager: at the end of the block no task and no replica is left.
     """
 
@@ -67,13 +68,14 @@ class Driver:
         replicas: int,
         most: int | None = None,
         intervals: Intervals | None = None,
+        events: deque[Event] | None = None,
         chooses_market: bool = False,
     ) -> None:
         self._job = job
         self._executor = executor
         self._ledger = Ledger(job, fleet.info)
         self._observers = Observers([*observers, self._ledger])
-        self._events: deque[Event] = deque()
+        self._events: deque[Event] = deque() if events is None else events
         emit = self._events.append
         self._intervals = intervals or Intervals()
         prefix = f"{job.job_id}/{job.lease.epoch}"

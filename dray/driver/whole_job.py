@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -182,12 +183,9 @@ class Run:
         spec = self._tuned(spec, shards, most)
         report = ReportObserver(self.timeline)
         ask = ask_of(spec, fleet.info, most)
-
-        def tell(event: Event) -> None:
-            driver.tell(event)
-
+        mailbox: deque[Event] = deque()  # renting may have something to say before there is a driver
         patient = chooses_market(parts.cluster, settings.request.deadline)
-        with rented_for(parts.cluster, fleet, ask, replicas, tell, patient=patient) as renting:
+        with rented_for(parts.cluster, fleet, ask, replicas, mailbox.append, patient=patient) as renting:
             driver = Driver(
                 self.job,
                 fleet,
@@ -198,6 +196,7 @@ class Run:
                 replicas=replicas,
                 most=most,
                 intervals=parts.intervals,
+                events=mailbox,
                 chooses_market=patient,
             )
             with weights_on(self.job, self.early, driver.tell), followers_answered(self.job), driver:

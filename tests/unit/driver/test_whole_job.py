@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import json
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -193,6 +195,21 @@ def test_a_job_that_failed_with_answers_keeps_its_folder(
     with pytest.raises(ConfigError, match="the folder belongs to job job"):
         _run(replace(settings, job_id="other"), [])
     assert _run(settings, []).state == JobState.COMPLETED
+
+
+def test_what_renting_says_before_there_is_a_driver_is_told(
+    settings: JobSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def rented(*asked: Any, **_: Any) -> Iterator[list[Observer]]:
+        tell = asked[4]
+        tell(Told(line="the cluster: too few machines"))
+        yield []
+
+    monkeypatch.setattr("dray.driver.whole_job.rented_for", rented)
+    heard = Heard()
+    _run(settings, [heard])
+    assert Told(line="the cluster: too few machines") in heard.events
 
 
 class Obstructs:
