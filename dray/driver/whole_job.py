@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 from dray.cluster.asking import ask_of
 from dray.cluster.base import Cluster, ClusterInfo, ClusterSettings
@@ -32,7 +31,7 @@ from dray.job.expiring import expire
 from dray.job.finalising import JobResult, ReplicaAccount, finalise_job
 from dray.job.following import answer_followers, followers_answered
 from dray.job.heeding import Heed
-from dray.job.ingesting import engine_kind, ingest_job, open_shards
+from dray.job.ingesting import engine_kind, ingest_told, open_shards
 from dray.job.job_lease import job_lease_kept
 from dray.job.opening import OpenJob, open_job, reopen
 from dray.job.settings import JobSettings
@@ -74,13 +73,6 @@ def run_job(
     return result
 
 
-def _ingest(
-    job: OpenJob, timeline: Timeline, replicas: int, say: Callable[[str], None] | None = None
-) -> list[Shard]:
-    with timeline.phase("ingest"):
-        return ingest_job(job, replicas=replicas, say=say)
-
-
 def _provision(cluster: Cluster, heed: Heed) -> ClusterInfo:
     return cluster.wait(heed.look)
 
@@ -89,7 +81,7 @@ def _provision(cluster: Cluster, heed: Heed) -> ClusterInfo:
 class Steps:
     """The steps of a run that people see: plain calls here, Prefect's tasks in the flow."""
 
-    ingest: Callable[[OpenJob, Timeline, int], list[Shard]] | None = None
+    ingest: Callable[[OpenJob, Timeline, int, Callable[[str], None]], list[Shard]] = ingest_told
     provision: Callable[[Cluster, Heed], ClusterInfo] = _provision
     start_replicas: Callable[[Driver], bool] = Driver.until_ready
 
@@ -136,8 +128,7 @@ class Run:
         parts.cluster.start()
         try:
             with Weighing(job) as weighing:
-                ingest = parts.steps.ingest or partial(_ingest, say=parts.tell)
-                shards = ingest(job, self.timeline, self._expected())
+                shards = parts.steps.ingest(job, self.timeline, self._expected(), parts.tell)
                 self._tell_shared()
                 with Heed(job) as heed:
                     weighing.check(heed.look)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -23,6 +24,7 @@ from dray.job.spooling import (
     remove_own,
     spool_of,
 )
+from dray.job.timeline import Timeline
 from dray.kinds import Kind, all_kinds, kind_named
 from dray.requests.ingest import Ingested, cut, ingest
 from dray.requests.marks import Taper
@@ -43,6 +45,7 @@ _MANY_SHARDS = 16_384
 _SHARDS_PER_REPLICA = 16
 _LAST_PER_REPLICA = 4  # shards that are smaller: two that run, and two that wait, when the larger ones end
 _ROWS_WORTH_A_SHARD = 128  # splitting less than this costs more in tasks than it gives
+_SECONDS_BETWEEN_LINES = 5.0
 
 
 def ingest_job(
@@ -89,6 +92,27 @@ def ingest_job(
         if lost is not None:
             remove_older(job, shards)  # the other parts of the spool that it was lost of
         return shards
+
+
+def ingest_told(
+    job: OpenJob, timeline: Timeline, replicas: int, say: Callable[[str], None]
+) -> list[Shard]:
+    """As :func:`ingest_job`, a phase of the ``timeline``; ``say`` hears how far it is and what it found."""
+    last = time.monotonic()
+
+    def progress(rows: int) -> None:
+        nonlocal last
+        if time.monotonic() - last > _SECONDS_BETWEEN_LINES:
+            last = time.monotonic()
+            say(f"ingest: {rows:,} rows read")
+
+    with timeline.phase("ingest"):
+        shards = ingest_job(
+            job, replicas=replicas, progress=progress, say=lambda found: say(f"ingest: {found}")
+        )
+    parts = f"{len(shards)} shard{'s' if len(shards) != 1 else ''}"
+    say(f"ingest: {sum(shard.rows for shard in shards):,} requests in {parts}")
+    return shards
 
 
 def _taken_in(
@@ -220,4 +244,4 @@ def open_shards(shards: list[Shard]) -> list[Shard]:
     return [shard for shard in shards if shard.state in OPEN_STATES]
 
 
-__all__ = ["FileInfo", "engine_kind", "ingest_job", "open_shards"]
+__all__ = ["FileInfo", "engine_kind", "ingest_job", "ingest_told", "open_shards"]

@@ -113,10 +113,11 @@ def test_events_hold_no_prompt_and_no_answer(settings: JobSettings, job_input: P
         assert "confidential-words" not in f"{event!r} {event.text}"
 
 
-def test_why_an_attempt_ended_early_is_told(settings: JobSettings) -> None:
+def test_what_ingest_found_and_why_an_attempt_ended_early_are_told(settings: JobSettings) -> None:
     heard = Heard()
     _run(settings, [heard], LOST_ONCE)
     told = [event.line for event in heard.events if isinstance(event, Told)]
+    assert "ingest: 50 requests in 5 shards" in told
     assert [line for line in told if line.startswith("shard ") and "rows are kept" in line]
 
 
