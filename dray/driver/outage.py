@@ -10,9 +10,8 @@ from contextlib import contextmanager
 from dray.driver.events import Event, StoreAway, StoreBack, Warned
 from dray.errors import FencedError, JobPausedError, StoreError, StoreFatalError
 from dray.failures.causes import STORE_PATIENCE
-from dray.shard.ending import SPOOL_AWAY
 from dray.shard.untaken import ADVICE
-from dray.store import Store
+from dray.store import AttemptCause, Store
 
 SHORT_PATIENCE = 2.0
 """Seconds for one try by a thread that has more to look after than the store."""
@@ -79,9 +78,9 @@ class SpoolWatch:
 
     def look(self, store: Store) -> None:
         """Look, and tell what is new."""
-        found = store.causes(self._job_id).get(SPOOL_AWAY, 0)
+        found = store.causes(self._job_id).get(AttemptCause.SPOOL_AWAY, 0)
         if self._known is not None and found > self._known:
-            tried = f"{found - self._known} attempts at shards ({SPOOL_AWAY})"
+            tried = f"{found - self._known} attempts at shards ({AttemptCause.SPOOL_AWAY})"
             paused = f"after {STORE_PATIENCE / 60:.0f} minutes the job is paused"
             line = f"the requests could not be read by {tried}; they try again, and {paused}"
             self._emit(Warned(line=line))

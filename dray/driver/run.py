@@ -51,8 +51,7 @@ class Driver:
     """Runs the shards of a job on replicas of a cluster, until each is done or the job is to stop.
 
     ``fleet`` is where replicas run, ``executor`` where shard tasks do; ``observers`` hear what happens.
-    ``replicas`` start, and there may be ``most`` while shards wait. ``events`` is what the observers are to
-    be told first, and where other threads may add more.
+    ``replicas`` start, and there may be ``most`` while shards wait; other threads may add to ``events``.
     Use it as a context manager: at the end of the block no task and no replica is left.
     """
 
@@ -71,15 +70,13 @@ class Driver:
         events: deque[Event] | None = None,
         chooses_market: bool = False,
     ) -> None:
-        self._job = job
-        self._executor = executor
+        self._job, self._fleet, self._executor = job, fleet, executor
         self._ledger = Ledger(job, fleet.info)
         self._observers = Observers([*observers, self._ledger])
         self._events: deque[Event] = deque() if events is None else events
         emit = self._events.append
         self._intervals = intervals or Intervals()
         prefix = f"{job.job_id}/{job.lease.epoch}"
-        self._fleet = fleet
         self._pool = ReplicaPool(
             prefix, spec, fleet, replicas, self._intervals, most=most, shard_rows=mean_rows(shards)
         )

@@ -13,6 +13,7 @@ from dray.driver.lapsed import LapsedLeases
 from dray.driver.slots import LEAST_SLOTS
 from dray.engine.replica import FLUSH_SECONDS
 from dray.errors import JobPausedError
+from dray.failures.causes import Cause
 from dray.job.ingesting import open_shards
 from dray.job.opening import OpenJob
 from dray.places import place_of
@@ -215,7 +216,8 @@ class ShardTasks:
     def _free_the_dead(self, store: Store) -> None:
         """Shards whose process died are free at once: their leases need not lapse."""
         while self._dead:
-            store.take_back(self._job.lease, self._dead[-1], cause="NODE_LOSS", detail="worker process died")
+            lost, died = Cause.NODE_LOSS, "worker process died"
+            store.take_back(self._job.lease, self._dead[-1], cause=lost, detail=died)
             self._dead.pop()
 
     def _give_up_hung(self, found: list[Shard], now: float) -> None:

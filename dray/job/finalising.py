@@ -43,7 +43,7 @@ from dray.report import (
 from dray.requests.output import Written, fill
 from dray.storage.files import join
 from dray.storage.layout import manifest_name
-from dray.store import JobState, Store, StoredOutcome, open_store, store_option
+from dray.store import INTERRUPTIONS, JobState, Store, StoredOutcome, open_store, store_option
 from dray.triggers import Point, reach
 
 
@@ -250,7 +250,7 @@ def _report_data(
         phases=timeline.phases(),
         attempts=_attempts(store, job.job_id),
         replicas=tuple(_replica(account) for account in replicas),
-        interruptions=sum(causes.get(cause, 0) for cause in ("SPOT", "NODE_LOSS", "DRIVER_LOST")),
+        interruptions=sum(causes.get(cause, 0) for cause in INTERRUPTIONS),
         retries=causes,
         unused=_unused(store, job.job_id),
         decisions=tuple(Decision(at=one["at"], line=one["line"]) for one in decisions_of(known)),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dray.store import Store
+from dray.failures.causes import Cause
+from dray.store import AttemptCause, Store
 
-_NO_RETRY = frozenset(
-    {"DONE", "CANCEL", "NOT_THERE", "CLAIMED_AGAIN"}
-)  # ends that nothing was tried again for
+_NO_RETRY = frozenset({AttemptCause.DONE, AttemptCause.NOT_THERE, AttemptCause.CLAIMED_AGAIN, Cause.CANCEL})
+"""Ends that nothing was tried again for."""
 
 
 def retries(store: Store, job_id: str) -> dict[str, int]:

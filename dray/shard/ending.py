@@ -27,11 +27,8 @@ from dray.shard.pump import Fed, ShardReceipt, publish
 from dray.shard.splitting import parts_of
 from dray.shard.untaken import Untaken, advised
 from dray.shard.work import AttemptEnd, AttemptResult, Work
-from dray.store import Charge, ShardLease, ShardSnapshot, Verdict, own_event
+from dray.store import AttemptCause, Charge, ShardLease, ShardSnapshot, Verdict, own_event
 from dray.triggers import Point, reach
-
-SPOOL_AWAY = "SPOOL_AWAY"
-"""How an attempt ends whose requests could not be read from the spool: counted, and charged to no budget."""
 
 _DEATHS = frozenset({Sign.LOST, Sign.ENGINE_DEAD, Sign.OOM})
 _UNREAD = Wait(5.0, 60.0)  # before a shard whose requests could not be read is tried again
@@ -88,7 +85,8 @@ class Ending:
             decision = advised(decision)
         charged = self._charges(decision, verdict)
         try:
-            receipt = self._carry_out(decision, standing, charged, SPOOL_AWAY if unread else decision.cause)
+            cause = AttemptCause.SPOOL_AWAY if unread else decision.cause
+            receipt = self._carry_out(decision, standing, charged, cause)
         except OSError as cannot:
             decision, receipt, unread = self._put_off(decision, cannot, charged), None, True
         shard = standing.shard

@@ -10,11 +10,8 @@ from dray.cluster.base import START_SECONDS
 from dray.engine.client import ReplicaClient
 from dray.errors import EngineError, JobPausedError
 from dray.shard.work import AttemptEnd, Work
-from dray.store import ReplicaState, ShardLease
+from dray.store import AttemptCause, ReplicaState, ShardLease
 from dray.triggers import Point, reach
-
-NOT_THERE = "NOT_THERE"
-"""How an attempt ends whose replica was gone before a row came to it: charged to no budget."""
 
 _ASK_EVERY = 0.2  # seconds between questions for a place on a replica
 _CAPACITY_EVERY = 5.0  # seconds between looks whether any replica is ready
@@ -94,7 +91,8 @@ class Place:
         client = _found(work, name) if row is not None else None
         if row is None or client is None:
             work.store.replica_gone(lease.job_id, name)
-            work.store.release_shard(lease, cause=NOT_THERE, detail="the replica was gone before it began")
+            gone = "the replica was gone before it began"
+            work.store.release_shard(lease, cause=AttemptCause.NOT_THERE, detail=gone)
             return None
         work.store.note_attempt(lease, node=row.node)
         return cls(

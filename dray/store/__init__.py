@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dray.storage.addresses import masked_url
 from dray.store.accounts import Efficiency
+from dray.store.attempt_causes import INTERRUPTIONS, AttemptCause
 from dray.store.clock import Clock
 from dray.store.loss_records import Evidence, Hearing, Verdict, Witnesses, own_event
 from dray.store.option import store_option
@@ -52,6 +53,8 @@ __all__ = [
     "StoredOutcome",
     "REJECTED",
     "Attempt",
+    "AttemptCause",
+    "INTERRUPTIONS",
     "Notice",
     "StopSignals",
     "Charge",

@@ -8,12 +8,14 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, and_, case, func, insert, select, update
 
+from dray.failures.facts import Cause
 from dray.places import place_of
+from dray.store.attempt_causes import AttemptCause
 from dray.store.connection import Tx
 from dray.store.records import Attempt, Notice
 from dray.store.schema import attempts, notices
 
-_DEATHS = ("ENGINE_CRASH", "OOM", "NODE_LOSS")
+_DEATHS = (Cause.ENGINE_CRASH, Cause.OOM, Cause.NODE_LOSS)
 
 
 def open_attempt(tx: Tx, job_key: int, shard: int, epoch: int, *, owner: str, replica: str | None) -> None:
@@ -44,7 +46,8 @@ def close_attempts(
 
 def cause_of_steal(owner: str) -> ColumnElement[str]:
     """How an attempt ends whose shard ``owner`` claims: it lapsed, or it is the same claim made again."""
-    return case((attempts.c.owner == owner, "CLAIMED_AGAIN"), else_="LEASE_EXPIRED")
+    again = attempts.c.owner == owner
+    return case((again, AttemptCause.CLAIMED_AGAIN), else_=AttemptCause.LEASE_EXPIRED)
 
 
 def change_attempt(tx: Tx, job_key: int, shard: int, epoch: int, **values: Any) -> None:

@@ -10,6 +10,7 @@ from sqlalchemy import ColumnElement, Row, and_, case, delete, exists, false, fu
 
 from dray.errors import CancelledError, FencedError, JobBusyError, UnknownJobError
 from dray.store import routing
+from dray.store.attempt_causes import AttemptCause
 from dray.store.attempts import close_attempts
 from dray.store.connection import Tx
 from dray.store.option import store_option
@@ -191,7 +192,7 @@ def _release_all(tx: Tx, job_key: int) -> None:
         .returning(shards.c.number)
     ).all()
     if released:
-        close_attempts(tx, job_key, [row.number for row in released], cause="DRIVER_LOST")
+        close_attempts(tx, job_key, [row.number for row in released], cause=AttemptCause.DRIVER_LOST)
 
 
 def renew(tx: Tx, lease: JobLease, ttl: float) -> float:

@@ -161,7 +161,7 @@ class ShardCalls(Calls):
         lease: ShardLease,
         parts: Sequence[ShardSpec],
         *,
-        cause: str = "SPLIT",
+        cause: str,
         detail: str = "",
         suspect: bool = False,
         charged: Sequence[Charge] = (),

@@ -11,6 +11,7 @@ from sqlalchemy import ColumnElement, Row, and_, func, insert, select, update
 from dray.errors import FencedError, StoreFatalError
 from dray.places import place_of
 from dray.store import charges, routing
+from dray.store.attempt_causes import INTERRUPTIONS, AttemptCause
 from dray.store.attempts import (
     close_attempts,
     list_notices,
@@ -33,8 +34,6 @@ from dray.store.records import (
 from dray.store.schema import jobs, shards
 
 _COLUMNS = [shards.c[name] for name in Shard.__dataclass_fields__]
-_INTERRUPTIONS = ("SPOT", "NODE_LOSS", "LEASE_EXPIRED")
-"""Causes that take a shard from its holder through no fault of the shard's rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +145,7 @@ def finish(tx: Tx, lease: ShardLease) -> None:
             "were committed: did the database go back in time (failover to a standby, a restored backup)? "
             "A resume runs those rows again"
         )
-    close_attempts(tx, lease.key, [lease.number], cause="DONE")
+    close_attempts(tx, lease.key, [lease.number], cause=AttemptCause.DONE)
 
 
 def release(
@@ -160,7 +159,7 @@ def release(
 ) -> None:
     """Gives a shard back with its finished rows kept. Doing it twice is doing it once."""
     charges.charge(tx, lease.key, charged)
-    interrupted = 1 if cause in _INTERRUPTIONS else 0
+    interrupted = 1 if cause in INTERRUPTIONS else 0
     accused = {"crashes": shards.c.crashes + 1, "crashed_at": _place(tx, lease)} if suspect else {}
     if not _leave(
         tx,

@@ -20,9 +20,8 @@ from dray.job.opening import open_job
 from dray.job.settings import JobSettings
 from dray.job.timeline import Timeline
 from dray.requests import Kind, RowDefaults, source_of
-from dray.shard.placing import NOT_THERE
 from dray.shard.pump import run_shard
-from dray.store import open_store
+from dray.store import AttemptCause, open_store
 from tests.support.command import Command, committed, prefect_api, run_arguments, write_requests
 
 pytestmark = [pytest.mark.integration, pytest.mark.heavy, pytest.mark.timeout(900)]
@@ -61,7 +60,11 @@ def test_the_job_goes_on(tmp_path: Path) -> None:
         assert store.verify_counts(JOB).done == ROWS
         causes = [attempt.cause for attempt in store.attempts(JOB)]
     # The driver may announce the dead replica once more: a place on it is given back, and costs nothing.
-    assert [cause for cause in causes if cause != NOT_THERE] == ["ENGINE_CRASH", "NODE_LOSS", "DONE"]
+    assert [cause for cause in causes if cause != AttemptCause.NOT_THERE] == [
+        "ENGINE_CRASH",
+        "NODE_LOSS",
+        "DONE",
+    ]
     runs = _shard_runs()
     assert len(runs) == 2  # the second after the worker's death
     assert max(run["run_count"] for run in runs) == 2  # the first was retried after the replica's

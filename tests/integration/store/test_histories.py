@@ -379,7 +379,7 @@ class Histories(RuleBasedStateMachine):
         ]
         repeated = shard.state is ShardState.SPLIT and shard.epoch == lease.epoch
         try:
-            children = self.store.split_shard(lease, parts)
+            children = self.store.split_shard(lease, parts, cause="POISON")
         except FencedError:
             assert not shard.holds(lease)
             assert not repeated

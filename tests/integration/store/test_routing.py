@@ -115,7 +115,7 @@ def test_of_equally_loaded_replicas_one_has_the_prefix_of_the_shard(store: Store
     whole = next(shard for shard in store.shards("job") if shard.number == 5)
     part = replace(cut[5], number=-1, rows=1, length=1)
     rest = replace(part, offset=part.offset + 1, first_position=part.first_position + 1)
-    assert {one.family for one in store.split_shard(third, [part, rest])} == {whole.family}
+    assert {one.family for one in store.split_shard(third, [part, rest], cause="POISON")} == {whole.family}
 
 
 def test_a_suspect_waits_for_a_replica_to_itself_and_nobody_joins_it(store: Store) -> None:
@@ -209,7 +209,7 @@ def test_halves_keep_away_from_where_the_whole_died(store: Store) -> None:
     halves = [
         replace(whole, number=-1, offset=first, length=2, rows=2, first_position=first) for first in (0, 2)
     ]
-    store.split_shard(lease, halves, suspect=True)
+    store.split_shard(lease, halves, suspect=True, cause="POISON")
     store.replica_gone("job", "job/1/replica-0")
     store.put_replicas(job, [_at("n1", 0, 1)])
     assert [shard.crashes for shard in store.shards("job")] == [0, 1, 1]

@@ -58,7 +58,7 @@ def test_a_lapsed_lease_can_be_claimed_and_its_holder_is_fenced(store: Store, cl
         lambda: store.renew_shard(zombie),
         lambda: store.finish_shard(zombie),
         lambda: store.release_shard(zombie, cause="SPOT"),
-        lambda: store.split_shard(zombie, [part(-1, 0, 2), part(-1, 2, 2)]),
+        lambda: store.split_shard(zombie, [part(-1, 0, 2), part(-1, 2, 2)], cause="POISON"),
     ):
         with pytest.raises(FencedError):
             act()
@@ -237,8 +237,8 @@ def test_a_split_shard_goes_on_in_its_parts(store: Store) -> None:
     job = ready_job(store)
     lease = claimed(store, job)
     store.commit(lease, outcomes([1]))
-    parts = store.split_shard(lease, [part(-1, 0, 2, inherited=1), part(-1, 2, 2)])
-    assert parts == store.split_shard(lease, [part(-1, 0, 2, inherited=1), part(-1, 2, 2)])
+    parts = store.split_shard(lease, [part(-1, 0, 2, inherited=1), part(-1, 2, 2)], cause="POISON")
+    assert parts == store.split_shard(lease, [part(-1, 0, 2, inherited=1), part(-1, 2, 2)], cause="POISON")
     assert [(shard.number, shard.inherited, shard.remaining) for shard in parts] == [(2, 1, 1), (3, 0, 2)]
     with pytest.raises(FencedError):
         store.commit(lease, outcomes([2]))
@@ -258,11 +258,11 @@ def test_a_split_shard_goes_on_in_its_parts(store: Store) -> None:
 def test_parts_must_hold_the_shard(store: Store) -> None:
     lease = claimed(store, ready_job(store))
     with pytest.raises(StoreFatalError, match="parts"):
-        store.split_shard(lease, [part(-1, 0, 2)])
+        store.split_shard(lease, [part(-1, 0, 2)], cause="POISON")
     with pytest.raises(StoreFatalError, match="parts"):
-        store.split_shard(lease, [part(-1, 0, 2), part(-1, 6, 2)])
+        store.split_shard(lease, [part(-1, 0, 2), part(-1, 6, 2)], cause="POISON")
     with pytest.raises(StoreFatalError, match="parts"):
-        store.split_shard(lease, [part(-1, 0, 2), part(-1, 2, 2), part(-1, 0, 2)])
+        store.split_shard(lease, [part(-1, 0, 2), part(-1, 2, 2), part(-1, 0, 2)], cause="POISON")
     assert store.shards("job")[0].state is ShardState.LEASED
 
 
@@ -273,9 +273,16 @@ def test_parts_must_know_of_each_outcome(store: Store, inherited: tuple[int, int
     store.commit(lease, outcomes([1, 3]))
     parts = [part(-1, first, 2, inherited=rows) for first, rows in zip((0, 2), inherited, strict=True)]
     with pytest.raises(StoreFatalError, match="2 of them with an outcome"):
-        store.split_shard(lease, parts)
+        store.split_shard(lease, parts, cause="POISON")
     assert store.shards("job")[0].state is ShardState.LEASED
-    assert len(store.split_shard(lease, [part(-1, 0, 2, inherited=1), part(-1, 2, 2, inherited=1)])) == 2
+    assert (
+        len(
+            store.split_shard(
+                lease, [part(-1, 0, 2, inherited=1), part(-1, 2, 2, inherited=1)], cause="POISON"
+            )
+        )
+        == 2
+    )
 
 
 def test_a_lease_says_how_many_rows_have_an_outcome(store: Store) -> None:
@@ -286,7 +293,7 @@ def test_a_lease_says_how_many_rows_have_an_outcome(store: Store) -> None:
     assert store.renew_shard(first).terminal == 0  # those before it
     second = claimed(store, job)
     assert second.terminal == 2
-    left, _ = store.split_shard(second, [part(-1, 0, 3, inherited=2), part(-1, 3, 1)])
+    left, _ = store.split_shard(second, [part(-1, 0, 3, inherited=2), part(-1, 3, 1)], cause="POISON")
     assert claimed(store, job, left.number).terminal == 2
 
 

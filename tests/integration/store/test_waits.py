@@ -40,11 +40,10 @@ from dray.requests.spool import read_shard
 from dray.requests.tables import query_rows
 from dray.shard import placing as places
 from dray.shard.backoff import NO_WAIT_VARIABLE, Backoff
-from dray.shard.ending import SPOOL_AWAY
 from dray.shard.placing import placed
 from dray.shard.task import ShardWork, try_once
 from dray.shard.work import Work
-from dray.store import JobState, ReplicaRow, ReplicaState, Store, clock, open_store
+from dray.store import AttemptCause, JobState, ReplicaRow, ReplicaState, Store, clock, open_store
 from tasks import heeding as page
 from tasks.prefect_run import Wish
 from tests.support.postgres import PostgresServer
@@ -313,7 +312,7 @@ def test_a_spool_that_cannot_be_read_pauses_the_job_after_half_an_hour(
         backoff.unread_since -= STORE_PATIENCE
         with pytest.raises(JobPausedError, match=r"cannot be read for 30 minutes.*`dray resume` goes on"):
             try_once(work, _Alive(), backoff, logging.getLogger().info)
-        assert store.causes("job") == {SPOOL_AWAY: 2}
+        assert store.causes("job") == {AttemptCause.SPOOL_AWAY: 2}
         assert store.charges("job") == []
 
 

@@ -39,9 +39,8 @@ from dray.job.ingesting import ingest_job
 from dray.job.opening import OpenJob, open_job, reopen
 from dray.job.settings import JobSettings
 from dray.notices import Kind, Notice
-from dray.shard.ending import SPOOL_AWAY
 from dray.shard.task import Ended, TaskResult
-from dray.store import Store
+from dray.store import AttemptCause, Store
 from tests.support.clocks import replace_here
 from tests.unit.driver.scripted import (
     NODE,
@@ -340,7 +339,7 @@ class _Causes:
         self.found = 3
 
     def causes(self, job_id: str) -> dict[str, int]:
-        return {SPOOL_AWAY: self.found}
+        return {AttemptCause.SPOOL_AWAY: self.found}
 
 
 def test_attempts_that_could_not_read_their_requests_are_told_of_once() -> None:
@@ -350,4 +349,4 @@ def test_attempts_that_could_not_read_their_requests_are_told_of_once() -> None:
         store.found = found
         watch.look(cast("Store", store))
     [line] = heard.lines
-    assert f"2 attempts at shards ({SPOOL_AWAY})" in line
+    assert f"2 attempts at shards ({AttemptCause.SPOOL_AWAY})" in line

@@ -83,6 +83,16 @@ def test_a_run_that_finished_rows_tells_its_own_story(make_settings: MakeSetting
     assert (done.summary["result"]["state"], done.summary["result"]["counts"]["done"]) == ("completed", 50)
 
 
+def test_a_lease_that_lapsed_is_an_interruption_of_the_job_too(make_settings: MakeSettings) -> None:
+    job = open_job(make_settings())
+    [shard] = ingest_job(job, replicas=1)
+    with open_store(job.settings.store_url, create=False) as store:
+        store.claim_shard(job.lease, shard.number, owner="stands still", ttl=0.0)
+    answered(job)
+    result, _ = ended(job)
+    assert (result.interruptions, result.retries) == (1, {"LEASE_EXPIRED": 1})
+
+
 @pytest.mark.parametrize("ahead", [3600.0, -3600.0])
 def test_rows_of_a_run_are_told_by_the_stores_clock(make_settings: MakeSettings, ahead: float) -> None:
     """The driver's clock may be another one than the database's."""
