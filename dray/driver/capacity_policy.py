@@ -244,9 +244,10 @@ def _hours(seconds: float) -> str:
 
 @dataclass(slots=True)
 class SpotHistory:
-    """How much of the spot that was wanted was there, on the average.
+    """How much of the spot that was wanted was at work, on the average.
 
-    It begins with a prior: ``share`` over ``weight`` seconds. An interruption counts as a cold start lost.
+    It begins with a prior: ``share`` over ``weight`` seconds. A replica that starts is not at work yet: so
+    each interruption counts with the start that it costs.
     """
 
     share: float = 0.6
@@ -254,11 +255,11 @@ class SpotHistory:
     _had: float = 0.0
     _wanted: float = 0.0
 
-    def add(self, *, wanted: int, had: int, seconds: float, lost: float = 0.0) -> None:
-        """For ``seconds``, ``had`` of ``wanted`` spot replicas were there; starts took ``lost`` of them."""
+    def add(self, *, wanted: int, had: int, seconds: float) -> None:
+        """For ``seconds``, ``had`` of ``wanted`` spot replicas worked."""
         if wanted > 0:
             self._wanted += seconds
-            self._had += seconds * min(had, wanted) / wanted - lost / wanted
+            self._had += seconds * min(had, wanted) / wanted
 
     def expected(self, wanted: int) -> float:
         """Spot replicas on the average, where so many are wanted."""

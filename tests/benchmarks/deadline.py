@@ -172,16 +172,12 @@ def _measured(case: Case) -> list[Measure]:
 
 
 def of_dray(market: Market) -> Policy:
-    """The policy of the driver."""
+    """The policy of the driver, which counts the spot replicas that work as those that it had."""
     history = SpotHistory()
-    spot = 0
 
     def policy(view: View) -> Counts:
-        nonlocal spot
-        lost = max(spot - view.to_be_had, 0) * STEP_SECONDS
-        history.add(wanted=market.most, had=view.to_be_had, seconds=STEP_SECONDS, lost=lost)
+        history.add(wanted=market.most - view.on_demand, had=view.spot, seconds=STEP_SECONDS)
         decision = decide(situation(view, history.expected(market.most)))
-        spot = min(decision.spot, view.to_be_had)
         return decision.spot, decision.on_demand
 
     return policy
