@@ -56,7 +56,7 @@ class Rule(StrEnum):
 class Situation:
     """A job as it stands.
 
-    ``spot`` and ``on_demand`` are replicas that work, and ``coming`` of either kind those that start.
+    ``spot`` and ``on_demand`` are replicas that work.
     ``spot_to_be_had`` is how many spot replicas can be held at present in all, None where that is not known;
     ``spot_expected`` how many there will be on the average. ``step`` is the time to the next decision.
     ``deadline`` and ``elapsed`` count from the job's beginning; ``budget`` and ``spent`` are dollars.
@@ -71,7 +71,6 @@ class Situation:
     most: int
     spot: int = 0
     on_demand: int = 0
-    coming: int = 0
     spot_to_be_had: int | None = None
     spot_expected: float = 0.0
     spot_price: float = 0.0

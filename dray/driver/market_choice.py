@@ -69,7 +69,6 @@ class MarketChoice:
                 now,
                 spot=held.spot,
                 on_demand=held.on_demand,
-                coming=held.coming,
                 spot_to_be_had=held.spot + held.coming if short else None,
                 spot_expected=self.history.expected(most_useful(now)),
                 spot_price=held.spot_price,
