@@ -12,7 +12,6 @@ from prefect.client.schemas.objects import State
 from dray.cluster import ClusterSettings
 from dray.driver.events import Observer
 from dray.driver.observers import ListenersObserver, LogObserver
-from dray.driver.resolving import cluster_settings, job_settings
 from dray.driver.weights_watch import early_weights
 from dray.driver.whole_job import Parts, Run, Steps, end_state
 from dray.errors import CancelledError
@@ -20,6 +19,7 @@ from dray.job.checks import check_arguments
 from dray.job.dated import dated
 from dray.job.finalising import JobResult, ReplicaAccount
 from dray.job.opening import OpenJob
+from dray.job.resolving import cluster_settings, job_settings
 from dray.job.timeline import Timeline
 from dray.store import JobState, store_option
 from flows.naming import named, named_input

@@ -11,8 +11,8 @@ from blocks.object_store import ObjectStoreCredentials
 from blocks.ray_cluster import ExistingRayCluster, LocalRayCluster
 from blocks.result_store import ResultStore
 from dray.cluster import ClusterSettings
-from dray.driver.resolving import ModelPlace
 from dray.errors import ConfigError
+from dray.job.resolving import ModelPlace
 from dray.storage import ObjectStoreOptions
 
 _CLUSTERS: dict[str, Any] = {

@@ -15,11 +15,11 @@ from dray.cli.early_cluster import early_cluster, join_early
 from dray.cli.results import stored_result, unforeseen
 from dray.cli.server import ADVICE, PrefectServer, configured, configured_url, has_flows, silence_of
 from dray.cli.warming import warm_server
-from dray.driver.resolving import Blocks, NoBlocks
 from dray.errors import CancelledError, ConfigError, DrayError
 from dray.imports import lasting_imports, without
 from dray.job import current_job
 from dray.job.request import JobRequest
+from dray.job.resolving import Blocks, NoBlocks
 from dray.storage.addresses import without_secret
 
 _OF_SHARD_TASKS = ("tasks.ray_runner", "tasks.infer_shard")  # Prefect among them, for a second or two

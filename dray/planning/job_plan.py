@@ -9,10 +9,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from dray.driver.resolving import Blocks, NoBlocks, inputs_of, model_place, objects_of
 from dray.engine.chat_template import with_template_text
 from dray.errors import ConfigError
 from dray.job.plan_file import OVERRIDES, identity_of
+from dray.job.resolving import Blocks, NoBlocks, inputs_of, model_place, objects_of
 from dray.machine import installed_version
 from dray.planner.catalogue import Catalogue, HostedPrice, Instance, hosted_prices, known_catalogue
 from dray.planner.cost import Demand, Phi, PhiFor, Plan, Plans, best_of_each, plans, prior

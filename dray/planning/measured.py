@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from dray.driver.resolving import Blocks
 from dray.errors import ConfigError
 from dray.job.request import BLOCK
+from dray.job.resolving import Blocks
 from dray.storage.addresses import without_variable
 from dray.store import Efficiency, open_store
 

@@ -24,8 +24,7 @@ LAYERS = (
     {"cluster"},
     {"shard"},
     {"job"},
-    {"driver"},
-    {"planning"},
+    {"driver", "planning"},
     {"cli"},
 )
 """The parts of dray, the lowest first: each imports from layers below its own alone."""

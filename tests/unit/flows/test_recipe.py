@@ -8,9 +8,9 @@ from typing import Any
 import orjson
 import pytest
 
-from dray.driver.resolving import job_settings
 from dray.errors import ConfigError
 from dray.job.identity import fingerprint_of
+from dray.job.resolving import job_settings
 from dray.job.settings import JobSettings
 from dray.requests import Kind, source_of
 from dray.requests.sources import SqlQuery

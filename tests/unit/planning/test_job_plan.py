@@ -13,10 +13,10 @@ import pytest
 
 import dray
 from dray.cli.app import run_app
-from dray.driver.resolving import NoBlocks, job_settings
 from dray.errors import ConfigError, InputError, JobChangedError
 from dray.job.forms import EngineOptions
 from dray.job.request import JobRequest
+from dray.job.resolving import NoBlocks, job_settings
 from dray.planner.efficiencies import model_key
 from dray.planner.models import model_facts
 from dray.planner.workload import InputLines

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from dray.driver.resolving import NoBlocks, cluster_settings, job_settings
 from dray.errors import ConfigError
 from dray.job.request import JobRequest
+from dray.job.resolving import NoBlocks, cluster_settings, job_settings
 
 pytestmark = pytest.mark.unit
 
