@@ -7,9 +7,29 @@ lane. A place is written ``NODE LANE``: neither has a space.
 from __future__ import annotations
 
 
+def replica_name(prefix: str, lane: int, generation: int = 0) -> str:
+    """The name of a replica: ``lane`` counts from 0, ``generation`` the replicas before it in the lane."""
+    return f"{prefix}/replica-{lane}" + (f"~{generation}" if generation else "")
+
+
+def short_name(name: str) -> str:
+    """The name without its job: ``replica-N``, or ``replica-N~G``."""
+    return name.rsplit("/", 1)[-1]
+
+
+def is_successor(name: str) -> bool:
+    """Whether another replica was in the lane before."""
+    return "~" in name
+
+
+def first_of(name: str) -> str:
+    """The name of the first replica in its lane, the same for all that follow it there in one run."""
+    return name.partition("~")[0]
+
+
 def lane_of(name: str) -> str:
     """What people call a replica and its successors: ``replica-N``."""
-    return name.rsplit("/", 1)[-1].partition("~")[0]
+    return short_name(first_of(name))
 
 
 def place_of(node: str | None, replica: str | None) -> str | None:

@@ -14,12 +14,13 @@ The store asks :func:`choose` inside the transaction that claims the shard, so t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
-from dray.places import split_place
+from dray.places import place_of, split_place
 
 _LOOK_AHEAD = 4
 """Shards for each replica that may go before others because of their prefix."""
@@ -51,6 +52,45 @@ class ReplicaView:
     load: int
     reserved: int | None = None
     families: frozenset[int] = frozenset()
+
+
+class Ready(NamedTuple):
+    """A ready replica, as the store has it; ``family`` is that of the last shard that it had."""
+
+    name: str
+    node: str | None
+    slots: int
+    reserved: int | None
+    family: int
+
+
+def views(
+    replicas: Iterable[Ready],
+    *,
+    leased: Iterable[tuple[str | None, int, int]],
+    suspects: Collection[int],
+) -> list[ReplicaView]:
+    """Ready replicas with their loads.
+
+    ``leased`` has the replica and the family of shards that are on one, and how many are alike; ``suspects``
+    the numbers of those that are open. A reservation ends with the shard's suspicion.
+    """
+    loads: Counter[str | None] = Counter()
+    families: defaultdict[str | None, set[int]] = defaultdict(set)
+    for name, family, count in leased:
+        loads[name] += count
+        families[name].add(family)
+    return [
+        ReplicaView(
+            name=one.name,
+            place=place_of(one.node, one.name),
+            slots=one.slots,
+            load=loads[one.name],
+            reserved=one.reserved if one.reserved in suspects else None,
+            families=frozenset({one.family, *families[one.name]} - {0}),
+        )
+        for one in replicas
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dray.account.spans import MICRO, Phase, Span
+from dray.places import is_successor, short_name
 
 
 @dataclass(kw_only=True)
@@ -42,7 +43,7 @@ class Life:
     @property
     def successor(self) -> bool:
         """Whether it stands in for one that was lost, or had to leave."""
-        return "~" in self.name
+        return is_successor(self.name)
 
     def shares(self, end: float) -> tuple[float, float]:
         """Shares of its busy time up to ``end``: on rows that it never finished, and that were not committed.
@@ -108,7 +109,7 @@ def _of_node(node: str, lives: list[Life], facts: NodeFacts, epoch: int, now: fl
                     host=host,
                     place=place,
                     places=places,
-                    replica=replica.rsplit("/", 1)[-1],
+                    replica=short_name(replica),
                     phase=phase,
                     started=facts.began + start / MICRO,
                     micros=micros,

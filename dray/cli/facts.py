@@ -9,6 +9,7 @@ from typing import Any
 from dray.job.driverless import is_undriven, no_driver
 from dray.job.pace import pace
 from dray.job.retried import retries
+from dray.places import short_name
 from dray.report.progress import seconds_left
 from dray.store import Job, ReplicaState, Store
 
@@ -64,7 +65,7 @@ def _result(job: Job) -> Mapping[str, Any]:
 def _replicas(store: Store, job_id: str) -> list[dict[str, Any]]:
     return [
         {
-            "name": row.name.rsplit("/", 1)[-1],
+            "name": short_name(row.name),
             "state": str(row.state),
             "node": row.host,
             "note": row.note,

@@ -24,9 +24,9 @@ class LapsedLeases:
         """The numbers of the shards that stand still. ``now`` is the store's time."""
         at = self._clock()
         over = {
-            shard.number: (shard.epoch, shard.lease_until)
+            shard.number: (shard.epoch, shard.lease_until or 0.0)
             for shard in shards
-            if shard.state is ShardState.LEASED and shard.lease_until is not None and shard.lease_until < now
+            if shard.state is ShardState.LEASED and not shard.is_leased(now)
         }
         self._since = {
             number: known if (known := self._since.get(number, (lease, at)))[0] == lease else (lease, at)

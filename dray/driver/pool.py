@@ -17,7 +17,7 @@ from dray.cluster.ray_fleet import NameTakenError
 from dray.driver.fleet import Fleet
 from dray.driver.intervals import Intervals
 from dray.driver.lanes import LONGEST_PAUSE, Budgets, Lanes, on_free_nodes
-from dray.driver.replica_handle import Loss, ReplicaHandle, ReplicaStart, replica_name
+from dray.driver.replica_handle import Loss, ReplicaHandle, ReplicaStart
 from dray.driver.slots import LEAST_SLOTS, slots_of
 from dray.driver.waiting import Places
 from dray.driver.watched_time import LOOKS, WatchedTime
@@ -25,7 +25,7 @@ from dray.engine.protocol import EngineSpec
 from dray.engine.replica import ReplicaStatus
 from dray.errors import ConfigError, EngineDeadError, EngineError, EngineStartError, ReplicaLostError
 from dray.notices.notice import SOON
-from dray.places import lane_of
+from dray.places import lane_of, replica_name
 from dray.store import ReplicaState
 
 SILENT_SECONDS = 60.0

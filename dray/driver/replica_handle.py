@@ -154,8 +154,3 @@ class Loss:
 
     replica: ReplicaHandle
     error: BaseException
-
-
-def replica_name(prefix: str, lane: int, generation: int = 0) -> str:
-    """The name of a replica; :mod:`dray.places` reads it."""
-    return f"{prefix}/replica-{lane}" + (f"~{generation}" if generation else "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from dray.driver.events import Event, ShardFinished, ShardSubmitted, Told, Warned
@@ -16,10 +16,9 @@ from dray.errors import JobPausedError
 from dray.failures.causes import Cause
 from dray.job.ingesting import open_shards
 from dray.job.opening import OpenJob
-from dray.places import place_of
-from dray.scheduling import ReplicaView, ShardView, starts
+from dray.scheduling import Ready, ReplicaView, ShardView, starts, views
 from dray.shard.task import ShardWork
-from dray.store import ReplicaRow, ReplicaState, Shard, ShardState, Store
+from dray.store import ReplicaRow, ReplicaState, Shard, Store
 
 MAX_CRASHES = 3  # of one shard's own worker process, which runs on a stable node
 HUNG_SECONDS = 90.0
@@ -174,17 +173,17 @@ class ShardTasks:
         """Start the tasks that are due among the open shards that were ``found``."""
         idle = [shard for shard in found if shard.number not in self._running]
         rested = [shard for shard in idle if self._rests.get(shard.number, 0.0) <= time.monotonic()]
-        waiting = {shard.number: shard for shard in rested if not _is_leased(shard, now)}
-        asking = [shard for shard in found if shard.number in self._running and not _is_leased(shard, now)]
+        waiting = {shard.number: shard for shard in rested if not shard.is_leased(now)}
+        asking = [shard for shard in found if shard.number in self._running and not shard.is_leased(now)]
         self._open = bool(idle)
         # Held shards come back when their lease lapses; for a suspect a replica may be kept free by then.
-        self._may_change = any(_is_leased(shard, now) or shard.crashes for shard in idle)
-        views = replica_views(found, replicas, now)
+        self._may_change = any(shard.is_leased(now) or shard.crashes for shard in idle)
+        ready = replica_views(found, replicas, now)
         for start in starts(
             [_view(shard) for shard in sorted(waiting.values(), key=_rank)],
             [_view(shard) for shard in sorted(asking, key=_rank)],
-            views,
-            coming=self._lanes - len(views),
+            ready,
+            coming=self._lanes - len(ready),
             early=self._early(),
             room=self._bound.tasks - len(self._running),
         ):
@@ -255,24 +254,15 @@ def commit_seconds(tasks: int) -> float:
 
 def replica_views(shards: Sequence[Shard], replicas: Sequence[ReplicaRow], now: float) -> list[ReplicaView]:
     """The ready replicas with their loads, as the claim of a shard sees them. ``now`` is the store's time."""
-    leased = [shard for shard in shards if _is_leased(shard, now)]
-    loads = Counter(shard.replica for shard in leased)
-    families: defaultdict[str | None, set[int]] = defaultdict(set)
-    for shard in leased:
-        families[shard.replica].add(shard.family)
-    suspects = {shard.number for shard in shards if shard.crashes}
-    return [
-        ReplicaView(
-            name=row.name,
-            place=place_of(row.node, row.name),
-            slots=row.slots,
-            load=loads[row.name],
-            reserved=row.reserved if row.reserved in suspects else None,
-            families=frozenset({row.family, *families[row.name]} - {0}),
-        )
-        for row in replicas
-        if row.state is ReplicaState.READY
-    ]
+    return views(
+        [
+            Ready(row.name, row.node, row.slots, row.reserved, row.family)
+            for row in replicas
+            if row.state is ReplicaState.READY
+        ],
+        leased=((shard.replica, shard.family, 1) for shard in shards if shard.is_leased(now)),
+        suspects={shard.number for shard in shards if shard.crashes},
+    )
 
 
 def _view(shard: Shard) -> ShardView:
@@ -282,7 +272,3 @@ def _view(shard: Shard) -> ShardView:
 def _rank(shard: Shard) -> tuple[int, int]:
     """Suspects first: the search for a bad row takes a start of an engine for each halving."""
     return -shard.crashes, shard.number
-
-
-def _is_leased(shard: Shard, now: float) -> bool:
-    return shard.state is ShardState.LEASED and (shard.lease_until or 0.0) > now

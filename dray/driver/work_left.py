@@ -25,7 +25,7 @@ class Work:
 def work_of(shards: Sequence[Shard], now: float) -> Work:
     """What shards come to; ``now`` is the store's time. A row costs the mean of its shard."""
     whole = [one for one in shards if one.state is not ShardState.SPLIT]
-    leased = [one for one in whole if one.state is ShardState.LEASED and (one.lease_until or 0.0) > now]
+    leased = [one for one in whole if one.is_leased(now)]
     unfinished = [one for one in whole if one.state is not ShardState.DONE]
     return Work(
         total=sum(_cost(one) for one in whole),

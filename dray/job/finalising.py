@@ -28,6 +28,7 @@ from dray.job.publishing import job_drafts, publish
 from dray.job.retried import retries
 from dray.job.spooling import remove_older
 from dray.job.timeline import Timeline
+from dray.places import first_of, short_name
 from dray.report import (
     Attempt,
     Counts,
@@ -289,14 +290,10 @@ def _bill(
 
 def _unused(store: Store, job_id: str) -> dict[str, str]:
     """Replicas of this run that no shard was finished on, by the reason that they had at the end."""
-    worked = {_lane(attempt.replica) for attempt in store.attempts(job_id) if attempt.done + attempt.failed}
-    noted = {_lane(row.name): row.note for row in store.replicas(job_id) if row.note is not None}
-    return {lane.rsplit("/", 1)[-1]: note for lane, note in noted.items() if lane not in worked}
-
-
-def _lane(name: str | None) -> str:
-    """What a replica and its successors have in common."""
-    return (name or "").partition("~")[0]
+    finished = [attempt for attempt in store.attempts(job_id) if attempt.done + attempt.failed]
+    worked = {first_of(attempt.replica or "") for attempt in finished}
+    noted = {first_of(row.name): row.note for row in store.replicas(job_id) if row.note is not None}
+    return {short_name(first): note for first, note in noted.items() if first not in worked}
 
 
 def _check(store: Store, job_id: str) -> None:
@@ -311,7 +308,7 @@ def _attempts(store: Store, job_id: str) -> tuple[Attempt, ...]:
         Attempt(
             shard=attempt.shard,
             epoch=attempt.epoch,
-            replica=(attempt.replica or "").rsplit("/", 1)[-1],
+            replica=short_name(attempt.replica or ""),
             cause=(attempt.cause or "running").lower(),
             seconds=(attempt.ended_at or attempt.started_at) - attempt.started_at,
             rows=attempt.done + attempt.failed,
@@ -323,7 +320,7 @@ def _attempts(store: Store, job_id: str) -> tuple[Attempt, ...]:
 
 def _replica(account: ReplicaAccount) -> Replica:
     return Replica(
-        name=account.name.rsplit("/", 1)[-1],
+        name=short_name(account.name),
         node=account.node,
         startup=account.startup,
         moments=account.moments,

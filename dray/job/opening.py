@@ -17,11 +17,12 @@ from dray.storage.files import check_writable, join
 from dray.storage.folders import Owner, owner_of, refuse_foreign, take, work_of
 from dray.storage.layout import whole_names
 from dray.store import Job, JobLease, Store, open_store
+from dray.store.job_calls import JOB_TTL
 from dray.store.store import PATIENCE
 from dray.triggers import Point, reach
 from dray.weights import Manifest
 
-DRIVER_TTL = 60.0  # seconds; renewed every quarter of it
+DRIVER_TTL = JOB_TTL  # seconds; renewed every quarter of it
 IDENTITY = "identity"
 """Where a job's ``info`` has its identity."""
 OF_OTHERS = "of_others"

@@ -39,7 +39,7 @@ def claim(
             interruptions=shards.c.interruptions + stolen,
             replica=replica,
         )
-        .returning(shards.c.epoch, shards.c.lease_until, shards.c.crashes, _TERMINAL)
+        .returning(shards.c.epoch, shards.c.crashes, _TERMINAL)
     ).first()
     if taken is None:
         return None
@@ -52,7 +52,6 @@ def claim(
         epoch=taken.epoch,
         owner=owner,
         ttl=ttl,
-        until=taken.lease_until,
         replica=replica,
         suspect=taken.crashes > 0,
         terminal=taken.terminal,

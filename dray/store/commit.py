@@ -56,7 +56,7 @@ class _Gain:
 
 def commit(tx: Tx, lease: ShardLease, outcomes: Iterable[Outcome]) -> CommitReceipt:
     """Publishes outcomes under a lease; rows that are there already stay as they are."""
-    renew(tx, lease, lease.ttl)
+    renew(tx, lease)
     fresh = insert_new(tx, lease.key, lease.number, lease.epoch, outcomes)
     if fresh:
         _count(tx, lease, _Gain.of(fresh))

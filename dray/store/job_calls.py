@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -73,11 +72,13 @@ class JobCalls(Calls):
             if lease is not None:
                 return lease
 
-    def renew_job(self, lease: JobLease, ttl: float | None = None) -> JobLease:
-        """Extends the driver's lease by ``ttl`` seconds from now (as claimed, when None)."""
-        seconds = lease.ttl if ttl is None else ttl
-        until = self._write(lambda tx: jobs.renew(tx, lease, seconds))
-        return replace(lease, ttl=seconds, until=until)
+    def renew_job(self, lease: JobLease) -> None:
+        """Extends the driver's lease by its ``ttl`` seconds from now.
+
+        Raises:
+            FencedError: another driver has the job.
+        """
+        self._write(lambda tx: jobs.renew(tx, lease))
 
     def release_job(self, lease: JobLease) -> None:
         """Gives the driver's lease back; does nothing when it is lost already."""

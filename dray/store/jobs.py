@@ -118,7 +118,7 @@ def claim(tx: Tx, seen: Job, owner: str, *, ttl: float, seize: bool, resume: boo
             reason=case((_over(), jobs.c.reason), else_=None),
             updated_at=tx.now,
         )
-        .returning(jobs.c.epoch, jobs.c.driver_until)
+        .returning(jobs.c.epoch)
     ).first()
     if taken is None:
         if not seize:
@@ -130,9 +130,7 @@ def claim(tx: Tx, seen: Job, owner: str, *, ttl: float, seize: bool, resume: boo
     routing.clear(tx, seen.key)
     if resume and seen.state.at_rest:
         tx.execute(delete(charges).where(charges.c.job_key == seen.key))  # attempts still say what happened
-    return JobLease(
-        job_id=seen.job_id, key=seen.key, epoch=taken.epoch, owner=owner, ttl=ttl, until=taken.driver_until
-    )
+    return JobLease(job_id=seen.job_id, key=seen.key, epoch=taken.epoch, owner=owner, ttl=ttl)
 
 
 def _over() -> ColumnElement[bool]:
@@ -195,14 +193,11 @@ def _release_all(tx: Tx, job_key: int) -> None:
         close_attempts(tx, job_key, [row.number for row in released], cause=AttemptCause.DRIVER_LOST)
 
 
-def renew(tx: Tx, lease: JobLease, ttl: float) -> float:
-    """Extends the driver's lease; the new end, in database time."""
-    until = tx.execute(
-        update(jobs).where(_held(lease)).values(driver_until=tx.now + ttl).returning(jobs.c.driver_until)
-    ).scalar()
-    if until is None:
+def renew(tx: Tx, lease: JobLease) -> None:
+    """Extends the driver's lease."""
+    hit = tx.execute(update(jobs).where(_held(lease)).values(driver_until=tx.now + lease.ttl)).rowcount
+    if hit != 1:
         raise superseded(lease)
-    return float(until)
 
 
 def release(tx: Tx, lease: JobLease) -> None:

@@ -164,6 +164,10 @@ class Shard:
         """Rows that are not terminal yet."""
         return self.rows - self.terminal
 
+    def is_leased(self, now: float) -> bool:
+        """Whether a task has it, and its lease has not lapsed; ``now`` is the store's time."""
+        return self.state is ShardState.LEASED and (self.lease_until or 0.0) > now
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopSignals:
@@ -188,9 +192,7 @@ class JobLease:
     epoch: int
     owner: str
     ttl: float
-    """Seconds from the last renewal; every renewal starts them again."""
-    until: float
-    """Database time. Holders measure by their own monotonic clock from the renewal instead."""
+    """Seconds from the last renewal, which holders measure by their own monotonic clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,9 +205,7 @@ class ShardLease:
     epoch: int
     owner: str
     ttl: float
-    """Seconds from the last renewal or commit."""
-    until: float
-    """Database time. Holders measure by their own monotonic clock from the renewal instead."""
+    """Seconds from the last renewal or commit, which holders measure by their own monotonic clock."""
     replica: str | None = None
     """Where it is to run, as claimed."""
     suspect: bool = False

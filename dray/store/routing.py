@@ -5,7 +5,6 @@ The driver keeps the table. :func:`dray.scheduling.choose` says which replica a 
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,7 +25,7 @@ from sqlalchemy import (
 )
 
 from dray.places import place_of
-from dray.scheduling import Backlog, ReplicaView, ShardView, choose, nearness
+from dray.scheduling import Backlog, Ready, ReplicaView, ShardView, choose, nearness, views
 from dray.store.attempts import last_death
 from dray.store.connection import Tx, insert_into
 from dray.store.records import OPEN_STATES, ReplicaRow, ReplicaState, ShardState
@@ -200,24 +199,11 @@ def _ready(tx: Tx, job_key: int) -> list[ReplicaView]:
         .where(_leased(tx, job_key))
         .group_by(shards.c.replica, shards.c.family)
     )
-    loads: Counter[str] = Counter()
-    families: defaultdict[str, set[int]] = defaultdict(set)
-    for name, family, count in tx.execute(there):
-        loads[name] += count
-        families[name].add(family)
+    leased = [(name, family, count) for name, family, count in tx.execute(there)]
     suspects = set(tx.execute(_suspects(job_key)).scalars())
     columns = (replicas.c.name, replicas.c.node, replicas.c.slots, replicas.c.reserved, replicas.c.family)
-    return [
-        ReplicaView(
-            name=row.name,
-            place=place_of(row.node, row.name),
-            slots=row.slots,
-            load=loads[row.name],
-            reserved=row.reserved if row.reserved in suspects else None,
-            families=frozenset({row.family, *families[row.name]} - {0}),
-        )
-        for row in tx.execute(select(*columns).where(_is_ready(job_key)))
-    ]
+    ready = tx.execute(select(*columns).where(_is_ready(job_key)))
+    return views([Ready(*row) for row in ready], leased=leased, suspects=suspects)
 
 
 def _is_ready(job_key: int) -> ColumnElement[bool]:

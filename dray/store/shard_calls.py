@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 
 from dray.requests.model import Outcome
@@ -116,11 +115,13 @@ class ShardCalls(Calls):
             return Claim(lease=None, waiting=True)
         return self._write(lambda tx: claims.place(tx, lease, number, owner=owner, ttl=ttl))
 
-    def renew_shard(self, lease: ShardLease, ttl: float | None = None) -> ShardLease:
-        """Extends a shard's lease by ``ttl`` seconds from now (as claimed, when None)."""
-        seconds = lease.ttl if ttl is None else ttl
-        until = self._write(lambda tx: shards.renew(tx, lease, seconds))
-        return replace(lease, ttl=seconds, until=until)
+    def renew_shard(self, lease: ShardLease) -> None:
+        """Extends a shard's lease by its ``ttl`` seconds from now.
+
+        Raises:
+            FencedError: the lease is lost.
+        """
+        self._write(lambda tx: shards.renew(tx, lease))
 
     def commit(self, lease: ShardLease, outcomes: Sequence[Outcome]) -> CommitReceipt:
         """Publishes outcomes, durably once it returns, and extends the lease.

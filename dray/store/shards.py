@@ -123,14 +123,11 @@ def listing(tx: Tx, job_key: int, *, open_only: bool = False) -> list[Shard]:
     return [_shard(row) for row in tx.execute(query)]
 
 
-def renew(tx: Tx, lease: ShardLease, ttl: float) -> float:
-    """Extends a lease; the new end, in database time. This is the fence: it must hit one row."""
-    until = tx.execute(
-        update(shards).where(held(lease)).values(lease_until=tx.now + ttl).returning(shards.c.lease_until)
-    ).scalar()
-    if until is None:
+def renew(tx: Tx, lease: ShardLease) -> None:
+    """Extends a lease. This is the fence: it must hit one row."""
+    hit = tx.execute(update(shards).where(held(lease)).values(lease_until=tx.now + lease.ttl)).rowcount
+    if hit != 1:
         raise fenced(lease)
-    return float(until)
 
 
 def finish(tx: Tx, lease: ShardLease) -> None:
@@ -191,7 +188,6 @@ def take_back(tx: Tx, lease: JobLease, number: int, *, cause: str, detail: str) 
         epoch=holder.epoch,
         owner=holder.owner,
         ttl=0.0,
-        until=0.0,
     )
     release(tx, its, cause=cause, detail=detail)
 

@@ -305,7 +305,7 @@ def _count(store: Store, lease: ShardLease, rows: int) -> None:
     )
 
     def work(tx: Any) -> None:
-        shards.renew(tx, lease, lease.ttl)
+        shards.renew(tx, lease)
         commit._count(tx, lease, gain)
         jobs.orders(tx, lease.key)
 

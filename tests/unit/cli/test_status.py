@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -254,7 +255,8 @@ def test_watch_goes_on_with_a_driver_that_is_started_again(
     """A lease that is live is believed, and one that ended is waited for a little."""
     _watching(monkeypatch)
     monkeypatch.setattr(status, "UNDRIVEN_SECONDS", 2.0)
-    lease = store.renew_job(_under_way(store), ttl=0.01)
+    lease = replace(_under_way(store), ttl=0.01)
+    store.renew_job(lease)
     found: list[int] = []
     watcher = threading.Thread(target=lambda: found.append(run_app(["status", "--watch", "--store", url])))
     watcher.start()

@@ -10,11 +10,11 @@ import pytest
 
 from dray.cluster.base import START_SECONDS, Node
 from dray.driver.pool import DRAIN_SECONDS, SILENT_SECONDS, ReplicaPool
-from dray.driver.replica_handle import Loss, replica_name
+from dray.driver.replica_handle import Loss
 from dray.driver.watched_time import LOOKS
 from dray.engine.protocol import EngineSpec
 from dray.errors import EngineDeadError, ReplicaLostError
-from dray.places import lane_of
+from dray.places import lane_of, replica_name
 from dray.requests import Kind
 from dray.store import ReplicaState
 from tests.support.clocks import replace_here

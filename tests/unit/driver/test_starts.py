@@ -129,7 +129,7 @@ def test_the_first_engine_that_lacks_memory_is_started_smaller_once_that_is_char
 def test_a_lack_of_memory_is_undecided_until_it_is_judged(oom: bool) -> None:
     started = Started(2, [True], [False, EngineStartError("CUDA", oom=oom)])
     started.until(lambda: bool(started.losses))
-    lease = JobLease(job_id="job", key=1, epoch=1, owner="driver", ttl=60.0, until=0.0)
+    lease = JobLease(job_id="job", key=1, epoch=1, owner="driver", ttl=60.0)
     losses = Losses(lease, lambda event: None)
     losses.add(started.losses)
     assert losses.undecided("replica-1") is oom

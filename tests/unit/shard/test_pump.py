@@ -525,7 +525,7 @@ def test_a_shard_does_not_wait_for_a_verdict_that_will_not_come(
         if why == "given back":
             store.release_job(job.lease)
         elif why == "lapsed":
-            store.renew_job(job.lease, 0.0)
+            store.renew_job(replace(job.lease, ttl=0.0))
         elif why == "cleared":
             store.claim_job(job.job_id, "another", takeover=lambda _: True)
         elif why == "cancelled":

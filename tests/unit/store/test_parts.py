@@ -39,7 +39,7 @@ def test_fingerprints_name_what_differs() -> None:
 
 
 def test_leases_travel_to_workers() -> None:
-    lease = ShardLease(job_id="j", key=1, number=2, epoch=3, owner="w", ttl=90.0, until=1.0)
+    lease = ShardLease(job_id="j", key=1, number=2, epoch=3, owner="w", ttl=90.0)
     assert pickle.loads(pickle.dumps(lease)) == lease
 
 

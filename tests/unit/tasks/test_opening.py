@@ -82,7 +82,7 @@ def renew(store: Store, over: threading.Event) -> None:
 
     job = store.get_job("job")
     assert job.driver is not None
-    lease = JobLease(job_id="job", key=job.key, epoch=job.epoch, owner=job.driver, ttl=60.0, until=0.0)
+    lease = JobLease(job_id="job", key=job.key, epoch=job.epoch, owner=job.driver, ttl=60.0)
     while not over.wait(0.05):
         store.renew_job(lease)
 
