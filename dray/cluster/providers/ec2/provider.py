@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import secrets
 import socket
-import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
@@ -31,6 +30,7 @@ from dray.cluster.providers.ec2.requests import (
     user_data,
 )
 from dray.cluster.providers.ec2.settings import EC2Settings
+from dray.cluster.providers.made import MadeCluster
 from dray.cluster.providers.protocol import Access, Expired, Grant, Machine, Market, Phase, Planned
 from dray.errors import ClusterError, ConfigError, DrayError
 
@@ -43,7 +43,7 @@ _LISTED_SECONDS = 60.0
 """EC2 lists an instance, and knows a launch template, some seconds after it said that it made them."""
 
 
-class EC2Provider:
+class EC2Provider(MadeCluster[EC2Settings, Ec2Api]):
     """The cluster of these settings, whose name its tags have. ``make_api`` is for tests.
 
     One lock is held by whatever creates, and by the release: that waits for the call under way, and what is
@@ -59,11 +59,7 @@ class EC2Provider:
         *,
         of_job: bool = False,
     ) -> None:
-        self._settings = settings
-        self._make_api = make_api
-        self._known_api: Ec2Api | None = None
-        self._creating = threading.RLock()
-        self._ending = threading.Event()
+        super().__init__(settings, make_api)
         self._offers: Offers | None = None
         self._pools: dict[str, Pool] = {}  # of the workers that came, by their instance
         self._ids: dict[str, float] = {}  # all that this process was given, and when: EC2 lists them late
@@ -72,16 +68,9 @@ class EC2Provider:
         self._of_job = of_job
         self._made = False
         self._salt = secrets.token_hex(4)
-        self._kept = time.monotonic()
         self.where = f"the EC2 cluster {settings.name} in {settings.region}"
         self.markets = settings.markets
         self.join_seconds = settings.join_seconds
-
-    @property
-    def _api(self) -> Ec2Api:
-        if self._known_api is None:
-            self._known_api = self._make_api(self._settings)
-        return self._known_api
 
     @property
     def largest(self) -> float | None:
@@ -171,14 +160,6 @@ class EC2Provider:
         self._api.terminate(names)
         for name in names:
             self._pools.pop(name, None)
-
-    def keep(self, *, at_once: bool = False) -> None:
-        """Once in a third of their lifetime, put off when the machines end."""
-        if not at_once and time.monotonic() - self._kept < self._settings.lifetime / 3:
-            return
-        with self._creating:
-            if not self._ending.is_set():
-                self._put_off()
 
     def leave(self) -> None:
         """Release it, if it was made here: that takes a second or two."""
@@ -347,13 +328,6 @@ class EC2Provider:
         """Of a million tokens; a machine that another process bought counts as the dearest."""
         pool = self._pools.get(machine.name)
         return pool.dollars_per_million if pool is not None else float("inf")
-
-    def _expires(self) -> float:
-        return time.time() + self._settings.lifetime
-
-    def _refuse_ending(self) -> None:
-        if self._ending.is_set():
-            raise ClusterError(f"{self.where}: it is being released")
 
     def _heed(self, head: Machine) -> None:
         """End the wait where the head has said that it cannot."""

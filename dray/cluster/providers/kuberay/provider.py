@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 import secrets
-import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -17,6 +16,7 @@ from dray.cluster.providers.kuberay.pods import Pod, pods_of, refusal_of
 from dray.cluster.providers.kuberay.settings import KubeRaySettings
 from dray.cluster.providers.kuberay.sizing import Sizes, Wish, first_sizes, sizes
 from dray.cluster.providers.kuberay.waiting import Waiting
+from dray.cluster.providers.made import MadeCluster
 from dray.cluster.providers.protocol import Access, Expired, Grant, Machine, Planned
 from dray.errors import ClusterError, ConfigError, DrayError
 
@@ -27,7 +27,7 @@ _TRIES, _PAUSE = 8, 0.1  # of a change that others change as well; seconds more 
 _GONE_SECONDS = 60.0  # for pods to be gone, beyond their grace
 
 
-class KubeRayProvider:
+class KubeRayProvider(MadeCluster[KubeRaySettings, KubeApi]):
     """The cluster of these settings. ``make_api`` is for tests.
 
     One lock is held by whatever creates, and by the release. ``of_job``: no other process knows of it.
@@ -42,28 +42,17 @@ class KubeRayProvider:
         *,
         of_job: bool = False,
     ) -> None:
-        self._settings = settings
-        self._make_api = make_api
-        self._known_api: KubeApi | None = None
-        self._creating = threading.RLock()
-        self._ending = threading.Event()
+        super().__init__(settings, make_api)
         self._wish = Wish(
             workers=settings.workers, markets=settings.markets, spot_seconds=settings.spot_seconds
         )
         self._of_job = of_job
         self._made = False
         self._maker = secrets.token_hex(8)
-        self._kept = time.monotonic()
         self.markets = settings.markets
         self.join_seconds = settings.join_seconds
         self.largest: float | None = settings.gpus
         self.where = f"the RayCluster {settings.name} in the namespace {settings.namespace}"
-
-    @property
-    def _api(self) -> KubeApi:
-        if self._known_api is None:
-            self._known_api = self._make_api(self._settings)
-        return self._known_api
 
     def plan(self) -> tuple[Planned, ...]:
         """The one object. KubeRay makes the pods, a service and the token's secret from it."""
@@ -177,14 +166,6 @@ class KubeRayProvider:
 
         with self._creating:
             self._change(change)
-
-    def keep(self, *, at_once: bool = False) -> None:
-        """Once in a third of its lifetime, put off when the cluster deletes itself."""
-        if not at_once and time.monotonic() - self._kept < self._settings.lifetime / 3:
-            return
-        with self._creating:
-            if not self._ending.is_set():
-                self._put_off()
 
     def leave(self) -> None:
         """Delete it, if it was made here; the pods finish what they do."""
@@ -325,13 +306,6 @@ class KubeRayProvider:
                     "operator runs"
                 )
             time.sleep(_LOOK_SECONDS)
-
-    def _expires(self) -> float:
-        return time.time() + self._settings.lifetime
-
-    def _refuse_ending(self) -> None:
-        if self._ending.is_set():
-            raise ClusterError(f"{self.where}: it is being released")
 
 
 def _named(group: Mapping[str, Any]) -> list[str]:

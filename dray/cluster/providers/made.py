@@ -1,0 +1,66 @@
+"""What clusters have in common that dray makes by an API: they expire, and end while others start them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+from dray.errors import ClusterError
+
+
+class Expiring(Protocol):
+    """Settings of a cluster that ends by itself."""
+
+    @property
+    def lifetime(self) -> float:
+        """Seconds for which it lives after its end was last put off."""
+
+
+S = TypeVar("S", bound=Expiring)
+A = TypeVar("A")
+
+
+class MadeCluster(ABC, Generic[S, A]):
+    """A cluster of these settings, behind an API that is opened when it is first needed.
+
+    ``_creating`` is held by whatever creates, and by the release, which sets ``_ending``.
+    """
+
+    where: str
+
+    def __init__(self, settings: S, make_api: Callable[[S], A]) -> None:
+        self._settings = settings
+        self._make_api = make_api
+        self._known_api: A | None = None
+        self._creating = threading.RLock()
+        self._ending = threading.Event()
+        self._kept = time.monotonic()
+
+    @property
+    def _api(self) -> A:
+        if self._known_api is None:
+            self._known_api = self._make_api(self._settings)
+        return self._known_api
+
+    def keep(self, *, at_once: bool = False) -> None:
+        """Once in a third of its lifetime, put off when the cluster ends by itself."""
+        if not at_once and time.monotonic() - self._kept < self._settings.lifetime / 3:
+            return
+        with self._creating:
+            if not self._ending.is_set():
+                self._put_off()
+
+    @abstractmethod
+    def _put_off(self) -> None:
+        """Have the cluster end by itself at :meth:`_expires`, and note that in ``_kept``."""
+
+    def _expires(self) -> float:
+        """When the cluster ends if that is put off now, in seconds since 1970."""
+        return time.time() + self._settings.lifetime
+
+    def _refuse_ending(self) -> None:
+        if self._ending.is_set():
+            raise ClusterError(f"{self.where}: it is being released")
