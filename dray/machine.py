@@ -11,10 +11,15 @@ from pathlib import Path
 _VERSION = re.compile(r"""^__version__ = version = ['"]([^'"]+)['"]""", re.MULTILINE)
 
 
+def cores() -> int:
+    """How many of the processor's cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def processor_name() -> str:
-    """The processor and how many of its cores this process may use: ``AMD EPYC 7B13 (8 cores)``."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return f"{_model() or platform.machine()} ({cores} core{'s' if cores != 1 else ''})"
+    """The processor and its :func:`cores`: ``AMD EPYC 7B13 (8 cores)``."""
+    count = cores()
+    return f"{_model() or platform.machine()} ({count} core{'s' if count != 1 else ''})"
 
 
 def _model() -> str:

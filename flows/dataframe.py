@@ -12,7 +12,7 @@ from dray.job.finalising import JobResult
 from dray.requests import frame_to_source
 from dray.storage.files import check_writable, local_path
 from dray.storage.folders import WORK, refuse_foreign
-from dray.storage.layout import whole_names
+from dray.storage.layout import published_names
 from dray.storage.objects import is_object
 from dray.storage.retiring import remove_folder
 from flows.batch_inference import batch_inference
@@ -58,7 +58,7 @@ def batch_inference_frame(
     def check() -> None:
         check_writable(output)
         if not overwrite:
-            refuse_foreign(output, None, whole_names())
+            refuse_foreign(output, None, published_names())
 
     source = frame_to_source(frame, local_path(output) / WORK / _FRAMES, **rows.shape(), before_writing=check)
     result = batch_inference(

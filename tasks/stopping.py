@@ -13,11 +13,11 @@ from typing import TypeVar
 from prefect import get_run_logger
 from prefect.exceptions import TerminationSignal
 
-from dray.driver.beside import awaited, started_beside
 from dray.driver.outage import SHORT_PATIENCE
 from dray.errors import FencedError, StoreError
 from dray.job.cancelling import cancel
 from dray.job.opening import OpenJob, reopen
+from dray.job.watched import awaited, started_beside
 from dray.store import JobState
 from dray.store.store import PATIENCE
 from tasks.prefect_run import is_cancelled

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import shutil
 import sqlite3
 import sys
@@ -16,6 +15,7 @@ from dray.cli import output
 from dray.cli.jobs import store_at
 from dray.cli.server import ADVICE, configured_url, has_flows, silence_of
 from dray.errors import DrayError
+from dray.machine import cores
 from dray.storage.addresses import without_secret
 
 _MIN_SHM = 1 << 30  # bytes; Ray's object store lives there
@@ -111,8 +111,7 @@ def _shared_memory() -> str:
 
 def _devices() -> str:
     gpus = sorted(Path("/dev").glob("nvidia[0-9]*"))
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"{len(gpus)} GPUs, {cores} cores"
+    return f"{len(gpus)} GPUs, {cores()} cores"
 
 
 def _model(path: str) -> str:

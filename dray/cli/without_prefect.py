@@ -58,13 +58,13 @@ def _run(request: JobRequest, logger: logging.Logger) -> dict[str, Any]:
     with lasting_imports():
         from dray.cluster import open_cluster
         from dray.cluster.forwarded_env import handed_down
-        from dray.driver.beside import awaited, started_beside
         from dray.driver.observers import ListenersObserver, LogObserver
         from dray.driver.ray_executor import RayExecutor
         from dray.driver.resting import put_to_rest
         from dray.driver.whole_job import Parts, run_job
         from dray.job.checks import check_arguments
         from dray.job.resolving import NoBlocks, cluster_settings, job_settings
+        from dray.job.watched import awaited, started_beside
     settings = job_settings(request, NoBlocks())
     where = cluster_settings(request.cluster, NoBlocks())
     check_arguments(settings, local=where.local)

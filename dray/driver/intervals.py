@@ -6,6 +6,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 
+LOOK_SHARE = 20
+"""A pause is at least so many times as long as the look at all shards before it took."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intervals:

@@ -10,7 +10,7 @@ from dray.driver.capacity_policy import Situation
 from dray.driver.events import CapacityDecided, CapacityMissing, Event, MarketDecided, NodeLeft
 from dray.driver.fleet import Fleet
 from dray.driver.growth import Load, Wish, wanted
-from dray.driver.intervals import Intervals
+from dray.driver.intervals import LOOK_SHARE, Intervals
 from dray.driver.market_choice import Held, MarketChoice
 from dray.driver.pool import ReplicaPool
 from dray.driver.purse import Purse
@@ -21,7 +21,6 @@ from dray.job.replica_range import ReplicaRange
 from dray.store import Store
 
 _USUAL_START = 60.0  # of a replica, until one was seen
-_LOOK_SHARE = 20  # a pause is at least so many times as long as a look at all shards took
 
 
 class Scaling:
@@ -77,7 +76,7 @@ class Scaling:
         if began < self._look_at:
             return
         work = work_of(store.shards(self._job.job_id), store.now())
-        self._look_at = began + _LOOK_SHARE * (time.monotonic() - began)
+        self._look_at = began + LOOK_SHARE * (time.monotonic() - began)
         load = self._load(work)
         self._see_nodes()
         self._give_up_missing(store)

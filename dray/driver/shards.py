@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dray.driver.events import Event, ShardFinished, ShardSubmitted, Told, Warned
 from dray.driver.executor import Executor, TaskEnd
 from dray.driver.idling import Bound, standby_of
+from dray.driver.intervals import LOOK_SHARE
 from dray.driver.lapsed import LapsedLeases
 from dray.driver.slots import LEAST_SLOTS
 from dray.engine.replica import FLUSH_SECONDS
@@ -32,7 +33,6 @@ COMMITS_PER_SECOND = 500
 
 _LOOK_AT_LEAST = 30.0  # at shards whose own task may stand still
 _LEAST_PAUSE = 0.01
-_LOOK_SHARE = 20  # a pause is so many times as long as the look at all shards took
 
 
 class ShardTasks:
@@ -82,7 +82,7 @@ class ShardTasks:
 
     def start_early(self, shards: Sequence[Shard]) -> None:
         """Start the first tasks, before any replica is there and without the store."""
-        for shard in open_shards(list(shards))[: self._early()]:
+        for shard in open_shards(shards)[: self._early()]:
             self._submit(shard, "early")
 
     # -- tasks that ended ---------------------------------------------------------------------
@@ -124,7 +124,7 @@ class ShardTasks:
 
     def look_soon(self) -> None:
         """Look at the store at once, except where a look at all shards takes long: then after some pause."""
-        pause = min(_LOOK_SHARE * self._look_cost, self._look_every)
+        pause = min(LOOK_SHARE * self._look_cost, self._look_every)
         self._look_at = min(self._look_at, time.monotonic() + pause)
 
     def pause(self, most: float) -> float:

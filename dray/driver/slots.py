@@ -26,5 +26,5 @@ def slots_of(max_num_seqs: int, shard_rows: float) -> int:
 
 def mean_rows(shards: Iterable[Shard]) -> float:
     """Rows of a shard that is still open, on average; without end where none is."""
-    left = [shard.rows for shard in open_shards(list(shards))]
+    left = [shard.rows for shard in open_shards(shards)]
     return sum(left) / len(left) if left else float("inf")

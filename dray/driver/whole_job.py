@@ -202,7 +202,7 @@ class Run:
         settings = self.job.settings
         if not settings.request.engine.auto:
             return spec
-        rows = sum(shard.rows for shard in open_shards(list(shards)))
+        rows = sum(shard.rows for shard in open_shards(shards))
         tuning = tuning_for(settings.engine_arguments, rows=rows, replicas=replicas)
         if tuning is None:
             self.parts.tell(

@@ -5,7 +5,6 @@ A cancelled job publishes nothing: its rows are in the store, and `dray export` 
 
 from __future__ import annotations
 
-import os
 import platform
 import sys
 import time
@@ -28,6 +27,7 @@ from dray.job.publishing import job_drafts, publish
 from dray.job.retried import retries
 from dray.job.spooling import remove_older
 from dray.job.timeline import Timeline
+from dray.machine import cores
 from dray.places import first_of, short_name
 from dray.report import (
     Attempt,
@@ -43,7 +43,7 @@ from dray.report import (
 )
 from dray.requests.output import Written, fill
 from dray.storage.files import join
-from dray.storage.layout import manifest_name
+from dray.storage.layout import REPORT, manifest_name
 from dray.store import INTERRUPTIONS, JobState, Store, StoredOutcome, open_store, store_option
 from dray.triggers import Point, reach
 
@@ -180,7 +180,7 @@ def _publish(
         files = tuple(_file(written, stem, settings.format) for stem in ("output", "errors"))
         data = _report_data(store, job, outcomes.tally, timeline, replicas, files, state)
         told = _told(store, job, state)
-        report = drafts.open("report.html")
+        report = drafts.open(REPORT)
         report.write(render_html(data if told is None else replace(told, files=data.files)).encode())
         result = _result(data, written, report.uri)
         publish(store, job, drafts, _summary(result, data) if told is None else None)
@@ -297,7 +297,7 @@ def _unused(store: Store, job_id: str) -> dict[str, str]:
 
 
 def _check(store: Store, job_id: str) -> None:
-    """Invariant I4, before anything is published: rows and counters agree, and no row is missing."""
+    """Rows and counters agree, and no row is missing: checked before anything is published."""
     counts = store.verify_counts(job_id)
     if counts.pending:
         raise StoreFatalError(f"job {job_id}: {counts.pending} of {counts.total} rows have no outcome")
@@ -350,13 +350,9 @@ def _environment(replicas: Sequence[ReplicaAccount]) -> dict[str, str]:
         **{engine: ", ".join(sorted(found)) for engine, found in versions.items()},
         "python": platform.python_version(),
         "ray": metadata.version("ray"),  # the import would take half a second
-        "platform": f"{platform.system()} {platform.machine()}, {_cpus()} cores",
-        "executable": sys.implementation.name,
+        "platform": f"{platform.system()} {platform.machine()}, {cores()} cores",
+        "implementation": sys.implementation.name,
     }
-
-
-def _cpus() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _result(data: ReportData, written: Written | None, report: str | None) -> JobResult:

@@ -253,4 +253,20 @@ class EngineOptions(Form):
 
 
 GROUPS: dict[str, type[Form]] = {"rows": RowOptions, "sampling": SamplingOptions, "engine": EngineOptions}
+SHORTCUTS = {
+    "prompt_column": "rows",
+    "system_prompt": "rows",
+    "max_tokens": "sampling",
+    "temperature": "sampling",
+    "replicas": "engine",
+}
+"""Fields that may be given by themselves, and the groups that they are of."""
+
+
+def shortcut(name: str) -> Any:
+    """A field of a group that may be given by itself. It is None once it is in its group."""
+    described = GROUPS[SHORTCUTS[name]].model_fields[name].description
+    return Field(default=None, exclude=True, description=described)
+
+
 """The nested forms, by the field that holds them."""

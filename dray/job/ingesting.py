@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from dray.cluster.placing import USUAL_SEQS
@@ -26,12 +26,12 @@ from dray.job.spooling import (
 )
 from dray.job.timeline import Timeline
 from dray.kinds import Kind, all_kinds, kind_named
+from dray.report.wording import plural
 from dray.requests.ingest import Ingested, cut, ingest
 from dray.requests.marks import Taper
 from dray.requests.pulse import Pulse
 from dray.requests.rules import note_on_names
 from dray.requests.sharing import Sharing
-from dray.storage.files import FileInfo
 from dray.store import Shard, ShardSpec, Store, open_store
 from dray.store.records import OPEN_STATES
 from dray.triggers import Point, reach
@@ -108,8 +108,7 @@ def ingest_told(job: OpenJob, timeline: Timeline, replicas: int, say: Callable[[
         shards = ingest_job(
             job, replicas=replicas, progress=progress, say=lambda found: say(f"ingest: {found}")
         )
-    parts = f"{len(shards)} shard{'s' if len(shards) != 1 else ''}"
-    say(f"ingest: {sum(shard.rows for shard in shards):,} requests in {parts}")
+    say(f"ingest: {sum(shard.rows for shard in shards):,} requests in {plural(len(shards), 'shard')}")
     return shards
 
 
@@ -237,9 +236,9 @@ def engine_kind(store: Store, job: OpenJob) -> tuple[Kind, str | None]:
     return kinds[0], job.settings.defaults.model_name or info.get("model_name")
 
 
-def open_shards(shards: list[Shard]) -> list[Shard]:
+def open_shards(shards: Iterable[Shard]) -> list[Shard]:
     """Those that still have rows to run."""
     return [shard for shard in shards if shard.state in OPEN_STATES]
 
 
-__all__ = ["FileInfo", "engine_kind", "ingest_job", "ingest_told", "open_shards"]
+__all__ = ["engine_kind", "ingest_job", "ingest_told", "open_shards"]

@@ -15,7 +15,7 @@ from dray.job.settings import JobSettings
 from dray.owner import is_gone, owner_name
 from dray.storage.files import check_writable, join
 from dray.storage.folders import Owner, owner_of, refuse_foreign, take, work_of
-from dray.storage.layout import whole_names
+from dray.storage.layout import published_names
 from dray.store import Job, JobLease, Store, open_store
 from dray.store.job_calls import JOB_TTL
 from dray.store.store import PATIENCE
@@ -130,7 +130,7 @@ def _refuse_foreign(settings: JobSettings, job_id: str, known: Job | None, older
         refuse_foreign(
             settings.output,
             Owner(job_id=job_id, identity=identity) if identity else None,
-            [*whole_names(), "report.html"],
+            published_names(),
             legacy=known is not None and known.settings.get("output") == settings.output,
             options=settings.objects,
         )

@@ -18,7 +18,7 @@ from dray.cluster.cluster_file import anchored_file
 from dray.durations import seconds_of
 from dray.errors import ConfigError
 from dray.job.dated import dated
-from dray.job.forms import GROUPS, EngineOptions, Form, RowOptions, SamplingOptions
+from dray.job.forms import GROUPS, SHORTCUTS, EngineOptions, Form, RowOptions, SamplingOptions, shortcut
 from dray.kinds import Overflow
 from dray.storage.addresses import VARIABLE, names_login
 from dray.storage.files import absolute
@@ -28,24 +28,17 @@ BLOCK = "block:"
 """Before the name of a Prefect block."""
 
 _SQLITE = "sqlite:///"
-_SHORTCUTS = {
-    "prompt_column": "rows",
-    "system_prompt": "rows",
-    "max_tokens": "sampling",
-    "temperature": "sampling",
-    "replicas": "engine",
-}
 _OF_ONE_RUN = {"job_id", "plan", "resume", "overwrite"}  # not in a recipe: another run says them anew
-
-
-def _shortcut(name: str) -> Any:
-    """A field of a group that may be given by itself. It is None once it is in its group."""
-    described = GROUPS[_SHORTCUTS[name]].model_fields[name].description
-    return Field(default=None, exclude=True, description=described)
 
 
 class Request(Form):
     """What a user asks for, read from arguments or from plain data."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _shortcuts_into_groups(cls, given: dict[str, Any]) -> dict[str, Any]:
+        own = {name: group for name, group in SHORTCUTS.items() if name in cls.model_fields}
+        return into_groups(given, own)
 
     @classmethod
     def of(cls, *values: Any, **options: Any) -> Self:
@@ -94,11 +87,11 @@ class JobRequest(Request):
         description="Folder, or object-store URI, for output, errors and the report. {date}, {yesterday} and "
         "{time} stand for the time of the run, in UTC; also in input, store, job_id, query and image_root.",
     )
-    prompt_column: str | None = _shortcut("prompt_column")
-    system_prompt: str | None = _shortcut("system_prompt")
-    max_tokens: int | None = _shortcut("max_tokens")
-    temperature: float | None = _shortcut("temperature")
-    replicas: int | str | None = _shortcut("replicas")
+    prompt_column: str | None = shortcut("prompt_column")
+    system_prompt: str | None = shortcut("system_prompt")
+    max_tokens: int | None = shortcut("max_tokens")
+    temperature: float | None = shortcut("temperature")
+    replicas: int | str | None = shortcut("replicas")
     rows: RowOptions = Field(
         default_factory=RowOptions,
         description="More options for how rows become requests: template, ids, SQL query, what to do with "
@@ -188,11 +181,6 @@ class JobRequest(Request):
         description="Replace files of another job in the output folder. Without this, dray refuses that "
         "folder.",
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _shortcuts_into_groups(cls, given: dict[str, Any]) -> dict[str, Any]:
-        return into_groups(given, _SHORTCUTS)
 
     @field_validator("completion_window")
     @classmethod
@@ -313,7 +301,7 @@ def _anchored_store(store: str | None) -> str | None:
 
 
 def completion_seconds(window: str | None) -> float | None:
-    """``90m``, ``24h``, ``7d`` or ``45s`` in seconds.
+    """``90m``, ``24h``, ``7d`` or ``45s`` in seconds; None for None.
 
     Raises:
         ConfigError: it is not written so, or no time at all.

@@ -19,6 +19,7 @@ from dray.errors import DrayError
 from dray.job.engine_versions import version_here, versions_of
 from dray.job.opening import OpenJob
 from dray.job.settings import JobSettings
+from dray.report.wording import plural
 from dray.requests.images import NAMED
 from dray.requests.sameness import key_of
 from dray.requests.sharing import LINE_BYTES, REUSED, Answer, key_of_reused
@@ -71,7 +72,7 @@ class EarlierAnswers:
         if not found:
             self.notes.append("the store has no other job")
         for why, jobs in self._left.items():
-            self.notes.append(f"{jobs:,} other job{'s' if jobs != 1 else ''} left out: {why}")
+            self.notes.append(f"{plural(jobs, 'other job')} left out: {why}")
 
     def keyed(self) -> Iterator[tuple[int, bytes]]:
         """The answers' numbers, and the keys of their requests. Spools that cannot be read are noted."""

@@ -1,13 +1,37 @@
-"""Work in a thread that may hang, beside one that looks whether to go on waiting for it."""
+"""Work in a thread that may hang, beside one that looks whether to go on waiting for it.
+
+So a run goes on to hear signals and to look at its cluster, and ingest to heed a cancel.
+"""
 
 from __future__ import annotations
 
 import contextvars
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from typing import TypeVar
 
+_LOOK_EVERY = 1.0  # seconds
+
 T = TypeVar("T")
+
+
+def started_beside(work: Callable[[], T], name: str = "dray-job") -> Future[T]:
+    """``work`` in a thread that ends with the process; the future has its result or its error.
+
+    What the caller's context holds, as the run that Prefect and its loggers take it for, the thread has too.
+    """
+    future: Future[T] = Future()
+    context = contextvars.copy_context()
+    threading.Thread(target=context.run, args=(_fill, future, work), name=name, daemon=True).start()
+    return future
+
+
+def awaited(future: Future[T], look: Callable[[], None], every: float = _LOOK_EVERY) -> T:
+    """Its result. ``look`` is called ``every`` so many seconds; what it raises ends the wait."""
+    while not wait([future], timeout=every).done:
+        look()
+    return future.result()
 
 
 def watched(
@@ -22,26 +46,18 @@ def watched(
 
     ``stop`` asks it to end. It may hang in a read that hears nothing; this waits ``patience`` seconds for it.
     """
-    done = threading.Event()
-    results: list[T] = []
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            results.append(work())
-        except BaseException as error:  # noqa: BLE001  thread edge: raised below
-            errors.append(error)
-        done.set()
-
-    context = contextvars.copy_context()  # loggers find the run by it
-    threading.Thread(target=context.run, args=(run,), name="dray-heeded", daemon=True).start()
+    future = started_beside(work, "dray-heeded")
     try:
-        while not done.wait(every):
-            look()
+        return awaited(future, look, every)
     except BaseException:
-        stop()
-        done.wait(patience)
+        if not future.done():
+            stop()
+            wait([future], timeout=patience)
         raise
-    if errors:
-        raise errors[0]
-    return results[0]
+
+
+def _fill(future: Future[T], work: Callable[[], T]) -> None:
+    try:
+        future.set_result(work())
+    except BaseException as error:  # noqa: BLE001  thread edge: raised where the result is awaited
+        future.set_exception(error)

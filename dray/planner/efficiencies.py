@@ -10,6 +10,7 @@ from dray.planner.catalogue import Catalogue
 from dray.planner.cost import PRIOR, Phi, PhiFor
 from dray.planner.models import ModelFacts
 from dray.planner.workload import Learned
+from dray.report.wording import plural
 from dray.store import Efficiency
 
 OTHER_VERSION_FACTOR = 1.15
@@ -83,7 +84,7 @@ def _estimate(runs: Sequence[Efficiency], whose: str) -> Phi:
     if sum(point.weight for point in points) <= 0:
         return PRIOR
     mean, bound = _mean(points)
-    count = f"{len(points)} run{'s' if len(points) != 1 else ''}"
+    count = plural(len(points), "run")
     return Phi(
         likely=exp(mean), low=exp(mean - bound), high=exp(mean + bound), reason=f"{count} {whose} measured"
     )

@@ -5,29 +5,16 @@ from __future__ import annotations
 import difflib
 from typing import Any, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
-from dray.durations import seconds_of
 from dray.errors import ConfigError
-from dray.job.forms import GROUPS, RowOptions, SamplingOptions
-from dray.job.request import BLOCK, Request, anchored_input, into_groups
+from dray.job.forms import RowOptions, SamplingOptions, shortcut
+from dray.job.request import BLOCK, Request, anchored_input, deadline_seconds
 from dray.planner.cost import Limits
 from dray.planner.workload import SAMPLE_ROWS
 from dray.planner.workload.images import IMAGE_TOKENS
 from dray.planner.workload.prompts import COUNTED_FIELDS
 from dray.storage.files import absolute
-
-_SHORTCUTS = {
-    "prompt_column": "rows",
-    "system_prompt": "rows",
-    "max_tokens": "sampling",
-    "temperature": "sampling",
-}
-
-
-def _shortcut(name: str) -> Any:
-    described = GROUPS[_SHORTCUTS[name]].model_fields[name].description
-    return Field(default=None, exclude=True, description=described)
 
 
 class PlanRequest(Request):
@@ -47,10 +34,10 @@ class PlanRequest(Request):
         description="Directory of the model, its URI (s3://..., hf://ORG/NAME), or block:NAME. Its config "
         "and tokenizer are read, and no weights.",
     )
-    prompt_column: str | None = _shortcut("prompt_column")
-    system_prompt: str | None = _shortcut("system_prompt")
-    max_tokens: int | None = _shortcut("max_tokens")
-    temperature: float | None = _shortcut("temperature")
+    prompt_column: str | None = shortcut("prompt_column")
+    system_prompt: str | None = shortcut("system_prompt")
+    max_tokens: int | None = shortcut("max_tokens")
+    temperature: float | None = shortcut("temperature")
     deadline: str | None = Field(
         default=None,
         description="Time within which the last answer is to be there, such as 6h or 90m.",
@@ -109,16 +96,10 @@ class PlanRequest(Request):
         description="Credentials for object stores: block:NAME. If left out, those of the environment.",
     )
 
-    @model_validator(mode="before")
-    @classmethod
-    def _shortcuts_into_groups(cls, given: dict[str, Any]) -> dict[str, Any]:
-        return into_groups(given, _SHORTCUTS)
-
     @field_validator("deadline")
     @classmethod
     def _is_a_time(cls, deadline: str | None) -> str | None:
-        if deadline is not None and not seconds_of(deadline):
-            raise ConfigError(f"deadline: {deadline!r} is not a time such as 90m, 6h or 2d")
+        deadline_seconds(deadline)
         return deadline
 
     @field_validator("overrides")
@@ -149,7 +130,7 @@ class PlanRequest(Request):
     def limits(self) -> Limits:
         """The limits of the plans, as the cost model takes them."""
         return Limits(
-            deadline=seconds_of(self.deadline) if self.deadline is not None else None,
+            deadline=deadline_seconds(self.deadline),
             budget=self.budget,
             hardware=tuple(self.hardware),
             spot=not self.on_demand,

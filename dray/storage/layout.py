@@ -20,6 +20,9 @@ PART_BYTES = 64 << 30
 MOST_PARTS = 100_000
 """Parts that five digits can number."""
 
+REPORT = "report.html"
+"""The report of a job, beside its files of rows."""
+
 _NAME = re.compile(
     r"(?P<stem>output|errors)"
     r"(?:(?P<number>-\d{5})?\.(?P<format>jsonl|parquet)|\.(?P<listed>jsonl|parquet)\.manifest\.json)"
@@ -49,6 +52,11 @@ def pattern_name(stem: str, form: str) -> str:
     return f"{stem}-*.{form}"
 
 
+def published_names() -> list[str]:
+    """What a job writes where it writes no parts."""
+    return [*whole_names(), REPORT]
+
+
 def whole_names() -> list[str]:
     """The one file of each family there is."""
     return [whole_name(stem, form) for stem in ("output", "errors") for form in ("jsonl", "parquet")]
@@ -68,7 +76,7 @@ def is_part(name: str) -> bool:
 
 def is_published(name: str) -> bool:
     """Whether jobs and exports publish files of this name."""
-    return name == "report.html" or _NAME.fullmatch(name) is not None
+    return name == REPORT or _NAME.fullmatch(name) is not None
 
 
 def found_in(directory: str, family: Family, options: ObjectStoreOptions | None = None) -> list[str]:

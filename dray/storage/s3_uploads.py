@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from dray.errors import JobFailedError
 from dray.storage.draft import Stage, gone
 from dray.storage.files import FileInfo, join, writing
-from dray.storage.layout import is_published
+from dray.storage.layout import REPORT, is_published
 from dray.storage.objects import ObjectStoreOptions, not_allowed, s3_client
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ _CONFLICTS = 5  # times that a completion is tried beside others that change the
 _DRAFT = "dray-draft"  # metadata that tells our own object from another of the same content
 
 
-_PREFIXES = ("output", "errors", "report.html")  # of the names of files that are published
+_PREFIXES = ("output", "errors", REPORT)  # of the names of files that are published
 
 
 def part_bytes(number: int) -> int:
