@@ -33,7 +33,9 @@
 
 Messages name files, lines, fields and codes; never prompts, answers or secrets.
 Foreign errors are translated at one seam per library: ``store/seam.py`` (SQLAlchemy),
-``engine/ray_errors.py`` (Ray actors), ``storage/files.py`` (object stores and files).
+``engine/ray_errors.py`` (Ray actors), ``engine/vllm_adapter/errors.py`` (vLLM), ``storage/objects.py`` and
+``storage/s3_uploads.py`` (object stores), ``storage/files.py`` (files),
+``cluster/providers/*/errors.py`` (EC2, Kubernetes).
 """
 
 from __future__ import annotations

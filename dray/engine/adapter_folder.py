@@ -70,11 +70,11 @@ def _config(name: str, folder: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise _wrong(name, folder, f"no {CONFIG} in it; is this the folder that PEFT saved?") from None
     except (ValueError, RecursionError):
-        raise _wrong(name, folder, f"{CONFIG} is not valid JSON; copy it anew") from None
+        raise _wrong(name, folder, f"{CONFIG} is not valid JSON; copy it again") from None
     except OSError as error:
         raise _wrong(name, folder, f"{CONFIG} cannot be read: {error.strerror}") from None
     if not isinstance(found, dict):
-        raise _wrong(name, folder, f"{CONFIG} holds no JSON object; copy it anew")
+        raise _wrong(name, folder, f"{CONFIG} holds no JSON object; copy it again")
     kind = found.get("peft_type")
     if kind != "LORA":
         raise _wrong(name, folder, f"its peft_type is {str(kind)[:40]!r}, and dray offers LORA adapters only")
@@ -142,7 +142,7 @@ def _refuse_other_ranks(
             raise _wrong(
                 name,
                 folder,
-                f"tensor {tensor.name!r} has rank {rank}, and {CONFIG} says {highest}; copy both anew",
+                f"tensor {tensor.name!r} has rank {rank}, and {CONFIG} says {highest}; copy both again",
             )
 
 

@@ -129,7 +129,7 @@ class RayReplica:
             self.actor.hear.remote(session)
 
     def abort(self, session: str) -> None:
-        """Drop what is unfinished; again when the call does not get through. Waits a little for that."""
+        """Drop what is unfinished. Tries three times, a second each."""
         import ray
 
         self._feeding.pop(session, None)

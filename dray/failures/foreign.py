@@ -32,7 +32,7 @@ class Sign(StrEnum):
     STORE_BROKEN = "store broken"
     """It will not until an operator acts."""
     CANCELLED = "cancelled"
-    """Somebody wants an end."""
+    """A user or a signal ended it."""
     ENDED = "ended"
     """Who raised this has decided that the run is over."""
     OTHER = "other"

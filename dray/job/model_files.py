@@ -139,11 +139,11 @@ def _refuse_broken_tokenizer(folder: Path) -> None:
             found = orjson.loads(file.read_bytes())
         except ValueError:
             raise ConfigError(
-                f"{file}: not valid JSON, so no tokenizer can be loaded; copy it anew"
+                f"{file}: not valid JSON, so no tokenizer can be loaded; copy it again"
             ) from None
         if not isinstance(found, dict) or (part is not None and not isinstance(found.get(part), dict)):
             what = f"no object with {part!r}" if part else "no JSON object"
-            raise ConfigError(f"{file}: {what} in it, so no tokenizer can be loaded; copy it anew")
+            raise ConfigError(f"{file}: {what} in it, so no tokenizer can be loaded; copy it again")
 
 
 def context_of(model: str, arguments: Mapping[str, Any]) -> int | None:

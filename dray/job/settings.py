@@ -50,13 +50,13 @@ class JobSettings:
     ``model`` is a local directory that every node has, or the URI of one in an object store. ``replicas``
     None takes one per GPU, or one on a machine without; there may be ``most_replicas`` while shards wait,
     None for no more. Each asks the cluster for ``replica_cpus`` and ``replica_gpus``, or, where those are
-    None, for what its engine needs. ``engine_arguments`` go to the
-    engine as they are. ``work`` holds the spool; every stable node must reach it. ``store_url`` may hold a
+    None, for what its engine needs. ``engine_arguments`` go to the engine as they are. The job's folder in
+    ``output`` holds the spool; every stable node must reach it. ``store_url`` may hold a
     password and is kept out of the repr. ``model_objects`` reach the model, where that takes others than
     ``objects``. An engine that gets no further with its requests for ``stall_seconds`` is ended. What is
     unfinished ``completion_window`` seconds after the job was created becomes error rows; None for
     never. ``overwrite`` gives the job an output folder that holds files of others. ``shard_rows`` None
-    leaves to the planner how many rows a shard has; there are at most 16,384, or 16 a replica, either way.
+    leaves to ingest how many rows a shard has; there are at most 16,384, or 16 a replica, either way.
     ``request`` is what the user asked for; an option that needs no reading is read there. A program that
     fills the settings in itself leaves it out.
     """

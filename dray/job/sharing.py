@@ -64,7 +64,8 @@ def told_of(job: OpenJob, recorded: Job) -> Sequence[str]:
     request = job.settings.request
     known = recorded.info.get(SHARED, {"dedupe": False, "reuse": False})
     lines = [
-        f"{name} stays {'on' if known[name] else 'off'}, as when the rows were read; another --job-id is anew"
+        f"{name} stays {'on' if known[name] else 'off'}, as when the rows were read; give another --job-id "
+        "to change that"
         for name in ("dedupe", "reuse")
         if known[name] != getattr(request, name)
     ]

@@ -189,7 +189,7 @@ class Ending:
         return None
 
     def _put_off(self, decision: Decision, unread: OSError, charged: Sequence[Charge]) -> Decision:
-        """Give the shard back for what it ended by: rows to split or to refuse cannot be read just now."""
+        """Release the shard with its cause: the rows to split or refuse cannot be read just now."""
         reason = f"{decision.reason}; its requests cannot be read just now ({type(unread).__name__})"
         too_long = self.unread_seconds >= STORE_PATIENCE
         effect = replace(

@@ -69,7 +69,7 @@ class ShardLeaseKeeper:
         elif orders.expired:
             self._stop(ExpiredError(f"the time of job {self.lease.job_id} is over"))
         elif orders.at_rest:
-            self._stop(CancelledError(f"job {self.lease.job_id} goes no further"))
+            self._stop(CancelledError(f"job {self.lease.job_id} has stopped"))
 
     def check(self) -> None:
         """Raise the reason for which the run was stopped, if it was."""

@@ -153,7 +153,7 @@ def _result(number: int, ended: AttemptResult, backoff: Backoff) -> TaskResult:
     if ended.how is AttemptEnd.HELD:
         return TaskResult(how=Ended.HELD, message=f"shard {number} is finished, or held by another attempt")
     if ended.how is AttemptEnd.STOPPED:
-        return TaskResult(how=Ended.STOPPED, message=f"shard {number}: the job goes no further")
+        return TaskResult(how=Ended.STOPPED, message=f"shard {number}: the job has stopped")
     assert ended.decision is not None
     backoff.note(ended.decision, unread=ended.unread, moved=ended.moved)
     return _obey(ended.decision, f"{ended.decision.reason}; {ended.note}")

@@ -119,7 +119,7 @@ def reading(uri: str) -> Iterator[None]:
     try:
         yield
     except streams.CompressionError as error:
-        raise refused("unreadable_compression", f"{error}; make the file anew", uri) from error
+        raise refused("unreadable_compression", f"{error}; create the file again", uri) from error
     except streams.EncodingError as error:
         raise refused("invalid_text", str(error), uri) from error
     except FileNotFoundError as error:

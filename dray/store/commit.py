@@ -1,4 +1,4 @@
-"""The commit: the only way to publish outcomes. Design section 4.
+"""The commit: the only way to publish outcomes.
 
 Fence, then rows, then progress, in one transaction. The fence locks the shard's row until the
 end, so two commits to one shard come one after the other, and "which rows are new?" can be asked

@@ -1,4 +1,4 @@
-"""Jobs: creation, the driver's lease, states. Functions on one open transaction."""
+"""Jobs: the driver's lease, states, cancel and expiry. Functions on one open transaction."""
 
 from __future__ import annotations
 
@@ -250,7 +250,8 @@ def request_cancel(tx: Tx, job_id: str, *, for_good: bool, by: JobLease | None =
 def pause(tx: Tx, lease: JobLease, reason: str) -> bool:
     """Puts a job that still runs to rest, upon which its shards stop; false for one that has come to an end.
 
-    Raises FencedError when the lease is another driver's.
+    Raises:
+        FencedError: the lease is another driver's.
     """
     over = [*_CLOSED, JobState.FINALIZING.value]
     hit = tx.execute(

@@ -99,7 +99,9 @@ class ShardCalls(Calls):
         """Takes a shard for ``owner`` and opens an attempt; None when it is done, split or held.
 
         A lapsed lease can be claimed, and so can one that ``owner`` holds itself.
-        Raises FencedError when the job has another driver.
+
+        Raises:
+            FencedError: the job has another driver.
         """
         return self._write(lambda tx: claims.claim(tx, lease, number, owner=owner, replica=replica, ttl=ttl))
 
@@ -127,7 +129,9 @@ class ShardCalls(Calls):
         """Publishes outcomes, durably once it returns, and extends the lease.
 
         Rows that have an outcome already keep it, so a commit may be repeated.
-        Raises FencedError when the lease is lost: drop the work, do not try again.
+
+        Raises:
+            FencedError: the lease is lost; drop the work, do not try again.
         """
         return self._write(lambda tx: commit.commit(tx, lease, outcomes))
 
