@@ -31,12 +31,11 @@ _WATCH_SECONDS = 5.0
 class NodeAgent:
     """An :class:`Agent` as a Ray actor."""
 
-    def __init__(self, node_id: str, idle_seconds: float | None) -> None:
+    def __init__(self, node_id: str, idle_seconds: float) -> None:
         import ray
 
         self._agent = Agent(node_id, ray.util.get_node_ip_address())
-        if idle_seconds is not None:
-            threading.Thread(target=self._end_when_idle, args=(idle_seconds,), daemon=True).start()
+        threading.Thread(target=self._end_when_idle, args=(idle_seconds,), daemon=True).start()
 
     def pid(self) -> int:
         """The process."""
@@ -73,13 +72,10 @@ class NodeAgent:
 class NodeAgents:
     """The agents of all nodes, holding one model for one job."""
 
-    def __init__(
-        self, manifest: Manifest, options: ObjectStoreOptions | None, holder: str, *, keep: bool = True
-    ) -> None:
+    def __init__(self, manifest: Manifest, options: ObjectStoreOptions | None, holder: str) -> None:
         self._manifest = manifest
         self._options = options
         self._holder = holder
-        self._keep = keep
         self._actors: dict[str, Any] = {}
         self._progress: dict[str, ModelProgress] = {}
 
@@ -110,9 +106,7 @@ class NodeAgents:
     def _follow(self) -> None:
         """An agent on each live node that replicas may come to, and on no other."""
         wanted = _hosts(live_nodes()[0])
-        self._actors = {
-            node: self._actors.get(node) or _agent_on(node, keep=self._keep) for node in sorted(wanted)
-        }
+        self._actors = {node: self._actors.get(node) or _agent_on(node) for node in sorted(wanted)}
 
     def _introduce(self) -> None:
         peers = _results({node: actor.peer.remote() for node, actor in self._actors.items()})
@@ -128,7 +122,7 @@ def _hosts(nodes: Sequence[Node]) -> set[str]:
     return {node.node_id for node in nodes}
 
 
-def _agent_on(node_id: str, *, keep: bool) -> Any:
+def _agent_on(node_id: str) -> Any:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -139,7 +133,7 @@ def _agent_on(node_id: str, *, keep: bool) -> Any:
             name=f"{_PREFIX}{node_id}",
             namespace=NAMESPACE,
             get_if_exists=True,
-            lifetime="detached" if keep else None,
+            lifetime="detached",
             max_restarts=-1,
             max_task_retries=0,
             max_concurrency=16,
@@ -147,7 +141,7 @@ def _agent_on(node_id: str, *, keep: bool) -> Any:
             scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False),
             runtime_env={"env_vars": variables} if variables else None,
         )
-        .remote(node_id, IDLE_SECONDS if keep else None)
+        .remote(node_id, IDLE_SECONDS)
     )
 
 

@@ -145,11 +145,6 @@ class ReplicaPool:
             replica.note = note
             self._changed.add(replica)
 
-    def remarks(self) -> dict[str, str]:
-        """Why replicas that came to nothing did not work, by the name that people know them by."""
-        last = {replica.lane: replica for replica in self._replicas}
-        return {lane_of(one.name): one.note for _, one in sorted(last.items()) if one.note is not None}
-
     # -- what the driver has done ---------------------------------------------------------------
 
     def look(self) -> list[ReplicaStatus]:

@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import suppress
 
 from dray.driver.executor import TaskEnd
 from dray.errors import DrayError, JobFailedError
@@ -55,8 +54,7 @@ class ThreadExecutor:
     def close(self) -> None:
         """Wait a little for what is left."""
         self._threads.shutdown(wait=False, cancel_futures=True)
-        with suppress(TimeoutError):
-            wait(self._running, timeout=_END_SECONDS)
+        wait(self._running, timeout=_END_SECONDS)
 
 
 def _end(number: int, future: Future[TaskResult]) -> TaskEnd:

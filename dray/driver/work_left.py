@@ -16,7 +16,6 @@ ANSWER_BYTES = 800
 class Work:
     """Units of cost, and shards that are open: on no replica, or on one."""
 
-    total: float
     left: float
     waiting: int
     running: int
@@ -28,7 +27,6 @@ def work_of(shards: Sequence[Shard], now: float) -> Work:
     leased = [one for one in whole if one.is_leased(now)]
     unfinished = [one for one in whole if one.state is not ShardState.DONE]
     return Work(
-        total=sum(_cost(one) for one in whole),
         left=sum(_cost(one) * _share_left(one) for one in unfinished),
         waiting=len(unfinished) - len(leased),
         running=len(leased),
@@ -69,5 +67,5 @@ class Rate:
 
     @property
     def units(self) -> float | None:
-        """A second, of one replica; None while nothing was done."""
+        """Units per second of one replica; None before the first answers."""
         return self._done / self._replica_seconds if self._done and self._replica_seconds else None

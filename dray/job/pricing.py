@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 
 from dray.account.spans import MICRO
 from dray.cluster.base import Node
@@ -14,22 +14,22 @@ UNPRICED = (
 )
 
 
-def price_of(node: Node | None, given: float | None, today: date | None = None) -> int | None:
+def price_of(node: Node | None, given: float | None) -> int | None:
     """Micro-dollars per hour of a node, None where not known; ``given`` is the user's price in dollars."""
     if given is not None:
         return round(given * MICRO)
-    found = list_price(node, today)
+    found = list_price(node)
     return None if found is None else round(found.likely * MICRO)
 
 
-def list_price(node: Node | None, today: date | None = None) -> Price | None:
+def list_price(node: Node | None) -> Price | None:
     """The catalogue's price of a node whose type of instance is known."""
     if node is None or not node.instance:
         return None
     instance = load_catalogue().instances.get(node.instance)
     if instance is None:
         return None
-    day = today or datetime.now(UTC).date()
+    day = datetime.now(UTC).date()
     return instance.spot_price(day) if node.spot else instance.list_price(day)
 
 

@@ -21,13 +21,13 @@ class Timeline:
         self._guard = threading.Lock()
 
     @contextmanager
-    def phase(self, name: str, lane: str = JOB_LANE) -> Iterator[None]:
+    def phase(self, name: str) -> Iterator[None]:
         """Time the block."""
         began = time.time()
         try:
             yield
         finally:
-            self.add(name, began, time.time(), lane)
+            self.add(name, began, time.time())
 
     def add(self, name: str, began: float, ended: float, lane: str = JOB_LANE) -> None:
         """Note a phase that was timed elsewhere."""

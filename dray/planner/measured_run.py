@@ -16,6 +16,7 @@ from dray.planner.cost.memory import batch_size
 from dray.planner.cost.run_time import Rate
 from dray.planner.models import KV_BYTES, ModelFacts, model_facts
 
+_START_ERROR = 0.2
 LEAST_ROWS = 20
 """Rows of a run below which its rate says nothing."""
 
@@ -112,13 +113,11 @@ def expected_seconds(setup: Setup, demand: Demand, rows: float) -> float:
     return float(rows / rate.per_second + rate.tail)
 
 
-def forecast(
-    setup: Setup, demand: Demand, phi: Phi, *, replicas: int = 1, start: float = 0.0, start_error: float = 0.2
-) -> Interval:
-    """Seconds from the start of a run to its last answer; its start may be off by ``start_error``."""
+def forecast(setup: Setup, demand: Demand, phi: Phi, *, replicas: int = 1, start: float = 0.0) -> Interval:
+    """Seconds from the start of a run to its last answer; its ``start`` may take a fifth more or less."""
     work = expected_seconds(setup, demand, demand.rows / replicas)
     return spanning(
         start + work / phi.likely,
-        start * (1 - start_error) + work / phi.high,
-        start * (1 + start_error) + work / phi.low,
+        start * (1 - _START_ERROR) + work / phi.high,
+        start * (1 + _START_ERROR) + work / phi.low,
     )

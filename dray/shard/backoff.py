@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -30,7 +29,6 @@ class Backoff:
     """When the shard's requests were first found unreadable (monotonic); None since they last were read."""
     untaken: Untaken = field(default_factory=Untaken)
     """For how long the store answered, and took no row of the shard."""
-    rng: random.Random = field(default_factory=random.Random)
 
     def note(self, decision: Decision, *, unread: bool = False, moved: bool = False) -> None:
         """An attempt ended so; ``unread`` where requests could not be read, ``moved`` where some had been.

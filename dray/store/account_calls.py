@@ -16,9 +16,10 @@ class AccountCalls(Calls):
     """What a job's nodes did, and how near to the prediction finished runs came."""
 
     def put_spans(self, lease: JobLease, spans: Sequence[Span]) -> None:
-        """Says anew what the nodes of this driver did; what earlier drivers said stays.
+        """Replaces what the nodes of this driver did; what earlier drivers said stays.
 
-        Raises FencedError when the job has another driver.
+        Raises:
+            FencedError: the job has another driver.
         """
 
         def put(tx: Tx) -> None:
@@ -41,6 +42,6 @@ class AccountCalls(Calls):
         """Keeps the efficiency of a run, for later plans. It outlives the job."""
         self._write(lambda tx: accounts.put_efficiency(tx, measured))
 
-    def efficiencies(self, device: str | None = None, *, most: int = 1000) -> list[Efficiency]:
-        """What finished runs reached, of a device or of all, the latest first."""
-        return self._read(lambda tx: accounts.list_efficiencies(tx, device, most))
+    def efficiencies(self, device: str | None = None) -> list[Efficiency]:
+        """What the latest finished runs reached, of a device or of all, the latest first."""
+        return self._read(lambda tx: accounts.list_efficiencies(tx, device))

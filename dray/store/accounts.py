@@ -12,6 +12,8 @@ from dray.store.connection import Tx
 from dray.store.records import JobLease
 from dray.store.schema import attempts, efficiencies, spans
 
+_MOST_EFFICIENCIES = 1000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Efficiency:
@@ -75,9 +77,9 @@ def put_efficiency(tx: Tx, measured: Efficiency) -> None:
         tx.execute(insert(efficiencies).values(**values))
 
 
-def list_efficiencies(tx: Tx, device: str | None, most: int) -> list[Efficiency]:
-    """The latest ``most`` that runs measured, of a device or of all, the latest first."""
-    query = select(*_EFFICIENCY).order_by(efficiencies.c.measured_at.desc()).limit(most)
+def list_efficiencies(tx: Tx, device: str | None) -> list[Efficiency]:
+    """The latest that runs measured, of a device or of all, the latest first."""
+    query = select(*_EFFICIENCY).order_by(efficiencies.c.measured_at.desc()).limit(_MOST_EFFICIENCIES)
     if device is not None:
         query = query.where(efficiencies.c.device == device)
     return [Efficiency(**row._mapping) for row in tx.execute(query)]

@@ -125,10 +125,6 @@ class JobCalls(Calls):
         seize = is_gone is not None and seen.driver is not None and is_gone(seen.driver)
         return self._write(partial(jobs.cancel_undriven, seen=seen, seize=seize))
 
-    def cancel_requested(self, job_id: str) -> bool:
-        """Whether a user or a driver asked to cancel the job since a driver last claimed it."""
-        return self.get_job(job_id).cancel_requested
-
     def orders(self, job_id: str) -> StopSignals:
         """What is to become of the job."""
         key = self._key(job_id)

@@ -14,19 +14,11 @@ from dray.store.records import Attempt, Charge, JobLease, Notice, ReplicaRow, Sh
 class RecordCalls(Calls):
     """Attempts, notices, replicas and budgets."""
 
-    def note_attempt(
-        self,
-        lease: ShardLease,
-        *,
-        node: str | None = None,
-        replica: str | None = None,
-    ) -> None:
-        """Adds what became known about the attempt behind ``lease``; None leaves a field as it is."""
-        known = {"node": node, "replica": replica}
-        values = {name: value for name, value in known.items() if value is not None}
-        if values:
+    def note_attempt(self, lease: ShardLease, *, node: str | None) -> None:
+        """Adds the node on which the attempt behind ``lease`` runs, where that is known."""
+        if node is not None:
             self._write(
-                lambda tx: attempts.change_attempt(tx, lease.key, lease.number, lease.epoch, **values)
+                lambda tx: attempts.change_attempt(tx, lease.key, lease.number, lease.epoch, node=node)
             )
 
     def attempts(self, job_id: str) -> list[Attempt]:
@@ -79,7 +71,8 @@ class RecordCalls(Calls):
     def judge(self, lease: JobLease, replica: str, verdict: Verdict, charged: Sequence[Charge]) -> None:
         """The driver's verdict on a lost replica, and what it charges: in one transaction.
 
-        Raises FencedError when the job has another driver.
+        Raises:
+            FencedError: the job has another driver.
         """
         self._write(lambda tx: judging.judge(tx, lease, replica, verdict, charged))
 
@@ -105,7 +98,8 @@ class RecordCalls(Calls):
     def charge(self, lease: ShardLease, charged: Sequence[Charge]) -> None:
         """Charges what a shard task lost; an event counts once, for the cause that was charged first.
 
-        Raises FencedError when another holder has taken the shard.
+        Raises:
+            FencedError: another holder has taken the shard.
         """
 
         def put(tx: Tx) -> None:

@@ -168,7 +168,7 @@ attempts = Table(
     _count("failed"),
     _count("prompt_tokens"),
     _count("completion_tokens"),
-    _count("lost_tokens"),
+    _count("lost_tokens"),  # nothing writes it; it stays, for stores of earlier versions have it
     Column("evidence", _Json),
     Index("uq_attempts_job_key_shard_epoch", "job_key", "shard", "epoch", unique=True),
     Index("ix_attempts_job_key_node", "job_key", "node"),

@@ -28,13 +28,13 @@ import numpy as np
 import orjson
 
 from dray.job.spooling import DIGEST
-from dray.planner.order import cached_blocks
 from dray.planner.order.arranging import RowOrder
 from dray.planner.workload import InputLines, TokenizerAt, gather
 from dray.requests import source_of
 from tests.benchmarks import processes, results, workload
 from tests.benchmarks.processes import RunError
 from tests.benchmarks.results import Report, Table, Target, median, say, spread
+from tests.support.prefix_cache import cached_blocks
 from tests.support.slot_simulator import makespan
 from tests.support.tiny_model import sentence
 

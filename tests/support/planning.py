@@ -5,10 +5,12 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from dray.planner.catalogue import Device, Link, load_catalogue
-from dray.planner.cost import TENSORRT_LLM, VLLM, Demand, Replica, Setting
+from dray.planner.cost import VLLM, Demand, EnginePolicy, Replica, Setting
 from dray.planner.models import ModelFacts, model_facts
 from tests.support.model_configs import CONFIGS
 
+TENSORRT_LLM = EnginePolicy(name="tensorrt-llm", reserves_outputs=True, fill=1.0)
+"""Another engine, of which figures are published."""
 MODELS = {name: model_facts(config, name=name) for name, config in CONFIGS.items()}
 LINK = Link(name="test", all_reduce={2: 1e10, 4: 8e9, 8: 6e9}, latency=8e-6)
 

@@ -12,9 +12,10 @@ from datetime import date
 from typing import Any
 
 from dray.planner.catalogue import load_catalogue
-from dray.planner.cost import TENSORRT_LLM, Demand, Replica, Setting, replica_rate
+from dray.planner.cost import Demand, Replica, Setting, replica_rate
 from dray.planner.models import model_facts
 from tests.support.model_configs import LLAMA_8B, LLAMA_70B
+from tests.support.planning import TENSORRT_LLM
 
 _ANYSCALE: dict[str, Any] = {
     "max_num_seqs": 224,

@@ -1,7 +1,7 @@
 """Seconds and dollars of a job on hardware that does not run yet: docs/planning.md."""
 
 from dray.planner.cost.choices import Refusal
-from dray.planner.cost.demand import TENSORRT_LLM, VLLM, Demand, EnginePolicy, Setting
+from dray.planner.cost.demand import VLLM, Demand, EnginePolicy, Setting
 from dray.planner.cost.efficiency import PRIOR, Phi, PhiFor, prior
 from dray.planner.cost.interval import Interval
 from dray.planner.cost.limits import Limits
@@ -26,7 +26,6 @@ __all__ = [
     "Setting",
     "EnginePolicy",
     "VLLM",
-    "TENSORRT_LLM",
     "Replica",
     "StepTime",
     "step_time",

@@ -104,7 +104,6 @@ class EnginePolicy:
 VLLM = EnginePolicy(name="vllm", sequence_seconds=40e-6)
 """Of a sequence: an H200 answered a 1B model's 1,024 sequences in steps of 40 ms, whether 80% of a prompt was
 cached or not, and was busy for 15% to 60% of each (16 cores of a Xeon, vLLM 0.32: RESULTS.md, gpu)."""
-TENSORRT_LLM = EnginePolicy(name="tensorrt-llm", reserves_outputs=True, fill=1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

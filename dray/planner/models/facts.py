@@ -71,22 +71,6 @@ class ModelFacts:
         return sum(part.parameters for part in self.parts if part.stored)
 
     @property
-    def embedding_parameters(self) -> int:
-        """Those of the input embedding."""
-        return self._count(Role.EMBEDDING)
-
-    @property
-    def matmul_parameters(self) -> int:
-        """Those that a GEMM reads for some token: all but the input embedding, the output layer included."""
-        return self._count(Role.BODY, Role.EXPERTS, Role.HEAD)
-
-    @property
-    def active_parameters(self) -> int:
-        """Those that one sampled token is multiplied with: body, output layer, its share of the experts."""
-        routed = self._count(Role.EXPERTS) * self.routed_share
-        return self._count(Role.BODY, Role.HEAD) + round(routed)
-
-    @property
     def routed_share(self) -> float:
         """The share of the experts that one token uses."""
         return self.experts_per_token / self.experts if self.experts else 0.0
@@ -95,10 +79,6 @@ class ModelFacts:
     def weight_bytes(self) -> float:
         """Bytes of the weights in memory."""
         return sum(part.bytes for part in self.parts if part.stored)
-
-    def kv_bytes_per_token(self, kv_bytes: float = 2.0) -> float:
-        """Bytes of the KV cache per token of a sequence shorter than any window, ``kv_bytes`` per element."""
-        return sum(one.layers * one.cached for one in self.attention) * kv_bytes
 
     def in_format(self, name: str) -> ModelFacts:
         """The same model with its unquantized linear layers in another format, but for the output layer.
@@ -115,6 +95,3 @@ class ModelFacts:
             return replace(part, format=new.name, bits=new.bits, arithmetic=new.arithmetic)
 
         return replace(self, format=name, parts=tuple(changed(part) for part in self.parts))
-
-    def _count(self, *roles: Role) -> int:
-        return sum(part.parameters for part in self.parts if part.role in roles)

@@ -1,7 +1,6 @@
 """In which order a job's rows should run, so that engines compute less and the last row does not end late."""
 
-from dray.planner.order.cache import cached_blocks
 from dray.planner.order.depth_first import DepthFirst, depth_first
 from dray.planner.order.groups import Order, order_rows
 
-__all__ = ["DepthFirst", "Order", "cached_blocks", "depth_first", "order_rows"]
+__all__ = ["DepthFirst", "Order", "depth_first", "order_rows"]

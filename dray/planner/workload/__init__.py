@@ -9,7 +9,7 @@ from dray.planner.workload.estimating import SAMPLE_ROWS, Counting, estimate
 from dray.planner.workload.figures import Spread, Workload
 from dray.planner.workload.gathering import BLOCK_TOKENS, Gathered, gather
 from dray.planner.workload.lengths import Bounds, Learned, Lengths
-from dray.planner.workload.rows import InputLines, lines_of_spool
+from dray.planner.workload.rows import InputLines
 
 __all__ = [
     "gather",
@@ -27,5 +27,4 @@ __all__ = [
     "Workload",
     "Spread",
     "InputLines",
-    "lines_of_spool",
 ]

@@ -67,7 +67,7 @@ def gather(
     """What is known of rows, given as lines of a spool, in their order.
 
     Args:
-        lines: see :func:`dray.planner.workload.rows.lines_of_spool` and ``InputLines``.
+        lines: such as :class:`dray.planner.workload.rows.InputLines`, or those of a spool.
         tokens: the model's tokenizer, or ``Bytes()``.
         block_tokens: tokens of a block of the prefix cache.
         lengths: predicts outputs; the rows' own bounds where it is left out.

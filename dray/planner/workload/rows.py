@@ -1,25 +1,18 @@
-"""A job's rows as lines of a spool: from its input, read as ``dray run`` does, or from the spool."""
+"""A job's rows as lines of a spool, from its input, read as ``dray run`` does."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from dray.requests.inputs import FileRef
-from dray.requests.marks import SpoolPart
 from dray.requests.readers import Limits, files_of, read_rows
 from dray.requests.reordering import reordered
 from dray.requests.settling import settled
 from dray.requests.sources import RowDefaults, Source
-from dray.requests.spool import encode_line, lines_of
+from dray.requests.spool import encode_line
 from dray.requests.validate import LENGTH_FIELDS
 from dray.storage.objects import ObjectStoreOptions
-
-
-def lines_of_spool(parts: Iterable[SpoolPart], options: ObjectStoreOptions | None = None) -> Iterator[bytes]:
-    """All requests of a job by their position, as :func:`dray.requests.ingest.ingest` has written them."""
-    for part in parts:
-        yield from lines_of(part, options)
 
 
 class InputLines:
@@ -40,7 +33,6 @@ class InputLines:
         defaults: RowDefaults | None = None,
         *,
         overrides: Mapping[str, Any] | None = None,
-        limits: Limits | None = None,
         options: ObjectStoreOptions | None = None,
         say: Callable[[str], None] | None = None,
     ) -> None:
@@ -53,12 +45,11 @@ class InputLines:
         self.rows = self.invalid = 0
         self._defaults = defaults or RowDefaults()
         self._overrides = dict(overrides or {})
-        self._limits = limits or Limits()
         self._options = options
 
     def __iter__(self) -> Iterator[bytes]:
         self.rows = self.invalid = 0
-        for row in read_rows(self.source, self.files, self._defaults, self._limits, self._options):
+        for row in read_rows(self.source, self.files, self._defaults, Limits(), self._options):
             index, self.rows = self.rows, self.rows + 1
             line = None
             if row.envelope is not None:

@@ -93,7 +93,7 @@ ACTS: dict[str, Act] = {
     "renew": lambda line, lease: line.store.renew_shard(lease),
     "claim": lambda line, _: line.store.claim_shard(line.job, 1, owner="other"),
     "release": lambda line, lease: line.store.release_shard(lease, cause="SPOT"),
-    "read": lambda line, _: line.store.cancel_requested("job"),
+    "read": lambda line, _: line.store.get_job("job").cancel_requested,
     "progress": lambda line, _: line.store.progress("job"),
 }
 acts = pytest.mark.parametrize("act", ACTS.values(), ids=list(ACTS))

@@ -100,7 +100,7 @@ def test_a_cancel_with_a_driver_is_left_to_it(store: Store) -> None:
     ready_job(store)
     assert not cancel_or_ask(store, "job")
     assert store.get_job("job").state is JobState.IN_PROGRESS
-    assert store.cancel_requested("job")
+    assert store.get_job("job").cancel_requested
 
 
 def test_a_paused_job_is_cancelled_at_once(store: Store) -> None:

@@ -149,7 +149,7 @@ def test_a_signal_cancels_the_job_and_a_second_one_ends_all(
         signal.raise_signal(first)
         with open_store(job.settings.store_url, create=False) as store:
             deadline = time.monotonic() + 10
-            while not store.cancel_requested(job.job_id):
+            while not store.get_job(job.job_id).cancel_requested:
                 assert time.monotonic() < deadline
                 time.sleep(0.02)
         assert killed == []

@@ -231,12 +231,10 @@ def test_a_replica_is_idle_while_it_has_no_shard(monkeypatch: pytest.MonkeyPatch
     working.steps(8)
     [idle] = working.pool.idle(4.0)
     working.pool.note(idle, "has no work: memory")
-    assert working.pool.remarks() == {"replica-0": "has no work: memory"}
     assert [one.note for one in working.pool.take_changed()] == ["has no work: memory"]
     working.first.sessions = 1
     working.steps(2)
     assert working.pool.idle(4.0) == []
-    assert working.pool.remarks() == {}
     assert [one.note for one in working.pool.take_changed()] == [None]
 
 

@@ -165,8 +165,14 @@ def test_a_lane_whose_engines_always_die_rests_while_others_work() -> None:
     started.budgets.spent = {"replica-1": {"node"}}
     started.go_on(4)  # once more, to go elsewhere
     assert started.processes[3].avoid == {"node"}
-    started.until(lambda: bool(started.pool.remarks()), 30.0)
-    assert "rests" in started.pool.remarks()["replica-1"]
+    notes: dict[str, str] = {}
+
+    def is_noted() -> bool:
+        notes.update({lane_of(one.name): one.note for one in started.pool.take_changed() if one.note})
+        return bool(notes)
+
+    started.until(is_noted, 30.0)
+    assert "rests" in notes["replica-1"]
     assert len(started.processes) == 4
     started.processes[0].answers.append(ReplicaLostError("gone"))  # the other is lost: it is all there is
     started.until(lambda: not started.pool.ready())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from dray.cluster.providers.protocol import Market
@@ -78,8 +78,3 @@ def next_offer(pools: Iterable[Pool], wanted: int, got: Collection[Pool] = ()) -
     limit, market = together(ranked[0]) * (1.0 + TOLERANCE), ranked[0].market
     near = [one for one in ranked if one.market is market and together(one) <= limit]
     return tuple(near[:_MOST_POOLS])
-
-
-def total_dollars_per_million(pools: Sequence[Pool]) -> float:
-    """Dollars per million tokens of a cluster with a machine of each of these."""
-    return sum(one.cost for one in pools) / (sum(one.rate for one in pools) * 3600.0) * 1e6

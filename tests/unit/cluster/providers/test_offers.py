@@ -17,13 +17,19 @@ from hypothesis import strategies as st
 from dray.cluster.providers.ec2 import EC2Cluster
 from dray.cluster.providers.ec2.api import FleetResult, Refused
 from dray.cluster.providers.ec2.buying import buy, buy_spot_first
-from dray.cluster.providers.ec2.offers import Pool, next_offer, total_dollars_per_million
+from dray.cluster.providers.ec2.offers import Pool, next_offer
 from dray.cluster.providers.ec2.prices import _interruptions as interruptions_of
 from dray.cluster.providers.ec2.rates import token_rates
 from dray.cluster.providers.protocol import Market
 from dray.planner.catalogue import load_catalogue
 
 pytestmark = pytest.mark.unit
+
+
+def total_dollars_per_million(pools: Sequence[Pool]) -> float:
+    """Dollars per million tokens of a cluster with a machine of each of these."""
+    return sum(one.cost for one in pools) / (sum(one.rate for one in pools) * 3600.0) * 1e6
+
 
 # Spot prices in dollars per hour, as skypilot-org/skypilot-catalog recorded them at 00148f2 (catalogs/v8/aws/
 # vms.csv, 2026). No region has six zones with these types: here are all zones of two, which a cluster could

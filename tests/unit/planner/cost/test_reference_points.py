@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from dray.planner.cost import TENSORRT_LLM, Setting
+from dray.planner.cost import Setting
 from dray.planner.cost.efficiency import PRIOR
 from tests.support.model_configs import LLAMA_1B, LLAMA_8B, LLAMA_70B
+from tests.support.planning import TENSORRT_LLM
 from tests.support.reference_points import PLAIN, SEVERAL, SHARED, SINGLE, Point, predicted, trt_points
 
 pytestmark = pytest.mark.unit

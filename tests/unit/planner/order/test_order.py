@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dray.planner.order import Order, cached_blocks, depth_first, order_rows
+from dray.planner.order import Order, depth_first, order_rows
 from dray.planner.rows import RowFacts
+from tests.support.prefix_cache import cached_blocks
 
 pytestmark = pytest.mark.unit
 

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dray.errors import ConfigError
-from dray.planner.order import cached_blocks
 from dray.planner.rows import RowFacts
 from dray.planner.workload import Bytes, Counting, TokenizerAt, estimate, gather
 from dray.planner.workload.estimating import fitted
 from dray.planner.workload.reuse import served_in_order
 from dray.planner.workload.sampling import Sample
 from dray.requests.spool import encode_line
+from tests.support.prefix_cache import cached_blocks
 
 pytestmark = pytest.mark.unit
 

@@ -12,10 +12,10 @@ import pytest
 
 from dray.errors import ConfigError
 from dray.planner.order import order_rows
-from dray.planner.workload import Bounds, Bytes, InputLines, TokenizerAt, gather, lines_of_spool
+from dray.planner.workload import Bounds, Bytes, InputLines, TokenizerAt, gather
 from dray.requests.ingest import ingest
 from dray.requests.sources import RowDefaults, source_of
-from dray.requests.spool import encode_line
+from dray.requests.spool import encode_line, lines_of
 
 pytestmark = pytest.mark.unit
 
@@ -99,7 +99,7 @@ def test_a_spool_and_its_input_have_the_same_facts(tmp_path: Path) -> None:
     defaults = RowDefaults(sampling={"max_tokens": 9})
     spooled = ingest(source, spool_uri=str(tmp_path / "spool"), defaults=defaults, part_bytes=20_000)
     assert len(spooled.parts) > 1
-    one = gather(lines_of_spool(spooled.parts), Bytes())
+    one = gather((line for part in spooled.parts for line in lines_of(part)), Bytes())
     other = gather(InputLines(source, defaults), Bytes())
     for name in ("prompt_tokens", "output_tokens", "chain", "chain_starts"):
         assert getattr(one.facts, name).tolist() == getattr(other.facts, name).tolist()
