@@ -154,7 +154,7 @@ def refuse_unknown(body: Any) -> None:
     """vLLM keeps unknown fields and ignores them; dray takes those alone that could not change an answer."""
     refuse_names(name for name, value in (body.model_extra or {}).items() if not _is_idle(name, value))
     response_format = getattr(body, "response_format", None)
-    if response_format is not None:
+    if response_format is not None and not isinstance(response_format, str):  # a name, for sound
         refuse_names(response_format.model_extra or (), "response_format.")
 
 

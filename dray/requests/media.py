@@ -1,0 +1,5 @@
+"""tmp"""
+from dataclasses import dataclass
+@dataclass(frozen=True)
+class _M: invalid: str
+SOUNDS=_M("invalid_audio")
