@@ -47,7 +47,9 @@ def _seconds(head: bytes, size: int) -> float:
         rate = int.from_bytes(head[28:32], "little")
         return size / rate if rate else 0.0
     if head[:4] == b"fLaC":
-        packed = int.from_bytes(head[18:26], "big")  # 20 bits of rate, 3 and 5 of channels and width, 36 of length
+        packed = int.from_bytes(
+            head[18:26], "big"
+        )  # 20 bits of rate, 3 and 5 of channels and width, 36 of length
         rate, length = packed >> 44, packed & ((1 << 36) - 1)
         return length / rate if rate else 0.0
     return size / _BYTES_PER_SECOND

@@ -272,7 +272,8 @@ class VllmEngine:
         """
         from vllm.v1.engine.exceptions import EngineDeadError as VllmDeadError
 
-        self._client.opened = opened = []
+        opened: list[Any] = []
+        self._client.opened = opened
         try:
             self._run_on(flight)
         except VllmDeadError as error:

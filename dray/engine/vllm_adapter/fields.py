@@ -12,7 +12,8 @@ from vllm.sampling_params import StructuredOutputsParams
 from dray.engine.body_fields import OPENAI_DEFAULTS
 from dray.errors import RequestRefused
 from dray.kinds import KINDS, EngineKind
-from dray.requests.images import PART, conversations_of, is_data, is_image
+from dray.requests.images import PART, conversations_of, is_image
+from dray.requests.media import is_data
 from dray.requests.model import Request
 from dray.requests.sameness import DEFAULTS, WITHOUT_EFFECT
 

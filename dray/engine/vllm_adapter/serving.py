@@ -94,8 +94,8 @@ class GenerationServing:
         model = config.model_config
         if model.registry.is_transcription_only_model(model.architectures, model):
             raise ConfigError(
-                f"this model turns sound into text ({', '.join(model.architectures)}), and does nothing else: "
-                "it answers rows for /v1/audio/transcriptions and /v1/audio/translations (docs/sound.md)"
+                f"this model turns sound into text ({', '.join(model.architectures)}), and nothing else: it "
+                "answers rows for /v1/audio/transcriptions and /v1/audio/translations (docs/sound.md)"
             )
         ParserManager.get_parser(
             tool_parser_name=tools["tool_parser"],

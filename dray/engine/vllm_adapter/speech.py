@@ -1,4 +1,4 @@
-"""Sound into text by vLLM's own serving classes, whose slow parts run in threads beside the engine's steps.
+"""Sound into text by vLLM's own serving classes, with the slow parts in threads beside the engine.
 
 vLLM decodes a sound, cuts it into chunks of what its model takes at once (30 s for Whisper), and makes features
 of each. Rows that name no language have it told from the first chunk, by a request of its own. Then all
@@ -176,11 +176,11 @@ class _OfBatches:
         return super()._get_verbose_segments(tokens, *args, **options)  # type: ignore[misc]
 
 
-class _Transcription(_OfBatches, OpenAIServingTranscription):
+class _Transcription(_OfBatches, OpenAIServingTranscription):  # type: ignore[misc]  # vLLM has no types
     """vLLM's transcriptions."""
 
 
-class _Translation(_OfBatches, OpenAIServingTranslation):
+class _Translation(_OfBatches, OpenAIServingTranslation):  # type: ignore[misc]
     """vLLM's translations."""
 
 
