@@ -6,6 +6,7 @@ from dray.engine.adapters import ARGUMENT as ADAPTERS
 from dray.engine.adapters import adapters_of, rank_for
 from dray.engine.argument_policy import refuse_spread, refuse_unsafe
 from dray.engine.chat_template import with_template_text
+from dray.engine.sound import refuse_without_libraries
 from dray.errors import ConfigError
 from dray.job.model_files import checked_weights, context_of, refuse_misfit
 from dray.job.settings import JobSettings
@@ -50,6 +51,9 @@ def check_arguments(settings: JobSettings, *, local: bool = False) -> None:
         if adapters:
             rank_for(adapters, arguments, choices_of("vllm.config.lora", "MaxLoRARanks"))
         refuse_unknown_fields(settings.defaults.sampling)
+        shape = settings.source.shape
+        if shape.audio_column is not None or shape.audio_root is not None:
+            refuse_without_libraries()  # rows that hold their sound are not read yet: the replica looks, too
 
 
 def check_weights(settings: JobSettings) -> Manifest | None:

@@ -15,9 +15,6 @@ from dray.kinds.kind import Body, EngineKind, Kind
 SOUND: Final = "file_url"
 """The field that holds a sound, or says where it is: the name that vLLM's batch runner has for it."""
 
-LIBRARIES = ("av", "soundfile", "soxr", "scipy")
-"""What vLLM imports to decode and to resample: its extra ``audio``, and dray's."""
-
 CHUNK_SECONDS = 30.0
 """Sound of one sequence: Whisper's. Other models take more at once, and are counted as many."""
 

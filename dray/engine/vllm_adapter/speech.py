@@ -11,7 +11,6 @@ from base64 import b64decode
 from binascii import Error
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from copy import copy
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from vllm.entrypoints.speech_to_text.translation.serving import OpenAIServingTra
 from vllm.renderers.inputs.preprocess import parse_model_prompt
 
 from dray.engine.protocol import EngineSpec
+from dray.engine.sound import refuse_without_libraries
 from dray.engine.vllm_adapter.client import StepClient, merge_in_turn
 from dray.engine.vllm_adapter.errors import is_the_engines, refusal_of_response
 from dray.engine.vllm_adapter.fields import refuse_other_engines, refuse_unknown, refuse_unusable
@@ -32,7 +32,7 @@ from dray.engine.vllm_adapter.lora import adapter_of
 from dray.engine.vllm_adapter.rendering import RenderThreads
 from dray.errors import ConfigError, RequestRefused
 from dray.kinds import KINDS, SPEECH, Kind
-from dray.kinds.speech import LIBRARIES, SOUND
+from dray.kinds.speech import SOUND
 from dray.requests.media import SOUNDS
 from dray.requests.model import Request
 
@@ -61,7 +61,7 @@ class SpeechServing:
                 "/v1/audio/transcriptions and /v1/audio/translations need Whisper, or another model that "
                 "vLLM lists for transcription"
             )
-        refuse_missing_libraries()
+        refuse_without_libraries()
 
     def __init__(self, spec: EngineSpec, client: StepClient, models: OpenAIServingModels, name: str) -> None:
         self.model_name = name
@@ -150,20 +150,6 @@ class SpeechServing:
             self._threads.close()
         for _, serving, _ in self._served.values():
             serving.shutdown()
-
-
-def refuse_missing_libraries() -> None:
-    """Refuse to go on where a library is missing that vLLM decodes sound with.
-
-    Raises:
-        ConfigError: names those that are missing.
-    """
-    missing = [name for name in LIBRARIES if find_spec(name) is None]
-    if missing:
-        raise ConfigError(
-            f"sound needs {', '.join(missing)} on every node: install dray with its extra audio, "
-            "such as dray[cpu,audio]"
-        )
 
 
 class _OfBatches:
