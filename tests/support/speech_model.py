@@ -43,7 +43,10 @@ def write_speech_model(folder: Path) -> Path:
         for name, weights in model.named_parameters():
             if weights.dim() >= 2 and "embed_positions" not in name:
                 weights.normal_(0, 0.3)
-        model.proj_out.weight[end:] *= 0.8  # letters are likelier than times
+        # Letters are likelier than times, and bytes that are no letters by themselves are not to come at all.
+        model.proj_out.weight[end:] *= 0.8
+        odd = [number for token, number in tokenizer.get_vocab().items() if len(token) == 1 and token > "~"]
+        model.proj_out.weight[odd] *= 0.1
     model.generation_config.suppress_tokens = None
     model.generation_config.begin_suppress_tokens = None
     model.save_pretrained(folder)
