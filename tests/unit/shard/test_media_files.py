@@ -270,3 +270,56 @@ def test_pieces_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_rows_without_a_root_are_left_alone() -> None:
     given = list(chunks(names("a"), 7))
     assert list(with_media_files(iter(given), {})) == given
+
+
+# -- sounds ---------------------------------------------------------------------------------------
+
+
+def spoken(index: int, url: str, kind: str = "/v1/audio/transcriptions") -> bytes:
+    return encode_line(index, f"row-{index}", kind, {"file_url": url, "language": "en"}, 0, index)
+
+
+def test_sounds_are_read_as_images_are(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / f"{name}.wav").write_bytes(name.encode() * 100)
+    urls = [f"{tmp_path}/a.wav", f"{tmp_path}/gone.wav", data_url(b"own"), f"{tmp_path}/b.wav"]
+    rows = [spoken(number, url) for number, url in enumerate(urls)]
+    [piece] = with_media_files(chunks(rows, 7), {"audio_root": str(tmp_path)})
+    assert [decode(one).body["file_url"] for one in piece.lines] == [
+        data_url(b"a" * 100),
+        data_url(b"own"),
+        data_url(b"b" * 100),
+    ]
+    assert [decode(one).body["language"] for one in piece.lines] == ["en"] * 3
+    assert [(one.index, one.error_code, one.error_message) for one in piece.refused] == [
+        (1, "audio_not_found", "a sound that the row names is not below audio_root")
+    ]
+
+
+def test_each_medium_has_its_own_root(tmp_path: Path) -> None:
+    """A sound below the root of images is not read, nor is a field of that name in a chat."""
+    for name in ("images", "sounds"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1").write_bytes(name.encode())
+    chat = encode_line(3, "a", URL, {"messages": [], "file_url": f"{tmp_path}/sounds/1"}, 0, 3)
+    rows = [
+        spoken(0, f"{tmp_path}/images/1"),
+        spoken(1, f"{tmp_path}/sounds/1"),
+        line(2, f"{tmp_path}/images/1", f"{tmp_path}/sounds/1"),
+        chat,
+    ]
+    roots = {"image_root": f"{tmp_path}/images", "audio_root": f"{tmp_path}/sounds"}
+    [piece] = with_media_files(chunks(rows, 7), roots)
+    outside, heard, seen, left = piece.lines
+    assert (outside, left) == (rows[0], chat)
+    assert decode(heard).body["file_url"] == data_url(b"sounds")
+    assert urls_of(seen) == [data_url(b"images"), f"{tmp_path}/sounds/1"]
+
+
+def test_a_witness_is_below_the_root_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What looks like a name in the spool may stand anywhere in a row."""
+    store = _Store(monkeypatch, {"b": PermissionError("403")})
+    others = ["s3://elsewhere/c", "/etc/hostname"]
+    with pytest.raises(PermissionError):
+        list(with_media_files(chunks(names("b"), 7), BUCKET, others=lambda: others))
+    assert store.asked.keys() == {"b"}
