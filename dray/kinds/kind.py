@@ -25,8 +25,8 @@ class EngineKind:
     ``generates`` engines take sampling fields, ``n`` answers and grammars. A job may set the ``fields`` for
     all rows; an engine that generates and names some takes no others, nor ``n`` answers or grammars, and
     ``spelled`` has its own word for fields of other engines. It is ``greedy`` where rows without a
-    temperature are not sampled. Engines that ``splits_prompts`` may take a prompt in parts, so their token budget may be
-    less than a prompt has.
+    temperature are not sampled. Engines that ``splits_prompts`` may take a prompt in parts, so their token
+    budget may be less than a prompt has.
     """
 
     name: str

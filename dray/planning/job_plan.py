@@ -167,8 +167,8 @@ def _refuse_sound(lines: InputLines) -> None:
     first = next(iter(lines), None)
     if first is not None and KINDS[decode(first).url].sound is not None:
         raise ConfigError(
-            "dray plan cannot price sound: it does not know what encoders of sound cost, nor how long answers "
-            "will be; dray run needs no plan"
+            "dray plan cannot price sound: it does not know what encoders of sound cost, nor how long "
+            "answers will be; dray run needs no plan"
         )
 
 

@@ -100,6 +100,22 @@ def sound(
     return file.getvalue()
 
 
+def container(form: str, codec: str, seed: int = 1) -> bytes:
+    """A sound file in one of FFmpeg's formats."""
+    import av
+
+    file = io.BytesIO()
+    with av.open(file, "w", format=form) as written:
+        stream = written.add_stream(codec, rate=48_000, layout="mono")
+        heard = samples(seed, 1.0, 48_000)
+        frame = av.AudioFrame.from_ndarray(heard[None], format="fltp", layout="mono")
+        frame.sample_rate = 48_000
+        for resampled in av.AudioResampler(stream.format, "mono", 48_000, frame_size=960).resample(frame):
+            written.mux(stream.encode(resampled))
+        written.mux(stream.encode(None))
+    return file.getvalue()
+
+
 def as_url(content: bytes, kind: str = "wav") -> str:
     """A sound file as a data URL."""
     return f"data:audio/{kind};base64,{base64.b64encode(content).decode()}"

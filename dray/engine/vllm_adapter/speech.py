@@ -1,19 +1,16 @@
-"""Sound into text by vLLM's own serving classes, with the slow parts in threads beside the engine.
+"""Sound into text by vLLM's own serving classes, with the slow parts in threads of their own.
 
-vLLM decodes a sound, cuts it into chunks of what its model takes at once (30 s for Whisper), and makes features
-of each. Rows that name no language have it told from the first chunk, by a request of its own. Then all
-chunks are in the engine at once, and their texts are joined.
+vLLM decodes a sound, cuts it into chunks of what its model takes at once (30 s for Whisper), and makes
+features of each. Rows that name no language have it told from the first chunk, by a request of its own. Then
+all chunks are in the engine at once, and their texts are joined.
 """
 
 from __future__ import annotations
 
-from base64 import b64decode
-from binascii import Error
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from copy import copy
 from typing import Any
 
-import numpy as np
 from vllm.entrypoints.launchers.run_batch import BatchTranscriptionRequest, BatchTranslationRequest
 from vllm.entrypoints.openai.models.serving import OpenAIServingModels
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
@@ -25,11 +22,12 @@ from vllm.renderers.inputs.preprocess import parse_model_prompt
 from dray.engine.protocol import EngineSpec
 from dray.engine.sound import refuse_without_libraries
 from dray.engine.vllm_adapter.client import StepClient, merge_in_turn
-from dray.engine.vllm_adapter.errors import is_the_engines, refusal_of_response
+from dray.engine.vllm_adapter.errors import refusal_of_response
 from dray.engine.vllm_adapter.fields import refuse_other_engines, refuse_unknown, refuse_unusable
 from dray.engine.vllm_adapter.images import tell_once
 from dray.engine.vllm_adapter.lora import adapter_of
 from dray.engine.vllm_adapter.rendering import RenderThreads
+from dray.engine.vllm_adapter.sounds import chunks_of, read_files_alone
 from dray.errors import ConfigError, RequestRefused
 from dray.kinds import KINDS, SPEECH, Kind
 from dray.kinds.speech import SOUND
@@ -38,8 +36,6 @@ from dray.requests.model import Request
 
 _FORMATS = ("json", "text", "verbose_json", "diarized_json")
 _OF_BEAMS = {"n": (None, 1), "include_stop_str_in_output": (None, False), "length_penalty": (None, 1)}
-_TOLD_EACH_TIME = ("vllm.multimodal.media.audio", base.__name__)  # for each sound
-_ABOUT_LENGTH = ("Audio exceeds", "Audio would allocate", "Audio decode exceeded")
 
 Render = Callable[[Any], Coroutine[Any, Any, Any]]
 
@@ -69,8 +65,8 @@ class SpeechServing:
         self._client = client
         self._threads = RenderThreads.of(_itself, client.vllm_config, client.renderer, client.images)
         base.merge_async_iterators = merge_in_turn
-        for logger in _TOLD_EACH_TIME:
-            tell_once(logger)
+        read_files_alone()
+        tell_once(base.__name__)  # each language that is heard
         self._served: dict[str, tuple[Any, Any, str]] = {
             Kind.TRANSCRIPTION.url: (
                 BatchTranscriptionRequest,
@@ -93,7 +89,7 @@ class SpeechServing:
         refuse_unusable(request.body, self._only_name, self._adapters)
         read, serving, create = self._served[KINDS[request.url].url]
         self._refuse_without_effect(request.body, serving.model_cls)
-        body = read.model_validate(request.body)
+        body = read.model_validate(dict(request.body))  # vLLM's validators change it
         refuse_unknown(body)
         # Checked before; None is the model itself to vLLM, which looks for no adapter then.
         body.model = adapter_of(request.body, self.model_name, self._adapters)
@@ -224,33 +220,7 @@ class _Once:
 
 
 async def _chunks(serving: Any, url: str) -> tuple[list[Any], float]:
-    """The chunks of the sound in a data URL, and its seconds.
-
-    Raises:
-        RequestRefused: it is none that can be decoded.
-    """
-    try:
-        chunks, seconds = serving._decode_and_chunk_speech(b64decode(url.partition(",")[2], validate=True))
-    except Error:
-        raise _no_sound() from None
-    except ValueError as error:
-        if isinstance(error.__cause__, Exception) and is_the_engines(error.__cause__):
-            raise error.__cause__ from None
-        message = str(error.args[0]) if error.args else ""
-        if message.startswith(_ABOUT_LENGTH):
-            raise RequestRefused(SOUNDS.invalid, message, param=SOUND) from None
-        raise _no_sound() from None
-    if not all(chunk.size and np.isfinite(chunk).all() for chunk in chunks):
-        raise _no_sound()
-    return chunks, seconds
-
-
-def _no_sound() -> RequestRefused:
-    return RequestRefused(
-        SOUNDS.invalid,
-        "the sound cannot be decoded: it is damaged, empty, or no WAV, FLAC, Ogg, MP3, MP4, M4A or WebM",
-        param=SOUND,
-    )
+    return chunks_of(serving, url)
 
 
 def _itself(renderer: Any) -> Any:

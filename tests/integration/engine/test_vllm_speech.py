@@ -1,4 +1,4 @@
-"""Rows of sound, on a Whisper: the texts of transformers and of vLLM's own runner, whatever else the rows hold."""
+"""Rows of sound, on a Whisper: the texts of transformers and of vLLM's own runner, whatever rows hold."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dray.kinds import Kind
 from dray.requests.model import Outcome
 from tests.support.engines import NAME, Runner, generation_spec, lines, running
 from tests.support.mutations import mutations
-from tests.support.speech_model import RATE, as_url, hearing, sound, write_speech_model
+from tests.support.speech_model import RATE, as_url, container, hearing, sound, write_speech_model
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -267,6 +267,29 @@ def test_what_is_no_sound_is_an_error_row_of_its_own(speech: Runner, content: by
     assert good.response is not None
 
 
+def test_a_file_leads_to_no_other(speech: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FFmpeg opens what playlists name: files of the node, and addresses on the network."""
+    from dray.engine.vllm_adapter.sounds import _OPTIONS
+
+    (tmp_path / "a.wav").write_bytes(SOUNDS[0])
+    monkeypatch.chdir(tmp_path)
+    concat = b"ffconcat version 1.0\nfile 'a.wav'\n"
+    playlist = f"#EXTM3U\n#EXT-X-TARGETDURATION:10\n#EXTINF:10,\nfile://{tmp_path}/a.wav\n#EXT-X-ENDLIST\n"
+    called = b"v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\nm=audio 5004 RTP/AVP 0\n"
+    rows = [concat, playlist.encode(), called, b"\xff\xfb\n" + called]
+    assert [told(one) for one in run(speech, list(map(hearing, rows)))] == [("invalid_audio", NO_SOUND)] * 4
+    with monkeypatch.context() as patch:
+        patch.setitem(_OPTIONS, "format_whitelist", "concat,wav")
+        patch.setitem(_OPTIONS, "protocol_whitelist", "file")
+        [one] = run(speech, [hearing(concat)])
+        assert one.response is not None, "no playlist leads anywhere any more: the guard guards nothing"
+
+
+def test_mp4_and_webm_are_heard(speech: Runner) -> None:
+    rows = [container("mp4", "aac"), container("webm", "libopus")]
+    assert all(body(one)["text"] for one in run(speech, [hearing(one, language="en") for one in rows]))
+
+
 def test_a_sound_that_is_no_number_or_too_long_is_refused(speech: Runner) -> None:
     import numpy as np
     import soundfile
@@ -353,7 +376,7 @@ def test_no_body_ends_the_engine(speech: Runner, changes: list[dict[str, Any]]) 
 def test_models_and_rows_that_do_not_go_together_are_refused_before_the_weights(
     speech_model: Path, lively_model: Path
 ) -> None:
-    with pytest.raises(ConfigError, match="turns sound into text .*, and nothing else"):
+    with pytest.raises(ConfigError, match=r"turns sound into text .*, and nothing else"):
         Runner.started(generation_spec(speech_model, max_model_len=448))
     with pytest.raises(ConfigError, match="does not turn sound into text"):
         Runner.started(_spec(lively_model))
