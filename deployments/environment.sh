@@ -12,7 +12,7 @@ cd "$(dirname "$0")/.."
 
 python=${PYTHON:-python3}
 venv=.venv
-extras=(cpu postgres dev bench)
+extras=(cpu audio postgres dev bench)
 
 main() {
     case "${1:-}:$#" in
@@ -124,7 +124,7 @@ pin_images() {
     same=$(mktemp)
     grep -vE '^(#|vllm|torch|triton|apache-tvm-ffi)' constraints.txt > "$same"
     for engine in cpu gpu; do
-        resolved "$same" "$engine" postgres kubernetes > "deployments/images/$engine.new"
+        resolved "$same" "$engine" audio postgres kubernetes > "deployments/images/$engine.new"
         mv "deployments/images/$engine.new" "deployments/images/$engine.txt"
     done
     rm "$same"

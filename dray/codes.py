@@ -12,6 +12,7 @@ from typing import Literal, get_args
 
 InvalidRow = Literal[
     "duplicate_custom_id",
+    "invalid_audio",
     "invalid_csv",
     "invalid_custom_id",
     "invalid_image",
@@ -43,7 +44,7 @@ InvalidRequest = Literal[
     "unsupported_content",
     "unsupported_field",
 ]
-NotFound = Literal["image_not_found", "model_mismatch"]
+NotFound = Literal["audio_not_found", "image_not_found", "model_mismatch"]
 Late = Literal["expired"]
 Failed = Literal[
     "generation_failed",

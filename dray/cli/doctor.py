@@ -14,6 +14,7 @@ from typing import Any
 from dray.cli import output
 from dray.cli.jobs import store_at
 from dray.cli.server import ADVICE, configured_url, has_flows, silence_of
+from dray.engine.sound import missing_libraries
 from dray.errors import DrayError
 from dray.machine import cores
 from dray.storage.addresses import without_secret
@@ -28,6 +29,7 @@ def examine(model: str | None, store: str | None, *, json: bool) -> int:
         ("prefect", lambda: _package("prefect")),
         ("ray", lambda: _package("ray")),
         ("vllm", _vllm),
+        ("sound", _sound),
         ("flows", _flows),
         ("sqlite", lambda: sqlite3.sqlite_version),
         ("shared memory", _shared_memory),
@@ -80,6 +82,13 @@ def _vllm() -> str:
         except PackageNotFoundError:
             continue
     return "installed"
+
+
+def _sound() -> str:
+    missing = missing_libraries()
+    if missing:
+        return f"jobs of sound need the extra audio, as in dray[gpu,audio]: {', '.join(missing)} not here"
+    return "can be decoded"
 
 
 def _flows() -> str:

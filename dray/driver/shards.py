@@ -202,7 +202,7 @@ class ShardTasks:
             shard=shard,
             store_url=settings.store_url,
             objects=settings.rows_access,
-            image_root=settings.image_root,
+            roots=settings.media_roots,
             commit_seconds=commit_seconds(min(self._bound.tasks, LEAST_SLOTS * self._lanes)),
         )
         self._executor.submit(work)

@@ -72,7 +72,7 @@ def sequences_of(request: Request, size: int | None = None) -> int:
     if size is None or size > _MAY_BE_LONG:
         _refuse_long_lists(body, kind.texts)
     name, prompts = kind.prompts(body)
-    copies = _copies(body["n"]) if kind.engine.generates and "n" in body else 1
+    copies = _copies(body["n"]) if kind.engine.answers_freely and "n" in body else 1
     if prompts > MAX_SEQUENCES:
         raise _too_large(f"`{name}` holds {prompts:,} prompts; a row may hold {MAX_SEQUENCES:,}", name)
     if prompts > 1 and prompts * copies > MAX_SEQUENCES:

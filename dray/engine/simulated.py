@@ -202,7 +202,7 @@ class SimulatedEngine:
 
 def _prompt_of(request: Request) -> str:
     body = request.body
-    messages = body.get("messages")
+    messages, sound = body.get("messages"), KINDS[request.url].sound
     if messages is not None:
         if not isinstance(messages, list) or not all(isinstance(m, dict) for m in messages):
             raise RequestRefused("invalid_request", "messages must be a list of objects", param="messages")
@@ -211,6 +211,8 @@ def _prompt_of(request: Request) -> str:
     prompts = [body[name] for name in texts if body.get(name) is not None]
     if not prompts:
         raise RequestRefused("invalid_request", f"the body has no {' or '.join(texts)}")
+    if sound is not None:
+        prompts = [_digest(str(body[sound])), str(body.get("prompt", ""))]
     return "\n".join(one if isinstance(one, str) else orjson.dumps(one).decode() for one in prompts)
 
 
@@ -218,10 +220,11 @@ def _content_of(content: Any) -> str:
     """A content as text; an image counts as its digest of 64 characters."""
     if not isinstance(content, list):
         return str(content)
-    return "\n".join(
-        hashlib.blake2b(str(part).encode(), digest_size=32).hexdigest() if is_image(part) else str(part)
-        for part in content
-    )
+    return "\n".join(_digest(str(part)) if is_image(part) else str(part) for part in content)
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=32).hexdigest()
 
 
 def _refuse_what_no_engine_takes(body: dict[str, Any], model_name: str | None) -> None:

@@ -6,10 +6,11 @@ from dray.engine.adapters import ARGUMENT as ADAPTERS
 from dray.engine.adapters import adapters_of, rank_for
 from dray.engine.argument_policy import refuse_spread, refuse_unsafe
 from dray.engine.chat_template import with_template_text
+from dray.engine.sound import refuse_without_libraries
 from dray.errors import ConfigError
 from dray.job.model_files import checked_weights, context_of, refuse_misfit
 from dray.job.settings import JobSettings
-from dray.requests.images import ImageRoot
+from dray.requests.media import MEDIA, MediaRoot, Medium
 from dray.requests.validate import LENGTH_FIELDS
 from dray.storage.files import local_path
 from dray.storage.objects import is_object, is_web, list_under
@@ -50,6 +51,9 @@ def check_arguments(settings: JobSettings, *, local: bool = False) -> None:
         if adapters:
             rank_for(adapters, arguments, choices_of("vllm.config.lora", "MaxLoRARanks"))
         refuse_unknown_fields(settings.defaults.sampling)
+        shape = settings.source.shape
+        if shape.audio_column is not None or shape.audio_root is not None:
+            refuse_without_libraries()  # rows that hold their sound are not read yet: the replica looks, too
 
 
 def check_weights(settings: JobSettings) -> Manifest | None:
@@ -66,32 +70,36 @@ def check_weights(settings: JobSettings) -> Manifest | None:
     return weights
 
 
-def check_images(settings: JobSettings) -> None:
-    """Refuse a root of images that is not there, or cannot be read.
+def check_media(settings: JobSettings) -> None:
+    """Refuse a root of images or sounds that is not there, or cannot be read.
 
     Raises:
         ConfigError: says which.
     """
-    root = settings.image_root
-    if root is None:
-        return
-    ImageRoot(root)
+    for medium in MEDIA:
+        root = settings.media_roots.get(medium.root)
+        if root is not None:
+            _check_root(medium, root, settings)
+
+
+def _check_root(medium: Medium, root: str, settings: JobSettings) -> None:
+    MediaRoot(medium, root)
     if is_web(root):
         return
     if not is_object(root):
         if not local_path(root).is_dir():
-            raise ConfigError(f"image_root {root}: there is no such folder on this machine")
+            raise ConfigError(f"{medium.root} {root}: there is no such folder on this machine")
         if next(local_path(root).iterdir(), None) is None:
-            raise ConfigError(f"image_root {root}: the folder is empty; is it mounted?")
+            raise ConfigError(f"{medium.root} {root}: the folder is empty; is it mounted?")
         return
     try:
         first = next(list_under(f"{root.rstrip('/')}/", settings.rows_access), None)
     except PermissionError:
         return  # objects may be read that may not be listed
     except OSError as error:
-        raise ConfigError(f"image_root {root}: its objects cannot be listed ({error})") from error
+        raise ConfigError(f"{medium.root} {root}: its objects cannot be listed ({error})") from error
     if first is None:
-        raise ConfigError(f"image_root {root}: there are no objects below it")
+        raise ConfigError(f"{medium.root} {root}: there are no objects below it")
 
 
 def _refuse_long_answers(settings: JobSettings) -> None:

@@ -87,6 +87,16 @@ class RowOptions(Form):
         description="Folder, or object-store prefix, below which images lie that rows name (image_url, or "
         "image_column). dray reads no image elsewhere.",
     )
+    audio_column: str | None = Field(
+        default=None,
+        description="Column of sounds, for transcriptions and translations: the bytes of a file, or a name "
+        "or URL. Then no prompt is needed.",
+    )
+    audio_root: str | None = Field(
+        default=None,
+        description="Folder, or object-store prefix, below which sounds lie that rows name (file_url, or "
+        "audio_column). dray reads no sound elsewhere.",
+    )
     document_column: str | None = Field(
         default=None,
         description="Column of the texts that the prompt is held against, for scores and rankings: a text or "
@@ -124,9 +134,10 @@ class RowOptions(Form):
         return {name: getattr(self, name) for name in names} | {"kind": kind_named(self.kind)}
 
     def anchored(self) -> Self:
-        """The same options, with a local folder as seen from any working directory."""
-        root = self.image_root
-        return self if root is None else self.model_copy(update={"image_root": absolute(root)})
+        """The same options, with local folders as seen from any working directory."""
+        roots = {"image_root": self.image_root, "audio_root": self.audio_root}
+        given = {name: absolute(root) for name, root in roots.items() if root is not None}
+        return self.model_copy(update=given) if given else self
 
     def source(self, inputs: str | list[str]) -> Source:
         """The source that these options make of ``inputs``; raises as :func:`source_of`."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from dray.errors import ConfigError, DrayError
 from dray.job import current_job
-from dray.job.checks import check_arguments, check_images, check_weights
+from dray.job.checks import check_arguments, check_media, check_weights
 from dray.job.identity import fingerprint_of
 from dray.job.query_jobs import asked_job
 from dray.job.settings import JobSettings
@@ -82,7 +82,7 @@ def open_job(settings: JobSettings, *, started: float | None = None, resume: boo
     """
     check_arguments(settings)
     weights = check_weights(settings)
-    check_images(settings)
+    check_media(settings)
     check_writable(settings.output, options=settings.objects)
     with open_store(settings.store_url) as store:
         fingerprint = fingerprint_of(settings, weights)

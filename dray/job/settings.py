@@ -15,6 +15,7 @@ from dray.errors import ConfigError
 from dray.job.replica_range import read_range
 from dray.job.request import JobRequest, completion_seconds
 from dray.kinds import Kind
+from dray.requests.media import Roots, roots_of
 from dray.requests.output import OutputFormat
 from dray.requests.readers import Limits
 from dray.requests.sources import RowDefaults, Source
@@ -194,9 +195,9 @@ class JobSettings:
         return self.objects or ObjectStoreOptions.from_env()
 
     @property
-    def image_root(self) -> str | None:
-        """Below this lie images that rows name; None where they name none."""
-        return self.source.shape.image_root
+    def media_roots(self) -> Roots:
+        """Below these lie files that rows name; none where they name none."""
+        return roots_of(self.source.shape)
 
     @property
     def model_access(self) -> ObjectStoreOptions:

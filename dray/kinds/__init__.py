@@ -26,6 +26,7 @@ from dray.kinds.kind import (
     count_prompts,
 )
 from dray.kinds.scoring import RERANK, SCORE, SCORING
+from dray.kinds.speech import SPEECH, TRANSCRIPTION, TRANSLATION
 
 Kind.CHAT = CHAT
 Kind.COMPLETION = COMPLETION
@@ -33,10 +34,15 @@ Kind.EMBEDDING = embedding.OF_TEXTS
 Kind.SCORE = SCORE
 Kind.RERANK = RERANK
 Kind.CLASSIFICATION = CLASSIFICATION
+Kind.TRANSCRIPTION = TRANSCRIPTION
+Kind.TRANSLATION = TRANSLATION
 
 KINDS: dict[str, Kind] = {
     url: kind
-    for kind in (CHAT, COMPLETION, embedding.OF_TEXTS, SCORE, RERANK, CLASSIFICATION)
+    for kind in (
+        *(CHAT, COMPLETION, embedding.OF_TEXTS, SCORE, RERANK, CLASSIFICATION),
+        *(TRANSCRIPTION, TRANSLATION),
+    )
     for url in (kind.url, *kind.also)
 }
 """The table, by the URLs that rows name; :func:`all_kinds` has each kind once."""
@@ -81,6 +87,11 @@ def with_documents() -> str:
     return _listed([kind for kind in all_kinds() if kind.documents is not None])
 
 
+def with_sound() -> str:
+    """The kinds that hold a sound, as messages name them."""
+    return _listed([kind for kind in all_kinds() if kind.sound is not None])
+
+
 def text_fields() -> list[str]:
     """The fields of all kinds that hold prompts."""
     return list(dict.fromkeys(name for kind in all_kinds() for name in kind.texts))
@@ -103,6 +114,7 @@ __all__ = [
     "MAX_PAIR_CHARACTERS",
     "MAX_SEQUENCES",
     "SCORING",
+    "SPEECH",
     "Body",
     "EngineKind",
     "Kind",
@@ -118,4 +130,5 @@ __all__ = [
     "output_columns",
     "text_fields",
     "with_documents",
+    "with_sound",
 ]

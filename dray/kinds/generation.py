@@ -32,10 +32,11 @@ def _simulated_completion(body: Body, text: str, digest: str) -> Body:
 
 
 def _text(body: Body) -> str | None:
-    """The text of the first choice."""
+    """The text of the first choice, or that of a sound."""
     choices = body.get("choices")
     if not choices:
-        return None
+        spoken: str | None = body.get("text")
+        return spoken
     message = choices[0].get("message")
     found: str | None = choices[0].get("text") if message is None else message.get("content")
     return found
@@ -48,7 +49,7 @@ GENERATION = EngineKind(
     generates=True,
     splits_prompts=True,
 )
-_TEXT = OutputColumn(name="text", type="text", read=_text)
+TEXT_COLUMN = OutputColumn(name="text", type="text", read=_text)
 
 CHAT = Kind(
     name="chat",
@@ -60,7 +61,7 @@ CHAT = Kind(
     prompts=_chat_prompts,
     proof={"messages": [{"role": "user", "content": "Say yes."}], "max_tokens": 4, "temperature": 0},
     simulated=_simulated_chat,
-    columns=(_TEXT,),
+    columns=(TEXT_COLUMN,),
 )
 COMPLETION = Kind(
     name="completion",
@@ -72,5 +73,5 @@ COMPLETION = Kind(
     # Token ids need neither a chat template nor a tokenizer that can read this text.
     proof={"prompt": [1, 2, 3, 4], "max_tokens": 4, "temperature": 0},
     simulated=_simulated_completion,
-    columns=(_TEXT,),
+    columns=(TEXT_COLUMN,),
 )

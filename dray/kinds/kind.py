@@ -22,9 +22,11 @@ class EngineKind:
 
     ``does`` is for people: "this engine DOES". ``serving`` names the class that serves vLLM's side of it, as
     ``module:class``; it is imported in the replica alone. ``arguments`` are vLLM's engine arguments for it.
-    ``generates`` engines take sampling fields, ``n`` answers and grammars; a job may set the ``fields`` of
-    others for all rows. Engines that ``splits_prompts`` may take a prompt in parts, so their token budget may
-    be less than a prompt has.
+    ``generates`` engines take sampling fields, ``n`` answers and grammars. A job may set the ``fields`` for
+    all rows; an engine that generates and names some takes no others, nor ``n`` answers or grammars, and
+    ``spelled`` has its own word for fields of other engines. It is ``greedy`` where rows without a
+    temperature are not sampled. Engines that ``splits_prompts`` may take a prompt in parts, so their token
+    budget may be less than a prompt has.
     """
 
     name: str
@@ -34,6 +36,13 @@ class EngineKind:
     generates: bool = field(compare=False)
     splits_prompts: bool = field(compare=False)
     fields: frozenset[str] = field(default=frozenset(), compare=False)
+    spelled: Mapping[str, str] = field(default_factory=dict, compare=False)
+    greedy: bool = field(default=False, compare=False)
+
+    @property
+    def answers_freely(self) -> bool:
+        """Whether rows may ask for several answers, and for the form that they have."""
+        return self.generates and not self.fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +68,7 @@ class Kind:
         conversation: the body for a prompt as a message, and a system prompt; None where a request holds no
             chat messages.
         documents: the field of a body for the texts that its prompt is held against; None where it has none.
+        sound: the field of a body for a sound, or the place of one; None where it has none.
         pairs: those two of each pair that is compared, for kinds with ``documents``.
         prompts: the name of the field whose prompts count, and how many sequences they are before ``n``.
         proof: a short body that any healthy engine answers or refuses.
@@ -73,6 +83,8 @@ class Kind:
     SCORE: ClassVar[Kind]
     RERANK: ClassVar[Kind]
     CLASSIFICATION: ClassVar[Kind]
+    TRANSCRIPTION: ClassVar[Kind]
+    TRANSLATION: ClassVar[Kind]
 
     name: str
     url: str = field(compare=False)
@@ -82,6 +94,7 @@ class Kind:
     body: Callable[[str], Body] = field(compare=False)
     conversation: Callable[[str, str | None], Body] | None = field(default=None, compare=False)
     documents: str | None = field(default=None, compare=False)
+    sound: str | None = field(default=None, compare=False)
     pairs: Callable[[Body], Iterable[tuple[Any, Any]]] | None = field(default=None, compare=False)
     prompts: Callable[[Body], tuple[str, int]] = field(compare=False)
     proof: Body = field(compare=False)

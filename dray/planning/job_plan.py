@@ -13,6 +13,7 @@ from dray.engine.chat_template import with_template_text
 from dray.errors import ConfigError
 from dray.job.plan_file import OVERRIDES, identity_of
 from dray.job.resolving import Blocks, NoBlocks, inputs_of, model_place, objects_of
+from dray.kinds import KINDS
 from dray.machine import installed_version
 from dray.planner.catalogue import Catalogue, HostedPrice, Instance, hosted_prices, known_catalogue
 from dray.planner.cost import Demand, Phi, PhiFor, Plan, Plans, best_of_each, plans, prior
@@ -24,6 +25,7 @@ from dray.planning.measured import efficiencies_in
 from dray.planning.request import PlanRequest
 from dray.requests.shape import LOOKED_AT, shape_of_rows
 from dray.requests.sources import RowDefaults, Source
+from dray.requests.spool import decode
 from dray.storage.objects import ObjectStoreOptions
 from dray.store import Efficiency
 from dray.weights.source.configuration import configuration_of
@@ -130,10 +132,11 @@ def plan_job(
     known = replace(known, runs=known.runs or efficiencies_in(request.store, blocks))
     allowed(_catalogue(request, known), request.limits())  # before the input is read
     source = request.rows.source(inputs_of(request.input))
+    defaults = RowDefaults(model_name=request.rows.model_name, sampling=request.sampling.fields())
+    lines = InputLines(source, defaults, overrides=request.overrides, options=objects, say=say)
+    _refuse_sound(lines)
     with configuration_of(place.uri, place.objects or objects) as folder:
         config, model = (folder / "config.json").read_bytes(), _model(folder, request.arguments)
-        defaults = RowDefaults(model_name=request.rows.model_name, sampling=request.sampling.fields())
-        lines = InputLines(source, defaults, overrides=request.overrides, options=objects, say=say)
         known = _with_lengths(known, model, lines)
         say("counting rows and tokens")
         workload, notes = estimate(lines, _counting(request, folder, model, known))
@@ -157,6 +160,16 @@ def plan_job(
         day=today,
         notes=(*notes, *_notes(workload, model, known.lengths, request.image_tokens)),
     )
+
+
+def _refuse_sound(lines: InputLines) -> None:
+    """One job runs one kind of engine: its first row tells."""
+    first = next(iter(lines), None)
+    if first is not None and KINDS[decode(first).url].sound is not None:
+        raise ConfigError(
+            "dray plan cannot price sound: it does not know what encoders of sound cost, nor how long "
+            "answers will be; dray run needs no plan"
+        )
 
 
 def _identity(

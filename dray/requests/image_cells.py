@@ -9,16 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dray.requests.images import (
-    IMAGE_LIMIT_BYTES,
-    MOST_IMAGES,
-    PART,
-    ROW_LIMIT_BYTES,
-    Place,
-    data_url,
-    image_part,
-    placer,
-)
+from dray.requests.images import MOST_IMAGES, PART, ROW_LIMIT_BYTES, image_part
+from dray.requests.media import IMAGES, placer
+from dray.requests.media_cells import file_url
 from dray.requests.template import value_of
 from dray.requests.validate import BadRow
 
@@ -27,7 +20,10 @@ Parts = list[dict[str, Any]]
 
 def image_reader(column: str, root: str | None) -> Callable[[Mapping[str, Any]], Parts]:
     """A function that gives the images in a row, as parts of a content; BadRow says what is wrong."""
-    place = placer(root)
+    place = placer(IMAGES, root)
+
+    def part_of(cell: object, field: str) -> dict[str, Any]:
+        return image_part(file_url(cell, field, IMAGES), field, place)
 
     def read(row: Mapping[str, Any]) -> Parts:
         value = value_of(row, column, "missing_column")
@@ -38,8 +34,8 @@ def image_reader(column: str, root: str | None) -> Callable[[Mapping[str, Any]],
                 column,
             )
         if not isinstance(value, list):
-            return [_part(value, column, place)]
-        parts = [_part(one, f"{column}[{number}]", place) for number, one in enumerate(value)]
+            return [part_of(value, column)]
+        parts = [part_of(one, f"{column}[{number}]") for number, one in enumerate(value)]
         if (
             len(parts) > MOST_IMAGES
             or sum(len(part[PART]["url"]) for part in parts) * 3 // 4 > ROW_LIMIT_BYTES
@@ -97,25 +93,3 @@ def _put_first(messages: list[dict[str, Any]], images: Parts, column: str) -> li
             texts = content if isinstance(content, list) else [{"type": "text", "text": content}]
             return [*messages[:number], {**message, "content": [*images, *texts]}, *messages[number + 1 :]]
     raise BadRow("invalid_image", "no message is the user's, so none can hold the image", column)
-
-
-def _part(cell: object, field: str, place: Place) -> dict[str, Any]:
-    if isinstance(cell, Mapping):
-        content, name = cell.get("bytes"), cell.get("path") or cell.get("url")
-        cell = content if content is not None else name
-    if isinstance(cell, bytes | bytearray | memoryview):
-        size = len(cell)
-        if not 0 < size <= IMAGE_LIMIT_BYTES:
-            raise BadRow(
-                "invalid_image",
-                f"the image has {size:,} bytes; from 1 to {IMAGE_LIMIT_BYTES:,} are taken",
-                field,
-            )
-        return image_part(data_url(bytes(cell)), field, place)
-    if isinstance(cell, str) and cell:
-        return image_part(cell, field, place)
-    raise BadRow(
-        "invalid_image",
-        f"the column holds a {type(cell).__name__}; it can hold the bytes of an image, or a name or URL",
-        field,
-    )

@@ -1,25 +1,16 @@
-"""Images in the messages of a request: what a row may say of them, and where they are.
+"""Images in the messages of a request: what a row may say of them.
 
 A part of a content is OpenAI's, ``{"type": "image_url", "image_url": {"url": ...}}``, or that of Hugging
-Face's chat templates, ``{"type": "image", ...}``. Its URL is the image itself (``data:``), or names a file
-below the root that the job's user gave. Ingest writes the whole place of such a file into the spool, and a
-shard task reads it (:mod:`dray.shard.image_rows`): nothing that a row says makes an engine fetch anything.
+Face's chat templates, ``{"type": "image", ...}``. :mod:`dray.requests.media` says what its URL may be.
 """
 
 from __future__ import annotations
 
-import re
-from base64 import b64encode
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from dray.errors import ConfigError
-from dray.requests.validate import BadRow, check_text
-from dray.storage.files import absolute, local_path
-from dray.storage.objects import is_object, is_web
-
-IMAGE_LIMIT_BYTES = 32 << 20
-"""The largest image file that is taken, in bytes: a large photograph without loss."""
+from dray.requests.media import IMAGES, Place, placer
+from dray.requests.validate import BadRow
 
 ROW_LIMIT_BYTES = 128 << 20
 """What the images of one row may have together, in bytes."""
@@ -30,39 +21,9 @@ MOST_IMAGES = 256
 PART: Final = "image_url"
 """The type of a part that is an image, and the field that says where."""
 
-NAMED: Final = re.compile(rb'"image_url":\{"url":("(?!(?i:data):)(?:[^"\\]|\\.)*")\}')
-"""What is found in each line of the spool that names an image file, and in few others."""
-
-_DATA = re.compile(r"data:[\w.+/-]*(;[\w.+=-]+)*;base64,", re.ASCII | re.IGNORECASE)
-_SIGNATURES = (
-    (b"\x89PNG", "png"),
-    (b"\xff\xd8\xff", "jpeg"),
-    (b"GIF8", "gif"),
-    (b"BM", "bmp"),
-    (b"RIFF", "webp"),
-)
 _NAMES = ("url", "image", "path")  # of the field that says where, in a part of Hugging Face's
-_CONTROL = re.compile("[\x00-\x1f\x7f]")
-_OF_A_QUERY = re.compile("[%?#]")  # means something else in an address on the web
-_LONGEST_NAME = 1024  # bytes, in S3
-_ODD = {"", ".", ".."}  # no parts of a name: one leads out of the root, object stores refuse the others
 _DETAILS = (None, "auto", "high")
 _FORM = '{"type": "image_url", "image_url": {"url": ...}}'
-
-Place = Callable[[str, str], str]
-"""``(url, field)`` to the URL in the request; BadRow names ``field``."""
-
-
-def data_url(content: bytes) -> str:
-    """An image file as a URL that holds it."""
-    kind = next((name for start, name in _SIGNATURES if content.startswith(start)), "octet-stream")
-    sort = "application" if kind == "octet-stream" else "image"
-    return f"data:{sort}/{kind};base64,{b64encode(content).decode('ascii')}"
-
-
-def is_data(url: str) -> bool:
-    """Whether a URL holds its image itself."""
-    return url[:5].lower() == "data:"
 
 
 def is_image(part: object) -> bool:
@@ -100,7 +61,7 @@ def image_placer(root: str | None) -> Callable[[dict[str, Any]], None]:
     It changes the body; BadRow says which part cannot be so. Parts that are neither texts nor images are the
     engine's to refuse.
     """
-    place = placer(root)
+    place = placer(IMAGES, root)
 
     def put(body: dict[str, Any]) -> None:
         count = 0
@@ -120,72 +81,6 @@ def image_placer(root: str | None) -> Callable[[dict[str, Any]], None]:
 def image_part(url: str, field: str, place: Place) -> dict[str, Any]:
     """A part for the image at ``url``."""
     return {"type": PART, PART: {"url": place(url, field)}}
-
-
-def placer(root: str | None) -> Place:
-    """What makes a whole place of the URL or name of an image, below ``root`` unless it is a data URL."""
-    below = None if root is None else ImageRoot(root)
-
-    def place(url: str, field: str) -> str:
-        if is_data(url):
-            if not _DATA.match(url, 0, 256):
-                raise BadRow(
-                    "invalid_image", "the data URL holds no base64 (data:image/png;base64,...)", field
-                )
-            return url
-        check_text(url, field)
-        if below is None:
-            raise BadRow(
-                "invalid_image",
-                "the image is a name or a URL, and nothing says where images may lie: give --image-root, a "
-                "folder or a bucket's prefix, or put the image into the row (data:image/png;base64,...)",
-                field,
-            )
-        return below.place(url, field)
-
-    return place
-
-
-class ImageRoot:
-    """A folder, or a prefix of an object store, below which the images of a job lie.
-
-    Raises:
-        ConfigError: the root is empty.
-    """
-
-    def __init__(self, root: str) -> None:
-        given = root.strip().rstrip("/")
-        if not given and not root.strip():
-            raise ConfigError(
-                "image_root is empty: give a folder, or a bucket's prefix such as s3://bucket/images"
-            )
-        self._remote = is_object(root)
-        self._web = is_web(root)
-        self._root = given if self._remote else absolute(str(local_path(given or "/")))
-
-    def place(self, url: str, field: str) -> str:
-        """Where the image of this name or URL lies; BadRow where that is not below the root."""
-        name = url.removeprefix("file://") if not self._remote else url
-        whole = "://" in name if self._remote else name.startswith("/")
-        begin = self._root.rstrip("/") + "/"
-        if whole and not name.startswith(begin):
-            raise BadRow(
-                "invalid_image", f"the image is not below the job's image_root ({self._root})", field
-            )
-        rest = name.removeprefix(begin) if whole else name
-        if "://" in rest or not _ODD.isdisjoint(rest.split("/")) or self._is_odd(begin, rest):
-            raise BadRow(
-                "invalid_image",
-                f"the image is no name of a file below the job's image_root ({self._root}), as cats/1.jpg is",
-                field,
-            )
-        return begin + rest
-
-    def _is_odd(self, root: str, name: str) -> bool:
-        """Whether no store takes such a name, or takes it for another."""
-        if _CONTROL.search(name) or len(f"{root}{name}".encode()) > _LONGEST_NAME:
-            return True
-        return self._web and _OF_A_QUERY.search(name) is not None
 
 
 def _url_in(part: dict[str, Any], field: str) -> str:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from dray.requests import tables
-from dray.requests.images import image_placer
 from dray.requests.inputs import FileRef, digest, expand
 from dray.requests.json_lines import json_lines
+from dray.requests.media import roots_of
+from dray.requests.placing import media_placer
 from dray.requests.pulse import Pulse
 from dray.requests.row_builder import row_builder
 from dray.requests.sources import JsonlBatch, RowDefaults, RowShape, Source, SqlQuery
@@ -79,7 +80,7 @@ def _batch_rows(
     limits: Limits,
     options: ObjectStoreOptions | None,
 ) -> Iterator[RawRow]:
-    place = image_placer(source.shape.image_root)
+    place = media_placer(roots_of(source.shape))
     fill = filler(defaults.sampling) if defaults.sampling else None
     for file_no, ref in enumerate(files):
         for line_no, line in json_lines(ref.uri, limit=limits.line_bytes, options=options):
@@ -87,7 +88,7 @@ def _batch_rows(
                 if line is None:
                     raise too_long(limits.line_bytes)
                 envelope = read_envelope(line)
-                _place_images(envelope, place)
+                _place_media(envelope, place)
             except BadRow as bad:
                 if line is None or line.strip():  # a blank line is no row
                     yield RawRow(file_no, line_no, None, bad)
@@ -97,9 +98,9 @@ def _batch_rows(
             yield RawRow(file_no, line_no, envelope, None)
 
 
-def _place_images(envelope: Envelope, place: Callable[[dict[str, Any]], None]) -> None:
+def _place_media(envelope: Envelope, place: Callable[[str, dict[str, Any]], None]) -> None:
     try:
-        place(envelope.body)
+        place(envelope.url, envelope.body)
     except BadRow as bad:
         bad.custom_id = envelope.custom_id
         raise

@@ -12,6 +12,7 @@ from dray.codes import ErrorCode
 from dray.requests.bodies import with_fields
 from dray.requests.image_cells import image_reader, with_images
 from dray.requests.images import image_placer
+from dray.requests.media_cells import sound_reader
 from dray.requests.messages import messages_of
 from dray.requests.sources import BodyFields, RowShape
 from dray.requests.template import Template, documents_of, text_of, value_of
@@ -26,8 +27,9 @@ def columns_of(shape: RowShape) -> dict[str, ErrorCode]:
     found: dict[str, ErrorCode] = {}
     if shape.template is not None:
         found |= dict.fromkeys(Template.parse(shape.template).columns, "unknown_template_column")
-    named = (shape.prompt_column, shape.messages_column, shape.image_column, shape.document_column)
-    for column in (*named, shape.id_column):
+    prompts = (shape.prompt_column, shape.messages_column)
+    others = (shape.image_column, shape.audio_column, shape.document_column, shape.id_column)
+    for column in (*prompts, *others):
         if column is not None:
             found[column] = "missing_column"
     return found
@@ -78,6 +80,8 @@ def _text_reader(shape: RowShape) -> Callable[[Mapping[str, Any]], dict[str, Any
             row,
             fields,
         )
+    if shape.audio_column is not None and shape.kind.sound is not None:
+        return _sound_reader(shape, shape.audio_column, shape.kind.sound)
     prompt = _prompt_reader(shape)
     body, conversation = shape.kind.body, shape.kind.conversation
     if conversation is not None and (system is not None or shape.image_column is not None):
@@ -86,6 +90,15 @@ def _text_reader(shape: RowShape) -> Callable[[Mapping[str, Any]], dict[str, Any
     if column is None or name is None:
         return lambda row: body(prompt(row))
     return lambda row: {**body(prompt(row)), name: documents_of(row, column)}
+
+
+def _sound_reader(shape: RowShape, column: str, name: str) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+    """The sound, and the prompt where the shape has one."""
+    sound, body = sound_reader(column, shape.audio_root), shape.kind.body
+    if shape.prompt_column is None and shape.template is None:
+        return lambda row: {name: sound(row)}
+    prompt = _prompt_reader(shape)
+    return lambda row: {name: sound(row), **body(prompt(row))}
 
 
 def _prompt_reader(shape: RowShape) -> Callable[[Mapping[str, Any]], str]:

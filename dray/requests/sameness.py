@@ -77,7 +77,8 @@ def doubt_of(url: str, body: dict[str, Any]) -> Doubt | None:
     """Why asking twice might tell more; None for what is greedy, has a seed, or generates nothing."""
     if body.get("request_id") is not None:
         return "own_id"  # stands in the answer
-    if not KINDS[url].engine.generates or _is_greedy(body.get("temperature")):
+    engine, temperature = KINDS[url].engine, body.get("temperature")
+    if not engine.generates or _is_greedy(temperature) or (engine.greedy and "temperature" not in body):
         return None
     return None if type(body.get("seed")) is int else "sampled"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dray.errors import ConfigError, InputError, Problem
-from dray.kinds import Kind, of_conversations, with_documents
+from dray.kinds import Kind, of_conversations, with_documents, with_sound
 from dray.requests.formats import FORMATS, Format, format_of
 from dray.requests.inputs import refuse_odd
 from dray.requests.template import runs_of
@@ -43,7 +43,8 @@ class RowShape:
     places (:mod:`dray.requests.field_order`). ``fields`` are set where the column of messages was found, and
     not named. Images come from ``image_column``, or stand in messages; those that are files lie below
     ``image_root`` (:mod:`dray.requests.images`). Some kinds hold the prompt against the texts of
-    ``document_column``.
+    ``document_column``. Others are of the sounds of ``audio_column``, and need no prompt; files of sound lie
+    below ``audio_root``.
     """
 
     kind: Kind = Kind.CHAT
@@ -57,11 +58,14 @@ class RowShape:
     image_column: str | None = None
     image_root: str | None = None
     document_column: str | None = None
+    audio_column: str | None = None
+    audio_root: str | None = None
 
     @property
     def is_open(self) -> bool:
         """Whether nothing says yet what becomes the prompt."""
-        return self.prompt_column is None and self.template is None and self.messages_column is None
+        prompts = (self.prompt_column, self.template, self.messages_column, self.audio_column)
+        return all(one is None for one in prompts)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,6 +129,8 @@ def source_of(
     messages_column: str | None = None,
     image_column: str | None = None,
     image_root: str | None = None,
+    audio_column: str | None = None,
+    audio_root: str | None = None,
     document_column: str | None = None,
     reorder_fields: bool = False,
     query: str | None = None,
@@ -147,6 +153,8 @@ def source_of(
         image_column=image_column,
         image_root=image_root,
         document_column=document_column,
+        audio_column=audio_column,
+        audio_root=audio_root,
         reorder_fields=reorder_fields,
     )
     _check_fields(shape)
@@ -156,7 +164,7 @@ def source_of(
         if len(names) != 1:
             raise ConfigError("a query reads one database: name one database URL as the input")
         return SqlQuery(url=names[0], query=query, shape=_checked(shape, "a query"))
-    for name in (*names, *filter(None, [image_root])):
+    for name in (*names, *filter(None, [image_root, audio_root])):
         refuse_secret(name)
     found = format or _common_format(names)
     if delimiter is not None and found not in ("csv", "tsv"):
@@ -180,6 +188,8 @@ def frame_to_source(
     messages_column: str | None = None,
     image_column: str | None = None,
     image_root: str | None = None,
+    audio_column: str | None = None,
+    audio_root: str | None = None,
     document_column: str | None = None,
     reorder_fields: bool = False,
     before_writing: Callable[[], None] = lambda: None,
@@ -202,6 +212,8 @@ def frame_to_source(
         image_column=image_column,
         image_root=image_root,
         document_column=document_column,
+        audio_column=audio_column,
+        audio_root=audio_root,
         reorder_fields=reorder_fields,
     )
     _check_fields(shape)
@@ -247,6 +259,8 @@ def template_digest(source: Source) -> str:
         return "openai-batch"
     described = repr(source.shape)
     # As it was described before there were such fields.
+    if source.shape.audio_column is None and source.shape.audio_root is None:
+        described = described.removesuffix(", audio_column=None, audio_root=None)") + ")"
     if source.shape.document_column is None:
         described = described.removesuffix(", document_column=None)") + ")"
     if source.shape.image_column is None and source.shape.image_root is None:
@@ -295,6 +309,8 @@ def _common_format(names: Sequence[str]) -> Format:
 def _check_fields(shape: RowShape) -> None:
     if shape.document_column is not None and shape.kind.documents is None:
         raise ConfigError(f"a document column goes with {with_documents()} only, not with {shape.kind}")
+    if shape.audio_column is not None and shape.kind.sound is None:
+        raise ConfigError(f"an audio column goes with {with_sound()} only, not with {shape.kind}")
     if not shape.reorder_fields:
         return
     if shape.template is None:
@@ -306,6 +322,8 @@ def _checked(shape: RowShape, what: str) -> RowShape:
     given = [shape.prompt_column, shape.template, shape.messages_column]
     if len([name for name in given if name is not None]) > 1:
         raise ConfigError("prompt column, template and messages column exclude each other: give one")
+    if shape.kind.sound is not None and shape.audio_column is None:
+        raise ConfigError(f"{shape.kind} is of sound: name the column that holds it (--audio-column)")
     if shape.is_open:
         raise ConfigError(
             f"{what} needs a prompt column (--prompt-column), a template (--template) or a column of chat "

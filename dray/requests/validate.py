@@ -63,8 +63,9 @@ def filler(sampling: Mapping[str, Any]) -> Fill:
             return
         own_length = sets_length and any(body.get(name) is not None for name in LENGTH_FIELDS)
         for name, value in fields:
-            if name not in body and not (own_length and name in LENGTH_FIELDS):
-                body[name] = value
+            own = engine.spelled.get(name, name)
+            if own not in body and not (own_length and name in LENGTH_FIELDS):
+                body[own] = value
 
     return fill
 

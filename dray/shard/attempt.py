@@ -53,7 +53,7 @@ def attempt(
             fed=fed,
             untaken=untaken,
             options=work.options,
-            image_root=work.image_root,
+            roots=work.roots,
         )
     except Exception as error:  # noqa: BLE001  the table of causes knows what to do with each
         return Ending(work, lease, place, fed, tries, unread_seconds, untaken).of(error)

@@ -16,11 +16,12 @@ from dray.failures.effects import OnPrefect, OnShard, Wait
 from dray.failures.foreign import Sign
 from dray.failures.signs import ErrorFacts, facts_of
 from dray.places import place_of
+from dray.requests.media import MEDIA
 from dray.requests.model import Outcome
 from dray.requests.spool import decode
 from dray.shard import budgets
 from dray.shard.hearing import evidence, node_alive, verdict_on
-from dray.shard.image_files import ImagesAwayError
+from dray.shard.media_files import MediaAwayError
 from dray.shard.open_rows import Finished, open_lines
 from dray.shard.placing import Place
 from dray.shard.pump import Fed, ShardReceipt, publish
@@ -152,11 +153,11 @@ class Ending:
         paused = decision.effect.prefect is OnPrefect.PAUSE
         since = f" for {STORE_PATIENCE / 60:.0f} minutes" if self.unread_seconds >= STORE_PATIENCE else ""
         advice = "; look at its disk or object store: network, address, keys" if paused else ""
-        images = self.work.image_root
-        of_images = images is not None and getattr(error, "filename2", None) == images
-        what = f"the images below {images}" if of_images else f"the requests in {self.work.shard.uri}"
+        away = getattr(error, "filename2", None)
+        medium = next((one for one in MEDIA if away and self.work.roots.get(one.root) == away), None)
+        what = f"the {medium.name}s below {away}" if medium else f"the requests in {self.work.shard.uri}"
         # Other errors may name a row's file.
-        why = str(error) if isinstance(error, ImagesAwayError) else told.name
+        why = str(error) if isinstance(error, MediaAwayError) else told.name
         return f"{decision.cause}: {what} cannot be read{since} ({why}){advice}"
 
     def _carry_out(

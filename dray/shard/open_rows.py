@@ -54,7 +54,7 @@ class Finished:
 class OpenLines:
     """Lines of the spool whose rows have no outcome, and the position after each row that was looked at.
 
-    ``refused`` are those of them that are no request after all; only rows with images have any.
+    ``refused`` are those of them that are no request after all; only rows with files have any.
     """
 
     lines: list[bytes]

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import TypeVar
 
 from dray import history
@@ -13,10 +14,11 @@ from dray.engine.batches import too_large
 from dray.engine.client import ReplicaClient
 from dray.engine.replica import FLUSH_SECONDS
 from dray.errors import StoreFatalError, StoreTransientError, StoreUnreachableError, ValueTooLargeError
+from dray.requests.media import Roots
 from dray.requests.model import Outcome
 from dray.requests.spool import index_of
-from dray.shard.image_rows import images_named_in, with_image_files
 from dray.shard.lease import ShardLeaseKeeper
+from dray.shard.media_rows import files_named_in, with_media_files
 from dray.shard.open_rows import Finished, OpenLines, Rows, open_lines
 from dray.shard.proof import proof_session, prove
 from dray.shard.untaken import Untaken
@@ -85,14 +87,14 @@ def run_shard(
     fed: Fed | None = None,
     untaken: Untaken | None = None,
     options: ObjectStoreOptions | None = None,
-    image_root: str | None = None,
+    roots: Roots = MappingProxyType({}),
 ) -> ShardReceipt:
     """Run what is not terminal of a leased shard, and end it. Errors leave the lease as it is.
 
     ``slots`` shards share the replica, and the bytes that it may hold. A finished row waits at most
     ``commit_seconds`` for its commit. ``fed`` is kept up to date: `Ending` uses it to look for the row that
     ended the attempt. ``untaken`` goes on from attempt to attempt. A suspect's engine answers a request of
-    dray's own first. Images that rows name are read from below ``image_root``.
+    dray's own first. Files that rows name are read from below ``roots``.
 
     Raises:
         CancelledError, ExpiredError: the job was cancelled, or its time is over.
@@ -108,14 +110,14 @@ def run_shard(
         with ShardLeaseKeeper(store, lease, on_stop=abort, say=say) as holder:
             finished = _finished(store, holder, untaken)
             lines = open_lines(shard, finished, options, chunk_rows=min(FEED_ROWS, max_num_seqs))
-            rows = _with_images(lines, shard, holder, image_root, options)
+            rows = _with_media(lines, shard, holder, roots, options)
             if lease.suspect and rows.first is not None:
                 prove(replica, session_of(lease), rows.first)
                 holder.check()
                 fed.proven = True
             committed = _pump(
                 store, holder, replica, rows, fed, untaken, window=Window.of(max_num_seqs, slots),
-                commit_seconds=commit_seconds, waits=image_root is not None,
+                commit_seconds=commit_seconds, waits=bool(roots),
             )  # fmt: skip
     except BaseException:
         abort()  # the next attempt at the shard feeds its rows again
@@ -150,15 +152,15 @@ def _sessions(lease: ShardLease) -> list[str]:
     return [proof_session(session), session] if lease.suspect else [session]
 
 
-def _with_images(
+def _with_media(
     lines: Iterator[OpenLines],
     shard: Shard,
     holder: ShardLeaseKeeper,
-    root: str | None,
+    roots: Roots,
     options: ObjectStoreOptions | None,
 ) -> Rows:
-    others = partial(images_named_in, shard.uri, options)
-    return Rows(with_image_files(lines, root, options, holder.check, others))
+    others = partial(files_named_in, shard.uri, options)
+    return Rows(with_media_files(lines, roots, options, holder.check, others))
 
 
 def _pump(
@@ -208,7 +210,7 @@ def _pump(
         reach(Point.RESULTS_RECEIVED)
         committed += _commit(store, holder, [*batch, *refused], untaken)
         refused.clear()
-        if waits:  # for images: what is finished must not wait with it
+        if waits:  # for files: what is finished must not wait with it
             feed()
     holder.check()
     return committed + (_commit(store, holder, refused, untaken) if refused else 0)

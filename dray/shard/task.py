@@ -21,6 +21,7 @@ from dray.failures.causes import Decision, Facts, decide
 from dray.failures.effects import OnPrefect
 from dray.owner import owner_name
 from dray.places import lane_of
+from dray.requests.media import Roots
 from dray.shard.attempt import attempt
 from dray.shard.backoff import Backoff
 from dray.shard.pump import ShardReceipt
@@ -38,14 +39,14 @@ class ShardWork:
     """What a shard task needs.
 
     ``ttl`` is how long its lease lasts without a renewal, and ``commit_seconds`` how long a finished row
-    waits at most for its commit, in seconds. ``image_root``: below this lie images that rows name.
+    waits at most for its commit, in seconds. ``roots``: below these lie files that rows name.
     """
 
     job: JobLease
     shard: Shard
     store_url: str = field(repr=False)
     objects: ObjectStoreOptions | None = field(default=None, repr=False)
-    image_root: str | None = None
+    roots: Roots = field(default_factory=dict)
     ttl: float = SHARD_TTL
     commit_seconds: float = FLUSH_SECONDS
 
@@ -124,7 +125,7 @@ def _attempt(
         options=work.objects,
         ttl=work.ttl,
         commit_seconds=work.commit_seconds,
-        image_root=work.image_root,
+        roots=work.roots,
     )
     return attempt(
         given,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
 from dray.engine.client import ReplicaClient
 from dray.engine.replica import FLUSH_SECONDS
 from dray.failures.causes import Decision
+from dray.requests.media import Roots
 from dray.shard.hearing import VERDICT_SECONDS
 from dray.shard.pump import ShardReceipt
 from dray.storage.objects import ObjectStoreOptions
@@ -28,8 +29,8 @@ class Work:
     """A shard to be run, and what all attempts at it share.
 
     ``verdict_seconds``: for so long, an attempt waits for the driver's judgement of a lost replica.
-    ``commit_seconds``: for so long at most, a finished row waits for its commit. ``image_root``: below
-    this lie images that rows name; None where they name none.
+    ``commit_seconds``: for so long at most, a finished row waits for its commit. ``roots``: below
+    these lie files that rows name; none where they name none.
     """
 
     store: Store
@@ -38,7 +39,7 @@ class Work:
     replicas: Replicas
     owner: str
     options: ObjectStoreOptions | None = None
-    image_root: str | None = None
+    roots: Roots = field(default_factory=dict)
     ttl: float = SHARD_TTL
     verdict_seconds: float = VERDICT_SECONDS
     commit_seconds: float = FLUSH_SECONDS
@@ -57,7 +58,7 @@ class AttemptEnd(StrEnum):
 class AttemptResult:
     """The end of an attempt. ``note`` is for people: the node, and what was kept.
 
-    ``unread``: its requests, or their images, could not be read. ``moved``: it had rows committed before.
+    ``unread``: its requests, or their files, could not be read. ``moved``: it had rows committed before.
     """
 
     how: AttemptEnd

@@ -37,7 +37,8 @@ def test_a_row_fits_together(kind: Kind) -> None:
 def _whole(kind: Kind) -> Body:
     """A body out of columns."""
     documents = {} if kind.documents is None else {kind.documents: "a"}
-    return kind.body("prompt") | documents
+    sound = {} if kind.sound is None else {kind.sound: "a.wav"}
+    return kind.body("prompt") | documents | sound
 
 
 @pytest.mark.parametrize("kind", ROWS, ids=str)
@@ -56,6 +57,8 @@ def test_fingerprints_hold_the_text_of_a_kind() -> None:
         "<Kind.SCORE: 'score'>",
         "<Kind.RERANK: 'rerank'>",
         "<Kind.CLASSIFICATION: 'classification'>",
+        "<Kind.TRANSCRIPTION: 'transcription'>",
+        "<Kind.TRANSLATION: 'translation'>",
     ]
 
 

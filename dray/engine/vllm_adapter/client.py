@@ -163,7 +163,7 @@ def drive_without_event_loop(client: StepClient) -> None:
     costs nothing.
     """
     render_at_once(client.renderer)
-    completion_serving.merge_async_iterators = _merge_in_turn
+    completion_serving.merge_async_iterators = merge_in_turn
 
 
 def render_at_once(renderer: Any) -> None:
@@ -179,7 +179,8 @@ def render_at_once(renderer: Any) -> None:
     renderer.render_cmpl_async = render_cmpl
 
 
-async def _merge_in_turn(*iterators: AsyncIterator[T]) -> AsyncGenerator[tuple[int, T], None]:
+async def merge_in_turn(*iterators: AsyncIterator[T]) -> AsyncGenerator[tuple[int, T], None]:
+    """Each element of each iterator, with the number of its iterator: in turn, for all are in the engine."""
     for number, iterator in enumerate(iterators):
         async for item in iterator:
             yield number, item

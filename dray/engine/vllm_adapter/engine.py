@@ -123,7 +123,7 @@ class VllmEngine:
             self._engine = self._started(spec, log_stats=not arguments["disable_log_stats"])
         self._line = CoreLine(self._engine.engine_core, self._core) if self._core is not None else None
         self._client = StepClient(self._engine, self._images)
-        if spec.kind.engine.generates:
+        if spec.kind.engine.answers_freely:
             tokenizer = self._client.input_processor.tokenizer
             self._client.grammars = grammars_of(self._config, tokenizer, grammar_seconds(spec))
         drive_without_event_loop(self._client)
@@ -177,7 +177,7 @@ class VllmEngine:
 
     def submit(self, key: int, request: Request) -> None:
         """Read the body, apply the template, and put the prompts into the engine."""
-        self._launch(_Flight(key, request, self._serve.start(request), [], time.monotonic()))
+        self._advance(_Flight(key, request, self._serve.start(request), [], time.monotonic()))
 
     def step(self) -> list[tuple[int, Outcome]]:
         """One iteration of the engine; rows whose last output came are finished."""
@@ -262,24 +262,31 @@ class VllmEngine:
 
     # -- flights ----------------------------------------------------------------------------
 
-    def _launch(self, flight: _Flight) -> None:
-        from vllm.v1.engine.exceptions import EngineDeadError as VllmDeadError
-
-        self._client.opened = []
-        try:
-            self._advance(flight)
-        except VllmDeadError as error:
-            raise self._death(error) from error
-        except BaseException:
-            self._abort_tickets(self._client.opened)
-            raise
-
     def _advance(self, flight: _Flight) -> None:
         """Run the coroutine until it waits for the engine again, for the verdict on its grammar, or ends.
+
+        What it puts into the engine leaves it again where this raises.
 
         Raises:
             RequestRefused: the request cannot be honoured.
         """
+        from vllm.v1.engine.exceptions import EngineDeadError as VllmDeadError
+
+        opened: list[Any] = []
+        self._client.opened = opened
+        try:
+            self._run_on(flight)
+        except VllmDeadError as error:
+            raise self._death(error) from error
+        except BaseException:
+            self._abort_tickets(opened)
+            raise
+        if self._flights.get(flight.key) is flight:
+            flight.tickets += opened
+            for ticket in opened:
+                self._by_ticket[ticket.engine_id] = flight
+
+    def _run_on(self, flight: _Flight) -> None:
         from dray.engine.vllm_adapter.client import Ticket
         from dray.engine.vllm_adapter.errors import is_the_engines, refusal_of
 
@@ -298,17 +305,11 @@ class VllmEngine:
             raise self._named(refusal_of(error, flight.request.body)) from None
         flight.awaiting = awaited
         if isinstance(awaited, Rendering):
-            self._flights[flight.key] = flight
             self._reading.add(flight, awaited)
-            return
-        if not isinstance(awaited, Ticket):
+        elif not isinstance(awaited, Ticket):
             flight.coroutine.close()
             raise RequestRefused("unsupported", "this combination of fields is not supported in a batch")
-        if not flight.tickets:
-            flight.tickets = self._client.opened
-            self._flights[flight.key] = flight
-            for ticket in flight.tickets:
-                self._by_ticket[ticket.engine_id] = flight
+        self._flights[flight.key] = flight
 
     def _unpark(self) -> None:
         """Start again the rows whose grammars have a verdict; waits briefly where there is no other work."""
@@ -325,7 +326,7 @@ class VllmEngine:
         if self._flights.pop(flight.key, None) is not flight:
             return
         try:
-            self._launch(flight)
+            self._advance(flight)
         except RequestRefused as refusal:
             self._finished.append((flight.key, self._refused(flight, refusal)))
 

@@ -12,7 +12,8 @@ from vllm.sampling_params import StructuredOutputsParams
 from dray.engine.body_fields import OPENAI_DEFAULTS
 from dray.errors import RequestRefused
 from dray.kinds import KINDS, EngineKind
-from dray.requests.images import PART, conversations_of, is_data, is_image
+from dray.requests.images import PART, conversations_of, is_image
+from dray.requests.media import is_data
 from dray.requests.model import Request
 from dray.requests.sameness import DEFAULTS, WITHOUT_EFFECT
 
@@ -154,7 +155,7 @@ def refuse_unknown(body: Any) -> None:
     """vLLM keeps unknown fields and ignores them; dray takes those alone that could not change an answer."""
     refuse_names(name for name, value in (body.model_extra or {}).items() if not _is_idle(name, value))
     response_format = getattr(body, "response_format", None)
-    if response_format is not None:
+    if response_format is not None and not isinstance(response_format, str):  # a name, for sound
         refuse_names(response_format.model_extra or (), "response_format.")
 
 

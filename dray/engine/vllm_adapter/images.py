@@ -68,7 +68,7 @@ class ImageSettings:
         from vllm.multimodal.cache import MultiModalProcessorOnlyCache
 
         image.ALLOWED_IMAGE_FORMATS = tuple(one for one in image.ALLOWED_IMAGE_FORMATS if one in FORMATS)
-        _tell_once()
+        tell_once(_TOLD_EACH_TIME)  # of its threads, twice for each image
         if not self.gigabytes:
             return
         # Read below, and where vLLM decides whether images are told apart by what they hold.
@@ -92,9 +92,9 @@ def asked_of_images(arguments: Mapping[str, Any]) -> tuple[int | None, float]:
     return threads, float(gigabytes)
 
 
-def _tell_once() -> None:
-    """Let vLLM on CPU say once what it says of its threads twice for each image."""
-    logger = logging.getLogger(_TOLD_EACH_TIME)
+def tell_once(name: str) -> None:
+    """Let one of vLLM's modules say each thing once."""
+    logger = logging.getLogger(name)
     if not any(isinstance(one, _Once) for one in logger.filters):
         logger.addFilter(_Once())
 

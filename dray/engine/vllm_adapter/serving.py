@@ -39,6 +39,7 @@ from dray.engine.vllm_adapter.lora import adapter_of
 from dray.engine.vllm_adapter.overflow import Fitter
 from dray.engine.vllm_adapter.rendering import RenderThreads, holds_images, images_in
 from dray.engine.vllm_adapter.serving_options import TemplateOptions, parser_options
+from dray.errors import ConfigError
 from dray.kinds import GENERATION, Kind
 from dray.requests.model import Request
 from dray.requests.overflow import Overflow
@@ -91,6 +92,11 @@ class GenerationServing:
         TemplateOptions.of(spec)
         tools = parser_options(spec, config)
         model = config.model_config
+        if model.registry.is_transcription_only_model(model.architectures, model):
+            raise ConfigError(
+                f"this model turns sound into text ({', '.join(model.architectures)}), and nothing else: it "
+                "answers rows for /v1/audio/transcriptions and /v1/audio/translations (docs/sound.md)"
+            )
         ParserManager.get_parser(
             tool_parser_name=tools["tool_parser"],
             reasoning_parser_name=tools["reasoning_parser"],

@@ -18,7 +18,7 @@ from dray.errors import ConfigError, JobPausedError
 from dray.job.finalising import JobResult
 from dray.job.settings import JobSettings
 from dray.requests import RowDefaults, source_of
-from dray.shard import image_files
+from dray.shard import media_files
 from dray.shard.backoff import NO_WAIT_VARIABLE
 from tests.support.lanes import parts_on
 from tests.support.s3_emulator import EmulatorProcess
@@ -52,7 +52,7 @@ def emulator(tmp_path_factory: pytest.TempPathFactory, files: list[bytes]) -> It
 @pytest.fixture
 def make(emulator: EmulatorProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
     monkeypatch.setenv(NO_WAIT_VARIABLE, "1")
-    monkeypatch.setattr(image_files, "_AGAIN", (0.1, 0.1))
+    monkeypatch.setattr(media_files, "_AGAIN", (0.1, 0.1))
     emulator.behave()
 
     def settings(name: str, images: list[str], **source: Any) -> JobSettings:

@@ -19,8 +19,8 @@ pytestmark = pytest.mark.unit
 GROUPED = {
     "Required": ["--model", "--output"],
     "Rows": ["--kind", "--prompt-column", "--template", "--reorder-fields", "--messages-column",
-             "--system-prompt", "--image-column", "--image-root", "--document-column", "--id-column",
-             "--query", "--delimiter", "--model-name", "--skip-invalid"],
+             "--system-prompt", "--image-column", "--image-root", "--audio-column", "--audio-root",
+             "--document-column", "--id-column", "--query", "--delimiter", "--model-name", "--skip-invalid"],
     "Sampling": ["--max-tokens", "--temperature", "--top-p", "--seed", "--param"],
     "Answers": ["--overflow", "--dedupe", "--reuse"],
     "Engine": ["--engine", "--replicas", "--engine-arg", "--stall-seconds", "--shard-rows", "--order",

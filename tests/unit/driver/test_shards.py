@@ -50,7 +50,7 @@ class Tasks:
     def __init__(
         self, store: Store, url: str, lease: JobLease, *, lanes: int = 1, bound: Bound | None = None
     ) -> None:
-        settings = SimpleNamespace(store_url=url, rows_access=None, image_root=None)
+        settings = SimpleNamespace(store_url=url, rows_access=None, media_roots={})
         job = cast("OpenJob", SimpleNamespace(job_id=lease.job_id, lease=lease, settings=settings))
         self.store, self.lease = store, lease
         self.executor = ScriptedExecutor()

@@ -41,6 +41,7 @@ def test_a_request_is_dated_where_its_run_reads_and_writes() -> None:
             "query": "select * from t where day = '{date}'",
             "template": "On {date}: {text}",
             "image_root": "scans/{date}",
+            "audio_root": "calls/{date}",
         },
     )
     found = request.dated(NIGHT)
@@ -50,7 +51,7 @@ def test_a_request_is_dated_where_its_run_reads_and_writes() -> None:
     assert found.store == "sqlite:///2026-03-01.db"
     assert found.rows.query == "select * from t where day = '2026-03-01'"
     assert found.rows.template == "On {date}: {text}"  # a column of the rows
-    assert found.rows.image_root == "scans/2026-03-01"
+    assert (found.rows.image_root, found.rows.audio_root) == ("scans/2026-03-01", "calls/2026-03-01")
     assert found.model == "models/{date}"
     assert found.recipe()["output"] == "out/2026-03-01"  # what resumes the job says the same day
 

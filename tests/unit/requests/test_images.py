@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dray.errors import ConfigError
-from dray.requests.images import NAMED, ImageRoot, data_url, image_placer
+from dray.requests.images import image_placer
+from dray.requests.media import IMAGES, NAMED, MediaRoot, data_url
 from dray.requests.readers import Limits, RawRow, files_of, read_rows
 from dray.requests.row_builder import row_builder
 from dray.requests.sources import JsonlBatch, RowDefaults, RowShape, source_of, template_digest
@@ -137,23 +138,23 @@ def test_without_a_root_a_row_names_no_files() -> None:
 )
 def test_roots_in_object_stores(root: str, url: str, expected: str | None) -> None:
     if expected is not None:
-        assert ImageRoot(root).place(url, "f") == expected
+        assert MediaRoot(IMAGES, root).place(url, "f") == expected
         return
     with pytest.raises(BadRow):
-        ImageRoot(root).place(url, "f")
+        MediaRoot(IMAGES, root).place(url, "f")
 
 
 def test_a_root_is_a_place() -> None:
     with pytest.raises(ConfigError, match="image_root is empty"):
-        ImageRoot(" ")
-    assert ImageRoot("/").place("a/1.jpg", "f") == "/a/1.jpg"
-    assert ImageRoot("pics").place("1.jpg", "f") == f"{Path.cwd()}/pics/1.jpg"
+        MediaRoot(IMAGES, " ")
+    assert MediaRoot(IMAGES, "/").place("a/1.jpg", "f") == "/a/1.jpg"
+    assert MediaRoot(IMAGES, "pics").place("1.jpg", "f") == f"{Path.cwd()}/pics/1.jpg"
 
 
 @given(st.text(alphabet=st.sampled_from("./a:~\\%\n"), max_size=12) | st.text(max_size=20))
 def test_no_name_leads_out_of_the_root(name: str) -> None:
     try:
-        found = ImageRoot("/data/images").place(name, "f")
+        found = MediaRoot(IMAGES, "/data/images").place(name, "f")
     except BadRow:
         return
     assert os.path.normpath(found).startswith("/data/images/")

@@ -1,7 +1,7 @@
-"""Images that rows name, read whole from below the job's root.
+"""Images or sounds that rows name, read whole from below the job's root.
 
-Ingest has written the whole place of each into the spool (:mod:`dray.requests.images`); here it is held to
-the root once more. What is wrong with one image is told from what is wrong with the store.
+Ingest has written the whole place of each into the spool (:mod:`dray.requests.media`); here it is held to
+the root once more. What is wrong with one file is told from what is wrong with the store.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 
 from dray.codes import ErrorCode
-from dray.requests.images import IMAGE_LIMIT_BYTES, ImageRoot
+from dray.requests.media import FILE_LIMIT_BYTES, MediaRoot, Medium
 from dray.requests.validate import BadRow
 from dray.storage.files import local_path
 from dray.storage.objects import ObjectStoreOptions, is_object, store_of, translated
 
 PATIENCE = 120.0
-"""Seconds for one image to come: a store that hangs says nothing by itself."""
+"""Seconds for one file to come: a store that hangs says nothing by itself."""
 
 _TYPICAL_BYTES = 4 << 20
 
 _LOOK_SECONDS = 1.0
-_AGAIN = (1.0, 4.0, 10.0)  # seconds before an image that could not be read is tried again
+_AGAIN = (1.0, 4.0, 10.0)  # seconds before a file that could not be read is tried again
 _NO_FILE = {errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL}
 
 _known: dict[str, str] = {}
-"""By root, an image that this process has read; it outlives an attempt."""
+"""By root, a file that this process has read; it outlives an attempt."""
 
 
-class NoImageError(Exception):
-    """An image of a row that is not there, or not to be had: the row's own fault."""
+class NoFileError(Exception):
+    """An image or sound of a row that is not there, or not to be had: the row's own fault."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -50,15 +50,15 @@ class _FailedError(Exception):
         self.at = at
 
 
-class ImagesAwayError(OSError):
-    """The folder of images cannot be seen from this node, or holds nothing."""
+class MediaAwayError(OSError):
+    """The folder of files cannot be seen from this node, or holds nothing."""
 
 
-class ImageFiles:
-    """The files below a root, read whole by some threads.
+class MediaFiles:
+    """The files of a medium below its root, read whole by some threads.
 
-    ``check`` is called while an image is waited for, and may raise. ``others`` gives images of the job, to
-    see whether any can be read.
+    ``check`` is called while a file is waited for, and may raise. ``others`` gives files that rows of the job
+    name, to see whether any can be read.
 
     Raises:
         OSError: the root is a folder that is not on this node.
@@ -66,22 +66,28 @@ class ImageFiles:
 
     def __init__(
         self,
+        medium: Medium,
         root: str,
         pool: ThreadPoolExecutor,
         options: ObjectStoreOptions | None,
         check: Callable[[], None] = lambda: None,
         others: Callable[[], Sequence[str]] = tuple,
     ) -> None:
-        self.typical = _TYPICAL_BYTES  # of an image: a running mean
+        self.typical = _TYPICAL_BYTES  # of a file: a running mean
+        self._medium = medium
         self._root = root
-        self._place = ImageRoot(root).place
+        self._place = MediaRoot(medium, root).place
         self._pool = pool
         self._options = options
         self._check = check
         self._others = others
-        self._proven_at = 0.0  # monotonic: when the latest read began of those that gave an image
+        self._proven_at = 0.0  # monotonic: when the latest read began of those that gave a file
         if not is_object(root) and not local_path(root).is_dir():
-            raise self._marked(ImagesAwayError(f"the folder {root} is not on this node"))
+            raise self._marked(MediaAwayError(f"the folder {root} is not on this node"))
+
+    @property
+    def _one(self) -> str:
+        return f"a{'n' if self._medium.name[0] in 'aeiou' else ''} {self._medium.name}"
 
     def names(self, url: object) -> bool:
         """Whether a URL is the whole place of a file below the root, as ingest writes it."""
@@ -91,26 +97,26 @@ class ImageFiles:
             return False
 
     def ask(self, uri: str) -> Future[bytes]:
-        """Have an image read."""
+        """Have a file read."""
         return self._pool.submit(self._read, uri)
 
     def result(self, asked: Future[bytes]) -> bytes:
-        """The bytes of an image.
+        """The bytes of a file.
 
         Stores answer 403 for names that are not there, too, and a name may be one that no store takes. So
-        what goes wrong with one image again and again is its row's fault, if another can be read then.
+        what goes wrong with one file again and again is its row's fault, if another can be read then.
 
         Raises:
-            NoImageError: there is none, or it is too large.
-            OSError: no image can be read just now.
+            NoFileError: there is none, or it is too large.
+            OSError: no file can be read just now.
         """
         try:
             content = self._awaited(asked)
         except _FailedError as failed:
-            if isinstance(failed.error, ImagesAwayError) or not self._others_can_be_read(failed.at):
+            if isinstance(failed.error, MediaAwayError) or not self._others_can_be_read(failed.at):
                 raise self._marked(failed.error) from None
-            told = f"an image cannot be read ({type(failed.error).__name__}), while others can"
-            raise NoImageError("image_not_found", told) from None
+            told = f"{self._one} cannot be read ({type(failed.error).__name__}), while others can"
+            raise NoFileError(self._medium.missing, told) from None
         self.typical = (15 * self.typical + len(content)) // 16
         return content
 
@@ -119,15 +125,15 @@ class ImageFiles:
         while not wait([asked], _LOOK_SECONDS).done:
             self._check()
             if time.monotonic() > deadline:
-                raise _FailedError(TimeoutError("no image came"), time.monotonic())
+                raise _FailedError(TimeoutError(f"no {self._medium.name} came"), time.monotonic())
         return asked.result()
 
     def _others_can_be_read(self, failed_at: float) -> bool:
-        """Whether an image was read, or can be, by a read that began after the failure."""
+        """Whether a file was read, or can be, by a read that began after the failure."""
         if self._proven_at > failed_at:
             return True
         for uri in self._witnesses():
-            with suppress(_FailedError, NoImageError):
+            with suppress(_FailedError, NoFileError):
                 self._awaited(self._pool.submit(self._once, uri))
                 return True
         return False
@@ -135,7 +141,7 @@ class ImageFiles:
     def _witnesses(self) -> Iterator[str]:
         if self._root in _known:
             yield _known[self._root]
-        yield from self._others()
+        yield from filter(self.names, self._others())
 
     def _marked(self, error: OSError) -> OSError:
         """An error that is no file's of the spool. Unlike ``filename``, this field is not in its text."""
@@ -143,12 +149,12 @@ class ImageFiles:
         return error
 
     def _read(self, uri: str) -> bytes:
-        """In a thread: an image, after some tries."""
+        """In a thread: a file, after some tries."""
         for pause in _AGAIN:
             try:
                 return self._once(uri)
             except _FailedError as failed:
-                if isinstance(failed.error, ImagesAwayError):
+                if isinstance(failed.error, MediaAwayError):
                     raise
             time.sleep(pause)
         return self._once(uri)
@@ -161,11 +167,11 @@ class ImageFiles:
             if not (isinstance(error, FileNotFoundError) or error.errno in _NO_FILE):
                 raise _FailedError(error, time.monotonic()) from error
             self._refuse_empty_folder()
-            told = "an image that the row names is not below image_root"
-            raise NoImageError("image_not_found", told) from None
+            told = f"{self._one} that the row names is not below {self._medium.root}"
+            raise NoFileError(self._medium.missing, told) from None
         if content is None:
-            told = f"an image has more than {IMAGE_LIMIT_BYTES:,} bytes, or is no file"
-            raise NoImageError("invalid_image", told)
+            told = f"{self._one} has more than {FILE_LIMIT_BYTES:,} bytes, or is no file"
+            raise NoFileError(self._medium.invalid, told)
         _known[self._root] = uri
         self._proven_at = max(self._proven_at, began)
         return content
@@ -180,7 +186,7 @@ class ImageFiles:
                     return
         except OSError:
             pass
-        away = ImagesAwayError(f"the folder {self._root} is gone from this node, or empty; is it mounted?")
+        away = MediaAwayError(f"the folder {self._root} is gone from this node, or empty; is it mounted?")
         raise _FailedError(away, time.monotonic())
 
 
@@ -189,7 +195,7 @@ def _of_store(uri: str, options: ObjectStoreOptions | None) -> bytes | None:
     store, path = store_of(uri, options)
     with translated(uri):
         found = store.get(path)
-        return bytes(found.bytes()) if found.meta["size"] <= IMAGE_LIMIT_BYTES else None
+        return bytes(found.bytes()) if found.meta["size"] <= FILE_LIMIT_BYTES else None
 
 
 def _local(uri: str) -> bytes | None:
@@ -197,6 +203,6 @@ def _local(uri: str) -> bytes | None:
     path = local_path(uri)
     if path.is_dir() or not path.exists():
         raise FileNotFoundError(errno.ENOENT, "no such file")
-    if not path.is_file() or path.stat().st_size > IMAGE_LIMIT_BYTES:
+    if not path.is_file() or path.stat().st_size > FILE_LIMIT_BYTES:
         return None
     return path.read_bytes()

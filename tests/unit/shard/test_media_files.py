@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from dray.errors import CancelledError
-from dray.requests.images import IMAGE_LIMIT_BYTES, data_url
+from dray.requests.media import FILE_LIMIT_BYTES, data_url
 from dray.requests.spool import decode, encode_line
-from dray.shard import image_files, image_rows
-from dray.shard.image_rows import with_image_files
+from dray.shard import media_files, media_rows
+from dray.shard.media_rows import with_media_files
 from dray.shard.open_rows import OpenLines
 
 pytestmark = pytest.mark.unit
@@ -25,11 +25,12 @@ pytestmark = pytest.mark.unit
 
 @pytest.fixture(autouse=True)
 def _knows_no_image(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(image_files, "_known", {})
-    monkeypatch.setattr(image_files, "_AGAIN", (0.01, 0.01))
+    monkeypatch.setattr(media_files, "_known", {})
+    monkeypatch.setattr(media_files, "_AGAIN", (0.01, 0.01))
 
 
 URL = "/v1/chat/completions"
+BUCKET = {"image_root": "s3://bucket"}
 
 
 def line(index: int, *urls: str) -> bytes:
@@ -48,7 +49,7 @@ def chunks(lines: list[bytes], size: int) -> Iterator[OpenLines]:
 
 
 def filled(lines: list[bytes], root: str, *, size: int = 7, **more: Any) -> list[OpenLines]:
-    return list(with_image_files(chunks(lines, size), root, **more))
+    return list(with_media_files(chunks(lines, size), {"image_root": root}, **more))
 
 
 def urls_of(line: bytes) -> list[str]:
@@ -80,7 +81,7 @@ def test_a_row_without_its_image_is_refused_and_the_others_go_on(tmp_path: Path)
     (tmp_path / "fine.png").write_bytes(b"\x89PNG")
     (tmp_path / "folder").mkdir()
     with (tmp_path / "large.png").open("wb") as file:
-        file.truncate(IMAGE_LIMIT_BYTES + 1)
+        file.truncate(FILE_LIMIT_BYTES + 1)
     names = ["fine.png", "gone.png", "folder", "large.png", "fine.png/x", "x" * 300, "fine.png"]
     [piece] = filled([line(number, f"{tmp_path}/{name}") for number, name in enumerate(names)], str(tmp_path))
     assert [decode(one).index for one in piece.lines] == [0, 6]
@@ -113,8 +114,8 @@ def test_a_folder_that_is_unmounted_on_the_way_is_no_fault_of_the_rows(tmp_path:
     folder = tmp_path / "images"
     folder.mkdir()
     (folder / "1.png").write_bytes(b"\x89PNG")
-    found = with_image_files(
-        chunks([line(number, f"{folder}/1.png") for number in range(200)], 7), str(folder)
+    found = with_media_files(
+        chunks([line(number, f"{folder}/1.png") for number in range(200)], 7), {"image_root": str(folder)}
     )
     assert len(next(found).lines) == 32
     folder.rename(tmp_path / "elsewhere")
@@ -150,7 +151,7 @@ def test_nothing_else_in_a_row_is_read(tmp_path: Path, body: dict[str, Any]) -> 
 
 def test_a_row_has_only_so_many_bytes_of_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.png").write_bytes(bytes(1000))
-    monkeypatch.setattr(image_rows, "ROW_LIMIT_BYTES", 50_000)
+    monkeypatch.setattr(media_rows, "ROW_LIMIT_BYTES", 50_000)
     urls = [f"{tmp_path}/a.png"] * 51
     [piece] = filled([line(0, *urls), line(1, *urls[:50])], str(tmp_path))
     assert [(one.index, one.error_code) for one in piece.refused] == [(0, "request_too_large")]
@@ -163,7 +164,7 @@ class _Store:
     def __init__(self, patch: pytest.MonkeyPatch, answers: dict[str, Exception]) -> None:
         self.answers = answers
         self.asked: Counter[str] = Counter()
-        patch.setattr(image_files, "_of_store", self.read)
+        patch.setattr(media_files, "_of_store", self.read)
 
     def read(self, uri: str, options: object) -> bytes:
         name = uri.rpartition("/")[2]
@@ -197,11 +198,11 @@ def test_one_image_that_cannot_be_read_is_tried_again_and_costs_its_row(
 def test_a_store_that_hangs_can_be_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """The shard task is told to stop, or has waited for too long."""
     held = threading.Event()
-    monkeypatch.setattr(image_files, "_of_store", lambda uri, options: held.wait(20))
-    monkeypatch.setattr(image_files, "_LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(media_files, "_of_store", lambda uri, options: held.wait(20))
+    monkeypatch.setattr(media_files, "_LOOK_SECONDS", 0.02)
     with pytest.raises(CancelledError):
-        list(with_image_files(chunks(names("a"), 7), "s3://bucket", check=_cancelled))
-    monkeypatch.setattr(image_files, "PATIENCE", 0.1)
+        list(with_media_files(chunks(names("a"), 7), BUCKET, check=_cancelled))
+    monkeypatch.setattr(media_files, "PATIENCE", 0.1)
     with pytest.raises(TimeoutError) as caught:
         filled(names("a"), "s3://bucket")
     assert caught.value.filename2 == "s3://bucket"
@@ -229,7 +230,7 @@ def test_a_lone_row_is_judged_by_other_images_of_the_job(monkeypatch: pytest.Mon
     """After a resume only the rows may be left whose images no one may read."""
     store = _Store(monkeypatch, {"b": PermissionError("403"), "x": PermissionError("403")})
     others = ["s3://bucket/x", "s3://bucket/b", "s3://bucket/c"]
-    rows = with_image_files(chunks(names("b"), 7), "s3://bucket", others=lambda: others)
+    rows = with_media_files(chunks(names("b"), 7), BUCKET, others=lambda: others)
     assert [one.error_code for piece in rows for one in piece.refused] == ["image_not_found"]
     assert store.asked["c"] == 1
 
@@ -238,21 +239,21 @@ def test_the_first_rows_of_the_spool_name_others(tmp_path: Path) -> None:
     spool = tmp_path / "spool.jsonl"
     lines = [line(0, "/i/1.png", data_url(b"x")), line(1), line(2, "/i/1.png"), line(3, '/i/a "b".png')]
     spool.write_bytes(b"".join(lines))
-    assert image_rows.images_named_in(str(spool)) == ["/i/1.png", '/i/a "b".png']
+    assert media_rows.files_named_in(str(spool)) == ["/i/1.png", '/i/a "b".png']
 
 
 def test_one_trouble_that_passes_costs_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keys that ran out while images were on their way, and are new by the next try."""
     store = _Store(monkeypatch, dict.fromkeys("abc", PermissionError("expired")))
     threading.Timer(0.005, store.answers.clear).start()
-    monkeypatch.setattr(image_files, "_AGAIN", (0.05, 0.05))
+    monkeypatch.setattr(media_files, "_AGAIN", (0.05, 0.05))
     [piece] = filled(names(*"abc"), "s3://bucket")
     assert (len(piece.lines), list(piece.refused)) == (3, [])
 
 
 def test_keys_that_expired_are_no_fault_of_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     store = _Store(monkeypatch, {})
-    found = with_image_files(chunks(names(*"abcd" * 30), 7), "s3://bucket")
+    found = with_media_files(chunks(names(*"abcd" * 30), 7), BUCKET)
     assert len(next(found).lines) == 32
     store.answers |= dict.fromkeys("abcd", PermissionError("expired"))
     with pytest.raises(PermissionError):
@@ -260,7 +261,7 @@ def test_keys_that_expired_are_no_fault_of_the_rows(monkeypatch: pytest.MonkeyPa
 
 
 def test_pieces_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(image_files, "_of_store", lambda uri, options: bytes(5 << 20))
+    monkeypatch.setattr(media_files, "_of_store", lambda uri, options: bytes(5 << 20))
     sizes = [sum(map(len, piece.lines)) for piece in filled(names(*"a" * 20), "s3://bucket", size=500)]
     assert sum(sizes) > 20 * (5 << 20)
     assert max(sizes) < 24 << 20
@@ -268,4 +269,57 @@ def test_pieces_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_rows_without_a_root_are_left_alone() -> None:
     given = list(chunks(names("a"), 7))
-    assert list(with_image_files(iter(given), None)) == given
+    assert list(with_media_files(iter(given), {})) == given
+
+
+# -- sounds ---------------------------------------------------------------------------------------
+
+
+def spoken(index: int, url: str, kind: str = "/v1/audio/transcriptions") -> bytes:
+    return encode_line(index, f"row-{index}", kind, {"file_url": url, "language": "en"}, 0, index)
+
+
+def test_sounds_are_read_as_images_are(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / f"{name}.wav").write_bytes(name.encode() * 100)
+    urls = [f"{tmp_path}/a.wav", f"{tmp_path}/gone.wav", data_url(b"own"), f"{tmp_path}/b.wav"]
+    rows = [spoken(number, url) for number, url in enumerate(urls)]
+    [piece] = with_media_files(chunks(rows, 7), {"audio_root": str(tmp_path)})
+    assert [decode(one).body["file_url"] for one in piece.lines] == [
+        data_url(b"a" * 100),
+        data_url(b"own"),
+        data_url(b"b" * 100),
+    ]
+    assert [decode(one).body["language"] for one in piece.lines] == ["en"] * 3
+    assert [(one.index, one.error_code, one.error_message) for one in piece.refused] == [
+        (1, "audio_not_found", "a sound that the row names is not below audio_root")
+    ]
+
+
+def test_each_medium_has_its_own_root(tmp_path: Path) -> None:
+    """A sound below the root of images is not read, nor is a field of that name in a chat."""
+    for name in ("images", "sounds"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1").write_bytes(name.encode())
+    chat = encode_line(3, "a", URL, {"messages": [], "file_url": f"{tmp_path}/sounds/1"}, 0, 3)
+    rows = [
+        spoken(0, f"{tmp_path}/images/1"),
+        spoken(1, f"{tmp_path}/sounds/1"),
+        line(2, f"{tmp_path}/images/1", f"{tmp_path}/sounds/1"),
+        chat,
+    ]
+    roots = {"image_root": f"{tmp_path}/images", "audio_root": f"{tmp_path}/sounds"}
+    [piece] = with_media_files(chunks(rows, 7), roots)
+    outside, heard, seen, left = piece.lines
+    assert (outside, left) == (rows[0], chat)
+    assert decode(heard).body["file_url"] == data_url(b"sounds")
+    assert urls_of(seen) == [data_url(b"images"), f"{tmp_path}/sounds/1"]
+
+
+def test_a_witness_is_below_the_root_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What looks like a name in the spool may stand anywhere in a row."""
+    store = _Store(monkeypatch, {"b": PermissionError("403")})
+    others = ["s3://elsewhere/c", "/etc/hostname"]
+    with pytest.raises(PermissionError):
+        list(with_media_files(chunks(names("b"), 7), BUCKET, others=lambda: others))
+    assert store.asked.keys() == {"b"}

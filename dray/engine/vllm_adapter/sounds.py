@@ -1,0 +1,76 @@
+"""Sound files into samples by vLLM's own loader, which is kept from reading anything else.
+
+FFmpeg's libraries take a playlist for sound: a few lines of text have them open other files of the node, or
+addresses on the network. So here they open formats alone that hold their sound themselves.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from binascii import Error
+from typing import Any
+
+import numpy as np
+from vllm.multimodal.media import audio
+
+from dray.engine.vllm_adapter.errors import is_the_engines
+from dray.engine.vllm_adapter.images import tell_once
+from dray.errors import RequestRefused
+from dray.requests.media import SOUNDS
+
+# FFmpeg's names. mov is MP4 and M4A too, and follows no references to other files; matroska is WebM.
+_FORMATS = "aac,aiff,amr,au,caf,flac,matroska,mov,mp3,ogg,w64,wav"
+_OPTIONS = {"format_whitelist": _FORMATS, "protocol_whitelist": "pipe"}
+_ABOUT_LENGTH = ("Audio exceeds", "Audio would allocate", "Audio decode exceeded")
+
+
+class _Alone:
+    """PyAV, whose files lead to no others."""
+
+    def __init__(self, av: Any) -> None:
+        self._av = av
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._av, name)
+
+    def open(self, file: Any, **options: Any) -> Any:
+        """A file of one of the formats above."""
+        return self._av.open(file, **options, options=_OPTIONS)
+
+
+def read_files_alone() -> None:
+    """Have vLLM's loader open no file but the one that it is given, by the same libraries on every node."""
+    if not isinstance(audio.av, _Alone):
+        audio.av = _Alone(audio.av)
+    audio.AudioDecoder = None  # torchcodec's, which opens playlists, too
+    tell_once(audio.__name__)  # that there is none, for each sound
+
+
+def chunks_of(serving: Any, url: str) -> tuple[list[Any], float]:
+    """The sound in a data URL, cut as ``serving``'s model takes it, and its seconds.
+
+    Raises:
+        RequestRefused: it is none that can be decoded.
+    """
+    try:
+        chunks, seconds = serving._decode_and_chunk_speech(b64decode(url.partition(",")[2], validate=True))
+    except Error:
+        raise _no_sound() from None
+    except ValueError as error:
+        if isinstance(error.__cause__, Exception) and is_the_engines(error.__cause__):
+            raise error.__cause__ from None
+        message = str(error.args[0]) if error.args else ""
+        if message.startswith(_ABOUT_LENGTH):
+            raise RequestRefused(SOUNDS.invalid, message, param="file_url") from None
+        raise _no_sound() from None
+    if not all(chunk.size and np.isfinite(chunk).all() for chunk in chunks):
+        raise _no_sound()
+    return chunks, seconds
+
+
+def _no_sound() -> RequestRefused:
+    return RequestRefused(
+        SOUNDS.invalid,
+        "the sound cannot be decoded: it is damaged, empty, or no WAV, FLAC, Ogg, MP3, MP4, M4A or WebM",
+        param="file_url",
+    )
