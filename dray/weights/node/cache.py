@@ -266,7 +266,7 @@ def _uri(shelf: ModelPaths) -> str:
 
 def _allocated(shelf: ModelPaths) -> int:
     folders = [shelf.place.root / f"{shelf.key}{suffix}" for suffix in _FOLDERS]
-    return sum(file.stat().st_blocks * 512 for f in folders if f.is_dir() for file in f.iterdir())
+    return sum(file.stat().st_blocks * 512 for f in folders if f.is_dir() for file in f.rglob("*"))
 
 
 def _is_free(shelf: ModelPaths) -> bool:

@@ -40,7 +40,7 @@ class BusyError(OSError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repository:
-    """A repository at one commit, and what is in its top folder."""
+    """A repository at one commit, and its files by their names from its top folder."""
 
     name: str
     commit: str
@@ -71,8 +71,7 @@ def look(uri: str) -> Repository:
     try:
         found = json.loads(with_retries(lambda: _page(page, uri)))
         commit = str(found["sha"])
-        entries = [entry for entry in found["siblings"] if "/" not in entry["rfilename"]]
-        files = {entry["rfilename"]: _file(name, commit, entry) for entry in entries}
+        files = {entry["rfilename"]: _file(name, commit, entry) for entry in found["siblings"]}
     except (FileNotFoundError, PermissionError) as error:
         raise ConfigError(
             f"model {uri}: no such repository or revision, or not for us to read ({error})"
