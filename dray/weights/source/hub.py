@@ -29,6 +29,7 @@ from dray.weights.source.retries import with_retries
 
 SCHEME = "hf://"
 _NAME = re.compile(r"hf://([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
+_TOKEN = re.compile("[!-~]*")  # what a header takes (RFC 6750 knows fewer signs)
 _TIMEOUT = 30.0
 _REDIRECTS = (301, 302, 303, 307, 308)
 _MOST_REDIRECTS = 5
@@ -137,10 +138,19 @@ def _endpoint() -> str:
 
 
 def _authorization() -> dict[str, str]:
-    token = os.environ.get("HF_TOKEN")
-    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache/huggingface")
-    if not token and (home / "token").is_file():
-        token = (home / "token").read_text().strip()
+    """The user's token, as a header.
+
+    Raises:
+        PermissionError: it cannot be one. Said here: http.client quotes a header that it refuses.
+    """
+    token, place = os.environ.get("HF_TOKEN", "").strip(), "HF_TOKEN"
+    file = Path(os.environ.get("HF_HOME") or Path.home() / ".cache/huggingface") / "token"
+    if not token and file.is_file():
+        token, place = file.read_text(errors="replace").strip(), str(file)
+    if not _TOKEN.fullmatch(token):
+        raise PermissionError(
+            f"{place} holds more than a token: a space, a line end or the like; set it anew"
+        )
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 
