@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import re
 import sqlite3
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from dray.requests.row_builder import columns_of
 from dray.requests.sources import Rows, RowShape, SqlQuery
 from dray.requests.template import Unreadable, missing_column
 from dray.requests.validate import BadRow, parse_object, too_long
-from dray.storage.addresses import masked_url
+from dray.storage.addresses import identifying_url, masked_url
 from dray.storage.files import open_lines, open_seekable
 from dray.storage.objects import ObjectStoreOptions
 
@@ -77,8 +78,14 @@ def file_rows(
 
 
 def query_name(source: SqlQuery) -> str:
-    """The database of a query, without its password, wherever in the URL that stands."""
+    """The database of a query, without what may be a secret, wherever in the URL that stands."""
     return masked_url(_database_url(source).render_as_string(hide_password=False))
+
+
+def query_digest(source: SqlQuery) -> str:
+    """What a query asks, and of which database, in one hex digest."""
+    place = identifying_url(_database_url(source).render_as_string(hide_password=False))
+    return hashlib.sha256(f"{place}\n{source.query}".encode()).hexdigest()
 
 
 def query_rows(source: SqlQuery, pulse: Pulse | None = None) -> Iterator[TableRow]:
