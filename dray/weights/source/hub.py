@@ -116,10 +116,36 @@ def address(file: ModelFile) -> tuple[str, dict[str, str]]:
             target = _target(answer, url)
         if target is None:
             return url, _authorization()
+        _refuse_target(target, file.name)
         if _server(target) != _server(file.url) or "Signature=" in target:
             return target, {}
         url = target
     raise OSError(f"{file.name}: redirected again and again")
+
+
+def web_address(url: str, name: str) -> str:
+    """Where a web server redirects those who ask for ``url``, which may be a signed address: a secret.
+
+    It is asked as for a file (some answer no HEAD, some sign for one method), and for one byte.
+
+    Raises:
+        PermissionError, FileNotFoundError, BusyError, OSError: as :func:`address` does.
+    """
+    for _ in range(_MOST_REDIRECTS):
+        with _answer(url, {"Range": "bytes=0-0"}, name) as answer:
+            target = _target(answer, url)
+        if target is None:
+            return url
+        _refuse_target(target, name)
+        url = target
+    raise OSError(f"{name}: redirected again and again")
+
+
+def _refuse_target(target: str, name: str) -> None:
+    """Refuse a redirect to what is no web server, or is a cloud's metadata service."""
+    if not target.startswith(("https://", "http://")):  # urllib would open files, too
+        raise OSError(f"{name}: redirected to {urlsplit(target).scheme}:")
+    refuse_metadata(target)
 
 
 def _file(name: str, commit: str, entry: Mapping[str, Any]) -> ModelFile:
@@ -214,8 +240,6 @@ def _page(url: str, name: str) -> bytes:
             target = _target(answer, url)
             if target is None:
                 return bytes(answer.read())
-        if not target.startswith(("https://", "http://")):  # urllib would open files, too
-            raise OSError(f"{name}: redirected to {urlsplit(target).scheme}:")
-        refuse_metadata(target)
+        _refuse_target(target, name)
         url = target
     raise OSError(f"{name}: redirected again and again")
