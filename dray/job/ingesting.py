@@ -28,8 +28,10 @@ from dray.job.timeline import Timeline
 from dray.kinds import Kind, all_kinds, kind_named
 from dray.report.wording import plural
 from dray.requests.ingest import Ingested, cut, ingest
+from dray.requests.inputs import refuse_changed
 from dray.requests.marks import Taper
 from dray.requests.pulse import Pulse
+from dray.requests.readers import files_of
 from dray.requests.rules import note_on_names
 from dray.requests.sharing import Sharing
 from dray.store import Shard, ShardSpec, Store, open_store
@@ -124,7 +126,7 @@ def _taken_in(
     settings, pulse = job.settings, Pulse()
 
     def work() -> Ingested:
-        return ingest(
+        found = ingest(
             settings.source,
             spool_uri=spool_of(job),
             defaults=settings.defaults,
@@ -138,6 +140,9 @@ def _taken_in(
             arrange=ordering.arrange,
             sharing=sharing,
         )
+        # The job's fingerprint is of the files as they were then.
+        refuse_changed(job.inputs, files_of(settings.source, options=settings.objects))
+        return found
 
     try:
         return heeded(job, work, stop=pulse.stop, look=pulse.refuse_silence)

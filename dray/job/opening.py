@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 import uuid
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from dray.errors import ConfigError, DrayError
 from dray.job import current_job
@@ -13,6 +14,8 @@ from dray.job.identity import fingerprint_of
 from dray.job.query_jobs import asked_job
 from dray.job.settings import JobSettings
 from dray.owner import is_gone, owner_name
+from dray.requests.inputs import states
+from dray.requests.readers import files_of
 from dray.storage.files import check_writable, join
 from dray.storage.folders import Owner, owner_of, refuse_foreign, take, work_of
 from dray.storage.layout import published_names
@@ -37,7 +40,8 @@ class OpenJob:
     the run began by this machine's clock, and when the job was opened by the store's, which says when rows
     were committed. ``due`` is when its time is over by this process's monotonic clock, None for never.
     ``weights`` is the state of a model in an object store. ``identity`` is the job's alone,
-    in all stores. ``older`` is the job that has answered what its query gave before.
+    in all stores. ``older`` is the job that has answered what its query gave before. ``inputs`` has the
+    states of the input's files before they were digested.
     """
 
     job_id: str
@@ -51,6 +55,7 @@ class OpenJob:
     weights: Manifest | None = None
     identity: str = ""
     older: str | None = None
+    inputs: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def owner(self) -> Owner:
@@ -84,6 +89,7 @@ def open_job(settings: JobSettings, *, started: float | None = None, resume: boo
     weights = check_weights(settings)
     check_media(settings)
     check_writable(settings.output, options=settings.objects)
+    inputs = states(files_of(settings.source, options=settings.objects))
     with open_store(settings.store_url) as store:
         fingerprint = fingerprint_of(settings, weights)
         job_id, known, older = asked_job(store, settings, fingerprint, resume=resume)
@@ -108,6 +114,7 @@ def open_job(settings: JobSettings, *, started: float | None = None, resume: boo
             weights=weights,
             identity=identity,
             older=older,
+            inputs=inputs,
         )
     current_job.note(job)
     return job

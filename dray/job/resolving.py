@@ -111,8 +111,9 @@ def refuse_passwords(given: str | list[str], query: str | None) -> None:
     inputs = [given] if isinstance(given, str) else given
     if query is not None and any(map(holds_password, inputs)):
         raise ConfigError(
-            "the URL of the query's database holds a password, which would be kept with the run's "
-            "parameters: put the URL into a variable, and name that as the input (env:NAME)"
+            "the URL of the query's database holds a password, or an option that may be one, and would be "
+            "kept with the run's parameters: put the URL into a variable, and name that as the input "
+            "(env:NAME)"
         )
 
 
@@ -132,8 +133,8 @@ def store_url(store: str | None, output: str, blocks: Blocks) -> str:
         return blocks.store_url(_name(store))
     if holds_password(store):
         raise ConfigError(
-            "the store's URL holds a password, which would be kept with the run's parameters: "
-            "put it into a variable (env:NAME) or a block (block:NAME)"
+            "the store's URL holds a password, or an option that may be one, and would be kept with the run's"
+            " parameters: put it into a variable (env:NAME) or a block (block:NAME)"
         )
     return without_variable(store)
 

@@ -7,7 +7,7 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,6 +69,35 @@ def digest(refs: Sequence[FileRef], *, options: ObjectStoreOptions | None = None
             part = f"content:{ref.size}:{_content_digest(ref, options)}"
         total.update(f"{part}\n".encode())
     return total.hexdigest()
+
+
+def states(refs: Sequence[FileRef]) -> dict[str, str]:
+    """For each file, what changes when its content does: an object's version, a local file's inode and times.
+
+    Cheap beside :func:`digest`, which it does not replace: the same content may have another state.
+    """
+    return {ref.uri: _state(ref) for ref in refs}
+
+
+def refuse_changed(before: Mapping[str, str], refs: Sequence[FileRef]) -> None:
+    """Refuse an input whose files are in other states than ``before``, or are others.
+
+    Raises:
+        InputError: names each of them.
+    """
+    now = states(refs)
+    odd = sorted(uri for uri in {*before, *now} if before.get(uri) != now.get(uri))
+    told = "it changed, came or went while dray read the input; start the job again once the files stay"
+    if odd:
+        raise InputError([Problem("unreadable_input", told, uri) for uri in odd[:20]], total=len(odd))
+
+
+def _state(ref: FileRef) -> str:
+    if is_object(ref.uri):
+        return f"{ref.size} {ref.version}"
+    with reading(ref.uri):
+        found = local_path(ref.uri).stat()
+    return f"{found.st_size} {found.st_dev} {found.st_ino} {found.st_mtime_ns}"
 
 
 def refuse_odd(names: Sequence[str]) -> None:

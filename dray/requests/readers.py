@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -50,7 +49,7 @@ def source_digest(source: Source, *, options: ObjectStoreOptions | None = None) 
     """
     if not isinstance(source, SqlQuery):
         return digest(files_of(source, options=options), options=options)
-    return hashlib.sha256(f"{tables.query_name(source)}\n{source.query}".encode()).hexdigest()
+    return tables.query_digest(source)
 
 
 def read_rows(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import re
 import sqlite3
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from dray.requests.row_builder import columns_of
 from dray.requests.sources import Rows, RowShape, SqlQuery
 from dray.requests.template import Unreadable, missing_column
 from dray.requests.validate import BadRow, parse_object, too_long
-from dray.storage.addresses import masked_url
+from dray.storage.addresses import identifying_url, masked_url
 from dray.storage.files import open_lines, open_seekable
 from dray.storage.objects import ObjectStoreOptions
 
@@ -60,6 +61,8 @@ _OF_QUERIES = (*_OF_CONNECTIONS, "28", "3D", "42")
 
 _BATCH_ROWS = 1024
 _BATCH_BYTES = 64 << 20
+_REPEATED_ROWS = 32  # of a Parquet file whose texts may repeat: 0.5 us more each than 1,024 at a time
+_PLAIN = frozenset(("PLAIN", "RLE", "BIT_PACKED", "DELTA_LENGTH_BYTE_ARRAY"))  # each value is there itself
 _DELIMITERS = (";", "\t", "|", ",")
 _TOO_LONG = "\0"  # stands for a line over the limit
 
@@ -71,14 +74,20 @@ def file_rows(
     if source.format == "jsonl":
         return _json_rows(uri, line_limit, options)
     if source.format == "parquet":
-        return _parquet_rows(uri, source.shape, options)
+        return _parquet_rows(uri, source.shape, line_limit, options)
     delimiter = source.delimiter or ("\t" if source.format == "tsv" else ",")
     return _csv_rows(uri, source.shape, delimiter, line_limit, options)
 
 
 def query_name(source: SqlQuery) -> str:
-    """The database of a query, without its password, wherever in the URL that stands."""
+    """The database of a query, without what may be a secret, wherever in the URL that stands."""
     return masked_url(_database_url(source).render_as_string(hide_password=False))
+
+
+def query_digest(source: SqlQuery) -> str:
+    """What a query asks, and of which database, in one hex digest."""
+    place = identifying_url(_database_url(source).render_as_string(hide_password=False))
+    return hashlib.sha256(f"{place}\n{source.query}".encode()).hexdigest()
 
 
 def query_rows(source: SqlQuery, pulse: Pulse | None = None) -> Iterator[TableRow]:
@@ -256,7 +265,9 @@ def open_parquet(uri: str, options: ObjectStoreOptions | None) -> Iterator[parqu
             ) from error
 
 
-def _parquet_rows(uri: str, shape: RowShape, options: ObjectStoreOptions | None) -> Iterator[TableRow]:
+def _parquet_rows(
+    uri: str, shape: RowShape, limit: int, options: ObjectStoreOptions | None
+) -> Iterator[TableRow]:
     with open_parquet(uri, options) as file:
         names = file.schema_arrow.names
         _check_columns(shape, tuple(names), uri)
@@ -265,19 +276,56 @@ def _parquet_rows(uri: str, shape: RowShape, options: ObjectStoreOptions | None)
         number = 0
         for batch in file.iter_batches(_rows_at_a_time(file.metadata), columns=wanted):
             columns = [_parquet_values(column) for column in batch.columns]
-            for row in zip(*columns, strict=True):
+            long = _long_rows(
+                batch, columns, limit, but=shape.image_column
+            )  # images have a limit of their own
+            for place, row in enumerate(zip(*columns, strict=True)):
                 number += 1
-                yield number, dict(zip(batch.schema.names, row, strict=True))
+                found = dict(zip(batch.schema.names, row, strict=True))
+                yield number, too_long(limit) if place in long else found
 
 
 def _rows_at_a_time(metadata: parquet.FileMetaData) -> int:
-    """Fewer rows where they are large, as images are: a batch is in memory as Arrow's and as Python's."""
-    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-    largest = max((group.total_byte_size // max(1, group.num_rows) for group in groups), default=0)
-    return max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(1, largest)))
+    """Fewer rows where they are large, as images are: a batch is in memory as Arrow's and as Python's.
+
+    A text that repeats is in the file once, so that the file's size says little of the rows'. One of these
+    texts is no larger than all bytes of its column.
+    """
+    rows = _BATCH_ROWS
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        rows = min(rows, _BATCH_BYTES // max(1, group.total_byte_size // max(1, group.num_rows)))
+        for column in map(group.column, range(group.num_columns)):
+            if column.physical_type == "BYTE_ARRAY" and not _PLAIN.issuperset(column.encodings):
+                rows = min(rows, max(_REPEATED_ROWS, _BATCH_BYTES // max(1, column.total_uncompressed_size)))
+    return max(1, rows)
+
+
+def _long_rows(
+    batch: pyarrow.RecordBatch, columns: list[list[Any]], limit: int, *, but: str | None
+) -> set[int]:
+    """The rows of a batch with a value of more than ``limit`` bytes."""
+    import pyarrow
+
+    long: set[int] = set()
+    for name, column, values in zip(batch.schema.names, batch.columns, columns, strict=True):
+        if name == but:
+            continue
+        if pyarrow.types.is_nested(column.type) and column.nbytes > limit:
+            long.update(row for row in range(len(column)) if column.slice(row, 1).nbytes > limit)
+        long.update(row for row, value in enumerate(values) if type(value) is str and _is_long(value, limit))
+    return long
+
+
+def _is_long(text: str, limit: int) -> bool:
+    return len(text) * 4 > limit and len(text.encode("utf-8", "surrogateescape")) > limit
 
 
 def _parquet_values(column: pyarrow.Array[Any]) -> list[Any]:
+    import pyarrow
+
+    if pyarrow.types.is_float32(column.type):  # 0.1, and not the nearest number of twice the precision
+        return [None if text is None else float(text) for text in column.cast(pyarrow.string()).to_pylist()]
     try:
         found: list[Any] = column.to_pylist()
     except (ValueError, OverflowError, KeyError):  # no writer or reader checks that texts are UTF-8

@@ -10,6 +10,7 @@ import re
 import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 from dray.codes import ErrorCode
@@ -17,6 +18,7 @@ from dray.errors import ConfigError
 from dray.requests.validate import BadRow, check_text
 
 _NAMES_SHOWN = 20
+_NO_TEXT = (dict, list, tuple, set, frozenset, bytes, bytearray, memoryview)  # whatever a driver gives
 # What surely is a name. The first line of a CSV file without a header holds prompts.
 _PLAIN_NAME = re.compile(r"[^\W\d][\w.-]{0,63}")
 
@@ -129,11 +131,16 @@ def text_of(row: Mapping[str, Any], column: str, code: ErrorCode) -> str:
     value = value_of(row, column, code)
     if type(value) is str:
         return value
-    if value is None:
+    if value is None or _is_nan(value):
         raise BadRow("missing_value", f"the column {column!r} is empty (null) in this row", column)
-    if isinstance(value, (dict, list, bytes)):
+    if isinstance(value, _NO_TEXT):
         raise BadRow("invalid_value", f"the column {column!r} holds no text in this row", column)
     return str(value)
+
+
+def _is_nan(value: Any) -> bool:
+    """Whether it is the number that stands for none: a data frame's empty cell."""
+    return (isinstance(value, float) and value != value) or (isinstance(value, Decimal) and value.is_nan())
 
 
 def documents_of(row: Mapping[str, Any], column: str) -> str | list[str]:

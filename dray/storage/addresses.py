@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from dray.errors import ConfigError
+from dray.storage.url_options import is_shown
 
 if TYPE_CHECKING:
     from sqlalchemy import URL
 
 VARIABLE = "env:"
 """Before the name of an environment variable that holds an address."""
+
+_OF_FILES = ("s3", "gs", "az", "hf", "http", "https", "file")  # no databases: names may hold a "?"
 
 # Where a machine gets its own credentials, besides link-local addresses: AWS over IPv6, Azure, Alibaba.
 _METADATA = frozenset(("fd00:ec2::254", "168.63.129.16", "100.100.100.200"))
@@ -52,24 +55,48 @@ def without_secret(address: str) -> str:
 
 def names_login(url: str) -> bool:
     """Whether a database's URL may name a user or a password. Parameters that Prefect keeps must not."""
-    return "://" in url and ("@" in url or "passw" in url.lower())
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        return False
+    if "@" in rest or "passw" in rest.lower():
+        return True
+    return scheme.lower() not in _OF_FILES and "?" in rest and holds_password(url)
 
 
 def holds_password(url: str) -> bool:
-    """Whether a database's URL holds a password. One that cannot be read does, where it may name a login."""
+    """Whether a database's URL holds a password, or an option that may be one (:mod:`url_options`).
+
+    One that cannot be read does, where it may name a login.
+    """
     parsed = _database_url(url)
     if parsed is None:
-        return names_login(url)
-    return parsed.password is not None or bool(_password_options(parsed))
+        return "://" in url and _is_suspect(url)
+    return parsed.password is not None or bool(_hidden_options(parsed))
 
 
 def masked_url(url: str) -> str:
-    """A database's URL with every password replaced by ``***``, for messages. Never raises."""
+    """A database's URL with what may be a secret replaced by ``***``, for messages. Never raises."""
     parsed = _database_url(url)
     if parsed is None:
-        return "***" if "@" in url or "passw" in url.lower() else url
-    shown = parsed.update_query_dict(dict.fromkeys(_password_options(parsed), "***"))
-    return shown.render_as_string(hide_password=True)
+        return "***" if _is_suspect(url) else url
+    return _masked(parsed, _hidden_options(parsed))
+
+
+def identifying_url(url: str) -> str:
+    """A database's URL without passwords, for digests: whatever else tells two databases apart is in it."""
+    parsed = _database_url(url)
+    if parsed is None:
+        return url
+    return _masked(parsed, [name for name in parsed.query if "passw" in name.lower()])
+
+
+def _masked(url: URL, names: list[str]) -> str:
+    return url.update_query_dict(dict.fromkeys(names, "***")).render_as_string(hide_password=True)
+
+
+def _is_suspect(url: str) -> bool:
+    """Whether a text that is no URL may hold a secret of one."""
+    return any(sign in url.lower() for sign in ("@", "?", "passw"))
 
 
 def _database_url(url: str) -> URL | None:
@@ -82,8 +109,8 @@ def _database_url(url: str) -> URL | None:
         return None
 
 
-def _password_options(url: URL) -> list[str]:
-    return [name for name in url.query if "passw" in name.lower()]
+def _hidden_options(url: URL) -> list[str]:
+    return [name for name, value in url.query.items() if not is_shown(name, value)]
 
 
 def without_variable(address: str) -> str:

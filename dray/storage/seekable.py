@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import io
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from dray.storage.objects import BLOCK_BYTES, ObjectInfo, ObjectStoreOptions, head, store_of, translated
-
-if TYPE_CHECKING:
-    from obstore.store import ObjectStore
+from dray.storage.objects import BLOCK_BYTES, ObjectInfo, ObjectStoreOptions, head, read_range
 
 
 def open_seekable(uri: str, options: ObjectStoreOptions | None = None) -> io.BufferedReader:
     """A readable, seekable file over an object, for formats that are read from their end (Parquet)."""
-    store, path = store_of(uri, options)
-    return io.BufferedReader(_ObjectFile(store, path, head(uri, options)), BLOCK_BYTES)
+    return io.BufferedReader(_ObjectFile(head(uri, options), options), BLOCK_BYTES)
 
 
 class _ObjectFile(io.RawIOBase):
-    """One object as a file; a read is a range. (obstore's own reader lacks what pyarrow asks of a file.)"""
+    """One object as a file; a read is a range of the state it had when it was opened.
 
-    def __init__(self, store: ObjectStore, path: str, info: ObjectInfo) -> None:
-        self._store = store
-        self._path = path
+    (obstore's own reader lacks what pyarrow asks of a file.)
+    """
+
+    def __init__(self, info: ObjectInfo, options: ObjectStoreOptions | None) -> None:
         self._info = info
+        self._options = options
         self._position = 0
 
     def readable(self) -> bool:
@@ -45,7 +43,7 @@ class _ObjectFile(io.RawIOBase):
         end = min(self._position + len(buffer), self._info.size)
         count = max(0, end - self._position)
         if count:
-            with translated(self._info.uri):
-                buffer[:count] = self._store.get_range(self._path, start=self._position, end=end)
+            etag = self._info.etag or ""
+            buffer[:count] = read_range(self._info.uri, self._position, end, etag=etag, options=self._options)
             self._position = end
         return count

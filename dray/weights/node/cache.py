@@ -217,7 +217,7 @@ def _make_room(place: CacheRoot, size: int) -> bool:
     for model in models:
         if _free(place) >= size:
             break
-        _remove_locked(ModelPaths(place=place, key=model.key))
+        _remove_unused(ModelPaths(place=place, key=model.key))
     return _free(place) >= size
 
 
@@ -244,17 +244,14 @@ def _models(place: CacheRoot) -> list[CachedModel]:
 
 
 def _kept(shelf: ModelPaths) -> CachedModel:
-    with suppress(FileNotFoundError):
+    used, in_use = 0.0, False
+    with suppress(FileNotFoundError):  # no lock: no process has used it
         used = shelf.use_lock.stat().st_mtime
-        return CachedModel(
-            key=shelf.key,
-            uri=_uri(shelf),
-            size=_allocated(shelf),
-            whole=shelf.whole.is_dir(),
-            used=used,
-            in_use=not _is_free(shelf),
-        )
-    return CachedModel(key=shelf.key, uri="", size=_allocated(shelf), whole=False, used=0.0, in_use=False)
+        in_use = not _is_free(shelf)
+    whole = shelf.whole.is_dir()
+    return CachedModel(
+        key=shelf.key, uri=_uri(shelf), size=_allocated(shelf), whole=whole, used=used, in_use=in_use
+    )
 
 
 def _uri(shelf: ModelPaths) -> str:
@@ -265,8 +262,17 @@ def _uri(shelf: ModelPaths) -> str:
 
 
 def _allocated(shelf: ModelPaths) -> int:
-    folders = [shelf.place.root / f"{shelf.key}{suffix}" for suffix in _FOLDERS]
-    return sum(file.stat().st_blocks * 512 for f in folders if f.is_dir() for file in f.iterdir())
+    return sum(_taken(shelf.place.root / f"{shelf.key}{suffix}") for suffix in _FOLDERS)
+
+
+def _taken(folder: Path) -> int:
+    """Bytes of a folder's files; another process may rename or remove any of them meanwhile."""
+    total = 0
+    for parent, _, names in os.walk(folder):  # unlike rglob, it passes over what is gone
+        for name in names:
+            with suppress(FileNotFoundError):
+                total += os.stat(os.path.join(parent, name)).st_blocks * 512  # noqa: PTH116, PTH118  as they come
+    return total
 
 
 def _is_free(shelf: ModelPaths) -> bool:
@@ -283,10 +289,15 @@ def _is_free(shelf: ModelPaths) -> bool:
 
 def _remove(shelf: ModelPaths) -> bool:
     with _locked(shelf.place.root):
-        if shelf.use_lock.exists() and not _is_free(shelf):
-            return False
-        _remove_locked(shelf)
-        return True
+        return _remove_unused(shelf)
+
+
+def _remove_unused(shelf: ModelPaths) -> bool:
+    """Remove it unless a process uses it; no process begins to, as the place is locked."""
+    if shelf.use_lock.exists() and not _is_free(shelf):
+        return False
+    _remove_locked(shelf)
+    return True
 
 
 def _remove_locked(shelf: ModelPaths) -> None:
@@ -314,14 +325,14 @@ def _locked(root: Path) -> Iterator[Path]:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         with (root / _LOCK).open("w") as lock:
-            if _taken(lock, root / _LOCK):
+            if _is_ours(lock, root / _LOCK):
                 yield root
                 return
         time.sleep(0.005)
     raise WeightsError(f"{root / _LOCK} is held for a minute; is a process stopped?")
 
 
-def _taken(lock: IO[str], path: Path) -> bool:
+def _is_ours(lock: IO[str], path: Path) -> bool:
     """Whether this process has the lock now, and other processes still find this lock at ``path``."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -18,7 +18,7 @@ from dray.weights.node.cache import DESCRIPTION, ModelPaths
 from dray.weights.node.description import write_description
 from dray.weights.node.ready import ChunkMap, boot_id
 from dray.weights.source.checkpoint import check_checkpoint
-from dray.weights.source.header import HEADER_LIMIT
+from dray.weights.source.header import HEADER_LIMIT, read_header
 from dray.weights.source.manifest import Manifest
 
 _PIECE = 8 << 20  # bytes that are hashed at once
@@ -27,6 +27,7 @@ _PIECE = 8 << 20  # bytes that are hashed at once
 def lay_out(folder: Path, manifest: Manifest) -> None:
     """All files in their sizes, as holes, and what the model is."""
     for file in manifest.files:
+        (folder / file.name).parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder / file.name, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             if os.fstat(descriptor).st_size != file.size:
@@ -80,7 +81,7 @@ class EngineFolder:
                     return
                 lengths[file.name] = length
         with _doubted(self._plan, self._ready):
-            check_checkpoint(self._shelf.partial)
+            _check(self._shelf.partial, self._plan.manifest)
         _make_engine_folder(self._shelf, self._plan.manifest, lengths)
 
     def _header_bytes(self, file: int) -> int | None:
@@ -100,6 +101,7 @@ def _make_engine_folder(shelf: ModelPaths, manifest: Manifest, lengths: dict[str
     fresh.mkdir()
     for file in manifest.files:
         source = shelf.partial / file.name
+        (fresh / file.name).parent.mkdir(parents=True, exist_ok=True)
         if file.is_weights:
             with source.open("rb") as stream:
                 (fresh / file.name).write_bytes(stream.read(lengths[file.name]))
@@ -108,10 +110,22 @@ def _make_engine_folder(shelf: ModelPaths, manifest: Manifest, lengths: dict[str
     fresh.rename(shelf.engine)
 
 
+def _check(folder: Path, manifest: Manifest) -> None:
+    """The headers of all safetensors files, and the index.
+
+    Raises:
+        WeightsError: names file and tensor.
+    """
+    check_checkpoint(folder)
+    for file in manifest.files:
+        if file.name.endswith(".safetensors") and not file.is_weights:  # a module's
+            read_header(folder / file.name)
+
+
 def publish(shelf: ModelPaths, plan: ChunkPlan, ready: ChunkMap) -> None:
     """Give the model its final name, once all is verified and a power cut could take nothing back."""
     with _doubted(plan, ready):
-        check_checkpoint(shelf.partial)
+        _check(shelf.partial, plan.manifest)
         for file in plan.manifest.files:
             if not file.sha256 or file.digests:
                 continue
@@ -121,7 +135,7 @@ def publish(shelf: ModelPaths, plan: ChunkPlan, ready: ChunkMap) -> None:
                     f"{plan.manifest.uri}/{file.name}: its SHA-256 is not the one that the hub says"
                 )
     for folder in (shelf.engine, shelf.partial):  # the engine's too: it is not made again for a whole model
-        for path in folder.iterdir():
+        for path in folder.rglob("*"):
             sync(path)
             ready.beat()
         sync(folder)

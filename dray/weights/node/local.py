@@ -10,7 +10,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from dray.errors import WeightsError
+from dray.errors import DrayError, WeightsError
 from dray.storage.objects import ObjectStoreOptions
 from dray.weights.fetch.chunks import ChunkPlan
 from dray.weights.fetch.transfer import Outcome, Peers, Transfer
@@ -214,7 +214,7 @@ class LocalModel:
         try:
             self._stand_by_until_settled()
         except Exception as error:  # noqa: BLE001  thread edge: raised where the model is waited for
-            self._error = WeightsError(f"model {self.manifest.uri}: {type(error).__name__}: {error}")
+            self._error = WeightsError(f"model {self.manifest.uri}: {_reason(error)}")
         finally:
             self._settled.set()
 
@@ -246,7 +246,7 @@ class LocalModel:
             ready = ChunkMap.made(self.shelf.partial / READY, len(self.plan.chunks))
             self._fill_map(ready, lock)
         except Exception as error:  # noqa: BLE001  thread edge: the map reports it to all that wait
-            reason = str(error) if isinstance(error, WeightsError) else f"{type(error).__name__}: {error}"
+            reason = _reason(error)
             self._error = WeightsError(reason)
             if ready is not None:
                 ready.fail(reason)
@@ -275,3 +275,12 @@ class LocalModel:
         if self.outcome is not None:
             publish(self.shelf, self.plan, ready)
             ready.finish()
+
+
+def _reason(error: Exception) -> str:
+    """What a failure is called, on disk too. Texts of libraries may quote headers and addresses."""
+    if isinstance(error, DrayError):
+        return str(error)
+    place = error.filename if isinstance(error, OSError) and isinstance(error.filename, str) else None
+    told = f" ({error.strerror})" if isinstance(error, OSError) and error.strerror else ""
+    return f"{type(error).__name__}{told}{f': {place}' if place else ''}"

@@ -23,13 +23,22 @@ def refuse_incomplete(model: str, names: Collection[str], *, weights: bool = Tru
         raise ConfigError(f"model {model}: no config.json in it; is this the model's folder?")
     if not weights or any(name.endswith(".safetensors") for name in names):
         return
+    refuse_pickles(model, names)
+    raise ConfigError(f"model {model}: no *.safetensors file in it")
+
+
+def refuse_pickles(model: str, names: Collection[str]) -> None:
+    """Refuse a folder without safetensors files where it has pickles: they can run code.
+
+    Raises:
+        ConfigError: it has.
+    """
     pickles = sorted(name for name in names if name.endswith(_PICKLES))
     if pickles:
         raise ConfigError(
             f"model {model}: its weights are pickle files ({pickles[0]}), which can run code when loaded; "
             "convert them to safetensors"
         )
-    raise ConfigError(f"model {model}: no *.safetensors file in it")
 
 
 def check_checkpoint(folder: Path) -> dict[str, Header]:

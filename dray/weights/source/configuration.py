@@ -45,5 +45,6 @@ def configuration_of(model: str, options: ObjectStoreOptions | None = None) -> I
         own.mkdir()
         for file in manifest.files:
             if not file.is_weights and file.size <= _MOST_BYTES:
+                (own / file.name).parent.mkdir(parents=True, exist_ok=True)
                 (own / file.name).write_bytes(content_of(manifest.uri, file, options))
         yield own

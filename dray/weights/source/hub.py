@@ -29,6 +29,7 @@ from dray.weights.source.retries import with_retries
 
 SCHEME = "hf://"
 _NAME = re.compile(r"hf://([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
+_TOKEN = re.compile("[!-~]*")  # what a header takes (RFC 6750 knows fewer signs)
 _TIMEOUT = 30.0
 _REDIRECTS = (301, 302, 303, 307, 308)
 _MOST_REDIRECTS = 5
@@ -40,7 +41,7 @@ class BusyError(OSError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repository:
-    """A repository at one commit, and what is in its top folder."""
+    """A repository at one commit, and its files by their names from its top folder."""
 
     name: str
     commit: str
@@ -71,8 +72,7 @@ def look(uri: str) -> Repository:
     try:
         found = json.loads(with_retries(lambda: _page(page, uri)))
         commit = str(found["sha"])
-        entries = [entry for entry in found["siblings"] if "/" not in entry["rfilename"]]
-        files = {entry["rfilename"]: _file(name, commit, entry) for entry in entries}
+        files = {entry["rfilename"]: _file(name, commit, entry) for entry in found["siblings"]}
     except (FileNotFoundError, PermissionError) as error:
         raise ConfigError(
             f"model {uri}: no such repository or revision, or not for us to read ({error})"
@@ -116,10 +116,36 @@ def address(file: ModelFile) -> tuple[str, dict[str, str]]:
             target = _target(answer, url)
         if target is None:
             return url, _authorization()
+        _refuse_target(target, file.name)
         if _server(target) != _server(file.url) or "Signature=" in target:
             return target, {}
         url = target
     raise OSError(f"{file.name}: redirected again and again")
+
+
+def web_address(url: str, name: str) -> str:
+    """Where a web server redirects those who ask for ``url``, which may be a signed address: a secret.
+
+    It is asked as for a file (some answer no HEAD, some sign for one method), and for one byte.
+
+    Raises:
+        PermissionError, FileNotFoundError, BusyError, OSError: as :func:`address` does.
+    """
+    for _ in range(_MOST_REDIRECTS):
+        with _answer(url, {"Range": "bytes=0-0"}, name) as answer:
+            target = _target(answer, url)
+        if target is None:
+            return url
+        _refuse_target(target, name)
+        url = target
+    raise OSError(f"{name}: redirected again and again")
+
+
+def _refuse_target(target: str, name: str) -> None:
+    """Refuse a redirect to what is no web server, or is a cloud's metadata service."""
+    if not target.startswith(("https://", "http://")):  # urllib would open files, too
+        raise OSError(f"{name}: redirected to {urlsplit(target).scheme}:")
+    refuse_metadata(target)
 
 
 def _file(name: str, commit: str, entry: Mapping[str, Any]) -> ModelFile:
@@ -138,10 +164,19 @@ def _endpoint() -> str:
 
 
 def _authorization() -> dict[str, str]:
-    token = os.environ.get("HF_TOKEN")
-    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache/huggingface")
-    if not token and (home / "token").is_file():
-        token = (home / "token").read_text().strip()
+    """The user's token, as a header.
+
+    Raises:
+        PermissionError: it cannot be one. Said here: http.client quotes a header that it refuses.
+    """
+    token, place = os.environ.get("HF_TOKEN", "").strip(), "HF_TOKEN"
+    file = Path(os.environ.get("HF_HOME") or Path.home() / ".cache/huggingface") / "token"
+    if not token and file.is_file():
+        token, place = file.read_text(errors="replace").strip(), str(file)
+    if not _TOKEN.fullmatch(token):
+        raise PermissionError(
+            f"{place} holds more than a token: a space, a line end or the like; set it anew"
+        )
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 
@@ -205,8 +240,6 @@ def _page(url: str, name: str) -> bytes:
             target = _target(answer, url)
             if target is None:
                 return bytes(answer.read())
-        if not target.startswith(("https://", "http://")):  # urllib would open files, too
-            raise OSError(f"{name}: redirected to {urlsplit(target).scheme}:")
-        refuse_metadata(target)
+        _refuse_target(target, name)
         url = target
     raise OSError(f"{name}: redirected again and again")

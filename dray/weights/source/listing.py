@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 
 from dray.errors import ConfigError, WeightsError
@@ -12,6 +12,7 @@ from dray.weights.source import hub
 from dray.weights.source.checkpoint import INDEX, compare, places_of, refuse_incomplete
 from dray.weights.source.header import HEADER_LIMIT, Header, parse_header
 from dray.weights.source.manifest import PUBLISHED, Manifest, ModelFile
+from dray.weights.source.modules import CONFIG, MODULES, WEIGHTS, module_files
 from dray.weights.source.published import with_digests
 from dray.weights.source.retries import with_retries
 
@@ -20,7 +21,7 @@ _WEB = ("http://", "https://")
 _USUAL = (
     "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model",
     "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja",
-    "preprocessor_config.json",
+    "preprocessor_config.json", MODULES, "sentence_bert_config.json",
 )  # fmt: skip
 _HEADER_GUESS = 128 << 10  # bytes; about 1,000 tensors, so that one request is mostly enough
 
@@ -36,7 +37,16 @@ def read_manifest(uri: str, options: ObjectStoreOptions | None = None, *, believ
     uri, found = _found(uri.rstrip("/"), options)
     if not found:
         raise ConfigError(f"model {uri}: there are no objects below it")
-    chosen = wanted_files(uri, set(found), lambda name: content_of(uri, found[name], options))
+
+    def below(folder: str) -> set[str]:
+        if not hub.is_hub(uri):
+            found.update(_module(uri, folder, options))
+        return {name.rpartition("/")[2] for name in found if name.rpartition("/")[0] == folder}
+
+    def read(name: str) -> bytes:
+        return content_of(uri, found[name], options)
+
+    chosen = wanted_files(uri, {name for name in found if "/" not in name}, read, below)
     manifest = Manifest(uri=uri, files=tuple(found[name] for name in chosen))
     if PUBLISHED in found and believe:
         manifest = with_digests(manifest, content_of(uri, found[PUBLISHED], options))
@@ -48,11 +58,19 @@ def read_manifest(uri: str, options: ObjectStoreOptions | None = None, *, believ
     return manifest
 
 
-def wanted_files(model: str, names: set[str], read: Callable[[str], bytes]) -> list[str]:
-    """Which files of a model's folder an engine takes; ``read`` gives the content of one (the index).
+def wanted_files(
+    model: str,
+    names: set[str],
+    read: Callable[[str], bytes],
+    below: Callable[[str], Collection[str]],
+) -> list[str]:
+    """Which files of a model's folder an engine takes, and of those of its modules.
+
+    ``read`` gives the content of a small file, ``below`` the names of the files in a folder of the model.
 
     Raises:
         ConfigError: something is missing.
+        WeightsError: the index or ``modules.json`` is damaged, or a file that the latter names is missing.
     """
     refuse_incomplete(model, names)
     names = {name for name in names if not name.startswith(".")}  # no engine's, and our own are called so
@@ -60,7 +78,8 @@ def wanted_files(model: str, names: set[str], read: Callable[[str], bytes]) -> l
     if INDEX in names:
         weights &= set(places_of(read(INDEX), f"{model}/{INDEX}").values())
     others = {name for name in names if name.endswith(_WANTED) and not name.endswith(".safetensors")}
-    return sorted(weights | others - {PUBLISHED})
+    modules = module_files(model, read(MODULES), below) if MODULES in names else []
+    return sorted({*weights, *others, *modules} - {PUBLISHED})
 
 
 def check_remote(manifest: Manifest, options: ObjectStoreOptions | None = None) -> None:
@@ -78,7 +97,7 @@ def check_remote(manifest: Manifest, options: ObjectStoreOptions | None = None) 
         name: _header(manifest, files[name], options) for name in files if name.endswith(".safetensors")
     }
     places = places_of(content_of(uri, files[INDEX], options), f"{uri}/{INDEX}") if INDEX in files else None
-    compare(uri, places, headers)
+    compare(uri, places, {name: header for name, header in headers.items() if files[name].is_weights})
 
 
 def _found(uri: str, options: ObjectStoreOptions | None) -> tuple[str, dict[str, ModelFile]]:
@@ -87,33 +106,54 @@ def _found(uri: str, options: ObjectStoreOptions | None) -> tuple[str, dict[str,
         repository = hub.look(uri)
         return repository.uri, dict(repository.files)
     try:
-        infos = list(_web(uri, options) if uri.startswith(_WEB) else list_under(f"{uri}/", options))
+        return uri, _web(uri, options) if uri.startswith(_WEB) else _folder(uri, "", options)
     except (FileNotFoundError, PermissionError) as error:
         raise ConfigError(f"model {uri}: {error}") from None
     except OSError as error:
         raise ConfigError(f"model {uri}: cannot be listed: {error}") from None
-    names = {info.uri[len(uri) + 1 :]: info for info in infos}
-    return uri, {
-        name: ModelFile(name=name, size=info.size, etag=info.etag or "")
-        for name, info in names.items()
-        if "/" not in name
-    }
 
 
-def _web(uri: str, options: ObjectStoreOptions | None) -> Iterator[ObjectInfo]:
+def _module(uri: str, folder: str, options: ObjectStoreOptions | None) -> dict[str, ModelFile]:
+    """The files of a module, in the folder that ``modules.json`` names.
+
+    Raises:
+        WeightsError: they cannot be listed.
+    """
+    try:
+        if uri.startswith(_WEB):
+            return _tried(uri, [f"{folder}/{name}" for name in (CONFIG, WEIGHTS)], options)
+        return _folder(uri, f"{folder}/", options)
+    except OSError as error:
+        raise WeightsError(f"{uri}/{folder}: cannot be listed: {error}") from None
+
+
+def _folder(uri: str, folder: str, options: ObjectStoreOptions | None) -> dict[str, ModelFile]:
+    """The objects of a bucket that are in a folder of the model itself."""
+    infos = list_under(f"{uri}/{folder}", options)
+    return {file.name: file for file in _files(uri, infos) if "/" not in file.name.removeprefix(folder)}
+
+
+def _web(uri: str, options: ObjectStoreOptions | None) -> dict[str, ModelFile]:
     """What a web server has below ``uri``: it cannot be listed, so the usual names are tried."""
-    found = {}
-    for name in (*_USUAL, PUBLISHED, INDEX):
-        with suppress(FileNotFoundError):
-            found[name] = head(f"{uri}/{name}", options)
-    shards = {"model.safetensors"}
+    found = _tried(uri, (*_USUAL, PUBLISHED, INDEX), options)
+    shards = {WEIGHTS}
     if (index := found.get(INDEX)) is not None:
-        entry = ModelFile(name=INDEX, size=index.size, etag=index.etag or "")
-        shards = set(places_of(content_of(uri, entry, options), f"{uri}/{INDEX}").values())
-    for name in sorted(shards):
+        shards = set(places_of(content_of(uri, index, options), f"{uri}/{INDEX}").values())
+    return found | _tried(uri, sorted(shards), options)
+
+
+def _tried(uri: str, names: Iterable[str], options: ObjectStoreOptions | None) -> dict[str, ModelFile]:
+    """Those of the files that a web server has."""
+    found = []
+    for name in names:
         with suppress(FileNotFoundError):
-            found[name] = head(f"{uri}/{name}", options)
-    yield from found.values()
+            found.append(head(f"{uri}/{name}", options))
+    return {file.name: file for file in _files(uri, found)}
+
+
+def _files(uri: str, infos: Iterable[ObjectInfo]) -> Iterator[ModelFile]:
+    for info in infos:
+        yield ModelFile(name=info.uri[len(uri) + 1 :], size=info.size, etag=info.etag or "")
 
 
 def content_of(

@@ -13,7 +13,7 @@ CHUNK_BYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFile:
-    """One object of the model.
+    """One object of the model; ``name`` says its place below the model's folder.
 
     ``size`` is in bytes; the ETag changes with the content. ``digests`` holds 32 bytes of BLAKE3 for each
     chunk of the file, or nothing where no published manifest says them; ``sha256`` is of the whole file, in
@@ -30,8 +30,8 @@ class ModelFile:
 
     @property
     def is_weights(self) -> bool:
-        """Whether it is a safetensors file."""
-        return self.name.endswith(".safetensors")
+        """Whether it is a safetensors file of the top folder: those of modules are small, and read whole."""
+        return self.name.endswith(".safetensors") and "/" not in self.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

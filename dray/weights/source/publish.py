@@ -89,12 +89,15 @@ def _contents(model: str, options: ObjectStoreOptions | None) -> Iterator[tuple[
         return
     folder = Path(model)
     check_checkpoint(folder)
-    for name in wanted_files(model, {path.name for path in folder.iterdir()}, _local_index(folder)):
+    chosen = wanted_files(
+        model, _names(folder), lambda name: (folder / name).read_bytes(), lambda below: _names(folder / below)
+    )
+    for name in chosen:
         yield name, (folder / name).stat().st_size, _blocks(folder / name)
 
 
-def _local_index(folder: Path) -> Callable[[str], bytes]:
-    return lambda name: (folder / name).read_bytes()
+def _names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
 
 
 def _blocks(path: Path) -> Iterator[bytes]:

@@ -34,6 +34,8 @@ from dray.requests import (
     source_of,
     write_outputs,
 )
+from dray.requests.sources import Rows
+from dray.requests.tables import file_rows
 from dray.storage import ObjectStoreOptions, check_writable, objects
 from dray.storage.files import stream_range, write_atomic
 from tests.support.s3 import S3Server
@@ -302,3 +304,30 @@ def test_an_object_of_many_parts_is_read_whole(
     client.put_object(Bucket=bucket, Key="x.jsonl", Body=rows(*range(400)))
     with pytest.raises(OSError, match="replaced while"):
         list(blocks)
+
+
+def test_a_parquet_object_that_is_replaced_while_it_is_read_is_refused(
+    client: S3Client, bucket: str, options: ObjectStoreOptions
+) -> None:
+    """Both versions have the same size and rows: nothing but the ETag tells them apart."""
+
+    def version(text: str) -> bytes:
+        written = pyarrow.BufferOutputStream()
+        prompts = [f"{text} {number:06} {'pad' * 60}" for number in range(30_000)]
+        table = pyarrow.table({"prompt": prompts})
+        parquet.write_table(table, written, row_group_size=5_000, compression="none", use_dictionary=False)
+        return written.getvalue().to_pybytes()
+
+    old, new = version("old"), version("new")
+    assert len(old) == len(new)
+    client.put_object(Bucket=bucket, Key="in.parquet", Body=old)
+    uri = f"s3://{bucket}/in.parquet"
+    seen, source = set(), source_of([uri], prompt_column="prompt")
+    assert isinstance(source, Rows)
+    with pytest.raises(InputError, match="was replaced while it was read"):
+        for number, row in file_rows(uri, source, 1 << 24, options):
+            assert isinstance(row, dict)
+            seen.add(row["prompt"][:3])
+            if number == 1:
+                client.put_object(Bucket=bucket, Key="in.parquet", Body=new)
+    assert seen == {"old"}

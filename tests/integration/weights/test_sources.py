@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import json
 import shutil
 import socket
 import threading
@@ -22,7 +23,7 @@ from dray.weights.source.checkpoint import INDEX
 from dray.weights.source.configuration import configuration_of
 from dray.weights.source.manifest import PUBLISHED, Manifest
 from dray.weights.source.publish import publish
-from tests.support.checkpoints import sharded
+from tests.support.checkpoints import Stored, sharded, write_file
 from tests.support.s3 import S3Server
 from tests.support.s3_emulator import EmulatorProcess
 
@@ -85,6 +86,58 @@ def test_a_plan_reads_no_weights(s3: S3Server, model: Path) -> None:
         assert (folder / "config.json").read_bytes() == (model / "config.json").read_bytes()
     assert names == {file.name for file in model.iterdir() if file.suffix != ".safetensors"}
     assert not folder.exists()
+
+
+# ---- an embedding model, with folders for its modules ----
+
+
+@pytest.fixture
+def embedder(model: Path) -> Path:
+    """Beside the shards: a pooling, and a layer behind it with weights of its own."""
+    kinds = {"": "Transformer", "1_Pooling": "Pooling", "2_Dense": "Dense", "3_Normalize": "Normalize"}
+    modules = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in kinds.items()]
+    (model / "modules.json").write_text(json.dumps(modules))
+    for path in ("1_Pooling", "2_Dense", "4_Other"):
+        (model / path).mkdir()
+        (model / path / "config.json").write_text(json.dumps({"pooling_mode_mean_tokens": True}))
+    write_file(model / "2_Dense/model.safetensors", {"linear.weight": Stored("F32", (2, 2), bytes(16))})
+    return model
+
+
+def _modules_arrive(uri: str, options: ObjectStoreOptions | None, original: Path) -> None:
+    manifest = _fetch(uri, options, original)
+    with LocalModel(manifest, options) as local:
+        folder = local.wait_engine()  # what an engine reads for itself is whole there
+        found = {str(file.relative_to(folder)) for file in folder.rglob("*/*")}
+        assert found == {"1_Pooling/config.json", "2_Dense/config.json", "2_Dense/model.safetensors"}
+        for name in found:
+            assert (folder / name).read_bytes() == (original / name).read_bytes()
+    with configuration_of(uri, options) as folder:
+        assert (folder / "1_Pooling/config.json").is_file()
+
+
+def test_modules_of_a_bucket_that_was_published(s3: S3Server, embedder: Path) -> None:
+    client = s3.bucket("embedders")
+    for file in embedder.rglob("*"):
+        if file.is_file():
+            key = f"m/{file.relative_to(embedder)}"
+            client.put_object(Bucket="embedders", Key=key, Body=file.read_bytes())
+    uri = "s3://embedders/m"
+    _modules_arrive(uri, s3.options, embedder)
+    publish(uri, s3.options)
+    assert all(file.digests for file in read_manifest(uri, s3.options).files)
+    _modules_arrive(uri, s3.options, embedder)
+    assert publish(str(embedder)).files == len(read_manifest(uri, s3.options).files)
+
+
+def test_modules_of_a_web_server(emulator: EmulatorProcess, embedder: Path) -> None:
+    shutil.copytree(embedder, emulator.root / "models/m")
+    _modules_arrive(f"{emulator.url}/models/m", None, embedder)
+
+
+def test_modules_of_a_hub(hub: EmulatorProcess, embedder: Path) -> None:
+    shutil.copytree(embedder, hub.root / "hub/org/embedder")
+    _modules_arrive("hf://org/embedder", None, embedder)
 
 
 # ---- TLS, and a proxy ----

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from dray.cluster.placing import USUAL_SEQS
+from dray.errors import InputError
 from dray.job.ingesting import _ROWS, _enough_shards, _most_shards, _taper, ingest_job
 from dray.job.opening import open_job
 from dray.job.settings import JobSettings
@@ -19,6 +20,7 @@ from dray.requests import source_of
 from dray.requests.ingest import Ingested, cut
 from dray.requests.marks import Mark, Marks, SpoolPart, enough_ranges, steps
 from dray.requests.spool import MAX_MARKS
+from dray.store import open_store
 
 pytestmark = pytest.mark.unit
 
@@ -133,3 +135,34 @@ def test_the_last_shards_of_several_replicas_are_smaller(
     assert sum(sizes) == rows
     assert (len(sizes), max(sizes), min(sizes)) == (32, 631, 157)
     assert max(sizes[-8:]) < min(sizes[:-8]) / 3
+
+
+def _row(number: int, text: str) -> str:
+    body = {"model": "m", "messages": [{"role": "user", "content": text}]}
+    row = {"custom_id": str(number), "method": "POST", "url": "/v1/chat/completions", "body": body}
+    return json.dumps(row) + "\n"
+
+
+@pytest.mark.parametrize("change", ["another row", "another file", "a file less", "while it is read"])
+def test_rows_of_another_input_than_the_fingerprints_are_refused(
+    change: str, tmp_path: Path, make_settings: Callable[..., JobSettings]
+) -> None:
+    folder = tmp_path / "many"
+    folder.mkdir()
+    for number in range(2):
+        (folder / f"{number}.jsonl").write_text(_row(number, "old"))
+    job = open_job(make_settings(source=source_of([f"{folder}/*.jsonl"])))
+    named = folder / {"another row": "0", "another file": "2", "a file less": "1"}.get(change, "0")
+
+    def act(rows: int = 0) -> None:
+        if change == "a file less":
+            named.with_suffix(".jsonl").unlink()
+        else:
+            named.with_suffix(".jsonl").write_text(_row(int(named.name), "new"))
+
+    if change != "while it is read":
+        act()
+    with pytest.raises(InputError, match=f"{named}.jsonl: it changed, came or went"):
+        ingest_job(job, replicas=1, progress=act if change == "while it is read" else None)
+    with open_store(job.settings.store_url) as store:
+        assert store.get_job(job.job_id).total is None

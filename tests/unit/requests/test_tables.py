@@ -33,8 +33,9 @@ from dray.requests import (
     tables,
 )
 from dray.requests.readers import files_of, read_rows
-from dray.requests.sources import RowShape, SqlQuery
+from dray.requests.sources import Rows, RowShape, SqlQuery
 from dray.requests.tables import _query_failed, query_name
+from dray.requests.validate import BadRow
 
 pytestmark = pytest.mark.unit
 
@@ -423,3 +424,44 @@ def test_a_parquet_file_is_not_kept_in_memory(tmp_path: Path, monkeypatch: pytes
         tracemalloc.stop()
     assert read == 200
     assert most < path.stat().st_size / 2
+
+
+def test_texts_that_repeat_do_not_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file holds such a text once: here 200 kB stand for 400 MB."""
+    path, document = tmp_path / "repeated.parquet", "x" * 200_000
+    schema = pyarrow.schema([("document", pyarrow.string()), ("q", pyarrow.string())])
+    with parquet.ParquetWriter(path, schema) as writer:
+        for start in range(0, 2000, 100):  # as writers do: the dictionary stays below its limit
+            questions = [f"question {number}" for number in range(start, start + 100)]
+            part = pyarrow.Table.from_pydict({"document": [document] * 100, "q": questions}, schema=schema)
+            writer.write_batch(part.to_batches()[0], row_group_size=2000)
+    assert path.stat().st_size < 2 * len(document)
+    source = source_of(str(path), template="{document} {q}")
+    rows = read_rows(source, files_of(source), RowDefaults(), Limits())
+    before = pyarrow.total_allocated_bytes()
+    assert next(rows).envelope is not None
+    assert pyarrow.total_allocated_bytes() - before < 100 << 20
+
+
+def test_values_have_the_limit_of_lines(tmp_path: Path) -> None:
+    path = tmp_path / "long.parquet"
+    talk = [{"role": "user", "content": "y" * 90}]
+    parquet.write_table(
+        pyarrow.table({"q": ["a", "b" * 60, "é" * 35, "d"], "m": [talk[:0], talk[:0], talk[:0], talk]}), path
+    )
+    source = source_of(str(path), template="{q}{m}")
+    assert isinstance(source, Rows)
+    found = [row for _, row in tables.file_rows(str(path), source, 64, None)]
+    codes = [row.code if isinstance(row, BadRow) else None for row in found]
+    assert codes == [None, None, "line_too_long", "line_too_long"]
+
+
+def test_numbers_are_written_in_their_own_precision(tmp_path: Path) -> None:
+    path = tmp_path / "numbers.parquet"
+    values = pyarrow.array([0.1, 1e20, None, float("nan"), 16777216.0], pyarrow.float32())
+    parquet.write_table(pyarrow.table({"n": values}), path)
+    source = source_of(str(path), template="{n}")
+    rows = list(read_rows(source, files_of(source), RowDefaults(), Limits()))
+    asked = [row.envelope and row.envelope.body["messages"][0]["content"] for row in rows]
+    assert asked == ["0.1", "1e+20", None, None, "16777216.0"]
+    assert [row.bad and row.bad.code for row in rows] == [None, None, "missing_value", "missing_value", None]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +12,7 @@ from dray.errors import ConfigError
 from dray.kinds import Kind
 from dray.requests.row_builder import row_builder
 from dray.requests.sources import RowShape
-from dray.requests.template import Template
+from dray.requests.template import Template, text_of
 from dray.requests.validate import BadRow
 
 pytestmark = pytest.mark.unit
@@ -120,3 +122,15 @@ def test_an_unknown_template_column_names_those_that_are_there() -> None:
 
 def test_whole_numbers_serve_as_ids() -> None:
     assert row_builder(RowShape(prompt_column="p", id_column="id"))(0, {"p": "x", "id": 12}).custom_id == "12"
+
+
+@pytest.mark.parametrize("value", [b"a", bytearray(b"a"), memoryview(b"a"), ("a",), {"a"}, ["a"], {"a": 1}])
+def test_what_a_driver_gives_for_bytes_and_arrays_is_no_text(value: object) -> None:
+    with pytest.raises(BadRow, match="holds no text"):
+        text_of({"c": value}, "c", "missing_column")
+
+
+@pytest.mark.parametrize("value", [None, float("nan"), Decimal("NaN")])
+def test_what_stands_for_no_value_is_missing(value: object) -> None:
+    with pytest.raises(BadRow, match=r"is empty \(null\)"):
+        text_of({"c": value}, "c", "missing_column")

@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from dray.errors import ConfigError
-from dray.storage.addresses import holds_password, masked_url, names_login, without_variable
+from dray.storage.addresses import (
+    holds_password,
+    identifying_url,
+    masked_url,
+    names_login,
+    without_variable,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -16,6 +22,12 @@ HELD = [
     f"postgresql://host/dray?user=me&password={WORD}",
     f"mysql+pymysql://host/dray?ssl_key_passwd={WORD}",
     f"no database://me:{WORD}@host",
+    f"mssql+pyodbc:///?odbc_connect=DRIVER%3DODBC%3BSERVER%3Ddb%3BUID%3Dsa%3BPWD%3D{WORD}",
+    f"bigquery://project?credentials_base64={WORD}",
+    f"snowflake://host/db?token={WORD}&warehouse=w",
+    f"trino://host/catalog?access_token={WORD}",
+    f"postgresql://host/db?options=-c%20my.secret%3D{WORD}",
+    f"no database://host?key={WORD}",
 ]
 
 
@@ -33,10 +45,30 @@ def test_a_user_is_a_login_without_a_password() -> None:
     assert masked_url(url) == url
 
 
-@pytest.mark.parametrize("url", ["sqlite:////data/dray.db", "postgresql://host/dray", "/data/a@b.db"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "sqlite:////data/dray.db",
+        "postgresql://host/dray",
+        "/data/a@b.db",
+        "postgresql+psycopg://host/dray?connect_timeout=5&options=-csearch_path%3Da&sslrootcert=%2Frun%2Fsecrets%2Fca",
+        "mssql+pyodbc://host/db?TrustServerCertificate=yes&driver=ODBC+Driver+18",
+        "s3://bucket/what?is=it.jsonl",
+    ],
+)
 def test_what_holds_neither(url: str) -> None:
     assert not names_login(url)
-    assert not holds_password(url)
+    if not url.startswith("s3:"):
+        assert not holds_password(url)
+    if url.startswith(("sqlite:", "postgresql", "mssql")):
+        assert masked_url(url) == url
+
+
+def test_databases_are_told_apart_by_options_that_are_not_shown() -> None:
+    first, second = (f"mssql+pyodbc:///?odbc_connect=SERVER%3D{name}" for name in "ab")
+    assert masked_url(first) == masked_url(second)
+    assert identifying_url(first) != identifying_url(second)
+    assert WORD not in identifying_url(f"postgresql://me:{WORD}@host/dray?sslpassword={WORD}")
 
 
 def test_a_variable_stands_for_what_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:

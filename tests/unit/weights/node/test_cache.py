@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -32,6 +33,7 @@ MB = 1 << 20
 USER = """
 import json, os, sys, time
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from dray.weights.node import cache
 from dray.weights.source.manifest import Manifest, ModelFile
@@ -450,3 +452,38 @@ def test_a_shelf_finds_a_file_before_and_after_it_is_whole(place: CacheRoot) -> 
         assert shelf.file("f") == shelf.whole / "f"
     shutil.rmtree(place.root)
     assert os.path.lexists(place.root) is False
+
+
+def test_a_model_whose_folders_change_while_they_are_counted_stays_in_use(
+    place: CacheRoot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process that fills it renames and removes files, which no lock of the place holds up."""
+    stat = os.stat
+
+    def gone(path: object, *given: object, **named: object) -> os.stat_result:
+        if str(path).endswith("/f"):
+            raise FileNotFoundError(path)
+        return stat(path, *given, **named)  # type: ignore[arg-type]
+
+    with attached(manifest("a")) as shelf:
+        (shelf.partial / "f").write_bytes(bytes(MB))
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "stat", gone)
+            found = cached_models(place)
+        assert [(model.in_use, model.whole) for model in found] == [(True, False)]
+        monkeypatch.setattr(cache, "room", lambda place: 0)
+        with pytest.raises(WeightsError, match="no room"), attached(manifest("b")):
+            pass
+        assert shelf.partial.is_dir()
+
+
+def test_a_model_that_is_taken_for_unused_is_looked_at_again_before_it_goes(
+    place: CacheRoot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with attached(manifest("a")) as shelf:
+        (shelf.partial / "f").write_bytes(bytes(MB))
+        wrong = replace(cached_models(place)[0], in_use=False)
+        monkeypatch.setattr(cache, "_models", lambda place: [wrong])
+        monkeypatch.setattr(cache, "room", lambda place: 0)
+        assert not cache._make_room(place, 100)
+        assert shelf.partial.is_dir()

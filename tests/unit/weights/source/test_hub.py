@@ -14,6 +14,8 @@ import pytest
 
 from dray.errors import ConfigError, WeightsError
 from dray.weights import LocalModel
+from dray.weights.node import local
+from dray.weights.node.cache import READY
 from dray.weights.node.places import CACHE_VARIABLE
 from dray.weights.source import hub
 from dray.weights.source.manifest import Manifest, ModelFile
@@ -184,3 +186,76 @@ def test_a_file_that_moves_between_two_looks_is_not_taken_for_its_redirect(web: 
     web.busy = lambda path: 302 if web.asked[path] > 1 else None
     with pytest.raises(OSError, match="elsewhere by now"):
         hub.read(file, 0, 2)
+
+
+def test_a_token_with_a_line_end_is_the_token(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", f" {TOKEN}\n")
+    hub.look("hf://org/m")
+    assert web.tokens[-1][1] == f"Bearer {TOKEN}"
+
+
+@pytest.mark.parametrize("token", [f"{TOKEN}\nX-Other: 1", f"{TOKEN} b", f"{TOKEN}é", f"{TOKEN}\0"])
+def test_what_cannot_be_a_token_is_refused_and_not_shown(
+    web: Web, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, token: str
+) -> None:
+    manifest = _manifest(hub.look("hf://org/m"))
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "token").write_text(token)
+    monkeypatch.delenv("HF_TOKEN")
+    monkeypatch.setenv("HF_HOME", str(home))
+    with pytest.raises(ConfigError, match=f"{home}/token holds more than a token") as refused:
+        hub.look("hf://org/m")
+    with LocalModel(manifest) as model:
+        with pytest.raises(WeightsError, match="holds more than a token") as failed:
+            model.wait_whole()
+        noted = (model.shelf.partial / READY).read_bytes()
+    assert TOKEN not in f"{refused.value} {failed.value}"
+    assert TOKEN.encode() not in noted
+
+
+def test_the_text_of_a_library_stays_out_of_failures(
+    web: Web, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = _manifest(hub.look("hf://org/m"))
+
+    def refuse(*given: object, **named: object) -> None:
+        raise ValueError(f"Invalid header value b'Bearer {TOKEN}'")
+
+    monkeypatch.setattr(local, "Transfer", refuse)
+    with LocalModel(manifest) as model:
+        with pytest.raises(WeightsError, match=r"^ValueError$"):
+            model.wait_whole()
+        assert TOKEN.encode() not in (model.shelf.partial / READY).read_bytes()
+    full = OSError(28, "No space left on device", "/cache/f")
+    assert local._reason(full) == "OSError (No space left on device): /cache/f"
+
+
+@pytest.mark.parametrize(
+    ("target", "says"),
+    [("file:///etc/hostname", "redirected to file:"), ("http://169.254.169.254/a", "metad")],
+)
+def test_a_file_that_is_redirected_to_what_is_no_web_server_is_not_read(
+    web: Web, target: str, says: str
+) -> None:
+    file = hub.look("hf://org/m").files["config.json"]
+    web.pages["/org/m/resolve/c0ffee/config.json"] = target
+    for ask in (lambda: hub.address(file), lambda: hub.read(file, 0, 5), lambda: _found(file.url)):
+        with pytest.raises(OSError, match=says):
+            ask()
+
+
+def _found(url: str | None) -> str:
+    return hub.web_address(str(url), "f")
+
+
+def test_a_web_server_that_redirects_is_followed(web: Web, webs: list[Web]) -> None:
+    other = webs[1]
+    for name, data in FILES.items():
+        web.pages[f"/models/m/{name}"] = f"{other.url}/store/{name}"
+        other.pages[f"/store/{name}"] = data
+    files = tuple(ModelFile(name=name, size=len(data), etag='"e"') for name, data in FILES.items())
+    with LocalModel(Manifest(uri=f"{web.url}/models/m", files=files)) as model:
+        folder = model.wait_whole()
+        assert {name: (folder / name).read_bytes() for name in FILES} == FILES
+    assert {token for _, token in other.tokens} == {None}
