@@ -12,8 +12,16 @@ from typing import Any
 import pytest
 
 from dray.cluster.capacity import Capacity, Room
-from dray.driver import capacity_policy, scaling
-from dray.driver.events import CapacityDecided, CapacityMissing, Event, Outlook, ReplicaReady, Warned
+from dray.driver import capacity_policy, scaling, whole_job
+from dray.driver.events import (
+    CapacityDecided,
+    CapacityMissing,
+    Event,
+    Outlook,
+    ReplicaReady,
+    ShardFinished,
+    Warned,
+)
 from dray.driver.intervals import Intervals
 from dray.driver.purse import Purse
 from dray.driver.whole_job import run_job
@@ -157,6 +165,28 @@ def test_a_job_goes_on_without_what_does_not_come(elastic: Elastic) -> None:
     given_up = next(one for one in told if one.replicas == 1)  # the two may be given up one by one
     assert given_up.before in (2, 3)
     assert "found no place within 0 s; the job goes on with 1, and asks again later" in given_up.text
+
+
+def test_replicas_that_wait_for_spot_are_not_given_up_while_shards_wait(
+    elastic: Elastic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or no machine on demand could make up for them, and the job would miss its deadline."""
+    monkeypatch.setattr(whole_job, "chooses_market", lambda *_: True)
+    ends = (CapacityMissing, ShardFinished)
+
+    def hold(*_: int) -> bool:
+        deadline = time.monotonic() + 0.7
+        while time.monotonic() < deadline and not any(isinstance(one, ends) for one in elastic.heard.events):
+            time.sleep(0.02)
+        return False
+
+    result = elastic.run(
+        Crowded(["a"], Script(lose=hold, flush=0.01)), rows=20, replicas="1:3", deadline="1h"
+    )
+    assert result.state == JobState.COMPLETED
+    assert elastic.decided()[0] == (1, 3)
+    kinds = [type(one) for one in elastic.heard.events]
+    assert CapacityMissing not in kinds[: kinds.index(ShardFinished)]
 
 
 def test_a_deadline_asks_for_replicas_and_says_what_can_be_met(elastic: Elastic) -> None:
