@@ -82,7 +82,14 @@ class Scaling:
         self._see_nodes()
         self._give_up_missing(store, load)
         nodes = self._pool.nodes()
-        now = self._purse.look(store, load, nodes, most=self._most(), start_seconds=self._start_seconds())
+        now = self._purse.look(
+            store,
+            load,
+            nodes,
+            self._pool.working_on(),
+            most=self._most(),
+            start_seconds=self._start_seconds(),
+        )
         self._obey(store, self._patient(load, wanted(load, now, least=self._limits.least)))
         self._choose_market(store, now)
 

@@ -94,9 +94,7 @@ def ingest_job(
         return shards
 
 
-def ingest_told(
-    job: OpenJob, timeline: Timeline, replicas: int, say: Callable[[str], None]
-) -> list[Shard]:
+def ingest_told(job: OpenJob, timeline: Timeline, replicas: int, say: Callable[[str], None]) -> list[Shard]:
     """As :func:`ingest_job`, a phase of the ``timeline``; ``say`` hears how far it is and what it found."""
     last = time.monotonic()
 

@@ -36,4 +36,6 @@ def test_an_error_that_is_not_drays_ends_no_watch(monkeypatch: pytest.MonkeyPatc
     model: Any = _Model()
     with weights_on(job, model, told.append):
         until(lambda: any(isinstance(one, Told) for one in told))
-    assert [one.line for one in told if isinstance(one, Warned)] == ["looking at the nodes' weights: KeyError"]
+    assert [one.line for one in told if isinstance(one, Warned)] == [
+        "looking at the nodes' weights: KeyError"
+    ]
