@@ -108,8 +108,8 @@ class ReplicaChanged(Event):
     """Where a replica stands ``at`` a moment; may be told more than once.
 
     ``began`` is when the cluster was asked for it, ``gpus`` are those that it asked for; ``node`` is the
-    cluster's id of its node, and ``host`` that node's name, where they are known. A ``retired`` one has no
-    successor: the job needs fewer replicas.
+    cluster's id of its node, known once it was given one, and ``host`` that node's name, once it is ready. A
+    ``retired`` one has no successor: the job needs fewer replicas.
     """
 
     name: str
@@ -129,7 +129,7 @@ class ReplicaChanged(Event):
             state=replica.state,
             began=replica.began,
             at=time.time(),
-            node=replica.node,
+            node=replica.node or replica.place,
             host=replica.host,
             gpus=gpus,
             retired=replica.retired,

@@ -37,7 +37,7 @@ class Ledger:
         self._gone: dict[str, float] = {}
         self._began = min(job.started, info.ready - info.seconds)
         self._nodes = {node.node_id: node for node in info.nodes}
-        self._first = set(self._nodes)
+        self._seen = dict.fromkeys(self._nodes, self._began)  # since when each node is known
         self._given = job.settings.request.price
         self._kept: float | None = None
 
@@ -52,6 +52,7 @@ class Ledger:
         elif isinstance(event, ReplicaLost) and event.name in self._lives:
             life = self._lives[event.name]
             life.lost, life.node = True, life.node or event.node
+            self._see(event.node, time.time())
             life.ended = life.ended or time.time()
         elif isinstance(event, NodeLost | NodeLeft):
             self._gone.setdefault(event.node, time.time())
@@ -104,14 +105,22 @@ class Ledger:
     def meet(self, nodes: Sequence[Node]) -> None:
         """These nodes are in the cluster now: some may have joined since the run began."""
         self._nodes |= {node.node_id: node for node in nodes}
+        for node in nodes:
+            self._see(node.node_id, time.time())
+
+    def _see(self, node: str | None, at: float) -> None:
+        if node is not None:
+            self._seen.setdefault(node, at)
 
     def _facts(self, node: str, asked: Collection[float]) -> NodeFacts:
-        """A node that was there at the beginning counts from then on, others when first ``asked`` for."""
+        """A node that was there at the beginning counts from then on, others from when they were first seen.
+
+        Not from when a replica was ``asked`` for: it may have waited for hours until there was a machine.
+        """
         known = self._nodes.get(node)
-        first = node in self._first
         gone = self._gone.get(node)
         return NodeFacts(
-            began=self._began if first else min(asked),
+            began=self._seen.get(node, min(asked)),
             ended=None if gone is None or max(asked) > gone else gone,
             gpus=known.gpus if known is not None else 0.0,
             price=price_of(known, self._given),
@@ -122,6 +131,7 @@ class Ledger:
         if life is None:
             life = self._lives[event.name] = Life(name=event.name, asked=event.began, gpus=event.gpus)
         life.node, life.host = event.node or life.node, event.host or life.host
+        self._see(event.node, event.at)
         if event.state is ReplicaState.LEAVING:
             life.leaving = life.leaving or event.at
         elif event.state is ReplicaState.GONE:

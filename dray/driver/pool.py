@@ -61,6 +61,7 @@ class ReplicaPool:
         self._replicas: list[ReplicaHandle] = []
         self._lanes = Lanes(replicas, self._intervals.relaunch)
         self._changed: set[ReplicaHandle] = set()
+        self._placed: set[ReplicaHandle] = set()  # whose place was told
         self._leaving_nodes: dict[str, float] = {}
         self._cordoned: set[str] = set()
         self._avoided: dict[int, set[str]] = {}  # by lane: spent nodes that its last replica was to avoid
@@ -91,8 +92,9 @@ class ReplicaPool:
         return len(self._in(ReplicaState.READY))
 
     def nodes(self) -> set[str]:
-        """The nodes of replicas that can take work, or finish what they have."""
-        return {one.node for one in self._in(ReplicaState.READY, ReplicaState.LEAVING) if one.node}
+        """The nodes of replicas that start, can take work, or finish what they have: they are paid for."""
+        live = self._in(ReplicaState.STARTING, ReplicaState.READY, ReplicaState.LEAVING)
+        return {node for one in live if (node := one.node or one.place)}
 
     def working_on(self) -> list[str]:
         """The node of each replica that can take work."""
@@ -284,6 +286,9 @@ class ReplicaPool:
             self._end(replica)
             self._lanes.want(replica.lane)
         self._changed.update(replica for replica in starting if replica.note != before[replica])
+        fresh = {replica for replica in starting if replica.place is not None} - self._placed
+        self._placed |= fresh
+        self._changed |= fresh
 
     def _poll_starting(self) -> None:
         for replica in self._in(ReplicaState.STARTING):

@@ -65,9 +65,18 @@ class Purse:
         store.merge_job_info(self._job.lease, {KEPT: self._notes})
 
     def look(
-        self, store: Store, load: Load, nodes: Collection[str], *, most: int, start_seconds: float
+        self,
+        store: Store,
+        load: Load,
+        nodes: Collection[str],
+        working: Sequence[str],
+        *,
+        most: int,
+        start_seconds: float,
     ) -> Situation | None:
-        """How the job stands; None while nothing is known of what is left. ``nodes`` are its replicas'.
+        """How the job stands; None while nothing is known of what is left.
+
+        ``nodes`` are those of all its replicas, ``working`` is the node of each that can take work.
 
         Raises:
             StoreError: it is away.
@@ -93,7 +102,7 @@ class Purse:
             step=step,
             most=most,
             on_demand=load.ready,
-            on_demand_price=hourly / max(load.ready, 1),
+            on_demand_price=0.0 if self._budget is None else self.hourly(working or list(nodes)),
             budget=self._budget,
             spent=spent,
         )

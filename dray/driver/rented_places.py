@@ -131,6 +131,44 @@ class Strays:
         return self.in_a_row < MOST_STRAYS or self.clock() - self._last >= REST_SECONDS
 
 
+SPARE_SECONDS = 120.0
+"""A machine that was asked for has so long in Ray to get a replica: one may be on its way there."""
+
+
+@dataclass(slots=True)
+class Surplus:
+    """Machines that came when they were no longer needed: in Ray without a replica, and more than suffice.
+
+    Those that were there at the first look stay: their user bought them.
+    """
+
+    clock: Callable[[], float]
+    _bought: frozenset[str] | None = None
+    _since: dict[str, float] = field(default_factory=dict)
+
+    def look(
+        self,
+        machines: Collection[Machine],
+        capacity: Capacity,
+        *,
+        used: Collection[str],
+        spare: Callable[[Collection[Machine]], bool],
+    ) -> list[Machine]:
+        """Machines to give back. ``used`` nodes have replicas; ``spare``: whether the job can do without."""
+        now = self.clock()
+        if self._bought is None:
+            self._bought = frozenset(one.name for one in machines)
+        addresses = addresses_of(used, capacity)
+        empty = [one for one, _ in in_ray(machines, capacity) if one.address not in addresses]
+        empty = [one for one in empty if one.name not in self._bought]
+        self._since = {one.name: self._since.get(one.name, now) for one in empty}
+        found: list[Machine] = []
+        for one in empty:
+            if now - self._since[one.name] >= SPARE_SECONDS and spare([*found, one]):
+                found.append(one)
+        return found
+
+
 def named(machines: Iterable[Machine]) -> str:
     """In a line for people."""
     return ", ".join(one.name for one in machines)

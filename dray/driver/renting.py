@@ -27,7 +27,15 @@ from dray.driver.events import (
     Warned,
 )
 from dray.driver.fleet import Fleet
-from dray.driver.rented_places import REST_SECONDS, RentedPlaces, Strays, addresses_of, named, workers
+from dray.driver.rented_places import (
+    REST_SECONDS,
+    RentedPlaces,
+    Strays,
+    Surplus,
+    addresses_of,
+    named,
+    workers,
+)
 from dray.errors import DrayError
 from dray.store import ReplicaState
 
@@ -92,6 +100,7 @@ class Renting:
         self._capacity = capacity
         self._places = RentedPlaces(ask, provider.largest)
         self._strays = Strays(provider.join_seconds, clock)
+        self._surplus = Surplus(clock)
         self._look_seconds = look_seconds
         self._changed = threading.Condition()
         self._on: defaultdict[str, set[str]] = defaultdict(set)  # replicas by node
@@ -165,6 +174,7 @@ class Renting:
         there = workers(self._provider.nodes())
         self._places.learn(there, capacity)
         left = self._without_strays(there, capacity)
+        left = self._without_surplus(left, capacity, wanted)
         if self._strays.allow_more():
             self._rent(wanted, on_demand, left)
 
@@ -202,6 +212,22 @@ class Renting:
         if late:
             self._provider.drain([one.name for one in late])
         return [one for one in machines if one not in late]
+
+    def _without_surplus(self, machines: Sequence[Machine], capacity: Capacity, wanted: int) -> list[Machine]:
+        """The machines less those that came when the job needed fewer again, and got no replica."""
+
+        def spare(those: Collection[Machine]) -> bool:
+            return sum(self._places.of(one) for one in machines if one not in those) >= wanted
+
+        with self._changed:
+            used = [node for node, names in self._on.items() if names]
+        found = self._surplus.look(machines, capacity, used=used, spare=spare)
+        if found:
+            self._provider.drain([one.name for one in found])
+            self._tell(
+                Told(line=f"{self._provider.where}: gave back {named(found)}, which the job no longer needs")
+            )
+        return [one for one in machines if one not in found]
 
     def _give_back(self, nodes: Collection[str], capacity: Capacity) -> None:
         addresses = addresses_of(nodes, capacity)

@@ -34,11 +34,12 @@ class ReplicaStart:
 class ReplicaHandle:
     """A replica's process and what the pool knows of it.
 
-    ``lane`` is its place in the pool, kept by successors. ``node`` and ``host`` are known once it is ready;
-    ``note`` says why it does not work; a ``retired`` one has no successor. ``asked`` is when the cluster was
-    asked for it, in monotonic seconds. Others are seconds of ``watched``, the driver's: ``leave_by``,
-    ``heard``, ``unsure`` (the first of the calls in a row that did not get through), ``placed`` (when it was
-    first seen to have a node) and ``idle`` (since when it has no shard).
+    ``lane`` is its place in the pool, kept by successors. ``node`` and ``host`` are known once it is ready,
+    and ``place``, the node that it was given, from when it was first seen to have one (``placed``). ``note``
+    says why it does not work; a ``retired`` one has no successor. ``asked`` is when the cluster was asked for
+    it, in monotonic seconds. Others are seconds of ``watched``, the driver's: ``leave_by``, ``heard``,
+    ``unsure`` (the first of the calls in a row that did not get through), ``placed`` and ``idle`` (since when
+    it has no shard).
     """
 
     lane: int
@@ -48,6 +49,7 @@ class ReplicaHandle:
     state: ReplicaState = ReplicaState.STARTING
     node: str | None = None
     host: str | None = None
+    place: str | None = None
     start: ReplicaStart | None = None
     leave_by: float = 0.0
     heard: float = 0.0
@@ -123,8 +125,9 @@ class ReplicaHandle:
 
     def has_place(self) -> bool:
         """Whether it has been given a node."""
-        if self.placed is None and self.process.node() is not None:
-            self.placed = self.watched()
+        if self.placed is None:
+            self.place = self.process.node()
+            self.placed = None if self.place is None else self.watched()
         return self.placed is not None
 
     def is_overdue(self, seconds: float) -> bool:

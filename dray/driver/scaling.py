@@ -79,9 +79,16 @@ class Scaling:
         self._look_at = began + LOOK_SHARE * (time.monotonic() - began)
         load = self._load(work)
         self._see_nodes()
-        self._give_up_missing(store)
+        self._give_up_missing(store, load)
         nodes = self._pool.nodes()
-        now = self._purse.look(store, load, nodes, most=self._most(), start_seconds=self._start_seconds())
+        now = self._purse.look(
+            store,
+            load,
+            nodes,
+            self._pool.working_on(),
+            most=self._most(),
+            start_seconds=self._start_seconds(),
+        )
         self._obey(store, self._patient(load, wanted(load, now, least=self._limits.least)))
         self._choose_market(store, now)
 
@@ -134,15 +141,22 @@ class Scaling:
         self._wait_since = self._wait_since or now
         return wish if now - self._wait_since >= self._intervals.grow else None
 
-    def _give_up_missing(self, store: Store) -> None:
-        """Go on without replicas that find no place, as far as the job may have fewer."""
+    def _give_up_missing(self, store: Store, load: Load) -> None:
+        """Go on without replicas that find no place, as far as the job may have fewer.
+
+        Where markets are chosen, replicas wait for spot on purpose: fewer of them could not be made up for
+        by machines on demand. They are given up only when no shard waits for them.
+        """
+        if self._markets is not None and load.waiting:
+            return
         missing = self._pool.unplaced(self._intervals.missing)
         spare = min(missing, self._pool.lanes - self._limits.least)
         if spare <= 0:
             return
         reason = self._pool.waiting() or "no place"
         self._pool.resize(self._pool.lanes - spare)
-        self._most_until = self._pool.lanes, time.monotonic() + self._intervals.missing
+        if self._markets is None:
+            self._most_until = self._pool.lanes, time.monotonic() + self._intervals.missing
         event = CapacityMissing(
             missing=spare, replicas=self._pool.lanes, seconds=self._intervals.missing, reason=reason
         )

@@ -41,22 +41,41 @@ def test_what_the_nodes_cost_takes_time_by_their_number(monkeypatch: pytest.Monk
         cast("OpenJob", job), ClusterInfo(address="a", nodes=(), seconds=0.0, stable_resource="s")
     )
     for number in range(LIVES):
-        began, state = HOUR * (number // 100), ReplicaState.GONE if number < 200 else ReplicaState.READY
-        ledger.hear(
-            ReplicaChanged(
-                name=f"job/1/replica-{number}",
-                state=state,
-                began=began,
-                at=began + HOUR,
-                node=f"node-{number % 100 + 100 * (number >= 200)}",
-                host="host",
-                gpus=1.0,
+        began, last = HOUR * (number // 100), ReplicaState.GONE if number < 200 else ReplicaState.READY
+        for state, at in ((ReplicaState.STARTING, began), (last, began + HOUR)):
+            ledger.hear(
+                ReplicaChanged(
+                    name=f"job/1/replica-{number}",
+                    state=state,
+                    began=began,
+                    at=at,
+                    node=f"node-{number % 100 + 100 * (number >= 200)}",
+                    host="host",
+                    gpus=1.0,
+                )
             )
-        )
     lives = Counted(ledger._lives)
     monkeypatch.setattr(ledger, "_lives", lives)
     spans = ledger.spans(3 * HOUR)
     assert lives.read <= 2 * LIVES
     first = {span.node: min(one.started for one in spans if one.node == span.node) for span in spans}
-    assert (first["node-0"], first["node-100"]) == (0.0, 2 * HOUR)  # when each was first asked for
+    assert (first["node-0"], first["node-100"]) == (0.0, 2 * HOUR)  # when each was first seen
     assert sum(span.micros for span in spans) == 1_000_000 * HOUR * (100 * 3 + 100 * 1)
+
+
+def test_waiting_for_a_machine_costs_nothing() -> None:
+    """The replica was asked for at the beginning; its node came five hours later, and is two minutes old."""
+    settings = SimpleNamespace(request=SimpleNamespace(price=10.0))
+    job = SimpleNamespace(started=0.0, settings=settings, lease=SimpleNamespace(epoch=1), job_id="job")
+    ledger = Ledger(
+        cast("OpenJob", job), ClusterInfo(address="a", nodes=(), seconds=0.0, stable_resource="s")
+    )
+    states = [(ReplicaState.STARTING, 0.0, None), (ReplicaState.STARTING, 5 * HOUR, "new")]
+    for state, at, node in [*states, (ReplicaState.READY, 5 * HOUR + 60.0, "new")]:
+        ledger.hear(
+            ReplicaChanged(
+                name="job/1/replica-0", state=state, began=0.0, at=at, node=node, host=None, gpus=1.0
+            )
+        )
+    spans = ledger.spans(5 * HOUR + 120.0)
+    assert sum(span.micros for span in spans) == 120 * 1_000_000

@@ -15,11 +15,16 @@ from dray.cluster.asking import ReplicaResources
 from dray.cluster.base import Node
 from dray.cluster.capacity import Capacity, Room
 from dray.cluster.providers.protocol import Grant, Machine, Market, Phase
+from dray.driver import rented_places
 from dray.driver.events import CapacityDecided, Event, MarketDecided, ReplicaChanged
 from dray.driver.rented_places import MOST_STRAYS, REST_SECONDS, Strays
 from dray.driver.renting import Renting
+from dray.driver.replica_handle import ReplicaHandle
+from dray.engine.protocol import EngineSpec
 from dray.errors import ClusterError
+from dray.requests import Kind
 from dray.store import ReplicaState
+from tests.unit.driver.scripted import ScriptedProcess
 
 pytestmark = pytest.mark.unit
 
@@ -212,6 +217,45 @@ def test_a_machine_goes_when_its_last_replica_was_given_back() -> None:
         _pause()
     assert rental.calls == [["i-2"]]
     assert [one.name for one in rental.machines] == ["i-0", "i-1"]
+
+
+def test_a_machine_goes_whose_replica_was_closed_while_it_started() -> None:
+    """The replica has its node, and no engine yet: the pool closes it as no shard waits any more."""
+    rental = Rental()
+    rental.machines.append(_machine(2))
+    process = ScriptedProcess(
+        name="job/1/replica-1",
+        spec=EngineSpec(name="simulated", model="m", kind=Kind.CHAT),
+        avoid=frozenset(),
+        place="node-2",
+    )
+    replica = ReplicaHandle(lane=1, process=process, slots=2)
+    assert replica.has_place()
+    with _renting(rental) as renting:
+        renting.hear(ReplicaChanged.of(replica, 1.0))
+        replica.retired = True
+        replica.kill()
+        renting.hear(ReplicaChanged.of(replica, 1.0))
+        _until(lambda: rental.calls == [["i-2"]])
+
+
+def test_machines_that_come_when_they_are_no_longer_needed_are_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not those that were bought, nor one on which a replica starts, nor one that the job needs."""
+    monkeypatch.setattr(rented_places, "SPARE_SECONDS", 0.3)
+    rental, told = Rental(), list[Event]()
+    rental.machines.append(_machine(2))
+    with _renting(rental, 2, told=told) as renting:
+        renting.hear(_decided(2, 5))
+        _until(lambda: len(rental.machines) == 1 + 5)
+        renting.hear(_changed("a", ReplicaState.STARTING, 11))
+        renting.hear(_decided(5, 4))
+        _until(lambda: len(rental.calls) == 2)
+        _pause(0.5)
+    assert rental.calls == [5, ["i-12"]]
+    assert [one.name for one in rental.machines] == ["i-0", "i-1", "i-2", "i-11", "i-13"]
+    assert [one.text for one in told] == ["the cluster: gave back i-12, which the job no longer needs"]
 
 
 def test_machines_smaller_than_the_largest_are_asked_for_until_there_are_enough() -> None:

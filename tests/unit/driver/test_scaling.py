@@ -7,16 +7,27 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from dray.cluster.capacity import Capacity, Room
-from dray.driver import capacity_policy, scaling
-from dray.driver.events import CapacityDecided, CapacityMissing, Event, Outlook, ReplicaReady, Warned
+from dray.driver import capacity_policy, run, scaling
+from dray.driver.events import (
+    CapacityDecided,
+    CapacityMissing,
+    Event,
+    Outlook,
+    ReplicaReady,
+    Warned,
+)
 from dray.driver.intervals import Intervals
+from dray.driver.market_choice import MarketChoice
 from dray.driver.purse import Purse
+from dray.driver.scaling import Scaling
 from dray.driver.whole_job import run_job
+from dray.driver.work_left import Work
 from dray.errors import ConfigError, JobPausedError
 from dray.job.capacity_notes import decisions_of
 from dray.job.finalising import JobResult
@@ -159,6 +170,45 @@ def test_a_job_goes_on_without_what_does_not_come(elastic: Elastic) -> None:
     assert "found no place within 0 s; the job goes on with 1, and asks again later" in given_up.text
 
 
+@pytest.mark.parametrize(
+    ("markets", "waiting", "given_up", "most"),
+    [(None, 1, [1], 1), (MarketChoice(), 1, [], 3), (MarketChoice(), 0, [1], 3)],
+)
+def test_replicas_that_wait_for_spot_are_not_given_up_while_shards_wait(
+    monkeypatch: pytest.MonkeyPatch,
+    markets: MarketChoice | None,
+    waiting: int,
+    given_up: list[int],
+    most: int,
+) -> None:
+    """Or no machine on demand could make up for them, and the job would miss its deadline."""
+    monkeypatch.setattr(scaling, "work_of", lambda *_: Work(total=2, left=1, waiting=waiting, running=1))
+    resized, asked = list[int](), list[int]()
+
+    def resize(lanes: int) -> None:
+        pool.lanes = lanes
+        resized.append(lanes)
+
+    pool: Any = SimpleNamespace(
+        lanes=3, ready=lambda: 1, idle=lambda _: [], unused=lambda _: [], nodes=lambda: {"a"},
+        working_on=lambda: ["a"], starts=list, waiting=lambda: None, unplaced=lambda _: 2,
+        resize=resize,
+    )  # fmt: skip
+    purse: Any = SimpleNamespace(
+        idle=False, hourly=lambda _: 0.0, note=lambda *_: None,
+        look=lambda *_, most, **others: asked.append(most),
+    )  # fmt: skip
+    anything: Any = SimpleNamespace(
+        job_id="job", info=SimpleNamespace(own=False), capacity=lambda: None, now=float,
+        shards=lambda _: [],
+    )  # fmt: skip
+    Scaling(
+        anything, pool, anything, lambda _: None, lambda _: None,
+        limits=ReplicaRange(1, 3), purse=purse, intervals=Intervals(), markets=markets,
+    ).look(anything)  # fmt: skip
+    assert (resized, asked) == (given_up, [most])
+
+
 def test_a_deadline_asks_for_replicas_and_says_what_can_be_met(elastic: Elastic) -> None:
     fleet = ThreadFleet(["a", "b"], Held(elastic.heard, CapacityDecided).script())
     result = elastic.run(fleet, deadline="1s", replicas="1:2")
@@ -178,6 +228,25 @@ def test_a_budget_ends_in_a_pause_and_counts_what_earlier_runs_spent(elastic: El
     result = elastic.run(fleet, budget=10_000.0, **paid)
     assert result.state == JobState.COMPLETED
     assert any("within the budget" in one.text for one in elastic.heard.events if isinstance(one, Outlook))
+
+
+class Slow(ThreadFleet):
+    """Replicas have their node, and build their engines for as long as one likes."""
+
+    def launch(self, *args: Any, **options: Any) -> Any:
+        made = super().launch(*args, **options)
+        made.began = lambda: None  # type: ignore[method-assign]
+        return made
+
+
+def test_a_budget_counts_machines_on_which_engines_are_built(
+    elastic: Elastic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "START_SECONDS", 3.0)
+    with pytest.raises(JobPausedError, match=r"\$0\.20 is spent"):
+        elastic.run(Slow(["a"]), budget=0.2, price=3600.0, replicas=1)
+    with open_store(elastic.url, create=False) as store:
+        assert sum(span.micros for span in store.spans("job")) > 0
 
 
 def test_a_budget_without_a_price_is_refused(elastic: Elastic) -> None:
