@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,38 @@ def export_job(
     else:
         for facts in files.values():
             output.say(str(facts["uri"]))
+    return 0
+
+
+def export_failed(
+    job_id: str, path: str, reference: str | None, *, codes: Sequence[str], overwrite: bool, json: bool
+) -> int:
+    """Write the requests of error rows to a batch file that `dray run` answers."""
+    from dray.job.failed_requests import write_failed
+    from dray.report.wording import plural
+
+    if not path.endswith(".jsonl"):
+        raise ConfigError(
+            f"--failed-requests {path}: name a file that ends in .jsonl, as `dray run` reads it"
+        )
+    with store_at(reference) as store:
+        job = store.get_job(job_id)
+        found = write_failed(store, job, path, codes=codes, overwrite=overwrite)
+    if json:
+        file = path if found.rows else None
+        output.print_json({"job_id": job_id, "file": file, **asdict(found)})
+        return 0
+    if found.others:
+        output.say(f"{plural(found.others, 'error row')} left out, of other codes")
+    if found.unread:
+        output.say(f"{plural(found.unread, 'error row')} left out, which dray could not read as requests")
+    if not found.rows:
+        output.say(f"job {job_id} has no other error row: nothing was written")
+        return 0
+    root = ((job.settings.get("recipe") or {}).get("rows") or {}).get("image_root")
+    images = f" --image-root {root}" if root else ""
+    output.say(f"{path}: {plural(found.rows, 'request')}")
+    output.say(f"`dray run {path} --model MODEL --output ANOTHER_FOLDER{images}` answers them")
     return 0
 
 
