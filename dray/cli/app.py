@@ -184,14 +184,17 @@ def report(
     job_id: str,
     /,
     *,
-    output_: Annotated[str, Parameter(name="--output", help="The HTML file to write.")] = "report.html",
+    output_: Annotated[
+        str | None,
+        Parameter(name="--output", help="The HTML file to write. If left out: that of the job's own folder."),
+    ] = None,
     store: StoreOption = None,
     json: Json = False,
 ) -> int:
     """Write the report of a job that has ended again."""
     from dray.cli.jobs import rewrite_report
 
-    return rewrite_report(job_id, absolute(output_), store, json=json)
+    return rewrite_report(job_id, output_ and absolute(output_), store, json=json)
 
 
 @app.command
