@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dray.planning import plan
-    from dray.store import open_store
+    from dray.store.named import open_existing as open_store
 
 __version__ = "0.1.0"
 __all__ = ["__version__", "open_store", "plan"]
@@ -15,9 +15,9 @@ __all__ = ["__version__", "open_store", "plan"]
 def __getattr__(name: str) -> Any:
     # Resolved on first use, so that `import dray` stays free of SQLAlchemy and friends.
     if name == "open_store":
-        from dray.store import open_store
+        from dray.store.named import open_existing
 
-        return open_store
+        return open_existing
     if name == "plan":
         from dray.planning import plan
 

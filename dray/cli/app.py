@@ -20,7 +20,7 @@ from dray.cli.deleting import jobs
 from dray.cli.help import ABOUT, JSON_HELP, PLAN, PLAN_EXAMPLES, RUN, RUN_EXAMPLES
 from dray.cli.introduction import introduction
 from dray.cli.models import models
-from dray.errors import DrayError
+from dray.errors import ConfigError, DrayError
 from dray.storage.files import absolute
 from dray.storage.layout import PART_BYTES
 
@@ -147,17 +147,35 @@ def export(
     job_id: str,
     /,
     *,
-    output_: Annotated[str, Parameter(name="--output", help="Folder or URI for the files.")],
+    output_: Annotated[str | None, Parameter(name="--output", help="Folder or URI for the files.")] = None,
+    failed_requests: Annotated[
+        str | None,
+        Parameter(help="Instead: a JSONL file for the requests of error rows, which `dray run` answers."),
+    ] = None,
+    code: Annotated[
+        list[str] | None,
+        Parameter(negative=(), help="With --failed-requests: only error rows of this code; may be repeated."),
+    ] = None,
     format_: Annotated[Literal["jsonl", "parquet"], Parameter(name="--format")] = "jsonl",
     part_bytes: PartBytes = PART_BYTES,
     store: StoreOption = None,
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> int:
-    """Write the finished rows of a job to files in another folder, while it runs or later."""
-    from dray.cli.jobs import export_job
+    """Write the finished rows of a job to files in another folder, or the requests of its error rows to one.
 
-    folder = absolute(output_)
+    While it runs or later.
+    """
+    from dray.cli.jobs import export_failed, export_job
+
+    if (output_ is None) == (failed_requests is None):
+        raise ConfigError("give --output FOLDER for the rows, or --failed-requests FILE.jsonl")
+    if failed_requests is not None:
+        file = absolute(failed_requests)
+        return export_failed(job_id, file, store, codes=code or [], overwrite=overwrite, json=json)
+    if code:
+        raise ConfigError("--code goes with --failed-requests")
+    folder = absolute(str(output_))
     return export_job(job_id, folder, format_, store, part_bytes=part_bytes, overwrite=overwrite, json=json)
 
 
@@ -166,14 +184,17 @@ def report(
     job_id: str,
     /,
     *,
-    output_: Annotated[str, Parameter(name="--output", help="The HTML file to write.")] = "report.html",
+    output_: Annotated[
+        str | None,
+        Parameter(name="--output", help="The HTML file to write. If left out: that of the job's own folder."),
+    ] = None,
     store: StoreOption = None,
     json: Json = False,
 ) -> int:
     """Write the report of a job that has ended again."""
     from dray.cli.jobs import rewrite_report
 
-    return rewrite_report(job_id, absolute(output_), store, json=json)
+    return rewrite_report(job_id, output_ and absolute(output_), store, json=json)
 
 
 @app.command

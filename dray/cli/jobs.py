@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from dray.cli import output
@@ -13,9 +13,10 @@ from dray.cli.facts import facts_of
 from dray.cli.wording import cancel_line
 from dray.errors import ConfigError
 from dray.job.driverless import cancel_or_ask
-from dray.storage.addresses import VARIABLE, without_variable
+from dray.storage.addresses import VARIABLE
 from dray.storage.layout import PART_BYTES
-from dray.store import Job, Store, open_store
+from dray.store import Job, Store
+from dray.store.named import open_existing
 from dray.store.store import PATIENCE
 
 HIDDEN_INPUT = "DRAY_INPUT_URL"
@@ -30,20 +31,7 @@ def store_at(reference: str | None, *, patience: float = PATIENCE, upgrade: bool
     Raises:
         ConfigError: there is no store of that name.
     """
-    given = without_variable(reference or os.environ.get("DRAY_STORE") or ".")
-    if "://" not in given and Path(given).is_dir():
-        file = Path(given) / "dray.db"
-        if not file.is_file():
-            raise ConfigError(
-                f"no dray.db in {given}; name a store with --store URL or --store OUTPUT_FOLDER"
-            )
-        given = f"sqlite:///{file.absolute()}"
-    elif "://" not in given and not Path(given).exists():
-        raise ConfigError(
-            f"no store at {given}: no such file or folder; name the output folder of a run, "
-            "a file that ends in .db, or a URL"
-        )
-    return open_store(given, create=False, upgrade=upgrade, patience=patience)
+    return open_existing(reference or os.environ.get("DRAY_STORE") or ".", upgrade=upgrade, patience=patience)
 
 
 def recipe_of(job_id: str, reference: str | None) -> dict[str, Any]:
@@ -147,6 +135,38 @@ def export_job(
     return 0
 
 
+def export_failed(
+    job_id: str, path: str, reference: str | None, *, codes: Sequence[str], overwrite: bool, json: bool
+) -> int:
+    """Write the requests of error rows to a batch file that `dray run` answers."""
+    from dray.job.failed_requests import write_failed
+    from dray.report.wording import plural
+
+    if not path.endswith(".jsonl"):
+        raise ConfigError(
+            f"--failed-requests {path}: name a file that ends in .jsonl, as `dray run` reads it"
+        )
+    with store_at(reference) as store:
+        job = store.get_job(job_id)
+        found = write_failed(store, job, path, codes=codes, overwrite=overwrite)
+    if json:
+        file = path if found.rows else None
+        output.print_json({"job_id": job_id, "file": file, **asdict(found)})
+        return 0
+    if found.others:
+        output.say(f"{plural(found.others, 'error row')} left out, of other codes")
+    if found.unread:
+        output.say(f"{plural(found.unread, 'error row')} left out, which dray could not read as requests")
+    if not found.rows:
+        output.say(f"job {job_id} has no other error row: nothing was written")
+        return 0
+    root = ((job.settings.get("recipe") or {}).get("rows") or {}).get("image_root")
+    images = f" --image-root {root}" if root else ""
+    output.say(f"{path}: {plural(found.rows, 'request')}")
+    output.say(f"`dray run {path} --model MODEL --output ANOTHER_FOLDER{images}` answers them")
+    return 0
+
+
 def _refuse_own_folder(job: Job, directory: str) -> None:
     """Whether the job has marked its folder or not: an earlier version of dray did not."""
     if job.settings.get("output") == directory:
@@ -156,16 +176,23 @@ def _refuse_own_folder(job: Job, directory: str) -> None:
         )
 
 
-def rewrite_report(job_id: str, path: str, reference: str | None, *, json: bool) -> int:
-    """Render a kept report again, and say what the job cost."""
+def rewrite_report(job_id: str, path: str | None, reference: str | None, *, json: bool) -> int:
+    """Render a kept report again, and say what the job cost.
+
+    Without a ``path`` it comes to the job's own output folder; where that is gone, or in an object store, to
+    ``JOB.report.html`` here.
+    """
     from dray.report import ReportData, render_html
     from dray.report.billing import bill_lines
     from dray.storage.files import write_atomic
 
     with store_at(reference) as store:
-        kept = store.get_job(job_id).summary.get("report")
+        job = store.get_job(job_id)
+        kept = job.summary.get("report")
     if not kept:
         raise ConfigError(f"job {job_id} has no report yet: it is made when the job ends")
+    path = _report_of(job) if path is None else path
+    _refuse_folder_of_others(job, path)
     data = ReportData.from_json(kept)
     with write_atomic(path) as file:
         file.write(render_html(data).encode())
@@ -177,3 +204,26 @@ def rewrite_report(job_id: str, path: str, reference: str | None, *, json: bool)
         for line in bill_lines(data.account) if data.account else ():
             output.say(line)
     return 0
+
+
+def _report_of(job: Job) -> str:
+    from dray.job.opening import owner_of_job
+    from dray.storage import folders
+    from dray.storage.files import absolute, join, local_path
+    from dray.storage.objects import is_object
+
+    folder = str(job.settings.get("output") or "")
+    here = folder and not is_object(folder) and os.access(local_path(folder), os.W_OK)
+    if here and folders.owner_of(folder) == owner_of_job(job):
+        return join(folder, "report.html")
+    return absolute(f"{job.job_id}.report.html")
+
+
+def _refuse_folder_of_others(job: Job, path: str) -> None:
+    from dray.job.opening import owner_of_job
+    from dray.storage import folders
+
+    folder = path.rpartition("/")[0]
+    owner = folders.owner_of(folder) if folder else None
+    if owner is not None and owner not in (owner_of_job(job), owner_of_job(job).of_export):
+        raise ConfigError(f"{folder}: the folder belongs to {owner}; name a file elsewhere with --output")

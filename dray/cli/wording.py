@@ -52,7 +52,10 @@ def next_step(facts: Facts, store: str | None) -> str:
     if state in ("paused", "cancelled"):
         return f"`dray resume {job}{where}` goes on; finished rows are kept"
     if state == "expired":
-        return "its time is over: every unfinished row is an error row; run those under another --job-id"
+        return (
+            f"its time is over: every unfinished row is an error row; `dray export {job} --failed-requests "
+            f"FILE.jsonl{where}` writes their requests, which `dray run` answers with another --output"
+        )
     if facts["no_driver"]:
         return f"`dray resume {job}{where}` goes on; `dray cancel {job}{where}` gives it up"
     if facts["cancel_requested"]:

@@ -125,7 +125,7 @@ def _account(start: ReplicaStart, status: ReplicaStatus | None) -> ReplicaAccoun
         version=start.info.version,
         startup=dict(start.info.timeline),
         moments=_moments(start, status),
-        busy_seconds=stats.busy_seconds if stats else 0.0,
+        busy_seconds=stats.busy_seconds if stats else None,
         rows=stats.finished if stats else 0,
         tokens=stats.prompt_tokens + stats.completion_tokens if stats else 0,
         info=start.info,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import platform
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib import metadata
@@ -50,9 +51,10 @@ from dray.triggers import Point, reach
 
 @dataclass(frozen=True, kw_only=True)
 class ReplicaAccount:
-    """What is left of a replica: its start and its counters.
+    """What is left of a replica: its start, and its counters when the driver last looked.
 
-    ``info`` is what its engine said of itself, ``tuned`` the limits that it found.
+    ``busy_seconds`` is None where it died before that. ``info`` is what its engine said of itself, ``tuned``
+    the limits that it found.
     """
 
     name: str
@@ -61,7 +63,7 @@ class ReplicaAccount:
     version: str = ""
     startup: dict[str, float] = field(default_factory=dict)
     moments: Moments | None = None
-    busy_seconds: float = 0.0
+    busy_seconds: float | None = None
     rows: int = 0
     tokens: int = 0
     info: EngineInfo | None = None
@@ -228,7 +230,6 @@ def _report_data(
 ) -> ReportData:
     measures = tally.snapshot()
     known = store.get_job(job.job_id)
-    info = known.info
     causes = retries(store, job.job_id)
     total = store.counts(job.job_id).total
     done = measures.rows - measures.failed
@@ -240,7 +241,7 @@ def _report_data(
         started=timeline.began(),
         ended=time.time(),
         model=job.settings.model,
-        kind=", ".join(info.get("kinds", ())),
+        kind=", ".join(known.info.get("kinds", ())),
         engine=job.settings.engine,
         counts=Counts(
             total=total, done=done, failed=measures.failed, skipped=job.skipped, pending=total - measures.rows
@@ -250,7 +251,7 @@ def _report_data(
         measures=measures,
         phases=timeline.phases(),
         attempts=_attempts(store, job.job_id),
-        replicas=tuple(_replica(account) for account in replicas),
+        replicas=_replicas(store, job.job_id, replicas),
         interruptions=sum(causes.get(cause, 0) for cause in INTERRUPTIONS),
         retries=causes,
         unused=_unused(store, job.job_id),
@@ -278,7 +279,7 @@ def _bill(
         epoch=job.lease.epoch,
         arguments=job.settings.engine_arguments,
         info=infos[0],
-        work={one.name: (one.rows, one.busy_seconds) for one in replicas},
+        work={one.name: (one.rows, one.busy_seconds or 0.0) for one in replicas},
         nodes=frozenset(one.node for one in replicas),
         began=timeline.began(),
         ready=min(ready),
@@ -318,16 +319,23 @@ def _attempts(store: Store, job_id: str) -> tuple[Attempt, ...]:
     )
 
 
-def _replica(account: ReplicaAccount) -> Replica:
-    return Replica(
-        name=short_name(account.name),
-        node=account.node,
-        startup=account.startup,
-        moments=account.moments,
-        busy_seconds=account.busy_seconds,
-        rows=account.rows,
-        tokens_per_second=account.tokens / account.busy_seconds if account.busy_seconds else 0.0,
-        tuned=account.tuned.as_dict() if account.tuned is not None and account.tuned.candidates else {},
+def _replicas(store: Store, job_id: str, accounts: Sequence[ReplicaAccount]) -> tuple[Replica, ...]:
+    """Rows are those that were committed: what a replica counted is lost with it."""
+    rows: Counter[str | None] = Counter()
+    for attempt in store.attempts(job_id):
+        rows[attempt.replica] += attempt.done + attempt.failed
+    return tuple(
+        Replica(
+            name=short_name(one.name),
+            node=one.node,
+            startup=one.startup,
+            moments=one.moments,
+            busy_seconds=one.busy_seconds or None,
+            rows=rows[one.name],
+            tokens_per_second=one.tokens / one.busy_seconds if one.busy_seconds else None,
+            tuned=one.tuned.as_dict() if one.tuned is not None and one.tuned.candidates else {},
+        )
+        for one in accounts
     )
 
 

@@ -11,7 +11,7 @@ from dray.errors import ConfigError, DrayError
 from dray.job import current_job
 from dray.job.checks import check_arguments, check_media, check_weights
 from dray.job.identity import fingerprint_of
-from dray.job.query_jobs import asked_job
+from dray.job.query_jobs import AskedJob, asked_job
 from dray.job.settings import JobSettings
 from dray.owner import is_gone, owner_name
 from dray.requests.inputs import states
@@ -19,7 +19,7 @@ from dray.requests.readers import files_of
 from dray.storage.files import check_writable, join
 from dray.storage.folders import Owner, owner_of, refuse_foreign, take, work_of
 from dray.storage.layout import published_names
-from dray.store import Job, JobLease, Store, open_store
+from dray.store import Fingerprint, Job, JobLease, Store, open_store, store_option
 from dray.store.job_calls import JOB_TTL
 from dray.store.store import PATIENCE
 from dray.triggers import Point, reach
@@ -93,7 +93,7 @@ def open_job(settings: JobSettings, *, started: float | None = None, resume: boo
     with open_store(settings.store_url) as store:
         fingerprint = fingerprint_of(settings, weights)
         job_id, known, older = asked_job(store, settings, fingerprint, resume=resume)
-        _refuse_foreign(settings, job_id, known, older)
+        _refuse_foreign(store, settings, fingerprint, AskedJob(job_id, known, older))
         kept = describe(settings) | {"recipe": settings.recipe}
         store.create_job(job_id, fingerprint=fingerprint, settings=kept)
         lease = store.claim_job(job_id, owner_name(), ttl=DRIVER_TTL, takeover=is_gone, resume=resume)
@@ -128,10 +128,11 @@ def owner_of_job(job: Job, name: str | None = None) -> Owner:
     return Owner(job_id=name or job.job_id, identity=job.info.get(IDENTITY) or f"of {job.created_at!r}")
 
 
-def _refuse_foreign(settings: JobSettings, job_id: str, known: Job | None, older: str | None) -> None:
+def _refuse_foreign(store: Store, settings: JobSettings, fingerprint: Fingerprint, asked: AskedJob) -> None:
     """Before the job is created: an output folder with the files of others is refused."""
     if settings.overwrite:
         return
+    job_id, known, older = asked
     identity = known.info.get(IDENTITY) if known is not None else None
     try:
         refuse_foreign(
@@ -143,11 +144,29 @@ def _refuse_foreign(settings: JobSettings, job_id: str, known: Job | None, older
         )
     except ConfigError as error:
         if older is None:
+            _tell_change(store, settings, fingerprint)
             raise
         raise ConfigError(
             f"the query gives other rows than those that job {older} has answered, so they are a new job, "
             f"{job_id}; {error}"
         ) from error
+
+
+def _tell_change(store: Store, settings: JobSettings, fingerprint: Fingerprint) -> None:
+    """Where a job of this store owns the output folder: refuse by what makes this command another job."""
+    owner = owner_of(settings.output, settings.objects)
+    found = store.find_job(owner.job_id) if owner is not None else None
+    if found is None or owner_of_job(found) != owner:
+        return
+    changed = found.fingerprint.differences(fingerprint)
+    if changed:
+        where = store_option(settings.store_url)
+        raise ConfigError(
+            f"{settings.output}: the folder belongs to job {found.job_id}, and this command is another job: "
+            f"its {', '.join(changed)} changed. `dray resume {found.job_id}{where}` goes on with that job as "
+            f"it was begun. Name another --output for a new one;{where} --reuse then takes the answers to "
+            "rows that are the same (with temperature 0, or a seed). Or replace the files with --overwrite"
+        )
 
 
 def _take_folder(store: Store, settings: JobSettings, lease: JobLease) -> str:

@@ -193,16 +193,18 @@ class Moments:
 class Replica:
     """One engine: where it ran, what its start took (step to seconds), when that was, and what it did.
 
-    ``tuned`` has the engine arguments that it found with ``--auto``, and what they were worth.
+    ``rows`` are those that were committed. ``busy_seconds`` and ``tokens_per_second`` are as of the driver's
+    last look at it, None where it died before one. ``tuned`` has the engine arguments that it found with
+    ``--auto``, and what they were worth.
     """
 
     name: str
     node: str = ""
     startup: Mapping[str, float] = field(default_factory=dict)
     moments: Moments | None = None
-    busy_seconds: float = 0.0
+    busy_seconds: float | None = None
     rows: int = 0
-    tokens_per_second: float = 0.0
+    tokens_per_second: float | None = None
     tuned: Mapping[str, float] = field(default_factory=dict)
 
 

@@ -204,7 +204,7 @@ def _csv_rows(
     if header == [_TOO_LONG]:
         raise InputError([Problem("line_too_long", too_long(limit).message, uri, number)])
     if header:  # else the file has blank lines alone
-        _check_columns(shape, tuple(header), uri, hint)
+        _check_columns(shape, tuple(header), uri, hint, csv=True)
     for number, values in records:
         if values:  # a blank line is no row
             yield number, _csv_row(header, values, limit)
@@ -358,11 +358,13 @@ def _other_delimiter(first: str, delimiter: str) -> str:
     return f"the values of the first line seem to be delimited by {sign}: say --delimiter {option}"
 
 
-def _check_columns(shape: RowShape, columns: tuple[str, ...], name: str, hint: str = "") -> None:
+def _check_columns(
+    shape: RowShape, columns: tuple[str, ...], name: str, hint: str = "", *, csv: bool = False
+) -> None:
     problems = []
     for column, code in columns_of(shape).items():
         if column not in columns:
-            bad = missing_column(column, columns, code)
+            bad = missing_column(column, columns, code, csv=csv)
             message = f"there is no column {column!r}; {hint}" if hint else bad.message
             problems.append(Problem(bad.code, message, name, None, column))
         elif columns.count(column) > 1:

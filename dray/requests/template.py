@@ -11,6 +11,7 @@ import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from difflib import get_close_matches
 from typing import Any
 
 from dray.codes import ErrorCode
@@ -19,8 +20,9 @@ from dray.requests.validate import BadRow, check_text
 
 _NAMES_SHOWN = 20
 _NO_TEXT = (dict, list, tuple, set, frozenset, bytes, bytearray, memoryview)  # whatever a driver gives
-# What surely is a name. The first line of a CSV file without a header holds prompts.
-_PLAIN_NAME = re.compile(r"[^\W\d][\w.-]{0,63}")
+_NAME_SHOWN = 64  # characters
+# What looks like a name: up to three words. The first line of a CSV file without a header holds prompts.
+_CSV_NAME = re.compile(r"(?=.{1,64}\Z)[^\W\d][\w.()%/-]*(?: [\w.()%/-]+){0,2}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,17 +98,37 @@ def _parts(source: str) -> list[tuple[str, str | None]]:
     return [(literal, name) for literal, name, _, _ in parts]
 
 
-def missing_column(column: str, available: Mapping[str, Any] | tuple[str, ...], code: ErrorCode) -> BadRow:
-    """The verdict on a row or file without a column; it names those that are there, where they are names."""
+def missing_column(
+    column: str, available: Mapping[str, Any] | Sequence[str], code: ErrorCode, *, csv: bool = False
+) -> BadRow:
+    """The verdict on a row or file without a column; it names those that are there.
+
+    In ``csv`` the first line may be a row, whose values no message shows.
+    """
     place = "the template names" if code == "unknown_template_column" else "there is no"
-    return BadRow(code, f"{place} column {column!r}; {named(list(available))}", column)
+    names = list(available)
+    if csv and not all(map(_CSV_NAME.fullmatch, names)):
+        told = f"there are {len(names)}, and not all of them look like names: does the first line hold names?"
+        return BadRow(code, f"{place} column {column!r}; {told}", column)
+    near = {_bare(name): name for name in names}
+    found = get_close_matches(_bare(column), near, n=1)
+    meant = f"did you mean {_shown(near[found[0]])}? " if found else ""
+    return BadRow(code, f"{place} column {column!r}; {meant}{named(names)}", column)
 
 
-def named(columns: list[str]) -> str:
-    """Which columns there are, where they are names."""
-    if all(_PLAIN_NAME.fullmatch(name) for name in columns):
-        return f"the columns are: {', '.join(columns[:_NAMES_SHOWN]) or 'none'}"
-    return f"there are {len(columns)}, and not all of them look like names: does the first line hold names?"
+def named(columns: Sequence[str]) -> str:
+    """Which columns there are."""
+    more = ", …" if len(columns) > _NAMES_SHOWN else ""
+    return f"the columns are: {', '.join(map(_shown, columns[:_NAMES_SHOWN])) or 'none'}{more}"
+
+
+def _shown(name: str) -> str:
+    return repr(name if len(name) <= _NAME_SHOWN else f"{name[:_NAME_SHOWN]}…")
+
+
+def _bare(name: str) -> str:
+    """A name without what is easily mistaken: case, blanks and signs between words."""
+    return re.sub(r"[\W_]+", "", name).casefold()
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,6 +125,13 @@ def answered(tx: Tx, job_key: int, indexes: Sequence[int]) -> Sequence[int]:
     return tx.execute(select(results.c.idx).where(own)).scalars().all()
 
 
+def error_codes(tx: Tx, job_key: int, indexes: Sequence[int]) -> dict[int, str]:
+    """The codes of those of some rows that are error rows."""
+    own = (results.c.job_key == job_key) & results.c.idx.in_(indexes) & results.c.error_code.is_not(None)
+    rows = tx.execute(select(results.c.idx, results.c.error_code).where(own)).all()
+    return {index: str(code) for index, code in rows}
+
+
 def answers(tx: Tx, seen: Job, indexes: Sequence[int]) -> list[Answer]:
     """The answers to some rows of a job; none where another job has its key by now."""
     columns = results.c.idx, results.c.response, results.c.prompt_tokens, results.c.completion_tokens

@@ -74,6 +74,11 @@ class ResultCalls(Calls):
         key = self._key(job_id)
         return self._read(lambda tx: set(reading.answered(tx, key, indexes)))
 
+    def error_codes(self, job_id: str, indexes: Sequence[int]) -> dict[int, str]:
+        """The error codes of those of ``indexes`` that are error rows."""
+        key = self._key(job_id)
+        return self._read(lambda tx: reading.error_codes(tx, key, indexes))
+
     def answers(self, seen: Job, indexes: Sequence[int]) -> list[Answer]:
         """The answers to some rows of a job; none of one that was deleted since it was ``seen``."""
         return self._read(lambda tx: reading.answers(tx, seen, indexes), snapshot=True)

@@ -68,6 +68,13 @@ def _keep_pace(store: Store, lease: JobLease, *, at: float) -> None:
     store.merge_job_info(lease, pace_of(pulse, at=at))
 
 
+def test_an_expired_job_says_how_its_rows_are_run_again(store: Store, url: str) -> None:
+    lease = _under_way(store)
+    facts = facts_of(store, store.get_job(lease.job_id)) | {"state": "expired", "no_driver": None}
+    told = status_lines(facts, now=time.time(), store="out")[-1]
+    assert "`dray export tickets --failed-requests FILE.jsonl --store out`" in told
+
+
 def test_a_job_under_way_in_words(store: Store, url: str, capsys: pytest.CaptureFixture[str]) -> None:
     lease = _under_way(store)
     _keep_pace(store, lease, at=store.now())

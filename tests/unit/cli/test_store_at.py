@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import dray
 from dray.cli import output
+from dray.cli.app import run_app
 from dray.cli.deleting import delete
 from dray.cli.jobs import cancel_job, export_job, recipe_of, rewrite_report, store_at
 from dray.cli.status import show_jobs, show_status
 from dray.errors import ConfigError, StoreFatalError, StoreUnreachableError, UnknownJobError
+from dray.job.opening import owner_of_job
+from dray.report import ReportData
+from dray.storage import folders
 from dray.store import open_store
 from dray.store.schema import REVISION
 from tests.support.older import made_by_older, revision_of
@@ -55,7 +61,7 @@ def test_by_default_from_the_environment_then_the_current_folder(
 
 def test_what_is_not_there_is_said(folder: Path, tmp_path: Path) -> None:
     (empty := tmp_path / "empty").mkdir()
-    with pytest.raises(ConfigError, match=r"no dray\.db in .*--store"):
+    with pytest.raises(ConfigError, match=r"no dray\.db in .*the output folder of a run"):
         store_at(str(empty))
     with pytest.raises(ConfigError, match="NOT_SET_ANYWHERE is not set"):
         store_at("env:NOT_SET_ANYWHERE")
@@ -63,6 +69,43 @@ def test_what_is_not_there_is_said(folder: Path, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=rf"no store at .*{missing}: no such file or folder"):
             store_at(str(tmp_path / missing))
     assert list(tmp_path.glob("none*")) == []
+
+
+def test_programs_open_a_store_by_its_folder_and_create_none(folder: Path, tmp_path: Path) -> None:
+    with dray.open_store(str(folder)) as store:
+        assert len(store.list_jobs()) == 2
+    with pytest.raises(ConfigError, match=r"no store at .*wrong/dray\.db"):
+        dray.open_store(str(tmp_path / "wrong" / "dray.db"))
+    with pytest.raises(StoreUnreachableError, match="no such file"):
+        dray.open_store(f"sqlite:///{tmp_path / 'wrong' / 'dray.db'}")
+    assert not (tmp_path / "wrong").exists()
+
+
+def _reported(folder: Path, job_id: str) -> None:
+    """A job that has ended, with a report, in its own output folder."""
+    output = folder / job_id
+    with open_store(f"sqlite:///{folder / 'dray.db'}") as store:
+        store.create_job(job_id, fingerprint=FINGERPRINT, settings={"output": str(output)})
+        lease = store.claim_job(job_id, "driver")
+        report = ReportData(job_id=job_id, state="completed", generated_at=0.0).to_json()
+        store.set_job_summary(lease, {"report": report})
+        folders.take(str(output), owner_of_job(store.get_job(job_id)))
+
+
+def test_a_report_comes_to_the_folder_of_its_job_and_to_no_others(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for job_id in ("one", "two"):
+        _reported(folder, job_id)
+    monkeypatch.chdir(folder / "two")
+    assert run_app(["report", "one", "--store", str(folder)]) == 0
+    assert (folder / "one" / "report.html").is_file()
+    assert run_app(["report", "one", "--store", str(folder), "--output", "report.html"]) == 2
+    assert not (folder / "two" / "report.html").exists()
+    monkeypatch.chdir(folder)
+    shutil.rmtree(folder / "one")
+    assert run_app(["report", "one", "--store", str(folder)]) == 0
+    assert (folder / "one.report.html").is_file()
 
 
 def test_the_recipe_names_its_job(folder: Path) -> None:

@@ -60,6 +60,19 @@ def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyt
     return run
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ([], "--failed-requests FILE.jsonl"),
+        (["--output", "out", "--failed-requests", "f.jsonl"], "give --output FOLDER"),
+        (["--output", "out", "--code", "poison"], "--code goes with --failed-requests"),
+        (["--failed-requests", "f.csv"], "ends in .jsonl"),
+    ],
+)
+def test_an_export_is_of_rows_or_of_requests(refused: Refused, given: list[str], told: str) -> None:
+    assert told in refused("export", "job", *given)["message"]
+
+
 @pytest.fixture
 def command(tmp_path: Path) -> list[str]:
     body = {"messages": [{"role": "user", "content": "x"}]}

@@ -182,7 +182,7 @@ def test_replicas_that_wait_for_spot_are_not_given_up_while_shards_wait(
     most: int,
 ) -> None:
     """Or no machine on demand could make up for them, and the job would miss its deadline."""
-    monkeypatch.setattr(scaling, "work_of", lambda *_: Work(total=2, left=1, waiting=waiting, running=1))
+    monkeypatch.setattr(scaling, "work_of", lambda *_: Work(left=1, waiting=waiting, running=1))
     resized, asked = list[int](), list[int]()
 
     def resize(lanes: int) -> None:

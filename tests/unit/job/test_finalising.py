@@ -25,11 +25,11 @@ pytestmark = pytest.mark.unit
 MakeSettings = Callable[..., JobSettings]
 
 
-def answered(job: OpenJob) -> None:
+def answered(job: OpenJob, replica: str | None = None) -> None:
     """Every row that is left has an answer."""
     with open_store(job.settings.store_url, create=False) as store:
         for shard in ingest_job(job, replicas=1):
-            lease = store.claim_shard(job.lease, shard.number, owner="test")
+            lease = store.claim_shard(job.lease, shard.number, owner="test", replica=replica)
             if lease is None:
                 continue
             for chunk in read_shard(shard.uri, shard.offset, shard.length):
@@ -144,6 +144,20 @@ def test_what_auto_found_is_told_where_settings_were_compared(
     assert (found["max_num_active_seqs"], found["max_num_scheduled_tokens"]) == (64, 2048)
     assert sentence in page
     assert "1.25 times as fast" in page
+
+
+def test_the_report_has_all_rows_that_a_replica_committed_before_it_died(make_settings: MakeSettings) -> None:
+    """Its own counters were last seen before that, or never."""
+    job = open_job(make_settings())
+    answered(job, replica="job/1/replica-0")
+    seen = ReplicaAccount(name="job/1/replica-0", rows=3, tokens=30, busy_seconds=2.0)
+    finalise_job(job, Timeline(), [seen, ReplicaAccount(name="job/1/replica-0~1")])
+    with open_store(job.settings.store_url, create=False) as store:
+        data = ReportData.from_json(store.get_job(job.job_id).summary["report"])
+    found = {one.name: (one.rows, one.busy_seconds, one.tokens_per_second) for one in data.replicas}
+    assert found == {"replica-0": (50, 2.0, 15.0), "replica-0~1": (0, None, None)}
+    page = (Path(job.settings.output) / "report.html").read_text()
+    assert '<td class="num">\u2013</td><td class="num">0</td>' in page
 
 
 def test_a_replica_is_learned_from_with_the_limits_that_it_ran_under() -> None:

@@ -175,8 +175,10 @@ def test_a_folder_belongs_to_one_job(make_settings: MakeSettings, tmp_path: Path
     before = (tmp_path / "out" / "output.jsonl").read_bytes()
     where = {} if store == "the same" else {"store_url": f"sqlite:///{tmp_path / 'other.db'}"}
     other = _other(make_settings, tmp_path, **where)
-    with pytest.raises(ConfigError, match=r"out: the folder belongs to job job; .*--overwrite") as refused:
+    with pytest.raises(ConfigError, match=r"out: the folder belongs to job job\b.*--overwrite") as refused:
         open_job(other)
+    changed = "this command is another job: its input changed. `dray resume job --store "
+    assert (changed in str(refused.value)) == (store == "the same")
     assert refused.value.exit_code == 2
     with open_store(other.store_url) as opened:
         assert opened.find_job("other") is None  # nothing had begun

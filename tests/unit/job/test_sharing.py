@@ -10,7 +10,10 @@ import pytest
 
 import dray.job.reusing
 from dray.engine import simulated
+from dray.errors import ConfigError, JobFailedError
 from dray.job.deleting import delete_job
+from dray.job.failed_requests import FailedRequests, write_failed
+from dray.requests import ingest, source_of
 from dray.requests.model import FOLLOWED, REUSED
 from dray.requests.overflow import mark_of
 from dray.store import JobState, Store, open_store
@@ -96,6 +99,38 @@ def test_error_rows_are_shared_too(jobs: Jobs) -> None:
     jobs.run("alone", found)
     assert result["counts"]["failed"] == 4
     assert jobs.files("once") == jobs.files("alone")
+
+
+def test_the_requests_of_error_rows_can_be_written_for_another_job(jobs: Jobs, tmp_path: Path) -> None:
+    """Also of rows that repeat another one, which have no request of their own."""
+    jobs.run("once", [thread_job.REFUSED, "a", thread_job.POISON, "a", thread_job.REFUSED], dedupe=True)
+    file, job = tmp_path / "again.jsonl", jobs.store.get_job("once")
+    assert write_failed(jobs.store, job, str(file)) == FailedRequests(rows=3, others=0, unread=0)
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    texts = {line["custom_id"]: line["body"]["messages"][0]["content"] for line in lines}
+    assert texts == {
+        "once-0": thread_job.REFUSED, "once-4": thread_job.REFUSED, "once-2": thread_job.POISON,
+    }  # fmt: skip
+    assert {line["body"]["max_tokens"] for line in lines} == {4}
+
+    poison = tmp_path / "poison.jsonl"
+    found = write_failed(jobs.store, job, str(poison), codes=["poison"])
+    assert found == FailedRequests(rows=1, others=2, unread=0)
+    assert '"once-2"' in poison.read_text()
+    assert ingest(source_of([str(file)]), spool_uri=str(tmp_path / "spool")).requests == 3
+
+
+def test_requests_of_error_rows_replace_no_file_and_may_be_gone(jobs: Jobs, tmp_path: Path) -> None:
+    jobs.run("once", [thread_job.REFUSED, "a"])
+    job, file = jobs.store.get_job("once"), tmp_path / "again.jsonl"
+    file.write_text("mine")
+    with pytest.raises(ConfigError, match="--overwrite"):
+        write_failed(jobs.store, job, str(file))
+    for spool in (jobs.folder / "once" / ".dray").rglob("requests-*"):
+        spool.unlink()
+    with pytest.raises(JobFailedError, match="requests that job once kept are gone"):
+        write_failed(jobs.store, job, str(file), overwrite=True)
+    assert file.read_text() == "mine"
 
 
 def test_answers_of_earlier_jobs_are_taken_and_errors_are_not(jobs: Jobs) -> None:

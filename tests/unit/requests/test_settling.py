@@ -185,7 +185,7 @@ def test_rows_without_messages_or_envelope_are_asked_for_their_prompt(tmp_path: 
         table(tmp_path, {"id": [1], "text": ["hi"]}),
         table(tmp_path, {"id": [1], "text": ["hi"], "messages": ["[]"]}, "texts.parquet"),
     ):
-        with pytest.raises(ConfigError, match=r"--prompt-column.*--messages-column.*: id, text") as caught:
+        with pytest.raises(ConfigError, match=r"--prompt-column.*--messages.*: 'id', 'text'") as caught:
             settled(source_of(path))
         assert path in str(caught.value)
 

@@ -179,7 +179,26 @@ def test_missing_columns_name_those_that_are_there(
         parquet.write_table(pyarrow.table({"id": [1], "text": ["x"]}), path)
     [problem] = problems(tmp_path, path, **options)
     assert (problem.code, problem.file, problem.field) == (code, path, field)
-    assert "id, text" in problem.message
+    assert "'id', 'text'" in problem.message
+
+
+@pytest.mark.parametrize("name", ["in.csv", "in.parquet", "in.jsonl"])
+def test_a_missing_column_is_told_with_the_one_that_is_meant(tmp_path: Path, name: str) -> None:
+    path = put(tmp_path, name, b"id,Review Text\n1,x\n")
+    if name == "in.parquet":
+        parquet.write_table(pyarrow.table({"id": [1], "Review Text": ["x"]}), path)
+    elif name == "in.jsonl":
+        put(tmp_path, name, b'{"id": 1, "Review Text": "x"}\n')
+    [problem] = problems(tmp_path, path, prompt_column="review_text")
+    assert problem.message == (
+        "there is no column 'review_text'; did you mean 'Review Text'? the columns are: 'id', 'Review Text'"
+    )
+
+
+def test_columns_of_parquet_are_listed_whatever_their_names(tmp_path: Path) -> None:
+    parquet.write_table(pyarrow.table({"1": [1], "What is it? Say all.": ["x"]}), tmp_path / "in.parquet")
+    [problem] = problems(tmp_path, str(tmp_path / "in.parquet"), prompt_column="text")
+    assert problem.message.endswith("the columns are: '1', 'What is it? Say all.'")
 
 
 def test_json_rows(tmp_path: Path) -> None:

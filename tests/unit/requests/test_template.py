@@ -115,7 +115,7 @@ def test_documents_are_texts(row: dict[str, object], code: str) -> None:
 
 
 def test_an_unknown_template_column_names_those_that_are_there() -> None:
-    with pytest.raises(BadRow, match=r"'b'.*: a, c") as caught:
+    with pytest.raises(BadRow, match=r"'b'.*: 'a', 'c'") as caught:
         row_builder(RowShape(template="{b}"))(0, {"a": 1, "c": 2})
     assert caught.value.code == "unknown_template_column"
 

@@ -166,7 +166,7 @@ def test_prompts_in_errors_a_csv_without_a_header(column: str, tmp_path: Path) -
 
 def test_columns_that_are_names_are_listed(tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text("id,größe_2\n1,x\n")
-    with pytest.raises(InputError, match="the columns are: id, größe_2"):
+    with pytest.raises(InputError, match="the columns are: 'id', 'größe_2'"):
         ingest(source_of(str(tmp_path / "in.csv"), prompt_column="text"), spool_uri=str(tmp_path / "spool"))
 
 

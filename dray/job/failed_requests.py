@@ -1,0 +1,122 @@
+"""The requests of a job's error rows, for another job to answer: a batch file of OpenAI's format."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import orjson
+
+from dray.errors import ConfigError, JobFailedError
+from dray.requests.model import Request
+from dray.requests.sharing import FOLLOWERS, Follower, Shared
+from dray.requests.spool import decode, index_of, read_shard
+from dray.storage.files import exists, write_atomic
+from dray.store import Job, Shard, ShardState, Store
+
+_ROWS = 1000
+"""Rows that are looked up in the store at a time."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FailedRequests:
+    """What was written: ``rows`` requests. ``others`` are error rows of other codes than were asked for, and
+    ``unread`` those that never were requests: dray could not read them.
+    """
+
+    rows: int
+    others: int
+    unread: int
+
+
+def write_failed(
+    store: Store, job: Job, path: str, *, codes: Collection[str] = (), overwrite: bool = False
+) -> FailedRequests:
+    """Write the requests of error rows to a file, all of them or those of some ``codes``.
+
+    They come in the order in which the job read them, each with its own custom_id, and with the fields that
+    the job set for all rows. Where there is none, no file is written. Memory holds the error rows that repeat
+    another row (``--dedupe``), and no others.
+
+    Raises:
+        ConfigError: the file exists and ``overwrite`` is false, or the job's input was not read to its end.
+        JobFailedError: the requests that the job kept are not there.
+    """
+    if not overwrite and exists(path):
+        raise ConfigError(f"{path}: the file exists; name another one, or replace it with --overwrite")
+    shards = [shard for shard in store.shards(job.job_id) if shard.state is not ShardState.SPLIT]
+    if job.total is None:
+        raise ConfigError(f"job {job.job_id}: its input was not read to its end, so it has no error rows")
+    failed = store.counts(job.job_id).failed
+    wanted = _Wanted(store, job.job_id, codes)
+    lines = _lines(job, shards, wanted)
+    first = next(lines, None)
+    rows = 0
+    if first is not None:
+        with write_atomic(path) as file:
+            file.write(first)
+            rows = 1
+            for line in lines:
+                file.write(line)
+                rows += 1
+    return FailedRequests(rows=rows, others=wanted.others, unread=max(0, failed - rows - wanted.others))
+
+
+class _Wanted:
+    """Which rows are error rows of the codes asked for; counts those of ``others``."""
+
+    def __init__(self, store: Store, job_id: str, codes: Collection[str]) -> None:
+        self.others = 0
+        self._store = store
+        self._job_id = job_id
+        self._codes = frozenset(codes)
+
+    def among(self, indexes: Sequence[int]) -> set[int]:
+        found = self._store.error_codes(self._job_id, indexes)
+        wanted = {index for index, code in found.items() if not self._codes or code in self._codes}
+        self.others += len(found) - len(wanted)
+        return wanted
+
+
+def _lines(job: Job, shards: Sequence[Shard], wanted: _Wanted) -> Iterator[bytes]:
+    ordered = sorted(shards, key=lambda shard: shard.first_position)
+    for uri in dict.fromkeys(shard.uri for shard in ordered):
+        if not exists(uri):
+            raise JobFailedError(
+                f"{uri}: the requests that job {job.job_id} kept are gone, or not on this machine, so those "
+                "of its error rows cannot be written; run its input again, with another --output"
+            )
+    followers = _failed_followers(ordered[0].uri, wanted) if ordered else {}
+    for shard in ordered:
+        if not (followers or shard.failed or shard.inherited):
+            continue  # all of its rows have answers, or none yet
+        for chunk in read_shard(shard.uri, shard.offset, shard.length, chunk_rows=_ROWS):
+            indexes = [index_of(line) for line in chunk]
+            failed = wanted.among(indexes)
+            for index, line in zip(indexes, chunk, strict=True):
+                repeats = followers.get(index, ())
+                if index in failed or repeats:
+                    request = decode(line)
+                    ids = [request.custom_id] if index in failed else []
+                    yield from (_line(request, one) for one in (*ids, *repeats))
+
+
+def _failed_followers(spool: str, wanted: _Wanted) -> Mapping[int, list[str]]:
+    """Error rows that repeat another row, whose request left the spool: their custom_ids, by that row."""
+    found: dict[int, list[str]] = defaultdict(list)
+    uri = f"{spool}{FOLLOWERS}"
+    pages: Iterator[list[Follower]] = iter(())
+    if exists(uri):
+        pages = Shared(followers_uri=uri).read_followers(_ROWS, None)
+    for page in pages:
+        failed = wanted.among([row.index for row in page])
+        for row in page:
+            if row.index in failed:
+                found[row.leader].append(row.custom_id)
+    return found
+
+
+def _line(request: Request, custom_id: str) -> bytes:
+    row = {"custom_id": custom_id, "method": "POST", "url": request.url, "body": request.body}
+    return orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)

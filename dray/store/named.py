@@ -1,0 +1,34 @@
+"""A store that is there, as people name it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dray.errors import ConfigError
+from dray.storage.addresses import without_variable
+from dray.store.store import PATIENCE, Store, open_store
+
+NAMES = "name the output folder of a run, a file that ends in .db, or a URL"
+"""What a store may be named by."""
+
+
+def open_existing(reference: str, *, patience: float = PATIENCE, upgrade: bool = False) -> Store:
+    """Open the store that ``reference`` names: a URL, ``env:NAME``, a file, or the output folder of a run.
+
+    Nothing is created. ``patience`` is in seconds, for which transactions are tried again; ``upgrade`` brings
+    the tables of an older dray up to date, without which they may be unreadable.
+
+    Raises:
+        ConfigError: there is no store of that name.
+        StoreUnreachableError: no connection could be made, or the file is not there.
+        StoreFatalError: its tables are newer than this dray, or older and not to be upgraded.
+    """
+    given = without_variable(reference)
+    if "://" not in given and Path(given).expanduser().is_dir():
+        file = Path(given).expanduser() / "dray.db"
+        if not file.is_file():
+            raise ConfigError(f"no dray.db in {given}; {NAMES}")
+        given = f"sqlite:///{file.absolute()}"
+    elif "://" not in given and not Path(given).expanduser().exists():
+        raise ConfigError(f"no store at {given}: no such file or folder; {NAMES}")
+    return open_store(given, create=False, upgrade=upgrade, patience=patience)
