@@ -109,7 +109,8 @@ class Reference:
         from vllm.model_executor.models.whisper import ISO639_1_SUPPORTED_LANGS
 
         logits = self._logits(samples)([self._id("<|startoftranscript|>")])
-        return max(ISO639_1_SUPPORTED_LANGS, key=lambda name: float(logits[self._id(f"<|{name}|>")]))
+        names: list[str] = list(ISO639_1_SUPPORTED_LANGS)
+        return max(names, key=lambda name: float(logits[self._id(f"<|{name}|>")]))
 
     def text(self, samples: Any, *, language: str = "en", task: str = "transcribe", most: int = 12) -> str:
         logits = self._logits(samples)
