@@ -195,6 +195,7 @@ def test_the_core_apart_gives_the_same_bytes(speech: Runner, speech_model: Path)
 
 @pytest.mark.heavy
 def test_the_engines_own_thread_hears_the_same(speech: Runner, speech_model: Path) -> None:
+    """Apart: the end of a core in this process would end the other one that is in it."""
     rows = [hearing(one) for one in [*SOUNDS, sound(8, seconds=70), b"none"]]
     with running(
         _spec(speech_model, engine_core="apart", image_threads=0, mm_processor_cache_gb=0)
