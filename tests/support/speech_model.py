@@ -106,7 +106,7 @@ def container(form: str, codec: str, seed: int = 1) -> bytes:
 
     file = io.BytesIO()
     with av.open(file, "w", format=form) as written:
-        stream = written.add_stream(codec, rate=48_000, layout="mono")
+        stream: Any = written.add_stream(codec, rate=48_000, layout="mono")
         heard = samples(seed, 1.0, 48_000)
         frame = av.AudioFrame.from_ndarray(heard[None], format="fltp", layout="mono")
         frame.sample_rate = 48_000

@@ -109,7 +109,8 @@ class Reference:
         from vllm.model_executor.models.whisper import ISO639_1_SUPPORTED_LANGS
 
         logits = self._logits(samples)([self._id("<|startoftranscript|>")])
-        return max(ISO639_1_SUPPORTED_LANGS, key=lambda name: float(logits[self._id(f"<|{name}|>")]))
+        names: list[str] = list(ISO639_1_SUPPORTED_LANGS)
+        return max(names, key=lambda name: float(logits[self._id(f"<|{name}|>")]))
 
     def text(self, samples: Any, *, language: str = "en", task: str = "transcribe", most: int = 12) -> str:
         logits = self._logits(samples)
@@ -194,6 +195,7 @@ def test_the_core_apart_gives_the_same_bytes(speech: Runner, speech_model: Path)
 
 @pytest.mark.heavy
 def test_the_engines_own_thread_hears_the_same(speech: Runner, speech_model: Path) -> None:
+    """Apart: the end of a core in this process would end the other one that is in it."""
     rows = [hearing(one) for one in [*SOUNDS, sound(8, seconds=70), b"none"]]
     with running(
         _spec(speech_model, engine_core="apart", image_threads=0, mm_processor_cache_gb=0)

@@ -111,7 +111,7 @@ def test_a_field_of_that_name_is_no_sound_in_a_chat() -> None:
 
 
 def built(row: dict[str, Any], **shape: Any) -> dict[str, Any]:
-    given = {"audio_column": "s", "audio_root": "/data", "kind": Kind.TRANSCRIPTION} | shape
+    given: dict[str, Any] = {"audio_column": "s", "audio_root": "/data", "kind": Kind.TRANSCRIPTION} | shape
     return row_builder(RowShape(**given))(0, row).body
 
 
