@@ -272,8 +272,7 @@ def test_orders_that_came_with_a_commit_are_not_asked_for(
             holder.obey(orders(store, job.job_id))
             time.sleep(0.05)
         assert not asked
-        while not asked:  # it is quiet now
-            time.sleep(0.05)
+        until(lambda: bool(asked))  # it is quiet now
 
 
 def test_rows_that_are_terminal_are_not_fed_again(
