@@ -178,7 +178,7 @@ class Driver:
         if self._outage.away:
             self._schedule.repeat()
             self._tasks.forget_lapsed()
-        self._emit()
+        self._tell_observers()
 
     def _checked_step(self) -> None:
         """A step. An error that is not dray's is named by its class alone: its message may quote anything."""
@@ -267,7 +267,7 @@ class Driver:
             self._pool.put_back(changed)
             raise
 
-    def _emit(self) -> None:
+    def _tell_observers(self) -> None:
         """Tell the observers. None of them may end a job."""
         while self._events:
             event = self._events.popleft()
@@ -293,6 +293,6 @@ class Driver:
             for status in self._pool.last_words(_LAST_SECONDS):
                 self.tell(ReplicaLooked(status=status))
             self._progress.look(self._opened(), final=True)
-        self._emit()
+        self._tell_observers()
         with suppress(DrayError):
             self._ledger.keep(self._opened(), last=True)

@@ -13,7 +13,7 @@ _logger = logging.getLogger(__name__)
 
 
 def orders_of(store: Store, job: OpenJob) -> StopSignals:
-    """The job's orders, as its driver obeys them.
+    """Read whether the job is to stop; postpone an end that only the store's clock sees.
 
     Expiry is final, and one reading of a clock that was set forward would end every row. The store's clock
     may say that the time is over while the driver's monotonic clock has some left. The driver then postpones
