@@ -38,7 +38,7 @@ from dray.driver.slots import mean_rows
 from dray.driver.wording import naming_the_model, plan_line, stop_line
 from dray.engine.protocol import EngineSpec
 from dray.errors import DrayError, EngineStartError, JobFailedError
-from dray.job.deadline import orders_of
+from dray.job.deadline import stop_signals
 from dray.job.engine_versions import EngineVersions
 from dray.job.opening import OpenJob, reopen
 from dray.job.replica_range import ReplicaRange
@@ -215,7 +215,7 @@ class Driver:
         """Read whether the job was cancelled, has expired, or was put to rest."""
         if not self._schedule.due("orders"):
             return
-        orders = orders_of(store, self._job)
+        orders = stop_signals(store, self._job)
         if orders.stop and not self.stopping:
             self.stopping = True
             self.tell(StopHeard(why=stop_line(orders)))

@@ -12,7 +12,7 @@ from dray.store import StopSignals, Store
 _logger = logging.getLogger(__name__)
 
 
-def orders_of(store: Store, job: OpenJob) -> StopSignals:
+def stop_signals(store: Store, job: OpenJob) -> StopSignals:
     """Read whether the job is to stop; postpone an end that only the store's clock sees.
 
     Expiry is final, and one reading of a clock that was set forward would end every row. The store's clock
