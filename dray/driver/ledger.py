@@ -6,7 +6,7 @@ import time
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 
-from dray.account import Life, NodeFacts, Span, account_of, spans_of
+from dray.account import Life, NodeBill, Span, account_of, spans_of
 from dray.account.spans import MICRO
 from dray.cluster.base import ClusterInfo, Node
 from dray.driver.events import (
@@ -105,12 +105,12 @@ class Ledger:
         """These nodes are in the cluster now: some may have joined since the run began."""
         self._nodes |= {node.node_id: node for node in nodes}
 
-    def _facts(self, node: str, asked: Collection[float]) -> NodeFacts:
+    def _facts(self, node: str, asked: Collection[float]) -> NodeBill:
         """A node that was there at the beginning counts from then on, others when first ``asked`` for."""
         known = self._nodes.get(node)
         first = node in self._first
         gone = self._gone.get(node)
-        return NodeFacts(
+        return NodeBill(
             began=self._began if first else min(asked),
             ended=None if gone is None or max(asked) > gone else gone,
             gpus=known.gpus if known is not None else 0.0,

@@ -10,7 +10,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dray.failures.effects import ALLOWANCES, Budget, Effect, OnTask, OnSpent
+from dray.failures.effects import ALLOWANCES, Budget, Effect, OnSpent, OnTask
 from dray.failures.facts import Cause, Facts
 from dray.failures.rules import RULES, STORE_PATIENCE, Rule
 from dray.failures.signs import ErrorFacts, facts_of

@@ -28,8 +28,8 @@ from dray.failures.effects import (
     SHRINK_STEPS,
     Budget,
     Effect,
-    OnTask,
     OnShard,
+    OnTask,
     Wait,
 )
 from dray.failures.facts import Cause

@@ -12,7 +12,7 @@ from dray.codes import ErrorCode
 from dray.errors import ExpiredError, StoreError
 from dray.failures.causes import STORE_PATIENCE, Cause, Decision, Facts, decide
 from dray.failures.conditions import is_spot
-from dray.failures.effects import OnTask, OnShard, Wait
+from dray.failures.effects import OnShard, OnTask, Wait
 from dray.failures.foreign import Sign
 from dray.failures.signs import ErrorFacts, facts_of
 from dray.places import place_of

@@ -39,9 +39,9 @@ from dray.failures.effects import (
     ALLOWANCES,
     SHRINK_STEPS,
     Budget,
-    OnTask,
     OnShard,
     OnSpent,
+    OnTask,
 )
 from dray.failures.facts import NOTICE_SECONDS, Cause, Facts, in_force
 from dray.failures.foreign import Sign
