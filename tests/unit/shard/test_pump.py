@@ -192,7 +192,7 @@ class Spy:
             self._before(count)
             yield batch
 
-    def hear(self, session: str) -> None:
+    def heartbeat(self, session: str) -> None:
         self.heard.add(session)
 
     def abort(self, session: str) -> None:
@@ -225,7 +225,7 @@ def test_a_replica_hears_that_its_shard_task_lives_while_no_row_is_ready(
     make_replica: Callable[..., Replica],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("dray.shard.lease.SAY_EVERY", 0.02)
+    monkeypatch.setattr("dray.shard.lease.HEARTBEAT_SECONDS", 0.02)
     spy = Spy(make_replica(), before=lambda count: until(lambda: bool(spy.heard)))
     assert _receipt(_run(store, job, shard, spy)).rows == 50
     assert spy.heard == {f"{job.job_id}/{shard.number}/1"}
