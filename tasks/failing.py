@@ -11,13 +11,13 @@ from dray.driver.resting import put_to_rest
 from dray.errors import DrayError, StoreError
 from dray.job.job_lease import job_lease_kept
 from dray.job.opening import OpenJob, reopen
-from tasks.heeding import SUSPENDED, Heard, suspended
+from tasks.heeding import SUSPENDED, AskedOfRun, suspended
 from tasks.prefect_run import Wish, is_cancelled
 from tasks.stopping import rest_cancelled
 
 
 @contextmanager
-def driving(job: OpenJob, heard: Heard) -> Iterator[None]:
+def driving(job: OpenJob, heard: AskedOfRun) -> Iterator[None]:
     """Keep the driver's lease for the block, from the job's opening to its last file.
 
     An error in it ends the job in the store, with its reason, and gives the lease back. What goes wrong in a

@@ -27,7 +27,7 @@ SUSPENDED = "suspended in Prefect"
 
 
 @dataclass
-class Heard:
+class AskedOfRun:
     """What was ``asked`` of the run, and the ``wish`` that the store has taken."""
 
     wish: Wish | None = None
@@ -35,12 +35,12 @@ class Heard:
 
 
 @contextmanager
-def heeding(job: OpenJob) -> Iterator[Heard]:
+def heeding(job: OpenJob) -> Iterator[AskedOfRun]:
     """Pass a cancel or a suspension on to the store, whose word everything in the job obeys.
 
     In a thread of its own: a call to Prefect's API may take minutes when that is away.
     """
-    over, heard = threading.Event(), Heard()
+    over, heard = threading.Event(), AskedOfRun()
     run = contextvars.copy_context().run  # Prefect knows by it which run this is
     thread = threading.Thread(target=run, args=(_heed, job, over, heard), name="dray-heeding", daemon=True)
     thread.start()
@@ -65,7 +65,7 @@ def suspended(job: OpenJob) -> BaseException:
     return Pause(state=state)
 
 
-def _heed(job: OpenJob, over: threading.Event, heard: Heard) -> None:
+def _heed(job: OpenJob, over: threading.Event, heard: AskedOfRun) -> None:
     logger = get_run_logger()
     asked = time.monotonic()
     wish: Wish | None = None

@@ -18,7 +18,7 @@ from dray.driver.ray_executor import ended_of, stable_options
 from dray.errors import DrayError, JobFailedError
 from dray.shard.task import Ended, ShardWork, TaskResult
 from tasks.infer_shard import infer_shard
-from tasks.ray_runner import HeardRayTaskRunner
+from tasks.ray_runner import FlushingRayTaskRunner
 from tasks.settling import note_end
 
 _END_SECONDS = 5.0
@@ -31,7 +31,7 @@ class PrefectExecutor:
     """A Prefect task for each shard, under RayTaskRunner, on the cluster's stable nodes."""
 
     def __init__(self) -> None:
-        self._runner = HeardRayTaskRunner()
+        self._runner = FlushingRayTaskRunner()
         self._running: dict[Any, tuple[Any, int]] = {}
 
     def start(self, stable_resource: str) -> None:

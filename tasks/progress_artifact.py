@@ -35,7 +35,7 @@ class ProgressArtifact:
 
     def __enter__(self) -> Self:
         run = contextvars.copy_context().run  # Prefect knows by it which run an artifact belongs to
-        self._thread = threading.Thread(target=run, args=(self._run,), name="dray-bulletin", daemon=True)
+        self._thread = threading.Thread(target=run, args=(self._run,), name="dray-progress", daemon=True)
         self._thread.start()
         return self
 

@@ -23,7 +23,7 @@ with lasting_imports(), without("pandas") if _in_worker() else nullcontext():
     from tasks.flushing import flush_prefect
 
 
-class HeardRayTaskRunner(RayTaskRunner):  # type: ignore[misc]  # prefect_ray is untyped
+class FlushingRayTaskRunner(RayTaskRunner):  # type: ignore[misc]  # prefect_ray is untyped
     """Sends a task's logs and its last state before the task returns.
 
     Prefect sends both in the background, every two seconds; Ray ends idle worker processes with the job, so

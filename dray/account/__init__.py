@@ -1,7 +1,7 @@
 """What a job's nodes did with their time, and what that costs: exact, in whole microseconds."""
 
 from dray.account.bill import Account, Part, Predicted, account_of
-from dray.account.lives import Life, NodeFacts, closing, spans_of
+from dray.account.lives import Life, NodeBill, closing, spans_of
 from dray.account.spans import PARTS, Phase, Span, part_of
 
 __all__ = [
@@ -10,7 +10,7 @@ __all__ = [
     "Part",
     "Predicted",
     "Life",
-    "NodeFacts",
+    "NodeBill",
     "spans_of",
     "closing",
     "Span",

@@ -67,7 +67,7 @@ class Life:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeFacts:
+class NodeBill:
     """A node as the account sees it: from when on, until when (None: still there), and its price.
 
     ``price`` is in micro-dollars per hour, None where it is not known.
@@ -79,7 +79,7 @@ class NodeFacts:
     price: int | None = None
 
 
-def spans_of(lives: Sequence[Life], nodes: Mapping[str, NodeFacts], *, epoch: int, now: float) -> list[Span]:
+def spans_of(lives: Sequence[Life], nodes: Mapping[str, NodeBill], *, epoch: int, now: float) -> list[Span]:
     """The spans of all nodes on which a replica was, up to ``now``."""
     by_node: dict[str, list[Life]] = defaultdict(list)
     for life in lives:
@@ -88,12 +88,12 @@ def spans_of(lives: Sequence[Life], nodes: Mapping[str, NodeFacts], *, epoch: in
     found: list[Span] = []
     for node, here in by_node.items():
         here.sort(key=lambda life: life.asked)
-        facts = nodes.get(node) or NodeFacts(began=here[0].asked)
+        facts = nodes.get(node) or NodeBill(began=here[0].asked)
         found += _of_node(node, here, facts, epoch, now)
     return found
 
 
-def _of_node(node: str, lives: list[Life], facts: NodeFacts, epoch: int, now: float) -> Iterator[Span]:
+def _of_node(node: str, lives: list[Life], facts: NodeBill, epoch: int, now: float) -> Iterator[Span]:
     whole = _micros(max(0.0, (facts.ended if facts.ended is not None else now) - facts.began))
     tracks = _tracks(lives)
     gpus_each = max(life.gpus for life in lives)

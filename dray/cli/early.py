@@ -15,7 +15,7 @@ from dray.job.forms import RowOptions
 from dray.job.model_files import refuse_typo
 from dray.job.plan_file import as_planned
 from dray.job.request import BLOCK, JobRequest
-from dray.job.settings import JobSettings, Places
+from dray.job.settings import JobSettings, Resolved
 from dray.requests import Limits, RowDefaults, Source, SqlQuery, expand, ingest, settled
 from dray.requests.readers import files_of, read_rows
 from dray.requests.rejects import SKIP_ADVICE, Reject
@@ -49,12 +49,12 @@ def refuse_early(request: JobRequest) -> None:
     _check_store(request)
 
 
-def _places(request: JobRequest) -> Places:
+def _places(request: JobRequest) -> Resolved:
     """Where the names lead without Prefect: a variable that is not set is reported by the flow."""
     inputs = [request.input] if isinstance(request.input, str) else request.input
     if request.plan is not None:
         inputs = [without_variable(one) for one in inputs]
-    return Places(inputs=inputs, model=request.model, store_url="")
+    return Resolved(inputs=inputs, model=request.model, store_url="")
 
 
 def _check_engine(request: JobRequest, settings: JobSettings) -> None:

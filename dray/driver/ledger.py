@@ -6,7 +6,7 @@ import time
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 
-from dray.account import Life, NodeFacts, Span, account_of, spans_of
+from dray.account import Life, NodeBill, Span, account_of, spans_of
 from dray.account.spans import MICRO
 from dray.cluster.base import ClusterInfo, Node
 from dray.driver.events import (
@@ -112,14 +112,14 @@ class Ledger:
         if node is not None:
             self._seen.setdefault(node, at)
 
-    def _facts(self, node: str, asked: Collection[float]) -> NodeFacts:
+    def _facts(self, node: str, asked: Collection[float]) -> NodeBill:
         """A node that was there at the beginning counts from then on, others from when they were first seen.
 
         Not from when a replica was ``asked`` for: it may have waited for hours until there was a machine.
         """
         known = self._nodes.get(node)
         gone = self._gone.get(node)
-        return NodeFacts(
+        return NodeBill(
             began=self._seen.get(node, min(asked)),
             ended=None if gone is None or max(asked) > gone else gone,
             gpus=known.gpus if known is not None else 0.0,

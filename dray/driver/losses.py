@@ -15,7 +15,7 @@ from dray.driver.events import Event, NodeLost, ReplicaLost
 from dray.driver.replica_handle import Loss
 from dray.errors import DrayError, JobFailedError
 from dray.failures.causes import Facts, decide
-from dray.failures.effects import SHRINK_STEPS, OnPrefect
+from dray.failures.effects import SHRINK_STEPS, OnTask
 from dray.failures.facts import Cause
 from dray.failures.foreign import Sign
 from dray.failures.signs import ErrorFacts, facts_of
@@ -121,7 +121,7 @@ class Losses:
         store.judge(self._lease, name, verdict, budgets.charges(decision, place, event=event))
         reach(Point.VERDICT_AFTER)
         self._tell(name, node, decision.cause, decision.reason)
-        if decision.effect.prefect is OnPrefect.FAIL:
+        if decision.effect.task is OnTask.FAIL:
             self.failure = JobFailedError(decision.reason)
 
     def _tell(self, name: str, node: str | None, cause: str, reason: str) -> None:

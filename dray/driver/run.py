@@ -38,7 +38,7 @@ from dray.driver.slots import mean_rows
 from dray.driver.wording import naming_the_model, plan_line, stop_line
 from dray.engine.protocol import EngineSpec
 from dray.errors import DrayError, EngineStartError, JobFailedError
-from dray.job.deadline import orders_of
+from dray.job.deadline import stop_signals
 from dray.job.engine_versions import EngineVersions
 from dray.job.opening import OpenJob, reopen
 from dray.job.replica_range import ReplicaRange
@@ -178,7 +178,7 @@ class Driver:
         if self._outage.away:
             self._schedule.repeat()
             self._tasks.forget_lapsed()
-        self._emit()
+        self._tell_observers()
 
     def _checked_step(self) -> None:
         """A step. An error that is not dray's is named by its class alone: its message may quote anything."""
@@ -215,7 +215,7 @@ class Driver:
         """Read whether the job was cancelled, has expired, or was put to rest."""
         if not self._schedule.due("orders"):
             return
-        orders = orders_of(store, self._job)
+        orders = stop_signals(store, self._job)
         if orders.stop and not self.stopping:
             self.stopping = True
             self.tell(StopHeard(why=stop_line(orders)))
@@ -267,7 +267,7 @@ class Driver:
             self._pool.put_back(changed)
             raise
 
-    def _emit(self) -> None:
+    def _tell_observers(self) -> None:
         """Tell the observers. None of them may end a job."""
         while self._events:
             event = self._events.popleft()
@@ -293,6 +293,6 @@ class Driver:
             for status in self._pool.last_words(_LAST_SECONDS):
                 self.tell(ReplicaLooked(status=status))
             self._progress.look(self._opened(), final=True)
-        self._emit()
+        self._tell_observers()
         with suppress(DrayError):
             self._ledger.keep(self._opened(), last=True)

@@ -26,7 +26,7 @@ from dray.driver.wording import cluster_line, opened_line
 from dray.engine.protocol import EngineSpec
 from dray.engine.tuning import tuning_for
 from dray.errors import CancelledError, ConfigError, ExpiredError, JobPausedError, StoreError
-from dray.job.deadline import orders_of
+from dray.job.deadline import stop_signals
 from dray.job.expiring import expire
 from dray.job.finalising import JobResult, ReplicaAccount, finalise_job
 from dray.job.following import answer_followers, followers_answered
@@ -248,7 +248,7 @@ def end_state(job: OpenJob) -> JobState:
             return JobState.COMPLETED
         if store.get_job(job.job_id).state is JobState.PAUSED:
             return JobState.PAUSED
-        orders = orders_of(store, job)
+        orders = stop_signals(store, job)
         if orders.cancelled:
             return JobState.CANCELLED
         if orders.expired:
@@ -267,4 +267,4 @@ def paused_reason(job: OpenJob) -> str:
 def _is_stopped(job: OpenJob) -> bool:
     """Whether the job is to stop; its driver then starts no replicas."""
     with reopen(job) as store:
-        return orders_of(store, job).stop
+        return stop_signals(store, job).stop

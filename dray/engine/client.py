@@ -40,7 +40,7 @@ class ReplicaClient(Protocol):
             ReplicaLostError: the process or its node went away.
         """
 
-    def hear(self, session: str) -> None:
+    def heartbeat(self, session: str) -> None:
         """Its reader lives, also while it neither feeds nor reads. Never raises; returns at once."""
 
     def abort(self, session: str) -> None:
@@ -123,10 +123,10 @@ class RayReplica:
         self._feeding[session] = pending
         ray.get(done)
 
-    def hear(self, session: str) -> None:
+    def heartbeat(self, session: str) -> None:
         """Tell the replica that this process lives; if the call is lost, the next one tells it."""
         with suppress(Exception):  # whatever it is, the stream of results says so
-            self.actor.hear.remote(session)
+            self.actor.heartbeat.remote(session)
 
     def abort(self, session: str) -> None:
         """Drop what is unfinished. Tries three times, a second each."""

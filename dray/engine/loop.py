@@ -95,10 +95,10 @@ class StepLoop(threading.Thread):
                 session.feeds = session.fed if number is None else number + 1
             self._rouse()
 
-    def hear(self, name: str) -> None:
+    def heartbeat(self, name: str) -> None:
         """The shard task of this session lives."""
         with self._changed:
-            self._sessions.hear(name)
+            self._sessions.heartbeat(name)
 
     def end_silent(self, late: float = 0.0) -> None:
         """Abort sessions whose shard tasks elsewhere said nothing too long, ``late`` seconds not counted."""

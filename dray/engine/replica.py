@@ -130,9 +130,9 @@ class Replica:
         """The finished rows of ``session`` in micro-batches of up to about ``rows``."""
         yield from self._loop.batches(session, rows=rows, seconds=seconds)
 
-    def hear(self, session: str) -> None:
+    def heartbeat(self, session: str) -> None:
         """The shard task of ``session`` lives."""
-        self._loop.hear(session)
+        self._loop.heartbeat(session)
 
     def abort(self, session: str) -> None:
         """Drop what is unfinished of ``session``."""

@@ -88,7 +88,7 @@ class Sessions:
                 self._open[name] = session
         return session
 
-    def hear(self, name: str) -> None:
+    def heartbeat(self, name: str) -> None:
         """The shard task of a session lives. What was never fed, or is over, stays so."""
         session = self._open.get(name)
         if session is not None and session.heard is not None:

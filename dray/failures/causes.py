@@ -10,7 +10,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dray.failures.effects import ALLOWANCES, Budget, Effect, OnPrefect, OnSpent
+from dray.failures.effects import ALLOWANCES, Budget, Effect, OnSpent, OnTask
 from dray.failures.facts import Cause, Facts
 from dray.failures.rules import RULES, STORE_PATIENCE, Rule
 from dray.failures.signs import ErrorFacts, facts_of
@@ -42,7 +42,7 @@ def decide(
     over = [budget for budget in spent if ALLOWANCES[budget].then is OnSpent.FAIL]
     effect = rule.effect
     if over:  # no verdict on a row: where engines always die, none is to blame
-        effect = Effect(prefect=OnPrefect.FAIL, charges=effect.charges)
+        effect = Effect(task=OnTask.FAIL, charges=effect.charges)
     return Decision(
         cause=rule.cause,
         effect=effect,

@@ -25,7 +25,7 @@ SHRINK_STEPS = 2
 """How often memory that does not suffice halves what the job's new engines do at a time."""
 
 
-class OnPrefect(StrEnum):
+class OnTask(StrEnum):
     """How the shard's task ends, and the job with it where that is said."""
 
     DONE = "done"
@@ -132,6 +132,6 @@ class Effect:
 
     shard: OnShard = OnShard.RELEASE
     code: ErrorCode | None = None
-    prefect: OnPrefect = OnPrefect.RETRY
+    task: OnTask = OnTask.RETRY
     charges: tuple[Budget, ...] = ()
     wait: Wait = Wait()

@@ -28,8 +28,8 @@ from dray.failures.effects import (
     SHRINK_STEPS,
     Budget,
     Effect,
-    OnPrefect,
     OnShard,
+    OnTask,
     Wait,
 )
 from dray.failures.facts import Cause
@@ -97,7 +97,7 @@ def _search(found: _Search) -> Iterator[Rule]:
         effect=Effect(
             shard=OnShard.REFUSE,
             code=found.code,
-            prefect=OnPrefect.DONE,
+            task=OnTask.DONE,
             charges=found.charges,
         ),
     )
@@ -105,7 +105,7 @@ def _search(found: _Search) -> Iterator[Rule]:
         cause=found.cause,
         when=f"{found.what} under this suspect",
         fits=lambda error, facts: lone(error, facts) and facts.rows > 1,
-        effect=Effect(shard=OnShard.SPLIT, prefect=OnPrefect.SPLIT, charges=found.charges),
+        effect=Effect(shard=OnShard.SPLIT, task=OnTask.SPLIT, charges=found.charges),
     )
     yield Rule(
         cause=found.cause,
@@ -115,7 +115,7 @@ def _search(found: _Search) -> Iterator[Rule]:
     )
 
 
-_PAUSED = Effect(prefect=OnPrefect.PAUSE)
+_PAUSED = Effect(task=OnTask.PAUSE)
 
 # In the order of the causes, except: a cancelled job comes early, for nothing of it is retried whatever else
 # happened; and memory and poison come before the deaths that they look like.
@@ -124,25 +124,25 @@ RULES: tuple[Rule, ...] = (
         cause=Cause.FENCED,
         when="the lease belongs to another attempt",
         fits=has_sign(Sign.FENCED),
-        effect=Effect(shard=OnShard.DROP, prefect=OnPrefect.SUPERSEDED),
+        effect=Effect(shard=OnShard.DROP, task=OnTask.SUPERSEDED),
     ),
     Rule(
         cause=Cause.CANCEL,
         when="the job was cancelled",
         fits=lambda error, facts: error.sign is Sign.CANCELLED or facts.cancelled,
-        effect=Effect(prefect=OnPrefect.CANCEL),  # a resume runs what is left
+        effect=Effect(task=OnTask.CANCEL),  # a resume runs what is left
     ),
     Rule(
         cause=Cause.CANCEL,
         when="the job's time is over",
         fits=lambda error, facts: facts.expired,
-        effect=Effect(prefect=OnPrefect.CANCEL),
+        effect=Effect(task=OnTask.CANCEL),
     ),
     Rule(
         cause=Cause.USER_ERROR,
         when="the job cannot be done as it is",
         fits=has_sign(Sign.REFUSED),
-        effect=Effect(prefect=OnPrefect.FAIL),
+        effect=Effect(task=OnTask.FAIL),
     ),
     Rule(
         cause=Cause.NODE_LOSS,
@@ -150,7 +150,7 @@ RULES: tuple[Rule, ...] = (
         fits=lambda error, facts: is_spot(error, facts) and made_no_progress(facts) and facts.rows > 1,
         effect=Effect(
             shard=OnShard.HALVE,
-            prefect=OnPrefect.SPLIT,
+            task=OnTask.SPLIT,
             charges=(Budget.INFRA,),
         ),
     ),
@@ -190,7 +190,7 @@ RULES: tuple[Rule, ...] = (
         cause=Cause.NODE_LOSS,
         when=f"nodes were lost {INTERRUPTIONS} times without a new row",
         fits=lambda error, facts: is_accused_by_nodes(error, facts) and facts.rows > 1,
-        effect=Effect(shard=OnShard.SPLIT, prefect=OnPrefect.SPLIT, charges=_NODE),
+        effect=Effect(shard=OnShard.SPLIT, task=OnTask.SPLIT, charges=_NODE),
     ),
     Rule(
         cause=Cause.NODE_LOSS,
@@ -251,7 +251,7 @@ RULES: tuple[Rule, ...] = (
         cause=Cause.UNKNOWN,
         when="the run was ended",
         fits=has_sign(Sign.ENDED),
-        effect=Effect(prefect=OnPrefect.FAIL),
+        effect=Effect(task=OnTask.FAIL),
     ),
     Rule(
         cause=Cause.UNKNOWN,

@@ -12,8 +12,8 @@ from dray.store import StopSignals, Store
 _logger = logging.getLogger(__name__)
 
 
-def orders_of(store: Store, job: OpenJob) -> StopSignals:
-    """The job's orders, as its driver obeys them.
+def stop_signals(store: Store, job: OpenJob) -> StopSignals:
+    """Read whether the job is to stop; postpone an end that only the store's clock sees.
 
     Expiry is final, and one reading of a clock that was set forward would end every row. The store's clock
     may say that the time is over while the driver's monotonic clock has some left. The driver then postpones

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TypeVar
 
 from dray.errors import CancelledError, ExpiredError, JobPausedError, StoreError
-from dray.job.deadline import orders_of
+from dray.job.deadline import stop_signals
 from dray.job.opening import OpenJob, reopen
 from dray.job.watched import watched
 from dray.store import StopSignals, Store, store_option
@@ -52,7 +52,7 @@ class Heed:
             return
         try:
             self._store = self._store or reopen(self._job, patience=_PATIENCE)
-            orders = orders_of(self._store, self._job)
+            orders = stop_signals(self._store, self._job)
             obey(self._job, orders)
             if orders.at_rest:
                 raise JobPausedError(self._store.get_job(self._job.job_id).reason or "put to rest")

@@ -11,7 +11,7 @@ import orjson
 
 from dray.errors import ConfigError, JobChangedError
 from dray.job.request import JobRequest
-from dray.job.settings import Places
+from dray.job.settings import Resolved
 from dray.requests.readers import source_digest
 from dray.requests.sources import RowDefaults, Source, template_digest
 from dray.storage.files import local_path
@@ -62,7 +62,7 @@ def read_plan(path: str) -> dict[str, Any]:
     return found
 
 
-def as_planned(request: JobRequest, places: Places) -> JobRequest:
+def as_planned(request: JobRequest, places: Resolved) -> JobRequest:
     """The request with the engine settings of its plan, where it says none itself.
 
     Raises:
@@ -82,7 +82,7 @@ def as_planned(request: JobRequest, places: Places) -> JobRequest:
     return request.model_copy(update={"engine": engine})
 
 
-def _refuse_changed(request: JobRequest, places: Places, planned: Mapping[str, Any]) -> None:
+def _refuse_changed(request: JobRequest, places: Resolved, planned: Mapping[str, Any]) -> None:
     if supposed := planned.get(OVERRIDES):
         raise JobChangedError(
             f"plan {request.plan}: it supposes other requests than the input has (--set {supposed}); "

@@ -10,7 +10,7 @@ from dray.cluster.cluster_file import SUFFIX, read_cluster_file
 from dray.errors import ConfigError
 from dray.job.plan_file import as_planned
 from dray.job.request import BLOCK, JobRequest
-from dray.job.settings import JobSettings, Places
+from dray.job.settings import JobSettings, Resolved
 from dray.storage.addresses import holds_password, without_variable
 from dray.storage.files import absolute, join
 from dray.storage.objects import ObjectStoreOptions, is_object
@@ -79,7 +79,7 @@ def job_settings(request: JobRequest, blocks: Blocks) -> JobSettings:
     request = request.anchored()
     refuse_passwords(request.input, request.rows.query)
     place = model_place(request.model, blocks)
-    places = Places(
+    places = Resolved(
         inputs=inputs_of(request.input),
         model=absolute(place.uri),
         store_url=store_url(request.store, request.output, blocks),

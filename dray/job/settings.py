@@ -25,7 +25,7 @@ from dray.weights import Manifest
 
 
 @dataclass(frozen=True, kw_only=True)
-class Places:
+class Resolved:
     """What the names in a request lead to: blocks and variables are read, paths are as seen from anywhere.
 
     ``store_url`` may hold a password. The other fields are as in :class:`JobSettings`.
@@ -86,7 +86,7 @@ class JobSettings:
     request: JobRequest = field(default=_UNASKED, repr=False)
 
     @classmethod
-    def of(cls, request: JobRequest, places: Places) -> JobSettings:
+    def of(cls, request: JobRequest, places: Resolved) -> JobSettings:
         """The settings of a request whose paths are anchored, with what its names lead to.
 
         Raises:

@@ -12,7 +12,7 @@ from dray.codes import ErrorCode
 from dray.errors import ExpiredError, StoreError
 from dray.failures.causes import STORE_PATIENCE, Cause, Decision, Facts, decide
 from dray.failures.conditions import is_spot
-from dray.failures.effects import OnPrefect, OnShard, Wait
+from dray.failures.effects import OnShard, OnTask, Wait
 from dray.failures.foreign import Sign
 from dray.failures.signs import ErrorFacts, facts_of
 from dray.places import place_of
@@ -150,7 +150,7 @@ class Ending:
         return budgets.charges(decision, self.at, event=self._event)
 
     def _unread_reason(self, decision: Decision, told: ErrorFacts, error: BaseException) -> str:
-        paused = decision.effect.prefect is OnPrefect.PAUSE
+        paused = decision.effect.task is OnTask.PAUSE
         since = f" for {STORE_PATIENCE / 60:.0f} minutes" if self.unread_seconds >= STORE_PATIENCE else ""
         advice = "; look at its disk or object store: network, address, keys" if paused else ""
         away = getattr(error, "filename2", None)
@@ -197,7 +197,7 @@ class Ending:
             decision.effect,
             code=None,
             shard=OnShard.RELEASE,
-            prefect=OnPrefect.PAUSE if too_long else OnPrefect.RETRY,
+            task=OnTask.PAUSE if too_long else OnTask.RETRY,
             wait=_UNREAD,
         )
         delay = _UNREAD.seconds(self.tries, random.Random())  # noqa: S311  spreads load

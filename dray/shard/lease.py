@@ -20,7 +20,7 @@ from dray.store import ShardLease, StopSignals, Store
 RENEW_EVERY = 15.0
 STOP_BEFORE_EXPIRY = 15.0  # seconds; by the holder's own monotonic clock
 LOOK_EVERY = 1.0
-SAY_EVERY = 5.0  # well below `dray.engine.sessions.SILENCE_SECONDS`
+HEARTBEAT_SECONDS = 5.0  # well below `dray.engine.sessions.SILENCE_SECONDS`
 
 
 class ShardLeaseKeeper:
@@ -44,7 +44,7 @@ class ShardLeaseKeeper:
         # and a Ray that is away the one that calls the replica.
         self._threads = [
             threading.Thread(target=work, name=f"lease-{lease.number}", daemon=True)
-            for work in (self._keep, self._watch_clock, self._keep_saying)
+            for work in (self._keep, self._watch_clock, self._keep_beating)
         ]
 
     def __enter__(self) -> ShardLeaseKeeper:
@@ -100,8 +100,8 @@ class ShardLeaseKeeper:
                 return self._stop(LeaseLapsedError(lapsed))
         return None
 
-    def _keep_saying(self) -> None:
-        while self._reason is None and not self._over.wait(SAY_EVERY):
+    def _keep_beating(self) -> None:
+        while self._reason is None and not self._over.wait(HEARTBEAT_SECONDS):
             self._say()
 
     def _look(self) -> None:

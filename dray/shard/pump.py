@@ -144,7 +144,7 @@ def _abort(replica: ReplicaClient, lease: ShardLease) -> None:
 
 def _say(replica: ReplicaClient, lease: ShardLease) -> None:
     for session in _sessions(lease):
-        replica.hear(session)
+        replica.heartbeat(session)
 
 
 def _sessions(lease: ShardLease) -> list[str]:

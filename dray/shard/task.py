@@ -18,7 +18,7 @@ from dray.errors import (
     StoreError,
 )
 from dray.failures.causes import Decision, Facts, decide
-from dray.failures.effects import OnPrefect
+from dray.failures.effects import OnTask
 from dray.owner import owner_name
 from dray.places import lane_of
 from dray.requests.media import Roots
@@ -161,14 +161,14 @@ def _result(number: int, ended: AttemptResult, backoff: Backoff) -> TaskResult:
 
 
 def _obey(decision: Decision, reason: str) -> TaskResult:
-    after = decision.effect.prefect
-    if after is OnPrefect.SPLIT:
+    after = decision.effect.task
+    if after is OnTask.SPLIT:
         return TaskResult(how=Ended.SPLIT, message=reason)
-    if after is OnPrefect.SUPERSEDED:
+    if after is OnTask.SUPERSEDED:
         return TaskResult(how=Ended.SUPERSEDED, message=reason)
-    if after is OnPrefect.PAUSE:
+    if after is OnTask.PAUSE:
         raise JobPausedError(f"{reason}; when that is mended, `dray resume` goes on")
-    if after is OnPrefect.FAIL:
+    if after is OnTask.FAIL:
         raise JobFailedError(reason)
     raise InterruptedShardError(reason)
 

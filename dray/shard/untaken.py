@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from dray.errors import StoreTransientError, StoreUnreachableError
 from dray.failures.causes import STORE_PATIENCE, Cause, Decision
-from dray.failures.effects import OnPrefect
+from dray.failures.effects import OnTask
 
 ADVICE = (
     "look whether the database is up, and for what holds a lock there: on PostgreSQL a session in pg_locks "
@@ -55,6 +55,6 @@ class Untaken:
 
 def advised(decision: Decision) -> Decision:
     """The decision; one that pauses the job for a store that is away says what to look for."""
-    if decision.cause is Cause.STORE_TRANSIENT and decision.effect.prefect is OnPrefect.PAUSE:
+    if decision.cause is Cause.STORE_TRANSIENT and decision.effect.task is OnTask.PAUSE:
         return replace(decision, reason=f"{decision.reason}; {ADVICE}")
     return decision

@@ -6,7 +6,7 @@ from dray.storage.addresses import masked_url
 from dray.store.accounts import Efficiency
 from dray.store.attempt_causes import INTERRUPTIONS, AttemptCause
 from dray.store.clock import Clock
-from dray.store.loss_records import Evidence, Hearing, Verdict, Witnesses, own_event
+from dray.store.loss_records import Evidence, Verdict, VerdictStatus, Witnesses, own_event
 from dray.store.option import store_option
 from dray.store.records import (
     REJECTED,
@@ -61,7 +61,7 @@ __all__ = [
     "Spending",
     "Efficiency",
     "Claim",
-    "Hearing",
+    "VerdictStatus",
     "Evidence",
     "Verdict",
     "Witnesses",

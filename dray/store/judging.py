@@ -14,7 +14,7 @@ from sqlalchemy import and_, exists, func, select, update
 from dray.store import charges, jobs, routing
 from dray.store.attempts import change_attempt
 from dray.store.connection import Tx
-from dray.store.loss_records import Evidence, Hearing, Verdict, Witnesses, own_event
+from dray.store.loss_records import Evidence, Verdict, VerdictStatus, Witnesses, own_event
 from dray.store.records import Charge, JobLease, ReplicaState, ShardLease
 from dray.store.schema import attempts, replicas, shards
 from dray.store.shards import held, live
@@ -75,7 +75,7 @@ def unjudged(tx: Tx, job_key: int) -> set[str]:
     return set(tx.execute(select(replicas.c.name).where(gone, replicas.c.verdict.is_(None))).scalars())
 
 
-def hearing(tx: Tx, lease: ShardLease) -> Hearing:
+def hearing(tx: Tx, lease: ShardLease) -> VerdictStatus:
     """Whether the loss of the replica that a lease names is judged, or is going to be.
 
     It is not once the replica's driver is gone, the job is to stop, or the shard has another holder.
@@ -83,7 +83,7 @@ def hearing(tx: Tx, lease: ShardLease) -> Hearing:
     own = and_(replicas.c.job_key == lease.key, replicas.c.name == lease.replica)
     row = tx.execute(select(replicas.c.verdict, replicas.c.event).where(own)).first()
     if row is not None and row.verdict is not None:
-        return Hearing(verdict=Verdict(cause=row.verdict, event=row.event), open=False)
+        return VerdictStatus(verdict=Verdict(cause=row.verdict, event=row.event), open=False)
     holder = tx.execute(select(shards.c.number).where(held(lease))).first()
     going = row is not None and holder is not None and jobs.has_driver(tx, lease.key)
-    return Hearing(verdict=None, open=going and not jobs.orders(tx, lease.key).stop)
+    return VerdictStatus(verdict=None, open=going and not jobs.orders(tx, lease.key).stop)

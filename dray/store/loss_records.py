@@ -50,7 +50,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hearing:
+class VerdictStatus:
     """Where the judgement of a loss stands. ``open``: there is none, and the driver may yet write it."""
 
     verdict: Verdict | None

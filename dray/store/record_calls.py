@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dray.store import attempts, charges, jobs, judging, routing, shards
 from dray.store.calls import Calls
 from dray.store.connection import Tx, most_connections
-from dray.store.loss_records import Evidence, Hearing, Verdict, Witnesses
+from dray.store.loss_records import Evidence, Verdict, VerdictStatus, Witnesses
 from dray.store.records import Attempt, Charge, JobLease, Notice, ReplicaRow, ShardLease, Spending
 
 
@@ -81,7 +81,7 @@ class RecordCalls(Calls):
         key = self._key(job_id)
         return self._read(lambda tx: judging.unjudged(tx, key))
 
-    def hearing(self, lease: ShardLease) -> Hearing:
+    def hearing(self, lease: ShardLease) -> VerdictStatus:
         """Where the driver's judgement of the loss of this lease's replica stands."""
         return self._read(lambda tx: judging.hearing(tx, lease), snapshot=True, long=False)
 

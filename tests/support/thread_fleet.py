@@ -155,8 +155,8 @@ class ThreadReplica:
         assert self.lost is not None
         return self.lost
 
-    def hear(self, session: str) -> None:
-        self._replica.hear(session)
+    def heartbeat(self, session: str) -> None:
+        self._replica.heartbeat(session)
 
     def abort(self, session: str) -> None:
         self._replica.abort(session)

@@ -8,7 +8,6 @@ from dray.errors import FencedError, StoreFatalError
 from dray.store import (
     Charge,
     Evidence,
-    Hearing,
     JobLease,
     JobState,
     ReplicaRow,
@@ -16,6 +15,7 @@ from dray.store import (
     ShardLease,
     Store,
     Verdict,
+    VerdictStatus,
     Witnesses,
     charges,
     judging,
@@ -33,7 +33,7 @@ CHARGED = [
     Charge(budget=budget, event=VERDICT.event, cause=VERDICT.cause, scope=scope)
     for budget, scope in (("oom", ""), ("replica", "n r"))
 ]
-OPEN, OVER = Hearing(verdict=None, open=True), Hearing(verdict=None, open=False)
+OPEN, OVER = VerdictStatus(verdict=None, open=True), VerdictStatus(verdict=None, open=False)
 
 
 def _ready(name: str) -> ReplicaRow:

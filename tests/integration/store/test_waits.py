@@ -29,7 +29,7 @@ from dray.errors import (
 )
 from dray.failures.causes import STORE_PATIENCE
 from dray.job import heeding, ingesting
-from dray.job.deadline import orders_of
+from dray.job.deadline import stop_signals
 from dray.job.ingesting import ingest_job
 from dray.job.opening import OpenJob, open_job
 from dray.job.settings import JobSettings
@@ -164,14 +164,14 @@ def test_a_clock_that_is_set_forward_expires_nothing_by_itself(
         monkeypatch.setitem(clock._NOW, dialect, f"({now} + 86400.0)")
     with open_store(job.settings.store_url, create=False) as store:
         assert store.orders("job").expired
-        assert not orders_of(store, job).stop
+        assert not stop_signals(store, job).stop
         assert "is past the end of the job's time" in caplog.text
         assert not store.orders("job").expired  # so that shard tasks go on, too
         left = (store.get_job("job").expires_at or 0) - store.now()
         assert 3000 < left <= 3600
         over = replace(job, due=time.monotonic())
         store.postpone(job.lease, 0.0)
-        assert orders_of(store, over).expired  # both agree
+        assert stop_signals(store, over).expired  # both agree
         store.claim_job("job", "another", takeover=lambda _: True)
         with pytest.raises(FencedError):
             store.postpone(job.lease, 1.0)
@@ -273,7 +273,7 @@ class _Alive:
 
     def check(self) -> None: ...
 
-    def hear(self, _: str) -> None: ...
+    def heartbeat(self, _: str) -> None: ...
 
     def abort(self, _: str) -> None: ...
 

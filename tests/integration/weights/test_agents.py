@@ -24,6 +24,7 @@ from dray.weights.source.manifest import Manifest
 from dray.weights.source.publish import publish
 from tests.support.raylets import Raylets
 from tests.support.s3_emulator import EmulatorProcess
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.integration, pytest.mark.heavy, pytest.mark.timeout(300)]
 
@@ -118,8 +119,7 @@ def test_an_agent_that_is_killed_comes_back_and_goes_on(
     manifest = _model(server, "killed", seed=5)
     server.behave(node_rate=40e6)
     agents = NodeAgents(manifest, server.options, "job-2")
-    while not any(node.ready for node in agents.look()):
-        time.sleep(0.02)
+    until(lambda: any(node.ready for node in agents.look()))
     for actor in list(agents._actors.values())[:2]:
         os.kill(_asked(actor.pid.remote()), signal.SIGKILL)
     _fetched(agents, NODES)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dray.account import PARTS, Life, NodeFacts, Phase, Span, account_of, closing, part_of, spans_of
+from dray.account import PARTS, Life, NodeBill, Phase, Span, account_of, closing, part_of, spans_of
 from dray.account.bill import exact, whole
 
 pytestmark = pytest.mark.unit
@@ -48,7 +48,7 @@ def lives(draw: st.DrawFn) -> list[Life]:
 
 
 facts = st.builds(
-    NodeFacts,
+    NodeBill,
     began=st.floats(0, 100),
     ended=st.one_of(st.none(), st.floats(0, 4000)),
     gpus=st.sampled_from([0.0, 1.0, 8.0]),
@@ -58,7 +58,7 @@ facts = st.builds(
 
 @given(lives(), facts, facts)
 def test_the_parts_sum_to_node_seconds_times_price_exactly(
-    some: list[Life], first: NodeFacts, second: NodeFacts
+    some: list[Life], first: NodeBill, second: NodeBill
 ) -> None:
     nodes = {"a": first, "b": second}
     spans = spans_of(some, nodes, epoch=1, now=NOW)
@@ -107,7 +107,7 @@ def test_a_kill_costs_the_rows_in_flight_and_the_new_start() -> None:
         name="j/1/replica-0~1", asked=16, node="a", process=17, ready=20, looked=25,
         busy=5, row_seconds=200, answered_seconds=200, finished=200, committed=200,
     )  # fmt: skip
-    found = seconds_of(spans_of([first, second], {"a": NodeFacts(began=0)}, epoch=1, now=25))
+    found = seconds_of(spans_of([first, second], {"a": NodeBill(began=0)}, epoch=1, now=25))
     assert found[Phase.LOST] == pytest.approx(10.5 * 20 / 420)
     assert found[Phase.DRAINED] == pytest.approx(0.5)
     assert found[Phase.RESTART] == pytest.approx(4)
@@ -121,7 +121,7 @@ def test_rows_answered_twice_are_recomputed() -> None:
         name="j/1/replica-0", asked=0, node="a", process=0, ready=0, looked=10, busy=8,
         row_seconds=80, answered_seconds=80, finished=100, committed=75,
     )  # fmt: skip
-    found = seconds_of(spans_of([life], {"a": NodeFacts(began=0)}, epoch=1, now=10))
+    found = seconds_of(spans_of([life], {"a": NodeBill(began=0)}, epoch=1, now=10))
     assert found == pytest.approx({Phase.REPEATED: 2, Phase.BUSY: 6, Phase.IDLE: 2})
 
 
@@ -130,13 +130,13 @@ def test_a_replica_works_on_from_its_last_look_until_it_dies() -> None:
         name="j/1/replica-0", asked=0, node="a", process=0, ready=0, ended=10, lost=True, looked=9, busy=9,
         row_seconds=90, answered_seconds=85, running=10, finished=85, committed=95,
     )  # fmt: skip
-    found = seconds_of(spans_of([life], {"a": NodeFacts(began=0, ended=10)}, epoch=1, now=50))
+    found = seconds_of(spans_of([life], {"a": NodeBill(began=0, ended=10)}, epoch=1, now=50))
     assert found == pytest.approx({Phase.BUSY: 9.5, Phase.LOST: 0.5})
 
 
 def test_gpus_that_no_replica_takes_are_paid_too() -> None:
     life = Life(name="j/1/replica-0", asked=0, node="a", gpus=1, process=0, ready=0, looked=10, busy=10)
-    spans = spans_of([life], {"a": NodeFacts(began=0, gpus=4, price=3_600_000_000)}, epoch=1, now=10)
+    spans = spans_of([life], {"a": NodeBill(began=0, gpus=4, price=3_600_000_000)}, epoch=1, now=10)
     assert seconds_of(spans) == pytest.approx({Phase.BUSY: 2.5, Phase.UNUSED: 7.5})
     bill = account_of(spans, tokens=(600, 0, 400))
     assert (bill.gpu_seconds, bill.node_seconds, bill.dollars) == (40, 10, 10)
@@ -145,14 +145,12 @@ def test_gpus_that_no_replica_takes_are_paid_too() -> None:
 
 def test_a_node_that_is_gone_costs_nothing_more() -> None:
     life = Life(name="j/1/replica-0", asked=0, node="a", process=0, ready=0, ended=5, lost=True)
-    assert seconds_of(spans_of([life], {"a": NodeFacts(began=0, ended=5)}, epoch=1, now=99)) == {
-        Phase.IDLE: 5
-    }
+    assert seconds_of(spans_of([life], {"a": NodeBill(began=0, ended=5)}, epoch=1, now=99)) == {Phase.IDLE: 5}
 
 
 def test_the_machine_of_the_driver_is_paid_until_the_files_are_written() -> None:
     life = Life(name="j/2/replica-0", asked=0, node="a", host="here", process=0, ready=0, looked=5, busy=5)
-    spans = spans_of([life], {"a": NodeFacts(began=0, gpus=2)}, epoch=2, now=5)
+    spans = spans_of([life], {"a": NodeBill(began=0, gpus=2)}, epoch=2, now=5)
     assert closing(spans, epoch=2, host="there", now=9) == []
     assert closing(spans, epoch=1, host="here", now=9) == []
     rest = closing(spans, epoch=2, host="here", now=9)
@@ -161,7 +159,7 @@ def test_the_machine_of_the_driver_is_paid_until_the_files_are_written() -> None
 
 def test_a_node_without_a_price_leaves_the_dollars_open() -> None:
     life = Life(name="j/1/replica-0", asked=0, node="a", process=0, ready=0)
-    bill = account_of(spans_of([life], {"a": NodeFacts(began=0)}, epoch=1, now=5))
+    bill = account_of(spans_of([life], {"a": NodeBill(began=0)}, epoch=1, now=5))
     assert bill.dollars is None
     assert bill.as_dict()["parts"] is None
     assert bill.as_dict()["seconds"]["idle_tail"] == 5

@@ -213,8 +213,8 @@ def test_a_session_ends_when_its_reader_elsewhere_says_nothing() -> None:
     loop.feed("here", rows(range(3)), last=False)  # of this process: it says nothing, and needs not
     deadline = time.monotonic() + 0.6
     while time.monotonic() < deadline:
-        loop.hear("alive")
-        loop.hear("never fed")
+        loop.heartbeat("alive")
+        loop.heartbeat("never fed")
         loop.end_silent()
         time.sleep(0.01)
     assert loop.sessions == 2

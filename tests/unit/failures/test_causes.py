@@ -39,9 +39,9 @@ from dray.failures.effects import (
     ALLOWANCES,
     SHRINK_STEPS,
     Budget,
-    OnPrefect,
     OnShard,
     OnSpent,
+    OnTask,
 )
 from dray.failures.facts import NOTICE_SECONDS, Cause, Facts, in_force
 from dray.failures.foreign import Sign
@@ -105,18 +105,18 @@ def inside(cause: Exception) -> Exception:
 CELLS: list[tuple[str, Any, Facts, Cause, dict[str, Any]]] = [
     # FENCED: commit hit 0 rows, lease lost. Drop the work; completed as superseded; no charge, no retry.
     ("fenced", FencedError("x"), Facts(), Cause.FENCED,
-     {"shard": OnShard.DROP, "prefect": OnPrefect.SUPERSEDED, "charges": ()}),
+     {"shard": OnShard.DROP, "task": OnTask.SUPERSEDED, "charges": ()}),
     ("fenced, though the node was noticed", FencedError("x"), NOTICED, Cause.FENCED, {"charges": ()}),
     # USER_ERROR: the job fails; never retried.
     ("bad model", ConfigError("x"), Facts(), Cause.USER_ERROR,
-     {"prefect": OnPrefect.FAIL, "charges": ()}),
+     {"task": OnTask.FAIL, "charges": ()}),
     ("bad model, from the actor", inside(ConfigError("x")), NOTICED, Cause.USER_ERROR,
-     {"prefect": OnPrefect.FAIL}),
-    ("damaged weights", WeightsError("x"), Facts(), Cause.USER_ERROR, {"prefect": OnPrefect.FAIL}),
-    ("bad input", InputError([]), Facts(), Cause.USER_ERROR, {"prefect": OnPrefect.FAIL}),
+     {"task": OnTask.FAIL}),
+    ("damaged weights", WeightsError("x"), Facts(), Cause.USER_ERROR, {"task": OnTask.FAIL}),
+    ("bad input", InputError([]), Facts(), Cause.USER_ERROR, {"task": OnTask.FAIL}),
     # SPOT: any one signal. Release, keep finished rows, retry at once, not charged.
     ("noticed", LOST, NOTICED, Cause.SPOT,
-     {"shard": OnShard.RELEASE, "prefect": OnPrefect.RETRY, "charges": ()}),
+     {"shard": OnShard.RELEASE, "task": OnTask.RETRY, "charges": ()}),
     ("noticed long ago, due now", LOST, Facts(now=NOW, notices=(Seen(NOW - 86400, NOW - 5),)),
      Cause.SPOT, {"charges": ()}),
     ("noticed for one node of several", LOST,
@@ -137,14 +137,14 @@ CELLS: list[tuple[str, Any, Facts, Cause, dict[str, Any]]] = [
     # The guard: K = 5 without a new row. Split, and charged as NODE_LOSS.
     ("fourth time", LOST, replace(NOTICED, rows=9, interruptions=3), Cause.SPOT, {"charges": ()}),
     ("fifth time", LOST, replace(NOTICED, rows=9, interruptions=4), Cause.NODE_LOSS,
-     {"shard": OnShard.HALVE, "prefect": OnPrefect.SPLIT, "charges": (Budget.INFRA,)}),
+     {"shard": OnShard.HALVE, "task": OnTask.SPLIT, "charges": (Budget.INFRA,)}),
     ("fifth time, with new rows", LOST, replace(NOTICED, rows=9, interruptions=4, new_rows=1), Cause.SPOT,
      {"charges": ()}),
     ("fifth time of one row", LOST, replace(NOTICED, rows=1, interruptions=4), Cause.NODE_LOSS,
-     {"shard": OnShard.RELEASE, "prefect": OnPrefect.RETRY, "charges": (Budget.INFRA,)}),
+     {"shard": OnShard.RELEASE, "task": OnTask.RETRY, "charges": (Budget.INFRA,)}),
     # NODE_LOSS: without notice. Release, retry with backoff, job budget and node budget.
     ("node gone", LOST, Facts(node_alive=False), Cause.NODE_LOSS,
-     {"shard": OnShard.RELEASE, "prefect": OnPrefect.RETRY,
+     {"shard": OnShard.RELEASE, "task": OnTask.RETRY,
       "charges": (Budget.INFRA, Budget.NODE)}),
     ("nobody knows", LOST, Facts(), Cause.NODE_LOSS, {"charges": (Budget.INFRA, Budget.NODE)}),
     *((name, ray_error(name), Facts(), Cause.NODE_LOSS, {}) for name in (
@@ -155,11 +155,11 @@ CELLS: list[tuple[str, Any, Facts, Cause, dict[str, Any]]] = [
     ("fourth node", LOST, Facts(rows=9, interruptions=3, node_alive=False), Cause.NODE_LOSS,
      {"shard": OnShard.RELEASE}),
     ("fifth node", LOST, Facts(rows=9, interruptions=4, node_alive=False), Cause.NODE_LOSS,
-     {"shard": OnShard.SPLIT, "prefect": OnPrefect.SPLIT, "charges": (Budget.INFRA, Budget.NODE)}),
+     {"shard": OnShard.SPLIT, "task": OnTask.SPLIT, "charges": (Budget.INFRA, Budget.NODE)}),
     ("fifth node, with new rows", LOST, Facts(rows=9, interruptions=4, new_rows=1, node_alive=False),
      Cause.NODE_LOSS, {"shard": OnShard.RELEASE}),
     ("fifth node under one row", LOST, Facts(rows=1, interruptions=4, node_alive=False), Cause.NODE_LOSS,
-     {"shard": OnShard.SUSPECT, "prefect": OnPrefect.RETRY}),
+     {"shard": OnShard.SUSPECT, "task": OnTask.RETRY}),
     ("node gone with a suspect", LOST, replace(PROVEN, rows=9, node_alive=False), Cause.NODE_LOSS,
      {"shard": OnShard.SPLIT, "charges": (Budget.INFRA, Budget.NODE)}),
     ("node gone with one suspect, first time", LOST, replace(PROVEN, node_alive=False), Cause.NODE_LOSS,
@@ -174,7 +174,7 @@ CELLS: list[tuple[str, Any, Facts, Cause, dict[str, Any]]] = [
      {"shard": OnShard.RELEASE}),
     # ENGINE_CRASH: suspicion, then halves, then the row.
     ("engine dead", DEAD, Facts(rows=500), Cause.ENGINE_CRASH,
-     {"shard": OnShard.SUSPECT, "prefect": OnPrefect.RETRY,
+     {"shard": OnShard.SUSPECT, "task": OnTask.RETRY,
       "charges": (Budget.REPLICA, Budget.MODEL)}),
     ("actor exit, node alive", LOST, Facts(node_alive=True), Cause.ENGINE_CRASH, {}),
     ("device error", inside(RuntimeError("CUDA error")), Facts(node_alive=True), Cause.ENGINE_CRASH, {}),
@@ -182,16 +182,16 @@ CELLS: list[tuple[str, Any, Facts, Cause, dict[str, Any]]] = [
     ("engine never started", EngineStartError("x"), Facts(rows=500, crashes=1, alone=True),
      Cause.ENGINE_CRASH, {"shard": OnShard.RELEASE, "charges": (Budget.REPLICA, Budget.MODEL)}),
     ("second crash", DEAD, replace(PROVEN, rows=500), Cause.ENGINE_CRASH,
-     {"shard": OnShard.SPLIT, "prefect": OnPrefect.SPLIT, "charges": (Budget.REPLICA, Budget.MODEL)}),
+     {"shard": OnShard.SPLIT, "task": OnTask.SPLIT, "charges": (Budget.REPLICA, Budget.MODEL)}),
     ("second crash, beside others", DEAD, Facts(rows=500, crashes=1), Cause.ENGINE_CRASH,
-     {"shard": OnShard.SUSPECT, "prefect": OnPrefect.RETRY}),
+     {"shard": OnShard.SUSPECT, "task": OnTask.RETRY}),
     ("one row, first crash", DEAD, Facts(rows=1, alone=True), Cause.ENGINE_CRASH,
      {"shard": OnShard.RELEASE}),
     ("dead before it was fed", DEAD, replace(PROVEN, rows=500, crashes=7, proven=False), Cause.ENGINE_CRASH,
      {"shard": OnShard.RELEASE, "charges": (Budget.REPLICA, Budget.MODEL)}),
     # OOM: restart smaller, own budget; then as a crash.
     ("Ray's memory monitor", ray_error("OutOfMemoryError"), Facts(), Cause.OOM,
-     {"shard": OnShard.RELEASE, "prefect": OnPrefect.RETRY,
+     {"shard": OnShard.RELEASE, "task": OnTask.RETRY,
       "charges": (Budget.OOM,)}),
     ("death context", LOST, Facts(oom=True, node_alive=True), Cause.OOM, {}),
     ("memory in the actor", inside(MemoryError()), Facts(), Cause.OOM, {}),
@@ -210,7 +210,7 @@ CELLS: list[tuple[str, Any, Facts, Cause, dict[str, Any]]] = [
      {"shard": OnShard.REFUSE, "code": "out_of_memory"}),
     # STORE_TRANSIENT: retried by Prefect, for nothing; past the cap, paused.
     *((f"SQLSTATE {state}", postgres_error(state), Facts(), Cause.STORE_TRANSIENT,
-       {"shard": OnShard.RELEASE, "prefect": OnPrefect.RETRY, "charges": ()})
+       {"shard": OnShard.RELEASE, "task": OnTask.RETRY, "charges": ()})
       for state in ("08000", "08003", "08006", "57P01", "57P02", "57P03", "40001", "40P01", "53300")),
     ("SQLITE_BUSY", sqlite_error(sqlite3.SQLITE_BUSY), Facts(), Cause.STORE_TRANSIENT, {}),
     ("object store busy", OSError("s3://b/k: 503 SlowDown"), Facts(), Cause.STORE_TRANSIENT, {}),
@@ -218,20 +218,20 @@ CELLS: list[tuple[str, Any, Facts, Cause, dict[str, Any]]] = [
     ("connection cut", ConnectionResetError(errno.ECONNRESET, "x"), Facts(), Cause.STORE_TRANSIENT, {}),
     ("store unreachable", StoreUnreachableError("x"), Facts(), Cause.STORE_TRANSIENT, {}),
     ("the holder gave its lease up", LeaseLapsedError("x"), Facts(), Cause.STORE_TRANSIENT,
-     {"shard": OnShard.RELEASE, "prefect": OnPrefect.RETRY, "charges": ()}),
+     {"shard": OnShard.RELEASE, "task": OnTask.RETRY, "charges": ()}),
     ("past the cap", StoreTransientError("x"), Facts(store_seconds=STORE_PATIENCE), Cause.STORE_TRANSIENT,
-     {"prefect": OnPrefect.PAUSE, "charges": ()}),
+     {"task": OnTask.PAUSE, "charges": ()}),
     ("no row past the cap", StoreTransientError("x"), Facts(untaken_seconds=STORE_PATIENCE),
-     Cause.STORE_TRANSIENT, {"prefect": OnPrefect.PAUSE, "charges": ()}),
+     Cause.STORE_TRANSIENT, {"task": OnTask.PAUSE, "charges": ()}),
     # STORE_FATAL: paused with the reason, an operator resumes.
     ("a password that was changed", StoreRefusedError("x"), Facts(), Cause.STORE_FATAL,
-     {"shard": OnShard.RELEASE, "prefect": OnPrefect.PAUSE, "charges": ()}),
+     {"shard": OnShard.RELEASE, "task": OnTask.PAUSE, "charges": ()}),
     *((f"SQLSTATE {state}", postgres_error(state), Facts(), Cause.STORE_FATAL,
-       {"prefect": OnPrefect.PAUSE, "charges": ()})
+       {"task": OnTask.PAUSE, "charges": ()})
       for state in ("53100", "42P01", "42501", "25006")),
     ("SQLITE_FULL", sqlite_error(sqlite3.SQLITE_FULL), Facts(), Cause.STORE_FATAL, {}),
     ("SQLITE_READONLY", sqlite_error(sqlite3.SQLITE_READONLY), Facts(), Cause.STORE_FATAL, {}),
-    ("disk full", OSError(errno.ENOSPC, "x"), Facts(), Cause.STORE_FATAL, {"prefect": OnPrefect.PAUSE}),
+    ("disk full", OSError(errno.ENOSPC, "x"), Facts(), Cause.STORE_FATAL, {"task": OnTask.PAUSE}),
     ("spool gone", FileNotFoundError("no such object: s3://b/k"), Facts(), Cause.STORE_FATAL, {}),
     ("no right", PermissionError("not allowed: s3://b/k"), Facts(), Cause.STORE_FATAL, {}),
     # POISON: only that row; the others go on.
@@ -241,28 +241,28 @@ CELLS: list[tuple[str, Any, Facts, Cause, dict[str, Any]]] = [
     ("one row, all at one place", DEAD, replace(PROVEN, crashes=SAME_PLACE, elsewhere=False), Cause.POISON,
      {}),
     ("one row, second crash alone", DEAD, replace(PROVEN, crashes=2), Cause.POISON,
-     {"shard": OnShard.REFUSE, "code": "poison", "prefect": OnPrefect.DONE,
+     {"shard": OnShard.REFUSE, "code": "poison", "task": OnTask.DONE,
       "charges": (Budget.REPLICA, Budget.MODEL)}),
     ("one row, second crash, beside others", DEAD, Facts(rows=1, crashes=1), Cause.ENGINE_CRASH,
      {"shard": OnShard.SUSPECT}),
     # CANCEL and EXPIRE: finished rows stay; never a crash.
     ("cancelled", CancelledError("x"), Facts(), Cause.CANCEL,
-     {"prefect": OnPrefect.CANCEL, "charges": ()}),
+     {"task": OnTask.CANCEL, "charges": ()}),
     ("cancelled while a node goes", LOST, replace(NOTICED, cancelled=True), Cause.CANCEL, {}),
     ("cancelled while a store is away", StoreTransientError("x"), Facts(cancelled=True), Cause.CANCEL, {}),
     ("cancelled by Ray", ray_error("TaskCancelledError"), Facts(), Cause.CANCEL, {}),
     ("Ctrl-C", KeyboardInterrupt(), Facts(), Cause.CANCEL, {}),
     ("expired", LOST, Facts(expired=True), Cause.CANCEL,
-     {"prefect": OnPrefect.CANCEL, "charges": ()}),
+     {"task": OnTask.CANCEL, "charges": ()}),
     # UNKNOWN: release, retry, a small budget.
     ("unknown", KeyError("a prompt"), Facts(), Cause.UNKNOWN,
-     {"shard": OnShard.RELEASE, "prefect": OnPrefect.RETRY, "charges": (Budget.UNKNOWN,)}),
+     {"shard": OnShard.RELEASE, "task": OnTask.RETRY, "charges": (Budget.UNKNOWN,)}),
     ("unknown of dray's", DrayError("x"), Facts(), Cause.UNKNOWN, {"charges": (Budget.UNKNOWN,)}),
-    ("the end of the process", SystemExit(15), Facts(), Cause.UNKNOWN, {"prefect": OnPrefect.RETRY}),
+    ("the end of the process", SystemExit(15), Facts(), Cause.UNKNOWN, {"task": OnTask.RETRY}),
     ("too many open files", OSError(errno.EMFILE, "x"), Facts(), Cause.UNKNOWN, {}),
     ("decided already", JobFailedError("x"), Facts(), Cause.UNKNOWN,
-     {"prefect": OnPrefect.FAIL, "charges": ()}),
-    ("the cluster's head is gone", ClusterError("x"), Facts(), Cause.UNKNOWN, {"prefect": OnPrefect.FAIL}),
+     {"task": OnTask.FAIL, "charges": ()}),
+    ("the cluster's head is gone", ClusterError("x"), Facts(), Cause.UNKNOWN, {"task": OnTask.FAIL}),
 ]  # fmt: skip
 
 
@@ -307,7 +307,7 @@ def test_one_charge_too_many_fails_the_job(error: Exception, facts: Facts, budge
     for spent in range(free + 3):
         decision = decide(error, replace(facts, spent={budget: spent}))
         failed = spent >= free
-        assert (decision.effect.prefect is OnPrefect.FAIL) is failed
+        assert (decision.effect.task is OnTask.FAIL) is failed
         assert ("no more are allowed" in decision.reason) is failed
 
 
@@ -383,15 +383,15 @@ def test_there_is_always_a_decision(error: ErrorFacts, facts: Facts, seed: int) 
     effect = decision.effect
     assert 0.0 <= decision.delay <= 120.0
     if decision.cause in FINAL:
-        assert effect.prefect is not OnPrefect.RETRY
+        assert effect.task is not OnTask.RETRY
     if decision.cause in UNCHARGED:
         assert effect.charges == ()
     assert (effect.shard is OnShard.REFUSE) is (effect.code is not None)
-    assert (effect.shard is OnShard.REFUSE) is (effect.prefect is OnPrefect.DONE)
-    assert (effect.shard in {OnShard.SPLIT, OnShard.HALVE}) is (effect.prefect is OnPrefect.SPLIT)
+    assert (effect.shard is OnShard.REFUSE) is (effect.task is OnTask.DONE)
+    assert (effect.shard in {OnShard.SPLIT, OnShard.HALVE}) is (effect.task is OnTask.SPLIT)
     if effect.shard is OnShard.SPLIT:
         assert facts.rows > 1
-    if decision.cause is Cause.POISON and effect.prefect is not OnPrefect.FAIL:
+    if decision.cause is Cause.POISON and effect.task is not OnTask.FAIL:
         assert facts.alone
         assert facts.proven  # no verdict before the engine has answered
         assert facts.elsewhere or facts.crashes >= SAME_PLACE
@@ -462,7 +462,7 @@ def test_a_shard_that_never_gets_anywhere_ends(
         error, alive, spot, proven = script[step % len(script)]
         facts = replace(world.facts, node_alive=alive, draining=spot, proven=proven)
         decision = decide(error, facts, rng=random.Random(seed))
-        if decision.effect.prefect is not OnPrefect.RETRY:
+        if decision.effect.task is not OnTask.RETRY:
             return
         world.count(decision, error)
     raise AssertionError(f"still going after {bound} failures: {world}")
@@ -517,7 +517,7 @@ def search(
             spent=dict(spent),
         )
         decision = decide(LOST, facts, rng=rng)
-        assert decision.effect.prefect is not OnPrefect.FAIL, "the breaker tripped on a bad row"
+        assert decision.effect.task is not OnTask.FAIL, "the breaker tripped on a bad row"
         spent.update(decision.effect.charges)
         if decision.cause is Cause.POISON:
             errors.update(left)
@@ -561,7 +561,7 @@ def test_a_model_that_never_runs_fails_the_job_and_not_its_rows(rows: int) -> No
     while True:
         decision = decide(DEAD, Facts(rows=rows, crashes=crashes, alone=crashes > 0, spent=dict(spent)))
         decisions += 1
-        if decision.effect.prefect is OnPrefect.FAIL:
+        if decision.effect.task is OnTask.FAIL:
             break
         assert decision.effect.shard is (OnShard.RELEASE if crashes else OnShard.SUSPECT)
         crashes += decision.effect.shard is OnShard.SUSPECT
@@ -573,7 +573,7 @@ def test_a_model_that_never_runs_fails_the_job_and_not_its_rows(rows: int) -> No
 def test_memory_that_never_suffices_is_told_as_such() -> None:
     """Whatever budget its engines were charged to."""
     decision = decide(DEAD, Facts(oom=True, shrinks=SHRINK_STEPS, spent={Budget.MODEL: 25}))
-    assert decision.effect.prefect is OnPrefect.FAIL
+    assert decision.effect.task is OnTask.FAIL
     assert "max_num_seqs" in decision.reason
 
 

@@ -32,7 +32,7 @@ def _cells(rule: Rule) -> list[str]:
         f"`{rule.cause}`",
         rule.when,
         f"{effect.shard}{code}",
-        str(effect.prefect),
+        str(effect.task),
         ", ".join(effect.charges) or "no budget",
         waits,
     ]

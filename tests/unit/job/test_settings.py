@@ -13,7 +13,7 @@ from dray.errors import ConfigError
 from dray.job.checks import check_arguments
 from dray.job.forms import EngineOptions
 from dray.job.request import JobRequest
-from dray.job.settings import JobSettings, Places
+from dray.job.settings import JobSettings, Resolved
 from dray.requests import Kind, RowDefaults, source_of
 from dray.weights import Manifest
 
@@ -32,7 +32,7 @@ REQUEST = JobRequest(
         replica_gpus=0.5,
     ),
 )
-PLACES = Places(inputs=["/in.jsonl"], model="s3://b/m", store_url="sqlite:////s.db")
+PLACES = Resolved(inputs=["/in.jsonl"], model="s3://b/m", store_url="sqlite:////s.db")
 
 
 def test_an_engine_is_told_all_that_was_asked_for() -> None:
@@ -110,7 +110,7 @@ def test_a_program_that_fills_settings_in_asks_for_nothing_and_leaves_no_recipe(
 
 def test_prompts_and_logins_are_not_in_the_repr() -> None:
     request = JobRequest.of(["/in.csv"], "/m", "/out", rows={"template": "hidden-word {a}"})
-    places = Places(inputs=["/in.csv"], model="/m", store_url="postgresql://me:hidden-word@host/dray")
+    places = Resolved(inputs=["/in.csv"], model="/m", store_url="postgresql://me:hidden-word@host/dray")
     assert "hidden-word" not in repr(places)
     settings = JobSettings.of(request, places)
     assert "store_url" not in repr(settings)

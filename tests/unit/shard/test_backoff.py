@@ -96,7 +96,7 @@ def test_waits_are_kept_between_attempts_and_end_early_when_nobody_wants_more(
         assert (backoff.cause, backoff.tries) == (Cause.NODE_LOSS, tries)
     backoff.note(_decision(StoreTransientError("x")))
     assert (backoff.cause, backoff.tries) == (Cause.STORE_TRANSIENT, 1)
-    assert backoff.away_seconds >= 0
+    assert backoff.away_since is not None
     backoff.delay = 60.0
     began = time.monotonic()
     backoff.wait(lambda: True)

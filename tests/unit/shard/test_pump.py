@@ -19,7 +19,7 @@ from dray.engine.protocol import EngineSpec
 from dray.engine.replica import Replica
 from dray.errors import EngineDeadError, ReplicaLeftError, ReplicaLostError, StoreTransientError
 from dray.failures.causes import Decision
-from dray.failures.effects import Budget, OnPrefect
+from dray.failures.effects import Budget, OnTask
 from dray.failures.facts import Cause
 from dray.job.ingesting import ingest_job
 from dray.job.opening import OpenJob, open_job
@@ -192,7 +192,7 @@ class Spy:
             self._before(count)
             yield batch
 
-    def hear(self, session: str) -> None:
+    def heartbeat(self, session: str) -> None:
         self.heard.add(session)
 
     def abort(self, session: str) -> None:
@@ -225,7 +225,7 @@ def test_a_replica_hears_that_its_shard_task_lives_while_no_row_is_ready(
     make_replica: Callable[..., Replica],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("dray.shard.lease.SAY_EVERY", 0.02)
+    monkeypatch.setattr("dray.shard.lease.HEARTBEAT_SECONDS", 0.02)
     spy = Spy(make_replica(), before=lambda count: until(lambda: bool(spy.heard)))
     assert _receipt(_run(store, job, shard, spy)).rows == 50
     assert spy.heard == {f"{job.job_id}/{shard.number}/1"}
@@ -272,8 +272,7 @@ def test_orders_that_came_with_a_commit_are_not_asked_for(
             holder.obey(orders(store, job.job_id))
             time.sleep(0.05)
         assert not asked
-        while not asked:  # it is quiet now
-            time.sleep(0.05)
+        until(lambda: bool(asked))  # it is quiet now
 
 
 def test_rows_that_are_terminal_are_not_fed_again(
@@ -348,7 +347,7 @@ def test_a_lost_lease_drops_the_work(
 
     spy = Spy(make_replica(seconds_per_token=0.02), take_over)
     decision = _early(_run(store, job, shard, spy))
-    assert (decision.cause, decision.effect.prefect) == (Cause.FENCED, OnPrefect.SUPERSEDED)
+    assert (decision.cause, decision.effect.task) == (Cause.FENCED, OnTask.SUPERSEDED)
     done = store.verify_counts(job.job_id).done
     assert 0 < done < 50
     assert spy.aborted  # the engine stops working for nobody
@@ -381,9 +380,9 @@ def test_the_holder_stops_by_its_own_clock_before_its_lease_ends(
     began = time.monotonic()
     decision = _early(_run(store, job, shard, replica, ttl=3.0))
     assert 0.5 < time.monotonic() - began < 3.0
-    assert (decision.cause, decision.effect.prefect) == (
+    assert (decision.cause, decision.effect.task) == (
         Cause.STORE_TRANSIENT,
-        OnPrefect.RETRY,
+        OnTask.RETRY,
     )  # and not superseded
 
 
@@ -411,7 +410,7 @@ def test_a_lost_replica_gives_the_shard_back(
 
     lost = Spy(make_replica(seconds_per_token=0.01), lose)
     decision = _early(_run(store, job, shard, lost))
-    assert (decision.cause, decision.effect.prefect) == (Cause.NODE_LOSS, OnPrefect.RETRY)
+    assert (decision.cause, decision.effect.task) == (Cause.NODE_LOSS, OnTask.RETRY)
     assert {(one.budget, one.scope) for one in store.charges(job.job_id)} == {
         ("infra", ""),
         ("node", "node-1"),
@@ -431,7 +430,7 @@ def test_a_drained_replica_keeps_what_is_done_and_charges_nothing(
     replica = make_replica(seconds_per_token=0.05)
     spy = Spy(replica, lambda count: replica.drain(5.0) if count == 0 else None)
     decision = _early(_run(store, job, shard, spy, alive=True))
-    assert (decision.cause, decision.effect.prefect) == (Cause.SPOT, OnPrefect.RETRY)
+    assert (decision.cause, decision.effect.task) == (Cause.SPOT, OnTask.RETRY)
     assert store.charges(job.job_id) == []
     done = store.verify_counts(job.job_id).done
     assert MAX_NUM_SEQS <= done < 50  # what was in flight has come out
@@ -489,7 +488,7 @@ def test_a_shard_whose_requests_cannot_be_read_just_now_is_given_back(
         if ended.decision is not None and "cannot be read just now (OSError)" in ended.decision.reason:
             put_off += 1
             [after] = [now for now in store.shards(job.job_id) if now.number == one.number]
-            assert (ended.how, ended.decision.effect.prefect) == (AttemptEnd.INTERRUPTED, OnPrefect.RETRY)
+            assert (ended.how, ended.decision.effect.task) == (AttemptEnd.INTERRUPTED, OnTask.RETRY)
             assert (after.state, after.owner, after.crashes) == (ShardState.PENDING, None, one.crashes)
             last = store.attempts(job.job_id)[-1]
             assert (last.cause, last.detail) == (cause, ended.decision.reason)
@@ -511,7 +510,7 @@ def test_a_loss_that_no_driver_judges_is_the_shards_own_after_a_while(
         began = time.monotonic()
         decision = _early(attempt(_work(store, job, shard, Spy(make_replica(), _lose), verdict_seconds=0.3)))
         assert 0.3 < time.monotonic() - began < 10.0
-        assert (decision.cause, decision.effect.prefect) == (Cause.NODE_LOSS, OnPrefect.RETRY)
+        assert (decision.cause, decision.effect.task) == (Cause.NODE_LOSS, OnTask.RETRY)
         assert [one.state for one in store.shards(job.job_id)] == [ShardState.PENDING]
         events = [one.event for one in store.charges(job.job_id) if one.budget == "infra"]
         assert events == [f"{shard.number}/{epoch}" for epoch in range(1, number + 1)]

@@ -46,7 +46,7 @@ def test_an_error_in_a_suspended_job_leaves_it_paused(
     parts = replace(parts_on(fleet), executor=_SuspendedThenFails(fleet, job))
     with (
         pytest.raises(JobPausedError, match="suspended in Prefect; `dray resume job"),
-        driving(job, heeding.Heard(wish=Wish.SUSPEND)),
+        driving(job, heeding.AskedOfRun(wish=Wish.SUSPEND)),
     ):
         try:
             Run(job, Timeline(job.started), parts, None).answer_rows()
