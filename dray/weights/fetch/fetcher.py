@@ -147,7 +147,10 @@ def _proxy(netloc: str) -> str | None:
 
     proxies = getproxies()
     found = proxies.get("https") or proxies.get("all")
-    return None if not found or proxy_bypass(netloc) else urlsplit(found).netloc.rpartition("@")[2]
+    if not found or proxy_bypass(netloc):
+        return None
+    found = found if "://" in found else f"http://{found}"  # curl and the client that lists take it so
+    return urlsplit(found).netloc.rpartition("@")[2]
 
 
 def _judge(response: http.client.HTTPResponse, order: dict[str, Any]) -> None:

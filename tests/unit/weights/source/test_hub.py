@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from dray.errors import ConfigError, WeightsError
-from dray.weights import LocalModel
+from dray.weights import LocalModel, check_remote, read_manifest
+from dray.weights.fetch import fetcher
 from dray.weights.node import local
 from dray.weights.node.cache import READY
 from dray.weights.node.places import CACHE_VARIABLE
@@ -71,6 +72,7 @@ class Web:
         else:
             request.send_response(page if isinstance(page, int) else 200)
         request.send_header("Content-Length", str(len(body)))
+        request.send_header("ETag", '"e"')
         request.end_headers()
         if request.command == "GET":
             request.wfile.write(body)
@@ -259,3 +261,26 @@ def test_a_web_server_that_redirects_is_followed(web: Web, webs: list[Web]) -> N
         folder = model.wait_whole()
         assert {name: (folder / name).read_bytes() for name in FILES} == FILES
     assert {token for _, token in other.tokens} == {None}
+
+
+def test_what_a_store_without_rights_to_list_says_of_missing_files_is_a_no(web: Web) -> None:
+    """S3 answers 403 where it may not say 404."""
+    named = {*FILES, "tokenizer.model.v3", "tekken.json", "spm.spm", "processor_config.json"}
+    web.pages |= {f"/models/m/{name}": FILES.get(name, b"{}") for name in named}
+    web.busy = lambda path: None if path in web.pages else 403
+    manifest = read_manifest(f"{web.url}/models/m")
+    check_remote(manifest)
+    assert {file.name for file in manifest.files} == named
+    for needed in FILES:
+        kept = web.pages.pop(f"/models/m/{needed}")
+        with pytest.raises(ConfigError, match=f"not allowed: {web.url}/models/m/{needed}"):
+            read_manifest(f"{web.url}/models/m")
+        web.pages[f"/models/m/{needed}"] = kept
+
+
+@pytest.mark.parametrize("proxy", ["proxy:3128", "http://proxy:3128", "http://me:word@proxy:3128/"])
+def test_a_proxy_is_found_with_and_without_a_scheme(monkeypatch: pytest.MonkeyPatch, proxy: str) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", proxy)
+    monkeypatch.setenv("NO_PROXY", "")
+    monkeypatch.setenv("no_proxy", "")
+    assert fetcher._proxy("example.org") == "proxy:3128"
