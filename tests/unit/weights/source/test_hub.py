@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,7 +20,7 @@ from dray.weights.fetch import fetcher
 from dray.weights.node import local
 from dray.weights.node.cache import READY
 from dray.weights.node.places import CACHE_VARIABLE
-from dray.weights.source import hub
+from dray.weights.source import hub, retries
 from dray.weights.source.manifest import Manifest, ModelFile
 
 pytestmark = pytest.mark.unit
@@ -37,6 +39,7 @@ class Web:
         self.tokens: list[tuple[str, str | None]] = []
         self.asked: Counter[str] = Counter()
         self.busy: Callable[[str], int | None] = lambda path: None
+        self.after: str | None = None
         web = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -73,6 +76,8 @@ class Web:
             request.send_response(page if isinstance(page, int) else 200)
         request.send_header("Content-Length", str(len(body)))
         request.send_header("ETag", '"e"')
+        if self.after is not None:
+            request.send_header("Retry-After", self.after)
         request.end_headers()
         if request.command == "GET":
             request.wfile.write(body)
@@ -284,3 +289,29 @@ def test_a_proxy_is_found_with_and_without_a_scheme(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("NO_PROXY", "")
     monkeypatch.setenv("no_proxy", "")
     assert fetcher._proxy("example.org") == "proxy:3128"
+
+
+def test_a_hub_that_says_when_to_ask_again_is_waited_for(
+    web: Web, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(retries, "time", SimpleNamespace(sleep=waits.append))
+    web.busy = lambda path: 429 if web.asked[path] <= 2 else None
+    web.after = "20"
+    assert set(hub.look("hf://org/m").files) == set(FILES)
+    assert [int(wait) for wait in waits] == [20, 20]
+    assert "hf://org/m: HTTP 429: the server wants to be asked again in 20 s" in caplog.text
+    web.busy, web.after = (lambda path: 429 if web.asked[path] <= 4 else None), "9999"
+    hub.look("hf://org/m")
+    assert max(waits) < retries.LONGEST_PAUSE + 1
+
+
+def test_a_fetch_waits_as_long_as_a_hub_says(web: Web) -> None:
+    manifest = _manifest(hub.look("hf://org/m"))
+    began = time.monotonic()
+    web.busy = lambda path: 429 if web.asked[path] <= 1 else None
+    web.after = "3"
+    with LocalModel(manifest) as model:
+        model.wait_whole()
+    assert time.monotonic() - began > 3
+    assert max(web.asked.values()) == 2 + 1  # refused once, then for its address, then for its bytes
