@@ -21,10 +21,10 @@ from dray.requests.readers import files_of, read_rows
 from dray.requests.rejects import SKIP_ADVICE, Reject
 from dray.storage import check_writable
 from dray.storage.addresses import without_variable
+from dray.storage.file_system import file_system_of, refuse_network
 from dray.storage.files import local_path
 from dray.storage.objects import is_object
 from dray.store import open_store
-from dray.store.file_system import file_system_of, refuse_network
 
 _SMALL_BYTES = 2 << 20  # of input: a few thousand rows, which take a tenth of a second
 _ROWS_SECONDS = 0.2  # of reading rows where nothing is wrong with them

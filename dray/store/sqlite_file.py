@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import SQLAlchemyError
 
-from dray.store.file_system import file_system_of, refuse_network
+from dray.storage.file_system import file_system_of, refuse_network
 
 BUSY_SECONDS = 30.0
 """How long one SQLite statement waits for another process's lock."""

@@ -31,11 +31,12 @@ _EXPIRED = ("ExpiredToken", "RequestTimeTooSkewed", "TokenRefreshRequired")
 
 
 class RefusedError(Exception):
-    """An attempt failed; ``kind`` is what the schedule goes by."""
+    """An attempt failed; ``kind`` is what the schedule goes by, ``after`` seconds a server may say."""
 
-    def __init__(self, kind: str, detail: str) -> None:
+    def __init__(self, kind: str, detail: str, after: float | None = None) -> None:
         super().__init__(detail)
         self.kind = kind
+        self.after = after
 
 
 class Fetcher(threading.Thread):
@@ -56,7 +57,7 @@ class Fetcher(threading.Thread):
             try:
                 answer: dict[str, Any] = {"digest": self._fetch(order)}
             except RefusedError as refused:
-                answer = {"error": refused.kind, "detail": str(refused)}
+                answer = {"error": refused.kind, "detail": str(refused), "after": refused.after}
             except Exception as error:  # noqa: BLE001  thread edge: every order is answered, or it hangs
                 answer = {"error": "answer", "detail": type(error).__name__}
             answer |= {"order": order["order"], "seconds": time.monotonic() - began}
@@ -147,14 +148,17 @@ def _proxy(netloc: str) -> str | None:
 
     proxies = getproxies()
     found = proxies.get("https") or proxies.get("all")
-    return None if not found or proxy_bypass(netloc) else urlsplit(found).netloc.rpartition("@")[2]
+    if not found or proxy_bypass(netloc):
+        return None
+    found = found if "://" in found else f"http://{found}"  # curl and the client that lists take it so
+    return urlsplit(found).netloc.rpartition("@")[2]
 
 
 def _judge(response: http.client.HTTPResponse, order: dict[str, Any]) -> None:
     """The answer must be exactly the range that was asked for, of the state that was asked for."""
     status, etag = response.status, order["etag"]
     if status not in (200, 206):
-        raise _refusal(status, response.read(4096))
+        raise _refusal(status, response.read(4096), response.headers.get("Retry-After", ""))
     said = response.headers.get("ETag")
     if etag is not None and said is not None and said != etag:
         raise RefusedError("replaced", "another ETag")
@@ -173,10 +177,10 @@ def _judge(response: http.client.HTTPResponse, order: dict[str, Any]) -> None:
         raise RefusedError("answer", "it came encoded")
 
 
-def _refusal(status: int, body: bytes) -> RefusedError:
+def _refusal(status: int, body: bytes, after: str) -> RefusedError:
     text = body.decode("latin-1")
     if status in _BUSY:
-        return RefusedError("busy", f"HTTP {status}")
+        return RefusedError("busy", f"HTTP {status}", float(after) if after.isdigit() else None)
     if status in (401, 403) or (status == 400 and any(code in text for code in _EXPIRED)):
         return RefusedError("denied", f"HTTP {status}")
     if status == 404:

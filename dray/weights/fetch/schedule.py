@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import NamedTuple
 
+from dray.weights.source.retries import LONGEST_PAUSE
+
 ORIGIN = ""
 """The source that always has everything; others are names of peers."""
 
@@ -40,6 +42,11 @@ class Limits:
     corrupt_tries: int = 3
     longest_wait: float = 8.0
     stall_seconds: float = 120.0  # nothing arrived at all: given up
+    silent_seconds: float = 30.0  # a connection without bytes is given up before
+    longest_pause: float = LONGEST_PAUSE
+    pauses_seconds: float = (
+        900.0  # nothing arrived, and the origin says again and again to ask later: given up
+    )
     hedge_after: float = 1.0
     hedge_factor: float = 4.0
     hedge_samples: int = 6
@@ -91,7 +98,10 @@ class _Peer:
 
 
 class Schedule:
-    """Asks for the chunks in ``order``; ``turn`` says which this node is to fetch from the origin."""
+    """Asks for the chunks in ``order``; ``turn`` says which this node is to fetch from the origin.
+
+    ``slowest``: seconds in which a request comes or is given up, at the least rate of a connection.
+    """
 
     def __init__(
         self,
@@ -101,6 +111,7 @@ class Schedule:
         turn: Callable[[int], Turn] = lambda chunk: Turn(0, ORIGIN),
         limits: Limits | None = None,
         rng: random.Random | None = None,
+        slowest: float = 0.0,
     ) -> None:
         self.limits = limits or Limits()
         self.failure: Failure | None = None
@@ -118,6 +129,8 @@ class Schedule:
         self._times: deque[float] = deque(maxlen=64)
         self._begun: deque[float] = deque(maxlen=64)  # when requests began that have their answers
         self._moved = now
+        self._slowest = slowest
+        self._pause_ends = now  # the origin said when to ask again
 
     @property
     def complete(self) -> bool:
@@ -144,7 +157,9 @@ class Schedule:
         """What to ask for now, if anything."""
         if self.failure is not None:
             return None
-        if self._left and now - self._moved > self.limits.stall_seconds:
+        if self.slow(now):
+            self._moved = now
+        if self._left and now - self._moved > self._longest_silence(now):
             chunk = next(iter(self._left))
             self.failure = Failure(kind="stalled", chunk=chunk, source=ORIGIN, detail=self._said(), tries=0)
             return None
@@ -161,8 +176,23 @@ class Schedule:
         self._moved = now
         return self._left.pop(ask.chunk, None) is not None
 
-    def failed(self, ask: FetchRequest, kind: str, detail: str, now: float) -> None:
-        """An attempt failed; decides when and whether it is made again."""
+    def paused(self, now: float) -> bool:
+        """Whether the origin said that it wants to be asked later."""
+        return now < self._pause_ends
+
+    def slow(self, now: float) -> bool:
+        """Whether a request goes on for longer than one lives without bytes: some arrive, however slowly."""
+        return any(
+            self.limits.silent_seconds < now - began < self._slowest for _, began in self._asks.values()
+        )
+
+    def failed(
+        self, ask: FetchRequest, kind: str, detail: str, now: float, *, after: float | None = None
+    ) -> None:
+        """An attempt failed; decides when and whether it is made again.
+
+        ``after``: in how many seconds its server wants to be asked again.
+        """
         self._asks.pop(ask.number)
         self.faults[kind] += 1
         chunk = self._left.get(ask.chunk)
@@ -176,6 +206,8 @@ class Schedule:
             return
         if kind == "busy":
             self._window.busy(now)
+            if after:
+                self._pause_ends = max(self._pause_ends, now + min(after, self.limits.longest_pause))
         chunk.tries[kind] += 1
         tries = chunk.tries.total()
         chunk.not_before = now + self._rng.uniform(0, min(0.25 * 2 ** (tries - 1), self.limits.longest_wait))
@@ -189,6 +221,12 @@ class Schedule:
 
     # -- inside -----------------------------------------------------------------------------
 
+    def _longest_silence(self, now: float) -> float:
+        """Seconds without a chunk until the fetch is given up; more where the origin asks for pauses."""
+        limits = self.limits
+        told = self._pause_ends > self._moved and now < self._pause_ends + limits.stall_seconds / 2
+        return limits.pauses_seconds if told else limits.stall_seconds
+
     def _final(self, chunk: _Chunk, kind: str) -> bool:
         limits = self.limits
         return (
@@ -200,7 +238,7 @@ class Schedule:
 
     def _fresh(self, now: float) -> FetchRequest | None:
         load = Counter(ask.source for ask, _ in self._asks.values())
-        origin_free = load[ORIGIN] < self._window.size
+        origin_free = load[ORIGIN] < self._window.size and not self.paused(now)
         usable = {n: p for n, p in self._peers.items() if p.has and not p.banned and p.rests_until <= now}
         own = False
         for looked, (number, chunk) in enumerate(self._left.items()):
@@ -245,7 +283,11 @@ class Schedule:
         """
         limits = self.limits
         running = sum(ask.hedge and ask.chunk in self._left for ask, _ in self._asks.values())
-        if len(self._times) < limits.hedge_samples or running >= max(2, self._window.size // 4):
+        if (
+            self.paused(now)
+            or len(self._times) < limits.hedge_samples
+            or running >= max(2, self._window.size // 4)
+        ):
             return None
         late = max(limits.hedge_after, limits.hedge_factor * median(self._times))
         few = sum(ask.source == ORIGIN for ask, _ in self._asks.values()) <= max(2, self._window.size // 4)

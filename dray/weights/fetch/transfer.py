@@ -23,7 +23,7 @@ from dray.weights.fetch.origin import Address, Origin
 from dray.weights.fetch.reasons import reason_of
 from dray.weights.fetch.schedule import ORIGIN, FetchRequest, Limits, Schedule, Turn
 from dray.weights.node.ready import ChunkMap
-from dray.weights.source.hub import BusyError
+from dray.weights.source.retries import LONGEST_PAUSE, BusyError, tell_pause
 
 FLOOR_RATE = 50e3
 """Bytes/s below which one connection is given up and the chunk asked for again."""
@@ -32,6 +32,7 @@ MAX_PROCESSES = 8
 _BYTES_A_PROCESS = 64 << 20
 _TICK_SECONDS = 0.05
 _PEERS_EVERY = 0.25
+_BEAT_EVERY = 5.0
 _MAX_RESTARTS = 10  # of fetch processes, in one transfer
 
 
@@ -102,8 +103,9 @@ class Transfer:
         left = [number for number in self._plan.order if not marks[number]]
         began = time.monotonic()
         turn = self._peers.turn if self._peers is not None else (lambda chunk: Turn(0, ORIGIN))
-        schedule = Schedule(left, now=began, turn=turn, limits=self._limits)
         chunk_bytes = self._plan.manifest.chunk_bytes
+        slowest = chunk_bytes / FLOOR_RATE + 2 * fetcher.STALL_SECONDS
+        schedule = Schedule(left, now=began, turn=turn, limits=self._limits, slowest=slowest)
         crew = _Crew(self._files(), chunk_bytes, self._processes_for(left), self._inherit)
         try:
             self._loop(schedule, crew, on_chunk)
@@ -131,7 +133,7 @@ class Transfer:
 
     def _loop(self, schedule: Schedule, crew: _Crew, on_chunk: Callable[[Chunk], None]) -> None:
         asks: dict[int, FetchRequest] = {}
-        looked = float("-inf")
+        looked = beaten = float("-inf")
         while not (schedule.complete or schedule.failure or self._stopped):
             now = time.monotonic()
             if self._peers is not None and now - looked > _PEERS_EVERY:
@@ -140,6 +142,9 @@ class Transfer:
             while (ask := schedule.next(now)) is not None:
                 asks[ask.number] = ask
                 self._send(schedule, crew, ask, now)
+            if now - beaten > _BEAT_EVERY and (schedule.paused(now) or schedule.slow(now)):
+                self._ready.beat()  # the processes that wait for chunks wait on
+                beaten = now
             for answer in crew.answers(_TICK_SECONDS):
                 self._take(schedule, asks.pop(answer["order"]), answer, on_chunk)
             if crew.replace_dead():
@@ -158,7 +163,10 @@ class Transfer:
                 address = self._peers.address(ask.source, file.name)
                 etag = None
         except (OSError, KeyError) as error:
-            crew.answer_at_once({"order": ask.number, "error": _kind(error), "detail": str(error)})
+            after = error.after if isinstance(error, BusyError) else None
+            crew.answer_at_once(
+                {"order": ask.number, "error": _kind(error), "detail": str(error), "after": after}
+            )
             return
         expected = self._plan.expected(ask.chunk)
         order = {
@@ -181,7 +189,10 @@ class Transfer:
     ) -> None:
         now = time.monotonic()
         if "error" in answer:
-            schedule.failed(ask, answer["error"], answer["detail"], now)
+            paused = schedule.paused(now)
+            schedule.failed(ask, answer["error"], answer["detail"], now, after=answer.get("after"))
+            if not paused and schedule.paused(now):
+                tell_pause(self._plan.manifest.uri, min(answer["after"], LONGEST_PAUSE))
             return
         chunk = self._plan.chunks[ask.chunk]
         if schedule.done(ask, now, chunk.size):

@@ -189,8 +189,12 @@ def _begin(shelf: ModelPaths, manifest: Manifest) -> None:
 def _chosen(manifest: Manifest, options: list[CacheRoot]) -> ModelPaths:
     shelves = [ModelPaths(place=place, key=manifest.key) for place in options]
     for shelf in shelves:
-        if shelf.whole.is_dir() or shelf.partial.is_dir():
+        if shelf.whole.is_dir():
             return shelf
+        if shelf.partial.is_dir():
+            with nullcontext() if shelf.place is options[0] else _locked(shelf.place.root):
+                if _can_go_on(shelf, manifest.size):
+                    return shelf
     told = []
     for shelf in shelves:
         place = shelf.place
@@ -209,9 +213,21 @@ def _chosen(manifest: Manifest, options: list[CacheRoot]) -> ModelPaths:
     )
 
 
-def _make_room(place: CacheRoot, size: int) -> bool:
+def _can_go_on(shelf: ModelPaths, size: int) -> bool:
+    """Whether there is room for the rest of a model that was begun earlier; removes it where there is none.
+
+    While other processes use it, its room is theirs, and counted as taken.
+    """
+    if shelf.use_lock.exists() and not _is_free(shelf):
+        return True
+    left = max(0, size - _taken(shelf.partial))
+    return _make_room(shelf.place, left, but=shelf.key) or not _remove_unused(shelf)
+
+
+def _make_room(place: CacheRoot, size: int, *, but: str | None = None) -> bool:
     """Evict the models used longest ago until ``size`` bytes are free; none where that would not do."""
-    models = sorted((model for model in _models(place) if not model.in_use), key=lambda model: model.used)
+    unused = [model for model in _models(place) if not model.in_use and model.key != but]
+    models = sorted(unused, key=lambda model: model.used)
     if _free(place) + sum(model.size for model in models) < size:
         return False
     for model in models:

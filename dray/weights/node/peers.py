@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, BinaryIO, cast
-from urllib.parse import urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from dray.weights.fetch.chunks import Chunk
 from dray.weights.fetch.origin import Address
@@ -131,7 +131,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif name == "marks":
             self._marks(model)
         else:
-            self._chunk(model, name)
+            self._chunk(model, unquote(name))
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the base class's name
         """Nothing: requests of peers are not news."""
@@ -224,7 +224,7 @@ class PeerView:
         """Where a peer serves a file."""
         found = self._known[peer]
         return Address(
-            url=f"{found.url}/{self._key}/{file}", headers={"Authorization": f"Bearer {found.token}"}
+            url=f"{found.url}/{self._key}/{quote(file)}", headers={"Authorization": f"Bearer {found.token}"}
         )
 
     def _watch(self) -> None:

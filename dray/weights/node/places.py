@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dray.errors import WeightsError
+from dray.storage.file_system import file_system_of
 
 CACHE_VARIABLE = "DRAY_MODEL_CACHE"
 HUGE_VARIABLE = "DRAY_HUGE_PAGES"  # 0: no mount of our own
@@ -64,6 +65,12 @@ def prepare(place: CacheRoot) -> None:
         raise
     except OSError as error:
         raise WeightsError(f"{place.root}: models cannot be kept there: {error.strerror}") from None
+    found = file_system_of(place.root)
+    if found.network:  # its locks and marks would be of one machine, and the others would wait for them
+        raise WeightsError(
+            f"{place.root}: models cannot be kept there: {found.mounted_at} is a network's file system "
+            f"({found.kind}); set {CACHE_VARIABLE} to a folder on a disk of the node's own"
+        )
     if owner != os.getuid():
         raise WeightsError(f"{place.root}: models cannot be kept there: it belongs to another user")
     if place.memory and shared and not os.path.ismount(place.root):

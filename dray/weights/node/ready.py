@@ -59,7 +59,7 @@ class ChunkMap:
     @classmethod
     def made(cls, path: Path, chunks: int) -> ChunkMap:
         """The map at ``path``. If none is for this many chunks: a new one, which no reader believes yet."""
-        if not path.is_file() or path.stat().st_size != _size(chunks):
+        if not _is_map(path, chunks):
             fresh = path.with_suffix(".new")
             head = _HEAD.pack(_MAGIC, chunks, _FILLING, 0, b"")
             with fresh.open("wb") as file:
@@ -67,6 +67,7 @@ class ChunkMap:
                 file.flush()
                 # All blocks now: on a full disk that is an error, and a hole would be a SIGBUS later.
                 os.posix_fallocate(file.fileno(), 0, _size(chunks))
+                os.fsync(file.fileno())  # a power cut may keep the name and lose the bytes
             fresh.rename(path)
         return cls(path, writable=True)
 
@@ -222,6 +223,18 @@ def boot_id() -> str:
     """Names this boot of the machine: marks may reach a disk ahead of their bytes."""
     path = Path("/proc/sys/kernel/random/boot_id")
     return path.read_text().strip() if path.is_file() else ""
+
+
+def _is_map(path: Path, chunks: int) -> bool:
+    """Whether a map for so many chunks lies there."""
+    try:
+        with path.open("rb") as file:
+            found = file.read(_HEAD.size).ljust(_HEAD.size)
+            return _HEAD.unpack(found)[:2] == (_MAGIC, chunks) and os.fstat(file.fileno()).st_size == _size(
+                chunks
+            )
+    except FileNotFoundError:
+        return False
 
 
 def _size(chunks: int) -> int:

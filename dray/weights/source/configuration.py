@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,15 +11,14 @@ from dray.storage.objects import ObjectStoreOptions, is_object
 from dray.temporary import TemporaryFolder
 from dray.weights.source.hub import is_hub
 from dray.weights.source.listing import content_of, read_manifest
+from dray.weights.source.names import is_tokenizer
 
-# Files of all kinds of tokenizers: transformers, SentencePiece, tiktoken, Mistral.
-_TOKENIZERS = re.compile(r"tokenizer|vocab|merges|tekken|.*\.(model|spm|tiktoken)$")
 _MOST_BYTES = 256 << 20  # of one file; the largest tokenizers have 40 MB
 
 
 def has_tokenizer(folder: Path) -> bool:
     """Whether a model's folder holds a file of any kind of tokenizer."""
-    return any(_TOKENIZERS.match(path.name) for path in folder.iterdir())
+    return any(is_tokenizer(path.name) for path in folder.iterdir())
 
 
 @contextmanager

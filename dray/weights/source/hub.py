@@ -25,7 +25,7 @@ from urllib.parse import quote, urljoin, urlsplit
 from dray.errors import ConfigError
 from dray.storage.addresses import refuse_metadata
 from dray.weights.source.manifest import ModelFile
-from dray.weights.source.retries import with_retries
+from dray.weights.source.retries import BusyError, with_retries
 
 SCHEME = "hf://"
 _NAME = re.compile(r"hf://([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
@@ -33,10 +33,6 @@ _TOKEN = re.compile("[!-~]*")  # what a header takes (RFC 6750 knows fewer signs
 _TIMEOUT = 30.0
 _REDIRECTS = (301, 302, 303, 307, 308)
 _MOST_REDIRECTS = 5
-
-
-class BusyError(OSError):
-    """The hub wants to be asked later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,20 +199,20 @@ def _answer(url: str, headers: Mapping[str, str], name: str, *, method: str = "G
         with _opener.open(request, timeout=_TIMEOUT) as answer:
             yield answer
     except urllib.error.HTTPError as error:
-        raise _refusal(error.code, name) from None
+        raise _refusal(error.code, name, error.headers.get("Retry-After")) from None
     except urllib.error.URLError as error:
         raise OSError(f"{name}: {error.reason}") from None
     except http.client.HTTPException as error:
         raise OSError(f"{name}: {type(error).__name__}") from None
 
 
-def _refusal(status: int, name: str) -> OSError:
+def _refusal(status: int, name: str, after: str | None) -> OSError:
     if status in (401, 403):
         return PermissionError(f"not allowed: {name} (HTTP {status}); is HF_TOKEN set?")
     if status == 404:
         return FileNotFoundError(f"no such file: {name}")
     if status == 429 or status >= 500:
-        return BusyError(f"{name}: HTTP {status}")
+        return BusyError(f"{name}: HTTP {status}", float(after) if after and after.isdigit() else None)
     return OSError(f"{name}: HTTP {status}")
 
 

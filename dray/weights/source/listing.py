@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from dray.errors import ConfigError, WeightsError
@@ -13,16 +14,12 @@ from dray.weights.source.checkpoint import INDEX, compare, places_of, refuse_inc
 from dray.weights.source.header import HEADER_LIMIT, Header, parse_header
 from dray.weights.source.manifest import PUBLISHED, Manifest, ModelFile
 from dray.weights.source.modules import CONFIG, MODULES, WEIGHTS, module_files
+from dray.weights.source.names import USUAL, is_small
 from dray.weights.source.published import with_digests
 from dray.weights.source.retries import with_retries
 
-_WANTED = (".json", ".safetensors", ".jinja", ".model", ".txt", ".tiktoken")
 _WEB = ("http://", "https://")
-_USUAL = (
-    "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model",
-    "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja",
-    "preprocessor_config.json", MODULES, "sentence_bert_config.json",
-)  # fmt: skip
+_AT_ONCE = 8  # small requests
 _HEADER_GUESS = 128 << 10  # bytes; about 1,000 tensors, so that one request is mostly enough
 
 
@@ -77,7 +74,7 @@ def wanted_files(
     weights = {name for name in names if name.endswith(".safetensors")}
     if INDEX in names:
         weights &= set(places_of(read(INDEX), f"{model}/{INDEX}").values())
-    others = {name for name in names if name.endswith(_WANTED) and not name.endswith(".safetensors")}
+    others = set(filter(is_small, names))
     modules = module_files(model, read(MODULES), below) if MODULES in names else []
     return sorted({*weights, *others, *modules} - {PUBLISHED})
 
@@ -93,9 +90,11 @@ def check_remote(manifest: Manifest, options: ObjectStoreOptions | None = None) 
         json.loads(content_of(uri, files["config.json"], options))
     except (ValueError, RecursionError):
         raise WeightsError(f"{uri}/config.json: not valid JSON") from None
-    headers = {
-        name: _header(manifest, files[name], options) for name in files if name.endswith(".safetensors")
-    }
+    names = [name for name in files if name.endswith(".safetensors")]
+    with ThreadPoolExecutor(_AT_ONCE, "dray-headers") as pool:
+        headers = dict(
+            zip(names, pool.map(lambda name: _header(manifest, files[name], options), names), strict=True)
+        )
     places = places_of(content_of(uri, files[INDEX], options), f"{uri}/{INDEX}") if INDEX in files else None
     compare(uri, places, {name: header for name, header in headers.items() if files[name].is_weights})
 
@@ -135,20 +134,31 @@ def _folder(uri: str, folder: str, options: ObjectStoreOptions | None) -> dict[s
 
 def _web(uri: str, options: ObjectStoreOptions | None) -> dict[str, ModelFile]:
     """What a web server has below ``uri``: it cannot be listed, so the usual names are tried."""
-    found = _tried(uri, (*_USUAL, PUBLISHED, INDEX), options)
+    found = _tried(uri, [CONFIG], options, needed=True)
+    found |= _tried(uri, [name for name in (*USUAL, PUBLISHED, INDEX) if name != CONFIG], options)
     shards = {WEIGHTS}
     if (index := found.get(INDEX)) is not None:
         shards = set(places_of(content_of(uri, index, options), f"{uri}/{INDEX}").values())
-    return found | _tried(uri, sorted(shards), options)
+    return found | _tried(uri, sorted(shards), options, needed=True)
 
 
-def _tried(uri: str, names: Iterable[str], options: ObjectStoreOptions | None) -> dict[str, ModelFile]:
-    """Those of the files that a web server has."""
-    found = []
-    for name in names:
-        with suppress(FileNotFoundError):
-            found.append(head(f"{uri}/{name}", options))
-    return {file.name: file for file in _files(uri, found)}
+def _tried(
+    uri: str, names: Sequence[str], options: ObjectStoreOptions | None, *, needed: bool = False
+) -> dict[str, ModelFile]:
+    """Those of the files that a web server has.
+
+    S3 says 403 of a missing object to those who may not list: unless a file is ``needed``, that is a no.
+    """
+    no = (FileNotFoundError,) if needed else (FileNotFoundError, PermissionError)
+
+    def tried(name: str) -> ObjectInfo | None:
+        with suppress(*no):
+            return with_retries(lambda: head(f"{uri}/{name}", options))
+        return None
+
+    with ThreadPoolExecutor(_AT_ONCE, "dray-listing") as pool:
+        infos = [info for info in pool.map(tried, names) if info is not None]
+    return {file.name: file for file in _files(uri, infos)}
 
 
 def _files(uri: str, infos: Iterable[ObjectInfo]) -> Iterator[ModelFile]:

@@ -15,7 +15,8 @@ from dray.cli.app import run_app
 from dray.cli.server import PrefectServer
 from dray.errors import ConfigError
 from dray.job.request import JobRequest
-from dray.store import file_system, open_store
+from dray.storage import file_system
+from dray.store import open_store
 from tests.support.stores import ready_job
 
 pytestmark = pytest.mark.unit

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from dray.errors import ConfigError, StoreFatalError
-from dray.store import file_system, open_store, sqlite_file
-from dray.store.file_system import file_system_of
+from dray.storage import file_system
+from dray.storage.file_system import file_system_of
+from dray.store import open_store, sqlite_file
 from tests.support.stores import ready_job
 
 pytestmark = pytest.mark.unit

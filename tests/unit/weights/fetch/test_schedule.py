@@ -297,3 +297,44 @@ def test_when_the_first_request_fails_the_second_goes_on() -> None:
     assert asked(schedule, NOW + 2.9) == []
     assert schedule.done(hedge, NOW + 3.1, SIZE)
     assert schedule.complete
+
+
+# -- servers that say when, and slow links ----------------------------------------------------
+
+
+def test_an_origin_that_says_when_is_asked_nothing_before() -> None:
+    schedule = planned(first_window=2)
+    first, second = asked(schedule)
+    schedule.failed(first, "busy", "HTTP 429", NOW + 1, after=60.0)
+    answered(schedule, [second], NOW + 2)
+    assert schedule.paused(NOW + 60)
+    assert schedule.next(NOW + 60) is None
+    assert not schedule.paused(NOW + 62)
+    assert asked(schedule, NOW + 62)[0].chunk == first.chunk
+
+
+def test_pauses_that_an_origin_asks_for_are_no_silence_but_end() -> None:
+    schedule, now = planned(1, longest_pause=100.0), NOW
+    while (ask := schedule.next(now)) is not None:
+        schedule.failed(ask, "busy", "HTTP 429", now + 1, after=1e9)
+        now += 110
+    assert schedule.failure is not None
+    assert schedule.failure.kind == "stalled"
+    assert 900 < now - NOW < 1100
+
+
+def test_a_request_that_holds_its_rate_is_movement() -> None:
+    """Whole chunks take minutes on a slow link; a connection without bytes is given up after seconds."""
+    limits = Limits(first_window=2)
+    schedule = Schedule(range(2), now=NOW, limits=limits, slowest=170.0)
+    first, second = asked(schedule)
+    assert schedule.next(NOW + 125) is None
+    answered(schedule, [first], NOW + 160)
+    schedule.failed(second, "slow", "", NOW + 165)
+    again = one(schedule, NOW + 180)
+    assert not schedule.slow(NOW + 200)
+    assert schedule.slow(NOW + 215)
+    assert schedule.next(NOW + 500) is None  # longer than any request lives: its process is stopped
+    assert again.chunk == 1
+    failure = failure_of(schedule)
+    assert failure is not None and failure.kind == "stalled"

@@ -487,3 +487,31 @@ def test_a_model_that_is_taken_for_unused_is_looked_at_again_before_it_goes(
         monkeypatch.setattr(cache, "room", lambda place: 0)
         assert not cache._make_room(place, 100)
         assert shelf.partial.is_dir()
+
+
+def _begun(user: Users, places: list[tuple[Path, bool, int]], root: Path) -> User:
+    """A user that had 1 MB of a model of 6 MB, and left."""
+    one = user(*places)
+    assert one.use("a", 6 * MB, fill=False) == str(root)
+    (root / f"{manifest('a', 6 * MB).key}.partial/f").write_bytes(bytes(MB))
+    one.leave()
+    return one
+
+
+def test_a_model_that_was_begun_earlier_is_given_room_for_the_rest(user: Users, root: Path) -> None:
+    one = _begun(user, [(root, False, 10 * MB)], root)
+    assert one.use("b", 6 * MB) == str(root)
+    one.leave()
+    assert one.use("a", 6 * MB, fill=False) == str(root)
+    assert not there(root, "b", size=6 * MB)
+    assert (root / f"{manifest('a', 6 * MB).key}.partial/f").stat().st_size == MB  # it goes on
+
+
+def test_a_model_that_was_begun_where_there_is_no_room_any_more_is_begun_elsewhere(
+    user: Users, root: Path, second: Path
+) -> None:
+    places = [(root, False, 10 * MB), (second, False, 10 * MB)]
+    one, other = _begun(user, places, root), user(*places)
+    assert other.use("b", 6 * MB) == str(root)
+    assert one.use("a", 6 * MB, fill=False) == str(second)
+    assert not (root / f"{manifest('a', 6 * MB).key}.partial").exists()

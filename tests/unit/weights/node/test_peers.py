@@ -6,7 +6,9 @@ import random
 import socket
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from http.client import HTTPResponse
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +21,7 @@ from blake3 import blake3
 from dray.weights.fetch.chunks import ChunkPlan
 from dray.weights.node import peers
 from dray.weights.node.cache import ModelPaths
-from dray.weights.node.peers import DIGEST_HEADER, PeerServer
+from dray.weights.node.peers import DIGEST_HEADER, PeerServer, PeerView
 from dray.weights.node.places import CacheRoot
 from dray.weights.node.ready import ChunkMap
 from dray.weights.source.manifest import CHUNK_BYTES, Manifest, ModelFile
@@ -143,3 +145,15 @@ def test_a_file_that_became_shorter_ends_the_connection(server: PeerServer, mode
         answer = HTTPResponse(connection)
         answer.begin()
         assert len(answer.fp.read()) == 1000
+
+
+def test_a_file_with_an_odd_name_is_given_to_others(server: PeerServer, model: Any, content: bytes) -> None:
+    name = "tök enizer#1?.json"
+    (model.shelf.whole / NAME).rename(model.shelf.whole / name)
+    model.manifest = replace(model.manifest, files=(replace(model.manifest.files[0], name=name),))
+    view = PeerView(model.manifest.key, "me", lambda: {"node": server.peer})
+    address = view.address("node", name)
+    headers = {**address.headers, "Range": f"bytes=0-{CHUNK_BYTES - 1}"}
+    with urllib.request.urlopen(urllib.request.Request(address.url, headers=headers)) as answer:
+        assert answer.read() == content[:CHUNK_BYTES]
+    view.close()

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from dray.errors import WeightsError
+from dray.storage import file_system
 from dray.weights.node import places as module
 from dray.weights.node.places import (
     CACHE_VARIABLE,
@@ -244,3 +245,17 @@ def test_no_mount_where_the_user_wants_none(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv(module.HUGE_VARIABLE, "0")
     prepare(CacheRoot(root=tmp_path / "dray-test", memory=True))
     assert not os.path.ismount(tmp_path / "dray-test")
+
+
+def test_a_folder_that_other_machines_share_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The marks of what is there are of one machine: the others would wait for them, and fail."""
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(f"31 1 0:31 / {tmp_path} rw,relatime shared:31 - nfs4 server:/export rw,vers=4.2\n")
+    monkeypatch.setattr(file_system, "_MOUNTS", mounts)
+    place = CacheRoot(root=tmp_path / "models", memory=False)
+    with pytest.raises(WeightsError, match=rf"network's file system \(nfs4\); set {CACHE_VARIABLE}"):
+        prepare(place)
+    mounts.write_text(f"31 1 0:31 / {tmp_path} rw,relatime shared:31 - ext4 /dev/sda1 rw\n")
+    prepare(place)

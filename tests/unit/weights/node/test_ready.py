@@ -302,3 +302,11 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("needs the right to mount a small file system")
     yield folder
     subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("left", [b"", bytes(4096 + 33 * CHUNKS), b"x" * (4096 + 33 * CHUNKS)])
+def test_what_a_power_cut_left_in_place_of_a_map_is_none(path: Path, left: bytes) -> None:
+    path.write_bytes(left)
+    made = ChunkMap.made(path, CHUNKS)
+    assert made.noted == bytes(CHUNKS)
+    made.close()

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from dray.errors import ConfigError, WeightsError
-from dray.weights import LocalModel
+from dray.weights import LocalModel, check_remote, read_manifest
+from dray.weights.fetch import fetcher
 from dray.weights.node import local
 from dray.weights.node.cache import READY
 from dray.weights.node.places import CACHE_VARIABLE
-from dray.weights.source import hub
+from dray.weights.source import hub, retries
 from dray.weights.source.manifest import Manifest, ModelFile
 
 pytestmark = pytest.mark.unit
@@ -36,6 +39,7 @@ class Web:
         self.tokens: list[tuple[str, str | None]] = []
         self.asked: Counter[str] = Counter()
         self.busy: Callable[[str], int | None] = lambda path: None
+        self.after: str | None = None
         web = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -71,6 +75,9 @@ class Web:
         else:
             request.send_response(page if isinstance(page, int) else 200)
         request.send_header("Content-Length", str(len(body)))
+        request.send_header("ETag", '"e"')
+        if self.after is not None:
+            request.send_header("Retry-After", self.after)
         request.end_headers()
         if request.command == "GET":
             request.wfile.write(body)
@@ -259,3 +266,52 @@ def test_a_web_server_that_redirects_is_followed(web: Web, webs: list[Web]) -> N
         folder = model.wait_whole()
         assert {name: (folder / name).read_bytes() for name in FILES} == FILES
     assert {token for _, token in other.tokens} == {None}
+
+
+def test_what_a_store_without_rights_to_list_says_of_missing_files_is_a_no(web: Web) -> None:
+    """S3 answers 403 where it may not say 404."""
+    named = {*FILES, "tokenizer.model.v3", "tekken.json", "spm.spm", "processor_config.json"}
+    web.pages |= {f"/models/m/{name}": FILES.get(name, b"{}") for name in named}
+    web.busy = lambda path: None if path in web.pages else 403
+    manifest = read_manifest(f"{web.url}/models/m")
+    check_remote(manifest)
+    assert {file.name for file in manifest.files} == named
+    for needed in FILES:
+        kept = web.pages.pop(f"/models/m/{needed}")
+        with pytest.raises(ConfigError, match=f"not allowed: {web.url}/models/m/{needed}"):
+            read_manifest(f"{web.url}/models/m")
+        web.pages[f"/models/m/{needed}"] = kept
+
+
+@pytest.mark.parametrize("proxy", ["proxy:3128", "http://proxy:3128", "http://me:word@proxy:3128/"])
+def test_a_proxy_is_found_with_and_without_a_scheme(monkeypatch: pytest.MonkeyPatch, proxy: str) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", proxy)
+    monkeypatch.setenv("NO_PROXY", "")
+    monkeypatch.setenv("no_proxy", "")
+    assert fetcher._proxy("example.org") == "proxy:3128"
+
+
+def test_a_hub_that_says_when_to_ask_again_is_waited_for(
+    web: Web, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(retries, "time", SimpleNamespace(sleep=waits.append))
+    web.busy = lambda path: 429 if web.asked[path] <= 2 else None
+    web.after = "20"
+    assert set(hub.look("hf://org/m").files) == set(FILES)
+    assert [int(wait) for wait in waits] == [20, 20]
+    assert "hf://org/m: HTTP 429: the server wants to be asked again in 20 s" in caplog.text
+    web.busy, web.after = (lambda path: 429 if web.asked[path] <= 4 else None), "9999"
+    hub.look("hf://org/m")
+    assert max(waits) < retries.LONGEST_PAUSE + 1
+
+
+def test_a_fetch_waits_as_long_as_a_hub_says(web: Web) -> None:
+    manifest = _manifest(hub.look("hf://org/m"))
+    began = time.monotonic()
+    web.busy = lambda path: 429 if web.asked[path] <= 1 else None
+    web.after = "3"
+    with LocalModel(manifest) as model:
+        model.wait_whole()
+    assert time.monotonic() - began > 3
+    assert max(web.asked.values()) == 2 + 1  # refused once, then for its address, then for its bytes

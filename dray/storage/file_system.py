@@ -1,4 +1,4 @@
-"""On what kind of file system a SQLite file lies: several machines must not share one.
+"""On what kind of file system a file lies: several machines must not share a store, or a cache of models.
 
 SQLite's locks, its syncs and the shared memory of its write-ahead log are those of one machine's kernel. Over
 a network they are slow at best and missing at worst, and two machines that write damage the file:
