@@ -108,8 +108,9 @@ def measured_phi(setup: Setup, demand: Demand, work: Mapping[str, tuple[int, flo
 
 def expected_seconds(setup: Setup, demand: Demand, rows: float) -> float:
     """Seconds for so many rows on one replica with a phi of 1."""
-    rate = setup.rate(demand, rows)
-    return float(rows / rate.per_second + rate.tail)
+    sequences = rows * demand.sequences
+    rate = setup.rate(demand.by_sequence(), sequences)
+    return float(sequences / rate.per_second + rate.tail)
 
 
 def forecast(

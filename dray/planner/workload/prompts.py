@@ -43,6 +43,7 @@ Prompt = Text | list[int]
 class Asked:
     """The prompts of a request, and the most tokens that it generates; None where nothing bounds them.
 
+    The engine runs ``answers`` sequences for each prompt; ``most_output`` is that of all of them together.
     ``cut`` is how many tokens of a prompt are kept, the last ones; None for all. ``exact``: the answer has
     that many tokens in any case.
     """
@@ -51,6 +52,7 @@ class Asked:
     most_output: int | None
     exact: bool = False
     cut: int | None = None
+    answers: int = 1
 
 
 Render = Callable[[Body, bool], str]
@@ -77,12 +79,13 @@ def asked(url: str, body: Body, render: Render) -> Asked:
     if not kind.engine.generates:
         return Asked(prompts, 0, exact=True, cut=_cut(body))
     most = _most(body)
-    answers = len(prompts) * _answers(body)
+    answers = _answers(body)
     return Asked(
         prompts,
-        None if most is None else most * answers,
+        None if most is None else most * answers * len(prompts),
         exact=most is not None and _fills(body, most),
         cut=_cut(body),
+        answers=answers,
     )
 
 
