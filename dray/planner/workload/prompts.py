@@ -10,6 +10,8 @@ from dray.kinds import KINDS, MAX_PAIR_CHARACTERS, MAX_SEQUENCES, Body, Kind, ch
 
 _LENGTH_FIELDS = ("max_completion_tokens", "max_tokens")  # the first one wins, as in vLLM
 _MOST_ANSWERS = 128
+_COMPLETION = "/v1/completions"
+_USUAL_COMPLETION = 16  # tokens, where a completion says no max_tokens: as in OpenAI's API, and in vLLM
 
 COUNTED_FIELDS = frozenset(
     {
@@ -78,7 +80,7 @@ def asked(url: str, body: Body, render: Render) -> Asked:
         raise Unreadable("no prompt")
     if not kind.engine.generates:
         return Asked(prompts, 0, exact=True, cut=_cut(body))
-    most = _most(body)
+    most = _USUAL_COMPLETION if url == _COMPLETION and _says_no_length(body) else _most(body)
     answers = _answers(body)
     return Asked(
         prompts,
@@ -143,6 +145,11 @@ def _most(body: Body) -> int | None:
                 raise Unreadable(f"{name} is no number of tokens")
             return value
     return None
+
+
+def _says_no_length(body: Body) -> bool:
+    """Null is a length: as many tokens as there is room for."""
+    return not body.keys() & set(_LENGTH_FIELDS)
 
 
 def _answers(body: Body) -> int:

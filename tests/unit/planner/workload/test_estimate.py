@@ -142,7 +142,12 @@ def test_a_job_without_a_row_to_answer_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("body", "error"),
-    [({"max_tokens": 4, "ignore_eos": True}, 0.0), ({"max_tokens": 4}, 0.5), ({}, 0.9)],
+    [
+        ({"max_tokens": 4, "ignore_eos": True}, 0.0),
+        ({"max_tokens": 4}, 0.5),
+        ({"max_tokens": None}, 0.9),
+        ({}, 0.5),
+    ],
 )
 def test_outputs_are_as_unsure_as_their_bounds(body: dict[str, Any], error: float) -> None:
     found, _ = estimate(lines({"prompt": [1]} | body), Counting(tokenizer=None))
