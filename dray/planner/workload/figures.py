@@ -147,7 +147,10 @@ def workload_of(
     sequences = (gathered.prompts * gathered.answers).astype(np.float32)
     answer = np.asarray(facts.output_tokens) / sequences
     asks = prompts > 0
-    fits = asks & (longest + answer <= max_length) if max_length is not None else asks
+    fits = asks
+    if max_length is not None:  # of rows that nothing bounds, the engine ends answers at the model's length
+        answer = np.where(gathered.open_ended, np.clip(max_length - longest, 1, answer), answer)
+        fits = asks & (longest + answer <= max_length)
     refused = gathered.refused if refused is None else refused
     too_long = int(np.count_nonzero(asks & ~fits))
     rows = max(0, len(gathered) - refused - too_long)

@@ -116,6 +116,17 @@ def test_rows_beyond_the_model_become_no_demand() -> None:
     assert found.demand().longest == 100
 
 
+def test_rows_that_nothing_bounds_have_what_their_prompts_leave() -> None:
+    """A guess at their answers makes none of them too long."""
+    bodies: list[dict[str, Any]] = [
+        {"prompt": [1] * size, "max_tokens": None} for size in (50, 950, 999, 1000)
+    ]
+    found, _ = estimate(lines(*bodies), Counting(tokenizer=None, missing="none", max_length=1000))
+    assert (found.rows, found.too_long) == (3, 1)
+    assert found.output.mean == pytest.approx((256 + 50 + 1) / 3)
+    assert found.demand().longest == 1000
+
+
 def test_rows_of_several_sequences_are_as_long_as_each_of_them() -> None:
     """vLLM runs each prompt, and each answer to it, by itself: it checks their lengths one by one."""
     bodies: list[dict[str, Any]] = [
