@@ -62,7 +62,7 @@ def learn(store: Store, run: FinishedRun, measures: Measures) -> Predicted | Non
             job=run.identity,
             epoch=run.epoch,
             model=model_key(setup.model),
-            weights=setup.model.format,
+            weights=setup.setting.measured_as,
             device=device.name,
             engine=run.info.engine,
             version=run.info.version,
@@ -124,7 +124,7 @@ def _predicted(
     if start is None:
         return None
     phi = learned(before, setup.model, version=run.info.version.partition("+")[0])(
-        setup.instance.device.name, setup.model.format
+        setup.instance.device.name, setup.setting.measured_as
     )
     replicas = max(1, len(run.work))
     found = forecast(setup, demand, phi, replicas=replicas, start=start)

@@ -145,6 +145,12 @@ class Setting:
     engine: EnginePolicy = VLLM
 
     @property
+    def measured_as(self) -> str:
+        """What phi goes by: the format of the weights, and the split where a replica has several devices."""
+        split = f" TP{self.tensor_parallel} PP{self.pipeline_parallel}" if self.devices > 1 else ""
+        return f"{self.weights}{split}"
+
+    @property
     def devices(self) -> int:
         """Devices of one replica."""
         return self.tensor_parallel * self.pipeline_parallel

@@ -171,7 +171,7 @@ class _Rates:
 def _phi_of(case: _Case, phi: PhiFor) -> Phi:
     """Phi of a configuration; wider for several devices, and for unproven figures without a measured run."""
     device = case.instance.device
-    share = phi(device.name, case.setting.weights)
+    share = phi(device.name, case.setting.measured_as)
     if case.setting.devices > 1:
         share = share.widened(PARALLEL_FACTOR, "several devices in a replica")
     if device.doubts and share.assumed:
