@@ -21,7 +21,7 @@ from dray.engine.tuning import Tuned
 from dray.errors import StoreFatalError
 from dray.job.billing import bill_job, with_prediction
 from dray.job.capacity_notes import decisions_of
-from dray.job.job_shape import job_shape
+from dray.job.job_shape import job_sequences, job_shape
 from dray.job.learning import FinishedRun, learn
 from dray.job.opening import OpenJob, describe
 from dray.job.publishing import job_drafts, publish
@@ -285,6 +285,7 @@ def _bill(
         ready=min(ready),
         ended=last,
         shape=lambda: job_shape(job, store.shards(job.job_id)),
+        sequences=lambda: job_sequences(job, store.shards(job.job_id)),
     )
     return with_prediction(account, learn(store, run, measures), nodes=len(run.nodes))
 

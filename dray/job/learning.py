@@ -22,7 +22,7 @@ class FinishedRun:
     """A run that came to its end: ``identity`` and ``epoch`` are its job's; moments are seconds since 1970.
 
     ``work``: rows and busy seconds by replica. ``nodes`` are the hosts that they were on. ``shape`` looks
-    for what the rows have in common.
+    for what the rows have in common, ``sequences`` for their prompts in the mean, and the answers to each.
     """
 
     identity: str
@@ -35,6 +35,7 @@ class FinishedRun:
     ready: float
     ended: float
     shape: Callable[[], str | None]
+    sequences: Callable[[], tuple[float, float]] = lambda: (1.0, 1.0)
 
 
 def learn(store: Store, run: FinishedRun, measures: Measures) -> Predicted | None:
@@ -45,7 +46,7 @@ def learn(store: Store, run: FinishedRun, measures: Measures) -> Predicted | Non
     Raises:
         StoreError: it is away.
     """
-    demand, setup = demand_of(measures), _setup(run)
+    demand, setup = demand_of(measures, *run.sequences()), _setup(run)
     if demand is None or setup is None:
         return None
     device = setup.instance.device
@@ -61,7 +62,7 @@ def learn(store: Store, run: FinishedRun, measures: Measures) -> Predicted | Non
             job=run.identity,
             epoch=run.epoch,
             model=model_key(setup.model),
-            weights=setup.model.format,
+            weights=setup.setting.measured_as,
             device=device.name,
             engine=run.info.engine,
             version=run.info.version,
@@ -76,20 +77,26 @@ def learn(store: Store, run: FinishedRun, measures: Measures) -> Predicted | Non
     return predicted
 
 
-def demand_of(measures: Measures) -> Demand | None:
-    """The rows of a run as the cost model sees them; None where none generated anything."""
+def demand_of(measures: Measures, prompts: float = 1.0, answers: float = 1.0) -> Demand | None:
+    """The rows of a run as the cost model sees them; None where none generated anything.
+
+    A row has so many ``prompts``, and so many ``answers`` to each.
+    """
     rows, tokens = measures.run_rows, measures.run_tokens
     if not rows or not tokens.prompt or not tokens.completion:
         return None
     mean_in, mean_out = tokens.prompt / rows, tokens.completion / rows
-    longest = max(measures.completion_length.high, mean_out, 1.0)
+    sequences = prompts * answers
+    longest = max(max(measures.completion_length.high, mean_out) / sequences, 1.0)
     return Demand(
         rows=rows,
         input_tokens=max(mean_in, 1.0),
         output_tokens=max(mean_out, 1.0),
         hit_share=min(1.0, tokens.cached / tokens.prompt),
         longest_output=longest,
-        longest_tokens=max(measures.prompt_length.high, mean_in) + longest,
+        longest_tokens=max(measures.prompt_length.high, mean_in) / prompts + longest,
+        sequences=sequences,
+        answers=answers,
     )
 
 
@@ -117,7 +124,7 @@ def _predicted(
     if start is None:
         return None
     phi = learned(before, setup.model, version=run.info.version.partition("+")[0])(
-        setup.instance.device.name, setup.model.format
+        setup.instance.device.name, setup.setting.measured_as
     )
     replicas = max(1, len(run.work))
     found = forecast(setup, demand, phi, replicas=replicas, start=start)

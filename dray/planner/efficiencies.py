@@ -36,11 +36,15 @@ def learned(known: Sequence[Efficiency], model: ModelFacts, *, version: str | No
 
     ``version`` is that of the engine that will run; None where it is not known. Runs of the same model and
     version are taken where there are any, else of another version, else of other models, with wider bounds.
+    Where the model was never measured split over devices in this way, runs on one device tell.
     """
     key = model_key(model)
 
     def phi(device: str, weights: str) -> Phi:
         here = [one for one in known if (one.device, one.weights) == (device, weights)]
+        if not any(one.model == key for one in here):
+            alone = weights.partition(" ")[0]
+            here = [one for one in known if (one.device, one.weights) == (device, alone)] or here
         own = [one for one in here if one.model == key]
         same = [one for one in own if version is None or one.version.partition("+")[0] == version]
         if same:

@@ -49,7 +49,9 @@ def setup_of(
 
     ``arguments`` are the engine's, ``seqs`` and ``tokens`` its limits of a step.
     """
-    instance = instance_of(device, catalogue)
+    tensor = int(arguments.get("tensor_parallel_size") or 1)
+    pipeline = int(arguments.get("pipeline_parallel_size") or 1)
+    instance = instance_of(device, catalogue, tensor * pipeline)
     if instance is None or not config:
         return None
     try:
@@ -63,8 +65,8 @@ def setup_of(
         model=model,
         instance=instance,
         setting=Setting(
-            tensor_parallel=int(arguments.get("tensor_parallel_size") or 1),
-            pipeline_parallel=int(arguments.get("pipeline_parallel_size") or 1),
+            tensor_parallel=tensor,
+            pipeline_parallel=pipeline,
             weights=model.format,
             kv=kv if kv in KV_BYTES else "fp8" if kv.startswith("fp8") else model.kv_format,
             max_num_seqs=seqs,
@@ -73,12 +75,18 @@ def setup_of(
     )
 
 
-def instance_of(device: str, catalogue: Catalogue) -> Instance | None:
-    """An instance with this device, the smallest; ``NVIDIA L40S`` and ``NVIDIA A100-SXM4-80GB`` are known."""
+def instance_of(device: str, catalogue: Catalogue, count: int = 1) -> Instance | None:
+    """The smallest instance with so many of this device, or else the largest: it has the link between them.
+
+    ``NVIDIA L40S`` and ``NVIDIA A100-SXM4-80GB`` are known.
+    """
     devices = catalogue.devices()
     name = device if device in devices else _longest_match(device, devices)
     found = [one for one in catalogue.instances.values() if one.device.name == name]
-    return min(found, key=lambda one: one.devices, default=None)
+    large = [one for one in found if one.devices >= count]
+    if not large:
+        return max(found, key=lambda one: one.devices, default=None)
+    return min(large, key=lambda one: one.devices)
 
 
 def _longest_match(device: str, known: Mapping[str, Device]) -> str | None:
@@ -109,8 +117,9 @@ def measured_phi(setup: Setup, demand: Demand, work: Mapping[str, tuple[int, flo
 
 def expected_seconds(setup: Setup, demand: Demand, rows: float) -> float:
     """Seconds for so many rows on one replica with a phi of 1."""
-    rate = setup.rate(demand, rows)
-    return float(rows / rate.per_second + rate.tail)
+    sequences = rows * demand.sequences
+    rate = setup.rate(demand.by_sequence(), sequences)
+    return float(sequences / rate.per_second + rate.tail)
 
 
 def forecast(setup: Setup, demand: Demand, phi: Phi, *, replicas: int = 1, start: float = 0.0) -> Interval:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import isfinite
+from dataclasses import dataclass, replace
+from math import ceil, isfinite
 
 from dray.errors import ConfigError
 
@@ -12,13 +12,19 @@ from dray.errors import ConfigError
 class Demand:
     """``rows`` requests of ``input_tokens`` and ``output_tokens`` in the mean.
 
+    The engine runs a request with several prompts, or answers, as several sequences, each with a place in the
+    batch and a KV cache of its own. The cost model computes with these: :meth:`by_sequence`.
+
     Args:
         hit_share: share of the input tokens that the prefix cache serves, 0 to 1.
-        longest_tokens: input and output of the longest request; the mean's where it is not known.
-        longest_output: output of the longest request; twice the mean where it is not known.
+        longest_tokens: input and output of the longest sequence; the mean's where it is not known.
+        longest_output: output of the longest sequence; twice the mean where it is not known.
         resident_prefix_tokens: tokens of distinct prefixes that a replica must hold at a time; one prefix of
             the mean hit where it is not known.
         output_error: share by which the mean output may be off, for intervals.
+        sequences: of a request in the mean.
+        answers: how often each input token is read in the mean: once for each answer to its prompt. The cache
+            serves it from the second time on.
 
     Raises:
         ConfigError: a figure is out of bounds; names it.
@@ -32,6 +38,8 @@ class Demand:
     longest_output: float | None = None
     resident_prefix_tokens: float | None = None
     output_error: float = 0.0
+    sequences: float = 1.0
+    answers: float = 1.0
 
     def __post_init__(self) -> None:
         bounds = {
@@ -43,6 +51,8 @@ class Demand:
             "longest_output": (self.tail_output, 1, 1e10),
             "resident_prefix_tokens": (self.resident_prefix, 0, 1e12),
             "output_error": (self.output_error, 0, 0.9),
+            "sequences": (self.sequences, 1, 1e9),
+            "answers": (self.answers, 1, 1e6),
         }
         for name, (value, least, most) in bounds.items():
             if not isfinite(value) or not least <= value <= most:
@@ -72,6 +82,20 @@ class Demand:
     def resident_prefix(self) -> float:
         """Tokens of the prefixes that a replica holds at a time."""
         return self.hit if self.resident_prefix_tokens is None else self.resident_prefix_tokens
+
+    def by_sequence(self) -> Demand:
+        """The same with a row for each sequence."""
+        if self.sequences == 1.0:
+            return self
+        return replace(
+            self,
+            rows=ceil(self.rows * self.sequences),
+            input_tokens=max(1.0, self.input_tokens * self.answers / self.sequences),
+            output_tokens=max(1.0, self.output_tokens / self.sequences),
+            hit_share=min(1.0, (self.answers - 1.0 + self.hit_share) / self.answers),
+            sequences=1.0,
+            answers=1.0,
+        )
 
     @property
     def tokens(self) -> float:
@@ -118,6 +142,12 @@ class Setting:
     max_num_batched_tokens: int = 8192
     gpu_memory_utilization: float = 0.92
     engine: EnginePolicy = VLLM
+
+    @property
+    def measured_as(self) -> str:
+        """What phi goes by: the format of the weights, and the split where a replica has several devices."""
+        split = f" TP{self.tensor_parallel} PP{self.pipeline_parallel}" if self.devices > 1 else ""
+        return f"{self.weights}{split}"
 
     @property
     def devices(self) -> int:

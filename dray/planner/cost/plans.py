@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from math import ceil
 
@@ -56,6 +56,7 @@ def plans(
     limits = limits or Limits()
     found: list[Plan] = []
     refusals: list[Refusal] = []
+    rows, demand = demand, demand.by_sequence()
     for instance in allowed(catalogue, limits):
         markets = list(_markets(instance, limits, today))
         if not markets:
@@ -68,8 +69,15 @@ def plans(
                 refusals.append(problem)
             else:
                 found += _of_setting(_Case(instance, facts, setting, demand, limits), markets, phi)
+    found = [_of_rows(plan, rows) for plan in found]
     found.sort(key=lambda plan: (plan.dollars.likely, plan.seconds.likely, plan.name))
     return _within(found, refusals, limits)
+
+
+def _of_rows(plan: Plan, demand: Demand) -> Plan:
+    """A plan that was computed for sequences, with the figures of the rows that ask for them."""
+    rate = plan.requests_per_second.scaled(1.0 / demand.sequences)
+    return replace(plan, rows=demand.rows, tokens=demand.tokens, requests_per_second=rate)
 
 
 def best_of_each(found: Sequence[Plan]) -> list[Plan]:
@@ -163,7 +171,7 @@ class _Rates:
 def _phi_of(case: _Case, phi: PhiFor) -> Phi:
     """Phi of a configuration; wider for several devices, and for unproven figures without a measured run."""
     device = case.instance.device
-    share = phi(device.name, case.setting.weights)
+    share = phi(device.name, case.setting.measured_as)
     if case.setting.devices > 1:
         share = share.widened(PARALLEL_FACTOR, "several devices in a replica")
     if device.doubts and share.assumed:

@@ -26,13 +26,17 @@ UNBOUNDED = np.float32(-1.0)
 class Counted:
     """Figures of ``n`` rows, in their order; ``blocks`` says how many hashes of ``chain`` each has.
 
-    ``most_output`` is the most that a row generates, or ``UNBOUNDED``. Of ``refused`` rows the engine will
-    make nothing but an error. ``exact`` answers have their most tokens in any case. There are ``images`` in
-    all rows together. ``seconds`` is what rendering and tokenizing took.
+    ``most_output`` is the most that a row generates, or ``UNBOUNDED``. The engine runs a row as ``prompts``
+    times ``answers`` sequences; the longest of its prompts has ``longest`` tokens. Of ``refused`` rows the
+    engine will make nothing but an error. ``exact`` answers have their most tokens in any case. There are
+    ``images`` in all rows together. ``seconds`` is what rendering and tokenizing took.
     """
 
     indices: NDArray[np.uint64]
     prompt_tokens: NDArray[np.uint32]
+    longest: NDArray[np.uint32]
+    prompts: NDArray[np.uint32]
+    answers: NDArray[np.uint32]
     most_output: NDArray[np.float32]
     blocks: NDArray[np.uint32]
     chain: NDArray[np.uint64]
@@ -40,6 +44,11 @@ class Counted:
     exact: int
     images: int
     seconds: float
+
+    @property
+    def sequences(self) -> NDArray[np.uint32]:
+        """Of each row: 1, or more with several prompts or answers."""
+        return self.prompts * self.answers
 
     @property
     def unbounded(self) -> int:
@@ -75,6 +84,8 @@ def _counted(
     seconds: float,
 ) -> Counted:
     prompt_tokens = np.zeros(len(rows), np.uint32)
+    longest = np.zeros(len(rows), np.uint32)
+    prompts, answers = np.ones(len(rows), np.uint32), np.ones(len(rows), np.uint32)
     most_output = np.zeros(len(rows), np.float32)
     firsts: list[NDArray[np.uint32]] = []
     none = np.empty(0, np.uint32)
@@ -86,12 +97,16 @@ def _counted(
         own = [_cut(one, row.cut) for one in tokens[at : at + len(row.prompts)]]
         at += len(own)
         firsts.append(own[0])
-        prompt_tokens[place] = sum(map(len, own))
+        prompt_tokens[place], longest[place] = sum(map(len, own)), max(map(len, own))
+        prompts[place], answers[place] = len(own), row.answers
         most_output[place] = UNBOUNDED if row.most_output is None else row.most_output
     chain, blocks = chains(firsts, block_tokens)
     return Counted(
         indices=indices,
         prompt_tokens=prompt_tokens,
+        longest=longest,
+        prompts=prompts,
+        answers=answers,
         most_output=most_output,
         blocks=blocks,
         chain=chain,

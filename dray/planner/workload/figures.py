@@ -62,7 +62,10 @@ class Workload:
         too_long: requests with more tokens than the model takes; they become error rows, too.
         unbounded: rows that say no max_tokens.
         images: images in all rows; each counts as so many tokens as the user said.
+        sequences: that the engine runs for a row in the mean: rows may have several prompts, or answers.
+        answers: how often it reads each prompt token in the mean: once for each answer.
         input, output: tokens of a row. Outputs are predicted.
+        longest_tokens, longest_output: of the longest sequence.
         shared: share of the input tokens that a prefix cache serves when rows are ordered by their prefixes.
         groups: prefixes that two rows or more begin with; ``grouped`` rows have one, ``largest`` the same.
         in_input_order: share of the input tokens that a cache serves in the order of the input, by its size
@@ -77,9 +80,12 @@ class Workload:
     too_long: int
     unbounded: int
     images: int
+    sequences: float
+    answers: float
     input: Spread
     output: Spread
     longest_tokens: float
+    longest_output: float
     shared: float
     groups: int
     grouped: int
@@ -114,7 +120,9 @@ class Workload:
             output_tokens=max(1.0, self.output.mean),
             hit_share=self.shared,
             longest_tokens=max(2.0, self.longest_tokens),
-            longest_output=max(1.0, self.output.longest),
+            longest_output=max(1.0, self.longest_output),
+            sequences=self.sequences,
+            answers=self.answers,
             output_error=self.output_error,
         )
 
@@ -135,9 +143,14 @@ def workload_of(
     """
     facts, scale = gathered.facts, scale or Scale()
     prompts = scale.tokens(facts.prompt_tokens)
-    outputs = np.asarray(facts.output_tokens)
+    longest = scale.tokens(gathered.longest)
+    sequences = (gathered.prompts * gathered.answers).astype(np.float32)
+    answer = np.asarray(facts.output_tokens) / sequences
     asks = prompts > 0
-    fits = asks & (prompts + outputs <= max_length) if max_length is not None else asks
+    fits = asks
+    if max_length is not None:  # of rows that nothing bounds, the engine ends answers at the model's length
+        answer = np.where(gathered.open_ended, np.clip(max_length - longest, 1, answer), answer)
+        fits = asks & (longest + answer <= max_length)
     refused = gathered.refused if refused is None else refused
     too_long = int(np.count_nonzero(asks & ~fits))
     rows = max(0, len(gathered) - refused - too_long)
@@ -149,9 +162,12 @@ def workload_of(
         too_long=too_long,
         unbounded=gathered.unbounded,
         images=gathered.images,
+        sequences=_mean(sequences[fits]),
+        answers=_mean(prompts[fits] * gathered.answers[fits]) / max(_mean(prompts[fits]), 1.0),
         input=_spread(prompts[fits]),
-        output=_spread(outputs[fits]),
-        longest_tokens=float((prompts + outputs)[fits].max(initial=0.0)),
+        output=_spread((answer * sequences)[fits]),
+        longest_tokens=float((longest + answer)[fits].max(initial=0.0)),
+        longest_output=float(answer[fits].max(initial=0.0)),
         shared=shared,
         groups=len(sizes),
         grouped=int(sizes.sum()),
@@ -161,6 +177,10 @@ def workload_of(
         output_error=output_error,
         counted=counted,
     )
+
+
+def _mean(values: NDArray[Any]) -> float:
+    return float(values.mean(dtype=np.float64)) if len(values) else 1.0
 
 
 def _spread(values: NDArray[np.float32]) -> Spread:

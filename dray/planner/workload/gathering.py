@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from dray.planner.rows import RowFacts
-from dray.planner.workload.counting import Counted, count
+from dray.planner.workload.counting import UNBOUNDED, Counted, count
 from dray.planner.workload.encoders import Bytes, Tokens
 from dray.planner.workload.lengths import Bounds, Lengths
 from dray.planner.workload.processes import Processes
@@ -33,14 +33,19 @@ _BATCH_BYTES = 1 << 20
 class Gathered:
     """What is known of the rows that were read. Row ``r`` of ``facts`` is the ``r``-th of them.
 
-    ``indices[r]`` is its place in the input; for a spool, ``r`` is its position. ``refused`` rows ask for
-    nothing that the engine can do. ``unbounded`` rows say no most tokens, and ``exact`` ones use all of
+    ``indices[r]`` is its place in the input; for a spool, ``r`` is its position. ``longest``, ``prompts`` and
+    ``answers`` are as in ``Counted``; nothing bounds ``open_ended`` rows. ``refused`` rows ask for nothing
+    that the engine can do. ``unbounded`` rows say no most tokens, and ``exact`` ones use all of
     theirs. There are ``images`` in all rows together. ``seconds`` is what rendering and tokenizing took,
     summed over processes.
     """
 
     facts: RowFacts
     indices: NDArray[np.uint64]
+    longest: NDArray[np.uint32]
+    prompts: NDArray[np.uint32]
+    answers: NDArray[np.uint32]
+    open_ended: NDArray[np.bool_]
     refused: int
     unbounded: int
     exact: int
@@ -102,7 +107,11 @@ class _Files:
 
     _TYPES: dict[str, Any] = {  # noqa: RUF012
         "indices": np.uint64,
+        "tokens": np.uint32,
+        "longest": np.uint32,
         "prompts": np.uint32,
+        "answers": np.uint32,
+        "open_ended": np.bool_,
         "outputs": np.float32,
         "chain": np.uint64,
         "starts": np.uint64,
@@ -127,7 +136,11 @@ class _Files:
     def add(self, counted: Counted) -> None:
         """Append a batch."""
         self._write("indices", counted.indices)
-        self._write("prompts", counted.prompt_tokens)
+        self._write("tokens", counted.prompt_tokens)
+        self._write("longest", counted.longest)
+        self._write("prompts", counted.prompts)
+        self._write("answers", counted.answers)
+        self._write("open_ended", counted.most_output == UNBOUNDED)
         self._write("outputs", self._lengths.predicted(counted))
         self._write("chain", counted.chain)
         self._write("starts", np.cumsum(counted.blocks, dtype=np.uint64) + np.uint64(self._hashes))
@@ -146,7 +159,7 @@ class _Files:
     def gathered(self, folder: TemporaryFolder, block_tokens: int) -> Gathered:
         """The arrays, mapped."""
         facts = RowFacts(
-            prompt_tokens=self._mapped("prompts"),
+            prompt_tokens=self._mapped("tokens"),
             output_tokens=self._mapped("outputs"),
             block_tokens=block_tokens,
             chain=self._mapped("chain"),
@@ -155,6 +168,10 @@ class _Files:
         return Gathered(
             facts=facts,
             indices=self._mapped("indices"),
+            longest=self._mapped("longest"),
+            prompts=self._mapped("prompts"),
+            answers=self._mapped("answers"),
+            open_ended=self._mapped("open_ended"),
             refused=self.refused,
             unbounded=self.unbounded,
             exact=self.exact,

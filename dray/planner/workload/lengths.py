@@ -25,7 +25,7 @@ class Lengths(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """Each row generates ``share`` of the most that it allows, and ``unknown`` where it allows all."""
+    """A row generates ``share`` of the most that it allows; each answer ``unknown`` where it allows all."""
 
     share: float = 1.0
     unknown: float = UNKNOWN_OUTPUT
@@ -33,7 +33,8 @@ class Bounds:
     def predicted(self, counted: Counted) -> NDArray[np.float32]:
         """Tokens of each row's answers."""
         bounded = counted.most_output * np.float32(self.share)
-        return np.where(counted.most_output == UNBOUNDED, np.float32(self.unknown), bounded)
+        unknown = np.float32(self.unknown) * counted.sequences.astype(np.float32)
+        return np.where(counted.most_output == UNBOUNDED, unknown, bounded)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,8 @@ from dray.kinds import KINDS, MAX_PAIR_CHARACTERS, MAX_SEQUENCES, Body, Kind, ch
 
 _LENGTH_FIELDS = ("max_completion_tokens", "max_tokens")  # the first one wins, as in vLLM
 _MOST_ANSWERS = 128
+_COMPLETION = "/v1/completions"
+_USUAL_COMPLETION = 16  # tokens, where a completion says no max_tokens: as in OpenAI's API, and in vLLM
 
 COUNTED_FIELDS = frozenset(
     {
@@ -43,6 +45,7 @@ Prompt = Text | list[int]
 class Asked:
     """The prompts of a request, and the most tokens that it generates; None where nothing bounds them.
 
+    The engine runs ``answers`` sequences for each prompt; ``most_output`` is that of all of them together.
     ``cut`` is how many tokens of a prompt are kept, the last ones; None for all. ``exact``: the answer has
     that many tokens in any case.
     """
@@ -51,6 +54,7 @@ class Asked:
     most_output: int | None
     exact: bool = False
     cut: int | None = None
+    answers: int = 1
 
 
 Render = Callable[[Body, bool], str]
@@ -76,13 +80,14 @@ def asked(url: str, body: Body, render: Render) -> Asked:
         raise Unreadable("no prompt")
     if not kind.engine.generates:
         return Asked(prompts, 0, exact=True, cut=_cut(body))
-    most = _most(body)
-    answers = len(prompts) * _answers(body)
+    most = _USUAL_COMPLETION if url == _COMPLETION and _says_no_length(body) else _most(body)
+    answers = _answers(body)
     return Asked(
         prompts,
-        None if most is None else most * answers,
+        None if most is None else most * answers * len(prompts),
         exact=most is not None and _fills(body, most),
         cut=_cut(body),
+        answers=answers,
     )
 
 
@@ -140,6 +145,11 @@ def _most(body: Body) -> int | None:
                 raise Unreadable(f"{name} is no number of tokens")
             return value
     return None
+
+
+def _says_no_length(body: Body) -> bool:
+    """Null is a length: as many tokens as there is room for."""
+    return not body.keys() & set(_LENGTH_FIELDS)
 
 
 def _answers(body: Body) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dray.job.job_shape import job_shape
+from dray.job.job_shape import job_sequences, job_shape
 from dray.requests.model import Request
 from dray.requests.shape import shape_of
 from dray.requests.spool import encode
@@ -44,3 +44,14 @@ def test_a_spool_that_is_gone_tells_nothing(tmp_path: Path) -> None:
     shards = _shards(tmp_path, [0.0])
     (tmp_path / "spool").unlink()
     assert job_shape(JOB, shards) is None
+
+
+def test_the_sequences_of_rows_are_their_prompts_and_the_answers_to_each(tmp_path: Path) -> None:
+    spool = tmp_path / "spool"
+    bodies: list[dict[str, Any]] = [{"prompt": ["a", "b", "c"], "n": 2}, {"prompt": "a"}]
+    requests = [Request(index=row, custom_id=str(row), url=URL, body=body) for row, body in enumerate(bodies)]
+    spool.write_bytes(b"".join(map(encode, requests)))
+    shards: Any = [SimpleNamespace(uri=str(spool), offset=0, length=spool.stat().st_size)]
+    assert job_sequences(JOB, shards) == (2.0, 1.75)
+    spool.unlink()
+    assert job_sequences(JOB, shards) == (1.0, 1.0)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from datetime import date
 from math import exp
 from pathlib import Path
 
@@ -11,11 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dray.planner.catalogue import known_catalogue, load_catalogue
-from dray.planner.cost import PRIOR, Demand, Setting
+from dray.planner.cost import PRIOR, Demand, Limits, Setting, plans
 from dray.planner.efficiencies import learned, model_key, start_seconds, with_starts
 from dray.planner.measured_run import Setup, expected_seconds, forecast, instance_of, measured_phi, setup_of
-from dray.planner.models import read_model
+from dray.planner.models import model_facts, read_model
 from dray.store import Efficiency
+from tests.support.model_configs import LLAMA_70B
 
 pytestmark = pytest.mark.unit
 
@@ -105,6 +108,35 @@ def test_starts_are_those_of_the_latest_runs() -> None:
 def test_gpus_are_known_by_the_names_of_their_driver(driver: str, instance: str | None) -> None:
     found = instance_of(driver, load_catalogue())
     assert (found.name if found else None) == instance
+
+
+@pytest.mark.parametrize("split", [{"tensor_parallel_size": 4}, {"pipeline_parallel_size": 4}])
+def test_a_run_over_several_devices_that_is_as_fast_as_the_model_says_has_a_phi_of_1(
+    split: dict[str, int],
+) -> None:
+    """The plan counts the time that its devices take to talk to each other, and so does what is learned."""
+    catalogue, demand = load_catalogue(), Demand(rows=10_000, input_tokens=500, output_tokens=100)
+    config = json.dumps(LLAMA_70B)
+    setup = setup_of(config, "NVIDIA L40S", split, seqs=256, tokens=8192, catalogue=catalogue)
+    assert setup is not None and setup.instance.link is not None and setup.instance.devices >= 4
+    model = model_facts(LLAMA_70B)
+    found = plans(demand, model, catalogue, Limits(hardware=("g6e.12xlarge",)), today=date(2026, 11, 24))
+    own = setup.setting
+    plan = next(
+        one for one in found.plans
+        if (one.setting.tensor_parallel, one.setting.pipeline_parallel, one.setting.max_num_seqs)
+        == (own.tensor_parallel, own.pipeline_parallel, own.max_num_seqs)
+        and one.setting.max_num_batched_tokens == own.max_num_batched_tokens and one.machines == 1
+    )  # fmt: skip
+    took = demand.rows / plan.rate.per_second + plan.rate.tail
+    assert measured_phi(setup, demand, {"one": (demand.rows, took)}) == pytest.approx(1.0)
+
+
+def test_phi_of_a_split_is_that_of_such_runs_and_of_one_device_where_there_are_none() -> None:
+    split = replace(RUN, job="split", phi=0.5, weights="bf16 TP4 PP1")
+    assert learned([RUN], MODEL)("L40S", "bf16 TP4 PP1").likely == pytest.approx(RUN.phi)
+    assert learned([RUN, split], MODEL)("L40S", "bf16 TP4 PP1").likely == pytest.approx(0.5)
+    assert learned([RUN, split], MODEL)("L40S", "bf16").likely == pytest.approx(RUN.phi)
 
 
 def test_phi_is_predicted_over_measured_seconds() -> None:

@@ -36,6 +36,29 @@ def test_the_cheapest_is_first_and_is_explained() -> None:
     assert found.why.count(".") >= 1
 
 
+def test_eight_answers_cost_what_eight_requests_with_one_prefix_do() -> None:
+    """In dollars and seconds; figures for each request are those of the rows."""
+    hardware: Any = {"hardware": ("g6e.xlarge",)}
+    rows = Demand(
+        rows=10_000, input_tokens=1600, output_tokens=800, sequences=8, answers=8,
+        longest_output=100, longest_tokens=1700,
+    )  # fmt: skip
+    alone = Demand(
+        rows=80_000, input_tokens=1600, output_tokens=100, hit_share=7 / 8,
+        longest_output=100, longest_tokens=1700,
+    )  # fmt: skip
+    [of_rows, *_], [of_all, *_] = (
+        planned(demand=rows, **hardware).plans,
+        planned(demand=alone, **hardware).plans,
+    )
+    assert (of_rows.dollars, of_rows.seconds) == (of_all.dollars, of_all.seconds)
+    assert of_rows.dollars_per_thousand_requests.likely == pytest.approx(
+        8 * of_all.dollars_per_thousand_requests.likely
+    )
+    assert of_rows.requests_per_second.likely == pytest.approx(of_all.requests_per_second.likely / 8)
+    assert of_rows.tokens == 10_000 * 2400
+
+
 def test_the_whole_catalogue_gives_thousands_of_plans() -> None:
     found = planned(weights=("bf16", "fp8"))
     assert len(found.plans) > 1000

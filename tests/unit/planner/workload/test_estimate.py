@@ -116,6 +116,35 @@ def test_rows_beyond_the_model_become_no_demand() -> None:
     assert found.demand().longest == 100
 
 
+def test_rows_that_nothing_bounds_have_what_their_prompts_leave() -> None:
+    """A guess at their answers makes none of them too long."""
+    bodies: list[dict[str, Any]] = [
+        {"prompt": [1] * size, "max_tokens": None} for size in (50, 950, 999, 1000)
+    ]
+    found, _ = estimate(lines(*bodies), Counting(tokenizer=None, missing="none", max_length=1000))
+    assert (found.rows, found.too_long) == (3, 1)
+    assert found.output.mean == pytest.approx((256 + 50 + 1) / 3)
+    assert found.demand().longest == 1000
+
+
+def test_rows_of_several_sequences_are_as_long_as_each_of_them() -> None:
+    """vLLM runs each prompt, and each answer to it, by itself: it checks their lengths one by one."""
+    bodies: list[dict[str, Any]] = [
+        {"prompt": [1] * 60, "max_tokens": 40, "n": 8},
+        {"prompt": [[1] * 60, [2] * 40], "max_tokens": 40},
+        {"prompt": [[1] * 61, [2] * 40], "max_tokens": 40},
+    ]
+    found, _ = estimate(lines(*bodies), Counting(tokenizer=None, missing="none", max_length=100))
+    assert (found.rows, found.too_long) == (2, 1)
+    demand = found.demand()
+    assert (demand.longest, demand.tail_output) == (100, 40)
+    assert demand.tokens == 60 + 8 * 40 + 100 + 2 * 40
+    each = demand.by_sequence()
+    assert (each.rows, each.output_tokens) == (10, 40)
+    assert each.rows * each.input_tokens == pytest.approx(8 * 60 + 100)
+    assert each.rows * (each.input_tokens - each.hit) == pytest.approx((60 + 100) * (1 - found.shared))
+
+
 def test_a_job_without_a_row_to_answer_is_refused() -> None:
     found, _ = estimate(lines({"prompt": None}), Counting(tokenizer=None))
     with pytest.raises(ConfigError, match="1 are requests that the engine refuses"):
@@ -124,7 +153,12 @@ def test_a_job_without_a_row_to_answer_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("body", "error"),
-    [({"max_tokens": 4, "ignore_eos": True}, 0.0), ({"max_tokens": 4}, 0.5), ({}, 0.9)],
+    [
+        ({"max_tokens": 4, "ignore_eos": True}, 0.0),
+        ({"max_tokens": 4}, 0.5),
+        ({"max_tokens": None}, 0.9),
+        ({}, 0.5),
+    ],
 )
 def test_outputs_are_as_unsure_as_their_bounds(body: dict[str, Any], error: float) -> None:
     found, _ = estimate(lines({"prompt": [1]} | body), Counting(tokenizer=None))

@@ -28,10 +28,13 @@ def lines(*bodies: dict[str, Any], url: str = COMPLETION) -> list[bytes]:
 
 
 def test_token_ids_are_what_they_are() -> None:
-    found = gather(lines({"prompt": list(range(40)), "max_tokens": 3}, {"prompt": [7], "n": 2}), Bytes())
+    found = gather(
+        lines({"prompt": list(range(40)), "max_tokens": 3}, {"prompt": [7], "max_tokens": None, "n": 2}),
+        Bytes(),
+    )
     assert found.facts.prompt_tokens.tolist() == [40, 1]
     assert np.diff(found.facts.chain_starts.astype(int)).tolist() == [2, 0]
-    assert found.facts.output_tokens.tolist() == [3.0, Bounds().unknown]
+    assert found.facts.output_tokens.tolist() == [3.0, 2 * Bounds().unknown]
     assert (found.unbounded, found.refused, found.exact) == (1, 0, 0)
 
 

@@ -84,6 +84,15 @@ def test_what_bounds_an_answer(fields: dict[str, Any], most: int | None, exact: 
 
 
 @pytest.mark.parametrize(
+    ("fields", "most"), [({}, 16), ({"n": 2}, 32), ({"max_tokens": 9}, 9), ({"max_tokens": None}, None)]
+)
+def test_a_completion_ends_after_16_tokens_where_it_says_nothing(
+    fields: dict[str, Any], most: int | None
+) -> None:
+    assert ask("/v1/completions", prompt="a", **fields).most_output == most
+
+
+@pytest.mark.parametrize(
     ("url", "body"),
     [
         (CHAT, {}),
