@@ -29,6 +29,10 @@ def check_arguments(settings: JobSettings, *, local: bool = False) -> None:
         from dray.job.pricing import UNPRICED  # with the catalogue
 
         raise ConfigError(UNPRICED)  # Ray on this machine is told no type of instance: there is no list price
+    if local:
+        from dray.engine.body_fields import refuse_unknown_fields
+
+        refuse_unknown_fields(settings.defaults.sampling)
     if settings.engine == "simulated":
         from dray.engine.simulated import SimulatedSettings
 
@@ -43,13 +47,11 @@ def check_arguments(settings: JobSettings, *, local: bool = False) -> None:
     with_template_text(arguments)  # the driver reads it, for replicas on any node
     adapters = adapters_of(arguments, settings.model, all_here=local)
     if local:
-        from dray.engine.body_fields import refuse_unknown_fields
         from dray.engine.declared import choices_of, refuse_arguments
 
         refuse_arguments(arguments)
         if adapters:
             rank_for(adapters, arguments, choices_of("vllm.config.lora", "MaxLoRARanks"))
-        refuse_unknown_fields(settings.defaults.sampling)
 
 
 def check_weights(settings: JobSettings) -> Manifest | None:

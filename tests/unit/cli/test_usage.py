@@ -106,6 +106,12 @@ def test_a_value_that_cannot_be(
     assert error["message"].startswith(told)
 
 
+def test_a_field_that_no_request_has_is_refused_for_the_simulated_engine_too(
+    refused: Refused, command: list[str]
+) -> None:
+    assert "did you mean max_tokens?" in refused(*command, "--param", "max_tokns=3")["message"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
