@@ -19,6 +19,7 @@ from dray.job.settings import JobSettings, Resolved
 from dray.requests import Limits, RowDefaults, Source, SqlQuery, expand, ingest, settled
 from dray.requests.readers import files_of, read_rows
 from dray.requests.rejects import SKIP_ADVICE, Reject
+from dray.requests.tables import refuse_missing_database
 from dray.storage import check_writable
 from dray.storage.addresses import without_variable
 from dray.storage.file_system import file_system_of, refuse_network
@@ -69,6 +70,8 @@ def _check_engine(request: JobRequest, settings: JobSettings) -> None:
 def _check_input(request: JobRequest, settings: JobSettings) -> None:
     source, rows = settings.source, settings.defaults
     if isinstance(source, SqlQuery):
+        if source.url.startswith("sqlite:"):
+            refuse_missing_database(source)
         return
     inputs = list(source.inputs)
     if request.objects is None or not any(map(is_object, inputs)):

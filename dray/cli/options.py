@@ -165,6 +165,10 @@ def _refuse_undecodable(given: Mapping[str, Any]) -> None:
                 raise ConfigError(f"{name}{which} is not valid UTF-8; give a file a name that is")
 
 
+_OF_TEMPLATES = ("{{", "{%", "{#")
+"""How Jinja's expressions begin: a chat template may be given as a text."""
+
+
 def pairs(given: Sequence[str] | None, option: str) -> dict[str, Any]:
     """KEY=VALUE pairs; values are JSON where they parse as such, else text."""
     import orjson
@@ -177,16 +181,27 @@ def pairs(given: Sequence[str] | None, option: str) -> dict[str, Any]:
         name = key.replace("-", "_")
         try:
             read = orjson.loads(value)
-        except orjson.JSONDecodeError:
+        except orjson.JSONDecodeError as error:
+            _refuse_broken(value, error, f"{option} {name}")
             read = value
+        if name in found:
+            raise ConfigError(f"{option} {name}: given twice; write all of it as one value")
         if isinstance(read, dict):
-            _refuse_lost_names(value, found.get(name), f"{option} {name}")
+            _refuse_lost_names(value, f"{option} {name}")
         found[name] = read
     return found
 
 
-def _refuse_lost_names(text: str, before: Any, option: str) -> None:
-    """Refuse an object that has a name twice, or replaces another one: the first value would be lost."""
+def _refuse_broken(text: str, error: Exception, option: str) -> None:
+    """Refuse what begins as an object or a list, and is none: rows would get it as a text."""
+    if text.startswith(("{", "[")) and not text.startswith(_OF_TEMPLATES):
+        raise ConfigError(
+            f"{option}: begins as JSON and is not ({error}); put a text that is meant in quotes"
+        )
+
+
+def _refuse_lost_names(text: str, option: str) -> None:
+    """Refuse an object that has a name twice: the first value would be lost."""
     import json
 
     def once(pairs: list[tuple[str, Any]]) -> None:
@@ -195,6 +210,4 @@ def _refuse_lost_names(text: str, before: Any, option: str) -> None:
         if twice is not None:
             raise ConfigError(f"{option}: {twice[:100]!r} stands in it twice; give each name one value")
 
-    if isinstance(before, dict):
-        raise ConfigError(f"{option}: given twice; write all of it as one object")
     json.loads(text, object_pairs_hook=once)

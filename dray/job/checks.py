@@ -30,6 +30,9 @@ def check_arguments(settings: JobSettings, *, local: bool = False) -> None:
         from dray.job.pricing import UNPRICED  # with the catalogue
 
         raise ConfigError(UNPRICED)  # Ray on this machine is told no type of instance: there is no list price
+    if local:
+        from dray.engine.body_fields import refuse_unknown_fields
+
     if settings.engine == "simulated":
         from dray.engine.simulated import SimulatedSettings
 
@@ -44,13 +47,11 @@ def check_arguments(settings: JobSettings, *, local: bool = False) -> None:
     with_template_text(arguments)  # the driver reads it, for replicas on any node
     adapters = adapters_of(arguments, settings.model, all_here=local)
     if local:
-        from dray.engine.body_fields import refuse_unknown_fields
         from dray.engine.declared import choices_of, refuse_arguments
 
         refuse_arguments(arguments)
         if adapters:
             rank_for(adapters, arguments, choices_of("vllm.config.lora", "MaxLoRARanks"))
-        refuse_unknown_fields(settings.defaults.sampling)
         shape = settings.source.shape
         if shape.audio_column is not None or shape.audio_root is not None:
             refuse_without_libraries()  # rows that hold their sound are not read yet: the replica looks, too

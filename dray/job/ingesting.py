@@ -32,7 +32,7 @@ from dray.requests.inputs import refuse_changed
 from dray.requests.marks import Taper
 from dray.requests.pulse import Pulse
 from dray.requests.readers import files_of
-from dray.requests.rules import note_on_names
+from dray.requests.rules import note_on_fields, note_on_names
 from dray.requests.sharing import Sharing
 from dray.store import Shard, ShardSpec, Store, open_store
 from dray.store.records import OPEN_STATES
@@ -75,7 +75,12 @@ def ingest_job(
         remove_older(job, known)
         ordering, sharing = Ordering.of(recorded, job.settings, replicas), sharing_of(store, job, recorded)
         ingested = _taken_in(job, bound_of(recorded), ordering, sharing, progress, say)
-        for told in (note_on_names(settings.defaults, ingested.model_name), ordering.line()):
+        notes = (
+            note_on_names(settings.defaults, ingested.model_name),
+            note_on_fields(settings.defaults, ingested.kinds),
+            ordering.line(),
+        )
+        for told in notes:
             if told is not None and say is not None:
                 say(told)
         reach(Point.INGEST_SPOOLED)

@@ -25,6 +25,17 @@ def note_on_names(defaults: RowDefaults, found: str | None) -> str | None:
     )
 
 
+def note_on_fields(defaults: RowDefaults, kinds: Collection[Kind]) -> str | None:
+    """Which fields of the job no row takes: ``max_tokens`` is for engines that generate."""
+    taken = frozenset[str]().union(*(kind.engine.fields for kind in kinds))
+    lost = [name for name in defaults.sampling if name not in taken]
+    if not kinds or not lost or any(kind.engine.generates for kind in kinds):
+        return None
+    asked = " and ".join(sorted(map(str, kinds)))
+    known = f"; the job can set {', '.join(sorted(taken))}" if taken else ""
+    return f"{', '.join(lost)}: without effect, no row takes it, for the rows ask for {asked}{known}"
+
+
 class JobRules:
     """Sees every request once, and remembers the first contradiction of each sort."""
 

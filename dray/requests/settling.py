@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from dray.errors import ConfigError, InputError
-from dray.kinds import Kind, of_conversations
+from dray.kinds import KINDS, Kind, of_conversations
 from dray.requests.bodies import fields_among
 from dray.requests.inputs import expand
 from dray.requests.json_lines import json_lines
@@ -74,7 +74,19 @@ def _settled_lines(source: JsonlBatch, options: ObjectStoreOptions | None) -> tu
                 f"{name.replace('_', ' ')} goes with a prompt column, a template or a column of messages; "
                 "rows in the OpenAI batch format say it themselves"
             )
+    _refuse_other_kind(shape.kind, rows, uri)
     return source, None
+
+
+def _refuse_other_kind(kind: Kind, rows: list[dict[str, Any]], uri: str) -> None:
+    """A kind that the user has named, in a batch file of another. Chat is also what nobody named."""
+    asked = (row.get("url") for row in rows)
+    url = next((url for url in asked if isinstance(url, str) and url in KINDS), None)
+    if url is not None and kind is not Kind.CHAT and KINDS[url] != kind:
+        raise ConfigError(
+            f"{uri}: rows in the OpenAI batch format say their kind themselves: these ask {url}, and --kind "
+            f"is {kind}; leave --kind out, or change the url of the rows"
+        )
 
 
 def _settled_parquet(source: Rows, options: ObjectStoreOptions | None) -> tuple[Source, str | None]:

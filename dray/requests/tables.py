@@ -9,6 +9,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain, repeat
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dray.errors import ConfigError, InputError, Problem
@@ -102,11 +103,14 @@ def query_rows(source: SqlQuery, pulse: Pulse | None = None) -> Iterator[TableRo
     url = _database_url(source)
     name = query_name(source)
     fetching = False
+    refuse_missing_database(source)
     try:
         engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool, connect_args=_limits(url))
         # The query is the user's own: no sign in it (%, :) stands for a parameter.
         with engine.connect().execution_options(yield_per=_BATCH_ROWS, no_parameters=True) as connection:
             driver: Any = connection.connection.driver_connection
+            if isinstance(driver, sqlite3.Connection):
+                driver.execute("PRAGMA query_only = ON")  # a query of rows changes nothing
             with (pulse or Pulse()).waiting(getattr(driver, "cancel", lambda: None)):
                 result = connection.exec_driver_sql(source.query)
                 columns = tuple(result.keys())
@@ -122,6 +126,22 @@ def query_rows(source: SqlQuery, pulse: Pulse | None = None) -> Iterator[TableRo
         raise ConfigError(f"{name}: {error.name or 'the driver'} is not installed; {hint}") from error
     except (SQLAlchemyError, ValueError, ArithmeticError) as error:  # the latter two: drivers about a value
         raise InputError([Problem("query_failed", _query_failed(error, fetching=fetching), name)]) from None
+
+
+def refuse_missing_database(source: SqlQuery) -> None:
+    """SQLite would make an empty database of a name with a slip in it.
+
+    Raises:
+        InputError: there is no such file.
+    """
+    url = _database_url(source)
+    path = url.database or ""
+    if url.get_backend_name() != "sqlite" or not path or path.startswith((":memory:", "file:")):
+        return
+    if not Path(path).is_file():
+        raise InputError(
+            [Problem("missing_input", "no such file, so there is no database to ask", query_name(source))]
+        )
 
 
 def _keep_bytes(driver: Any) -> None:

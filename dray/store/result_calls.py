@@ -6,7 +6,10 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+import orjson
+
 from dray.errors import StoreFatalError
+from dray.kinds import output_columns
 from dray.requests.sharing import Answer
 from dray.store import counting, jobs, reading
 from dray.store.calls import Calls
@@ -84,7 +87,10 @@ class ResultCalls(Calls):
         return self._read(lambda tx: reading.answers(tx, seen, indexes), snapshot=True)
 
     def to_dataframe(self, job_id: str) -> pd.DataFrame:
-        """All outcomes as a DataFrame with the columns of :class:`StoredOutcome`; responses as text."""
+        """All outcomes as a DataFrame with the columns of :class:`StoredOutcome`; responses as JSON.
+
+        ``text`` is that of the first choice, as in ``output.parquet``; None where an answer has no text.
+        """
         import pandas as pd
 
         pages = [pd.DataFrame(page, columns=list(StoredOutcome._fields)) for page in self.outcomes(job_id)]
@@ -93,4 +99,13 @@ class ResultCalls(Calls):
             if pages
             else pd.DataFrame(columns=list(StoredOutcome._fields))
         )
-        return frame.assign(response=frame["response"].map(bytes.decode, na_action="ignore"))
+        texts = frame["response"].map(_text_of, na_action="ignore")
+        return frame.assign(response=frame["response"].map(bytes.decode, na_action="ignore"), text=texts)
+
+
+_TEXT = next(column for column in output_columns() if column.name == "text")
+
+
+def _text_of(response: bytes) -> str | None:
+    found: str | None = _TEXT.read(orjson.loads(response))
+    return found

@@ -332,10 +332,13 @@ def test_a_custom_id_that_stands_twice_is_found_at_the_end(store: Store) -> None
 def test_a_frame_of_all_outcomes(store: Store) -> None:
     lease = claimed(store, ready_job(store))
     assert store.to_dataframe("job").empty
-    store.commit(lease, [outcome(0), failure(1)])
+    answer = '{"choices":[{"message":{"content":"hello"}}]}'
+    store.commit(lease, [outcome(0, answer), failure(1)])
     frame = store.to_dataframe("job")
     assert list(frame["custom_id"]) == ["id-0", "id-1"]
-    assert frame["response"][0] == "answer"
+    assert frame["response"][0] == answer
+    assert frame["text"][0] == "hello"
+    assert frame["text"].isna().tolist() == [False, True]
     assert frame["response"].isna().tolist() == [False, True]
     assert frame["error_code"][1] == "context_length_exceeded"
 

@@ -35,6 +35,8 @@ def test_json_values_come_back(values: dict[str, Any]) -> None:
         ("max-num-seqs=32", {"max_num_seqs": 32}),
         ("stop=a=b", {"stop": "a=b"}),
         ("empty=", {"empty": ""}),
+        ("chat_template={{ messages[0].content }}", {"chat_template": "{{ messages[0].content }}"}),
+        ("stop=\"[INST]\"", {"stop": "[INST]"}),
         ("limit_mm={\"image\": 0}", {"limit_mm": {"image": 0}}),
     ],
 )  # fmt: skip
@@ -96,9 +98,12 @@ def anchored(store: str | None) -> str | None:
             ['lora_modules={"a": "/x"}', 'lora-modules={"b": "/y"}'],
             "--x lora_modules: given twice",
         ),
+        (["n=3", "n=4"], "--x n: given twice"),
+        (["response_format={bad"], "--x response_format: begins as JSON and is not"),
+        (["stop=[INST]"], "--x stop: begins as JSON and is not"),
     ],
 )
-def test_no_part_of_an_object_is_lost(given_: list[str], told: str) -> None:
+def test_no_part_of_a_value_is_lost(given_: list[str], told: str) -> None:
     with pytest.raises(ConfigError) as refused:
         pairs(given_, "--x")
     assert told in str(refused.value)

@@ -107,6 +107,19 @@ def test_a_value_that_cannot_be(
     assert error["message"].startswith(told)
 
 
+def test_a_query_of_a_file_that_is_not_there(refused: Refused, command: list[str], tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'dta.db'}"
+    options = ["--query", "select 1 as text", "--prompt-column", "text"]
+    assert "no such file" in refused("run", url, *command[2:], *options)["message"]
+    assert not (tmp_path / "dta.db").exists()
+
+
+def test_a_field_that_no_request_has_is_refused_for_the_simulated_engine_too(
+    refused: Refused, command: list[str]
+) -> None:
+    assert "did you mean max_tokens?" in refused(*command, "--param", "max_tokns=3")["message"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [

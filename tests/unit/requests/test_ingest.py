@@ -18,7 +18,7 @@ from dray.errors import InputError, Problem
 from dray.kinds import Kind
 from dray.requests import Ingested, Limits, RowDefaults, cut, decode, ingest, read_shard, source_of
 from dray.requests.model import Outcome, Request
-from dray.requests.rules import note_on_names
+from dray.requests.rules import note_on_fields, note_on_names
 
 pytestmark = pytest.mark.unit
 
@@ -172,6 +172,15 @@ def test_names_of_adapters_stand_beside_that_of_the_model(tmp_path: Path) -> Non
     assert alone.model_name is None
     for quiet, name in ((defaults, None), (RowDefaults(), "one"), (replace(defaults, model_name="m"), "m")):
         assert note_on_names(quiet, name) is None
+
+
+def test_fields_that_no_row_takes_are_told() -> None:
+    defaults = RowDefaults(sampling={"max_tokens": 5, "dimensions": 8})
+    told = note_on_fields(defaults, {Kind.EMBEDDING})
+    assert told is not None
+    assert told.startswith("max_tokens: without effect, no row takes it, for the rows ask for embedding; ")
+    assert note_on_fields(defaults, {Kind.CHAT}) is None
+    assert note_on_fields(RowDefaults(sampling={"dimensions": 8}), {Kind.EMBEDDING}) is None
 
 
 def test_a_name_like_that_of_an_adapter_is_refused_unless_it_is_the_models(tmp_path: Path) -> None:

@@ -178,6 +178,16 @@ def test_a_batch_file_takes_no_options_of_columns(tmp_path: Path, option: str) -
         settled(source)
 
 
+def test_a_batch_file_takes_no_other_kind_than_its_own(tmp_path: Path) -> None:
+    path = write(tmp_path, BATCH)
+    with pytest.raises(ConfigError, match=r"these ask /v1/chat/completions, and --kind is embedding"):
+        settled(source_of(path, kind=Kind.EMBEDDING))
+    for kind in (Kind.CHAT, Kind.EMBEDDING):
+        row = BATCH | {"url": "/v1/embeddings", "body": {"input": "x"}}
+        source = source_of(write(tmp_path, row, name="e.jsonl"), kind=kind)
+        assert settled(source) == (source, None)
+
+
 def test_rows_without_messages_or_envelope_are_asked_for_their_prompt(tmp_path: Path) -> None:
     for path in (
         write(tmp_path, {"id": 1, "text": "hi"}),

@@ -362,6 +362,18 @@ def test_a_query_that_fails_says_so(tmp_path: Path, query: str) -> None:
     assert "nope" in problem.message
 
 
+def test_a_query_neither_makes_nor_changes_a_database(tmp_path: Path) -> None:
+    missing = f"sqlite:///{tmp_path / 'dta.db'}"
+    [problem] = problems(tmp_path, missing, query="select 1 as text", prompt_column="text")
+    assert (problem.code, problem.message.partition(",")[0]) == ("missing_input", "no such file")
+    assert list(tmp_path.glob("*.db")) == []
+    query = "delete from t returning id as text"
+    [problem] = problems(tmp_path, database(tmp_path), query=query, prompt_column="text")
+    assert "readonly database" in problem.message
+    with sqlite3.connect(tmp_path / "data.db") as connection:
+        assert connection.execute("select count(*) from t").fetchone() == (3000,)
+
+
 def test_a_text_of_sqlite_that_is_not_utf8_is_a_problem_of_its_row(tmp_path: Path) -> None:
     url = database(tmp_path)
     query = "select id, cast(x'6d792070617469656e7420e9' as text) as body from t limit 1"
