@@ -18,7 +18,7 @@ from dray.driver.ray_executor import ended_of, stable_options
 from dray.errors import DrayError, JobFailedError
 from dray.shard.task import Ended, ShardWork, TaskResult
 from tasks.infer_shard import infer_shard
-from tasks.ray_runner import HeardRayTaskRunner
+from tasks.ray_runner import HeardRayTaskRunner, travel_light
 from tasks.settling import note_end
 
 _END_SECONDS = 5.0
@@ -38,6 +38,7 @@ class PrefectExecutor:
         """Tasks run on nodes that have this resource, as tasks of the flow run of this context."""
         self._options = stable_options(stable_resource)
         self._context = contextvars.copy_context()  # others would be children of the task that runs by then
+        self._context.run(travel_light)
         self._runner.__enter__()
 
     def submit(self, work: ShardWork) -> None:
