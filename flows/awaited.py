@@ -18,6 +18,7 @@ from dray.job.cancelling import cancel
 from dray.job.finalising import JobResult
 from dray.job.opening import OpenJob
 from flows.batch_inference import batch_inference
+from tasks.prefect_run import is_cancelled
 from tasks.stopping import NOT_TAKEN
 
 _logger = logging.getLogger(__name__)
@@ -27,9 +28,11 @@ async def abatch_inference(**parameters: Any) -> JobResult:
     """Await :func:`flows.batch_inference.batch_inference`, whose parameters it takes, in an async program.
 
     The job runs in a thread of its own, in the caller's context: in an async flow it is a subflow run of it.
-    When the awaiting task is cancelled, the job is cancelled in order, its finished rows are kept, and the
-    cancellation goes on once it has stopped. A store that is away is asked until it is back, for half an hour
-    at most; a second cancellation waits no longer. What another driver has taken meanwhile goes on there.
+    When the awaiting task is cancelled, the job is stopped in order, its finished rows are kept, and the
+    cancellation goes on once it has stopped. Ctrl-C and a signal to the process cancel the task, too: so the
+    same call again goes on with the job, unless a user cancelled the caller's flow run in Prefect. A store
+    that is away is asked until it is back, for half an hour at most; a second cancellation waits no longer.
+    What another driver has taken meanwhile goes on there.
 
     Raises:
         DrayError: as the flow does; ConfigError where another job runs in this process.
@@ -58,6 +61,7 @@ class _Run:
         self._cancelled = False
         self._thread: int | None = None
         self._guard = threading.Lock()
+        self._caller = contextvars.copy_context()  # Prefect knows by it which run awaits the job
         self._asked: Future[None] | None = None
 
     async def start(self) -> Any:
@@ -72,7 +76,8 @@ class _Run:
                 return
             self._asked = Future()
             self._asked.set_running_or_notify_cancel()  # the loop may stop waiting; the thread goes on
-        threading.Thread(target=self._ask, args=(self._job, self._asked), daemon=True).start()
+        call = self._caller.copy().run
+        threading.Thread(target=call, args=(self._ask, self._job, self._asked), daemon=True).start()
 
     async def asked(self) -> None:
         """Wait until the store has taken the cancel, or takes it no more."""
@@ -82,7 +87,7 @@ class _Run:
     @staticmethod
     def _ask(job: OpenJob, asked: Future[None]) -> None:
         try:
-            cancel(job)
+            cancel(job, for_good=is_cancelled())
         except FencedError as error:
             _logger.info("%s", error)
         except StoreError as error:

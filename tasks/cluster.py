@@ -11,6 +11,7 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.orchestration import get_client
 
+import tasks
 from dray.cluster import Cluster, ClusterInfo, ClusterSettings, open_cluster
 from dray.cluster.forwarded_env import handed_down
 from dray.job.heeding import Heed
@@ -39,8 +40,9 @@ def cluster_of(job: OpenJob, settings: ClusterSettings) -> Iterator[Cluster]:
     An error in the block also ends the job in the store, with its reason, before a cluster that may hang is
     left.
     """
+    packages = () if settings.local else tuple(tasks.__path__)  # nodes may have the wheel, which has none
     with _api_for_workers(settings) as variables:
-        cluster = open_cluster(replace(settings, environment=variables))
+        cluster = open_cluster(replace(settings, environment=variables, packages=packages))
         try:
             yield cluster
         except BaseException as error:

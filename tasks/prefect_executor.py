@@ -14,11 +14,11 @@ from prefect.states import Crashed
 from prefect_ray.context import remote_options
 
 from dray.driver.executor import TaskEnd
-from dray.driver.ray_executor import ended_of, stable_options
+from dray.driver.ray_executor import crashed_by, ended_of, stable_options
 from dray.errors import DrayError, JobFailedError
 from dray.shard.task import Ended, ShardWork, TaskResult
 from tasks.infer_shard import infer_shard
-from tasks.ray_runner import FlushingRayTaskRunner
+from tasks.ray_runner import FlushingRayTaskRunner, travel_light
 from tasks.settling import note_end
 
 _END_SECONDS = 5.0
@@ -38,6 +38,7 @@ class PrefectExecutor:
         """Tasks run on nodes that have this resource, as tasks of the flow run of this context."""
         self._options = stable_options(stable_resource)
         self._context = contextvars.copy_context()  # others would be children of the task that runs by then
+        self._context.run(travel_light)
         self._runner.__enter__()
 
     def submit(self, work: ShardWork) -> None:
@@ -58,13 +59,19 @@ class PrefectExecutor:
 
     def _end(self, reference: Any) -> TaskEnd:
         future, number = self._running.pop(reference)
+        try:
+            ray.get(reference)
+        except ray.exceptions.RayError as error:
+            end = crashed_by(number, error)
+            note_end(future.task_run_id, Crashed(message=str(end.error or end.cause or "its process died")))
+            return end
         future.wait()
         state: State = future.state
         note_end(future.task_run_id, state)
         if state.is_completed():
             return TaskEnd(number=number, result=_result(state))
         if state.is_crashed():
-            return TaskEnd(number=number, crashed=True)
+            return TaskEnd(number=number, crashed=True, cause=_cause(state))
         return TaskEnd(number=number, error=_failure(state, number))
 
     def cancel(self, number: int, reason: str) -> None:
@@ -96,6 +103,15 @@ def _result(state: State) -> TaskResult:
     if isinstance(found, TaskResult):
         return found
     return TaskResult(how=Ended(str(state.name).lower()), message=state.message or "")
+
+
+def _cause(state: State) -> str:
+    """The class of what ended Prefect's engine in the task's process."""
+    try:
+        state.result()
+    except BaseException as error:  # noqa: BLE001  its class is all that is wanted
+        return type(error).__name__
+    return str(state.name)
 
 
 def _failure(state: State, number: int) -> DrayError:

@@ -18,6 +18,8 @@ def _in_worker() -> bool:
 
 
 with lasting_imports(), without("pandas") if _in_worker() else nullcontext():
+    from prefect import Flow
+    from prefect.context import FlowRunContext, TaskRunContext
     from prefect_ray import RayTaskRunner
 
     from tasks.flushing import flush_prefect
@@ -36,3 +38,20 @@ class FlushingRayTaskRunner(RayTaskRunner):  # type: ignore[misc]  # prefect_ray
             return RayTaskRunner._run_prefect_task(*references, **arguments)
         finally:
             flush_prefect()
+
+
+def travel_light() -> None:
+    """Leave in this context, which goes to the nodes with each shard task, what they can unpickle.
+
+    Prefect sends the flow and the task that called it whole, with their functions and hooks. These may be in
+    modules that only the driver has, such as the user's own; shard tasks need the flow's name alone. Its
+    parameters stay here, too: they may hold secrets.
+    """
+    TaskRunContext.__var__.set(None)  # type: ignore[arg-type]  # as where there never was one
+    if (here := FlowRunContext.get()) is not None and here.flow is not None:
+        flow: Flow[[], None] = Flow(_stand_in, name=here.flow.name)
+        FlowRunContext.__var__.set(here.model_copy(update={"flow": flow, "parameters": {}}))
+
+
+def _stand_in() -> None:
+    """What a shard task is told of the flow's function."""

@@ -32,7 +32,8 @@ class ClusterSettings:
     and ``num_gpus`` as Ray counts them where None. An address names an existing cluster (``host:port`` of its
     head, or ``auto``); ``auth_token`` is its token where it has one. A provider rents machines for one, or
     has rented them before, by ``dray cluster up``, for a ``standing`` one. ``environment`` is set in every
-    worker process.
+    worker process. ``packages`` are folders of Python packages of this machine that every worker process can
+    import, whether its node has them or not.
     """
 
     address: str | None = None
@@ -40,6 +41,7 @@ class ClusterSettings:
     num_gpus: float | None = None
     auth_token: str | None = field(default=None, repr=False)
     environment: dict[str, str] = field(default_factory=dict, repr=False)
+    packages: tuple[str, ...] = ()
     provider: ProviderSettings | None = None
     standing: bool = False
 

@@ -26,6 +26,7 @@ from dray.cluster.providers.protocol import Access, Provider
 from dray.cluster.providers.standing import StandingProvider
 from dray.cluster.ray_nodes import await_workers, live_nodes
 from dray.cluster.ray_private import enable_token_auth, keep_off_stdout, node_types
+from dray.cluster.runtime_env import runtime_env_of
 from dray.errors import ClusterError, ConfigError
 from dray.imports import lasting_imports
 from dray.processes import end_without_teardown
@@ -281,7 +282,7 @@ class RayCluster:
             enable_token_auth(access.auth_token)
         if self._settings.provider is not None:
             self._node = join_as_node(access.address)
-        info = _connect(access.address, self._settings.environment, self._began)
+        info = _connect(access.address, self._settings, self._began)
         if own:
             return replace(info, own=True, inherited=self._inherited)
         if answers_strangers(access.address, info.address):
@@ -352,7 +353,7 @@ def _failed(where: str, error: Exception) -> ClusterError:
     return ClusterError(f"could not join {where}: {type(error).__name__}: {reason}")
 
 
-def _connect(address: str, environment: dict[str, str], began: float) -> ClusterInfo:
+def _connect(address: str, settings: ClusterSettings, began: float) -> ClusterInfo:
     import ray
 
     keep_off_stdout()
@@ -361,7 +362,7 @@ def _connect(address: str, environment: dict[str, str], began: float) -> Cluster
         namespace=NAMESPACE,
         logging_level=logging.ERROR,  # what matters is raised; the rest would break up the run's lines
         log_to_driver=False,  # worker output may quote prompts; replicas hand over their log instead
-        runtime_env={"env_vars": environment} if environment else None,
+        runtime_env=runtime_env_of(settings.environment, settings.packages),
     )
     nodes, resource = live_nodes()
     return ClusterInfo(

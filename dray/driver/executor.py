@@ -12,13 +12,15 @@ from dray.shard.task import ShardWork, TaskResult
 class TaskEnd:
     """The end of a shard's task: its ``result``; or ``error``, which the job ends with; or it ``crashed``.
 
-    A task crashed whose process died: no process holds the shard's lease then.
+    A task crashed whose process died: no process holds the shard's lease then. One whose process lives, and
+    that did not come to its own end, crashed by the exception of the class ``cause``.
     """
 
     number: int
     result: TaskResult | None = None
     error: BaseException | None = None
     crashed: bool = False
+    cause: str | None = None
 
 
 class Executor(Protocol):

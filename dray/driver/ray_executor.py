@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -13,6 +14,12 @@ from dray.errors import DrayError, JobFailedError
 from dray.shard.task import RayReplicas, ShardWork, TaskResult, run_task
 
 _END_SECONDS = 5.0
+
+# What Python says, at the end of Ray's message, where it unpickles what another version of a package made.
+_NOT_IMPORTED = re.compile(
+    r"^(?:ModuleNotFoundError: .*|ImportError: .*|AttributeError: Can't get attribute .*)$", re.MULTILINE
+)
+_ADVICE = "give the nodes the driver's version of dray, then `dray resume` goes on"
 
 
 def stable_options(resource: str) -> dict[str, Any]:
@@ -89,10 +96,31 @@ def _end(number: int, reference: Any) -> TaskEnd:
     try:
         return TaskEnd(number=number, result=ray.get(reference))
     except ray.exceptions.RayTaskError as error:
+        if (end := crashed_by(number, error)).error is not None:
+            return end
         cause = error.cause
         failed = cause if isinstance(cause, DrayError) else None
         return TaskEnd(
             number=number, error=failed or JobFailedError(f"shard {number} failed: {type(cause).__name__}")
         )
-    except ray.exceptions.RayError:  # its process, or its node, is gone
-        return TaskEnd(number=number, crashed=True)
+    except ray.exceptions.RayError as error:
+        return crashed_by(number, error)
+
+
+def crashed_by(number: int, error: Exception) -> TaskEnd:
+    """The end of a task that Ray says ``error`` of: its process died, or it did not come to its own end.
+
+    What a node cannot import, it cannot import the next time either: the job ends with that.
+    """
+    import ray
+
+    cause = getattr(error, "cause", None) or error
+    if missing := _NOT_IMPORTED.findall(str(cause)):
+        told = f"shard {number}: its node cannot import what the driver has ({missing[-1][:200]})"
+        return TaskEnd(number=number, error=JobFailedError(f"{told}; {_ADVICE}"))
+    deaths = ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError, ray.exceptions.RayActorError
+    return TaskEnd(
+        number=number,
+        crashed=True,
+        cause=None if isinstance(error, deaths) else type(cause).__name__,
+    )

@@ -62,7 +62,7 @@ class ShardTasks:
         self._look_at = self._look_cost = 0.0  # monotonic; seconds
         self._crashes: Counter[int] = Counter()
         self._rests: dict[int, float] = {}  # shards whose process died: when they may run again (monotonic)
-        self._dead: list[int] = []  # shards whose process died, until the store was told
+        self._dead: list[tuple[int, str]] = []  # shards whose task crashed and how, until the store was told
         self._lapsed = LapsedLeases(HUNG_SECONDS, watched)
 
     @property
@@ -98,7 +98,7 @@ class ShardTasks:
             if end.error is not None:
                 raise end.error
             if end.crashed:
-                self._note_crash(end.number)
+                self._note_crash(end)
             elif end.result is not None:
                 self._note_result(end)
             self._open = True  # until the store says that nothing is left
@@ -110,15 +110,17 @@ class ShardTasks:
             self._emit(Told(line=reason))
         self._emit(ShardFinished(number=end.number, how=end.result.how, receipt=end.result.receipt))
 
-    def _note_crash(self, number: int) -> None:
-        told = f"shard {number}: its worker process died"
+    def _note_crash(self, end: TaskEnd) -> None:
+        number = end.number
+        died = "worker process died" if end.cause is None else f"task ended early ({end.cause})"
+        told = f"shard {number}: its {died}"
         self._crashes[number] += 1
         if self._crashes[number] > MAX_CRASHES:
             raise JobPausedError(f"{told} {self._crashes[number]} times; {_ADVICE}")
         pause = _pause_after(self._crashes[number])
         self._rests[number] = time.monotonic() + pause
         self._emit(Warned(line=f"{told}; running it again" + (f" in {pause:.0f} s" if pause else "")))
-        self._dead.append(number)
+        self._dead.append((number, died))
 
     # -- shards to run --------------------------------------------------------------------------
 
@@ -215,8 +217,8 @@ class ShardTasks:
     def _free_the_dead(self, store: Store) -> None:
         """Shards whose process died are free at once: their leases need not lapse."""
         while self._dead:
-            lost, died = Cause.NODE_LOSS, "worker process died"
-            store.take_back(self._job.lease, self._dead[-1], cause=lost, detail=died)
+            number, died = self._dead[-1]
+            store.take_back(self._job.lease, number, cause=Cause.NODE_LOSS, detail=died)
             self._dead.pop()
 
     def _give_up_hung(self, found: list[Shard], now: float) -> None:

@@ -31,7 +31,7 @@ def check_arguments(settings: JobSettings, *, local: bool = False) -> None:
 
         raise ConfigError(UNPRICED)  # Ray on this machine is told no type of instance: there is no list price
     if local:
-        from dray.engine.body_fields import refuse_unknown_fields
+        pass
 
     if settings.engine == "simulated":
         from dray.engine.simulated import SimulatedSettings

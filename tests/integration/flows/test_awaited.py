@@ -64,7 +64,8 @@ def test_a_job_is_awaited_and_a_plain_call_says_what_it_does(
     assert "blocks its caller's event loop" in caplog.text
 
 
-def test_a_cancelled_task_cancels_its_job(tmp_path: Path) -> None:
+def test_a_cancelled_task_stops_its_job_which_the_same_call_goes_on_with(tmp_path: Path) -> None:
+    """asyncio cancels it upon Ctrl-C, and Prefect upon the SIGTERM of a machine that is taken back."""
     given = parameters(tmp_path, seconds_per_token=0.3, max_num_seqs=2)
 
     async def program() -> None:
@@ -79,6 +80,7 @@ def test_a_cancelled_task_cancels_its_job(tmp_path: Path) -> None:
     with open_store(f"sqlite:///{tmp_path / 'out' / 'dray.db'}", create=False) as store:
         assert store.get_job("job").state is JobState.CANCELLED
         assert 0 < store.counts("job").done < 40
+        store.claim_job("job", "the next driver")  # without ``resume``: CancelledError where it was for good
 
 
 def test_a_cancel_outlasts_a_store_that_is_away(

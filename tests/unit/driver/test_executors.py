@@ -10,7 +10,9 @@ import pytest
 import ray
 from prefect.states import Crashed
 
+from dray.driver.executor import TaskEnd
 from dray.driver.ray_executor import RayExecutor
+from dray.errors import JobFailedError
 from dray.shard.task import Ended, TaskResult
 from tasks.prefect_executor import PrefectExecutor
 
@@ -65,3 +67,51 @@ def test_all_tasks_that_have_ended_are_taken_at_once(made: Any, waits: Waits) ->
     assert executor.poll(0.2) == []
     assert waits.timeouts == [0.2, 0, 0.2]
     assert made([0]).poll(0.2)[0].number == 0
+
+
+# As Ray 2.60 says them, shortened.
+UNPICKLED = """System error: No module named 'tasks'
+traceback: Traceback (most recent call last):
+  File "ray/_private/serialization.py", line 366, in _deserialize_pickle5_data
+    obj = pickle.loads(in_band)
+ModuleNotFoundError: No module named 'tasks'
+"""
+
+
+def _end_of(made: Any, error: Exception, monkeypatch: pytest.MonkeyPatch) -> TaskEnd:
+    def get(reference: int) -> None:
+        raise error
+
+    monkeypatch.setattr(ray, "get", get)
+    (end,) = made([0]).poll(0.2)
+    return end  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("made", [_of_ray, _of_prefect])
+def test_what_a_node_cannot_import_ends_the_job_by_its_name(
+    made: Any, waits: Waits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was a worker process that died four times."""
+    cause = ray.exceptions.RaySystemError(UNPICKLED)
+    end = _end_of(made, ray.exceptions.RayTaskError("shard", UNPICKLED, cause), monkeypatch)
+    assert not end.crashed
+    assert isinstance(end.error, JobFailedError)
+    assert "cannot import what the driver has (ModuleNotFoundError: No module named 'tasks')" in str(
+        end.error
+    )
+
+
+@pytest.mark.parametrize("made", [_of_ray, _of_prefect])
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (ray.exceptions.WorkerCrashedError(), None),
+        (ray.exceptions.NodeDiedError("node"), None),
+        (ray.exceptions.OutOfMemoryError("killed"), "OutOfMemoryError"),
+        (ray.exceptions.RuntimeEnvSetupError("no agent"), "RuntimeEnvSetupError"),
+    ],
+)
+def test_a_task_that_did_not_end_by_itself_runs_again_and_says_of_what(
+    made: Any, error: Exception, cause: str | None, waits: Waits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert _end_of(made, error, monkeypatch) == TaskEnd(number=0, crashed=True, cause=cause)

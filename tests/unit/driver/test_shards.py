@@ -79,9 +79,9 @@ class Tasks:
         self.tasks.look_soon()
         self.tasks.schedule(self.store, ready)
 
-    def crash(self, number: int = 0) -> None:
-        """The worker process of a shard's task died."""
-        self.tasks.take([TaskEnd(number=number, crashed=True)])
+    def crash(self, number: int = 0, cause: str | None = None) -> None:
+        """The worker process of a shard's task died, or its task ended early by this cause."""
+        self.tasks.take([TaskEnd(number=number, crashed=True, cause=cause)])
 
 
 def test_a_shard_whose_worker_died_is_to_be_had_at_once(store: Store, url: str) -> None:
@@ -94,6 +94,16 @@ def test_a_shard_whose_worker_died_is_to_be_had_at_once(store: Store, url: str) 
     assert [one.cause for one in store.attempts("job")] == ["NODE_LOSS"]
     assert tasks.submitted == [0, 0]
     assert tasks.warnings == ["shard 0: its worker process died; running it again"]
+
+
+def test_what_ended_a_task_early_is_in_the_warning_and_in_the_jobs_reason(store: Store, url: str) -> None:
+    tasks = Tasks(store, url, ready_job(store, shards=1))
+    for _ in range(MAX_CRASHES):
+        tasks.crash(cause="RuntimeEnvSetupError")
+        tasks.look()
+    assert tasks.warnings[0] == "shard 0: its task ended early (RuntimeEnvSetupError); running it again"
+    with pytest.raises(JobPausedError, match=r"its task ended early \(RuntimeEnvSetupError\) 4 times"):
+        tasks.crash(cause="RuntimeEnvSetupError")
 
 
 def test_it_is_freed_once_a_store_that_was_away_is_back(store: Store, url: str) -> None:
