@@ -141,6 +141,7 @@ def export_failed(
     """Write the requests of error rows to a batch file that `dray run` answers."""
     from dray.job.failed_requests import write_failed
     from dray.report.wording import plural
+    from dray.requests.media import MEDIA
 
     if not path.endswith(".jsonl"):
         raise ConfigError(
@@ -160,10 +161,12 @@ def export_failed(
     if not found.rows:
         output.say(f"job {job_id} has no other error row: nothing was written")
         return 0
-    root = ((job.settings.get("recipe") or {}).get("rows") or {}).get("image_root")
-    images = f" --image-root {root}" if root else ""
+    rows = (job.settings.get("recipe") or {}).get("rows") or {}
+    roots = "".join(
+        f" --{medium.root.replace('_', '-')} {rows[medium.root]}" for medium in MEDIA if rows.get(medium.root)
+    )
     output.say(f"{path}: {plural(found.rows, 'request')}")
-    output.say(f"`dray run {path} --model MODEL --output ANOTHER_FOLDER{images}` answers them")
+    output.say(f"`dray run {path} --model MODEL --output ANOTHER_FOLDER{roots}` answers them")
     return 0
 
 
