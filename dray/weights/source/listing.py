@@ -9,6 +9,7 @@ from contextlib import suppress
 
 from dray.errors import ConfigError, WeightsError
 from dray.storage.objects import ObjectInfo, ObjectStoreOptions, head, list_under, read_range
+from dray.storage.signing import signed_url
 from dray.weights.source import hub
 from dray.weights.source.checkpoint import INDEX, compare, places_of, refuse_incomplete
 from dray.weights.source.header import HEADER_LIMIT, Header, parse_header
@@ -86,6 +87,11 @@ def check_remote(manifest: Manifest, options: ObjectStoreOptions | None = None) 
         WeightsError: a file is damaged, or the index is not true; names file and tensor.
     """
     uri, files = manifest.uri, {file.name: file for file in manifest.files}
+    if not hub.is_hub(uri):
+        try:
+            signed_url(f"{uri}/config.json", options)
+        except OSError as error:  # what can be read here, and not there
+            raise WeightsError(f"model {uri}: no address can be signed for nodes: {error}") from None
     try:
         json.loads(content_of(uri, files["config.json"], options))
     except (ValueError, RecursionError):
