@@ -111,6 +111,19 @@ def list_under(prefix_uri: str, options: ObjectStoreOptions | None = None) -> It
                 yield replace(info, etag=_quoted(info.etag))
 
 
+def list_folder(
+    prefix_uri: str, options: ObjectStoreOptions | None = None
+) -> tuple[list[ObjectInfo], list[str]]:
+    """The objects right below a prefix that ends in ``/``, and the prefixes of what lies deeper."""
+    store, prefix = store_of(prefix_uri, options)
+    root = prefix_uri[: len(prefix_uri) - len(prefix)].rstrip("/") + "/"
+    with translated(prefix_uri):
+        found = store.list_with_delimiter(prefix or None)
+    infos = [_info(root + meta["path"], meta) for meta in found["objects"]]
+    folders = [f"{root}{folder.rstrip('/')}/" for folder in found["common_prefixes"]]
+    return [replace(info, etag=_quoted(info.etag)) for info in infos], folders
+
+
 def stream(uri: str, options: ObjectStoreOptions | None = None) -> Iterator[bytes]:
     """The bytes of one object, in blocks; OSError when it is replaced meanwhile."""
     if is_web(uri):  # not every web server knows ranges

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from dray.errors import ConfigError, WeightsError
-from dray.storage.objects import ObjectInfo, ObjectStoreOptions, head, list_under, read_range
+from dray.storage.objects import ObjectInfo, ObjectStoreOptions, head, list_folder, read_range
 from dray.storage.signing import signed_url
 from dray.weights.source import hub
 from dray.weights.source.checkpoint import INDEX, compare, places_of, refuse_incomplete
@@ -134,7 +134,7 @@ def _module(uri: str, folder: str, options: ObjectStoreOptions | None) -> dict[s
 
 def _folder(uri: str, folder: str, options: ObjectStoreOptions | None) -> dict[str, ModelFile]:
     """The objects of a bucket that are in a folder of the model itself."""
-    infos = list_under(f"{uri}/{folder}", options)
+    infos, _ = list_folder(f"{uri}/{folder}", options)  # deeper ones may be many, and are no one's
     return {file.name: file for file in _files(uri, infos) if "/" not in file.name.removeprefix(folder)}
 
 

@@ -68,6 +68,7 @@ def test_a_bucket_of_moto(s3: S3Server, model: Path) -> None:
     client = s3.bucket("models")
     for file in model.iterdir():
         client.put_object(Bucket="models", Key=f"llama/{file.name}", Body=file.read_bytes())
+    client.put_object(Bucket="models", Key="llama/old//odd", Body=b"x")  # in another folder
     uri = "s3://models/llama"
     plain = _fetch(uri, s3.options, model)
     published = publish(uri, s3.options)
