@@ -7,7 +7,8 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from dray.errors import InputError, Problem
 from dray.requests.formats import told_of_folder
 from dray.storage import objects
 from dray.storage.files import folder_named, local_path, reading, refused
-from dray.storage.objects import ObjectStoreOptions, is_object
+from dray.storage.objects import ObjectInfo, ObjectStoreOptions, is_object
 
 _WILDCARD = re.compile(r"[*?\[]")
 
@@ -187,15 +188,34 @@ def _expand_object(item: str, options: ObjectStoreOptions | None) -> list[FileRe
     if not (listed and _WILDCARD.search(item)):
         info = objects.head(item, options)
         return [FileRef(uri=info.uri, size=info.size, version=info.version)]
-    match = _WILDCARD.search(item)
-    assert match is not None
-    prefix = item[: match.start()].rpartition("/")[0] + "/"
-    pattern = _glob_pattern(item)
-    infos = [info for info in objects.list_under(prefix, options) if pattern.fullmatch(info.uri)]
+    with suppress(FileNotFoundError, OSError):  # a name may hold these signs itself
+        info = objects.head(item, options)
+        return [FileRef(uri=info.uri, size=info.size, version=info.version)]
+    infos = list(_matching(item, options))
     if not infos:
         raise refused("missing_input", "the pattern matches no object", item)
     ordered = sorted(infos, key=lambda info: info.uri)
     return [FileRef(uri=info.uri, size=info.size, version=info.version) for info in ordered]
+
+
+def _matching(item: str, options: ObjectStoreOptions | None) -> Iterator[ObjectInfo]:
+    """The objects that a pattern names: folder after folder, or, behind ``**``, all that lies below."""
+    match = _WILDCARD.search(item)
+    assert match is not None
+    prefix = item[: match.start()].rpartition("/")[0] + "/"
+    pattern = _glob_pattern(item)
+    if "**" in item:
+        yield from (info for info in objects.list_under(prefix, options) if pattern.fullmatch(info.uri))
+        return
+    folders = [prefix]
+    *between, _ = item.removeprefix(prefix).split("/")
+    for part in between:
+        wanted = _glob_pattern(part)
+        below = [deeper for folder in folders for deeper in objects.list_folder(folder, options)[1]]
+        folders = [folder for folder in below if wanted.fullmatch(folder.rstrip("/").rpartition("/")[2])]
+    for folder in folders:
+        found, _ = objects.list_folder(folder, options)
+        yield from (info for info in found if pattern.fullmatch(info.uri))
 
 
 _GLOB_PARTS = {"**/": "(?:[^/]+/)*", "**": ".*", "*": "[^/]*", "?": "[^/]"}
@@ -210,7 +230,11 @@ def _glob_pattern(pattern: str) -> re.Pattern[str]:
             return token.replace("[!", "[^", 1).replace("\\", r"\\")
         return _GLOB_PARTS.get(token) or re.escape(token)
 
-    return re.compile(re.sub(r"\*\*/|\*\*|\*|\?|\[!?[^\]/]+\]|.", translate, pattern, flags=re.DOTALL))
+    try:
+        return re.compile(re.sub(r"\*\*/|\*\*|\*|\?|\[!?[^\]/]+\]|.", translate, pattern, flags=re.DOTALL))
+    except re.error as error:
+        told = f"the pattern cannot be read ({error.msg}); a set in [] goes from the lower sign to the higher"
+        raise refused("missing_input", told, pattern) from None
 
 
 def _content_digest(ref: FileRef, options: ObjectStoreOptions | None) -> str:

@@ -65,7 +65,7 @@ _BATCH_BYTES = 64 << 20
 _REPEATED_ROWS = 32  # of a Parquet file whose texts may repeat: 0.5 us more each than 1,024 at a time
 _PLAIN = frozenset(("PLAIN", "RLE", "BIT_PACKED", "DELTA_LENGTH_BYTE_ARRAY"))  # each value is there itself
 _DELIMITERS = (";", "\t", "|", ",")
-_TOO_LONG = "\0"  # stands for a line over the limit
+_TOO_LONG = "\0over the limit\0"  # stands for a line
 
 
 def file_rows(
@@ -209,11 +209,7 @@ def _csv_rows(
     uri: str, shape: RowShape, delimiter: str, limit: int, options: ObjectStoreOptions | None
 ) -> Iterator[TableRow]:
     csv.field_size_limit(max(csv.field_size_limit(), limit))  # the one setting is the process's
-    # Bytes that are not UTF-8 become lone surrogates here, and are found where a prompt is built.
-    texts = (
-        (line if line is not None else _TOO_LONG.encode()).decode("utf-8", "surrogateescape") + "\n"
-        for _, line in open_lines(uri, limit=limit, options=options)
-    )
+    texts = _csv_lines(uri, limit, options)
     blank, first = 0, next(texts, "")
     while first and not first.strip("\r\n"):  # the header is the first line that is not blank
         blank, first = blank + 1, next(texts, "")
@@ -228,6 +224,31 @@ def _csv_rows(
     for number, values in records:
         if values:  # a blank line is no row
             yield number, _csv_row(header, values, limit)
+
+
+def _csv_lines(uri: str, limit: int, options: ObjectStoreOptions | None) -> Iterator[str]:
+    """The lines of the file, a sign in place of each that is too long.
+
+    Bytes that are not UTF-8 become lone surrogates, and are found where a prompt is built.
+
+    Raises:
+        InputError: a line that is too long begins or ends a quote, so no record after it can be told.
+    """
+    quotes = 0
+
+    def count(piece: bytes) -> None:
+        nonlocal quotes
+        quotes += piece.count(b'"')
+
+    for number, line in open_lines(uri, limit=limit, options=options, dropped=count):
+        if line is not None:
+            yield line.decode("utf-8", "surrogateescape") + "\n"
+            continue
+        if quotes % 2:
+            told = f"{too_long(limit).message}; it begins or ends a quote, so no row after it can be told"
+            raise InputError([Problem("line_too_long", told, uri, number)])
+        quotes = 0
+        yield f"{_TOO_LONG}\n"
 
 
 def _csv_records(uri: str, reader: Reader, hint: str) -> Iterator[tuple[int, list[str]]]:
@@ -262,7 +283,7 @@ def _csv_advice(error: csv.Error) -> str:
 
 
 def _csv_row(header: list[str], values: list[str], limit: int) -> dict[str, Any] | BadRow:
-    if values == [_TOO_LONG]:
+    if any(_TOO_LONG in value for value in values):  # alone, or within a quote of several lines
         return too_long(limit)
     if len(values) != len(header):
         return BadRow("invalid_csv", f"the row has {len(values)} values, the header {len(header)}")

@@ -13,7 +13,7 @@ import hashlib
 import io
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,11 +85,18 @@ def open_stream(uri: str, *, options: ObjectStoreOptions | None = None) -> Itera
 
 
 def open_lines(
-    uri: str, *, limit: int = LINE_LIMIT_BYTES, options: ObjectStoreOptions | None = None
+    uri: str,
+    *,
+    limit: int = LINE_LIMIT_BYTES,
+    options: ObjectStoreOptions | None = None,
+    dropped: Callable[[bytes], None] = lambda piece: None,
 ) -> Iterator[tuple[int, bytes | None]]:
-    """(line number from 1, line) of a text file; None stands for a line over ``limit`` bytes."""
+    """(line number from 1, line) of a text file; None stands for a line over ``limit`` bytes.
+
+    ``dropped`` gets the pieces of such a line.
+    """
     with open_stream(uri, options=options) as stream:
-        yield from streams.lines(stream.read, limit=limit)
+        yield from streams.lines(stream.read, limit=limit, dropped=dropped)
 
 
 @contextmanager

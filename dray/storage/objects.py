@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from urllib.parse import urlsplit
 
 from dray.storage.addresses import decoded_path, refuse_metadata
 from dray.storage.aws_profile import region_in
+from dray.storage.object_settings import is_anonymous
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -111,6 +111,19 @@ def list_under(prefix_uri: str, options: ObjectStoreOptions | None = None) -> It
                 yield replace(info, etag=_quoted(info.etag))
 
 
+def list_folder(
+    prefix_uri: str, options: ObjectStoreOptions | None = None
+) -> tuple[list[ObjectInfo], list[str]]:
+    """The objects right below a prefix that ends in ``/``, and the prefixes of what lies deeper."""
+    store, prefix = store_of(prefix_uri, options)
+    root = prefix_uri[: len(prefix_uri) - len(prefix)].rstrip("/") + "/"
+    with translated(prefix_uri):
+        found = store.list_with_delimiter(prefix or None)
+    infos = [_info(root + meta["path"], meta) for meta in found["objects"]]
+    folders = [f"{root}{folder.rstrip('/')}/" for folder in found["common_prefixes"]]
+    return [replace(info, etag=_quoted(info.etag)) for info in infos], folders
+
+
 def stream(uri: str, options: ObjectStoreOptions | None = None) -> Iterator[bytes]:
     """The bytes of one object, in blocks; OSError when it is replaced meanwhile."""
     if is_web(uri):  # not every web server knows ranges
@@ -144,21 +157,6 @@ def read_range(
     if len(body) != end - start:
         raise OSError(f"{len(body):,} bytes came for {end - start:,}")
     return bytes(body)
-
-
-def signed_url(uri: str, options: ObjectStoreOptions | None = None, *, seconds: float = 3600) -> str:
-    """An address at which any client may read the object for that long: a secret, to be kept out of logs.
-
-    Raises:
-        OSError: there are no credentials to sign with.
-    """
-    if is_web(uri):
-        return uri
-    from obstore import sign
-
-    store, path = store_of(uri, options)
-    with translated(uri):
-        return str(sign(store, "GET", path, timedelta(seconds=seconds)))  # type: ignore[call-overload]
 
 
 def _stream_whole(uri: str, options: ObjectStoreOptions | None) -> Iterator[bytes]:
@@ -345,7 +343,7 @@ def s3_client(options: ObjectStoreOptions | None) -> S3Client:
 
     options = options or ObjectStoreOptions.from_env()
     extra = {name.removeprefix("aws_"): value for name, value in options.extra}
-    anonymous = "skip_signature" in extra or "AWS_SKIP_SIGNATURE" in os.environ
+    anonymous = is_anonymous("s3", extra)
     config = Config(
         retries={"mode": "standard", "max_attempts": 6},
         # As obstore does it: many stores of S3's kind know neither names of buckets in hosts nor checksums.
@@ -379,8 +377,9 @@ def _s3_settings(options: ObjectStoreOptions) -> dict[str, Any]:
         "secret_access_key": options.secret_access_key,
     }
     settings: dict[str, Any] = {key: value for key, value in named.items() if value is not None}
-    anonymous = "skip_signature" in dict(options.extra) or "AWS_SKIP_SIGNATURE" in os.environ
-    if options.access_key_id is None and "AWS_ACCESS_KEY_ID" not in os.environ and not anonymous:
+    extra = dict(options.extra)
+    known = options.access_key_id or "access_key_id" in extra or "AWS_ACCESS_KEY_ID" in os.environ
+    if not known and not is_anonymous("s3", extra):
         settings |= _boto3_credentials()
     return settings
 

@@ -62,7 +62,7 @@ def decompressed(raw: io.BufferedIOBase, name: str) -> IO[bytes]:
     start = _peek(raw)
     if start.startswith(_GZIP_MAGIC):
         return _checked(gzip.GzipFile(fileobj=cast("IO[bytes]", raw), mode="rb"), raw)
-    if start.startswith(_ZSTD_MAGIC):
+    if start.startswith(_ZSTD_MAGIC) or _is_skippable(start):
         import pyarrow
 
         return _checked(pyarrow.CompressedInputStream(pyarrow.PythonFile(raw, mode="r"), "zstd"), raw)
@@ -73,9 +73,15 @@ def decompressed(raw: io.BufferedIOBase, name: str) -> IO[bytes]:
 
 
 def lines(
-    read: Callable[[int], bytes], *, limit: int, block_bytes: int = BLOCK_BYTES
+    read: Callable[[int], bytes],
+    *,
+    limit: int,
+    block_bytes: int = BLOCK_BYTES,
+    dropped: Callable[[bytes], None] = lambda piece: None,
 ) -> Iterator[tuple[int, bytes | None]]:
     """(line number from 1, line without its end) for each line; None for one over ``limit`` bytes.
+
+    ``dropped`` gets the pieces of a line over the limit, before that line is given.
 
     LF and CRLF end a line, a byte-order mark is dropped, and the last line needs no end. Raises
     EncodingError for UTF-16 and UTF-32, CompressionError as the stream does.
@@ -88,20 +94,28 @@ def lines(
             parts[0] = rest + parts[0]
             rest = parts.pop()
             if dropping:
+                dropped(parts[0])
                 number, dropping = number + 1, False
                 yield number, None
                 del parts[0]
             for part in parts:
                 number += 1
                 line = part[:-1] if part[-1:] == b"\r" else part
+                if len(line) > limit:
+                    dropped(line)
                 yield number, (line if len(line) <= limit else None)
-        elif not dropping:
+        elif dropping:
+            dropped(block)
+        else:
             rest += block
         if len(rest) > limit + 1:  # one more for the CR of a line of exactly the limit
+            dropped(rest)
             rest, dropping = b"", True
         block = read(block_bytes)
     if rest or dropping:
         rest = rest.removesuffix(b"\r")
+        if len(rest) > limit:
+            dropped(rest)
         yield number + 1, (None if dropping or len(rest) > limit else rest)
 
 
@@ -129,6 +143,11 @@ def other_encoding(start: bytes) -> str | None:
             return name
     zeros = bytes(byte == 0 for byte in start[:_START_BYTES])
     return {b"\0\1\0\1": "UTF-16LE", b"\1\0\1\0": "UTF-16BE"}.get(zeros)
+
+
+def _is_skippable(start: bytes) -> bool:
+    """Whether a frame that holds no data begins here (RFC 8878, 3.1.2), as in what pzstd writes."""
+    return len(start) == _START_BYTES and start[1:] == b"\x2a\x4d\x18" and 0x50 <= start[0] <= 0x5F
 
 
 def _peek(raw: io.BufferedIOBase) -> bytes:
@@ -159,6 +178,10 @@ class _Checked(io.RawIOBase):
         except OSError as error:
             if error.errno is not None:  # of the file below; pyarrow's own carry no number
                 raise
+            if "too much memory" in str(error):
+                raise CompressionError(
+                    "the zstd stream wants more than 128 MiB to be read (zstd --long=28 and more)"
+                ) from error
             raise CompressionError(f"the zstd stream is damaged or cut off ({error})") from error
 
     def readinto(self, buffer: Any) -> int:

@@ -7,7 +7,8 @@ import time
 from dataclasses import dataclass
 from urllib.parse import quote, unquote
 
-from dray.storage.objects import ObjectStoreOptions, forget_credentials, is_web, signed_url
+from dray.storage.objects import ObjectStoreOptions, forget_credentials, is_web
+from dray.storage.signing import signed_url
 from dray.weights.source.hub import address as hub_address
 from dray.weights.source.hub import is_hub, web_address
 from dray.weights.source.manifest import Manifest, ModelFile

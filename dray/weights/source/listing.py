@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from dray.errors import ConfigError, WeightsError
-from dray.storage.objects import ObjectInfo, ObjectStoreOptions, head, list_under, read_range
+from dray.storage.objects import ObjectInfo, ObjectStoreOptions, head, list_folder, read_range
+from dray.storage.signing import signed_url
 from dray.weights.source import hub
 from dray.weights.source.checkpoint import INDEX, compare, places_of, refuse_incomplete
 from dray.weights.source.header import HEADER_LIMIT, Header, parse_header
@@ -86,6 +87,11 @@ def check_remote(manifest: Manifest, options: ObjectStoreOptions | None = None) 
         WeightsError: a file is damaged, or the index is not true; names file and tensor.
     """
     uri, files = manifest.uri, {file.name: file for file in manifest.files}
+    if not hub.is_hub(uri):
+        try:
+            signed_url(f"{uri}/config.json", options)
+        except OSError as error:  # what can be read here, and not there
+            raise WeightsError(f"model {uri}: no address can be signed for nodes: {error}") from None
     try:
         json.loads(content_of(uri, files["config.json"], options))
     except (ValueError, RecursionError):
@@ -128,7 +134,7 @@ def _module(uri: str, folder: str, options: ObjectStoreOptions | None) -> dict[s
 
 def _folder(uri: str, folder: str, options: ObjectStoreOptions | None) -> dict[str, ModelFile]:
     """The objects of a bucket that are in a folder of the model itself."""
-    infos = list_under(f"{uri}/{folder}", options)
+    infos, _ = list_folder(f"{uri}/{folder}", options)  # deeper ones may be many, and are no one's
     return {file.name: file for file in _files(uri, infos) if "/" not in file.name.removeprefix(folder)}
 
 

@@ -97,6 +97,27 @@ def test_globs_list_objects(bucket: str, client: S3Client, options: ObjectStoreO
     assert found("top.jsonl", "i?/[ab]*.jsonl") == ["top.jsonl", "in/a b#1.jsonl", "in/b.jsonl"]
 
 
+def test_globs_look_only_where_they_may_match(
+    bucket: str, client: S3Client, options: ObjectStoreOptions
+) -> None:
+    """``other//odd`` is a name that obstore cannot read; it is none of these patterns' business."""
+    named = ("day=1/in.jsonl", "day=2/in.jsonl", "day=2/deep/in.jsonl", "top.jsonl", "file[1].jsonl")
+    for key in (*named, "other//odd.jsonl"):
+        client.put_object(Bucket=bucket, Key=key, Body=rows(1))
+
+    def found(pattern: str) -> list[str]:
+        refs = expand([f"s3://{bucket}/{pattern}"], options=options)
+        return [ref.uri.removeprefix(f"s3://{bucket}/") for ref in refs]
+
+    assert found("day=*/in.jsonl") == ["day=1/in.jsonl", "day=2/in.jsonl"]
+    assert found("day=*/*/*.jsonl") == ["day=2/deep/in.jsonl"]
+    assert found("*.jsonl") == ["file[1].jsonl", "top.jsonl"]
+    assert found("day=2/**") == ["day=2/deep/in.jsonl", "day=2/in.jsonl"]
+    assert found("file[1].jsonl") == ["file[1].jsonl"]  # its own name, and no pattern
+    with pytest.raises(InputError, match="the pattern cannot be read"):
+        found("[z-a].jsonl")
+
+
 @pytest.mark.parametrize("name", ["gone.jsonl", "gone/*.jsonl", "in/"])
 def test_missing_objects_are_refused_by_name(bucket: str, options: ObjectStoreOptions, name: str) -> None:
     uri = f"s3://{bucket}/{name}"

@@ -10,6 +10,7 @@ import shutil
 import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -67,6 +68,7 @@ def test_a_bucket_of_moto(s3: S3Server, model: Path) -> None:
     client = s3.bucket("models")
     for file in model.iterdir():
         client.put_object(Bucket="models", Key=f"llama/{file.name}", Body=file.read_bytes())
+    client.put_object(Bucket="models", Key="llama/old//odd", Body=b"x")  # in another folder
     uri = "s3://models/llama"
     plain = _fetch(uri, s3.options, model)
     published = publish(uri, s3.options)
@@ -74,6 +76,18 @@ def test_a_bucket_of_moto(s3: S3Server, model: Path) -> None:
     verified = _fetch(uri, s3.options, model)
     assert all(file.digests for file in verified.files)
     assert verified.key != plain.key  # what was not verified does not count as what is
+
+
+def test_a_public_bucket_is_read_without_credentials(
+    s3: S3Server, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = s3.client()
+    client.create_bucket(Bucket="public", ACL="public-read")
+    for file in model.iterdir():
+        client.put_object(Bucket="public", Key=f"m/{file.name}", Body=file.read_bytes(), ACL="public-read")
+    monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
+    options = replace(s3.options, access_key_id=None, secret_access_key=None)
+    _fetch("s3://public/m", options, model)
 
 
 def test_a_plan_reads_no_weights(s3: S3Server, model: Path) -> None:

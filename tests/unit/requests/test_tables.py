@@ -496,3 +496,34 @@ def test_numbers_are_written_in_their_own_precision(tmp_path: Path) -> None:
     asked = [row.envelope and row.envelope.body["messages"][0]["content"] for row in rows]
     assert asked == ["0.1", "1e+20", None, None, "16777216.0"]
     assert [row.bad and row.bad.code for row in rows] == [None, None, "missing_value", "missing_value", None]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("q\n1\n{long}\n2\n", ["1", "line_too_long", "2"]),
+        ('q\n1\n"{long}"\n2\n', ["1", "line_too_long", "2"]),
+        ('q\n1\n"a\n{long}\nb"\n2\n', ["1", "line_too_long", "2"]),  # the record ends where its quote does
+        ('q\n1\n"{long}\nrest of it\nend"\n2\n', ["1"]),
+        ('q\n1\n"a\n{long}"\n2\n', ["1"]),
+        ("q\n1\n\0\n", ["1", "\0"]),
+    ],
+)
+def test_what_follows_a_line_that_is_too_long_is_no_row_of_its_own(
+    tmp_path: Path, text: str, found: list[str]
+) -> None:
+    path = tmp_path / "in.csv"
+    path.write_text(text.format(long="x" * 100))
+    source = source_of(str(path), prompt_column="q")
+    assert isinstance(source, Rows)
+    taken: list[str] = []
+    ended = None
+    try:
+        for _, row in tables.file_rows(str(path), source, 60, None):
+            taken.append(row.code if isinstance(row, BadRow) else row["q"])
+    except InputError as error:
+        ended = error.problems[0]
+    assert taken == found
+    assert (ended is not None) == (found == ["1"])
+    if ended is not None:
+        assert (ended.code, "no row after it can be told" in ended.message) == ("line_too_long", True)

@@ -110,3 +110,31 @@ def test_damage_is_refused_naming_the_file(
         list(files.open_lines(str(path)))
     [problem] = caught.value.problems
     assert (problem.code, problem.file) == ("unreadable_compression", str(path))
+
+
+@given(texts, st.integers(1, 80))
+def test_what_is_dropped_is_the_line_that_is_not_given(data: bytes, block: int) -> None:
+    pieces: list[bytes] = []
+    data = b"ascii\n" + data
+    read = io.BytesIO(data).read
+    for number, line in streams.lines(read, limit=LIMIT, block_bytes=block, dropped=pieces.append):
+        if line is None:
+            whole = data.split(b"\n")[number - 1]
+            assert b"".join(pieces).removesuffix(b"\r") == whole.removesuffix(b"\r")
+            pieces.clear()
+    assert pieces == []
+
+
+def test_zstd_that_begins_with_a_frame_without_data() -> None:
+    skipped = (0x184D2A50).to_bytes(4, "little") + (4).to_bytes(4, "little") + b"abcd"
+    data = skipped + pyarrow.compress(b"one\ntwo\n", "zstd", asbytes=True)
+    stream = streams.decompressed(io.BufferedReader(io.BytesIO(data)), "x.jsonl.zst")
+    assert stream.read() == b"one\ntwo\n"
+
+
+def test_zstd_with_a_window_that_is_too_large_is_not_called_damaged() -> None:
+    window_of_1_gib, one_raw_block = b"\x00\xa0", (4 << 3 | 1).to_bytes(3, "little") + b"one\n"
+    data = b"\x28\xb5\x2f\xfd" + window_of_1_gib + one_raw_block
+    stream = streams.decompressed(io.BufferedReader(io.BytesIO(data)), "x.jsonl.zst")
+    with pytest.raises(streams.CompressionError, match="wants more than 128 MiB"):
+        stream.read()

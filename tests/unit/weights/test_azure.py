@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 from dray.errors import WeightsError
 from dray.storage import ObjectStoreOptions
 from dray.storage.objects import head, list_under
+from dray.storage.signing import signed_url
 from dray.weights import LocalModel, check_remote, read_manifest
 from dray.weights.node.places import CACHE_VARIABLE
 
@@ -34,9 +36,13 @@ class _Blobs(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     state = "0x8DC0FFEE"
+    token: str | None = None
 
     def do_GET(self) -> None:
         place = urlsplit(self.path)
+        if self.token is not None and f"sig={self.token}" not in place.query:
+            self._reply(403, b"", {})
+            return
         if parse_qs(place.query).get("comp") == ["list"]:
             self._reply(200, self._listing(), {"Content-Type": "application/xml"})
             return
@@ -114,3 +120,27 @@ def test_a_model_that_was_replaced_is_refused(options: ObjectStoreOptions, blobs
     blobs.state = "0x8DDECAF"
     with LocalModel(manifest, options) as model, pytest.raises(WeightsError, match="was replaced since"):
         model.wait_whole()
+
+
+def test_a_model_is_fetched_with_a_sas_token(
+    options: ObjectStoreOptions, blobs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It signs nothing, and is itself what nodes need."""
+    blobs.token = "user-token"
+    monkeypatch.setenv("AZURE_STORAGE_SAS_KEY", "sv=2022-11-02&sig=user-token")
+    keyless = replace(options, extra=tuple(pair for pair in options.extra if pair[0] != "account_key"))
+    manifest = read_manifest(URI, keyless)
+    check_remote(manifest, keyless)
+    with LocalModel(manifest, keyless) as model:
+        folder = model.wait_whole()
+        assert {name: (folder / name).read_bytes() for name in FILES} == FILES
+
+
+@pytest.mark.parametrize("scheme", ["az", "s3", "gs"])
+def test_a_public_object_has_a_plain_address(scheme: str) -> None:
+    extra = (("skip_signature", "true"), *((("account_name", "account"),) if scheme == "az" else ()))
+    options = ObjectStoreOptions(region="eu-west-1", extra=extra)
+    address = signed_url(f"{scheme}://bucket/a b/c", options)
+    assert address.startswith("https://")
+    assert address.endswith("/bucket/a%20b/c")
+    assert "?" not in address
