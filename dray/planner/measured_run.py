@@ -14,7 +14,7 @@ from dray.planner.cost import Demand, Phi, Replica, Setting, replica_rate
 from dray.planner.cost.interval import Interval, spanning
 from dray.planner.cost.memory import batch_size
 from dray.planner.cost.run_time import Rate
-from dray.planner.models import KV_BYTES, ModelFacts, model_facts
+from dray.planner.models import FORMATS, KV_BYTES, ModelFacts, model_facts
 
 LEAST_ROWS = 20
 """Rows of a run below which its rate says nothing."""
@@ -54,11 +54,9 @@ def setup_of(
     if instance is None or not config:
         return None
     try:
-        model = model_facts(json.loads(config))
-        weights = str(arguments.get("quantization") or model.format)
-        model = model.in_format(weights)
+        model = _as_loaded(model_facts(json.loads(config)), arguments)
     except (ConfigError, ValueError, KeyError):
-        return None  # a family that the model of costs does not know
+        return None  # a family, or a format, that the model of costs does not know
     kv = str(arguments.get("kv_cache_dtype") or "")
     return Setup(
         model=model,
@@ -72,6 +70,18 @@ def setup_of(
             max_num_batched_tokens=tokens,
         ),
     )
+
+
+def _as_loaded(model: ModelFacts, arguments: Mapping[str, Any]) -> ModelFacts:
+    """In the format that the engine's ``quantization`` makes of it: a quantized checkpoint stays as it is.
+
+    Raises:
+        KeyError: the format that the engine makes of it is not known.
+    """
+    asked = str(arguments.get("quantization") or model.format)
+    if asked not in FORMATS and model.quantized:  # the name of a method, such as awq or compressed-tensors
+        return model
+    return model.in_format(asked)
 
 
 def instance_of(device: str, catalogue: Catalogue, count: int = 1) -> Instance | None:
@@ -89,12 +99,12 @@ def instance_of(device: str, catalogue: Catalogue, count: int = 1) -> Instance |
 
 
 def _longest_match(device: str, known: Mapping[str, Device]) -> str | None:
-    """The longest name of which each part is in the device's: L40S before L4, A100-80 not for 40 GB."""
-    flat = re.sub(r"[^A-Z0-9]", "", device.upper())
+    """The longest name of which each part is one of the device's: A100-80 not for 40 GB, L4 for no L40."""
+    parts = {part.removesuffix("GB") for part in re.split(r"[^A-Z0-9]+", device.upper())}
     fitting = [
         name
         for name, one in known.items()
-        if not one.calibrated and all(part in flat for part in re.split(r"[^A-Z0-9]+", name.upper()))
+        if not one.calibrated and parts.issuperset(re.split(r"[^A-Z0-9]+", name.upper()))
     ]
     return max(fitting, key=len, default=None)
 

@@ -71,6 +71,11 @@ class ModelFacts:
         return sum(part.parameters for part in self.parts if part.stored)
 
     @property
+    def quantized(self) -> bool:
+        """Whether the checkpoint holds fewer bits than the model was trained in."""
+        return self.format not in ("fp32", "bf16")
+
+    @property
     def embedding_parameters(self) -> int:
         """Those of the input embedding."""
         return self._count(Role.EMBEDDING)
