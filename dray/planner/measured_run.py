@@ -54,7 +54,8 @@ def setup_of(
     if instance is None or not config:
         return None
     try:
-        model = _as_loaded(model_facts(json.loads(config)), arguments)
+        known = model_facts(json.loads(config)).loaded(as_stored=instance.device.calibrated)
+        model = _as_loaded(known, arguments)
     except (ConfigError, ValueError, KeyError):
         return None  # a family, or a format, that the model of costs does not know
     kv = str(arguments.get("kv_cache_dtype") or "")

@@ -105,6 +105,24 @@ class ModelFacts:
         """Bytes of the KV cache per token of a sequence shorter than any window, ``kv_bytes`` per element."""
         return sum(one.layers * one.cached for one in self.attention) * kv_bytes
 
+    def loaded(self, *, as_stored: bool) -> ModelFacts:
+        """As vLLM loads it: its dtype ``auto`` makes bf16 of fp32 on GPUs, unless it is to stay as stored."""
+        if as_stored or not any(part.format == "fp32" for part in self.parts):
+            return self
+        new = FORMATS["bf16"]
+
+        def changed(part: Part) -> Part:
+            if part.format != "fp32":
+                return part
+            return replace(part, format=new.name, bits=new.bits, arithmetic=new.arithmetic)
+
+        return replace(
+            self,
+            format="bf16" if self.format == "fp32" else self.format,
+            kv_format="bf16" if self.kv_format == "fp32" else self.kv_format,
+            parts=tuple(changed(part) for part in self.parts),
+        )
+
     def in_format(self, name: str) -> ModelFacts:
         """The same model with its unquantized linear layers in another format, but for the output layer.
 

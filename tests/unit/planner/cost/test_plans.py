@@ -36,6 +36,22 @@ def test_the_cheapest_is_first_and_is_explained() -> None:
     assert found.why.count(".") >= 1
 
 
+def test_a_checkpoint_of_fp32_runs_as_bf16_on_gpus_and_as_it_is_on_a_machine_at_hand() -> None:
+    """vLLM's dtype auto makes bf16 of it on CUDA; dray keeps fp32 on processors."""
+    full = LLAMA_8B | {"torch_dtype": "float32"}
+    found, half = planned(full, hardware=("g6e.xlarge",)), planned(hardware=("g6e.xlarge",))
+    assert [plan.dollars for plan in found.plans] == [plan.dollars for plan in half.plans]
+    assert {(plan.setting.weights, plan.setting.kv) for plan in found.plans} == {("bf16", "bf16")}
+    own = calibrated(
+        Measured(
+            name="own", gemm={"bf16": 1e12, "fp32": 1e12}, bandwidth=1e11, memory=256e9, step=0.1,
+            prompt=1e-5, day=TODAY,
+        )
+    )  # fmt: skip
+    kept = plans(JOB, model_facts(full), CATALOGUE.with_instance(own), Limits(hardware=("own",)), today=TODAY)
+    assert {(plan.setting.weights, plan.setting.kv) for plan in kept.plans} == {("fp32", "fp32")}
+
+
 def test_eight_answers_cost_what_eight_requests_with_one_prefix_do() -> None:
     """In dollars and seconds; figures for each request are those of the rows."""
     hardware: Any = {"hardware": ("g6e.xlarge",)}
