@@ -46,7 +46,8 @@ class ModelFacts:
     """A decoder, as its ``config.json`` describes it. Vision and audio towers are not counted.
 
     ``intermediate`` is the width that each token passes through in the MLP of a mean layer, chosen experts
-    included. ``kv_format`` is the cache's own.
+    included. ``kv_format`` is the cache's own. ``widths`` are those of the MLPs that tensor parallelism
+    splits; each rank's share of one must be a multiple of ``block``.
     """
 
     name: str
@@ -63,6 +64,8 @@ class ModelFacts:
     experts_per_token: int = 0
     format: str = "bf16"
     kv_format: str = "bf16"
+    widths: tuple[int, ...] = ()
+    block: int = 1
     notes: tuple[str, ...] = ()
 
     @property
