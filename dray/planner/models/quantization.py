@@ -82,8 +82,9 @@ def _kv_format(found: Fields) -> str | None:
 def _block(found: Fields) -> int:
     """The larger side of a block with one scale, or the size of a group; 1 where rows have scales."""
     size = found.get("weight_block_size")
-    if isinstance(size, list) and size and all(type(one) is int and one > 0 for one in size):
-        return max(size)
+    sides = [one for one in size if type(one) is int and one > 0] if isinstance(size, list) else []
+    if sides:
+        return max(sides)
     if str(found.get("quant_method") or "").lower() in ("awq", "gptq", "awq_marlin", "gptq_marlin"):
         return max(1, _group_size(found))
     return 1
