@@ -226,6 +226,22 @@ def test_a_model_or_an_input_that_is_not_there_is_refused(rows: Path, model: Pat
         planned(tmp_path / "missing.jsonl", model)
 
 
+@pytest.mark.parametrize(
+    ("bound", "told"),
+    [
+        ({"max_tokens": 9}, "Output: at most 9 tokens"),
+        ({}, "longest 256), a guess for 1 request without a limit"),
+    ],
+)
+def test_outputs_that_nothing_bounds_are_called_a_guess(
+    model: Path, tmp_path: Path, bound: dict[str, int], told: str
+) -> None:
+    file = tmp_path / "chat.jsonl"
+    body = {"messages": [{"role": "user", "content": "hello"}], **bound}
+    file.write_text(json.dumps({"custom_id": "a", "url": "/v1/chat/completions", "body": body}))
+    assert told in "\n".join(lines_of(planned(file, model, hardware=["l40s"]), most=1))
+
+
 def test_python_plans_with_the_same_fields(rows: Path, model: Path) -> None:
     found = dray.plan(str(rows), str(model), hardware=["L40S"], max_tokens=5)
     assert found.best[0].instance.device.name == "L40S"
