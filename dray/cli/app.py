@@ -97,6 +97,12 @@ def resume(
     budget: Annotated[
         float | None, Parameter(help="As of `dray run`: dollars, earlier runs of the job included.")
     ] = None,
+    price: Annotated[
+        float | None,
+        Parameter(
+            help="As of `dray run`: dollars per hour of a node; of earlier runs, too, where none was known."
+        ),
+    ] = None,
     store: StoreOption = None,
     overwrite: Overwrite = False,
     json: Json = False,
@@ -108,7 +114,9 @@ def resume(
     from dray.cli.running import run_job
     from dray.job.request import JobRequest
 
-    recipe = with_limits(recipe_of(job_id, store), replicas=replicas, deadline=deadline, budget=budget)
+    recipe = with_limits(
+        recipe_of(job_id, store), replicas=replicas, deadline=deadline, budget=budget, price=price
+    )
     request = JobRequest.read({**recipe, "resume": True, "overwrite": overwrite}, spelled)
     output.stage(introduction(request))
     return run_job(request, json=json)

@@ -49,10 +49,15 @@ def recipe_of(job_id: str, reference: str | None) -> dict[str, Any]:
 
 
 def with_limits(
-    recipe: Mapping[str, Any], *, replicas: str | None, deadline: str | None, budget: float | None
+    recipe: Mapping[str, Any],
+    *,
+    replicas: str | None = None,
+    deadline: str | None = None,
+    budget: float | None = None,
+    price: float | None = None,
 ) -> dict[str, Any]:
     """A recipe with what a resume may change; None leaves it as the job was started."""
-    limits = {"deadline": deadline, "budget": budget}
+    limits = {"deadline": deadline, "budget": budget, "price": price}
     found = {**recipe, **{name: value for name, value in limits.items() if value is not None}}
     if replicas is not None:
         found["engine"] = {**recipe.get("engine", {}), "replicas": replicas}

@@ -15,7 +15,9 @@ from dray.job.settings import Resolved
 from dray.requests.readers import source_digest
 from dray.requests.sources import RowDefaults, Source, template_digest
 from dray.storage.files import local_path
-from dray.storage.objects import ObjectStoreOptions
+from dray.storage.objects import ObjectStoreOptions, is_object
+from dray.weights.source.configuration import configuration_of
+from dray.weights.source.hub import is_hub
 
 _MEANING = {
     "input": "the input",
@@ -82,6 +84,15 @@ def as_planned(request: JobRequest, places: Resolved) -> JobRequest:
     return request.model_copy(update={"engine": engine})
 
 
+def _config_of(places: Resolved) -> bytes | None:
+    """The model's config, from wherever it is; None for a folder that has none."""
+    config = Path(places.model) / "config.json"
+    if config.is_file() or not (is_object(places.model) or is_hub(places.model)):
+        return config.read_bytes() if config.is_file() else None
+    with configuration_of(places.model, places.model_objects or places.objects) as folder:
+        return (folder / "config.json").read_bytes()
+
+
 def _refuse_changed(request: JobRequest, places: Resolved, planned: Mapping[str, Any]) -> None:
     if supposed := planned.get(OVERRIDES):
         raise JobChangedError(
@@ -89,8 +100,7 @@ def _refuse_changed(request: JobRequest, places: Resolved, planned: Mapping[str,
             "plan again without"
         )
     defaults = RowDefaults(model_name=request.rows.model_name, sampling=request.sampling.fields())
-    config = Path(places.model) / "config.json"
-    known = config.read_bytes() if config.is_file() else None
+    known = _config_of(places)
     now = identity_of(request.rows.source(places.inputs), defaults, known, places.objects)
     changed = [_MEANING[name] for name in now if planned.get(name) not in (None, now[name])]
     if changed:

@@ -14,7 +14,7 @@ from dray.planner.cost import Demand, Phi, Replica, Setting, replica_rate
 from dray.planner.cost.interval import Interval, spanning
 from dray.planner.cost.memory import batch_size
 from dray.planner.cost.run_time import Rate
-from dray.planner.models import KV_BYTES, ModelFacts, model_facts
+from dray.planner.models import FORMATS, KV_BYTES, ModelFacts, model_facts
 
 _START_ERROR = 0.2
 LEAST_ROWS = 20
@@ -55,11 +55,10 @@ def setup_of(
     if instance is None or not config:
         return None
     try:
-        model = model_facts(json.loads(config))
-        weights = str(arguments.get("quantization") or model.format)
-        model = model.in_format(weights)
+        known = model_facts(json.loads(config)).loaded(as_stored=instance.device.calibrated)
+        model = _as_loaded(known, arguments)
     except (ConfigError, ValueError, KeyError):
-        return None  # a family that the model of costs does not know
+        return None  # a family, or a format, that the model of costs does not know
     kv = str(arguments.get("kv_cache_dtype") or "")
     return Setup(
         model=model,
@@ -73,6 +72,18 @@ def setup_of(
             max_num_batched_tokens=tokens,
         ),
     )
+
+
+def _as_loaded(model: ModelFacts, arguments: Mapping[str, Any]) -> ModelFacts:
+    """In the format that the engine's ``quantization`` makes of it: a quantized checkpoint stays as it is.
+
+    Raises:
+        KeyError: the format that the engine makes of it is not known.
+    """
+    asked = str(arguments.get("quantization") or model.format)
+    if asked not in FORMATS and model.quantized:  # the name of a method, such as awq or compressed-tensors
+        return model
+    return model.in_format(asked)
 
 
 def instance_of(device: str, catalogue: Catalogue, count: int = 1) -> Instance | None:
@@ -90,12 +101,12 @@ def instance_of(device: str, catalogue: Catalogue, count: int = 1) -> Instance |
 
 
 def _longest_match(device: str, known: Mapping[str, Device]) -> str | None:
-    """The longest name of which each part is in the device's: L40S before L4, A100-80 not for 40 GB."""
-    flat = re.sub(r"[^A-Z0-9]", "", device.upper())
+    """The longest name of which each part is one of the device's: A100-80 not for 40 GB, L4 for no L40."""
+    parts = {part.removesuffix("GB") for part in re.split(r"[^A-Z0-9]+", device.upper())}
     fitting = [
         name
         for name, one in known.items()
-        if not one.calibrated and all(part in flat for part in re.split(r"[^A-Z0-9]+", name.upper()))
+        if not one.calibrated and parts.issuperset(re.split(r"[^A-Z0-9]+", name.upper()))
     ]
     return max(fitting, key=len, default=None)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dray.planner.cost import Interval, Plan, Refusal
 from dray.planner.workload import Spread, Workload
 from dray.planning.job_plan import JobPlan
-from dray.report.wording import compact, count, duration, money, share
+from dray.report.wording import compact, count, duration, money, plural, share
 
 HEADER = ("#", "hardware", "settings", "dollars", "$ per M tokens", "done in")
 _REFUSALS = 3
@@ -35,6 +35,9 @@ def _lengths(spread: Spread) -> str:
 def _outputs(load: Workload) -> str:
     if not load.output_error:
         return f"Output: {_lengths(load.output)}."
+    if load.unbounded:
+        whose = f"{plural(load.unbounded, 'request')} without a limit"
+        return f"Output: {_lengths(load.output)}, a guess for {whose}."
     return f"Output: at most {_lengths(load.output)}; how much of it is used shows in a run."
 
 

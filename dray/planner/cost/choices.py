@@ -67,8 +67,24 @@ def _shape(model: ModelFacts, setting: Setting, demand: Demand) -> str | None:
         return f"The longest request has {demand.longest:,.0f} tokens, the model takes {model.max_length:,}."
     if model.heads % setting.tensor_parallel:
         return f"{model.heads} attention heads cannot be split over {setting.tensor_parallel} devices."
+    if (reason := _unequal(model, setting.tensor_parallel)) is not None:
+        return reason
     if setting.pipeline_parallel > model.layers:
         return f"{model.layers} layers cannot be split into {setting.pipeline_parallel} pipeline stages."
+    return None
+
+
+def _unequal(model: ModelFacts, ranks: int) -> str | None:
+    """What vLLM cannot split over so many ranks of a tensor-parallel group."""
+    if ranks == 1:
+        return None
+    for heads in {one.kv_heads for one in model.attention}:
+        if heads % ranks and ranks % heads:
+            return f"{heads} key and value heads cannot be split over {ranks} devices."
+    for width in model.widths:
+        if width % (ranks * model.block):
+            blocks = f" in blocks of {model.block}" if model.block > 1 else ""
+            return f"MLPs of {width:,}{blocks} cannot be split over {ranks} devices."
     return None
 
 

@@ -52,7 +52,7 @@ DOUBT_FACTOR = 1.25
 """The same for a device with figures that no source backs."""
 
 PhiFor = Callable[[str, str], Phi]
-"""Phi by the name of the device, and by the format of the weights: ``fp8``, or ``fp8 TP4 PP1`` on several."""
+"""Phi by the name of the device, and the format of the weights: ``fp8``, or ``fp8 TP4 PP1`` where split."""
 
 
 def prior(_device: str, _weights: str) -> Phi:

@@ -62,8 +62,9 @@ def plans(
         if not markets:
             refusals.append(_priceless(instance, limits, today))
             continue
-        for setting in settings(instance, model, limits):
-            facts = model.in_format(setting.weights)
+        own = model.loaded(as_stored=instance.device.calibrated)
+        for setting in settings(instance, own, limits):
+            facts = own.in_format(setting.weights)
             problem = refusal(instance, facts, setting, demand)
             if problem is not None:
                 refusals.append(problem)

@@ -33,6 +33,10 @@ def grouped_query(fields: Fields, family: Family, hidden: int) -> tuple[Counted,
     heads = fields.count("num_attention_heads")
     kv_heads = fields.optional_count("num_key_value_heads", heads) or heads
     head_dim = fields.optional_count("head_dim", 0) or hidden // heads
+    if head_dim < 1:
+        raise fields.error(
+            f"the field 'num_attention_heads' is {heads:,}, more than hidden_size ({hidden:,})"
+        )
     queries, keys = heads * head_dim, kv_heads * head_dim
     biased = fields.flag("attention_bias")
     vectors = queries + 2 * keys if biased or family.qkv_bias else 0

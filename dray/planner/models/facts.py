@@ -46,7 +46,8 @@ class ModelFacts:
     """A decoder, as its ``config.json`` describes it. Vision and audio towers are not counted.
 
     ``intermediate`` is the width that each token passes through in the MLP of a mean layer, chosen experts
-    included. ``kv_format`` is the cache's own.
+    included. ``kv_format`` is the cache's own. ``widths`` are those of the MLPs that tensor parallelism
+    splits; each rank's share of one must be a multiple of ``block``.
     """
 
     name: str
@@ -63,12 +64,19 @@ class ModelFacts:
     experts_per_token: int = 0
     format: str = "bf16"
     kv_format: str = "bf16"
+    widths: tuple[int, ...] = ()
+    block: int = 1
     notes: tuple[str, ...] = ()
 
     @property
     def parameters(self) -> int:
         """All parameters; a shared matrix counts once."""
         return sum(part.parameters for part in self.parts if part.stored)
+
+    @property
+    def quantized(self) -> bool:
+        """Whether the checkpoint holds fewer bits than the model was trained in."""
+        return self.format not in ("fp32", "bf16")
 
     @property
     def routed_share(self) -> float:
@@ -79,6 +87,24 @@ class ModelFacts:
     def weight_bytes(self) -> float:
         """Bytes of the weights in memory."""
         return sum(part.bytes for part in self.parts if part.stored)
+
+    def loaded(self, *, as_stored: bool) -> ModelFacts:
+        """As vLLM loads it: its dtype ``auto`` makes bf16 of fp32 on GPUs, unless it is to stay as stored."""
+        if as_stored or not any(part.format == "fp32" for part in self.parts):
+            return self
+        new = FORMATS["bf16"]
+
+        def changed(part: Part) -> Part:
+            if part.format != "fp32":
+                return part
+            return replace(part, format=new.name, bits=new.bits, arithmetic=new.arithmetic)
+
+        return replace(
+            self,
+            format="bf16" if self.format == "fp32" else self.format,
+            kv_format="bf16" if self.kv_format == "fp32" else self.kv_format,
+            parts=tuple(changed(part) for part in self.parts),
+        )
 
     def in_format(self, name: str) -> ModelFacts:
         """The same model with its unquantized linear layers in another format, but for the output layer.

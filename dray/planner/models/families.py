@@ -37,15 +37,16 @@ _GEMMA_3 = {
     "num_attention_heads": 8, "num_key_value_heads": 4, "max_position_embeddings": 131072,
 }  # fmt: skip
 _DEEPSEEK = Family(latent=True, router_bias=True, defaults={"max_position_embeddings": 163840})
-_MOE = Family(qk_norm=True, defaults={"num_experts_per_tok": 8})
+_NO_WINDOW = {"use_sliding_window": False}  # Qwen configs name a window that is not used unless they say so
+_MOE = Family(qk_norm=True, defaults={"num_experts_per_tok": 8, **_NO_WINDOW})
 
 FAMILIES = {
     "llama": Family(),
     "mistral": Family(),
     "mixtral": Family(defaults={"num_experts_per_tok": 2}),
-    "qwen2": Family(qkv_bias=True),
-    "qwen2_moe": Family(qkv_bias=True, defaults={"num_experts_per_tok": 4}),
-    "qwen3": Family(qk_norm=True),
+    "qwen2": Family(qkv_bias=True, defaults=_NO_WINDOW),
+    "qwen2_moe": Family(qkv_bias=True, defaults={"num_experts_per_tok": 4, **_NO_WINDOW}),
+    "qwen3": Family(qk_norm=True, defaults=_NO_WINDOW),
     "qwen3_moe": _MOE,
     "gemma2": Family(layer_norms=4, window_period=2, defaults=_GEMMA_2),
     "gemma3_text": Family(layer_norms=4, qk_norm=True, window_period=6, defaults=_GEMMA_3),

@@ -6,6 +6,7 @@ The forms are those that vLLM 0.32 loads: fp8, compressed-tensors, modelopt, AWQ
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -24,11 +25,17 @@ _ALGORITHMS = {
 
 @dataclass(frozen=True, slots=True)
 class Quantization:
-    """Linear layers are in ``format``, but for the modules that a pattern of ``ignored`` names."""
+    """Linear layers are in ``format``, but for the modules that a pattern of ``ignored`` names.
+
+    ``kv`` is the format of the KV cache that the checkpoint asks for, None where it asks for none. ``block``:
+    each rank's share of an MLP must be a multiple of it, for the scales.
+    """
 
     format: Format
     ignored: tuple[str, ...] = ()
     head: bool = False
+    kv: str | None = None
+    block: int = 1
 
     def share(self, modules: list[str]) -> float:
         """The share of these modules that is quantized."""
@@ -58,7 +65,29 @@ def quantization_of(config: Fields) -> Quantization | None:
     if found is None:
         return None
     ignored = tuple(name for key in _IGNORING for name in found.strings(key))
-    return Quantization(_format(found), ignored, head=found.flag("lm_head"))
+    return Quantization(
+        _format(found), ignored, head=found.flag("lm_head"), kv=_kv_format(found), block=_block(found)
+    )
+
+
+def _kv_format(found: Fields) -> str | None:
+    """fp8 where vLLM's ``auto`` resolves to it: ModelOpt names an algorithm, compressed-tensors a scheme."""
+    scheme = found.inner("kv_cache_scheme") if isinstance(found.get("kv_cache_scheme"), Mapping) else None
+    if scheme is not None and scheme.get("num_bits") == 8 and scheme.get("type") == "float":
+        return "fp8"
+    named = (found.get("kv_cache_scheme"), found.get("kv_cache_quant_algo"))
+    return "fp8" if any(isinstance(one, str) and one.upper() == "FP8" for one in named) else None
+
+
+def _block(found: Fields) -> int:
+    """The larger side of a block with one scale, or the size of a group; 1 where rows have scales."""
+    size = found.get("weight_block_size")
+    sides = [one for one in size if type(one) is int and one > 0] if isinstance(size, list) else []
+    if sides:
+        return max(sides)
+    if str(found.get("quant_method") or "").lower() in ("awq", "gptq", "awq_marlin", "gptq_marlin"):
+        return max(1, _group_size(found))
+    return 1
 
 
 def _format(found: Fields) -> Format:

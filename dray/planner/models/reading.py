@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -77,7 +76,9 @@ def model_facts(config: Mapping[str, Any], *, file: str = "config.json", name: s
         experts=sizes.experts.number,
         experts_per_token=sizes.experts.per_token,
         format=quantization.format.name if quantization else stored.name,
-        kv_format="fp32" if stored.name == "fp32" else "bf16",
+        kv_format=(quantization and quantization.kv) or ("fp32" if stored.name == "fp32" else "bf16"),
+        widths=tuple(width for width in sizes.widths if width),
+        block=quantization.block if quantization else 1,
         notes=_notes(outer),
     )
 
@@ -88,11 +89,9 @@ def _family_name(text: Fields, outer: Fields) -> str:
         raise text.error("the field 'model_type' is missing")
     if isinstance(kind, str) and kind in FAMILIES:
         return kind
-    near = difflib.get_close_matches(str(kind), FAMILIES, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else "."
     raise text.error(
-        f"the family {str(kind)[:40]!r} in the field 'model_type' is not known to the cost model{hint} "
-        f"Known are {', '.join(FAMILIES)}"
+        f"the family {str(kind)[:40]!r} in the field 'model_type' is not known to the cost model; "
+        f"known are {', '.join(FAMILIES)}"
     )
 
 
@@ -109,6 +108,12 @@ class _Sizes:
     counted: Counted
     attention: tuple[Attention, ...]
     experts: Experts
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Of the MLPs that tensor parallelism splits; 0 where there is none of the kind."""
+        experts = self.experts
+        return (self.width, experts.width, experts.shared_width) if experts.number else (self.width,)
 
     @property
     def sparse_layers(self) -> int:

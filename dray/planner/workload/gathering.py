@@ -1,4 +1,4 @@
-"""Rows into :class:`RowFacts`, in files of ``TMPDIR``: memory does not grow with the rows."""
+"""Rows into :class:`RowFacts`, in files of ``TMPDIR``, mapped into memory as they are read."""
 
 from __future__ import annotations
 

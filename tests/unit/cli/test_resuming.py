@@ -45,8 +45,9 @@ def test_without_limits_all_is_as_it_was(resumed: list[JobRequest], tmp_path: Pa
 
 
 def test_limits_take_the_place_of_those_of_the_start(resumed: list[JobRequest], tmp_path: Path) -> None:
-    assert resume(tmp_path, "--budget", "40", "--deadline", "6h", "--replicas", "1:8") == 0
+    assert resume(tmp_path, "--budget", "40", "--deadline", "6h", "--replicas", "1:8", "--price", "1.2") == 0
     [request] = resumed
+    assert request.price == 1.2
     assert (request.budget, request.deadline, request.engine.replicas) == (40.0, "6h", "1:8")
     assert request.engine.name == "simulated"
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from dray.account import Span
 from dray.cluster.capacity import Capacity, Room
 from dray.driver import capacity_policy, run, scaling
 from dray.driver.events import (
@@ -247,6 +248,30 @@ def test_a_budget_counts_machines_on_which_engines_are_built(
         elastic.run(Slow(["a"]), budget=0.2, price=3600.0, replicas=1)
     with open_store(elastic.url, create=False) as store:
         assert sum(span.micros for span in store.spans("job")) > 0
+
+
+@pytest.mark.parametrize("price", [3600.0, None])
+def test_a_budget_counts_earlier_runs_whose_nodes_had_no_price(elastic: Elastic, price: float | None) -> None:
+    """By the price that is given now; where none is, the driver says what it does not count."""
+    told: list[Event] = []
+    span = Span(
+        epoch=1, node="a", host="h", place=0, places=1, replica="replica-0", phase="busy", started=0.0,
+        micros=2_000_000,
+    )  # fmt: skip
+    request = JobRequest.of(input="i", model="m", output="o", budget=10.0, price=price)
+    job: Any = SimpleNamespace(
+        settings=SimpleNamespace(request=request), lease=SimpleNamespace(epoch=2), job_id="job"
+    )
+    known = SimpleNamespace(job_id="job", created_at=0.0, info={})
+    store: Any = SimpleNamespace(get_job=lambda _: known, spans=lambda _: [span])
+    ledger: Any = SimpleNamespace(priced=True, dollars=lambda: 0.0, unpriced=lambda _: set())
+    purse = Purse(job, ledger, told.append)
+    purse._begin(store)
+    assert purse._spent([]) == (0.0 if price is None else pytest.approx(2.0))
+    assert [one.text for one in told if "does not count earlier runs" in (one.text or "")] == [
+        one.text for one in told
+    ]
+    assert bool(told) == (price is None)
 
 
 def test_a_budget_without_a_price_is_refused(elastic: Elastic) -> None:

@@ -18,7 +18,7 @@ from dray.planner.efficiencies import learned, model_key, start_seconds, with_st
 from dray.planner.measured_run import Setup, expected_seconds, forecast, instance_of, measured_phi, setup_of
 from dray.planner.models import model_facts, read_model
 from dray.store import Efficiency
-from tests.support.model_configs import LLAMA_70B
+from tests.support.model_configs import LLAMA_8B, LLAMA_70B
 
 pytestmark = pytest.mark.unit
 
@@ -102,6 +102,8 @@ def test_starts_are_those_of_the_latest_runs() -> None:
         ("NVIDIA A100-SXM4-40GB", "p4d.24xlarge"),
         ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "g7e.2xlarge"),
         ("Tesla T4", None),
+        ("NVIDIA L40", None),
+        ("NVIDIA GH200 480GB", None),
         ("", None),
     ],
 )
@@ -166,6 +168,18 @@ def test_what_the_cost_model_does_not_know_is_not_learned_from() -> None:
     assert setup('{"model_type": "unheard-of"}', "NVIDIA L40S") is None
     assert setup("", "NVIDIA L40S") is None
     assert setup("[", "NVIDIA L40S") is None
+
+
+@pytest.mark.parametrize("method", ["awq", "awq_marlin", "compressed-tensors", "fp8", None])
+def test_a_quantized_checkpoint_is_known_whatever_the_engine_calls_its_method(method: str | None) -> None:
+    quantized = {"quant_method": "awq", "bits": 4, "group_size": 128}
+    config = json.dumps({**LLAMA_8B, "quantization_config": quantized})
+    arguments = {} if method in (None, "fp8") else {"quantization": method}
+    found = setup_of(config, "NVIDIA L40S", arguments, seqs=8, tokens=512, catalogue=load_catalogue())
+    assert found is not None and found.model.format == "int4"
+    plain = {"quantization": method}
+    found = setup_of(json.dumps(LLAMA_8B), "L40S", plain, seqs=8, tokens=512, catalogue=load_catalogue())
+    assert (found and found.model.format) == {"fp8": "fp8", None: "bf16"}.get(method)
 
 
 def test_without_calibrations_the_catalogue_is_as_shipped(tmp_path: Path) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 import dray
 from dray.cli.app import run_app
 from dray.errors import ConfigError, InputError, JobChangedError
+from dray.job import plan_file
 from dray.job.forms import EngineOptions
 from dray.job.request import JobRequest
 from dray.job.resolving import NoBlocks, job_settings
@@ -224,6 +226,22 @@ def test_a_model_or_an_input_that_is_not_there_is_refused(rows: Path, model: Pat
         planned(tmp_path / "missing.jsonl", model)
 
 
+@pytest.mark.parametrize(
+    ("bound", "told"),
+    [
+        ({"max_tokens": 9}, "Output: at most 9 tokens"),
+        ({}, "longest 256), a guess for 1 request without a limit"),
+    ],
+)
+def test_outputs_that_nothing_bounds_are_called_a_guess(
+    model: Path, tmp_path: Path, bound: dict[str, int], told: str
+) -> None:
+    file = tmp_path / "chat.jsonl"
+    body = {"messages": [{"role": "user", "content": "hello"}], **bound}
+    file.write_text(json.dumps({"custom_id": "a", "url": "/v1/chat/completions", "body": body}))
+    assert told in "\n".join(lines_of(planned(file, model, hardware=["l40s"]), most=1))
+
+
 def test_python_plans_with_the_same_fields(rows: Path, model: Path) -> None:
     found = dray.plan(str(rows), str(model), hardware=["L40S"], max_tokens=5)
     assert found.best[0].instance.device.name == "L40S"
@@ -287,6 +305,29 @@ def test_a_plan_for_another_input_is_refused_naming_the_change(
         "run", str(rows), "--model", str(model), "--output", out, "--plan", str(kept), *given, code=2
     )
     assert changed in told["error"]["message"]
+
+
+def test_a_model_in_an_object_store_is_checked_too(
+    rows: Path, model: Path, tmp_path: Path, command: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its config is fetched; the store itself is another test's."""
+    kept = tmp_path / "plan.json"
+    kept.write_text(json.dumps(command("plan", str(rows), "--model", str(model), "--hardware", "l40s")))
+    asked: list[str] = []
+
+    @contextmanager
+    def fetched(uri: str, objects: Any) -> Iterator[Path]:
+        asked.append(uri)
+        yield model
+
+    monkeypatch.setattr(plan_file, "configuration_of", fetched)
+    uri = "s3://bucket/llama"
+    request = JobRequest(input=str(rows), model=uri, output=str(tmp_path / "out"), plan=str(kept))
+    assert job_settings(request, NoBlocks()).engine_arguments["tensor_parallel_size"] == 1
+    (model / "config.json").write_text(json.dumps(LLAMA_8B | {"rope_theta": 5e5}))
+    with pytest.raises(JobChangedError, match="the model's config.json"):
+        job_settings(request, NoBlocks())
+    assert asked == [uri, uri]
 
 
 def test_what_is_no_plan_is_refused(rows: Path, model: Path, tmp_path: Path) -> None:

@@ -14,13 +14,14 @@ from dray.errors import ConfigError
 from dray.planner.catalogue import Measured, calibrated, load_catalogue
 from dray.planner.cost import Demand, Limits, Phi, Plans, best_of_each, plans
 from dray.planner.models import model_facts
-from tests.support.model_configs import DEEPSEEK_V3, LLAMA_8B, LLAMA_70B, LLAMA_405B
+from tests.support.model_configs import DEEPSEEK_V3, LLAMA_8B, LLAMA_70B, LLAMA_405B, QWEN3_235B_A22B
 from tests.support.planning import demands, models
 
 pytestmark = pytest.mark.unit
 
 TODAY = date(2026, 11, 24)
 CATALOGUE = load_catalogue()
+FP8_BLOCKS = {"quant_method": "fp8", "weight_block_size": [128, 128]}
 JOB = Demand(rows=1_000_000, input_tokens=2000, output_tokens=100, hit_share=0.8)
 
 
@@ -34,6 +35,43 @@ def test_the_cheapest_is_first_and_is_explained() -> None:
     assert dollars == sorted(dollars)
     assert found.why.startswith(f"1 x {found.plans[0].instance.name} is cheapest: $")
     assert found.why.count(".") >= 1
+
+
+def test_a_checkpoint_of_fp32_runs_as_bf16_on_gpus_and_as_it_is_on_a_machine_at_hand() -> None:
+    """vLLM's dtype auto makes bf16 of it on CUDA; dray keeps fp32 on processors."""
+    full = LLAMA_8B | {"torch_dtype": "float32"}
+    found, half = planned(full, hardware=("g6e.xlarge",)), planned(hardware=("g6e.xlarge",))
+    assert [plan.dollars for plan in found.plans] == [plan.dollars for plan in half.plans]
+    assert {(plan.setting.weights, plan.setting.kv) for plan in found.plans} == {("bf16", "bf16")}
+    own = calibrated(
+        Measured(
+            name="own", gemm={"bf16": 1e12, "fp32": 1e12}, bandwidth=1e11, memory=256e9, step=0.1,
+            prompt=1e-5, day=TODAY,
+        )
+    )  # fmt: skip
+    kept = plans(JOB, model_facts(full), CATALOGUE.with_instance(own), Limits(hardware=("own",)), today=TODAY)
+    assert {(plan.setting.weights, plan.setting.kv) for plan in kept.plans} == {("fp32", "fp32")}
+
+
+@pytest.mark.parametrize(
+    ("config", "splits", "reason"),
+    [
+        (
+            QWEN3_235B_A22B | {"moe_intermediate_size": 2560, "quantization_config": FP8_BLOCKS},
+            {1, 2, 4},
+            "2,560",
+        ),
+        (LLAMA_8B | {"num_key_value_heads": 6, "num_attention_heads": 24, "head_dim": 128}, {1, 2}, "6 key"),
+        (LLAMA_8B, {1, 2, 4, 8}, None),
+    ],
+)
+def test_splits_that_vllm_refuses_are_not_named(
+    config: dict[str, Any], splits: set[int], reason: str | None
+) -> None:
+    found = planned(config, hardware=("p5en.48xlarge",))
+    refused = {one.setting.tensor_parallel for one in found.refusals if one.setting and "split" in one.reason}
+    assert {1, 2, 4, 8} - refused == splits
+    assert reason is None or any(reason in one.reason for one in found.refusals)
 
 
 def test_eight_answers_cost_what_eight_requests_with_one_prefix_do() -> None:

@@ -43,7 +43,7 @@ def test_a_wrong_value_is_named(value: Any) -> None:
 
 
 def test_an_unknown_family_names_the_nearest() -> None:
-    with pytest.raises(ConfigError, match=r"'qwen3_mo' .* did you mean 'qwen3_moe'\?"):
+    with pytest.raises(ConfigError, match=r"'qwen3_mo' .* cost model; known are llama"):
         model_facts({**LLAMA_8B, "model_type": "qwen3_mo"})
 
 
@@ -82,3 +82,8 @@ def test_any_value_in_any_field_is_read_or_refused(name: str, data: st.DataObjec
         assert model.parameters > 0
         assert model.weight_bytes > 0
         assert sum(one.layers * one.cached for one in model.attention) > 0
+
+
+def test_more_heads_than_there_is_width_for_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"num_attention_heads.* is 8,192, more than hidden_size \(4,096\)"):
+        model_facts(LLAMA_8B | {"num_attention_heads": 8192, "num_key_value_heads": 8192})

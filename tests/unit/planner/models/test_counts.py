@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dray.planner.models import ModelFacts, Role, model_facts, read_model
 from dray.weights.source.header import read_header
-from tests.support.model_configs import CONFIGS, GEMMA3_27B
+from tests.support.model_configs import CONFIGS, GEMMA3_27B, QWEN3_06B, QWEN3_30B_A3B
 
 pytestmark = pytest.mark.unit
 
@@ -114,6 +115,16 @@ def test_bytes_of_the_cache_per_token(name: str, expected: int) -> None:
 def test_layers_with_a_window(name: str, full: int, windowed: int) -> None:
     layers = {one.window is not None: one.layers for one in facts(name).attention}
     assert (layers.get(False, 0), layers.get(True, 0)) == (full, windowed)
+
+
+@pytest.mark.parametrize("config", [QWEN3_06B, QWEN3_30B_A3B])
+def test_a_window_of_qwen_is_used_only_where_the_config_says_so(config: dict[str, Any]) -> None:
+    """As transformers reads it: use_sliding_window is false where it is left out."""
+    silent = {name: value for name, value in config.items() if name != "use_sliding_window"}
+    silent["sliding_window"] = 4096
+    assert [one.window for one in model_facts(silent).attention] == [None]
+    used = silent | {"use_sliding_window": True, "max_window_layers": 4}
+    assert [one.window for one in model_facts(used).attention] == [None, 4096]
 
 
 def test_a_vision_tower_is_said_not_to_be_counted() -> None:

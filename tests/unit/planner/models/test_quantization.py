@@ -82,6 +82,19 @@ def test_another_format_replaces_unquantized_layers_alone() -> None:
 
 
 @pytest.mark.parametrize(
+    ("said", "kv"),
+    [
+        ({"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}, "fp8"),
+        ({"quant_algo": "NVFP4", "kv_cache_quant_algo": None}, "bf16"),
+        (FORMS["compressed fp8"][0] | {"kv_cache_scheme": {"num_bits": 8, "type": "float"}}, "fp8"),
+        (FORMS["compressed fp8"][0] | {"kv_cache_scheme": None}, "bf16"),
+    ],
+)
+def test_the_cache_has_the_format_that_the_checkpoint_asks_for(said: dict[str, Any], kv: str) -> None:
+    assert quantized(said).kv_format == kv
+
+
+@pytest.mark.parametrize(
     ("said", "named"),
     [
         ({"quant_method": "quip"}, "quant_method"),
