@@ -37,6 +37,7 @@ from tasks.observing import PrefectObserver
 from tasks.opening import Declined, open_job
 from tasks.prefect_executor import PrefectExecutor
 from tasks.progress_artifact import ProgressArtifact
+from tasks.refusals import log_refusals_briefly
 from tasks.replicas import start_replicas
 from tasks.stopping import stoppable
 from tasks.telling import cancelled, declined, ended, told
@@ -65,6 +66,7 @@ def batch_inference(*values: Any, **options: Any) -> JobResult | State:
     """
     started = time.time()
     warn_of_loop()
+    log_refusals_briefly()
     request = JobRequest.of(*values, **options).dated(runtime.flow_run.scheduled_start_time)
     with alone():
         return _run(request, started)

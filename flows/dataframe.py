@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dray.errors import ConfigError
+from dray.errors import ConfigError, InputError, Problem
 from dray.job.dated import dated
 from dray.job.finalising import JobResult
 from dray.requests import frame_to_source
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     import pandas
 
 _FRAMES = "frame"
+_LABEL_SHOWN = 40  # characters of a row's index
 _ERRORS = {"code": "error_code", "message": "error_message"}
 
 
@@ -61,23 +65,42 @@ def batch_inference_frame(
             refuse_foreign(output, None, published_names())
 
     source = frame_to_source(frame, local_path(output) / WORK / _FRAMES, **rows.shape(), before_writing=check)
-    result = batch_inference(
-        input=source.inputs[0],
-        model=model,
-        output=output,
-        job_id=job_id,
-        rows=rows,
-        sampling=sampling or SamplingOptions(),
-        engine=engine or EngineOptions(),
-        store=store,
-        cluster=cluster,
-        format="parquet",
-        overwrite=overwrite,
-    )
+    with _rows_named(frame, source.inputs[0]):
+        result = batch_inference(
+            input=source.inputs[0],
+            model=model,
+            output=output,
+            job_id=job_id,
+            rows=rows,
+            sampling=sampling or SamplingOptions(),
+            engine=engine or EngineOptions(),
+            store=store,
+            cluster=cluster,
+            format="parquet",
+            overwrite=overwrite,
+        )
     assert isinstance(result, JobResult)  # a job that was cancelled raises instead
     if overwrite:
         _remove_others(local_path(source.inputs[0]).parent)
     return _in_order(frame, result)
+
+
+@contextmanager
+def _rows_named(frame: pandas.DataFrame, file: str) -> Iterator[None]:
+    """Problems of rows name the frame's rows: the file that dray makes of it is no file of the user's."""
+    try:
+        yield
+    except InputError as error:
+        problems = [_in_frame(one, frame) if one.file == file else one for one in error.problems]
+        raise InputError(problems, total=error.total, advice=error.advice) from None
+
+
+def _in_frame(problem: Problem, frame: pandas.DataFrame) -> Problem:
+    row = problem.line
+    place = "the frame"
+    if row is not None and row <= len(frame):
+        place = f"row {row} of the frame (index {str(frame.index[row - 1])[:_LABEL_SHOWN]})"
+    return replace(problem, file=place, line=None)
 
 
 def _remove_others(kept: Path) -> None:

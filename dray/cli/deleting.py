@@ -6,7 +6,7 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import App, Parameter
+from cyclopts import App, Parameter, validators
 
 from dray.cli import output
 from dray.durations import seconds_of
@@ -25,8 +25,11 @@ StoreOption = Annotated[
 ]  # fmt: skip
 
 
+Limit = Annotated[int, Parameter(validator=validators.Number(gte=1), help="Most jobs to list.")]
+
+
 @jobs.default
-def show(*, store: StoreOption = None, limit: int = 20, json: Json = False) -> int:
+def show(*, store: StoreOption = None, limit: Limit = 20, json: Json = False) -> int:
     """List the latest jobs of a store."""
     from dray.cli.status import show_jobs
 

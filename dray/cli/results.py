@@ -70,8 +70,11 @@ def _summarise_shared(result: dict[str, Any]) -> None:
     """Rows without an engine, and rows that did not fit; an earlier version's result has neither."""
     saved, overflow = result.get("saved") or {}, result.get("overflow") or {}
     if saved.get("repeated") or saved.get("reused"):
+        from dray.report.wording import plural
+
+        reused = plural(saved["reused"], "answer")
         output.say(
-            f"saved     {saved['repeated']:,} repeated rows, {saved['reused']:,} answers of earlier jobs: "
+            f"saved     {plural(saved['repeated'], 'repeated row')}, {reused} of earlier jobs: "
             f"{saved['prompt']:,} prompt and {saved['completion']:,} completion tokens"
         )
     if overflow:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from collections import Counter
 from collections.abc import Iterable
 from itertools import islice
@@ -41,6 +42,16 @@ def told_of_folder(folder: Path) -> str:
     counts = ", ".join(f"{count:,} {ending}" for ending, count in found)
     below = " below it" if place != "*" else ""
     return f"a folder, with {counts}{below}; name its files: '{folder}/{place}{found[0][0]}'"
+
+
+def told_of_pattern(pattern: str) -> str:
+    """What a pattern without a format in its name matches, and how to name it."""
+    found = _endings(map(Path, glob.iglob(pattern, recursive=True)))  # noqa: PTH207  takes absolute patterns
+    if not found:
+        return f"the pattern matches no file that dray reads ({', '.join(FORMATS)})"
+    counts = ", ".join(f"{count:,} {ending}" for ending, count in found)
+    narrower = f": '{pattern}{found[0][0]}'" if pattern.endswith("*") else ""
+    return f"the pattern matches {counts}, and a job reads one format; end it with that{narrower}"
 
 
 def _endings(paths: Iterable[Path]) -> list[tuple[str, int]]:

@@ -11,19 +11,21 @@ from typing import TYPE_CHECKING
 
 from dray.requests.batching import batches
 from dray.requests.rejects import Reject, RejectLog
-from dray.requests.spool import index_of, place_of
+from dray.requests.spool import decode, index_of, place_of
 from dray.requests.spool_parts import SpoolParts
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+_MOST_IDS = 100_000  # kept for messages; those after them name the places alone
+_ID_SHOWN = 100  # characters
 _BATCH_ROWS = 256
 _BATCH_BYTES = 8 << 20
 
 
 class Repeats:
-    """The repeated rows of a job, in input order, with both places of each."""
+    """The repeated rows of a job, in input order, with both places of each, and with the ids of the first."""
 
     def __init__(self, pairs: NDArray[np.uint64], spool: SpoolParts, rejects: RejectLog) -> None:
         import numpy as np
@@ -31,6 +33,7 @@ class Repeats:
         self._pairs = pairs
         self._involved = np.unique(pairs)
         self._places = np.zeros((len(self._involved), 2), np.uint64)
+        self._ids: dict[int, str] = {}
         if len(pairs):
             self._locate(spool, rejects)
 
@@ -51,6 +54,8 @@ class Repeats:
         """The ``number``-th repeated row as a bad row that names the first."""
         index, first = (int(value) for value in self._pairs[number])
         file_no, line_no = self._place(index)
+        known = self._ids.get(self._position(first))
+        shown = "the same custom_id" if known is None else f"the same custom_id, {known[:_ID_SHOWN]!r}"
         first_file, first_line = self._place(first)
         return Reject(
             index=index,
@@ -58,7 +63,7 @@ class Repeats:
             file_no=file_no,
             line_no=line_no,
             code="duplicate_custom_id",
-            message=f"{names[first_file]}:{first_line} has the same custom_id; give each row one of its own",
+            message=f"{names[first_file]}:{first_line} has {shown}; give each row one of its own",
             field="custom_id",
         )
 
@@ -66,15 +71,24 @@ class Repeats:
         for position, line in _matched(self._involved, spool.lines(), index_of):
             if position is not None:
                 self._places[position] = place_of(line)
+                self._keep_id(position, decode(line).custom_id)
         for position, line in _matched(self._involved, rejects.lines(), _reject_index):
             if position is not None:
                 reject = Reject.decode(line)
                 self._places[position] = (reject.file_no, reject.line_no)
+                self._keep_id(position, reject.custom_id)
 
-    def _place(self, index: int) -> tuple[int, int]:
+    def _keep_id(self, position: int, custom_id: str | None) -> None:
+        if custom_id is not None and len(self._ids) < _MOST_IDS:
+            self._ids[position] = custom_id
+
+    def _position(self, index: int) -> int:
         import numpy as np
 
-        file_no, line_no = self._places[int(np.searchsorted(self._involved, np.uint64(index)))]
+        return int(np.searchsorted(self._involved, np.uint64(index)))
+
+    def _place(self, index: int) -> tuple[int, int]:
+        file_no, line_no = self._places[self._position(index)]
         return int(file_no), int(line_no)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import date, time
 from decimal import Decimal
+from math import isnan
 from typing import Any
 from uuid import UUID
 
@@ -20,6 +21,7 @@ from dray.requests.validate import BadRow, Envelope, check_custom_id, check_text
 
 _SPELLED = (int, UUID, Decimal, date, time)
 """Ids of these types have one spelling. Numbers with a fraction have several."""
+_EXACT = 2**53  # from here on floats skip whole numbers
 
 
 def columns_of(shape: RowShape) -> dict[str, ErrorCode]:
@@ -111,6 +113,8 @@ def _prompt_reader(shape: RowShape) -> Callable[[Mapping[str, Any]], str]:
 
 def _row_id(row: Mapping[str, Any], column: str) -> str:
     value = value_of(row, column, "missing_column")
+    if isinstance(value, float):  # pandas makes floats of whole numbers where one is missing
+        value = None if isnan(value) else int(value) if abs(value) < _EXACT and value.is_integer() else value
     if isinstance(value, _SPELLED) and not isinstance(value, bool):
         return str(value)
-    return check_text(check_custom_id(value), column)
+    return check_text(check_custom_id(value, column), column)

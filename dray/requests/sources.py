@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from dray.errors import ConfigError, InputError, Problem
 from dray.kinds import Kind, of_conversations, with_documents, with_sound
-from dray.requests.formats import FORMATS, Format, format_of
+from dray.requests.formats import FORMATS, Format, format_of, told_of_pattern
 from dray.requests.inputs import refuse_odd
 from dray.requests.template import runs_of
 from dray.storage.addresses import refuse_secret
-from dray.storage.files import write_atomic
+from dray.storage.files import local_path, write_atomic
 
 if TYPE_CHECKING:
     import pandas
@@ -282,8 +282,7 @@ def _common_format(names: Sequence[str]) -> Format:
     problems = [
         Problem(
             "unknown_format",
-            "cannot tell the format from the name; give the file, or a link to it, one that ends in "
-            f"{', '.join(FORMATS)} (and .gz or .zst)",
+            _told_of(name),
             name,
         )
         for name, found in formats.items()
@@ -304,6 +303,16 @@ def _common_format(names: Sequence[str]) -> Format:
             ]
         )
     return kinds[0]
+
+
+def _told_of(name: str) -> str:
+    """Why the format of an input is not known."""
+    if "://" not in name and any(sign in name for sign in "*?[") and not Path(name).exists():
+        return told_of_pattern(str(local_path(name)))
+    return (
+        "cannot tell the format from the name; give the file, or a link to it, one that ends in "
+        f"{', '.join(FORMATS)} (and .gz or .zst)"
+    )
 
 
 def _check_fields(shape: RowShape) -> None:

@@ -22,6 +22,9 @@ LENGTH_FIELDS = frozenset(("max_tokens", "max_completion_tokens"))
 """The two spellings of the most tokens of an answer."""
 
 
+_SHORTER = "ask for less in one row, and name images by files (--image-root)"
+
+
 class BadRow(ValueError):  # noqa: N818  a verdict on one row, on its way to a Problem
     """A row that cannot become a request; ``custom_id`` is its own where that much could be read."""
 
@@ -96,10 +99,10 @@ def parse_object(line: bytes) -> dict[str, Any]:
     return row
 
 
-def check_custom_id(value: object) -> str:
-    """``value`` as a custom_id, or BadRow."""
+def check_custom_id(value: object, column: str) -> str:
+    """``value`` of the user's ``column`` as a custom_id, or BadRow."""
     if type(value) is not str or not value or len(value) > CUSTOM_ID_LIMIT:
-        raise _bad_custom_id(value)
+        raise _bad_custom_id(value, column)
     return value
 
 
@@ -118,26 +121,25 @@ def check_text(text: str, field: str) -> str:
 
 def too_long(limit: int) -> BadRow:
     """The verdict on a line over ``limit`` bytes."""
-    return BadRow("line_too_long", f"the line is longer than {limit:,} bytes; split it, or raise the limit")
+    return BadRow("line_too_long", f"the line is longer than {limit:,} bytes; {_SHORTER}")
 
 
 def _posts(row: dict[str, Any]) -> bool:
     return row.get("method", "POST") in ("POST", "post", None)
 
 
-def _bad_custom_id(value: object) -> BadRow:
+def _bad_custom_id(value: object, column: str | None = None) -> BadRow:
+    """``column`` is what the user calls it, where the row is none of the batch format."""
+    field = column or "custom_id"
     if value is None or value == "":
-        return BadRow(
-            "missing_custom_id", "the row has no custom_id; give each row one of its own", "custom_id"
-        )
+        told = "the row has no custom_id" if column is None else f"the column {column!r} is empty in this row"
+        return BadRow("missing_custom_id", f"{told}; give each row an id of its own", field)
+    told = "custom_id" if column is None else f"the id in the column {column!r}"
     if not isinstance(value, str):
-        return BadRow(
-            "invalid_custom_id", f"custom_id is a {_json_type(value)}; make it a string", "custom_id"
-        )
+        whole = "" if column is None else " or a whole number"
+        return BadRow("invalid_custom_id", f"{told} is a {_json_type(value)}; make it a string{whole}", field)
     return BadRow(
-        "invalid_custom_id",
-        f"custom_id has {len(value)} characters; at most {CUSTOM_ID_LIMIT} fit",
-        "custom_id",
+        "invalid_custom_id", f"{told} has {len(value)} characters; at most {CUSTOM_ID_LIMIT} fit", field
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import socket
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
@@ -22,6 +23,7 @@ VARIABLE = "env:"
 """Before the name of an environment variable that holds an address."""
 
 _OF_FILES = ("s3", "gs", "az", "hf", "http", "https", "file")  # no databases: names may hold a "?"
+_ONE_SLASH = re.compile("(?:s3|gs|az|https?|hf):/(?!/)", re.IGNORECASE)
 
 # Where a machine gets its own credentials, besides link-local addresses: AWS over IPv6, Azure, Alibaba.
 _METADATA = frozenset(("fd00:ec2::254", "168.63.129.16", "100.100.100.200"))
@@ -31,13 +33,27 @@ def refuse_secret(address: str) -> None:
     """Refuse an address with a password or a signature in it: addresses are logged, and kept with the job.
 
     Raises:
-        ConfigError: names the address without them.
+        ConfigError: names the address without them; or it is one with a slip in it (:func:`refuse_slip`).
     """
+    refuse_slip(address)
     place = without_secret(address)
     if place != address:
         raise ConfigError(
             f"{place}: the address holds a user, a password or a signature; give credentials by the "
             "environment or a block, or download the file"
+        )
+
+
+def refuse_slip(address: str) -> None:
+    """Refuse ``s3:/bucket``, which would be a local folder of the name ``s3:``.
+
+    Raises:
+        ConfigError: says what was probably meant.
+    """
+    if _ONE_SLASH.match(address):
+        scheme, _, rest = address.partition(":/")
+        raise ConfigError(
+            f"{address}: did you mean {scheme}://{rest}? a local folder of this name is ./{address}"
         )
 
 

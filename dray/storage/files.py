@@ -21,6 +21,7 @@ from typing import IO, cast
 
 from dray.errors import ConfigError, InputError, JobFailedError, JobPausedError, Problem
 from dray.storage import objects, seekable, streams
+from dray.storage.addresses import refuse_slip
 from dray.storage.objects import BLOCK_BYTES, ObjectStoreOptions, is_object
 from dray.temporary import TemporaryFolder
 
@@ -55,7 +56,12 @@ def local_path(uri: str) -> Path:
 
 
 def absolute(path: str) -> str:
-    """A local path as seen from any working directory; URIs stay as they are."""
+    """A local path as seen from any working directory; URIs stay as they are.
+
+    Raises:
+        ConfigError: it is a URI with a slash too few.
+    """
+    refuse_slip(path)
     return path if "://" in path else str(Path(path).expanduser().absolute())
 
 

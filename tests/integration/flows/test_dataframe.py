@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from dray.errors import ConfigError
+from dray.errors import ConfigError, InputError
 from flows.dataframe import batch_inference_frame
 from flows.parameters import EngineOptions, RowOptions
 
@@ -33,6 +33,14 @@ def test_answers_come_back_in_the_order_of_the_frame(tmp_path: Path) -> None:
     assert answered["error_code"].isna().all()
     assert answered["text"].nunique() == 39  # each its own answer, none shifted onto a neighbour
     assert not frame.columns.difference(["id", "text"]).size  # the frame itself is as it was
+
+
+def test_problems_name_the_rows_of_the_frame(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"text": ["a", None, "c"]}, index=[10, 20, 30])
+    rows = RowOptions(prompt_column="text")
+    with pytest.raises(InputError, match=r"row 2 of the frame \(index 20\) \[text\]: .*empty") as refused:
+        batch_inference_frame(frame, model="any", output=str(tmp_path), rows=rows, engine=ENGINE)
+    assert "parquet" not in str(refused.value)
 
 
 @pytest.mark.parametrize(

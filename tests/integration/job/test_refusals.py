@@ -186,7 +186,7 @@ def test_a_bad_line_is_named(name: str, make: Callable[..., JobSettings], tmp_pa
     assert problem.field == field or (field is not None and str(problem.field).startswith(field)), problem
     assert str(problem).startswith(f"{file}:2")
     if name == "a custom_id twice":
-        assert f"{file}:1 has the same custom_id" in problem.message
+        assert f"{file}:1 has the same custom_id, '" in problem.message
     with open_store(job.settings.store_url, create=False) as store:
         assert store.shards("job") == []
         assert store.get_job("job").total is None

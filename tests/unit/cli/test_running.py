@@ -215,6 +215,12 @@ def test_a_job_of_which_every_row_failed_says_so_last(
     assert last == told if told else not last.startswith("warning")
 
 
+def test_what_one_row_saved_is_said_in_the_singular(job: OpenJob, capsys: pytest.CaptureFixture[str]) -> None:
+    saved = {"repeated": 1, "reused": 2, "prompt": 5, "completion": 4}
+    summarise({**stored_result(), "saved": saved})
+    assert "saved     1 repeated row, 2 answers of earlier jobs: " in capsys.readouterr().err
+
+
 def test_a_repeat_that_had_nothing_to_do_says_no_parts_of_its_seconds(
     job: OpenJob, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -134,7 +134,7 @@ def test_skip_invalid_turns_bad_lines_into_error_rows(tmp_path: Path) -> None:
     ]
     messages = [o.error_message or "" for o in error_rows(ingested)]
     assert messages[0].startswith(f"{path}:1: ")
-    assert f"{path}:3" in messages[3]
+    assert f"{path}:3 has the same custom_id, 'b'" in messages[3]
     assert f"{path}:5" in messages[3]
     assert sorted(p.name for p in spool_of(tmp_path).parent.iterdir()) == [
         "spool.jsonl",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -120,3 +121,18 @@ def test_a_delimiter_is_one_character_or_the_word_tab(given: str, found: str) ->
     source = source_of("a.csv", prompt_column="p", delimiter=given)
     assert isinstance(source, Rows)
     assert source.delimiter == found
+
+
+def test_a_pattern_without_a_format_is_told_with_what_it_matches(tmp_path: Path) -> None:
+    for name in ("a.csv", "b.csv", "c.jsonl.gz", "d.txt"):
+        (tmp_path / name).touch()
+    with pytest.raises(InputError) as caught:
+        source_of(f"{tmp_path}/*")
+    [problem] = caught.value.problems
+    assert problem.code == "unknown_format"
+    assert problem.message == (
+        "the pattern matches 2 .csv, 1 .jsonl.gz, and a job reads one format; end it with that: "
+        f"'{tmp_path}/*.csv'"
+    )
+    with pytest.raises(InputError, match="matches no file that dray reads"):
+        source_of(f"{tmp_path}/*.txt")

@@ -117,7 +117,7 @@ def test_csv_problems_name_the_line(tmp_path: Path) -> None:
         ("invalid_text", 7, "text"),
         ("invalid_text", 8, "text"),
         ("line_too_long", 9, None),
-        ("missing_custom_id", 10, "custom_id"),
+        ("missing_custom_id", 10, "id"),
     ]
 
 
@@ -150,7 +150,7 @@ def test_a_stray_quote_ends_the_file_with_the_line_of_its_row(
     [
         (b"id,text\r1,a\r2,b\r", "invalid_csv", "CRLF"),
         (b'id,"text\n1,a\n', "invalid_csv", "no row after it"),
-        (b"id," + b"x" * 300 + b"\n1,a\n", "line_too_long", "longer than 200 bytes"),
+        (b"id," + b"x" * 300 + b"\n1,a\n", "line_too_long", "longer than 200 bytes; ask for less"),
     ],
 )
 def test_a_csv_header_that_cannot_be_read_is_a_problem_of_the_file(
@@ -279,6 +279,7 @@ def test_parquet_values_that_python_cannot_hold_are_problems_of_their_rows(tmp_p
         (date(2020, 2, 1), "2020-02-01"),
         (datetime(2020, 2, 1, 3), "2020-02-01 03:00:00"),
         (7, "7"),
+        (7.0, "7"),
     ],
 )
 def test_ids_with_one_spelling_are_taken(tmp_path: Path, value: Any, name: str) -> None:

@@ -83,8 +83,10 @@ def test_bodies_follow_the_kind(shape: RowShape, body: dict[str, object]) -> Non
         ({"p": ["x"]}, "invalid_value", "p"),
         ({"p": "a\0"}, "invalid_text", "p"),
         ({"p": "\ud800"}, "invalid_text", "p"),
-        ({"p": "x", "id": ""}, "missing_custom_id", "custom_id"),
-        ({"p": "x", "id": 1.5}, "invalid_custom_id", "custom_id"),
+        ({"p": "x", "id": ""}, "missing_custom_id", "id"),
+        ({"p": "x", "id": float("nan")}, "missing_custom_id", "id"),
+        ({"p": "x", "id": 1.5}, "invalid_custom_id", "id"),
+        ({"p": "x", "id": 2.0**60}, "invalid_custom_id", "id"),
     ],
 )
 def test_bad_values_name_the_column(row: dict[str, object], code: str, field: str) -> None:
@@ -92,6 +94,7 @@ def test_bad_values_name_the_column(row: dict[str, object], code: str, field: st
     with pytest.raises(BadRow) as caught:
         row_builder(shape)(0, row)
     assert (caught.value.code, caught.value.field) == (code, field)
+    assert "custom_id" not in caught.value.message
 
 
 @pytest.mark.parametrize(

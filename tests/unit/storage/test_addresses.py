@@ -10,8 +10,10 @@ from dray.storage.addresses import (
     identifying_url,
     masked_url,
     names_login,
+    refuse_secret,
     without_variable,
 )
+from dray.storage.files import absolute
 
 pytestmark = pytest.mark.unit
 
@@ -78,3 +80,11 @@ def test_a_variable_stands_for_what_it_holds(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("URL_OF_STORE", "")
     with pytest.raises(ConfigError, match=r"^environment variable URL_OF_STORE is not set$"):
         without_variable("env:URL_OF_STORE")
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gs", "az", "https", "hf", "S3"])
+def test_a_uri_with_one_slash_is_no_folder(scheme: str) -> None:
+    for read in (absolute, refuse_secret):
+        with pytest.raises(ConfigError, match=f"did you mean {scheme}://bucket/rows"):
+            read(f"{scheme}:/bucket/rows")
+    assert absolute("./s3:/rows").endswith("/s3:/rows")
