@@ -30,8 +30,9 @@ async def abatch_inference(**parameters: Any) -> JobResult:
     The job runs in a thread of its own, in the caller's context: in an async flow it is a subflow run of it.
     When the awaiting task is cancelled, the job is stopped in order, its finished rows are kept, and the
     cancellation goes on once it has stopped. Ctrl-C and a signal to the process cancel the task, too: so the
-    same call again goes on with the job, unless a user cancelled the caller's flow run in Prefect. A store that is away is asked until it is back, for half an hour
-    at most; a second cancellation waits no longer. What another driver has taken meanwhile goes on there.
+    same call again goes on with the job, unless a user cancelled the caller's flow run in Prefect. A store
+    that is away is asked until it is back, for half an hour at most; a second cancellation waits no longer.
+    What another driver has taken meanwhile goes on there.
 
     Raises:
         DrayError: as the flow does; ConfigError where another job runs in this process.

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dray.errors import ConfigError
 from dray.store import open_store
-from tests.support.postgres import PostgresServer
 
 pytestmark = pytest.mark.integration
 
