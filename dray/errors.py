@@ -28,6 +28,7 @@
     +-- ClusterError                 the Ray cluster could not be started or reached
     +-- JobFailedError               the job ended without finishing: exit code 1
     |   `-- JobPausedError           it stops until a user acts, and goes on from there: exit code 1
+    |       `-- JobBlockedError      waiting does not help, as where the budget is spent
     +-- ExpiredError                 the job's time is over
     `-- CancelledError               the job was cancelled: exit code 130
 
@@ -237,6 +238,10 @@ class JobFailedError(DrayError):
 
 class JobPausedError(JobFailedError):
     """The job stops until a user acts; then ``dray resume`` goes on with it. Nothing is lost."""
+
+
+class JobBlockedError(JobPausedError):
+    """The job stops until a user changes something: without that it would stop there again."""
 
 
 class ExpiredError(DrayError):

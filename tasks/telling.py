@@ -15,7 +15,7 @@ from prefect.states import Cancelled, Completed
 
 from dray.driver.outage import SHORT_PATIENCE
 from dray.driver.wording import rest_line
-from dray.errors import StoreError
+from dray.errors import JobBlockedError, JobChangedError, StoreError
 from dray.job.finalising import JobResult
 from dray.job.opening import OpenJob, reopen
 from dray.store import JobState
@@ -47,8 +47,8 @@ def told(job: OpenJob) -> Iterator[None]:
     except TerminationSignal:
         _tell_end(job)
         raise  # there are seconds left: Prefect's worker kills what has not ended
-    except (Exception, Pause):
-        _tell_end(job)
+    except (Exception, Pause) as error:
+        _tell_end(job, blocked=isinstance(error, JobBlockedError | JobChangedError))
         if of_deployment() and wait_for_api():
             settle_tasks()
         raise
@@ -136,14 +136,19 @@ def _figures(result: JobResult) -> dict[str, Any]:
     }
 
 
-def _tell_end(job: OpenJob) -> None:
-    """What the store says of a job that did not come to its end; nothing where the store is away."""
+def _tell_end(job: OpenJob, *, blocked: bool = False) -> None:
+    """What the store says of a job that did not come to its end; nothing where the store is away.
+
+    A paused job that is ``blocked`` has an event of its own, upon which no automation resumes it.
+    """
     with suppress(StoreError), reopen(job, patience=SHORT_PATIENCE) as store:
         kept = store.get_job(job.job_id)
         counts = store.counts(job.job_id)
         if not kept.state.at_rest or kept.epoch != job.lease.epoch:
             return  # its machine is being taken away, or another driver has it
         what = "suspended" if (kept.reason or "").startswith(SUSPENDED) else str(kept.state)
+        if blocked and kept.state is JobState.PAUSED and what != "suspended":
+            what = "blocked"
         tell_of_job(
             job.job_id,
             what,

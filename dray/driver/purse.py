@@ -13,12 +13,13 @@ from dray.driver.capacity_policy import Situation, is_spent
 from dray.driver.events import Event, Outlook, Warned
 from dray.driver.growth import Load
 from dray.driver.ledger import Ledger
-from dray.errors import ConfigError, JobPausedError
+from dray.driver.spent import SPENT, spent_error
+from dray.errors import ConfigError
 from dray.job.capacity_notes import KEPT, MOST, decisions_of
 from dray.job.opening import OpenJob
 from dray.job.pricing import UNPRICED, price_of
 from dray.job.request import deadline_seconds
-from dray.store import Store, store_option
+from dray.store import Store
 
 _HOUR = 3600.0
 
@@ -81,17 +82,14 @@ class Purse:
 
         Raises:
             StoreError: it is away.
-            JobPausedError: the budget is spent.
+            JobBlockedError: the budget is spent.
         """
         self._begin(store)
         hourly = 0.0 if self._budget is None else self._ledger.hourly(nodes)
         spent, step = self._spent(nodes), self._step()
         if is_spent(budget=self._budget, spent=spent, step_cost=hourly * step / _HOUR):
-            where = store_option(self._job.settings.store_url)
-            raise JobPausedError(
-                f"the budget of ${self._budget:,.2f} is spent; finished rows are kept: `dray resume "
-                f"{self._job.job_id} --budget DOLLARS{where}` with a higher budget goes on"
-            )
+            store.merge_job_info(self._job.lease, {SPENT: self._budget})
+            raise spent_error(self._job)
         if load.work is None:
             return None
         now = Situation(

@@ -13,7 +13,7 @@ from dray.driver.intervals import LOOK_SHARE
 from dray.driver.lapsed import LapsedLeases
 from dray.driver.slots import LEAST_SLOTS
 from dray.engine.replica import FLUSH_SECONDS
-from dray.errors import JobPausedError
+from dray.errors import JobBlockedError
 from dray.failures.causes import Cause
 from dray.job.ingesting import open_shards
 from dray.job.opening import OpenJob
@@ -116,7 +116,7 @@ class ShardTasks:
         told = f"shard {number}: its {died}"
         self._crashes[number] += 1
         if self._crashes[number] > MAX_CRASHES:
-            raise JobPausedError(f"{told} {self._crashes[number]} times; {_ADVICE}")
+            raise JobBlockedError(f"{told} {self._crashes[number]} times; {_ADVICE}")
         pause = _pause_after(self._crashes[number])
         self._rests[number] = time.monotonic() + pause
         self._emit(Warned(line=f"{told}; running it again" + (f" in {pause:.0f} s" if pause else "")))
@@ -146,7 +146,7 @@ class ShardTasks:
 
         Raises:
             StoreError: the next call does what is left.
-            JobPausedError: a task stood still too often.
+            JobBlockedError: a task stood still too often.
         """
         if ready != self._ready:
             self._ready = ready
@@ -234,7 +234,7 @@ class ShardTasks:
             self._lapsed.forget(number)
             self._executor.cancel(number, told)
             if self._crashes[number] > MAX_CRASHES:
-                raise JobPausedError(f"{told}; {_ADVICE}")
+                raise JobBlockedError(f"{told}; {_ADVICE}")
             self._emit(Warned(line=f"{told}; running it again"))
 
 

@@ -21,6 +21,7 @@ from dray.driver.observers import Observers, ReportObserver
 from dray.driver.renting import chooses_market, rented_for
 from dray.driver.resting import put_to_rest
 from dray.driver.run import Driver
+from dray.driver.spent import refuse_spent
 from dray.driver.weights_watch import AGENT_SECONDS, early_weights, weights_on
 from dray.driver.wording import cluster_line, opened_line
 from dray.engine.protocol import EngineSpec
@@ -123,10 +124,14 @@ class Run:
 
         Returns:
             What each replica did. Rows are left where the job is to stop: :func:`end_state` says what it is.
+
+        Raises:
+            JobBlockedError: its budget was spent in earlier runs.
         """
         parts, job = self.parts, self.job
-        parts.cluster.start()
         try:
+            if self._needs_cluster():
+                parts.cluster.start()
             with Weighing(job) as weighing:
                 shards = parts.steps.ingest(job, self.timeline, self._expected(), parts.tell)
                 self._tell_shared()
@@ -138,6 +143,16 @@ class Run:
                 return [] if info is None else self._drive(shards, parts.fleet_of(info))
         finally:
             parts.cluster.leave()
+
+    def _needs_cluster(self) -> bool:
+        """Whether earlier runs have left rows, as far as the store knows: machines cost from their start."""
+        if not self.job.resumed:
+            return True
+        with reopen(self.job) as store:
+            if not store.counts(self.job.job_id).pending or orders_of(store, self.job).stop:
+                return False
+            refuse_spent(store, self.job)
+        return True
 
     def _tell_shared(self) -> None:
         with reopen(self.job) as store:

@@ -58,6 +58,9 @@ _NETWORK = {
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,  # milliseconds
 }
+# psycopg prepares a statement at its fifth use; a pooler such as PgBouncer gives the next transaction another
+# session of the server, which does not know it.
+_NOT_PREPARED = {"prepare_threshold": None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +191,7 @@ def _engine(key: EngineKey) -> Engine:
     url = key.url
     if url.get_backend_name() == "sqlite":
         return sqlite_engine(url, key.sqlite_use)
-    defaults = {"application_name": "dray", **_NETWORK}
+    defaults = {"application_name": "dray", **_NETWORK, **_NOT_PREPARED}
     engine = create_engine(
         url,
         hide_parameters=True,

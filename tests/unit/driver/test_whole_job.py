@@ -26,14 +26,21 @@ from dray.driver.events import (
 )
 from dray.driver.resting import put_to_rest
 from dray.driver.whole_job import refuse_shared_sqlite, run_job
-from dray.errors import ConfigError, EngineStartError, JobChangedError, JobFailedError, JobPausedError
+from dray.errors import (
+    ConfigError,
+    EngineStartError,
+    JobBlockedError,
+    JobChangedError,
+    JobFailedError,
+    JobPausedError,
+)
 from dray.job.finalising import JobResult
 from dray.job.opening import open_job
 from dray.job.settings import JobSettings
 from dray.shard.backoff import NO_WAIT_VARIABLE
 from dray.store import JobState, open_store
 from tests.support.lanes import parts_on
-from tests.support.thread_fleet import Script, ThreadFleet
+from tests.support.thread_fleet import Script, ThreadCluster, ThreadFleet
 from tests.unit.driver.scripted import Heard, cluster
 
 pytestmark = pytest.mark.unit
@@ -86,6 +93,49 @@ class Raises:
 def settings(make_settings: Callable[..., JobSettings], monkeypatch: pytest.MonkeyPatch) -> JobSettings:
     monkeypatch.setenv(NO_WAIT_VARIABLE, "1")
     return make_settings(shard_rows=10, replicas=2, job_id="job")
+
+
+class Counted(ThreadCluster):
+    """Counts how often it is started: a rented one costs from then on."""
+
+    starts = 0
+
+    def start(self) -> None:
+        self.starts += 1
+
+
+def _counted(settings: JobSettings, *, resume: bool = False) -> tuple[JobResult | JobPausedError, int]:
+    fleet = ThreadFleet(["node-0", "node-1"])
+    cluster = Counted(fleet)
+    try:
+        result = run_job(settings, replace(parts_on(fleet), cluster=cluster), resume=resume)
+    except JobPausedError as error:
+        return error, cluster.starts
+    return result, cluster.starts
+
+
+def test_a_job_without_a_row_left_starts_no_cluster(settings: JobSettings) -> None:
+    _, starts = _counted(settings)
+    again, no_starts = _counted(settings)
+    assert (starts, no_starts) == (1, 0)
+    assert isinstance(again, JobResult)
+    assert again.counts["skipped"] == 50
+
+
+def test_a_job_whose_budget_is_spent_starts_no_cluster_until_it_is_raised(settings: JobSettings) -> None:
+    """A schedule, or an automation, would rent its machines again and again."""
+    poor = replace(settings, request=settings.request.model_copy(update={"budget": 0.01, "price": 1e6}))
+    for expected in (1, 0, 0):
+        error, starts = _counted(poor)
+        assert isinstance(error, JobBlockedError)
+        assert "the budget of $0.01 is spent" in str(error)
+        assert starts == expected
+    with open_store(settings.store_url, create=False) as store:
+        assert store.get_job("job").state is JobState.PAUSED
+    rich = replace(settings, request=poor.request.model_copy(update={"budget": 1e9}))
+    result, starts = _counted(rich, resume=True)
+    assert isinstance(result, JobResult)
+    assert starts == 1
 
 
 def test_no_observers_failure_ends_a_job_nor_keeps_others_from_hearing(settings: JobSettings) -> None:

@@ -1,0 +1,44 @@
+"""Which event says that a job paused: an automation resumes one that waiting helps, and no other."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import pytest
+
+from dray.driver.resting import put_to_rest
+from dray.errors import JobBlockedError, JobPausedError
+from dray.job.opening import open_job
+from dray.job.settings import JobSettings
+from tasks import telling
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.mark.parametrize(
+    ("error", "event"),
+    [
+        (JobPausedError("the store was away"), "paused"),
+        (JobBlockedError("the budget is spent"), "blocked"),
+    ],
+)
+def test_a_job_that_would_stop_there_again_has_an_event_of_its_own(
+    make_settings: Callable[..., JobSettings],
+    monkeypatch: pytest.MonkeyPatch,
+    error: JobPausedError,
+    event: str,
+) -> None:
+    heard: list[str] = []
+    monkeypatch.setattr(telling, "tell_of_job", lambda job_id, what, payload: heard.append(what))
+    monkeypatch.setattr(telling, "get_run_logger", lambda: logging.getLogger("test"))
+    job = open_job(make_settings(job_id="job"))
+
+    def work() -> None:
+        with telling.told(job):
+            put_to_rest(job, error)
+            raise error
+
+    with pytest.raises(JobPausedError):
+        work()
+    assert heard == ["started", event]
