@@ -149,7 +149,7 @@ class Run:
         if not self.job.resumed:
             return True
         with reopen(self.job) as store:
-            if not store.counts(self.job.job_id).pending or orders_of(store, self.job).stop:
+            if not store.counts(self.job.job_id).pending or stop_signals(store, self.job).stop:
                 return False
             refuse_spent(store, self.job)
         return True
