@@ -145,11 +145,11 @@ class Run:
             parts.cluster.leave()
 
     def _needs_cluster(self) -> bool:
-        """Whether earlier runs have left rows, as far as the store knows: machines cost from their start."""
+        """Whether earlier runs have left open shards, as the store knows: machines cost from their start."""
         if not self.job.resumed:
             return True
         with reopen(self.job) as store:
-            if not store.counts(self.job.job_id).pending or stop_signals(store, self.job).stop:
+            if not open_shards(store.shards(self.job.job_id)) or stop_signals(store, self.job).stop:
                 return False
             refuse_spent(store, self.job)
         return True
