@@ -98,10 +98,10 @@ class _Market:
 
 def _markets(instance: Instance, limits: Limits, today: date) -> Iterator[_Market]:
     """On demand and spot, where there is a price; one of the user's stands for the catalogue's."""
-    for spot, price in ((False, instance.list_price(today)), (True, instance.spot_price(today))):
+    for spot, listed in ((False, instance.list_price(today)), (True, instance.spot_price(today))):
         own = limits.prices.get(f"{instance.name}{SPOT if spot else ''}")
-        if own is not None:
-            price = Price(likely=own, low=own, high=own, day=today, source="user")
+        given = None if own is None else Price(likely=own, low=own, high=own, day=today, source="user")
+        price = given or listed
         if price is not None and (limits.spot or not spot):
             yield _Market(spot, *_aged(price, instance, spot=spot, today=today))
 

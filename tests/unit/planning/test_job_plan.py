@@ -325,7 +325,7 @@ def test_a_model_in_an_object_store_is_checked_too(
     request = JobRequest(input=str(rows), model=uri, output=str(tmp_path / "out"), plan=str(kept))
     assert job_settings(request, NoBlocks()).engine_arguments["tensor_parallel_size"] == 1
     (model / "config.json").write_text(json.dumps(LLAMA_8B | {"rope_theta": 5e5}))
-    with pytest.raises(JobChangedError, match="the model's config.json"):
+    with pytest.raises(JobChangedError, match=r"the model's config\.json"):
         job_settings(request, NoBlocks())
     assert asked == [uri, uri]
 
