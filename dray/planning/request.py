@@ -59,7 +59,8 @@ class PlanRequest(Request):
     )
     prices: dict[str, float] = Field(
         default_factory=dict,
-        description="Dollars per hour of an instance, in place of the catalogue's, such as g6e.xlarge=1.40.",
+        description="Dollars per hour of an instance, in place of the catalogue's, such as g6e.xlarge=1.40; "
+        "of a spot machine: g6e.xlarge:spot=0.60.",
     )
     overrides: dict[str, Any] = Field(
         default_factory=dict,

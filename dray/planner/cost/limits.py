@@ -12,6 +12,9 @@ from dray.errors import ConfigError
 from dray.planner.catalogue import Catalogue, Instance
 from dray.planner.models import FORMATS, KV_BYTES
 
+SPOT = ":spot"
+"""Behind the name of an instance: its price as a spot machine."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
@@ -25,7 +28,7 @@ class Limits:
         weights: formats of the weights; empty for the checkpoint's own, as another one changes answers.
         kv: formats of the KV cache; empty for the model's own.
         max_machines: the most machines of one plan.
-        prices: dollars per hour by instance, in place of the catalogue's.
+        prices: dollars per hour by instance, in place of the catalogue's; ``NAME:spot`` for that of spot.
         head_hourly: dollars per hour of nodes without a replica.
         max_num_seqs, max_num_batched_tokens: values to choose from.
 
@@ -81,7 +84,7 @@ def allowed(catalogue: Catalogue, limits: Limits) -> list[Instance]:
     """
     names = {*catalogue.instances, *catalogue.devices()}
     for name in limits.prices:
-        if name not in catalogue.instances:
+        if name.removesuffix(SPOT) not in catalogue.instances:
             raise _unknown(name, set(catalogue.instances))
     for pattern in limits.hardware:
         if not any(_matches(name, pattern) for name in names):

@@ -161,4 +161,4 @@ def aged(price: Price, today: date) -> tuple[Price, tuple[str, ...]]:
         day=price.day,
         source=price.source,
     )
-    return wider, (f"Its price is {days} days old ({price.day}): give one of your own.",)
+    return wider, (f"Its price is {days} days old ({price.day}); give one of your own.",)

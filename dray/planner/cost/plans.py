@@ -11,7 +11,7 @@ from dray.planner.catalogue import Catalogue, Instance, Price
 from dray.planner.cost.choices import Refusal, refusal, settings, tunings
 from dray.planner.cost.demand import Demand, Setting
 from dray.planner.cost.efficiency import DOUBT_FACTOR, PARALLEL_FACTOR, Phi, PhiFor, prior
-from dray.planner.cost.limits import Limits, allowed
+from dray.planner.cost.limits import SPOT, Limits, allowed
 from dray.planner.cost.memory import batch_size
 from dray.planner.cost.plan import Offer, Plan, Terms, aged, evaluate
 from dray.planner.cost.run_time import Rate, replica_rate, rows_of_replica
@@ -97,14 +97,20 @@ class _Market:
 
 
 def _markets(instance: Instance, limits: Limits, today: date) -> Iterator[_Market]:
-    """On demand and spot, where there is a price; a price of the user's stands for the one on demand."""
-    own = limits.prices.get(instance.name)
-    if own is not None:
-        yield _Market(False, Price(likely=own, low=own, high=own, day=today, source="user"), ())
-        return
-    for spot, price in ((False, instance.list_price(today)), (True, instance.spot_price(today))):
+    """On demand and spot, where there is a price; one of the user's stands for the catalogue's."""
+    for spot, listed in ((False, instance.list_price(today)), (True, instance.spot_price(today))):
+        own = limits.prices.get(f"{instance.name}{SPOT if spot else ''}")
+        given = None if own is None else Price(likely=own, low=own, high=own, day=today, source="user")
+        price = given or listed
         if price is not None and (limits.spot or not spot):
-            yield _Market(spot, *aged(price, today))
+            yield _Market(spot, *_aged(price, instance, spot=spot, today=today))
+
+
+def _aged(price: Price, instance: Instance, *, spot: bool, today: date) -> tuple[Price, tuple[str, ...]]:
+    """As :func:`aged`; the note names the option with which the user gives a price of this market."""
+    price, notes = aged(price, today)
+    option = f"--price {instance.name}{SPOT if spot else ''}=DOLLARS"
+    return price, tuple(f"{note.removesuffix('.')}: {option}." for note in notes)
 
 
 def _priceless(instance: Instance, limits: Limits, today: date) -> Refusal:

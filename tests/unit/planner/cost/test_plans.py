@@ -192,9 +192,32 @@ def test_prices_of_the_day_hold() -> None:
 
 
 def test_the_users_price_stands_for_the_catalogues() -> None:
-    found = planned(hardware=("g7e.2xlarge",), prices={"g7e.2xlarge": 2.10})
+    found = planned(hardware=("g7e.2xlarge",), spot=False, prices={"g7e.2xlarge": 2.10})
     assert {(plan.price.likely, plan.spot) for plan in found.plans} == {(2.10, False)}
     assert not any("days old" in note for plan in found.plans for note in plan.notes)
+
+
+@pytest.mark.parametrize(
+    ("prices", "expected"),
+    [
+        ({"g6.xlarge": 0.7}, {(False, 0.7)}),
+        ({"g6.xlarge:spot": 0.2}, {(True, 0.2)}),
+        ({"g6.xlarge": 0.7, "g6.xlarge:spot": 0.2}, {(False, 0.7), (True, 0.2)}),
+    ],
+)
+def test_a_price_of_the_users_is_that_of_its_market(
+    prices: dict[str, float], expected: set[tuple[bool, float]]
+) -> None:
+    """The other market keeps the catalogue's price; a note on an old one says how to give another."""
+    found = planned(hardware=("g6.xlarge",), prices=prices).plans
+    assert {plan.spot for plan in found} == {False, True}
+    assert {(plan.spot, plan.price.likely) for plan in found if plan.price.source == "user"} == expected
+    late = plans(
+        JOB, model_facts(LLAMA_8B), CATALOGUE, Limits(hardware=("g6.xlarge",)), today=date(2027, 9, 1)
+    )
+    told = {plan.spot: note for plan in late.plans for note in plan.notes if "days old" in note}
+    assert told[True].endswith("give one of your own: --price g6.xlarge:spot=DOLLARS.")
+    assert told[False].endswith("give one of your own: --price g6.xlarge=DOLLARS.")
 
 
 def test_figures_without_a_source_are_said() -> None:
