@@ -112,8 +112,8 @@ def refuse_foreign(
         there = [found for name in names for found in _of_others(directory, name, options)]
         if there:
             raise ConfigError(
-                f"{directory}: holds {' and '.join(there)}, which this job has not written (a deleted job leaves "
-                "its files); name another folder with --output, or replace what is there with --overwrite"
+                f"{directory}: holds {' and '.join(there)}, which this job has not written (a deleted job "
+                "leaves its files); name another folder with --output, or replace them with --overwrite"
             )
 
 
