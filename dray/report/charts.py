@@ -72,8 +72,15 @@ def throughput(
     )
 
 
-def distribution(spread: Distribution, name: str, show: Callable[[float], str]) -> Markup:
-    """Bars of how often a value occurs, with the percentiles marked."""
+def distribution(
+    spread: Distribution, name: str, show: Callable[[float], str], *, whole: bool = False
+) -> Markup:
+    """Bars of how often a value occurs, with the percentiles marked; empty where all values are equal.
+
+    ``whole`` values are numbers of something.
+    """
+    if spread.low == spread.high:
+        return Markup("")
     top = max(spread.counts) * _LABEL_ROOM
     place = _placer(spread)
     bars: list[Markup] = []
@@ -86,7 +93,8 @@ def distribution(spread: Distribution, name: str, show: Callable[[float], str]) 
             height = max(_PLOT * count / top, 1.0)
             bars.append(svg.bar(place(low), place(high), _PLOT - height, height, "accent gap", hint))
     marks = [
-        _percentile(label, place(value), number) for number, (label, value) in enumerate(_percentiles(spread))
+        _percentile(label, place(value), number)
+        for number, (label, value) in enumerate(_marked(spread, show))
     ]
     spoken = ", ".join(f"{label} {show(value)}" for label, value in _percentiles(spread))
     return svg.drawing(
@@ -94,7 +102,7 @@ def distribution(spread: Distribution, name: str, show: Callable[[float], str]) 
         f"{wording.plural(spread.count, 'row')}: {spoken}.",
         *bars,
         *marks,
-        svg.x_axis([(place(value), show(value)) for value in _value_ticks(spread)], _PLOT),
+        svg.x_axis([(place(value), label) for value, label in _value_labels(spread, show, whole)], _PLOT),
         height=_PLOT + svg.LABELS,
     )
 
@@ -194,9 +202,27 @@ def _placer(spread: Distribution) -> Callable[[float], float]:
     return lambda value: 100 * math.log(max(value, low) / low) / decades
 
 
-def _value_ticks(spread: Distribution) -> list[float]:
+def _value_labels(spread: Distribution, show: Callable[[float], str], whole: bool) -> list[tuple[float, str]]:
+    """Ticks and their labels, no two of which read the same."""
     low, high = spread.edges[0], spread.edges[-1]
-    return log_ticks(low, high) if spread.scale == "log" else ticks(low, high, 6)
+    values = log_ticks(low, high) if spread.scale == "log" else ticks(low, high, 6)
+    if whole:
+        values = [value for value in values if value == round(value)]
+        if len({show(value) for value in values}) < len(values):
+            show = wording.count
+    return [
+        (value, show(value))
+        for before, value in zip([None, *values], values, strict=False)
+        if before is None or show(before) != show(value)
+    ]
+
+
+def _marked(spread: Distribution, show: Callable[[float], str]) -> list[tuple[str, float]]:
+    """The percentiles, those that read the same under one name."""
+    names: dict[str, list[tuple[str, float]]] = {}
+    for label, value in _percentiles(spread):
+        names.setdefault(show(value), []).append((label, value))
+    return [(", ".join(label for label, _ in same), same[0][1]) for same in names.values()]
 
 
 def _percentiles(spread: Distribution) -> tuple[tuple[str, float], ...]:

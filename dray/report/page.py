@@ -123,7 +123,7 @@ def _token_spreads(*named: tuple[str, Distribution]) -> tuple[Spread, ...]:
     return tuple(
         Spread(
             title=name,
-            chart=charts.distribution(spread, name, wording.compact),
+            chart=charts.distribution(spread, name, wording.compact, whole=True),
             told=_percentiles(
                 spread, wording.count(spread.p50), wording.count(spread.p90), wording.count(spread.p99)
             )

@@ -113,7 +113,7 @@ def refuse_foreign(
         if there:
             raise ConfigError(
                 f"{directory}: holds {' and '.join(there)}, which this job has not written (a deleted job "
-                "leaves its files); name another folder with --output, or replace the files with --overwrite"
+                "leaves its files); name another folder with --output, or replace them with --overwrite"
             )
 
 

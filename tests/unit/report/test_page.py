@@ -9,11 +9,14 @@ from collections.abc import Mapping
 from html.parser import HTMLParser
 from typing import Any
 
+import numpy as np
 import pytest
+from markupsafe import Markup
 
 from dray.report import Decision, Measures, ReportData, render_html, wording
-from dray.report.charts import ROWS, throughput
+from dray.report.charts import ROWS, distribution, throughput
 from dray.report.gantt import spans
+from dray.report.histogram import Histogram
 from dray.report.scale import TimeAxis
 from tests.support import report_jobs
 
@@ -158,6 +161,24 @@ def test_a_distribution_has_a_bar_for_each_length_that_occurs() -> None:
     occur = sum(count > 0 for count in data.measures.completion_length.counts)
     assert len(list(picture.iter("rect"))) == occur
     assert [t.text for t in picture.iter("text")][:3] == ["p50", "p90", "p99"]
+
+
+def _lengths(*lengths: int) -> Markup:
+    found = Histogram()
+    found.add(np.array(lengths))
+    return distribution(found.distribution(), "Tokens", wording.compact, whole=True)
+
+
+def test_lengths_are_whole_numbers_on_the_axis_and_no_label_stands_twice() -> None:
+    texts = [t.text for t in ET.fromstring(_lengths(16, 16, 17, 18)).iter("text")]
+    assert texts == ["p50", "p90, p99", "16", "17", "18", "19"]
+    large = [t.text for t in ET.fromstring(_lengths(12_340, 12_341, 12_342)).iter("text")]
+    assert "12,320" in large
+    assert len(set(large)) == len(large)
+
+
+def test_equal_values_are_told_and_not_drawn() -> None:
+    assert _lengths(20, 20, 20) == ""
 
 
 def test_the_time_chart_has_a_mark_for_each_phase_and_attempt() -> None:
