@@ -39,15 +39,17 @@ def note_failure(job: OpenJob, error: BaseException, *, release: bool = False) -
     """Put the job to rest, upon which its shards stop; ``release`` also gives the driver's lease back.
 
     A lost lease or store leaves that to the next driver. So does a signal without a cancel of the run: this
-    machine is then being taken away, and the next driver resumes the job.
+    machine is then being taken away, and the next driver resumes the job. Ctrl-C and Prefect's timeout leave
+    a process that lives: the job is cancelled, and the same call goes on with it.
     """
     if isinstance(error, Exception):
         return put_to_rest(job, error, release=release)
     if isinstance(error, Pause):
         return _rest_suspended(job, release=release)
-    if isinstance(error, TerminationSignal) and is_cancelled():
-        return rest_cancelled(job, release=release)
-    return None
+    if not isinstance(error, TerminationSignal):
+        why = f"its run was ended ({type(error).__name__})"
+        return rest_cancelled(job, release=release, for_good=False, reason=why)
+    return rest_cancelled(job, release=release) if is_cancelled() else None
 
 
 def _rest_suspended(job: OpenJob, *, release: bool) -> None:

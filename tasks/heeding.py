@@ -17,7 +17,7 @@ from dray.errors import FencedError, JobPausedError, StoreError
 from dray.job.cancelling import cancel
 from dray.job.opening import OpenJob, reopen
 from dray.store import store_option
-from tasks.prefect_run import Wish, of_deployment, state_of_run, suspension, wish_in
+from tasks.prefect_run import Wish, of_deployment, state_of_run, suspension, wish
 from tasks.stopping import NOT_TAKEN, STOP_SECONDS
 
 ASK_EVERY = 5.0  # seconds; without a Prefect worker, a run learns only by asking that it was cancelled
@@ -68,26 +68,26 @@ def suspended(job: OpenJob) -> BaseException:
 def _heed(job: OpenJob, over: threading.Event, heard: AskedOfRun) -> None:
     logger = get_run_logger()
     asked = time.monotonic()
-    wish: Wish | None = None
+    found: Wish | None = None
     while not over.wait(_TICK):
         if suspension() is not None:
-            wish = Wish.SUSPEND
+            found = Wish.SUSPEND
         elif time.monotonic() - asked > ASK_EVERY:
-            wish = _asked() or wish
+            found = _asked() or found
             asked = time.monotonic()
-        heard.asked = wish
-        if wish is None or wish is heard.wish:
+        heard.asked = found
+        if found is None or found is heard.wish:
             continue
         try:
-            _tell(job, wish)
+            _tell(job, found)
         except FencedError:
-            heard.wish = wish  # another driver has the job: there is nothing to pass on
+            heard.wish = found  # another driver has the job: there is nothing to pass on
             return
         except StoreError as error:
-            logger.warning("the store does not take the %s yet: %s", wish.value, type(error).__name__)
+            logger.warning("the store does not take the %s yet: %s", found.value, type(error).__name__)
             continue
-        logger.info("%s requested in Prefect: finished rows are kept", wish.value)
-        heard.wish = wish
+        logger.info("%s requested in Prefect: finished rows are kept", found.value)
+        heard.wish = found
 
 
 def _cancel_ended(job: OpenJob) -> None:
@@ -102,7 +102,7 @@ def _cancel_ended(job: OpenJob) -> None:
 
 def _asked() -> Wish | None:
     try:
-        return wish_in(state_of_run())
+        return wish()
     except Exception:  # noqa: BLE001  Prefect's API being away must not stop the job
         return None
 

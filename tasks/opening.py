@@ -14,7 +14,7 @@ from dray.errors import CancelledError, JobBusyError
 from dray.job.opening import OpenJob
 from dray.job.opening import open_job as open_dray_job
 from dray.job.settings import JobSettings
-from tasks.prefect_run import of_deployment
+from tasks.prefect_run import in_deployment, of_deployment
 from tasks.settling import noted
 
 _LOOK_EVERY = 2.0  # seconds
@@ -60,7 +60,7 @@ def open_job(settings: JobSettings, started: float, *, resume: bool = False) -> 
 
 
 def _open(settings: JobSettings, started: float, *, resume: bool) -> OpenJob:
-    """Open the job; a deployment's run waits for the lease of a driver that died: Prefect runs again at once.
+    """Open the job; a run in a deployment waits for the lease of a driver that died: Prefect tries at once.
 
     Raises:
         JobBusyError: the other driver renews its lease, so it lives.
@@ -70,7 +70,7 @@ def _open(settings: JobSettings, started: float, *, resume: bool) -> OpenJob:
         try:
             return open_dray_job(settings, started=started, resume=resume)
         except JobBusyError as busy:
-            if not of_deployment() or (left is not None and busy.left > left):
+            if not in_deployment() or (left is not None and busy.left > left):
                 raise
             left = busy.left
             time.sleep(_LOOK_EVERY)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import time
 from enum import Enum
+from functools import cache
 from uuid import UUID
 
 from prefect import runtime
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
-from prefect.context import FlowRunContext
+from prefect.context import FlowRunContext, _deployment_id
 from prefect.settings import PREFECT_CLIENT_MAX_RETRIES
 
 _RUNNER_MARK = "PREFECT__ENABLE_CANCELLATION_AND_CRASHED_HOOKS"
@@ -41,6 +42,11 @@ def of_deployment() -> bool:
     return context is not None and context.flow_run is not None and context.flow_run.deployment_id is not None
 
 
+def in_deployment() -> bool:
+    """Whether the run is one of a deployment's, or a run below one: a schedule or a worker runs it again."""
+    return of_deployment() or _deployment_id.get() is not None
+
+
 def suspension() -> State | None:
     """The state of a suspension that Prefect's engine in this process has heard of, without a call."""
     context = FlowRunContext.get()
@@ -55,6 +61,31 @@ def state_of_run() -> State | None:
     """
     with get_client(sync_client=True) as client:
         return client.read_flow_run(UUID(str(runtime.flow_run.id))).state
+
+
+def wish() -> Wish | None:
+    """What people want: of this run, or that a run stops which called it.
+
+    Raises:
+        Exception: the API does not answer; tried once.
+    """
+    own = UUID(str(runtime.flow_run.id))
+    with get_client(sync_client=True) as client:
+        found = wish_in(client.read_flow_run(own).state)
+        if found is not Wish.CANCEL:
+            callers = [client.read_flow_run(caller).state for caller in _callers(own)]
+            if Wish.CANCEL in map(wish_in, callers):
+                return Wish.CANCEL
+    return found
+
+
+@cache
+def _callers(run: UUID) -> tuple[UUID, ...]:
+    """The flow runs above a run, from the one that called it to the first one."""
+    with get_client(sync_client=True) as client:
+        task_run = client.read_flow_run(run).parent_task_run_id
+        above = client.read_task_run(task_run).flow_run_id if task_run is not None else None
+    return () if above is None else (above, *_callers(above))
 
 
 def api_answers() -> bool:
@@ -76,13 +107,13 @@ def wish_in(state: State | None) -> Wish | None:
 
 
 def is_cancelled() -> bool:
-    """Whether a user cancelled the run: Prefect's worker says so before its signal, or its API does."""
+    """Whether a user cancelled the run or one above it, as Prefect's worker or its API says."""
     from prefect._internal.control_listener import get_intent
 
     if get_intent() == "cancel":
         return True
     try:
-        return wish_in(state_of_run()) is Wish.CANCEL
+        return wish() is Wish.CANCEL
     except Exception:  # noqa: BLE001  whatever the API's trouble is, the run has to end
         return False
 

@@ -44,8 +44,7 @@ def travel_light() -> None:
     """Leave in this context, which goes to the nodes with each shard task, what they can unpickle.
 
     Prefect sends the flow and the task that called it whole, with their functions and hooks. These may be in
-    modules that only the driver has, such as the user's own; shard tasks need the flow's name alone. Its
-    parameters stay here, too: they may hold secrets.
+    modules that only the driver has, such as the user's own; shard tasks need the flow's name alone.
     """
     TaskRunContext.__var__.set(None)  # type: ignore[arg-type]  # as where there never was one
     if (here := FlowRunContext.get()) is not None and here.flow is not None:

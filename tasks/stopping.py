@@ -14,7 +14,7 @@ from prefect import get_run_logger
 from prefect.exceptions import TerminationSignal
 
 from dray.driver.outage import SHORT_PATIENCE
-from dray.errors import FencedError, StoreError
+from dray.errors import DrayError, FencedError, StoreError
 from dray.job.cancelling import cancel
 from dray.job.opening import OpenJob, reopen
 from dray.job.watched import awaited, started_beside
@@ -43,8 +43,12 @@ def stoppable(job: OpenJob, work: Callable[[], T], look: Callable[[], None] = la
     Prefect ends a run by raising in the main thread. Inside a call of Ray's that turns into a SystemError,
     which reads as a failure of the flow. In a wait for a thread it stays a TerminationSignal.
 
+    Ctrl-C and Prefect's ``timeout_seconds`` end the wait, too, while the process lives on. The shards are
+    then stopped as well; a second Ctrl-C waits no longer.
+
     Raises:
         TerminationSignal: Prefect ended the run. If a user cancelled it, the shards have stopped.
+        BaseException: what else ended the wait; the shards have stopped.
     """
     future = started_beside(work)
     try:
@@ -53,6 +57,10 @@ def stoppable(job: OpenJob, work: Callable[[], T], look: Callable[[], None] = la
         disarm_ray()
         if is_cancelled():
             _cancel(job, future)
+        raise
+    except BaseException as error:
+        if not isinstance(error, DrayError) and not future.done():
+            _stop(job, future, for_good=False)
         raise
 
 
@@ -65,27 +73,43 @@ def disarm_ray() -> None:
 
 
 def _cancel(job: OpenJob, future: Future[T]) -> None:
-    """Cancel the job in the store, which every shard watches, and wait until they have stopped."""
+    """Cancel the job for good, and say so before the cluster ends: SIGKILL may come first."""
+    if _stop(job, future, for_good=True):
+        rest_cancelled(job, patience=SHORT_PATIENCE)
+
+
+def _stop(job: OpenJob, future: Future[T], *, for_good: bool) -> bool:
+    """Cancel the job in the store, which every shard watches, and wait until they have stopped.
+
+    Returns whether the store has taken it.
+    """
     until = time.monotonic() + STOP_SECONDS
     try:
-        cancel(job, seconds=STOP_SECONDS)
+        cancel(job, seconds=STOP_SECONDS, for_good=for_good)
     except FencedError:
-        return  # another driver has the job, and goes on with it
+        return False  # another driver has the job, and goes on with it
     except StoreError as error:
         get_run_logger().warning(NOT_TAKEN, job.job_id, type(error).__name__, job.job_id)
-        return
+        return False
     with suppress(FutureTimeoutError):  # whatever it still waits for goes with the cluster
         future.exception(timeout=max(_LEAST_SECONDS, until - time.monotonic()))
-    rest_cancelled(job, patience=SHORT_PATIENCE)  # before the cluster ends: SIGKILL may come first
+    return True
 
 
-def rest_cancelled(job: OpenJob, *, release: bool = False, patience: float = PATIENCE) -> None:
+def rest_cancelled(
+    job: OpenJob,
+    *,
+    release: bool = False,
+    patience: float = PATIENCE,
+    for_good: bool = True,
+    reason: str = "cancelled in Prefect",
+) -> None:
     """The store says that the job is cancelled; ``release`` also gives the driver's lease back.
 
     A store that stays away for ``patience`` seconds, or another driver that has the job, leaves it as it is.
     """
     with suppress(StoreError), reopen(job, patience=patience) as store:
-        store.request_cancel(job.job_id, by=job.lease)
-        store.set_job_state(job.lease, JobState.CANCELLED, reason="cancelled in Prefect")
+        store.request_cancel(job.job_id, for_good=for_good, by=job.lease)
+        store.set_job_state(job.lease, JobState.CANCELLED, reason=reason)
         if release:
             store.release_job(job.lease)

@@ -17,7 +17,7 @@ from sqlalchemy.engine import URL, CursorResult
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.sql.elements import ColumnElement
 
-from dray.errors import StoreTransientError
+from dray.errors import ConfigError, StoreTransientError
 from dray.storage.addresses import masked_url
 from dray.store.clock import Clock
 from dray.store.engines import EngineKey, SharedEngines
@@ -61,6 +61,7 @@ _NETWORK = {
 # psycopg prepares a statement at its fifth use; a pooler such as PgBouncer gives the next transaction another
 # session of the server, which does not know it.
 _NOT_PREPARED = {"prepare_threshold": None}
+_ENCODED = {"client_encoding": "utf8"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,7 +192,7 @@ def _engine(key: EngineKey) -> Engine:
     url = key.url
     if url.get_backend_name() == "sqlite":
         return sqlite_engine(url, key.sqlite_use)
-    defaults = {"application_name": "dray", **_NETWORK, **_NOT_PREPARED}
+    defaults = {"application_name": "dray", **_NETWORK, **_NOT_PREPARED, **_ENCODED}
     engine = create_engine(
         url,
         hide_parameters=True,
@@ -208,7 +209,15 @@ _ENGINES = SharedEngines(_engine)
 
 
 def _connect_postgres(_dialect: Any, _record: Any, arguments: Any, options: Any) -> Any:
-    return _watched_connection().connect(*arguments, **options)
+    connection = _watched_connection().connect(*arguments, **options)
+    encoding, name = connection.info.parameter_status("server_encoding"), connection.info.dbname
+    if encoding != "UTF8":
+        connection.close()
+        raise ConfigError(
+            f"store {name} (PostgreSQL): its encoding is {encoding}, which cannot keep every answer; "
+            "name a database that is made with: CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0"
+        )
+    return connection
 
 
 def _begin_postgres(connection: Connection) -> None:

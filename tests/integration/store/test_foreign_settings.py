@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from dray.errors import ConfigError
 from dray.store import open_store
+from tests.support.postgres import PostgresServer
 
 pytestmark = pytest.mark.integration
 
@@ -18,3 +20,16 @@ def test_nothing_is_prepared_on_a_connection_that_a_pooler_may_give_to_another(p
             lambda tx: tx.connection.exec_driver_sql("SELECT count(*) FROM pg_prepared_statements").scalar()
         )
     assert prepared == 0
+
+
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
+def test_a_database_that_cannot_keep_every_answer_is_refused_before_there_is_one(
+    postgres: PostgresServer, encoding: str
+) -> None:
+    """It failed at the first commit with such a character, after the engine had computed the rows."""
+    name = f"dray_{encoding.lower()}"
+    with postgres.connect() as connection:
+        made = f"CREATE DATABASE {name} TEMPLATE template0 ENCODING '{encoding}' LC_COLLATE 'C' LC_CTYPE 'C'"
+        connection.execute(made)
+    with pytest.raises(ConfigError, match=f"{name} .*its encoding is {encoding}.*ENCODING 'UTF8'"):
+        open_store(postgres.url(name))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 import time
@@ -104,3 +105,28 @@ def test_shards_that_do_not_stop_are_not_waited_for_for_ever(
     monkeypatch.setattr(stopping, "_LEAST_SECONDS", 0.1)
     stopping._cancel(job, Future())
     assert kept(job).state is JobState.CANCELLED
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt, asyncio.CancelledError])
+def test_ctrl_c_and_a_timeout_stop_the_shards_and_the_same_call_goes_on(
+    job: OpenJob, end: type[BaseException]
+) -> None:
+    """The run was over, its shards ran on, and the next call in the process was refused as busy."""
+    stopped = threading.Event()
+
+    def work() -> None:
+        with open_store(job.settings.store_url, create=False) as store:
+            while not store.orders("job").stop:
+                time.sleep(0.05)
+        stopped.set()
+
+    def look() -> None:
+        raise end
+
+    with pytest.raises(end), failing.driving(job, heeding.Heard()):
+        stopping.stoppable(job, work, look)
+    assert stopped.is_set()
+    found = kept(job)
+    assert (found.state, found.reason) == (JobState.CANCELLED, f"its run was ended ({end.__name__})")
+    assert found.cancelled_at is None
+    assert open_job(job.settings).lease.epoch == job.lease.epoch + 1

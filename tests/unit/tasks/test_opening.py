@@ -47,6 +47,7 @@ def opened(
     settings: JobSettings, monkeypatch: pytest.MonkeyPatch, *, deployed: bool
 ) -> OpenJob | opening.Declined:
     monkeypatch.setattr(opening, "of_deployment", lambda: deployed)
+    monkeypatch.setattr(opening, "in_deployment", lambda: deployed)
     found: OpenJob | opening.Declined = inspect.unwrap(opening.open_job)(settings, 0.0)
     return found
 
