@@ -123,7 +123,7 @@ def test_ctrl_c_and_a_timeout_stop_the_shards_and_the_same_call_goes_on(
     def look() -> None:
         raise end
 
-    with pytest.raises(end), failing.driving(job, heeding.Heard()):
+    with pytest.raises(end), failing.driving(job, heeding.AskedOfRun()):
         stopping.stoppable(job, work, look)
     assert stopped.is_set()
     found = kept(job)
