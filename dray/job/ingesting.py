@@ -74,7 +74,7 @@ def ingest_job(
             return known
         remove_older(job, known)
         ordering, sharing = Ordering.of(recorded, job.settings, replicas), sharing_of(store, job, recorded)
-        ingested = _taken_in(job, bound_of(recorded), ordering, sharing, progress, say)
+        ingested = _taken_in(job, bound_of(recorded), ordering, sharing, progress, say, first=lost is None)
         notes = (
             note_on_names(settings.defaults, ingested.model_name),
             note_on_fields(settings.defaults, ingested.kinds),
@@ -126,8 +126,13 @@ def _taken_in(
     sharing: Sharing,
     progress: Callable[[int], None] | None,
     say: Callable[[str], None] | None,
+    *,
+    first: bool,
 ) -> Ingested:
-    """Read the input, in a thread: it may hang, and an order to stop is heard all the same."""
+    """Read the input, in a thread: it may hang, and an order to stop is heard all the same.
+
+    ``first``: for the first time, so that no earlier rows are there to compare with.
+    """
     settings, pulse = job.settings, Pulse()
 
     def work() -> Ingested:
@@ -145,8 +150,8 @@ def _taken_in(
             arrange=ordering.arrange,
             sharing=sharing,
         )
-        # The job's fingerprint is of the files as they were then.
-        refuse_changed(job.inputs, files_of(settings.source, options=settings.objects))
+        if first:  # the job's fingerprint is of the files as they were when it was opened
+            refuse_changed(job.inputs, files_of(settings.source, options=settings.objects))
         return found
 
     try:
