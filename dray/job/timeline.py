@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from dray.report import JOB_LANE, Phase
 
-_PHASES = ("ingest", "cluster", "weights", "engine_start", "inference", "finalise")
+_OTHER = "other"
+_PHASES = ("ingest", "cluster", "weights", "engine_start", "inference", "finalise", _OTHER)
+_SHORT_GAP = 0.1  # seconds
 
 
 class Timeline:
@@ -35,9 +37,20 @@ class Timeline:
             self._phases.append(Phase(name=name, start=began, end=ended, lane=lane))
 
     def phases(self) -> tuple[Phase, ...]:
-        """All phases by start."""
+        """All phases by start, with ``other`` ones for times of the job in which it had none."""
         with self._guard:
-            return tuple(sorted(self._phases, key=lambda phase: phase.start))
+            found = list(self._phases)
+        return tuple(sorted([*found, *self._gaps(found)], key=lambda phase: phase.start))
+
+    def _gaps(self, phases: Sequence[Phase]) -> list[Phase]:
+        """Between the job's phases, and before the first: most often Prefect's server, or a wait for it."""
+        own = sorted((phase for phase in phases if phase.lane == JOB_LANE), key=lambda phase: phase.start)
+        gaps, reached = [], min([self.started, *(phase.start for phase in own)])
+        for phase in own:
+            if phase.start - reached > _SHORT_GAP:
+                gaps.append(Phase(name=_OTHER, start=reached, end=phase.start))
+            reached = max(reached, phase.end)
+        return gaps
 
     def seconds(self) -> dict[str, float]:
         """Seconds of each phase of the job, overlaps counted whole, and ``total`` from its first to now.

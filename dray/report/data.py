@@ -232,8 +232,8 @@ class ReportData:
     """Everything that the report shows.
 
     The job was ``created`` when it was opened first; this run of it ``started`` and ``ended``.
-    ``seconds`` has ``total``, ``ingest``, ``cluster``, ``weights``, ``engine_start``, ``inference``
-    and ``finalise`` of this run; phases that overlap are each counted whole. ``retries`` maps a
+    ``seconds`` has ``total``, ``ingest``, ``cluster``, ``weights``, ``engine_start``, ``inference``,
+    ``finalise`` and ``other`` of this run; phases that overlap are each counted whole. ``retries`` maps a
     cause to how often it led to another attempt, ``unused`` a replica that answered nothing to the reason.
     ``account`` is the bill of the whole job, its earlier runs included.
     """

@@ -23,6 +23,7 @@ _MOST_TRACKS = 6
 _WAITING = frozenset(
     (
         "cluster",
+        "other",
         "boot",
         "image",
         "weights",

@@ -152,7 +152,7 @@ def _listed(attempts: tuple[Attempt, ...]) -> tuple[Attempt, ...]:
 def _gantt_key(data: ReportData) -> tuple[tuple[str, str], ...]:
     """Colour class and meaning of what the time chart shows of this job."""
     placed = [attempt for attempt in data.attempts if attempt.started is not None]
-    key = [("accent", "working"), ("soft", "waiting for machines, weights or engines")]
+    key = [("accent", "working"), ("soft", "waiting, mostly for machines, weights or engines")]
     if placed:
         key.append(("shard", "a shard"))
     if any(not attempt.clean for attempt in placed):

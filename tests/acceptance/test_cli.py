@@ -21,7 +21,7 @@ KEYS: dict[str, type | set[str]] = {
     "state": str,
     "counts": {"total", "done", "failed", "skipped"},
     "tokens": {"prompt", "cached", "completion"},
-    "seconds": {"total", "ingest", "cluster", "weights", "engine_start", "inference", "finalise"},
+    "seconds": {"total", "ingest", "cluster", "weights", "engine_start", "inference", "finalise", "other"},
     "interruptions": int,
     "retries": dict,
     "output": str,

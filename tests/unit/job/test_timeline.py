@@ -20,15 +20,19 @@ def test_every_phase_is_there_and_overlaps_count_whole() -> None:
     timeline.add("engine_start", 110.0, 115.0, lane="replica-0")  # a replica's lane, not the job's
     seconds = timeline.seconds()
     assert set(seconds) == {
-        "total", "ingest", "cluster", "weights", "engine_start", "inference", "finalise",
+        "total", "ingest", "cluster", "weights", "engine_start", "inference", "finalise", "other",
     }  # fmt: skip
     assert (seconds["cluster"], seconds["ingest"], seconds["engine_start"]) == (10.0, 4.0, 0.0)
+    assert seconds["other"] == 10.0  # from 110 to 120
+    assert [(one.start, one.end) for one in timeline.phases() if one.name == "other"] == [(110.0, 120.0)]
     assert seconds["total"] == pytest.approx(time.time() - 100.0, abs=5)
 
 
 def test_a_cluster_that_began_before_the_flow_is_in_the_total() -> None:
     timeline = Timeline(started=100.0)
-    timeline.add("cluster", 96.0, 101.0)
+    timeline.add("cluster", 96.0, 99.0)
+    timeline.add("ingest", 102.0, 103.0)
+    assert timeline.seconds()["other"] == 3.0  # Prefect's server, among others
     assert timeline.seconds()["total"] == pytest.approx(time.time() - 96.0, abs=2)
 
 
