@@ -196,6 +196,7 @@ def _engine(key: EngineKey) -> Engine:
     engine = create_engine(
         url,
         hide_parameters=True,
+        isolation_level="READ COMMITTED",  # claims and fences rely on it, whatever the database's default is
         pool_size=key.connections,
         max_overflow=-1,  # each thread must get one: those beyond the size are closed after use
         connect_args={name: value for name, value in defaults.items() if name not in url.query},

@@ -6,6 +6,7 @@ import pytest
 
 from dray.errors import ConfigError
 from dray.store import open_store
+from dray.store.connection import Tx
 from tests.support.postgres import PostgresServer
 
 pytestmark = pytest.mark.integration
@@ -33,3 +34,20 @@ def test_a_database_that_cannot_keep_every_answer_is_refused_before_there_is_one
         connection.execute(made)
     with pytest.raises(ConfigError, match=f"{name} .*its encoding is {encoding}.*ENCODING 'UTF8'"):
         open_store(postgres.url(name))
+
+
+def test_the_databases_own_level_of_isolation_is_not_ours(
+    postgres: PostgresServer, postgres_url: str
+) -> None:
+    """Under a stricter one, claims beside each other fail, and a claim reads what was before it waited."""
+    name = postgres_url.rsplit("/", 1)[1]
+    with postgres.connect() as connection:
+        connection.execute(f"ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'")
+    with open_store(postgres_url) as store:
+        database = store._database
+        found = [run(_isolation) for run in (database.read, database.write)]
+    assert found == ["read committed"] * 2
+
+
+def _isolation(tx: Tx) -> str:
+    return str(tx.connection.exec_driver_sql("SHOW transaction_isolation").scalar())
