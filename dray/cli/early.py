@@ -17,9 +17,9 @@ from dray.job.plan_file import as_planned
 from dray.job.request import BLOCK, JobRequest
 from dray.job.settings import JobSettings, Resolved
 from dray.requests import Limits, RowDefaults, Source, SqlQuery, expand, ingest, settled
+from dray.requests.queries import refuse_missing_database
 from dray.requests.readers import files_of, read_rows
 from dray.requests.rejects import SKIP_ADVICE, Reject
-from dray.requests.tables import refuse_missing_database
 from dray.storage import check_writable
 from dray.storage.addresses import without_variable
 from dray.storage.file_system import file_system_of, refuse_network

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from dray.requests import tables
+from dray.requests import queries, tables
 from dray.requests.inputs import FileRef, digest, expand
 from dray.requests.json_lines import json_lines
 from dray.requests.media import roots_of
@@ -49,7 +49,7 @@ def source_digest(source: Source, *, options: ObjectStoreOptions | None = None) 
     """
     if not isinstance(source, SqlQuery):
         return digest(files_of(source, options=options), options=options)
-    return tables.query_digest(source)
+    return queries.query_digest(source)
 
 
 def read_rows(
@@ -67,7 +67,7 @@ def read_rows(
     if isinstance(source, JsonlBatch):
         return _batch_rows(source, files, defaults, limits, options)
     if isinstance(source, SqlQuery):
-        return _table_rows([tables.query_rows(source, pulse)], source.shape, defaults)
+        return _table_rows([queries.query_rows(source, pulse)], source.shape, defaults)
     opened = (tables.file_rows(ref.uri, source, limits.line_bytes, options) for ref in files)
     return _table_rows(opened, source.shape, defaults)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from dray.errors import InputError
-from dray.requests import tables
+from dray.requests import queries, tables
 from dray.requests.inputs import FileRef
 from dray.requests.pulse import Pulse
 from dray.requests.sources import JsonlBatch, Rows, Source, SqlQuery
@@ -57,7 +57,7 @@ def _rows(
 ) -> Iterable[dict[str, Any]]:
     """Rows up to the first that cannot be read: ingest comes to it as well, and reports it."""
     if isinstance(source, SqlQuery):
-        opened = iter([tables.query_rows(source, pulse)])
+        opened = iter([queries.query_rows(source, pulse)])
     else:
         opened = (tables.file_rows(ref.uri, source, line_bytes, options) for ref in files)
     with suppress(InputError):

@@ -1,25 +1,19 @@
-"""Rows of columns from JSON lines, CSV, Parquet and SQL, one at a time."""
+"""Rows of columns from JSON lines, CSV and Parquet, one at a time; :mod:`dray.requests.queries` has SQL's."""
 
 from __future__ import annotations
 
 import csv
-import hashlib
-import re
-import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain, repeat
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dray.errors import ConfigError, InputError, Problem
+from dray.errors import InputError, Problem
 from dray.requests.json_lines import json_lines
-from dray.requests.pulse import READ_SECONDS, Pulse
 from dray.requests.row_builder import columns_of
-from dray.requests.sources import Rows, RowShape, SqlQuery
+from dray.requests.sources import Rows, RowShape
 from dray.requests.template import Unreadable, missing_column
 from dray.requests.validate import BadRow, parse_object, too_long
-from dray.storage.addresses import identifying_url, masked_url
 from dray.storage.files import open_lines, open_seekable
 from dray.storage.objects import ObjectStoreOptions
 
@@ -28,39 +22,11 @@ if TYPE_CHECKING:
 
     import pyarrow
     from pyarrow import parquet
-    from sqlalchemy import URL
 
 TableRow = tuple[int, "dict[str, Any] | BadRow"]
 """(line number from 1, the row or what is wrong with it); Parquet and SQL count rows instead of lines."""
 
-CONNECT_SECONDS = 10
-"""For a database to take a connection."""
-
-# A network that swallows packets: after 10 s of silence the kernel asks, and gives up after 30 s.
-_LIBPQ = {
-    "connect_timeout": CONNECT_SECONDS,
-    "keepalives_idle": 10,
-    "keepalives_interval": 5,
-    "keepalives_count": 3,
-    "tcp_user_timeout": 30_000,  # milliseconds
-}
-_MYSQL = {"connect_timeout": CONNECT_SECONDS, "read_timeout": int(READ_SECONDS)}
-_LIMITS: dict[str, dict[str, Any]] = {  # by driver, each in its own words
-    "psycopg": _LIBPQ,
-    "psycopg2": _LIBPQ,
-    "pymysql": _MYSQL,
-    "mysqldb": _MYSQL,
-    "mysqlconnector": {"connection_timeout": CONNECT_SECONDS},
-    "oracledb": {"tcp_connect_timeout": float(CONNECT_SECONDS)},
-    "pyodbc": {"timeout": CONNECT_SECONDS},
-    "pymssql": {"login_timeout": CONNECT_SECONDS, "timeout": int(READ_SECONDS)},
-}
-
-# Classes of SQLSTATE whose texts are about the query or the connection.
-_OF_CONNECTIONS = ("08", "57")
-_OF_QUERIES = (*_OF_CONNECTIONS, "28", "3D", "42")
-
-_BATCH_ROWS = 1024
+BATCH_ROWS = 1024
 _BATCH_BYTES = 64 << 20
 _REPEATED_ROWS = 32  # of a Parquet file whose texts may repeat: 0.5 us more each than 1,024 at a time
 _PLAIN = frozenset(("PLAIN", "RLE", "BIT_PACKED", "DELTA_LENGTH_BYTE_ARRAY"))  # each value is there itself
@@ -78,119 +44,6 @@ def file_rows(
         return _parquet_rows(uri, source.shape, line_limit, options)
     delimiter = source.delimiter or ("\t" if source.format == "tsv" else ",")
     return _csv_rows(uri, source.shape, delimiter, line_limit, options)
-
-
-def query_name(source: SqlQuery) -> str:
-    """The database of a query, without what may be a secret, wherever in the URL that stands."""
-    return masked_url(_database_url(source).render_as_string(hide_password=False))
-
-
-def query_digest(source: SqlQuery) -> str:
-    """What a query asks, and of which database, in one hex digest."""
-    place = identifying_url(_database_url(source).render_as_string(hide_password=False))
-    return hashlib.sha256(f"{place}\n{source.query}".encode()).hexdigest()
-
-
-def query_rows(source: SqlQuery, pulse: Pulse | None = None) -> Iterator[TableRow]:
-    """The rows of a query, streamed through a server-side cursor where the database has one.
-
-    A server that does not take the connection, and one that goes away, end it by the driver's own limits. How
-    long a query may give no row is the reader's to say: one that sorts is as silent as one that hangs.
-    """
-    import sqlalchemy
-    from sqlalchemy.exc import SQLAlchemyError
-
-    url = _database_url(source)
-    name = query_name(source)
-    fetching = False
-    refuse_missing_database(source)
-    try:
-        engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool, connect_args=_limits(url))
-        # The query is the user's own: no sign in it (%, :) stands for a parameter.
-        with engine.connect().execution_options(yield_per=_BATCH_ROWS, no_parameters=True) as connection:
-            driver: Any = connection.connection.driver_connection
-            if isinstance(driver, sqlite3.Connection):
-                driver.execute("PRAGMA query_only = ON")  # a query of rows changes nothing
-            with (pulse or Pulse()).waiting(getattr(driver, "cancel", lambda: None)):
-                result = connection.exec_driver_sql(source.query)
-                columns = tuple(result.keys())
-                _check_columns(source.shape, columns, name)
-                _keep_bytes(driver)
-                fetching = True
-                for number, row in enumerate(result, start=1):
-                    yield number, dict(zip(columns, row, strict=True))
-    except ImportError as error:
-        hint = (
-            'pip install "dray[postgres]"' if url.get_backend_name() == "postgresql" else "install its driver"
-        )
-        raise ConfigError(f"{name}: {error.name or 'the driver'} is not installed; {hint}") from error
-    except (SQLAlchemyError, ValueError, ArithmeticError) as error:  # the latter two: drivers about a value
-        raise InputError([Problem("query_failed", _query_failed(error, fetching=fetching), name)]) from None
-
-
-def refuse_missing_database(source: SqlQuery) -> None:
-    """SQLite would make an empty database of a name with a slip in it.
-
-    Raises:
-        InputError: there is no such file.
-    """
-    url = _database_url(source)
-    path = url.database or ""
-    if url.get_backend_name() != "sqlite" or not path or path.startswith((":memory:", "file:")):
-        return
-    if not Path(path).is_file():
-        raise InputError(
-            [Problem("missing_input", "no such file, so there is no database to ask", query_name(source))]
-        )
-
-
-def _keep_bytes(driver: Any) -> None:
-    """As in CSV: bytes that are not UTF-8 become lone surrogates, and are found where a prompt is built."""
-    if isinstance(driver, sqlite3.Connection):
-        driver.text_factory = lambda text: text.decode("utf-8", "surrogateescape")
-
-
-def _limits(url: URL) -> dict[str, Any]:
-    """What the database's driver calls its limits, where the URL does not set them itself."""
-    known = _LIMITS.get(url.get_driver_name(), {})
-    return {name: value for name, value in known.items() if name not in url.query}
-
-
-def _query_failed(error: Exception, *, fetching: bool) -> str:
-    """What the driver says, where that is about the query or the connection, and not about a row's values."""
-    cause: Any = getattr(error, "orig", None) or error
-    state = _sqlstate(cause)
-    told = "the rows of the query cannot be read" if fetching else "the query cannot be read"
-    if state.startswith(_OF_CONNECTIONS if fetching else _OF_QUERIES) or not (state or fetching):
-        # The first line alone: drivers go on with the statement and its values.
-        return f"{told}: {str(cause).strip().splitlines()[0][:200]}"
-    known = f" (SQLSTATE {state})" if state else ""
-    return (
-        f"{told}: {type(cause).__name__}{known}; what the driver says may quote a row, so dray does not "
-        "show it: run the query in the database's own client"
-    )
-
-
-def _sqlstate(cause: Any) -> str:
-    """As the drivers name it: psycopg and MySQL's own, psycopg2, and pyodbc. Empty where they do not."""
-    found = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
-    first = next(iter(cause.args), None)
-    found = found or (first if isinstance(first, str) and re.fullmatch(r"[0-9A-Z]{5}", first) else None)
-    return str(found or "")
-
-
-def _database_url(source: SqlQuery) -> URL:
-    import sqlalchemy
-    from sqlalchemy.exc import SQLAlchemyError
-
-    try:
-        url = sqlalchemy.make_url(source.url)
-    except (SQLAlchemyError, ValueError):  # the latter quotes a piece of the URL, which may be a password's
-        raise ConfigError(
-            "the input of a query is no database URL, such as sqlite:///data.db or postgresql://host/db; "
-            "in a password, write '@' as %40, ':' as %3A and '/' as %2F"
-        ) from None
-    return url.set(drivername="postgresql+psycopg") if url.drivername in ("postgresql", "postgres") else url
 
 
 def _json_rows(uri: str, limit: int, options: ObjectStoreOptions | None) -> Iterator[TableRow]:
@@ -220,7 +73,7 @@ def _csv_rows(
     if header == [_TOO_LONG]:
         raise InputError([Problem("line_too_long", too_long(limit).message, uri, number)])
     if header:  # else the file has blank lines alone
-        _check_columns(shape, tuple(header), uri, hint, csv=True)
+        check_columns(shape, tuple(header), uri, hint, csv=True)
     for number, values in records:
         if values:  # a blank line is no row
             yield number, _csv_row(header, values, limit)
@@ -311,7 +164,7 @@ def _parquet_rows(
 ) -> Iterator[TableRow]:
     with open_parquet(uri, options) as file:
         names = file.schema_arrow.names
-        _check_columns(shape, tuple(names), uri)
+        check_columns(shape, tuple(names), uri)
         fields = shape.fields.names if shape.fields else frozenset()
         wanted = [*columns_of(shape), *(name for name in names if name in fields and names.count(name) == 1)]
         number = 0
@@ -332,7 +185,7 @@ def _rows_at_a_time(metadata: parquet.FileMetaData) -> int:
     A text that repeats is in the file once, so that the file's size says little of the rows'. One of these
     texts is no larger than all bytes of its column.
     """
-    rows = _BATCH_ROWS
+    rows = BATCH_ROWS
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
         rows = min(rows, _BATCH_BYTES // max(1, group.total_byte_size // max(1, group.num_rows)))
@@ -399,9 +252,10 @@ def _other_delimiter(first: str, delimiter: str) -> str:
     return f"the values of the first line seem to be delimited by {sign}: say --delimiter {option}"
 
 
-def _check_columns(
+def check_columns(
     shape: RowShape, columns: tuple[str, ...], name: str, hint: str = "", *, csv: bool = False
 ) -> None:
+    """InputError where a column that the shape reads is not among those of the input ``name``."""
     problems = []
     for column, code in columns_of(shape).items():
         if column not in columns:

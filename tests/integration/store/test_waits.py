@@ -33,11 +33,11 @@ from dray.job.deadline import stop_signals
 from dray.job.ingesting import ingest_job
 from dray.job.opening import OpenJob, open_job
 from dray.job.settings import JobSettings
-from dray.requests import RowDefaults, ingest, pulse, source_of, tables
+from dray.requests import RowDefaults, ingest, pulse, queries, source_of
+from dray.requests.queries import query_rows
 from dray.requests.readers import files_of, read_rows
 from dray.requests.sources import RowShape, SqlQuery
 from dray.requests.spool import read_shard
-from dray.requests.tables import query_rows
 from dray.shard import placing as places
 from dray.shard.backoff import NO_WAIT_VARIABLE, Backoff
 from dray.shard.placing import placed
@@ -238,7 +238,7 @@ def test_a_cancel_is_heard_while_a_query_runs(
 
 def test_a_database_that_takes_no_connection_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """It listens, and says nothing."""
-    monkeypatch.setitem(tables._LIMITS, "psycopg", {"connect_timeout": 2})
+    monkeypatch.setitem(queries._LIMITS, "psycopg", {"connect_timeout": 2})
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         url = f"postgresql://user@127.0.0.1:{deaf.getsockname()[1]}/data"
         with pytest.raises(InputError, match=r"the query cannot be read: .*timeout"):

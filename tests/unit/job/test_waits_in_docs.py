@@ -17,7 +17,7 @@ from dray.engine import sessions
 from dray.failures.causes import STORE_PATIENCE
 from dray.job import cancelling, heeding
 from dray.job.opening import DRIVER_TTL
-from dray.requests import pulse, tables
+from dray.requests import pulse, queries
 from dray.shard import hearing
 from dray.store import connection, sqlite_file, turn
 from dray.store.shard_calls import SHARD_TTL
@@ -34,8 +34,8 @@ DOCS = Path(__file__).parents[3] / "docs" / "interruptions.md"
 LIMITS: Mapping[str, float] = {
     "the driver, for the next row of the input": pulse.READ_SECONDS,
     "the driver, for an input that hangs, once cancelled": heeding.STOP_SECONDS,
-    "the driver, for a query's database to connect": tables.CONNECT_SECONDS,
-    "a query's connection, for a network that is gone": tables._LIBPQ["tcp_user_timeout"] / 1000,
+    "the driver, for a query's database to connect": queries.CONNECT_SECONDS,
+    "a query's connection, for a network that is gone": queries._LIBPQ["tcp_user_timeout"] / 1000,
     "a process that opens a store that does not answer": PATIENCE,
     "a read or write, for another's lock (PostgreSQL)": connection.LOCK_SECONDS,
     "a write, for its turn at the file (SQLite)": turn.PATIENCE_SECONDS,

@@ -281,6 +281,7 @@ def test_what_cannot_be_skipped_does_not_offer_it(tmp_path: Path) -> None:
 
 def empties(folder: Path) -> list[Source]:
     url = f"sqlite:///{folder}/data.db"
+    (folder / "data.db").touch()
     empty = pyarrow.table({"text": pyarrow.array([], pyarrow.string())})
     parquet.write_table(empty, folder / "in.parquet")
     return [

@@ -32,9 +32,9 @@ from dray.requests import (
     source_of,
     tables,
 )
+from dray.requests.queries import _query_failed, query_name
 from dray.requests.readers import files_of, read_rows
 from dray.requests.sources import Rows, RowShape, SqlQuery
-from dray.requests.tables import _query_failed, query_name
 from dray.requests.validate import BadRow
 
 pytestmark = pytest.mark.unit

@@ -1,0 +1,159 @@
+"""Rows of columns from a SQL query, one at a time."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dray.errors import ConfigError, InputError, Problem
+from dray.requests.pulse import READ_SECONDS, Pulse
+from dray.requests.sources import SqlQuery
+from dray.requests.tables import BATCH_ROWS, TableRow, check_columns
+from dray.storage.addresses import identifying_url, masked_url
+
+if TYPE_CHECKING:
+    from sqlalchemy import URL
+
+CONNECT_SECONDS = 10
+"""For a database to take a connection."""
+
+# A network that swallows packets: after 10 s of silence the kernel asks, and gives up after 30 s.
+_LIBPQ = {
+    "connect_timeout": CONNECT_SECONDS,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,  # milliseconds
+}
+_MYSQL = {"connect_timeout": CONNECT_SECONDS, "read_timeout": int(READ_SECONDS)}
+_LIMITS: dict[str, dict[str, Any]] = {  # by driver, each in its own words
+    "psycopg": _LIBPQ,
+    "psycopg2": _LIBPQ,
+    "pymysql": _MYSQL,
+    "mysqldb": _MYSQL,
+    "mysqlconnector": {"connection_timeout": CONNECT_SECONDS},
+    "oracledb": {"tcp_connect_timeout": float(CONNECT_SECONDS)},
+    "pyodbc": {"timeout": CONNECT_SECONDS},
+    "pymssql": {"login_timeout": CONNECT_SECONDS, "timeout": int(READ_SECONDS)},
+}
+
+# Classes of SQLSTATE whose texts are about the query or the connection.
+_OF_CONNECTIONS = ("08", "57")
+_OF_QUERIES = (*_OF_CONNECTIONS, "28", "3D", "42")
+
+
+def query_name(source: SqlQuery) -> str:
+    """The database of a query, without what may be a secret, wherever in the URL that stands."""
+    return masked_url(_database_url(source).render_as_string(hide_password=False))
+
+
+def query_digest(source: SqlQuery) -> str:
+    """What a query asks, and of which database, in one hex digest."""
+    place = identifying_url(_database_url(source).render_as_string(hide_password=False))
+    return hashlib.sha256(f"{place}\n{source.query}".encode()).hexdigest()
+
+
+def query_rows(source: SqlQuery, pulse: Pulse | None = None) -> Iterator[TableRow]:
+    """The rows of a query, streamed through a server-side cursor where the database has one.
+
+    A server that does not take the connection, and one that goes away, end it by the driver's own limits. How
+    long a query may give no row is the reader's to say: one that sorts is as silent as one that hangs.
+    """
+    import sqlalchemy
+    from sqlalchemy.exc import SQLAlchemyError
+
+    url = _database_url(source)
+    name = query_name(source)
+    fetching = False
+    refuse_missing_database(source)
+    try:
+        engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool, connect_args=_limits(url))
+        # The query is the user's own: no sign in it (%, :) stands for a parameter.
+        with engine.connect().execution_options(yield_per=BATCH_ROWS, no_parameters=True) as connection:
+            driver: Any = connection.connection.driver_connection
+            if isinstance(driver, sqlite3.Connection):
+                driver.execute("PRAGMA query_only = ON")  # a query of rows changes nothing
+            with (pulse or Pulse()).waiting(getattr(driver, "cancel", lambda: None)):
+                result = connection.exec_driver_sql(source.query)
+                columns = tuple(result.keys())
+                check_columns(source.shape, columns, name)
+                _keep_bytes(driver)
+                fetching = True
+                for number, row in enumerate(result, start=1):
+                    yield number, dict(zip(columns, row, strict=True))
+    except ImportError as error:
+        hint = (
+            'pip install "dray[postgres]"' if url.get_backend_name() == "postgresql" else "install its driver"
+        )
+        raise ConfigError(f"{name}: {error.name or 'the driver'} is not installed; {hint}") from error
+    except (SQLAlchemyError, ValueError, ArithmeticError) as error:  # the latter two: drivers about a value
+        raise InputError([Problem("query_failed", _query_failed(error, fetching=fetching), name)]) from None
+
+
+def refuse_missing_database(source: SqlQuery) -> None:
+    """SQLite would make an empty database of a name with a slip in it.
+
+    Raises:
+        InputError: there is no such file.
+    """
+    url = _database_url(source)
+    path = url.database or ""
+    if url.get_backend_name() != "sqlite" or not path or path.startswith((":memory:", "file:")):
+        return
+    if not Path(path).is_file():
+        raise InputError(
+            [Problem("missing_input", "no such file, so there is no database to ask", query_name(source))]
+        )
+
+
+def _keep_bytes(driver: Any) -> None:
+    """As in CSV: bytes that are not UTF-8 become lone surrogates, and are found where a prompt is built."""
+    if isinstance(driver, sqlite3.Connection):
+        driver.text_factory = lambda text: text.decode("utf-8", "surrogateescape")
+
+
+def _limits(url: URL) -> dict[str, Any]:
+    """What the database's driver calls its limits, where the URL does not set them itself."""
+    known = _LIMITS.get(url.get_driver_name(), {})
+    return {name: value for name, value in known.items() if name not in url.query}
+
+
+def _query_failed(error: Exception, *, fetching: bool) -> str:
+    """What the driver says, where that is about the query or the connection, and not about a row's values."""
+    cause: Any = getattr(error, "orig", None) or error
+    state = _sqlstate(cause)
+    told = "the rows of the query cannot be read" if fetching else "the query cannot be read"
+    if state.startswith(_OF_CONNECTIONS if fetching else _OF_QUERIES) or not (state or fetching):
+        # The first line alone: drivers go on with the statement and its values.
+        return f"{told}: {str(cause).strip().splitlines()[0][:200]}"
+    known = f" (SQLSTATE {state})" if state else ""
+    return (
+        f"{told}: {type(cause).__name__}{known}; what the driver says may quote a row, so dray does not "
+        "show it: run the query in the database's own client"
+    )
+
+
+def _sqlstate(cause: Any) -> str:
+    """As the drivers name it: psycopg and MySQL's own, psycopg2, and pyodbc. Empty where they do not."""
+    found = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
+    first = next(iter(cause.args), None)
+    found = found or (first if isinstance(first, str) and re.fullmatch(r"[0-9A-Z]{5}", first) else None)
+    return str(found or "")
+
+
+def _database_url(source: SqlQuery) -> URL:
+    import sqlalchemy
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        url = sqlalchemy.make_url(source.url)
+    except (SQLAlchemyError, ValueError):  # the latter quotes a piece of the URL, which may be a password's
+        raise ConfigError(
+            "the input of a query is no database URL, such as sqlite:///data.db or postgresql://host/db; "
+            "in a password, write '@' as %40, ':' as %3A and '/' as %2F"
+        ) from None
+    return url.set(drivername="postgresql+psycopg") if url.drivername in ("postgresql", "postgres") else url
