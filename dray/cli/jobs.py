@@ -37,7 +37,7 @@ def store_at(reference: str | None, *, patience: float = PATIENCE, upgrade: bool
             raise ConfigError(
                 f"no dray.db in {given}; name a store with --store URL or --store OUTPUT_FOLDER"
             )
-        given = f"sqlite:///{file.absolute()}"
+        given = str(file.absolute())
     elif "://" not in given and not Path(given).exists():
         raise ConfigError(
             f"no store at {given}: no such file or folder; name the output folder of a run, "
