@@ -36,6 +36,7 @@ OURS: Mapping[type[BaseException], Sign] = {
     errors.ClusterError: Sign.ENDED,  # without its head there is nothing to try again on: resume the job
     errors.JobFailedError: Sign.ENDED,
     errors.JobPausedError: Sign.ENDED,
+    errors.JobBlockedError: Sign.ENDED,
     errors.ExpiredError: Sign.OTHER,  # the circumstances say so
     errors.CancelledError: Sign.CANCELLED,
 }

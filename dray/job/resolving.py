@@ -128,7 +128,8 @@ def store_url(store: str | None, output: str, blocks: Blocks) -> str:
             raise ConfigError(
                 f"output {output} is an object store; name a store as well, for example --store sqlite:///jobs.db"
             )
-        return f"sqlite:///{join(output, 'dray.db')}"
+        file = join(output, "dray.db")
+        return file if "?" in file else f"sqlite:///{file}"  # a URL would end there
     if store.startswith(BLOCK):
         return blocks.store_url(_name(store))
     if holds_password(store):

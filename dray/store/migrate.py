@@ -7,15 +7,20 @@ running every migration.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from sqlalchemy import Connection, inspect
 
-from dray.errors import StoreFatalError, StoreUnreachableError
+from dray.errors import ConfigError, StoreFatalError, StoreUnreachableError
 from dray.store.connection import Database, Tx
 from dray.store.schema import COMPATIBLE, REVISION, metadata
 
-_VERSION_TABLE = "alembic_version"
+VERSION_TABLE = "dray_version"
+_ALEMBICS_OWN = (
+    "alembic_version"  # where earlier versions of dray kept it, and many other programs keep theirs
+)
+_SINCE_THE_FIRST = "shards"
 _LOCK = 0x64726179  # "dray": PostgreSQL's advisory lock around schema changes
 
 
@@ -28,6 +33,7 @@ def ensure_schema(database: Database, *, create: bool, upgrade: bool = False) ->
     Raises:
         StoreUnreachableError: nothing there, and ``create`` is false.
         StoreFatalError: the schema is of a newer dray, or of an older one and not to be upgraded.
+        ConfigError: another program has a table of the same name there.
     """
     found = database.read(_revision)
     if found == REVISION or (found in COMPATIBLE and not create):
@@ -52,6 +58,7 @@ def _change(tx: Tx, name: str) -> None:
         tx.connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
     found = _revision(tx)  # again, now that no other process can change it
     if found is None:
+        _refuse_foreign(tx.connection, name)
         metadata.create_all(tx.connection, checkfirst=False)
         _stamp(tx.connection)
     elif found != REVISION:
@@ -59,17 +66,38 @@ def _change(tx: Tx, name: str) -> None:
 
 
 def _revision(tx: Tx) -> str | None:
-    if not inspect(tx.connection).has_table(_VERSION_TABLE):
+    table = _version_table(tx.connection)
+    if table is None:
         return None
-    return tx.connection.exec_driver_sql(f"SELECT version_num FROM {_VERSION_TABLE}").scalar()  # noqa: S608
+    return tx.connection.exec_driver_sql(f"SELECT version_num FROM {table}").scalar()  # noqa: S608
+
+
+def _version_table(connection: Connection) -> str | None:
+    """The table that has the schema's version, if dray has tables in the database."""
+    found = inspect(connection)
+    if found.has_table(VERSION_TABLE):
+        return VERSION_TABLE
+    if not found.has_table(_ALEMBICS_OWN) or not found.has_table(_SINCE_THE_FIRST):
+        return None
+    versions = connection.exec_driver_sql(f"SELECT version_num FROM {_ALEMBICS_OWN}").scalars().all()  # noqa: S608
+    ours = len(versions) == 1 and re.fullmatch(r"\d{4}", versions[0])
+    return _ALEMBICS_OWN if ours else None
+
+
+def _refuse_foreign(connection: Connection, name: str) -> None:
+    if foreign := sorted(set(inspect(connection).get_table_names()) & set(metadata.tables)):
+        raise ConfigError(
+            f"store {name}: the database has a table {foreign[0]!r} that is another program's; "
+            "name a database of its own for dray"
+        )
 
 
 def _stamp(connection: Connection) -> None:
     connection.exec_driver_sql(
-        f"CREATE TABLE {_VERSION_TABLE} (version_num VARCHAR(32) NOT NULL, "
-        f"CONSTRAINT {_VERSION_TABLE}_pkc PRIMARY KEY (version_num))"
+        f"CREATE TABLE {VERSION_TABLE} (version_num VARCHAR(32) NOT NULL, "
+        f"CONSTRAINT {VERSION_TABLE}_pkc PRIMARY KEY (version_num))"
     )
-    connection.exec_driver_sql(f"INSERT INTO {_VERSION_TABLE} VALUES ('{REVISION}')")  # noqa: S608
+    connection.exec_driver_sql(f"INSERT INTO {VERSION_TABLE} VALUES ('{REVISION}')")  # noqa: S608
 
 
 def upgrade(connection: Connection, found: str | None, name: str) -> None:
@@ -86,7 +114,10 @@ def upgrade(connection: Connection, found: str | None, name: str) -> None:
             ScriptDirectory.from_config(config).get_revision(found)
     except CommandError:
         raise _newer(found, name) from None
+    if _version_table(connection) == _ALEMBICS_OWN:
+        connection.exec_driver_sql(f"ALTER TABLE {_ALEMBICS_OWN} RENAME TO {VERSION_TABLE}")
     config.attributes["connection"] = connection
+    config.attributes["version_table"] = VERSION_TABLE
     command.upgrade(config, "head")
 
 

@@ -28,7 +28,7 @@ def open_existing(reference: str, *, patience: float = PATIENCE, upgrade: bool =
         file = Path(given).expanduser() / "dray.db"
         if not file.is_file():
             raise ConfigError(f"no dray.db in {given}; {NAMES}")
-        given = f"sqlite:///{file.absolute()}"
+        given = str(file.absolute())
     elif "://" not in given and not Path(given).expanduser().exists():
         raise ConfigError(f"no store at {given}: no such file or folder; {NAMES}")
     return open_store(given, create=False, upgrade=upgrade, patience=patience)

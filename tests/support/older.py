@@ -6,7 +6,7 @@ from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, inspect
 
 import dray.store
 from dray.store.urls import parse_url
@@ -19,6 +19,7 @@ def made_by_older(url: str, revision: str) -> None:
     engine = create_engine(parse_url(url))
     with engine.begin() as connection:
         config.attributes["connection"] = connection
+        config.attributes["version_table"] = "alembic_version"  # as until 0012
         command.upgrade(config, revision)
     engine.dispose()
 
@@ -27,6 +28,8 @@ def revision_of(url: str) -> str:
     """The migration that a store says it is at."""
     engine = create_engine(parse_url(url))
     with engine.connect() as connection:
-        found: str = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar_one()
+        moved = inspect(connection).has_table("dray_version")
+        table = "dray_version" if moved else "alembic_version"
+        found: str = connection.exec_driver_sql(f"SELECT version_num FROM {table}").scalar_one()
     engine.dispose()
     return found

@@ -9,6 +9,7 @@ from dray.store.schema import metadata
 context.configure(
     connection=context.config.attributes["connection"],
     target_metadata=metadata,
+    version_table=context.config.attributes["version_table"],
     transactional_ddl=False,  # the caller's transaction spans everything
 )
 context.run_migrations()

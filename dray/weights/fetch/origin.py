@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import dataclass
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
-from dray.storage.objects import ObjectStoreOptions, forget_credentials, is_web
+from dray.storage.objects import ObjectStoreOptions, forget_credentials
 from dray.storage.signing import signed_url
 from dray.weights.source.hub import address as hub_address
-from dray.weights.source.hub import is_hub, web_address
+from dray.weights.source.hub import is_hub
 from dray.weights.source.manifest import Manifest, ModelFile
 
 SIGNED_SECONDS = 3600.0
@@ -57,8 +57,6 @@ class Origin:
     def _of_store(self, file: ModelFile) -> Address:
         uri = f"{self._manifest.uri}/{file.name}"
         url = signed_url(uri, self._options, seconds=SIGNED_SECONDS)
-        if is_web(uri):  # the fetch processes follow no redirects
-            url = web_address(quote(url, safe=":/?&=%+,;@~$!*'()#[]"), file.name)
         # A weak ETag never matches If-Match (RFC 9110, 13.1.1); the answer's own is compared in any case.
         headers = {} if file.etag.startswith("W/") or not file.etag else {"If-Match": file.etag}
         return Address(url=url, headers=headers)

@@ -11,10 +11,10 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, inspect
 
 import dray.store
-from dray.errors import StoreFatalError
+from dray.errors import ConfigError, StoreFatalError
 from dray.store import open_store
 from dray.store.clock import DatabaseClock
 from dray.store.connection import Database, Tx
@@ -28,8 +28,8 @@ from tests.support.stores import ready_job
 pytestmark = pytest.mark.integration
 
 _EMPTY_VERSION_TABLE = (
-    "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL, "
-    "CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num))"
+    "CREATE TABLE dray_version (version_num VARCHAR(32) NOT NULL, "
+    "CONSTRAINT dray_version_pkc PRIMARY KEY (version_num))"
 )
 
 
@@ -65,10 +65,11 @@ def test_migrations_give_the_tables_of_the_code(two_urls: tuple[str, str]) -> No
     described = [_described(url) for url in two_urls]
     assert described[0] == described[1]
     assert len(described[0]) > 60
+    own = {"version_table": "dray_version"}
     for url in two_urls:
         engine = create_engine(parse_url(url))
         with engine.connect() as connection:
-            assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+            assert compare_metadata(MigrationContext.configure(connection, opts=own), metadata) == []
         engine.dispose()
 
 
@@ -104,10 +105,51 @@ def test_a_newer_schema_is_refused(two_urls: tuple[str, str]) -> None:
     open_store(two_urls[0]).close()
     engine = create_engine(parse_url(two_urls[0]))
     with engine.begin() as connection:
-        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+        connection.exec_driver_sql("UPDATE dray_version SET version_num = '9999'")
     engine.dispose()
     with pytest.raises(StoreFatalError, match=r"\(9999\) is newer"):
         open_store(two_urls[0])
+
+
+def _run(url: str, *statements: str) -> None:
+    engine = create_engine(parse_url(url))
+    with engine.begin() as connection:
+        for statement in statements:
+            connection.exec_driver_sql(statement)
+    engine.dispose()
+
+
+def test_a_database_that_another_program_migrates_takes_drays_tables_beside(url: str) -> None:
+    """Prefect, too, keeps its version in Alembic's own table: dray took it for a newer dray's."""
+    own = "INSERT INTO alembic_version VALUES ('bb38729c471a')"
+    _run(url, "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)", own)
+    open_store(url).close()
+    assert revision_of(url) == REVISION
+    open_store(url, create=False).close()
+    engine = create_engine(parse_url(url))
+    with engine.connect() as connection:
+        kept = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalars().all()
+    engine.dispose()
+    assert kept == ["bb38729c471a"]
+
+
+def test_another_programs_table_of_the_same_name_is_named(url: str) -> None:
+    _run(url, "CREATE TABLE jobs (id INTEGER)")
+    with pytest.raises(ConfigError, match=r"table 'jobs' that is another program's; name a database"):
+        open_store(url)
+
+
+@pytest.mark.parametrize(("made", "kept"), [(REVISION, True), ("0008", False)])
+def test_a_version_in_alembics_own_table_moves_with_the_next_upgrade(url: str, made: str, kept: bool) -> None:
+    """Until then the dray that made the store finds it there."""
+    made_by_older(url, made)
+    open_store(url).close()
+    assert revision_of(url) == REVISION
+    engine = create_engine(parse_url(url))
+    with engine.connect() as connection:
+        found = [inspect(connection).has_table(name) for name in ("alembic_version", "dray_version")]
+    engine.dispose()
+    assert found == [kept, not kept]
 
 
 def test_opening_a_store_does_not_import_alembic_or_pandas(tmp_path: Path) -> None:
@@ -178,7 +220,11 @@ def test_a_store_that_only_is_read_may_be_of_an_older_dray_and_read_only(tmp_pat
 
 
 def _columns(path: str) -> list[tuple[object, ...]]:
-    query = "SELECT m.name, p.* FROM sqlite_master m, pragma_table_xinfo(m.name) p WHERE m.type = 'table'"
+    """Of all tables but the one that has the version, wherever that is kept."""
+    query = (
+        "SELECT m.name, p.* FROM sqlite_master m, pragma_table_xinfo(m.name) p "
+        "WHERE m.type = 'table' AND m.name NOT IN ('alembic_version', 'dray_version')"
+    )
     engine = create_engine(parse_url(path))
     with engine.connect() as connection:
         rows = [tuple(row) for row in connection.exec_driver_sql(query)]

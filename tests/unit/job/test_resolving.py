@@ -9,7 +9,8 @@ import pytest
 
 from dray.errors import ConfigError
 from dray.job.request import JobRequest
-from dray.job.resolving import NoBlocks, cluster_settings, job_settings
+from dray.job.resolving import NoBlocks, cluster_settings, job_settings, store_url
+from dray.store.urls import parse_url
 
 pytestmark = pytest.mark.unit
 
@@ -61,3 +62,9 @@ def test_everything_else_is_as_in_the_flow(tmp_path: Path, monkeypatch: pytest.M
     assert beside.store_url == f"sqlite:///{tmp_path / 'out' / 'dray.db'}"
     assert cluster_settings("10.0.0.5:6379", NoBlocks()).address == "10.0.0.5:6379"
     assert cluster_settings("local", NoBlocks()).address is None
+
+
+def test_the_store_is_in_the_output_folder_whatever_that_is_called(tmp_path: Path) -> None:
+    """The part before the question mark was made a folder of its own, with the store in it."""
+    folder = tmp_path / "answers?v=2"
+    assert parse_url(store_url(None, str(folder), NoBlocks())).database == str(folder / "dray.db")
