@@ -31,8 +31,9 @@ def check_arguments(settings: JobSettings, *, local: bool = False) -> None:
 
         raise ConfigError(UNPRICED)  # Ray on this machine is told no type of instance: there is no list price
     if local:
-        pass
+        from dray.engine.body_fields import refuse_unknown_fields
 
+        refuse_unknown_fields(settings.defaults.sampling)
     if settings.engine == "simulated":
         from dray.engine.simulated import SimulatedSettings
 

@@ -79,10 +79,10 @@ def _settled_lines(source: JsonlBatch, options: ObjectStoreOptions | None) -> tu
 
 
 def _refuse_other_kind(kind: Kind, rows: list[dict[str, Any]], uri: str) -> None:
-    """A kind that the user has named, in a batch file of another. Chat is also what nobody named."""
+    """Refuse a kind that the user has named, for a batch file of another. The default may be unsaid."""
     asked = (row.get("url") for row in rows)
     url = next((url for url in asked if isinstance(url, str) and url in KINDS), None)
-    if url is not None and kind is not Kind.CHAT and KINDS[url] != kind:
+    if url is not None and kind != RowShape().kind and KINDS[url] != kind:
         raise ConfigError(
             f"{uri}: rows in the OpenAI batch format say their kind themselves: these ask {url}, and --kind "
             f"is {kind}; leave --kind out, or change the url of the rows"
