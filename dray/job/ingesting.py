@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from dray.cluster.placing import USUAL_SEQS
-from dray.errors import ConfigError, FencedError
+from dray.errors import ConfigError, FencedError, InputError
 from dray.job.heeding import heeded
 from dray.job.opening import OpenJob
 from dray.job.ordering import ORDER, Ordering
@@ -74,7 +74,7 @@ def ingest_job(
             return known
         remove_older(job, known)
         ordering, sharing = Ordering.of(recorded, job.settings, replicas), sharing_of(store, job, recorded)
-        ingested = _taken_in(job, bound_of(recorded), ordering, sharing, progress, say, first=lost is None)
+        ingested = _taken_in(job, bound_of(recorded), ordering, sharing, progress, say)
         notes = (
             note_on_names(settings.defaults, ingested.model_name),
             note_on_fields(settings.defaults, ingested.kinds),
@@ -86,6 +86,7 @@ def ingest_job(
         reach(Point.INGEST_SPOOLED)
         try:
             if lost is None:
+                _refuse_changed(store, job)
                 noted = {ORDER: ordering.noted(), **record_of(job, ingested, sharing)}
                 _publish(store, job, ingested, noted, replicas)
             else:
@@ -126,17 +127,12 @@ def _taken_in(
     sharing: Sharing,
     progress: Callable[[int], None] | None,
     say: Callable[[str], None] | None,
-    *,
-    first: bool,
 ) -> Ingested:
-    """Read the input, in a thread: it may hang, and an order to stop is heard all the same.
-
-    ``first``: for the first time, so that no earlier rows are there to compare with.
-    """
+    """Read the input, in a thread: it may hang, and an order to stop is heard all the same."""
     settings, pulse = job.settings, Pulse()
 
     def work() -> Ingested:
-        found = ingest(
+        return ingest(
             settings.source,
             spool_uri=spool_of(job),
             defaults=settings.defaults,
@@ -150,14 +146,27 @@ def _taken_in(
             arrange=ordering.arrange,
             sharing=sharing,
         )
-        if first:  # the job's fingerprint is of the files as they were when it was opened
-            refuse_changed(job.inputs, files_of(settings.source, options=settings.objects))
-        return found
 
     try:
         return heeded(job, work, stop=pulse.stop, look=pulse.refuse_silence)
     except BaseException:
         remove_own(job)  # parts, and the upload of one: what hangs in the thread may not come to it
+        raise
+
+
+def _refuse_changed(store: Store, job: OpenJob) -> None:
+    """Refuse files that have changed since the job was opened: its fingerprint is of what they were then.
+
+    Raises:
+        InputError: they have.
+        FencedError: they have, but another driver has the job: what is there may be that one's.
+    """
+    settings = job.settings
+    try:
+        refuse_changed(job.inputs, files_of(settings.source, options=settings.objects))
+    except InputError:
+        store.merge_job_info(job.lease, {})
+        remove_own(job)
         raise
 
 

@@ -26,6 +26,7 @@ PIECE = 1 << 20  # bytes received at most at once: the digest reads them while t
 STALL_SECONDS = 10.0  # between two pieces
 SLOW_SECONDS = 5.0  # from when on a chunk must have come at its floor rate on average
 
+_REDIRECTS = {301, 302, 303, 307, 308}
 _BUSY = {429, 500, 502, 503, 504}
 _EXPIRED = ("ExpiredToken", "RequestTimeTooSkewed", "TokenRefreshRequired")
 
@@ -183,6 +184,8 @@ def _refusal(status: int, body: bytes, after: str) -> RefusedError:
         return RefusedError("busy", f"HTTP {status}", float(after) if after.isdigit() else None)
     if status in (401, 403) or (status == 400 and any(code in text for code in _EXPIRED)):
         return RefusedError("denied", f"HTTP {status}")
+    if status in _REDIRECTS:
+        return RefusedError("moved", f"HTTP {status}")
     if status == 404:
         return RefusedError("missing", "HTTP 404")
     if status in (412, 416):

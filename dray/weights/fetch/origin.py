@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import dataclass
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
-from dray.storage.objects import ObjectStoreOptions, forget_credentials
+from dray.storage.objects import ObjectStoreOptions, forget_credentials, is_web
 from dray.storage.signing import signed_url
 from dray.weights.source.hub import address as hub_address
-from dray.weights.source.hub import is_hub
+from dray.weights.source.hub import is_hub, web_address
 from dray.weights.source.manifest import Manifest, ModelFile
 
 SIGNED_SECONDS = 3600.0
@@ -33,6 +33,7 @@ class Origin:
         self._options = options
         self._known: dict[str, tuple[Address, float]] = {}
         self._renewed = float("-inf")  # when fresh credentials were last asked for
+        self._moved: set[str] = set()  # names of files whose addresses redirect
 
     def address(self, file: ModelFile, *, fresh: bool = False) -> Address:
         """Where to read a file.
@@ -50,6 +51,13 @@ class Origin:
             self._known[file.name] = (address, now)
         return address
 
+    def moved(self, file: ModelFile) -> None:
+        """An address of the file redirects, and fetch processes do not follow: where to is looked up next."""
+        _, known = self._known.get(file.name, (None, float("-inf")))
+        if file.name not in self._moved or time.monotonic() - known > 1.0:  # else of a request sent before
+            self._moved.add(file.name)
+            self._known.pop(file.name, None)
+
     def _of_hub(self, file: ModelFile) -> Address:
         url, headers = hub_address(file)
         return Address(url=url, headers=headers)
@@ -57,6 +65,9 @@ class Origin:
     def _of_store(self, file: ModelFile) -> Address:
         uri = f"{self._manifest.uri}/{file.name}"
         url = signed_url(uri, self._options, seconds=SIGNED_SECONDS)
+        if is_web(uri):
+            url = quote(url, safe=":/?&=%+,;@~$!*'()#[]")
+            url = web_address(url, file.name) if file.name in self._moved else url
         # A weak ETag never matches If-Match (RFC 9110, 13.1.1); the answer's own is compared in any case.
         headers = {} if file.etag.startswith("W/") or not file.etag else {"If-Match": file.etag}
         return Address(url=url, headers=headers)

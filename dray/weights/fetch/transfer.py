@@ -189,6 +189,8 @@ class Transfer:
     ) -> None:
         now = time.monotonic()
         if "error" in answer:
+            if answer["error"] == "moved" and ask.source == ORIGIN:
+                self._origin.moved(self._plan.manifest.files[self._plan.chunks[ask.chunk].file])
             paused = schedule.paused(now)
             schedule.failed(ask, answer["error"], answer["detail"], now, after=answer.get("after"))
             if not paused and schedule.paused(now):

@@ -119,6 +119,24 @@ def address(file: ModelFile) -> tuple[str, dict[str, str]]:
     raise OSError(f"{file.name}: redirected again and again")
 
 
+def web_address(url: str, name: str) -> str:
+    """Where a web server redirects those who ask for ``url``, which may be a signed address: a secret.
+
+    It is asked as for a file (some answer no HEAD, some sign for one method), and for one byte.
+
+    Raises:
+        PermissionError, FileNotFoundError, BusyError, OSError: as :func:`address` does.
+    """
+    for _ in range(_MOST_REDIRECTS):
+        with _answer(url, {"Range": "bytes=0-0"}, name) as answer:
+            target = _target(answer, url)
+        if target is None:
+            return url
+        _refuse_target(target, name)
+        url = target
+    raise OSError(f"{name}: redirected again and again")
+
+
 def _refuse_target(target: str, name: str) -> None:
     """Refuse a redirect to what is no web server, or is a cloud's metadata service."""
     if not target.startswith(("https://", "http://")):  # urllib would open files, too

@@ -86,7 +86,6 @@ def test_a_driver_that_was_replaced_while_it_took_the_input_in_changes_nothing(
         monkeypatch.undo()
         taken.append(ingest_job(_resumed(store, job), replicas=1))
         _edit(job_input, _longer)  # its own rows are others
-        monkeypatch.setattr(ingesting, "refuse_changed", lambda *_: None)  # as if the files did not show it
         return ingest(*arguments, **options)
 
     monkeypatch.setattr(ingesting, "ingest", frozen)
@@ -143,7 +142,6 @@ def test_a_driver_of_a_deleted_job_changes_nothing_of_a_newer_one_of_its_name(
         assert newer.lease.epoch == job.lease.epoch
         taken.extend(ingest_job(newer, replicas=1))
         _edit(job_input, _as_long)  # its own rows are others
-        monkeypatch.setattr(ingesting, "refuse_changed", lambda *_: None)  # as if the files did not show it
         return ingest(*arguments, **options)
 
     monkeypatch.setattr(ingesting, "ingest", frozen)

@@ -247,9 +247,25 @@ def test_a_file_that_is_redirected_to_what_is_no_web_server_is_not_read(
 ) -> None:
     file = hub.look("hf://org/m").files["config.json"]
     web.pages["/org/m/resolve/c0ffee/config.json"] = target
-    for ask in (lambda: hub.address(file), lambda: hub.read(file, 0, 5)):
+    for ask in (lambda: hub.address(file), lambda: hub.read(file, 0, 5), lambda: _found(file.url)):
         with pytest.raises(OSError, match=says):
             ask()
+
+
+def _found(url: str | None) -> str:
+    return hub.web_address(str(url), "f")
+
+
+def test_a_web_server_that_redirects_is_followed(web: Web, webs: list[Web]) -> None:
+    other = webs[1]
+    for name, data in FILES.items():
+        web.pages[f"/models/m/{name}"] = f"{other.url}/store/{name}"
+        other.pages[f"/store/{name}"] = data
+    files = tuple(ModelFile(name=name, size=len(data), etag='"e"') for name, data in FILES.items())
+    with LocalModel(Manifest(uri=f"{web.url}/models/m", files=files)) as model:
+        folder = model.wait_whole()
+        assert {name: (folder / name).read_bytes() for name in FILES} == FILES
+    assert {token for _, token in other.tokens} == {None}
 
 
 def test_what_a_store_without_rights_to_list_says_of_missing_files_is_a_no(web: Web) -> None:
