@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
@@ -170,9 +170,7 @@ def _parquet_rows(
         number = 0
         for batch in file.iter_batches(_rows_at_a_time(file.metadata), columns=wanted):
             columns = [_parquet_values(column) for column in batch.columns]
-            long = _long_rows(
-                batch, columns, limit, but=shape.image_column
-            )  # images have a limit of their own
+            long = _long_rows(batch, columns, limit, but=(shape.image_column, shape.audio_column))
             for place, row in enumerate(zip(*columns, strict=True)):
                 number += 1
                 found = dict(zip(batch.schema.names, row, strict=True))
@@ -196,14 +194,14 @@ def _rows_at_a_time(metadata: parquet.FileMetaData) -> int:
 
 
 def _long_rows(
-    batch: pyarrow.RecordBatch, columns: list[list[Any]], limit: int, *, but: str | None
+    batch: pyarrow.RecordBatch, columns: list[list[Any]], limit: int, *, but: Collection[str | None]
 ) -> set[int]:
-    """The rows of a batch with a value of more than ``limit`` bytes."""
+    """The rows with a value of more than ``limit`` bytes; files, in columns ``but``, have their own limit."""
     import pyarrow
 
     long: set[int] = set()
     for name, column, values in zip(batch.schema.names, batch.columns, columns, strict=True):
-        if name == but:
+        if name in but:
             continue
         if pyarrow.types.is_nested(column.type) and column.nbytes > limit:
             long.update(row for row in range(len(column)) if column.slice(row, 1).nbytes > limit)

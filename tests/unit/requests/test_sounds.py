@@ -7,9 +7,11 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyarrow import parquet
 
 from dray.errors import ConfigError
 from dray.kinds import Kind
@@ -179,6 +181,17 @@ def test_a_column_of_sounds_is_enough(name: str) -> None:
     assert template_digest(source) != template_digest(
         source_of(name, kind=Kind.TRANSLATION, audio_column="s")
     )
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_sound_in_parquet_may_be_longer_than_a_text(tmp_path: Path, nested: bool) -> None:
+    """As ``datasets`` writes them, in a struct, or plain: sounds have a limit of their own."""
+    file, sound = tmp_path / "in.parquet", b"RIFF" + bytes(4) + b"WAVE" + bytes(5000)
+    cells = [{"bytes": sound, "path": "1.wav"}] if nested else [sound]
+    parquet.write_table(pyarrow.table({"s": cells, "note": ["x"]}), file)
+    source = source_of(str(file), kind=Kind.TRANSCRIPTION, audio_column="s")
+    [row] = read_rows(source, files_of(source), RowDefaults(), Limits(line_bytes=1000))
+    assert row.envelope is not None, row.bad
 
 
 # -- batch files ----------------------------------------------------------------------------------
