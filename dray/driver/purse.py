@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 from typing import Any
 
-from dray.account import Span, account_of
 from dray.cluster.base import Node
 from dray.driver.capacity_policy import Situation, is_spent
 from dray.driver.events import Event, Outlook, Warned
 from dray.driver.growth import Load
 from dray.driver.ledger import Ledger
-from dray.driver.spent import SPENT, spent_error
+from dray.driver.spent import SPENT, dollars_of, spent_error
 from dray.errors import ConfigError
 from dray.job.capacity_notes import KEPT, MOST, decisions_of
 from dray.job.opening import OpenJob
-from dray.job.pricing import UNPRICED, price_of
+from dray.job.pricing import UNPRICED
 from dray.job.request import deadline_seconds
 from dray.store import Store
 
@@ -121,18 +119,10 @@ class Purse:
             epoch = self._job.lease.epoch
             spans = [span for span in store.spans(known.job_id) if span.epoch != epoch]
             self._created, self._notes = known.created_at, decisions_of(known)
-            self._earlier = self._dollars_of(spans)
-
-    def _dollars_of(self, spans: Sequence[Span]) -> float:
-        """Of earlier runs; those whose nodes had no price then are counted by the price that is given now."""
-        given = self._job.settings.request.price
-        own = None if given is None else price_of(None, given)
-        priced = [span if span.price is not None else replace(span, price=own) for span in spans]
-        counted = [span for span in priced if span.price is not None]
-        if self._budget is not None and len(counted) < len(priced):
-            told = "the budget does not count earlier runs of the job on nodes for which dray knew no price"
-            self._emit(Warned(line=f"{told}; --price gives one for all nodes"))
-        return account_of(counted).dollars or 0.0
+            self._earlier, whole = dollars_of(self._job, spans)
+            if self._budget is not None and not whole:
+                told = "the budget leaves out earlier runs of the job on nodes for which dray knew no price"
+                self._emit(Warned(line=f"{told}; --price gives one for all nodes"))
 
     def _spent(self, nodes: Collection[str]) -> float:
         """Dollars so far, where there is a budget; says which nodes it cannot count."""

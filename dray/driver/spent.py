@@ -1,10 +1,14 @@
-"""Whether a job has its budget spent already, before a cluster is started for it."""
+"""What earlier runs of a job cost, and whether they spent its budget: known before a cluster starts."""
 
 from __future__ import annotations
 
-from dray.account import account_of
+from collections.abc import Sequence
+from dataclasses import replace
+
+from dray.account import Span, account_of
 from dray.errors import JobBlockedError
 from dray.job.opening import OpenJob
+from dray.job.pricing import price_of
 from dray.store import Store, store_option
 
 SPENT = "spent_budget"
@@ -25,9 +29,21 @@ def refuse_spent(store: Store, job: OpenJob) -> None:
     if budget is None:
         return
     found = store.get_job(job.job_id).info.get(SPENT)
-    priced = [span for span in store.spans(job.job_id) if span.price is not None]
-    if (found is not None and budget <= found) or (account_of(priced).dollars or 0.0) >= budget:
+    dollars, _ = dollars_of(job, store.spans(job.job_id))
+    if (found is not None and budget <= found) or dollars >= budget:
         raise spent_error(job)
+
+
+def dollars_of(job: OpenJob, spans: Sequence[Span]) -> tuple[float, bool]:
+    """What earlier runs cost, in dollars, and whether that is all of it.
+
+    Spans of nodes that had no price then are counted by the price that the user gives now, if at all.
+    """
+    given = job.settings.request.price
+    own = None if given is None else price_of(None, given)
+    priced = [span if span.price is not None else replace(span, price=own) for span in spans]
+    counted = [span for span in priced if span.price is not None]
+    return account_of(counted).dollars or 0.0, len(counted) == len(priced)
 
 
 def spent_error(job: OpenJob) -> JobBlockedError:

@@ -268,7 +268,7 @@ def test_a_budget_counts_earlier_runs_whose_nodes_had_no_price(elastic: Elastic,
     purse = Purse(job, ledger, told.append)
     purse._begin(store)
     assert purse._spent([]) == (0.0 if price is None else pytest.approx(2.0))
-    assert [one.text for one in told if "does not count earlier runs" in (one.text or "")] == [
+    assert [one.text for one in told if "leaves out earlier runs" in (one.text or "")] == [
         one.text for one in told
     ]
     assert bool(told) == (price is None)
