@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import orjson
 
+from dray.codes import STATUS
 from dray.errors import ConfigError, JobFailedError
 from dray.requests.model import Request
 from dray.requests.sharing import FOLLOWERS, Follower, Shared
@@ -40,9 +42,12 @@ def write_failed(
     another row (``--dedupe``), and no others.
 
     Raises:
-        ConfigError: the file exists and ``overwrite`` is false, or the job's input was not read to its end.
+        ConfigError: the file exists and ``overwrite`` is false, a code is not one of ``dray.codes``, or the
+            job's input was not read to its end.
         JobFailedError: the requests that the job kept are not there.
     """
+    for code in codes:
+        _check_code(code)
     if not overwrite and exists(path):
         raise ConfigError(f"{path}: the file exists; name another one, or replace it with --overwrite")
     shards = [shard for shard in store.shards(job.job_id) if shard.state is not ShardState.SPLIT]
@@ -61,6 +66,14 @@ def write_failed(
                 file.write(line)
                 rows += 1
     return FailedRequests(rows=rows, others=wanted.others, unread=max(0, failed - rows - wanted.others))
+
+
+def _check_code(code: str) -> None:
+    if code in STATUS:
+        return
+    near = difflib.get_close_matches(code, STATUS, n=1)
+    hint = f"do you mean {near[0]}?" if near else "docs/error-rows.md has all codes"
+    raise ConfigError(f"--code {code}: error rows have no such code; {hint}")
 
 
 class _Wanted:

@@ -120,6 +120,17 @@ def test_the_requests_of_error_rows_can_be_written_for_another_job(jobs: Jobs, t
     assert ingest(source_of([str(file)]), spool_uri=str(tmp_path / "spool")).requests == 3
 
 
+@pytest.mark.parametrize(
+    ("code", "hint"), [("poisn", r"do you mean poison\?$"), ("429", "docs/error-rows.md has all codes$")]
+)
+def test_a_code_that_no_error_row_has_is_refused(jobs: Jobs, tmp_path: Path, code: str, hint: str) -> None:
+    jobs.run("once", [thread_job.REFUSED, "a"])
+    file = tmp_path / "again.jsonl"
+    with pytest.raises(ConfigError, match=f"--code {code}: error rows have no such code; {hint}"):
+        write_failed(jobs.store, jobs.store.get_job("once"), str(file), codes=["poison", code])
+    assert not file.exists()
+
+
 def test_requests_of_error_rows_replace_no_file_and_may_be_gone(jobs: Jobs, tmp_path: Path) -> None:
     jobs.run("once", [thread_job.REFUSED, "a"])
     job, file = jobs.store.get_job("once"), tmp_path / "again.jsonl"
