@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from base64 import b64decode, b64encode
 from binascii import Error
+from dataclasses import replace
 from math import ceil
 from struct import pack
 from typing import Any, Final
@@ -44,9 +45,8 @@ def _seconds(head: bytes, size: int) -> float:
         rate = int.from_bytes(head[28:32], "little")
         return size / rate if rate else 0.0
     if head[:4] == b"fLaC":
-        packed = int.from_bytes(
-            head[18:26], "big"
-        )  # 20 bits of rate, 3 and 5 of channels and width, 36 of length
+        # 20 bits of rate, 3 and 5 of channels and width, 36 of length (RFC 9639, 8.2)
+        packed = int.from_bytes(head[18:26], "big")
         rate, length = packed >> 44, packed & ((1 << 36) - 1)
         return length / rate if rate else 0.0
     return size / _BYTES_PER_SECOND
@@ -98,15 +98,4 @@ TRANSCRIPTION = Kind(
     simulated=_simulated,
     columns=(TEXT_COLUMN,),
 )
-TRANSLATION = Kind(
-    name="translation",
-    url="/v1/audio/translations",
-    engine=SPEECH,
-    texts=(SOUND,),
-    body=_body,
-    sound=SOUND,
-    prompts=sequences,
-    proof=_PROOF,
-    simulated=_simulated,
-    columns=(TEXT_COLUMN,),
-)
+TRANSLATION = replace(TRANSCRIPTION, name="translation", url="/v1/audio/translations")
