@@ -44,6 +44,7 @@ def of_deployment() -> bool:
 
 def in_deployment() -> bool:
     """Whether the run is one of a deployment's, or a run below one: a schedule or a worker runs it again."""
+    # runtime.deployment.id reads this, too, and asks the API where it is unset.
     return of_deployment() or _deployment_id.get() is not None
 
 

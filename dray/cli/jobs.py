@@ -218,12 +218,13 @@ def _report_of(job: Job) -> str:
     from dray.job.opening import owner_of_job
     from dray.storage import folders
     from dray.storage.files import absolute, join, local_path
+    from dray.storage.layout import REPORT
     from dray.storage.objects import is_object
 
     folder = str(job.settings.get("output") or "")
     here = folder and not is_object(folder) and os.access(local_path(folder), os.W_OK)
     if here and folders.owner_of(folder) == owner_of_job(job):
-        return join(folder, "report.html")
+        return join(folder, REPORT)
     return absolute(f"{job.job_id}.report.html")
 
 

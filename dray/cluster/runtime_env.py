@@ -7,14 +7,14 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # that is this variable's name
+_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # the variable's own name
 
 
 def runtime_env_of(variables: Mapping[str, str], packages: Sequence[str]) -> dict[str, Any] | None:
     """Ray's ``runtime_env`` with these variables and these folders of packages; None where both are empty.
 
-    Ray puts packages before what a node has itself. Of a driver that runs as a job of Ray's, worker processes
-    also get what that job has: Ray refuses to combine the two unless it is told to.
+    Ray puts these packages before those that a node has itself. Where the driver itself runs as a job of
+    Ray's, worker processes get that job's packages too: Ray refuses to combine the two unless told to.
     """
     found: dict[str, Any] = {}
     if variables:

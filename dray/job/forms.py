@@ -264,6 +264,8 @@ class EngineOptions(Form):
 
 
 GROUPS: dict[str, type[Form]] = {"rows": RowOptions, "sampling": SamplingOptions, "engine": EngineOptions}
+"""The nested forms, by the field that holds them."""
+
 SHORTCUTS = {
     "prompt_column": "rows",
     "system_prompt": "rows",
@@ -278,6 +280,3 @@ def shortcut(name: str) -> Any:
     """A field of a group that may be given by itself. It is None once it is in its group."""
     described = GROUPS[SHORTCUTS[name]].model_fields[name].description
     return Field(default=None, exclude=True, description=described)
-
-
-"""The nested forms, by the field that holds them."""

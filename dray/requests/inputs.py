@@ -188,7 +188,7 @@ def _expand_object(item: str, options: ObjectStoreOptions | None) -> list[FileRe
     if not (listed and _WILDCARD.search(item)):
         info = objects.head(item, options)
         return [FileRef(uri=info.uri, size=info.size, version=info.version)]
-    with suppress(FileNotFoundError, OSError):  # a name may hold these signs itself
+    with suppress(OSError):  # a name may hold these signs itself
         info = objects.head(item, options)
         return [FileRef(uri=info.uri, size=info.size, version=info.version)]
     infos = list(_matching(item, options))

@@ -22,7 +22,7 @@ LENGTH_FIELDS = frozenset(("max_tokens", "max_completion_tokens"))
 """The two spellings of the most tokens of an answer."""
 
 
-_SHORTER = "ask for less in one row, and name images by files (--image-root)"
+_SHORTER = "ask for less in one row, and name images and sounds by files (--image-root, --audio-root)"
 
 
 class BadRow(ValueError):  # noqa: N818  a verdict on one row, on its way to a Problem

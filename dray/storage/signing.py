@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 _SAS = ("sas_key", "sas_token", "storage_sas_key", "storage_sas_token")
 _GOOGLE = "https://storage.googleapis.com"
-# Stands in for a key: of what is signed with it, only the address is kept.
-_NOBODY = {
-    "s3": {"access_key_id": "nobody", "secret_access_key": "nobody", "skip_signature": "false"},
-    "az": {"account_key": "bm9ib2R5", "skip_signature": "false"},
+# A key that opens nothing: of what obstore signs with it, only the address is kept.
+_NO_KEY = {
+    "s3": {"access_key_id": "none", "secret_access_key": "none", "skip_signature": "false"},
+    "az": {"account_key": "bm9uZQ==", "skip_signature": "false"},
 }
 
 
@@ -40,7 +40,7 @@ def signed_url(uri: str, options: ObjectStoreOptions | None = None, *, seconds: 
     query = _unsigned_query(scheme, dict(options.extra))
     if query is not None:
         kept = {name: value for name, value in options.extra if "skip_signature" not in name.lower()}
-        extra = kept | _NOBODY.get(scheme, {"skip_signature": "true"})
+        extra = kept | _NO_KEY.get(scheme, {"skip_signature": "true"})
         plain = replace(options, access_key_id=None, secret_access_key=None, extra=tuple(extra.items()))
         store, path = store_of(uri, plain)
         with translated(uri):
@@ -64,10 +64,10 @@ def _unsigned_query(scheme: str, extra: Mapping[str, str]) -> str | None:
 
 
 def _plain_address(scheme: str, bucket: str, store: ObjectStore, path: str) -> str:
-    """An object's address without a signature; ``store`` signs for nobody."""
+    """An object's address without a signature; ``store`` signs with a key that opens nothing."""
     from obstore import sign
 
-    if scheme not in _NOBODY:
+    if scheme not in _NO_KEY:
         return f"{_GOOGLE}/{quote(bucket)}/{quote(path)}"
     signed = str(sign(store, "GET", path, timedelta(seconds=60)))  # type: ignore[call-overload]
     return signed.partition("?")[0]

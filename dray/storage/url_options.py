@@ -1,4 +1,4 @@
-"""Options in the URLs of databases that anybody may read; any other may be a login.
+"""Options in the URLs of databases that messages may show; any other may be a login.
 
 Drivers have dozens of names for secrets (``token``, ``credentials_base64``, a whole ``odbc_connect``), and
 new drivers bring new ones. So what is shown is listed, not what is hidden.

@@ -17,10 +17,8 @@ from dray.store.connection import Database, Tx
 from dray.store.schema import COMPATIBLE, REVISION, metadata
 
 VERSION_TABLE = "dray_version"
-_ALEMBICS_OWN = (
-    "alembic_version"  # where earlier versions of dray kept it, and many other programs keep theirs
-)
-_SINCE_THE_FIRST = "shards"
+# Where earlier versions of dray kept the version, beside their tables. Other programs keep theirs there, too.
+_EARLIER_TABLE, _BESIDE_IT = "alembic_version", "shards"
 _LOCK = 0x64726179  # "dray": PostgreSQL's advisory lock around schema changes
 
 
@@ -77,11 +75,11 @@ def _version_table(connection: Connection) -> str | None:
     found = inspect(connection)
     if found.has_table(VERSION_TABLE):
         return VERSION_TABLE
-    if not found.has_table(_ALEMBICS_OWN) or not found.has_table(_SINCE_THE_FIRST):
+    if not found.has_table(_EARLIER_TABLE) or not found.has_table(_BESIDE_IT):
         return None
-    versions = connection.exec_driver_sql(f"SELECT version_num FROM {_ALEMBICS_OWN}").scalars().all()  # noqa: S608
+    versions = connection.exec_driver_sql(f"SELECT version_num FROM {_EARLIER_TABLE}").scalars().all()  # noqa: S608
     ours = len(versions) == 1 and re.fullmatch(r"\d{4}", versions[0])
-    return _ALEMBICS_OWN if ours else None
+    return _EARLIER_TABLE if ours else None
 
 
 def _refuse_foreign(connection: Connection, name: str) -> None:
@@ -114,8 +112,8 @@ def upgrade(connection: Connection, found: str | None, name: str) -> None:
             ScriptDirectory.from_config(config).get_revision(found)
     except CommandError:
         raise _newer(found, name) from None
-    if _version_table(connection) == _ALEMBICS_OWN:
-        connection.exec_driver_sql(f"ALTER TABLE {_ALEMBICS_OWN} RENAME TO {VERSION_TABLE}")
+    if _version_table(connection) == _EARLIER_TABLE:
+        connection.exec_driver_sql(f"ALTER TABLE {_EARLIER_TABLE} RENAME TO {VERSION_TABLE}")
     config.attributes["connection"] = connection
     config.attributes["version_table"] = VERSION_TABLE
     command.upgrade(config, "head")

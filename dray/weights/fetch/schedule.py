@@ -44,9 +44,7 @@ class Limits:
     stall_seconds: float = 120.0  # nothing arrived at all: given up
     silent_seconds: float = 30.0  # a connection without bytes is given up before
     longest_pause: float = LONGEST_PAUSE
-    pauses_seconds: float = (
-        900.0  # nothing arrived, and the origin says again and again to ask later: given up
-    )
+    pauses_seconds: float = 900.0  # nothing arrived, for the origin says again and again to ask later
     hedge_after: float = 1.0
     hedge_factor: float = 4.0
     hedge_samples: int = 6

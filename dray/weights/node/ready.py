@@ -229,10 +229,9 @@ def _is_map(path: Path, chunks: int) -> bool:
     """Whether a map for so many chunks lies there."""
     try:
         with path.open("rb") as file:
-            found = file.read(_HEAD.size).ljust(_HEAD.size)
-            return _HEAD.unpack(found)[:2] == (_MAGIC, chunks) and os.fstat(file.fileno()).st_size == _size(
-                chunks
-            )
+            magic, count, *_ = _HEAD.unpack(file.read(_HEAD.size).ljust(_HEAD.size))
+            size = os.fstat(file.fileno()).st_size
+            return (magic, count, size) == (_MAGIC, chunks, _size(chunks))
     except FileNotFoundError:
         return False
 

@@ -171,7 +171,7 @@ def _authorization() -> dict[str, str]:
         token, place = file.read_text(errors="replace").strip(), str(file)
     if not _TOKEN.fullmatch(token):
         raise PermissionError(
-            f"{place} holds more than a token: a space, a line end or the like; set it anew"
+            f"{place} holds more than a token: a space, a line end or the like; set it again"
         )
     return {"Authorization": f"Bearer {token}"} if token else {}
 
