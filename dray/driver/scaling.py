@@ -26,7 +26,7 @@ _USUAL_START = 60.0  # of a replica, until one was seen
 class Scaling:
     """Changes how many replicas the pool has, within ``limits``. ``resized`` is called with the new number.
 
-    A job with one number of replicas, no deadline and no budget looks at nothing, and nothing changes.
+    For a job with one number of replicas, no deadline and no budget, it looks only at nodes that join.
     """
 
     def __init__(
@@ -71,6 +71,7 @@ class Scaling:
             JobPausedError: the budget is spent.
         """
         if self._limits.fixed and self._purse.idle:
+            self._meet_new_nodes()
             return
         began = time.monotonic()
         if began < self._look_at:
@@ -91,6 +92,14 @@ class Scaling:
         )
         self._obey(store, self._patient(load, wanted(load, now, least=self._limits.least)))
         self._choose_market(store, now)
+
+    def _meet_new_nodes(self) -> None:
+        """Replicas may be on nodes that joined since the run began: the account needs their prices."""
+        new = self._pool.nodes() - self._nodes
+        capacity = self._fleet.capacity() if new else None
+        if capacity is not None:
+            self._purse.meet(capacity.nodes)
+            self._nodes |= new
 
     def _see_nodes(self) -> None:
         """Nodes join, and an autoscaler ends those on which nothing runs any more."""

@@ -289,6 +289,26 @@ def test_without_limits_nothing_is_looked_at(elastic: Elastic, monkeypatch: pyte
     assert not looks and not elastic.decided()
 
 
+class Late(ThreadFleet):
+    """Its nodes joined after the run began, with prices of the catalogue."""
+
+    def capacity(self) -> Capacity:
+        found = super().capacity()
+        assert found is not None
+        return replace(found, nodes=tuple(replace(node, instance="g5.xlarge") for node in found.nodes))
+
+
+def test_nodes_that_join_later_have_their_prices_in_the_account(elastic: Elastic) -> None:
+    """Also where nothing else is to be heeded: no deadline, no budget, one number of replicas."""
+    fleet = Late(["a", "b"])
+    fleet.info = replace(fleet.info, nodes=())
+    assert elastic.run(fleet, rows=200, replicas=2).state == JobState.COMPLETED
+    with open_store(elastic.url, create=False) as store:
+        prices = {span.node: span.price for span in store.spans("job")}
+    assert prices.keys() == {"a", "b"}
+    assert None not in prices.values()
+
+
 def test_a_machine_of_our_own_is_not_given_back(elastic: Elastic) -> None:
     fleet = ThreadFleet(["a", "b"], Held(elastic.heard, ReplicaReady, times=2).script())
     result = elastic.run(fleet, last=200, replicas="1:2")
