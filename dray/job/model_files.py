@@ -16,21 +16,19 @@ import orjson
 from dray.errors import ConfigError
 from dray.storage.objects import ObjectStoreOptions, is_object
 from dray.weights import Manifest, check_checkpoint, check_remote, read_manifest
-from dray.weights.source.checkpoint import refuse_incomplete
+from dray.weights.source.checkpoint import INDEX, refuse_incomplete
 from dray.weights.source.configuration import has_tokenizer
 from dray.weights.source.header import HEADER_LIMIT
 from dray.weights.source.hub import is_hub
+from dray.weights.source.modules import modules_of, weight_files
+from dray.weights.source.names import USUAL
 
-_SMALL_FILES = (
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "chat_template.jinja",
-    "special_tokens_map.json",
-    "tokenizer.model",
-    "model.safetensors.index.json",
-)
+# In the order in which fingerprints of existing jobs have them; more go behind.
+_FIRST = (
+    "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja",
+    "special_tokens_map.json", "tokenizer.model", INDEX,
+)  # fmt: skip
+_SMALL_FILES = (*_FIRST, *(name for name in USUAL if name not in _FIRST))
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 # Keys by which models say how many positions they have, and those that stretch them, which vLLM works out.
 _LENGTHS = (
@@ -194,15 +192,22 @@ def _is_stretched(value: Any, *, within: bool = False) -> bool:
 
 
 def model_digest(model: str) -> str:
-    """What makes the model this model: its small files whole, and names, sizes and headers of its weights."""
+    """What makes the model this model: its small files whole, and names, sizes and headers of its weights.
+
+    With those of the modules of an embedding model, which decide how it pools.
+
+    Raises:
+        WeightsError: ``modules.json`` is damaged, or a file that it names is missing.
+    """
     path = Path(model)
     digest = hashlib.sha256()
-    for name in _SMALL_FILES:
+    for name in (*_SMALL_FILES, *(name for name in modules_of(path) if name.endswith(".json"))):
         file = path / name
         if file.is_file():
             digest.update(f"{name}\0".encode() + hashlib.sha256(file.read_bytes()).digest())
-    for file in sorted(path.glob("*.safetensors")):
-        digest.update(f"{file.name}\0{file.stat().st_size}\0".encode() + _header(file))
+    for name in weight_files(path):
+        file = path / name
+        digest.update(f"{name}\0{file.stat().st_size}\0".encode() + _header(file))
     return digest.hexdigest()
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from blake3 import blake3
 
 from dray.errors import WeightsError
+from dray.weights.source.modules import weight_files
 
 _PIECE = 16 << 20  # bytes read at once
 _NICE = 10  # the engine that loads the same files goes first
@@ -24,16 +25,16 @@ _MOST_THREADS = 8
 
 
 def content_digests(folder: Path, *, stopped: Callable[[], bool] = lambda: False) -> dict[str, str]:
-    """Name to digest (hex) of the folder's safetensors files.
+    """Name to digest (hex) of the safetensors files of a model and its modules.
 
     Raises:
         WeightsError: a file cannot be read, or changed meanwhile, or ``stopped`` says to end.
     """
-    files = sorted(folder.glob("*.safetensors"))
+    names = weight_files(folder)
     threads = min(_MOST_THREADS, max(1, (os.cpu_count() or 1) // 2))
     with ThreadPoolExecutor(threads, "dray-digest", initializer=_step_back) as pool:
-        digests = pool.map(lambda file: _digest(file, stopped), files)
-        return {file.name: digest for file, digest in zip(files, digests, strict=True)}
+        digests = pool.map(lambda name: _digest(folder / name, stopped), names)
+        return dict(zip(names, digests, strict=True))
 
 
 def _digest(file: Path, stopped: Callable[[], bool]) -> str:

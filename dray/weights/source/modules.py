@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from dray.errors import WeightsError
@@ -55,6 +56,25 @@ def module_files(model: str, text: bytes, below: Callable[[str], Collection[str]
         ConfigError: weights are pickles.
     """
     return [name for module in _modules(model, text) for name in module.wanted(model, below(module.path))]
+
+
+def modules_of(folder: Path) -> list[str]:
+    """The same files of a model in a local folder; none where it has no ``modules.json``."""
+    file = folder / MODULES
+    if not file.is_file():
+        return []
+    return module_files(str(folder), file.read_bytes(), lambda below: names_in(folder / below))
+
+
+def weight_files(folder: Path) -> list[str]:
+    """The safetensors files of a model in a local folder, those of its modules too, named from there."""
+    modules = filter(_is_weights, modules_of(folder))
+    return sorted({*(file.name for file in folder.glob("*.safetensors")), *modules})
+
+
+def names_in(folder: Path) -> set[str]:
+    """The names of what is in a local folder; none where there is no such folder."""
+    return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
 
 
 def _is_weights(name: str) -> bool:

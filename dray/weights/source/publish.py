@@ -17,6 +17,7 @@ from dray.weights.source.checkpoint import check_checkpoint
 from dray.weights.source.hub import is_hub
 from dray.weights.source.listing import check_remote, read_manifest, wanted_files
 from dray.weights.source.manifest import CHUNK_BYTES, PUBLISHED
+from dray.weights.source.modules import names_in
 from dray.weights.source.published import manifest_text
 
 
@@ -90,14 +91,13 @@ def _contents(model: str, options: ObjectStoreOptions | None) -> Iterator[tuple[
     folder = Path(model)
     check_checkpoint(folder)
     chosen = wanted_files(
-        model, _names(folder), lambda name: (folder / name).read_bytes(), lambda below: _names(folder / below)
+        model,
+        names_in(folder),
+        lambda name: (folder / name).read_bytes(),
+        lambda below: names_in(folder / below),
     )
     for name in chosen:
         yield name, (folder / name).stat().st_size, _blocks(folder / name)
-
-
-def _names(folder: Path) -> set[str]:
-    return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
 
 
 def _blocks(path: Path) -> Iterator[bytes]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from dray.errors import ConfigError
+from dray.errors import ConfigError, WeightsError
 from dray.job.model_files import check_model, model_digest
+from dray.weights.source.content import content_digests
 
 pytestmark = pytest.mark.unit
 
@@ -62,3 +64,51 @@ def test_the_digest_changes_with_the_weights(tmp_path: Path) -> None:
         save_file({"a": np.full(2, value)}, tmp_path / "model.safetensors")
         digests.add(model_digest(str(tmp_path)))
     assert len(digests) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("modules.json", '[{"path": "1_Pooling", "type": "sentence_transformers.models.Pooling", "idx": 1}]'),
+        ("1_Pooling/config.json", '{"pooling_mode_mean_tokens": true}'),
+        ("config_sentence_transformers.json", '{"prompts": {"query": "Find: "}}'),
+        ("preprocessor_config.json", '{"size": 224}'),
+        ("vocab.txt", "a"),
+    ],
+)
+def test_the_digest_changes_with_what_an_engine_reads_beside_them(
+    embedding: Path, name: str, text: str
+) -> None:
+    before = model_digest(str(embedding))
+    (embedding / name).write_text(text)
+    assert model_digest(str(embedding)) != before
+
+
+def test_the_digest_is_of_the_weights_of_modules_too(embedding: Path) -> None:
+    before = model_digest(str(embedding))
+    save_file({"linear.weight": np.ones(2)}, embedding / "2_Dense" / "model.safetensors")
+    assert model_digest(str(embedding)) != before
+    (embedding / "1_Pooling" / "config.json").unlink()
+    with pytest.raises(WeightsError, match=r"1_Pooling/config\.json: missing"):
+        model_digest(str(embedding))
+
+
+@pytest.fixture
+def embedding(tmp_path: Path) -> Path:
+    """An embedding model with CLS pooling and a layer behind it."""
+    (tmp_path / "config.json").write_text("{}")
+    save_file({"a": np.zeros(2)}, tmp_path / "model.safetensors")
+    modules = {"": "Transformer", "1_Pooling": "Pooling", "2_Dense": "Dense"}
+    listed = [
+        {"path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in modules.items()
+    ]
+    (tmp_path / "modules.json").write_text(json.dumps(listed))
+    for name in ("1_Pooling", "2_Dense"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text('{"pooling_mode_cls_token": true}')
+    save_file({"linear.weight": np.zeros(2)}, tmp_path / "2_Dense" / "model.safetensors")
+    return tmp_path
+
+
+def test_the_weights_of_modules_are_read_whole(embedding: Path) -> None:
+    assert sorted(content_digests(embedding)) == ["2_Dense/model.safetensors", "model.safetensors"]
