@@ -5,7 +5,9 @@ A new option of a group is a field here: dray/job/request.py says what follows f
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
+from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import orjson
@@ -25,15 +27,30 @@ def _numbered(schema: dict[str, Any]) -> None:
         field["position"] = position
 
 
-def _written(values: dict[str, Any]) -> dict[str, Any]:
-    """The same values, which dray can write as JSON, so that they are part of the job."""
+def _refuse_unwritable(value: Any) -> None:
+    """Refuse what a store cannot keep as a part of the job, or would keep as something else.
+
+    orjson writes ``null`` for a number that is not finite. PostgreSQL keeps no NUL in its JSON.
+    """
     try:
-        orjson.dumps(values, default=str)
+        orjson.dumps(value, default=str)
     except TypeError as error:  # its words quote no value
-        raise ValueError(
-            f"a value cannot be written as JSON ({error}); numbers have 64 bits at most"
-        ) from None
-    return values
+        raise ValueError(f"cannot be written as JSON: {error}; numbers have 64 bits at most") from None
+    for part in _parts(value):
+        if isinstance(part, str) and "\0" in part:
+            raise ValueError("a text has a NUL character, which PostgreSQL does not keep; remove it")
+        if isinstance(part, float) and not isfinite(part):
+            raise ValueError("a number is not finite, and JSON has no such number; give another one")
+
+
+def _parts(value: Any) -> Iterator[Any]:
+    """The value, and all that it holds, names too."""
+    yield value
+    if isinstance(value, Mapping):
+        value = [*value, *value.values()]
+    if isinstance(value, list | tuple):
+        for part in value:
+            yield from _parts(part)
 
 
 class Form(BaseModel):
@@ -45,6 +62,13 @@ class Form(BaseModel):
         field_title_generator=lambda name, _: name,
         json_schema_extra=_numbered,
     )
+
+    @field_validator("*")
+    @classmethod
+    def _can_be_kept(cls, value: Any) -> Any:
+        if not isinstance(value, BaseModel):  # a group has judged its own fields
+            _refuse_unwritable(value)
+        return value
 
 
 class RowOptions(Form):
@@ -176,11 +200,6 @@ class SamplingOptions(Form):
         description="Any other field of the request body, for example response_format.",
     )
 
-    @field_validator("extra")
-    @classmethod
-    def _is_json(cls, extra: dict[str, Any]) -> dict[str, Any]:
-        return _written(extra)
-
     def fields(self) -> dict[str, Any]:
         """The OpenAI body fields that are set."""
         given = self.model_dump(exclude={"extra"}, exclude_none=True)
@@ -240,11 +259,6 @@ class EngineOptions(Form):
         "small model on one GPU. If left out: one for each rank, if the cluster has GPUs or the installed "
         "vLLM is built for them.",
     )
-
-    @field_validator("arguments")
-    @classmethod
-    def _is_json(cls, arguments: dict[str, Any]) -> dict[str, Any]:
-        return _written(arguments)
 
     def with_absolute_folders(self) -> Self:
         """The same options, with the folders of LoRA adapters as seen from any working directory."""

@@ -270,7 +270,7 @@ def explained(error: ValidationError, spelled: Callable[[tuple[str, ...]], str])
         path = tuple(map(str, problem["loc"]))
         field = spelled(path[:2] if path[0] in GROUPS else path[:1])
         given = f" {problem['input']}" if isinstance(problem["input"], int | float) else ""
-        problems[field] = f"{field}{given}: {problem['msg']}"
+        problems[field] = f"{field}{given}: {problem['msg'].removeprefix('Value error, ')}"
     return "; ".join(problems.values())
 
 

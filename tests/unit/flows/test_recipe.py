@@ -124,6 +124,26 @@ def test_a_number_of_more_than_64_bits_is_refused_by_its_field(options: dict[str
         _settings(input=["in.jsonl"], model="m", output="/out", **options)
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"system_prompt": "a\0b"}, "system_prompt: a text has a NUL character"),
+        ({"input": ["a\0b"]}, "input: a text has a NUL character"),
+        ({"sampling": {"extra": {"stop": ["x", "\0"]}}}, "extra: a text has a NUL character"),
+        ({"sampling": {"extra": {"\0": 1}}}, "extra: a text has a NUL character"),
+        ({"system_prompt": "\ud800"}, "system_prompt: cannot be written as JSON"),
+        ({"price": float("inf")}, "price inf: a number is not finite"),
+        ({"sampling": {"extra": {"logit_bias": {"1": float("nan")}}}}, "extra: a number is not finite"),
+        ({"engine": {"arguments": {"a": [float("-inf")]}}}, "arguments: a number is not finite"),
+    ],
+)
+def test_what_no_store_could_keep_is_refused_by_its_field(options: dict[str, Any], told: str) -> None:
+    """PostgreSQL has no NUL, and JSON would make null of a number that is not finite."""
+    with pytest.raises(ConfigError) as caught:
+        _settings(**{"input": ["in.jsonl"], "model": "m", "output": "/out"} | options)
+    assert str(caught.value).startswith(told)
+
+
 @pytest.mark.parametrize(("window", "seconds"), [("45s", 45), ("90m", 5400), ("1.5h", 5400), ("7d", 604_800)])
 def test_a_completion_window_in_words(window: str, seconds: float) -> None:
     settings = _settings(input=["in.jsonl"], model="m", output="/out", completion_window=window)
