@@ -24,10 +24,10 @@ def may_pay(lines: Iterable[bytes]) -> bool:
     first 70 bytes, no order saves a fiftieth of the prompts.
     """
     heads = array("q")
-    first: list[bytes] | None = None
+    first: list[tuple[bytes, bytes]] | None = None
     for line in lines:
         body, end = line.find(b'"b":{'), line.rfind(b',"f":')
-        lengths = [_number(line, name, body, end) for name in _LENGTHS]
+        lengths = [_numbers(line, name, body, end) for name in _LENGTHS]
         if first is None:
             first = lengths
         elif lengths != first:
@@ -48,10 +48,16 @@ def _head(line: bytes, body: int, end: int) -> bytes:
     return b""
 
 
-def _number(line: bytes, name: bytes, body: int, end: int) -> bytes:
-    """What follows a name; quotes inside of texts are escaped, so it is a name."""
-    at = line.find(name, body, end)
-    if at < 0:
-        return b""
-    begin = at + len(name)
+def _numbers(line: bytes, name: bytes, body: int, end: int) -> tuple[bytes, bytes]:
+    """What follows a name, where it first stands and last: one of them may be a name in a row's metadata.
+
+    Quotes inside of texts are escaped, so it is a name.
+    """
+    first = line.find(name, body, end)
+    if first < 0:
+        return b"", b""
+    return _number(line, first + len(name)), _number(line, line.rfind(name, first, end) + len(name))
+
+
+def _number(line: bytes, begin: int) -> bytes:
     return line[begin : begin + _NUMBER_BYTES].partition(b",")[0].rstrip(b"}")

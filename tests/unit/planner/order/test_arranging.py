@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dray.planner.order import as_given
@@ -162,6 +162,8 @@ BODIES = st.fixed_dictionaries(
 
 
 @given(st.lists(st.tuples(st.sampled_from(["a" * 80, "b" * 80, "c"]), BODIES), min_size=1, max_size=30))
+@example([("c", {"metadata": {"n": ""}}), ("c", {"metadata": {"n": ""}, "n": 2})])
+@example([("c", {"n": 1, "metadata": {"n": ""}}), ("c", {"n": 2, "metadata": {"n": ""}})])
 def test_a_glance_misses_no_rows_that_begin_alike_or_ask_for_other_lengths(
     rows: list[tuple[str, dict[str, Any]]],
 ) -> None:
