@@ -157,6 +157,7 @@ def test_rows_load_no_other_adapter(inside: Runner, models: Models, monkeypatch:
     assert inside.engine._engine.list_loras() == {1, 2}
 
 
+@pytest.mark.heavy
 def test_apart_gives_the_same_bytes(inside: Runner, models: Models) -> None:
     """With dray's own load format too."""
     spec = generation_spec(
@@ -168,6 +169,7 @@ def test_apart_gives_the_same_bytes(inside: Runner, models: Models) -> None:
     assert [outcome.response for outcome in there] == [outcome.response for outcome in inside.run(bodies)]
 
 
+@pytest.mark.heavy
 def test_the_name_of_the_job_may_be_an_adapters(models: Models) -> None:
     """As ``--model-name support`` has it for rows without a model; others of them name any adapter."""
     spec = generation_spec(models.folders[NAME], lora_modules=models.modules, engine_core="apart")
@@ -184,6 +186,7 @@ def test_the_name_of_the_job_may_be_an_adapters(models: Models) -> None:
     )
 
 
+@pytest.mark.heavy
 def test_embeddings(lively_model: Path, models: Models) -> None:
     spec = embedding_spec(lively_model)
     spec = replace(spec, arguments=spec.arguments | {"lora_modules": models.modules, "engine_core": "apart"})
@@ -207,6 +210,7 @@ def embedded(folder: Path, prompts: list[str]) -> np.ndarray[Any, Any]:
         return np.stack([torch.nn.functional.normalize(one, dim=0).numpy() for one in last])
 
 
+@pytest.mark.heavy
 def test_an_adapter_that_vllm_cannot_load_is_said_at_the_start(models: Models, tmp_path: Path) -> None:
     """A sound file that vLLM alone finds fault with: the model has no modules of this name."""
     odd = write_adapter(tmp_path / "odd", models.folders[NAME], modules=("q_proj",))

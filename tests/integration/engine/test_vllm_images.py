@@ -98,6 +98,7 @@ def test_each_row_is_answered_about_its_own_images(seeing: Runner, seeing_model:
     assert list(map(tokens, seeing.run(rows))) == found, "the second time, from the front's cache"
 
 
+@pytest.mark.heavy
 def test_the_core_apart_gives_the_same_bytes(seeing: Runner, seeing_model: Path) -> None:
     rows = [*rows_about([[picture(number)] for number in (1, 2, 1)]), asking("no image")]
     rows += rows
@@ -197,6 +198,7 @@ def test_other_media_and_other_forms_are_refused(seeing: Runner, part: dict[str,
     assert seeing.one(body).error_code == "unsupported_content"
 
 
+@pytest.mark.heavy
 def test_embeddings_are_of_images_too(seeing_model: Path) -> None:
     def row(*parts: str | bytes) -> dict[str, Any]:
         return {"messages": asking(*parts)["messages"]}

@@ -184,6 +184,7 @@ def test_verbose_answers_have_times(speech: Runner) -> None:
         assert [one["id"] for one in found["segments"]] == list(range(len(found["segments"])))
 
 
+@pytest.mark.heavy
 def test_the_core_apart_gives_the_same_bytes(speech: Runner, speech_model: Path) -> None:
     """With weights that dray loads itself: no file has the output layer, which is the embedding."""
     rows = [hearing(one) for one in [*SOUNDS, sound(8, seconds=70), b"none", SOUNDS[0]]]
