@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from urllib.parse import quote, unquote
 
@@ -14,6 +16,7 @@ from dray.weights.source.hub import is_hub, web_address
 from dray.weights.source.manifest import Manifest, ModelFile
 
 SIGNED_SECONDS = 3600.0
+_AT_ONCE = 8  # addresses that a hub is asked for; each takes it some 0.2 s, and large models have 60 files
 _RENEWED_AFTER = 900.0  # seconds; a signature dies with the session that made it, whatever it says itself
 
 
@@ -34,6 +37,17 @@ class Origin:
         self._known: dict[str, tuple[Address, float]] = {}
         self._renewed = float("-inf")  # when fresh credentials were last asked for
         self._moved: set[str] = set()  # names of files whose addresses redirect
+        self._threads = ThreadPoolExecutor(_AT_ONCE, "dray-addresses")  # none until they are needed
+        self._ahead: dict[str, Future[Address]] = {}
+
+    def look_ahead(self, files: Iterable[ModelFile]) -> None:
+        """Begin to ask a hub where these files are, in this order; of other stores nothing is to be asked."""
+        if is_hub(self._manifest.uri):
+            self._ahead = {file.name: self._threads.submit(_at_hub, file) for file in files}
+
+    def close(self) -> None:
+        """No address is asked for any more."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     def address(self, file: ModelFile, *, fresh: bool = False) -> Address:
         """Where to read a file.
@@ -59,8 +73,16 @@ class Origin:
             self._known.pop(file.name, None)
 
     def _of_hub(self, file: ModelFile) -> Address:
-        url, headers = hub_address(file)
-        return Address(url=url, headers=headers)
+        ahead = self._ahead.pop(file.name, None)
+        if ahead is None:
+            return _at_hub(file)
+        try:
+            return ahead.result()
+        except OSError:  # a hub that is busy is asked for one at a time from now on
+            for other in self._ahead.values():
+                other.cancel()
+            self._ahead.clear()
+            raise
 
     def _of_store(self, file: ModelFile) -> Address:
         uri = f"{self._manifest.uri}/{file.name}"
@@ -78,3 +100,8 @@ class Origin:
         url = "" if latest is None else unquote(latest[0].url)
         found = re.search(r"(?:X-Amz-Credential|X-Goog-Credential)=([^&/%]+)", url)
         return found[1] if found else ""
+
+
+def _at_hub(file: ModelFile) -> Address:
+    url, headers = hub_address(file)
+    return Address(url=url, headers=headers)
