@@ -11,7 +11,8 @@ from prefect.client.schemas.objects import State
 from prefect.states import Completed
 
 from dray.shard.backoff import Backoff
-from dray.shard.task import Ended, RayReplicas, ShardWork, TaskResult, try_once
+from dray.shard.task import Ended, RayReplicas, TaskResult, try_once
+from dray.shard.work import ShardWork
 from tasks.retrying import RETRIES, say_why, worth_retrying
 
 # Between the attempts at a shard, which Prefect makes in one process.

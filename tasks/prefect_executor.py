@@ -16,7 +16,8 @@ from prefect_ray.context import remote_options
 from dray.driver.executor import TaskEnd
 from dray.driver.ray_executor import crashed_by, ended_of, stable_options
 from dray.errors import DrayError, JobFailedError
-from dray.shard.task import Ended, ShardWork, TaskResult
+from dray.shard.task import Ended, TaskResult
+from dray.shard.work import ShardWork
 from tasks.infer_shard import infer_shard
 from tasks.ray_runner import FlushingRayTaskRunner, travel_light
 from tasks.settling import note_end

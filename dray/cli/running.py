@@ -47,7 +47,7 @@ def _bar(*, json: bool) -> Iterator[None]:
         if shown is None:
             yield
             return
-        with current_job.hearing(shown.hear):
+        with current_job.listening(shown.hear):
             yield
 
 

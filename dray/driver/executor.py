@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from dray.shard.task import ShardWork, TaskResult
+from dray.shard.task import TaskResult
+from dray.shard.work import ShardWork
 
 
 @dataclass(frozen=True, kw_only=True)

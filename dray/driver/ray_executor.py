@@ -11,7 +11,8 @@ from typing import Any
 from dray.cluster.base import STABLE_SHARE
 from dray.driver.executor import TaskEnd
 from dray.errors import DrayError, JobFailedError
-from dray.shard.task import RayReplicas, ShardWork, TaskResult, run_task
+from dray.shard.task import RayReplicas, TaskResult, run_task
+from dray.shard.work import ShardWork
 
 _END_SECONDS = 5.0
 

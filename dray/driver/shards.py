@@ -18,7 +18,7 @@ from dray.failures.causes import Cause
 from dray.job.ingesting import open_shards
 from dray.job.opening import OpenJob
 from dray.scheduling import Ready, ReplicaView, ShardView, starts, views
-from dray.shard.task import ShardWork
+from dray.shard.work import ShardWork
 from dray.store import ReplicaRow, ReplicaState, Shard, Store
 
 MAX_CRASHES = 3  # of one shard's own worker process, which runs on a stable node

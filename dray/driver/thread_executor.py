@@ -9,8 +9,8 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from dray.driver.executor import TaskEnd
 from dray.errors import DrayError, JobFailedError
-from dray.shard.task import ShardWork, TaskResult, run_task
-from dray.shard.work import Replicas
+from dray.shard.task import TaskResult, run_task
+from dray.shard.work import Replicas, ShardWork
 
 _logger = logging.getLogger(__name__)
 

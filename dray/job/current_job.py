@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from dray.report import Pulse
 
 PULSE_RECORD = "dray_pulse"
-"""Attribute of log records: true for those that repeat what listeners (``hearing``) were given."""
+"""Attribute of log records: true for those that repeat what listeners (``listening``) were given."""
 
 _driven: list[OpenJob] = []  # process-wide on purpose: signals have no arguments
 _calls: list[Callable[[OpenJob], None]] = []
@@ -47,7 +47,7 @@ def tell(pulse: Pulse) -> None:
 
 
 @contextmanager
-def hearing(hear: Callable[[Pulse], None]) -> Iterator[None]:
+def listening(hear: Callable[[Pulse], None]) -> Iterator[None]:
     """In the block, ``hear`` gets the job's progress about once per second, in the thread that looked."""
     _heard_by.append(hear)
     try:

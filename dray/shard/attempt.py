@@ -8,12 +8,12 @@ from dray.shard.ending import Ending
 from dray.shard.placing import Place, placed
 from dray.shard.pump import Fed, run_shard
 from dray.shard.untaken import Untaken
-from dray.shard.work import AttemptEnd, AttemptResult, Work
+from dray.shard.work import AttemptEnd, AttemptResult, OpenWork
 from dray.store import ShardLease
 
 
 def attempt(
-    work: Work,
+    work: OpenWork,
     *,
     tries: int = 0,
     unread_seconds: float = 0.0,
@@ -52,7 +52,7 @@ def attempt(
             commit_seconds=work.commit_seconds,
             fed=fed,
             untaken=untaken,
-            options=work.options,
+            options=work.objects,
             roots=work.roots,
         )
     except Exception as error:  # noqa: BLE001  the table of causes knows what to do with each

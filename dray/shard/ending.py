@@ -20,14 +20,14 @@ from dray.requests.media import MEDIA
 from dray.requests.model import Outcome
 from dray.requests.spool import decode
 from dray.shard import budgets
-from dray.shard.hearing import evidence, node_alive, verdict_on
 from dray.shard.media_files import MediaAwayError
 from dray.shard.open_rows import Finished, open_lines
 from dray.shard.placing import Place
 from dray.shard.pump import Fed, ShardReceipt, publish
 from dray.shard.splitting import parts_of
 from dray.shard.untaken import Untaken, advised
-from dray.shard.work import AttemptEnd, AttemptResult, Work
+from dray.shard.verdicts import evidence, node_alive, verdict_on
+from dray.shard.work import AttemptEnd, AttemptResult, OpenWork
 from dray.store import AttemptCause, Charge, ShardLease, ShardSnapshot, Verdict, own_event
 from dray.triggers import Point, reach
 
@@ -39,7 +39,7 @@ _UNREAD = Wait(5.0, 60.0)  # before a shard whose requests could not be read is 
 class Ending:
     """The end of an attempt that did not finish its shard: what it was, and what is done about it."""
 
-    work: Work
+    work: OpenWork
     lease: ShardLease
     place: Place
     fed: Fed
@@ -171,7 +171,7 @@ class Ending:
             if on_shard in (OnShard.SPLIT, OnShard.HALVE):
                 reach(Point.SPLIT_BEFORE)
                 parts = parts_of(
-                    standing.shard, self._finished(standing), self.fed.position, self.work.options
+                    standing.shard, self._finished(standing), self.fed.position, self.work.objects
                 )
                 store.split_shard(
                     lease,
@@ -226,7 +226,7 @@ class Ending:
         code = decision.effect.code or "poison"
         rows = [
             refused(line, code, VERDICTS[code])
-            for chunk in open_lines(shard, self._finished(standing), self.work.options)
+            for chunk in open_lines(shard, self._finished(standing), self.work.objects)
             for line in chunk.lines
         ]
         publish(self.work.store, self.lease, rows)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from dray.cluster.base import START_SECONDS
 from dray.engine.client import ReplicaClient
 from dray.errors import EngineError, JobPausedError
-from dray.shard.work import AttemptEnd, Work
+from dray.shard.work import AttemptEnd, OpenWork
 from dray.store import AttemptCause, ReplicaState, ShardLease
 from dray.triggers import Point, reach
 
@@ -17,7 +17,7 @@ _ASK_EVERY = 0.2  # seconds between questions for a place on a replica
 _CAPACITY_EVERY = 5.0  # seconds between looks whether any replica is ready
 
 
-def placed(work: Work, on_answer: Callable[[], None] = lambda: None) -> ShardLease | AttemptEnd:
+def placed(work: OpenWork, on_answer: Callable[[], None] = lambda: None) -> ShardLease | AttemptEnd:
     """Wait for a place; how the attempt ends where the shard is to have none.
 
     ``on_answer``: the store took a write.
@@ -48,7 +48,7 @@ def placed(work: Work, on_answer: Callable[[], None] = lambda: None) -> ShardLea
 class _Capacity:
     """Whether there is a replica to wait for: the work of one that is ready ends, others may not come."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: OpenWork) -> None:
         self._work = work
         self._looked = self._ready_at = time.monotonic()
 
@@ -84,7 +84,7 @@ class Place:
     slots: int
 
     @classmethod
-    def of(cls, work: Work, lease: ShardLease) -> Place | None:
+    def of(cls, work: OpenWork, lease: ShardLease) -> Place | None:
         """The replica that a lease names; None where it is gone, and the shard is given back."""
         name = lease.replica or ""
         row = work.store.replica(lease.job_id, name)
@@ -100,7 +100,7 @@ class Place:
         )
 
 
-def _found(work: Work, name: str) -> ReplicaClient | None:
+def _found(work: OpenWork, name: str) -> ReplicaClient | None:
     """The replica, where it lives."""
     try:
         client = work.replicas.find(name)

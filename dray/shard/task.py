@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from dray.cluster.base import NAMESPACE
 from dray.engine.client import RayReplica, ReplicaClient
-from dray.engine.replica import FLUSH_SECONDS
 from dray.errors import (
     FencedError,
     InterruptedShardError,
@@ -21,34 +20,14 @@ from dray.failures.causes import Decision, Facts, decide
 from dray.failures.effects import OnTask
 from dray.owner import owner_name
 from dray.places import lane_of
-from dray.requests.media import Roots
 from dray.shard.attempt import attempt
 from dray.shard.backoff import Backoff
 from dray.shard.pump import ShardReceipt
 from dray.shard.untaken import advised
-from dray.shard.work import AttemptEnd, AttemptResult, Replicas, Work
-from dray.storage.objects import ObjectStoreOptions
-from dray.store import JobLease, Shard, Store, open_store
-from dray.store.shard_calls import SHARD_TTL
+from dray.shard.work import AttemptEnd, AttemptResult, OpenWork, Replicas, ShardWork
+from dray.store import Store, open_store
 
 _TOLD = 5  # interruptions, the last ones: a shard whose nodes go again and again has many
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShardWork:
-    """What a shard task needs.
-
-    ``ttl`` is how long its lease lasts without a renewal, and ``commit_seconds`` how long a finished row
-    waits at most for its commit, in seconds. ``roots``: below these lie files that rows name.
-    """
-
-    job: JobLease
-    shard: Shard
-    store_url: str = field(repr=False)
-    objects: ObjectStoreOptions | None = field(default=None, repr=False)
-    roots: Roots = field(default_factory=dict)
-    ttl: float = SHARD_TTL
-    commit_seconds: float = FLUSH_SECONDS
 
 
 class Ended(StrEnum):
@@ -116,19 +95,8 @@ def try_once(work: ShardWork, replicas: Replicas, backoff: Backoff, say: Callabl
 def _attempt(
     store: Store, work: ShardWork, replicas: Replicas, backoff: Backoff, say: Callable[[str], None]
 ) -> AttemptResult:
-    given = Work(
-        store=store,
-        job=work.job,
-        shard=work.shard,
-        replicas=replicas,
-        owner=owner_name(),
-        options=work.objects,
-        ttl=work.ttl,
-        commit_seconds=work.commit_seconds,
-        roots=work.roots,
-    )
     return attempt(
-        given,
+        OpenWork.of(work, store=store, replicas=replicas, owner=owner_name()),
         tries=backoff.tries,
         unread_seconds=backoff.unread_seconds,
         untaken=backoff.untaken,

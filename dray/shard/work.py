@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Protocol
 
@@ -10,8 +10,8 @@ from dray.engine.client import ReplicaClient
 from dray.engine.replica import FLUSH_SECONDS
 from dray.failures.causes import Decision
 from dray.requests.media import Roots
-from dray.shard.hearing import VERDICT_SECONDS
 from dray.shard.pump import ShardReceipt
+from dray.shard.verdicts import VERDICT_SECONDS
 from dray.storage.objects import ObjectStoreOptions
 from dray.store import JobLease, Shard, Store
 from dray.store.shard_calls import SHARD_TTL
@@ -25,24 +25,45 @@ class Replicas(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
-    """A shard to be run, and what all attempts at it share.
+class _Terms:
+    """What a shard's task is told, and each of its attempts goes by.
+
+    ``ttl`` is how long its lease lasts without a renewal, and ``commit_seconds`` how long a finished row
+    waits at most for its commit, in seconds. ``roots``: below these lie files that rows name.
+    """
+
+    job: JobLease
+    shard: Shard
+    objects: ObjectStoreOptions | None = field(default=None, repr=False)
+    roots: Roots = field(default_factory=dict)
+    ttl: float = SHARD_TTL
+    commit_seconds: float = FLUSH_SECONDS
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardWork(_Terms):
+    """A shard to be run, as it is sent to a shard task."""
+
+    store_url: str = field(repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenWork(_Terms):
+    """A shard to be run, in the process of its task, with what was opened there.
 
     ``verdict_seconds``: for so long, an attempt waits for the driver's judgement of a lost replica.
-    ``commit_seconds``: for so long at most, a finished row waits for its commit. ``roots``: below
-    these lie files that rows name; none where they name none.
     """
 
     store: Store
-    job: JobLease
-    shard: Shard
     replicas: Replicas
     owner: str
-    options: ObjectStoreOptions | None = None
-    roots: Roots = field(default_factory=dict)
-    ttl: float = SHARD_TTL
     verdict_seconds: float = VERDICT_SECONDS
-    commit_seconds: float = FLUSH_SECONDS
+
+    @classmethod
+    def of(cls, work: ShardWork, *, store: Store, replicas: Replicas, owner: str) -> OpenWork:
+        """The same work, once its store is open."""
+        terms = {one.name: getattr(work, one.name) for one in fields(_Terms)}
+        return cls(store=store, replicas=replicas, owner=owner, **terms)
 
 
 class AttemptEnd(StrEnum):

@@ -75,7 +75,7 @@ def unjudged(tx: Tx, job_key: int) -> set[str]:
     return set(tx.execute(select(replicas.c.name).where(gone, replicas.c.verdict.is_(None))).scalars())
 
 
-def hearing(tx: Tx, lease: ShardLease) -> VerdictStatus:
+def verdict_status(tx: Tx, lease: ShardLease) -> VerdictStatus:
     """Whether the loss of the replica that a lease names is judged, or is going to be.
 
     It is not once the replica's driver is gone, the job is to stop, or the shard has another holder.

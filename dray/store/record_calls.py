@@ -81,9 +81,9 @@ class RecordCalls(Calls):
         key = self._key(job_id)
         return self._read(lambda tx: judging.unjudged(tx, key))
 
-    def hearing(self, lease: ShardLease) -> VerdictStatus:
+    def verdict_status(self, lease: ShardLease) -> VerdictStatus:
         """Where the driver's judgement of the loss of this lease's replica stands."""
-        return self._read(lambda tx: judging.hearing(tx, lease), snapshot=True, long=False)
+        return self._read(lambda tx: judging.verdict_status(tx, lease), snapshot=True, long=False)
 
     def replicas(self, job_id: str) -> list[ReplicaRow]:
         """The replicas of the job's present driver, by lane."""

@@ -49,7 +49,8 @@ from dray.job.settings import JobSettings
 from dray.notices import Notice
 from dray.requests import RowDefaults, source_of
 from dray.shard import lease
-from dray.shard.task import RayReplicas, ShardWork, TaskResult, run_task
+from dray.shard.task import RayReplicas, TaskResult, run_task
+from dray.shard.work import ShardWork
 from tests.support.forking import fork
 
 REPLICAS = 3

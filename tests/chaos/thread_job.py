@@ -20,7 +20,7 @@ from dray.job import opening, spooling
 from dray.job.request import JobRequest
 from dray.job.settings import JobSettings
 from dray.requests import RowDefaults, source_of
-from dray.shard import hearing, placing, pump
+from dray.shard import placing, pump, verdicts
 from dray.shard.backoff import NO_WAIT_VARIABLE
 from tests.support.lanes import parts_on
 from tests.support.thread_fleet import Script, ThreadFleet
@@ -85,7 +85,7 @@ def run(given: Mapping[str, Any]) -> None:
     # Several micro-batches a shard, so that a kill finds some of its rows committed and others not.
     pump.MICRO_BATCH_ROWS = MAX_NUM_SEQS
     spooling.PART_BYTES = PART_BYTES
-    placing._ASK_EVERY = hearing._ASK_EVERY = 0.02
+    placing._ASK_EVERY = verdicts._ASK_EVERY = 0.02
     os.environ[NO_WAIT_VARIABLE] = "1"
     if "driver_ttl" in given:  # it is to lapse: a thread that renews it may be stopped in SQLite's only lock
         opening.DRIVER_TTL = given["driver_ttl"]

@@ -11,7 +11,8 @@ from prefect import flow
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from dray.driver.executor import TaskEnd
-from dray.shard.task import Ended, ShardWork
+from dray.shard.task import Ended
+from dray.shard.work import ShardWork
 from dray.store import open_store
 from tasks.prefect_executor import PrefectExecutor
 from tests.support.ports import free_port

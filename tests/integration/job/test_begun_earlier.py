@@ -18,7 +18,7 @@ from dray.job.opening import open_job
 from dray.job.settings import JobSettings
 from dray.job.timeline import Timeline
 from dray.requests import RowDefaults, source_of
-from dray.shard import hearing, placing
+from dray.shard import placing, verdicts
 from dray.store import REJECTED, ShardState, StoredOutcome, open_store
 from tests.support.history import keeping_history, read_history
 from tests.support.lanes import Lanes
@@ -38,7 +38,7 @@ ANSWERED = {*range(12), 13, 14, 17, 18, 23, 25, 31, 32, 35} - REJECTS
 @pytest.fixture(autouse=True)
 def _eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shards that wait for a place, or a verdict, ask for it often."""
-    for module in (placing, hearing):
+    for module in (placing, verdicts):
         monkeypatch.setattr(module, "_ASK_EVERY", 0.01)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from dray.job.settings import JobSettings
 from dray.requests import RowDefaults, source_of
-from dray.shard import hearing, placing
+from dray.shard import placing, verdicts
 from dray.shard.backoff import NO_WAIT_VARIABLE
 from tests.support.lanes import Lanes, Takes, write_marked
 
@@ -26,7 +26,7 @@ ALL: tuple[Takes, ...] = ("memory", "engine", "node")
 @pytest.fixture(autouse=True)
 def _eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shards that wait for a place ask for it often, and attempts follow each other at once."""
-    for module in (placing, hearing):
+    for module in (placing, verdicts):
         monkeypatch.setattr(module, "_ASK_EVERY", 0.01)
     monkeypatch.setenv(NO_WAIT_VARIABLE, "1")
 

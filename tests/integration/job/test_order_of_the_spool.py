@@ -24,7 +24,7 @@ from dray.job.timeline import Timeline
 from dray.requests import Outcome, RowDefaults, source_of
 from dray.requests.ingest import Ingested, ingest
 from dray.requests.spool import SpoolWriter
-from dray.shard import hearing, placing
+from dray.shard import placing, verdicts
 from dray.store import JobState, ShardState, open_store
 from tests.support.history import check_history, keeping_history
 from tests.support.lanes import MARK, Lanes
@@ -43,7 +43,7 @@ NODES = ("node-a", "node-b")
 @pytest.fixture(autouse=True)
 def _eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shards that wait for a place, or a verdict, ask for it often."""
-    for module in (placing, hearing):
+    for module in (placing, verdicts):
         monkeypatch.setattr(module, "_ASK_EVERY", 0.01)
 
 

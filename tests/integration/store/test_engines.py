@@ -14,8 +14,7 @@ from sqlalchemy import Engine, select
 
 from dray.shard import task
 from dray.shard.backoff import Backoff
-from dray.shard.task import ShardWork
-from dray.shard.work import AttemptEnd, AttemptResult, Work
+from dray.shard.work import AttemptEnd, AttemptResult, OpenWork, ShardWork
 from dray.store import Store, open_store
 from dray.store.connection import Tx
 from dray.store.engines import EngineKey, SharedEngines
@@ -103,7 +102,7 @@ def test_a_shard_task_keeps_one_connection_also_where_its_lease_is_renewed_besid
     """The driver counts one for each shard task when it asks how many the server allows."""
     seen: list[int] = []
 
-    def attempted(work: Work, **options: Any) -> AttemptResult:
+    def attempted(work: OpenWork, **options: Any) -> AttemptResult:
         together = threading.Barrier(2)
 
         def look(tx: Tx) -> None:

@@ -274,7 +274,7 @@ class Histories(RuleBasedStateMachine):
     @rule(lease=leases)
     def hear(self, lease: ShardLease) -> None:
         model, shard = self.model, self.model.shards[lease.number]
-        found = self.store.hearing(lease)
+        found = self.store.verdict_status(lease)
         assert found.verdict == model.verdicts.get(lease.replica or "")
         driven = model.driver is not None and model.until > self.clock.time
         waits = lease.replica in model.put and driven and shard.holds(lease)

@@ -71,13 +71,13 @@ def test_a_verdict_is_heard_by_the_shards_and_stays(store: Store) -> None:
     leases = [_placed(store, job, number) for number in range(2)]
     store.testify(leases[0], LOST)
     assert store.unjudged("job") == {"r"}
-    assert [store.hearing(lease) for lease in leases] == [OPEN, OPEN]
+    assert [store.verdict_status(lease) for lease in leases] == [OPEN, OPEN]
     lost = lose_next_acknowledgement(store)
     store.judge(job, "r", VERDICT, CHARGED)
     assert lost
     assert sorted(store.charges("job"), key=lambda one: one.budget) == CHARGED
     store.put_replicas(job, [_ready("r")])  # what the driver says of it elsewhere changes no verdict
-    assert [store.hearing(lease).verdict for lease in leases] == [VERDICT, VERDICT]
+    assert [store.verdict_status(lease).verdict for lease in leases] == [VERDICT, VERDICT]
     assert store.unjudged("job") == set()
 
 
@@ -92,12 +92,12 @@ def test_a_verdict_and_its_charges_are_one_transaction(store: Store, monkeypatch
         patch.setattr(judging, "_write_verdict", broken)
         with pytest.raises(StoreFatalError):
             store.judge(job, "r", VERDICT, CHARGED)
-    assert (store.charges("job"), store.hearing(lease)) == ([], OPEN)
+    assert (store.charges("job"), store.verdict_status(lease)) == ([], OPEN)
     with monkeypatch.context() as patch:
         patch.setattr(charges, "charge", broken)
         with pytest.raises(StoreFatalError):
             store.judge(job, "r", VERDICT, CHARGED)
-    assert (store.charges("job"), store.hearing(lease)) == ([], OPEN)
+    assert (store.charges("job"), store.verdict_status(lease)) == ([], OPEN)
 
 
 def test_a_late_verdict_replaces_what_shards_charged(store: Store) -> None:
@@ -152,19 +152,19 @@ def test_a_driver_that_was_replaced_judges_nothing(store: Store) -> None:
     old = ready_job(store)
     lease = _placed(store, old, 0)
     new = store.claim_job("job", "another", takeover=lambda owner: True)
-    assert store.hearing(lease) == OVER  # the replicas end with their driver
+    assert store.verdict_status(lease) == OVER  # the replicas end with their driver
     store.put_replicas(new, [_ready("r")])
     with pytest.raises(FencedError):
         store.judge(old, "r", VERDICT, CHARGED)
     assert store.charges("job") == []
-    assert store.hearing(lease) == OVER  # the shard is not its own any more
+    assert store.verdict_status(lease) == OVER  # the shard is not its own any more
 
 
 @pytest.mark.parametrize("why", ["released", "lapsed", "cancelled", "paused", "expired", "taken back"])
 def test_no_verdict_is_waited_for_that_will_not_come(store: Store, clock: FakeClock, why: str) -> None:
     job = ready_job(store)
     lease = _placed(store, job, 0)
-    assert store.hearing(lease) == OPEN
+    assert store.verdict_status(lease) == OPEN
     if why == "released":
         store.release_job(job)
     elif why == "lapsed":
@@ -177,4 +177,4 @@ def test_no_verdict_is_waited_for_that_will_not_come(store: Store, clock: FakeCl
         store.set_expiry(job, 0.0)
     else:
         store.take_back(job, lease.number, cause="NODE_LOSS")
-    assert store.hearing(lease) == OVER
+    assert store.verdict_status(lease) == OVER

@@ -25,7 +25,8 @@ from dray.job.settings import JobSettings
 from dray.requests import Kind, RowDefaults, source_of
 from dray.shard import lease, untaken
 from dray.shard.backoff import NO_WAIT_VARIABLE, Backoff
-from dray.shard.task import ShardWork, TaskResult, try_once
+from dray.shard.task import TaskResult, try_once
+from dray.shard.work import ShardWork
 from dray.store import ReplicaRow, ReplicaState, connection, open_store, sqlite_file
 from tests.support.postgres import PostgresServer
 

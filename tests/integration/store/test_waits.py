@@ -41,8 +41,8 @@ from dray.requests.spool import read_shard
 from dray.shard import placing as places
 from dray.shard.backoff import NO_WAIT_VARIABLE, Backoff
 from dray.shard.placing import placed
-from dray.shard.task import ShardWork, try_once
-from dray.shard.work import Work
+from dray.shard.task import try_once
+from dray.shard.work import OpenWork, ShardWork
 from dray.store import AttemptCause, JobState, ReplicaRow, ReplicaState, Store, clock, open_store
 from tasks import heeding as page
 from tasks.prefect_run import Wish
@@ -246,13 +246,13 @@ def test_a_database_that_takes_no_connection_is_told(monkeypatch: pytest.MonkeyP
 
 
 @pytest.fixture
-def placing(open_one: Open) -> Iterator[tuple[Store, Work]]:
+def placing(open_one: Open) -> Iterator[tuple[Store, OpenWork]]:
     """A shard that waits for a place, and no replica that is ready."""
     job = open_one()
     [shard] = ingest_job(job, replicas=1)
     with open_store(job.settings.store_url, create=False) as store:
         store.put_replicas(job.lease, [_replica(ReplicaState.GONE)])
-        yield store, Work(store=store, job=job.lease, shard=shard, replicas=_none(), owner="worker")
+        yield store, OpenWork(store=store, job=job.lease, shard=shard, replicas=_none(), owner="worker")
 
 
 @pytest.fixture
@@ -325,7 +325,7 @@ def _none() -> Any:
 
 
 def test_a_shard_does_not_wait_for_ever_for_replicas_that_do_not_come(
-    placing: tuple[Store, Work], monkeypatch: pytest.MonkeyPatch
+    placing: tuple[Store, OpenWork], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(places, "START_SECONDS", 0.5)
     monkeypatch.setattr(places, "_CAPACITY_EVERY", 0.1)
@@ -336,7 +336,7 @@ def test_a_shard_does_not_wait_for_ever_for_replicas_that_do_not_come(
 
 
 def test_it_waits_on_while_one_is_ready_and_busy(
-    placing: tuple[Store, Work], monkeypatch: pytest.MonkeyPatch
+    placing: tuple[Store, OpenWork], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(places, "START_SECONDS", 0.5)
     monkeypatch.setattr(places, "_CAPACITY_EVERY", 0.1)

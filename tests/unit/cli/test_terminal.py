@@ -124,7 +124,7 @@ def test_lines_go_above_the_bar_which_is_gone_at_the_end() -> None:
     console = _screen(120)
     with terminal.bar(plain=False, console=console) as shown:
         assert shown is not None
-        with current_job.hearing(shown.hear):
+        with current_job.listening(shown.hear):
             current_job.tell(PULSE)
             output.stage("replica-0 ready [bold]")
             _log("1 of 2 rows", pulse=True)

@@ -21,7 +21,7 @@ from dray.engine.protocol import EngineInfo, EngineSpec
 from dray.engine.replica import ReplicaStatus, Whereabouts
 from dray.errors import DrayError
 from dray.notices import Notice
-from dray.shard.task import ShardWork
+from dray.shard.work import ShardWork
 from dray.store import Store
 
 QUICK = Intervals(

@@ -166,7 +166,7 @@ def test_two_shards_on_a_replica_hear_one_judgement_by_what_either_saw(store: St
     [charge] = store.charges("job")
     assert (charge.budget, charge.event, charge.cause) == ("oom", "replica p/replica-0", "OOM")
     verdict = Verdict(cause="OOM", event="replica p/replica-0")
-    assert [store.hearing(lease).verdict for lease in leases] == [verdict, verdict]
+    assert [store.verdict_status(lease).verdict for lease in leases] == [verdict, verdict]
 
 
 @pytest.mark.parametrize(

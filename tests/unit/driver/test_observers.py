@@ -111,7 +111,7 @@ def test_the_log_has_lines_at_their_levels_and_progress_now_and_then(
 
 def test_those_who_listen_hear_how_far_the_job_is() -> None:
     heard: list[Pulse] = []
-    with current_job.hearing(heard.append):
+    with current_job.listening(heard.append):
         ListenersObserver().hear(Progressed(pulse=PULSE))
         ListenersObserver().hear(Warned(line="no pulse"))
     assert heard == [PULSE]

@@ -23,8 +23,8 @@ from dray.requests.model import Request
 from dray.requests.spool import encode
 from dray.shard.attempt import attempt
 from dray.shard.backoff import Backoff
-from dray.shard.task import ShardWork, try_once
-from dray.shard.work import Work
+from dray.shard.task import try_once
+from dray.shard.work import OpenWork, ShardWork
 from dray.store import ReplicaRow, ReplicaState, Shard, ShardSpec, ShardState, Store, open_store
 from tests.support.judging import Judging
 from tests.support.stores import FINGERPRINT
@@ -99,7 +99,7 @@ class Scene:
             then(by_name[name])
 
         own = store or self.store
-        work = Work(store=own, job=self.job, shard=self.shard, replicas=self.fleet, owner="task")
+        work = OpenWork(store=own, job=self.job, shard=self.shard, replicas=self.fleet, owner="task")
         with Judging(self.url, self.job, _Lost(replicas)):
             ended = attempt(work, on_start=placed)
         assert ended.decision is not None, ended

@@ -66,7 +66,7 @@ def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Jobs:
         ("dray.shard.pump", ["MICRO_BATCH_ROWS"]),
         ("dray.job.spooling", ["PART_BYTES"]),
         ("dray.shard.placing", ["_ASK_EVERY"]),
-        ("dray.shard.hearing", ["_ASK_EVERY"]),
+        ("dray.shard.verdicts", ["_ASK_EVERY"]),
     ):
         for name in names:  # thread_job sets these; they are put back
             target = __import__(module, fromlist=[name])

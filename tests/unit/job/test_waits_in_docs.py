@@ -18,7 +18,7 @@ from dray.failures.causes import STORE_PATIENCE
 from dray.job import cancelling, heeding
 from dray.job.opening import DRIVER_TTL
 from dray.requests import pulse, queries
-from dray.shard import hearing
+from dray.shard import verdicts
 from dray.store import connection, sqlite_file, turn
 from dray.store.shard_calls import SHARD_TTL
 from dray.store.store import PATIENCE
@@ -56,7 +56,7 @@ LIMITS: Mapping[str, float] = {
     "the driver, for a sign of a replica": pool.SILENT_SECONDS,
     "the driver, for shard tasks to say what they saw": losses.EVIDENCE_SECONDS,
     "the driver, for Ray to say what a replica died of": losses.SETTLE_SECONDS,
-    "a shard task, for the driver to judge its replica": hearing.VERDICT_SECONDS,
+    "a shard task, for the driver to judge its replica": verdicts.VERDICT_SECONDS,
     "a replica, for its engine to get further": EngineOptions().stall_seconds,
     "a replica that leaves, for what it still runs": pool.DRAIN_SECONDS,
     "a replica, for the model's next bytes": ready.STALL_SECONDS,

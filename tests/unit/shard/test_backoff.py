@@ -13,7 +13,8 @@ from dray.errors import InterruptedShardError, JobPausedError, ReplicaLostError,
 from dray.failures.causes import Decision, decide
 from dray.failures.facts import Cause, Facts
 from dray.shard.backoff import NO_WAIT_VARIABLE, Backoff
-from dray.shard.task import Ended, ShardWork, try_once
+from dray.shard.task import Ended, try_once
+from dray.shard.work import ShardWork
 from dray.store import open_store
 from tests.support.stores import claimed, ready_job
 

@@ -32,7 +32,7 @@ from dray.shard.attempt import attempt
 from dray.shard.lease import ShardLeaseKeeper
 from dray.shard.open_rows import Finished, OpenLines, Rows, open_lines
 from dray.shard.pump import FEED_AHEAD, ShardReceipt
-from dray.shard.work import AttemptEnd, AttemptResult, Work
+from dray.shard.work import AttemptEnd, AttemptResult, OpenWork
 from dray.store import Notice, ReplicaRow, ReplicaState, Shard, ShardState, Store, open_store
 from tests.support.judging import Judging
 from tests.support.waiting import until
@@ -137,7 +137,9 @@ def _run(
         return attempt(work)
 
 
-def _work(store: Store, job: OpenJob, shard: Shard, replica: Any, *, slots: int = 2, **settings: Any) -> Work:
+def _work(
+    store: Store, job: OpenJob, shard: Shard, replica: Any, *, slots: int = 2, **settings: Any
+) -> OpenWork:
     row = ReplicaRow(
         name=replica.name,
         lane=0,
@@ -150,7 +152,7 @@ def _work(store: Store, job: OpenJob, shard: Shard, replica: Any, *, slots: int 
     others = [replace(one, state=ReplicaState.GONE) for one in store.replicas(job.job_id)]
     store.put_replicas(job.lease, [*others, row])
     replicas = _Replicas(replica)
-    return Work(store=store, job=job.lease, shard=shard, replicas=replicas, owner="me", **settings)
+    return OpenWork(store=store, job=job.lease, shard=shard, replicas=replicas, owner="me", **settings)
 
 
 def _receipt(ended: AttemptResult) -> ShardReceipt:

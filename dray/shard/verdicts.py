@@ -38,7 +38,7 @@ def verdict_on(store: Store, lease: ShardLease, seconds: float) -> Verdict | Non
     """What the driver judges within ``seconds``; None once it is known to judge nothing."""
     deadline = time.monotonic() + seconds
     while True:
-        found = store.hearing(lease)
+        found = store.verdict_status(lease)
         if not found.open or time.monotonic() > deadline:
             return found.verdict
         time.sleep(_ASK_EVERY)
