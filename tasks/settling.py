@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import NamedTuple, ParamSpec, TypeVar
 from uuid import UUID
 
 from prefect import Task, get_run_logger
@@ -34,7 +34,18 @@ _PAGE = 200
 _OPEN = [StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING]
 _UNKNOWN = "it ended while Prefect's server was away; dray's store knows how"
 
-_ends: dict[UUID, State] = {}  # how the tasks of this process's runs ended
+
+class _End(NamedTuple):
+    """How a task ended, in Prefect's words."""
+
+    type: StateType
+    name: str | None
+    message: str | None
+
+
+_MOST = 50_000  # tasks that are remembered: more than a job has shards
+
+_ends: dict[UUID, _End] = {}  # how the tasks of this process's runs ended, the latest of them
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -54,8 +65,10 @@ def noted(task: Task[P, R]) -> Callable[P, R]:
 
 
 def note_end(task_run: UUID, state: State) -> None:
-    """A task of this process's run has ended so."""
-    _ends[task_run] = state
+    """A task of this process's run has ended so. Its result is not kept: a service runs job after job."""
+    _ends[task_run] = _End(state.type, state.name, state.message)
+    while len(_ends) > _MOST:
+        del _ends[next(iter(_ends))]
 
 
 def settle_tasks() -> None:

@@ -18,8 +18,6 @@ from dray.storage.files import is_full
 from dray.storage.folders import give_up
 from dray.store import JobState, Store, open_store
 
-_ANSWERED = (JobState.COMPLETED, JobState.EXPIRED)
-
 
 def put_to_rest(job: OpenJob, error: BaseException, *, release: bool = False) -> None:
     """Record what ended the job; ``release`` also gives the driver's lease back, for its tasks have ended.
@@ -59,7 +57,7 @@ def record_end(store: Store, job: OpenJob, error: Exception) -> None:
         StoreError: the store is away, or another driver has the job.
     """
     known, state = store.get_job(job.job_id).state, _state_after(error)
-    if isinstance(error, JobChangedError) and known in _ANSWERED:
+    if isinstance(error, JobChangedError) and known.answered:
         return
     if known is JobState.PAUSED and state in (JobState.PAUSED, JobState.FAILED):
         return

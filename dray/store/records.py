@@ -28,10 +28,16 @@ class JobState(StrEnum):
         """Whether no driver is expected to work on the job until a user resumes it."""
         return self in _AT_REST
 
+    @property
+    def answered(self) -> bool:
+        """Whether every row has an answer or an error row, for good."""
+        return self in _ANSWERED
+
 
 _AT_REST = frozenset(
     {JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED, JobState.EXPIRED, JobState.PAUSED}
 )
+_ANSWERED = frozenset({JobState.COMPLETED, JobState.EXPIRED})
 
 
 class ShardState(StrEnum):

@@ -107,6 +107,19 @@ def test_shards_that_do_not_stop_are_not_waited_for_for_ever(
     assert kept(job).state is JobState.CANCELLED
 
 
+@pytest.mark.parametrize("end", [KeyboardInterrupt(), TerminationSignal(signal=15)])
+@pytest.mark.parametrize("state", [JobState.COMPLETED, JobState.EXPIRED])
+def test_a_cancel_that_comes_too_late_changes_nothing(
+    job: OpenJob, state: JobState, end: BaseException
+) -> None:
+    """The files are published: all that is left to do is to give the lease back."""
+    with open_store(job.settings.store_url) as store:
+        store.set_job_state(job.lease, state)
+    failing.note_failure(job, end, release=True)
+    found = kept(job)
+    assert (found.state, found.reason, found.driver) == (state, None, None)
+
+
 @pytest.mark.parametrize("end", [KeyboardInterrupt, asyncio.CancelledError])
 def test_ctrl_c_and_a_timeout_stop_the_shards_and_the_same_call_goes_on(
     job: OpenJob, end: type[BaseException]
