@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dray.account.spans import MICRO, Phase, Span
-from dray.places import is_successor, short_name
+from dray.places import short_name
 
 
 @dataclass(kw_only=True)
@@ -15,7 +15,8 @@ class Life:
     """What is known of one replica, so far. Moments are seconds since 1970.
 
     ``asked``: the cluster was asked for it; ``process``: its process began; ``ready``: it can take work;
-    ``leaving``: it takes no more; ``ended``: it is gone. ``lost``: it died. It asks for ``gpus``.
+    ``leaving``: it takes no more; ``ended``: it is gone. ``lost``: it died. ``successor``: it stands
+    in for one that was lost, or had to leave. It asks for ``gpus``.
     Its engine's counters, at ``looked``: ``busy`` seconds, ``row_seconds`` (those seconds times the rows
     in the engine), ``answered_seconds`` (of them, those of rows that it finished), ``running`` and
     ``finished`` rows. ``committed``: rows of this replica that are in the store.
@@ -31,6 +32,7 @@ class Life:
     leaving: float | None = None
     ended: float | None = None
     lost: bool = False
+    successor: bool = False
     weights: tuple[float, float] | None = None
     looked: float | None = None
     busy: float = 0.0
@@ -39,11 +41,6 @@ class Life:
     running: int = 0
     finished: int = 0
     committed: int = 0
-
-    @property
-    def successor(self) -> bool:
-        """Whether it stands in for one that was lost, or had to leave."""
-        return is_successor(self.name)
 
     def shares(self, end: float) -> tuple[float, float]:
         """Shares of its busy time up to ``end``: on rows that it never finished, and that were not committed.

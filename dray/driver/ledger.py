@@ -22,6 +22,7 @@ from dray.driver.replica_handle import ReplicaStart
 from dray.engine.replica import ReplicaStatus
 from dray.job.opening import OpenJob
 from dray.job.pricing import price_of
+from dray.places import first_of, is_successor
 from dray.store import ReplicaState, Store
 
 _SECONDS_A_REPLICA = 0.3
@@ -37,9 +38,10 @@ class Ledger:
         self._gone: dict[str, float] = {}
         self._began = min(job.started, info.ready - info.seconds)
         self._nodes = {node.node_id: node for node in info.nodes}
-        self._seen = dict.fromkeys(self._nodes, self._began)  # since when each node is known
+        self._seen = dict.fromkeys(self._nodes, self._began)  # since when each node counts
         self._given = job.settings.request.price
         self._kept: float | None = None
+        self._used: set[str] = set()  # first replicas of lanes that have been on a node
 
     def hear(self, event: Event) -> None:
         """Note what it says of a replica or a node."""
@@ -103,17 +105,18 @@ class Ledger:
         return any(price_of(node, self._given) is not None for node in (*self._nodes.values(), None))
 
     def meet(self, nodes: Sequence[Node]) -> None:
-        """These nodes are in the cluster now: some may have joined since the run began."""
+        """These nodes are in the cluster now: some may have joined since the run began.
+
+        Each counts once a replica is placed on it: until then it may have worked for others.
+        """
         self._nodes |= {node.node_id: node for node in nodes}
-        for node in nodes:
-            self._see(node.node_id, time.time())
 
     def _see(self, node: str | None, at: float) -> None:
         if node is not None:
             self._seen.setdefault(node, at)
 
     def _facts(self, node: str, asked: Collection[float]) -> NodeBill:
-        """A node that was there at the beginning counts from then on, others from when they were first seen.
+        """A node that was there at the beginning counts from then on, others from the first replica on them.
 
         Not from when a replica was ``asked`` for: it may have waited for hours until there was a machine.
         """
@@ -126,11 +129,19 @@ class Ledger:
             price=price_of(known, self._given),
         )
 
+    def _life(self, name: str, asked: float) -> Life:
+        """What is known of a replica. It is a successor if one before it in its lane had a node."""
+        if name not in self._lives:
+            successor = is_successor(name) and first_of(name) in self._used
+            self._lives[name] = Life(name=name, asked=asked, successor=successor)
+        return self._lives[name]
+
     def _note_change(self, event: ReplicaChanged) -> None:
-        life = self._lives.get(event.name)
-        if life is None:
-            life = self._lives[event.name] = Life(name=event.name, asked=event.began, gpus=event.gpus)
+        life = self._life(event.name, event.began)
+        life.gpus = life.gpus or event.gpus
         life.node, life.host = event.node or life.node, event.host or life.host
+        if life.node is not None:
+            self._used.add(first_of(event.name))
         self._see(event.node, event.at)
         if event.state is ReplicaState.LEAVING:
             life.leaving = life.leaving or event.at
@@ -138,7 +149,7 @@ class Ledger:
             life.ended = life.ended or event.at
 
     def _note_ready(self, start: ReplicaStart) -> None:
-        life = self._lives.setdefault(start.name, Life(name=start.name, asked=start.began))
+        life = self._life(start.name, start.began)
         life.process, life.ready, life.weights = start.process, start.ready, start.info.weights
 
     def _note_status(self, status: ReplicaStatus) -> None:

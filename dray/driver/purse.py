@@ -20,6 +20,8 @@ from dray.job.request import deadline_seconds
 from dray.store import Store
 
 _HOUR = 3600.0
+_LONGEST_STEP = 60.0
+"""Seconds. Looks are farther apart while the store is away; what that time cost is in the account already."""
 
 
 class Purse:
@@ -140,7 +142,7 @@ class Purse:
         now = time.monotonic()
         seconds = now - (now if self._looked is None else self._looked)
         self._looked = now
-        return max(seconds, 0.1)
+        return min(max(seconds, 0.1), _LONGEST_STEP)
 
     def _look_ahead(self, store: Store, load: Load, now: Situation) -> None:
         """Say whether deadline and budget will be met, when that changes."""

@@ -26,7 +26,7 @@ _USUAL_START = 60.0  # of a replica, until one was seen
 class Scaling:
     """Changes how many replicas the pool has, within ``limits``. ``resized`` is called with the new number.
 
-    For a job with one number of replicas, no deadline and no budget, it looks only at nodes that join.
+    Of a job with one number of replicas, no deadline and no budget, it sees only which nodes come and go.
     """
 
     def __init__(
@@ -71,13 +71,16 @@ class Scaling:
             JobPausedError: the budget is spent.
         """
         if self._limits.fixed and self._purse.idle:
-            self._meet_new_nodes()
+            if self._pool.nodes() != self._nodes:  # a node joined or left: the account goes by that
+                self._see_nodes()
             return
         began = time.monotonic()
         if began < self._look_at:
             return
         work = work_of(store.shards(self._job.job_id), store.now())
         self._look_at = began + LOOK_SHARE * (time.monotonic() - began)
+        if not (work.waiting or work.running):
+            return  # every shard is done, and the run ends: no budget is to keep its files from their folder
         load = self._load(work)
         self._see_nodes()
         self._give_up_missing(store, load)
@@ -92,14 +95,6 @@ class Scaling:
         )
         self._obey(store, self._patient(load, wanted(load, now, least=self._limits.least)))
         self._choose_market(store, now)
-
-    def _meet_new_nodes(self) -> None:
-        """Replicas may be on nodes that joined since the run began: the account needs their prices."""
-        new = self._pool.nodes() - self._nodes
-        capacity = self._fleet.capacity() if new else None
-        if capacity is not None:
-            self._purse.meet(capacity.nodes)
-            self._nodes |= new
 
     def _see_nodes(self) -> None:
         """Nodes join, and an autoscaler ends those on which nothing runs any more."""

@@ -25,7 +25,7 @@ def lives(draw: st.DrawFn) -> list[Life]:
     """Replicas in any order of moments, also such as no clock should give."""
     return [
         Life(
-            name=f"job/1/replica-{number}{draw(st.sampled_from(['', '~1']))}",
+            name=f"job/1/replica-{number}",
             asked=draw(moments),
             node=draw(st.sampled_from(["a", "b", None])),
             gpus=draw(st.sampled_from([0.0, 0.5, 1.0, 2.0])),
@@ -34,6 +34,7 @@ def lives(draw: st.DrawFn) -> list[Life]:
             leaving=draw(maybe),
             ended=draw(maybe),
             lost=draw(st.booleans()),
+            successor=draw(st.booleans()),
             weights=draw(st.one_of(st.none(), st.tuples(moments, moments))),
             looked=draw(maybe),
             busy=draw(amounts),
@@ -104,7 +105,7 @@ def test_a_kill_costs_the_rows_in_flight_and_the_new_start() -> None:
         busy=10.5, row_seconds=420, answered_seconds=400, running=40, finished=400, committed=400,
     )  # fmt: skip
     second = Life(
-        name="j/1/replica-0~1", asked=16, node="a", process=17, ready=20, looked=25,
+        name="j/1/replica-0~1", asked=16, node="a", process=17, ready=20, looked=25, successor=True,
         busy=5, row_seconds=200, answered_seconds=200, finished=200, committed=200,
     )  # fmt: skip
     found = seconds_of(spans_of([first, second], {"a": NodeBill(began=0)}, epoch=1, now=25))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from dray.cluster.base import ClusterInfo
+from dray.account.spans import Phase
+from dray.cluster.base import ClusterInfo, Node
 from dray.driver.events import ReplicaChanged
 from dray.driver.ledger import Ledger
 from dray.job.opening import OpenJob
@@ -63,19 +65,51 @@ def test_what_the_nodes_cost_takes_time_by_their_number(monkeypatch: pytest.Monk
     assert sum(span.micros for span in spans) == 1_000_000 * HOUR * (100 * 3 + 100 * 1)
 
 
-def test_waiting_for_a_machine_costs_nothing() -> None:
-    """The replica was asked for at the beginning; its node came five hours later, and is two minutes old."""
+@pytest.fixture
+def ledger() -> Ledger:
+    """Of a job that began at 0, on a cluster without nodes, at $10 an hour for any node."""
     settings = SimpleNamespace(request=SimpleNamespace(price=10.0))
     job = SimpleNamespace(started=0.0, settings=settings, lease=SimpleNamespace(epoch=1), job_id="job")
-    ledger = Ledger(
-        cast("OpenJob", job), ClusterInfo(address="a", nodes=(), seconds=0.0, stable_resource="s")
+    return Ledger(cast("OpenJob", job), ClusterInfo(address="a", nodes=(), seconds=0.0, stable_resource="s"))
+
+
+def change(
+    ledger: Ledger,
+    state: ReplicaState,
+    at: float,
+    node: str | None,
+    *,
+    name: str = "replica-0",
+    began: float = 0,
+) -> None:
+    ledger.hear(
+        ReplicaChanged(name=f"job/1/{name}", state=state, began=began, at=at, node=node, host=None, gpus=1.0)
     )
-    states = [(ReplicaState.STARTING, 0.0, None), (ReplicaState.STARTING, 5 * HOUR, "new")]
-    for state, at, node in [*states, (ReplicaState.READY, 5 * HOUR + 60.0, "new")]:
-        ledger.hear(
-            ReplicaChanged(
-                name="job/1/replica-0", state=state, began=0.0, at=at, node=node, host=None, gpus=1.0
-            )
-        )
+
+
+def test_waiting_for_a_machine_costs_nothing(ledger: Ledger) -> None:
+    """The replica was asked for at the beginning; its node came five hours later, and is two minutes old."""
+    change(ledger, ReplicaState.STARTING, 0.0, None)
+    change(ledger, ReplicaState.STARTING, 5 * HOUR, "new")
+    change(ledger, ReplicaState.READY, 5 * HOUR + 60.0, "new")
     spans = ledger.spans(5 * HOUR + 120.0)
     assert sum(span.micros for span in spans) == 120 * 1_000_000
+
+
+def test_what_a_node_did_for_others_costs_the_job_nothing(ledger: Ledger) -> None:
+    """On a shared cluster it had been there for hours when a replica of the job was placed on it."""
+    ledger.meet([Node(node_id="shared", host="shared", cpus=8, gpus=1, stable=False)])
+    began = time.time() + HOUR
+    change(ledger, ReplicaState.STARTING, began, "shared", began=began)
+    spans = ledger.spans(began + 10.0)
+    assert sum(span.micros for span in spans) == pytest.approx(10_000_000, abs=1_000)
+
+
+@pytest.mark.parametrize("node", [None, "a"])
+def test_only_a_replica_that_had_a_node_was_interrupted(ledger: Ledger, node: str | None) -> None:
+    """One that found no place was no loss: what comes in its lane later is the first engine there."""
+    change(ledger, ReplicaState.STARTING, 0.0, node)
+    change(ledger, ReplicaState.GONE, 10.0, node)
+    change(ledger, ReplicaState.STARTING, 100.0, "b", name="replica-0~1", began=90.0)
+    [phase] = {span.phase for span in ledger.spans(110.0) if span.replica == "replica-0~1"}
+    assert (phase is Phase.RESTART) == (node is not None)

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from dray.account import Span
 from dray.cluster.capacity import Capacity, Room
-from dray.driver import capacity_policy, run, scaling
+from dray.driver import capacity_policy, purse, run, scaling
 from dray.driver.events import (
     CapacityDecided,
     CapacityMissing,
     Event,
+    NodeLeft,
     Outlook,
     ReplicaReady,
     Warned,
@@ -32,12 +34,13 @@ from dray.driver.work_left import Work
 from dray.errors import ConfigError, JobPausedError
 from dray.job.capacity_notes import decisions_of
 from dray.job.finalising import JobResult
+from dray.job.opening import OpenJob
 from dray.job.replica_range import ReplicaRange, read_range
 from dray.job.request import JobRequest
 from dray.job.settings import JobSettings
 from dray.requests.sources import source_of
 from dray.shard.backoff import NO_WAIT_VARIABLE
-from dray.store import JobState, ReplicaState, open_store
+from dray.store import JobState, ReplicaState, ShardState, Store, open_store
 from tests.support.lanes import parts_on
 from tests.support.thread_fleet import Script, ThreadFleet
 from tests.unit.driver.scripted import Heard
@@ -274,6 +277,30 @@ def test_a_budget_counts_earlier_runs_whose_nodes_had_no_price(elastic: Elastic,
     assert bool(told) == (price is None)
 
 
+def test_a_budget_keeps_no_finished_job_from_its_files(
+    elastic: Elastic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is crossed in the step in which the last shard ended."""
+
+    def spent(**_: Any) -> bool:
+        with open_store(elastic.url, create=False) as store:
+            return all(shard.state is ShardState.DONE for shard in store.shards("job"))
+
+    monkeypatch.setattr(purse, "is_spent", spent)
+    monkeypatch.setattr(sys.modules[__name__], "QUICK", replace(QUICK, scale=0.0))
+    assert elastic.run(ThreadFleet(["a"]), budget=100.0, price=1.0).state == JobState.COMPLETED
+
+
+def test_time_without_the_store_is_counted_once() -> None:
+    """The account has it; half an hour of all nodes more would end a job that has the money to go on."""
+    job: Any = SimpleNamespace(settings=SimpleNamespace(request=JobRequest.of("i", "m", "o", budget=100.0)))
+    ledger: Any = SimpleNamespace(priced=True)
+    counted = Purse(job, ledger, lambda _: None)
+    counted._looked = time.monotonic() - 1800
+    assert counted._step() == 60.0
+    assert counted._step() < 1.0
+
+
 def test_a_budget_without_a_price_is_refused(elastic: Elastic) -> None:
     with pytest.raises(ConfigError, match="--price"):
         elastic.run(ThreadFleet(["a"]), budget=1.0, replicas=1)
@@ -287,6 +314,39 @@ def test_without_limits_nothing_is_looked_at(elastic: Elastic, monkeypatch: pyte
     assert elastic.run(ThreadFleet(["a", "b"]), replicas=2).state == JobState.COMPLETED
     assert elastic.run(ThreadFleet(["a"])).state == JobState.COMPLETED
     assert not looks and not elastic.decided()
+
+
+def test_a_node_that_leaves_such_a_job_is_paid_no_longer() -> None:
+    """Its replica had a notice and left: nobody lost it, so no loss says that the node is gone."""
+    told: list[Event] = []
+    asked: list[int] = []
+    met: list[Any] = []
+    there, used = {"a", "b"}, {"a", "b"}
+
+    def capacity() -> Any:
+        asked.append(1)
+        return SimpleNamespace(nodes=tuple(SimpleNamespace(node_id=name, spot=True) for name in there))
+
+    parts: Any = {
+        "pool": SimpleNamespace(nodes=lambda: set(used)),
+        "fleet": SimpleNamespace(capacity=capacity),
+        "purse": SimpleNamespace(idle=True, meet=met.append),
+    }
+    job, store = cast("OpenJob", None), cast("Store", None)
+    limits = ReplicaRange(2, 2)
+    look = Scaling(
+        job, emit=told.append, resized=lambda _: None, limits=limits, intervals=QUICK, **parts
+    ).look
+    look(store)
+    used.remove("a")
+    look(store)
+    assert told == []
+    there.remove("a")
+    look(store)
+    assert told == [NodeLeft(node="a")]
+    count = len(asked)
+    look(store)
+    assert len(asked) == count == len(met), "a cluster that does not change is not asked"
 
 
 class Late(ThreadFleet):
