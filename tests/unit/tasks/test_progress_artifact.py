@@ -53,3 +53,4 @@ def test_the_last_share_is_written_beside_a_call_that_still_sleeps(
         shown.show(100.0)
     assert written == last
     awake.set()
+    shown._thread.join(10)  # it writes once more, and not into the next test's list
