@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from dray.errors import InputError
 from dray.requests.inputs import FileRef
 from dray.requests.readers import Limits, files_of, read_rows
 from dray.requests.reordering import reordered
+from dray.requests.rules import JobRules
 from dray.requests.settling import settled
 from dray.requests.sources import RowDefaults, Source
 from dray.requests.spool import encode_line
@@ -24,7 +26,7 @@ class InputLines:
 
     Raises:
         ConfigError, InputError: nothing says what becomes the prompt, or an input is missing; when iterated,
-            also where a file cannot be read.
+            also where a file cannot be read, or rows need engines of different kinds.
     """
 
     def __init__(
@@ -49,6 +51,8 @@ class InputLines:
 
     def __iter__(self) -> Iterator[bytes]:
         self.rows = self.invalid = 0
+        names = [file.uri for file in self.files]
+        rules = JobRules(names, self._defaults.model_name)
         for row in read_rows(self.source, self.files, self._defaults, Limits(), self._options):
             index, self.rows = self.rows, self.rows + 1
             line = None
@@ -58,10 +62,14 @@ class InputLines:
                     line = encode_line(index, *row.envelope, row.file_no, row.line_no)
                 except TypeError:  # nested more deeply than can be written: a bad row to ingest
                     line = None
-            if line is None:
+            if line is None or row.envelope is None:
                 self.invalid += 1
                 continue
+            rules.check(index, row.file_no, row.line_no, row.envelope.url, row.envelope.body)
             yield line.rstrip(b"\n")
+        mixed = rules.broken.get("mixed_kinds")  # models may differ: a plan knows of no adapters
+        if mixed is not None:
+            raise InputError([mixed.problem(names)])
 
     def _override(self, body: dict[str, Any]) -> None:
         if self._overrides.keys() & LENGTH_FIELDS:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dray.errors import ConfigError
+from dray.errors import ConfigError, InputError
 from dray.planner.order import order_rows
 from dray.planner.workload import Bounds, Bytes, InputLines, TokenizerAt, gather
 from dray.requests.ingest import ingest
@@ -115,6 +115,17 @@ def test_invalid_rows_are_counted_and_left_out(tmp_path: Path) -> None:
     rows = InputLines(source_of(str(tmp_path / "in.jsonl")))
     assert len(list(rows)) == 1
     assert (rows.rows, rows.invalid) == (3, 2)
+
+
+def test_rows_for_different_engines_are_refused_as_by_a_run(tmp_path: Path) -> None:
+    rows = [{"custom_id": "a", "url": COMPLETION, "body": {"prompt": "x", "model": "one"}}] * 2
+    rows += [{"custom_id": "b", "url": COMPLETION, "body": {"prompt": "x", "model": "an adapter"}}]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert len(list(InputLines(source_of(str(tmp_path / "in.jsonl"))))) == 3
+    with (tmp_path / "in.jsonl").open("a") as file:
+        file.write(json.dumps({"custom_id": "c", "url": "/v1/embeddings", "body": {"input": "x"}}))
+    with pytest.raises(InputError, match=r"in.jsonl:4 \[url\].*one engine cannot do both"):
+        list(InputLines(source_of(str(tmp_path / "in.jsonl"))))
 
 
 def test_overrides_win_in_either_spelling(tmp_path: Path) -> None:
