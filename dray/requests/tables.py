@@ -15,7 +15,7 @@ from dray.requests.sources import Rows, RowShape
 from dray.requests.template import Unreadable, missing_column
 from dray.requests.validate import BadRow, parse_object, too_long
 from dray.storage.files import open_lines, open_seekable
-from dray.storage.objects import ObjectStoreOptions
+from dray.storage.objects import BLOCK_BYTES, PART_BYTES, ObjectStoreOptions, is_object
 
 if TYPE_CHECKING:
     from _csv import Reader
@@ -145,13 +145,17 @@ def _csv_row(header: list[str], values: list[str], limit: int) -> dict[str, Any]
 
 @contextmanager
 def open_parquet(uri: str, options: ObjectStoreOptions | None) -> Iterator[parquet.ParquetFile]:
-    """A Parquet file; what is wrong with it leaves the block as an InputError."""
+    """A Parquet file; what is wrong with it leaves the block as an InputError.
+
+    Without a buffer's size pyarrow reads a column's whole chunk of a row group at once: gigabytes of images.
+    """
     import pyarrow
     from pyarrow import parquet
 
     with open_seekable(uri, options=options) as file:
         try:
-            yield parquet.ParquetFile(file, pre_buffer=False)
+            buffer = PART_BYTES if is_object(uri) else BLOCK_BYTES
+            yield parquet.ParquetFile(file, pre_buffer=False, buffer_size=buffer)
         except (pyarrow.ArrowException, UnicodeDecodeError) as error:
             reason = str(error).strip().splitlines()[0][:200]
             raise InputError(

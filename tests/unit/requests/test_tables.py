@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import io
 import sqlite3
 import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -456,6 +459,46 @@ def test_a_parquet_file_is_not_kept_in_memory(tmp_path: Path, monkeypatch: pytes
         tracemalloc.stop()
     assert read == 200
     assert most < path.stat().st_size / 2
+
+
+class _CountedFile(io.FileIO):
+    """Notes how many bytes each read gave."""
+
+    def __init__(self, path: Path, reads: list[int]) -> None:
+        super().__init__(path)
+        self._reads = reads
+
+    def readinto(self, buffer: Any) -> int | None:
+        found = super().readinto(buffer)
+        self._reads.append(found or 0)
+        return found
+
+
+def test_of_a_large_row_group_the_first_rows_alone_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A group of 32 MB, as pandas writes it: one for a million rows."""
+    path, reads = tmp_path / "images.parquet", list[int]()
+    images = [number.to_bytes(4, "big") * 1024 for number in range(8192)]
+    table = pyarrow.table({"q": ["what?"] * len(images), "image": images})
+    parquet.write_table(table, path, compression="none", use_dictionary=False)
+    assert parquet.read_metadata(path).num_row_groups == 1
+
+    @contextmanager
+    def counted(uri: str, **_: object) -> Iterator[io.BufferedReader]:
+        with io.BufferedReader(_CountedFile(Path(uri), reads)) as file:
+            yield file
+
+    monkeypatch.setattr(tables, "open_seekable", counted)
+    source = source_of(str(path), prompt_column="q", image_column="image")
+    assert isinstance(source, Rows)
+    rows = tables.file_rows(str(path), source, 1 << 24, None)
+    first = next(rows)[1]
+    assert isinstance(first, dict)
+    assert first["image"] == images[0]
+    assert sum(reads) < 8 << 20  # 1,024 rows and a buffer
+    assert [row["image"] for _, row in rows if isinstance(row, dict)] == images[1:]
+    assert sum(reads) < path.stat().st_size + (1 << 20)  # and nothing is read twice
 
 
 def test_texts_that_repeat_do_not_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
