@@ -5,18 +5,21 @@ from __future__ import annotations
 import hashlib
 import re
 import sqlite3
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dray.errors import ConfigError, InputError, Problem
 from dray.requests.pulse import READ_SECONDS, Pulse
-from dray.requests.sources import SqlQuery
-from dray.requests.tables import BATCH_ROWS, TableRow, check_columns
+from dray.requests.row_builder import columns_of
+from dray.requests.sources import RowShape, SqlQuery
+from dray.requests.tables import BATCH_BYTES, BATCH_ROWS, TableRow, check_columns, is_long
+from dray.requests.validate import too_long
 from dray.storage.addresses import identifying_url, masked_url
 
 if TYPE_CHECKING:
-    from sqlalchemy import URL
+    from sqlalchemy import URL, CursorResult
 
 CONNECT_SECONDS = 10
 """For a database to take a connection."""
@@ -41,6 +44,8 @@ _LIMITS: dict[str, dict[str, Any]] = {  # by driver, each in its own words
     "pymssql": {"login_timeout": CONNECT_SECONDS, "timeout": int(READ_SECONDS)},
 }
 
+_FIRST_ROWS = 32  # nothing says beforehand how large a query's rows are
+
 # Classes of SQLSTATE whose texts are about the query or the connection.
 _OF_CONNECTIONS = ("08", "57")
 _OF_QUERIES = (*_OF_CONNECTIONS, "28", "3D", "42")
@@ -57,7 +62,7 @@ def query_digest(source: SqlQuery) -> str:
     return hashlib.sha256(f"{place}\n{source.query}".encode()).hexdigest()
 
 
-def query_rows(source: SqlQuery, pulse: Pulse | None = None) -> Iterator[TableRow]:
+def query_rows(source: SqlQuery, line_limit: int, pulse: Pulse | None = None) -> Iterator[TableRow]:
     """The rows of a query, streamed through a server-side cursor where the database has one.
 
     A server that does not take the connection, and one that goes away, end it by the driver's own limits. How
@@ -73,7 +78,7 @@ def query_rows(source: SqlQuery, pulse: Pulse | None = None) -> Iterator[TableRo
     try:
         engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool, connect_args=_limits(url))
         # The query is the user's own: no sign in it (%, :) stands for a parameter.
-        with engine.connect().execution_options(yield_per=BATCH_ROWS, no_parameters=True) as connection:
+        with engine.connect().execution_options(stream_results=True, no_parameters=True) as connection:
             driver: Any = connection.connection.driver_connection
             if isinstance(driver, sqlite3.Connection):
                 driver.execute("PRAGMA query_only = ON")  # a query of rows changes nothing
@@ -83,8 +88,10 @@ def query_rows(source: SqlQuery, pulse: Pulse | None = None) -> Iterator[TableRo
                 check_columns(source.shape, columns, name)
                 _keep_bytes(driver)
                 fetching = True
-                for number, row in enumerate(result, start=1):
-                    yield number, dict(zip(columns, row, strict=True))
+                limited = _limited(source.shape, columns)
+                for number, row in enumerate(_fetched(result), start=1):
+                    long = any(_is_long(row[place], line_limit) for place in limited)
+                    yield number, too_long(line_limit) if long else dict(zip(columns, row, strict=True))
     except ImportError as error:
         hint = (
             'pip install "dray[postgres]"' if url.get_backend_name() == "postgresql" else "install its driver"
@@ -108,6 +115,45 @@ def refuse_missing_database(source: SqlQuery) -> None:
         raise InputError(
             [Problem("missing_input", "no such file, so there is no database to ask", query_name(source))]
         )
+
+
+def _fetched(result: CursorResult[Any]) -> Iterator[Sequence[Any]]:
+    """The rows of a result, fetched few at first, and more at a time while they are small."""
+    rows = _FIRST_ROWS
+    while batch := deque(result.fetchmany(rows)):
+        size = sum(_size(value) for row in batch for value in row)
+        rows = max(1, min(BATCH_ROWS, 2 * rows, BATCH_BYTES * len(batch) // max(1, size)))
+        while batch:  # else it is in memory while the next one comes
+            yield batch.popleft()
+
+
+def _limited(shape: RowShape, columns: Sequence[str]) -> list[int]:
+    """The places of columns that are read and have the limit of lines; files have their own."""
+    limited = columns_of(shape).keys() - {shape.image_column, shape.audio_column}
+    return [place for place, name in enumerate(columns) if name in limited]
+
+
+def _is_long(value: object, limit: int) -> bool:
+    if isinstance(value, str):
+        return is_long(value, limit)
+    return isinstance(value, list | dict) and _size(value) > limit
+
+
+def _size(value: object) -> int:
+    """About the bytes of a value. A loop, as JSON may nest deeper than Python recurses."""
+    size, waiting = 0, [value]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, str | bytes | bytearray | memoryview):
+            size += len(part)
+        elif isinstance(part, dict):
+            waiting.extend(part)
+            waiting.extend(part.values())
+        elif isinstance(part, list | tuple):
+            waiting.extend(part)
+        else:
+            size += 8
+    return size
 
 
 def _keep_bytes(driver: Any) -> None:

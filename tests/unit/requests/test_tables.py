@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from uuid import UUID
 
 import pandas
@@ -30,12 +30,13 @@ from dray.requests import (
     decode,
     frame_to_source,
     ingest,
+    queries,
     read_shard,
     source_digest,
     source_of,
     tables,
 )
-from dray.requests.queries import _query_failed, query_name
+from dray.requests.queries import _query_failed, query_name, query_rows
 from dray.requests.readers import files_of, read_rows
 from dray.requests.sources import Rows, RowShape, SqlQuery
 from dray.requests.validate import BadRow
@@ -345,6 +346,7 @@ def test_the_file_of_an_earlier_version_serves_an_equal_frame(tmp_path: Path) ->
 
 
 def database(folder: Path) -> str:
+    folder.mkdir(exist_ok=True)
     with sqlite3.connect(folder / "data.db") as connection:
         connection.execute("create table t (id text, body text)")
         connection.executemany("insert into t values (?, ?)", [(f"r{n}", f"text {n}") for n in range(3000)])
@@ -357,6 +359,51 @@ def test_sql_query(tmp_path: Path) -> None:
     query = "select id, upper(body) as loud from t where body like '%:%' or 1 order by rowid"
     found = prompts(tmp_path, url, query=query, prompt_column="loud", id_column="id")
     assert found == [(f"r{n}", f"TEXT {n}") for n in range(3000)]
+
+
+def fetches(source: SqlQuery, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many rows each fetch of the query asked for."""
+    from sqlalchemy import CursorResult
+
+    asked: list[int] = []
+    fetch = CursorResult.fetchmany
+
+    def counted(result: CursorResult[Any], size: int) -> Any:
+        asked.append(size)
+        return fetch(result, size)
+
+    monkeypatch.setattr(CursorResult, "fetchmany", counted)
+    numbers = [number for number, _ in query_rows(source, 1 << 20)]
+    assert numbers == list(range(1, len(numbers) + 1))
+    return asked
+
+
+def test_a_query_of_large_rows_fetches_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queries, "BATCH_BYTES", 1 << 20)
+    source = source_of(database(tmp_path), query="select body from t order by rowid", prompt_column="body")
+    assert isinstance(source, SqlQuery)
+    assert fetches(source, monkeypatch)[:7] == [32, 64, 128, 256, 512, 1024, 1024]
+    numbers = "with recursive t(n) as (select 1 union all select n + 1 from t where n < 100)"
+    query = f"{numbers} select 'a' as q, zeroblob(case when n > 32 then 100000 else 9 end) as image from t"
+    source = source_of(database(tmp_path / "2"), query=query, prompt_column="q", image_column="image")
+    assert isinstance(source, SqlQuery)
+    assert fetches(source, monkeypatch) == [32, 64, 10, 10]
+
+
+def test_texts_of_a_query_have_the_limit_of_lines(tmp_path: Path) -> None:
+    """Not the images, and not what no row asks."""
+    query = (
+        "select rowid as n, case rowid when 2 then printf('%.*c', 300, 'x') else body end as q, "
+        "printf('%.*c', 300, 'i') as image, printf('%.*c', 300, 'o') as other from t limit 3"
+    )
+    url = database(tmp_path)
+    source = source_of(url, query=query, prompt_column="q", image_column="image")
+    assert isinstance(source, SqlQuery)
+    found = [row.code if isinstance(row, BadRow) else row["n"] for _, row in query_rows(source, 200)]
+    assert found == [1, "line_too_long", 3]
+    options: dict[str, Any] = {"query": query, "prompt_column": "q", "id_column": "n"}
+    [problem] = problems(tmp_path, url, limits=Limits(line_bytes=200), **options)
+    assert (problem.code, problem.line) == ("line_too_long", 2)
 
 
 @pytest.mark.parametrize("query", ["select nope from t", "select id from nope"])
@@ -442,7 +489,7 @@ def test_a_password_in_the_query_of_a_url_is_neither_shown_nor_part_of_the_diges
 
 def test_a_parquet_file_is_not_kept_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What pyarrow reads ahead (``pre_buffer``) it keeps to the end: as many bytes as the file has."""
-    monkeypatch.setattr(tables, "_BATCH_BYTES", 1 << 20)
+    monkeypatch.setattr(tables, "BATCH_BYTES", 1 << 20)
     path, image = tmp_path / "images.parquet", bytes(range(256)) * 1024
     rows = pyarrow.table(
         {"q": ["what?"] * 200, "image": [image[number:] + image[:number] for number in range(200)]}
@@ -485,7 +532,7 @@ def test_of_a_large_row_group_the_first_rows_alone_are_read(
     assert parquet.read_metadata(path).num_row_groups == 1
 
     @contextmanager
-    def counted(uri: str, **_: object) -> Iterator[io.BufferedReader]:
+    def counted(uri: str, **_: object) -> Iterator[IO[bytes]]:
         with io.BufferedReader(_CountedFile(Path(uri), reads)) as file:
             yield file
 
