@@ -8,7 +8,7 @@ import sqlite3
 from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from dray.errors import ConfigError, InputError, Problem
 from dray.requests.pulse import READ_SECONDS, Pulse
@@ -49,6 +49,12 @@ _FIRST_ROWS = 32  # nothing says beforehand how large a query's rows are
 # Classes of SQLSTATE whose texts are about the query or the connection.
 _OF_CONNECTIONS = ("08", "57")
 _OF_QUERIES = (*_OF_CONNECTIONS, "28", "3D", "42")
+# Of drivers without a SQLSTATE: MySQL's numbers for what is missing, misspelled or not allowed.
+_MYSQL_DRIVERS = ("pymysql", "MySQLdb")
+_MYSQL_OF_QUERIES = (1044, 1045, 1049, 1051, 1052, 1054, 1064, 1142, 1143, 1146, 1305)
+_SQLITE_QUOTES = re.compile("JSON path|fts5|MATCH")  # what its few texts with a value in them hold
+
+_Stage = Literal["connecting", "asking", "fetching"]
 
 
 def query_name(source: SqlQuery) -> str:
@@ -73,12 +79,13 @@ def query_rows(source: SqlQuery, line_limit: int, pulse: Pulse | None = None) ->
 
     url = _database_url(source)
     name = query_name(source)
-    fetching = False
+    stage: _Stage = "connecting"
     refuse_missing_database(source)
     try:
         engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool, connect_args=_limits(url))
         # The query is the user's own: no sign in it (%, :) stands for a parameter.
         with engine.connect().execution_options(stream_results=True, no_parameters=True) as connection:
+            stage = "asking"
             driver: Any = connection.connection.driver_connection
             if isinstance(driver, sqlite3.Connection):
                 driver.execute("PRAGMA query_only = ON")  # a query of rows changes nothing
@@ -87,7 +94,7 @@ def query_rows(source: SqlQuery, line_limit: int, pulse: Pulse | None = None) ->
                 columns = tuple(result.keys())
                 check_columns(source.shape, columns, name)
                 _keep_bytes(driver)
-                fetching = True
+                stage = "fetching"
                 limited = _limited(source.shape, columns)
                 for number, row in enumerate(_fetched(result), start=1):
                     long = any(_is_long(row[place], line_limit) for place in limited)
@@ -98,7 +105,7 @@ def query_rows(source: SqlQuery, line_limit: int, pulse: Pulse | None = None) ->
         )
         raise ConfigError(f"{name}: {error.name or 'the driver'} is not installed; {hint}") from error
     except (SQLAlchemyError, ValueError, ArithmeticError) as error:  # the latter two: drivers about a value
-        raise InputError([Problem("query_failed", _query_failed(error, fetching=fetching), name)]) from None
+        raise InputError([Problem("query_failed", _query_failed(error, stage), name)]) from None
 
 
 def refuse_missing_database(source: SqlQuery) -> None:
@@ -168,12 +175,13 @@ def _limits(url: URL) -> dict[str, Any]:
     return {name: value for name, value in known.items() if name not in url.query}
 
 
-def _query_failed(error: Exception, *, fetching: bool) -> str:
+def _query_failed(error: Exception, stage: _Stage) -> str:
     """What the driver says, where that is about the query or the connection, and not about a row's values."""
     cause: Any = getattr(error, "orig", None) or error
     state = _sqlstate(cause)
-    told = "the rows of the query cannot be read" if fetching else "the query cannot be read"
-    if state.startswith(_OF_CONNECTIONS if fetching else _OF_QUERIES) or not (state or fetching):
+    told = "the rows of the query cannot be read" if stage == "fetching" else "the query cannot be read"
+    told_by_state = state.startswith(_OF_CONNECTIONS if stage == "fetching" else _OF_QUERIES)
+    if told_by_state or (not state and _quotes_no_row(cause, stage)):
         # The first line alone: drivers go on with the statement and its values.
         return f"{told}: {str(cause).strip().splitlines()[0][:200]}"
     known = f" (SQLSTATE {state})" if state else ""
@@ -181,6 +189,20 @@ def _query_failed(error: Exception, *, fetching: bool) -> str:
         f"{told}: {type(cause).__name__}{known}; what the driver says may quote a row, so dray does not "
         "show it: run the query in the database's own client"
     )
+
+
+def _quotes_no_row(cause: Any, stage: _Stage) -> bool:
+    """Whether an error without a SQLSTATE is known to quote no value of a row. Many drivers' errors do."""
+    if stage != "asking":
+        return stage == "connecting"
+    driver = type(cause).__module__.partition(".")[0]
+    if driver == "sqlite3":
+        return _SQLITE_QUOTES.search(str(cause)) is None
+    if driver in _MYSQL_DRIVERS:
+        return next(iter(cause.args), None) in _MYSQL_OF_QUERIES
+    # libpq has no SQLSTATE for a connection that is lost, SQLAlchemy none for a query that gives no rows.
+    lost = driver in ("psycopg", "psycopg2") and type(cause).__name__ == "OperationalError"
+    return lost or driver == "sqlalchemy"
 
 
 def _sqlstate(cause: Any) -> str:

@@ -11,13 +11,15 @@ from contextlib import contextmanager
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 from uuid import UUID
 
 import pandas
+import psycopg
 import pyarrow
 import pytest
 from pyarrow import parquet
+from sqlalchemy.exc import ResourceClosedError
 
 from dray.errors import ConfigError, InputError, Problem
 from dray.requests import (
@@ -406,6 +408,19 @@ def test_texts_of_a_query_have_the_limit_of_lines(tmp_path: Path) -> None:
     assert (problem.code, problem.line) == ("line_too_long", 2)
 
 
+@pytest.mark.parametrize("path", ["'a' || body", "body"])
+def test_what_sqlite_says_of_the_first_row_is_not_shown(tmp_path: Path, path: str) -> None:
+    query = f"select json_extract('{{}}', {path}) as a from t"  # 'bad JSON path: ...'
+    [problem] = problems(tmp_path, database(tmp_path), query=query, prompt_column="a")
+    assert "OperationalError" in problem.message
+    assert "text 0" not in problem.message
+
+
+def test_a_query_without_rows_says_so(tmp_path: Path) -> None:
+    [problem] = problems(tmp_path, database(tmp_path), query="savepoint here", prompt_column="a")
+    assert "does not return rows" in problem.message
+
+
 @pytest.mark.parametrize("query", ["select nope from t", "select id from nope"])
 def test_a_query_that_fails_says_so(tmp_path: Path, query: str) -> None:
     [problem] = problems(tmp_path, database(tmp_path), query=query, prompt_column="id")
@@ -447,21 +462,43 @@ class _DriverError(Exception):
         self.sqlstate = sqlstate
 
 
+def _of(module: str, cause: Exception) -> Exception:
+    """An error of the same name as a driver that is not installed has it."""
+    kind: type[Exception] = type(type(cause).__name__, (type(cause),), {"__module__": module})
+    return kind(*cause.args)
+
+
 @pytest.mark.parametrize(
-    ("cause", "fetching", "shown"),
+    ("cause", "stage", "shown"),
     [
-        (_DriverError("no such table: word"), False, True),
-        (_DriverError("cannot decode: word"), True, False),
-        (_DriverError("relation word", "42P01"), False, True),
-        (_DriverError("invalid input: word", "22P02"), False, False),
-        (_DriverError("word", "42804"), True, False),
-        (_DriverError("the server stops: word", "57P01"), True, True),
-        (Exception("22018", "conversion of word failed"), False, False),  # as pyodbc has it
-        (ValueError("year out of range: word"), True, False),
+        (sqlite3.OperationalError("no such table: word"), "asking", True),
+        (sqlite3.OperationalError("bad JSON path: 'word'"), "asking", False),
+        (sqlite3.OperationalError('fts5: syntax error near "word"'), "asking", False),
+        (sqlite3.OperationalError("cannot decode: word"), "fetching", False),
+        (_DriverError("login failed: word"), "connecting", True),
+        (_DriverError("Could not convert string 'word' to INT32"), "asking", False),  # as DuckDB has it
+        (_DriverError("Bad double value: word"), "asking", False),  # as BigQuery has it
+        (_DriverError("relation word", "42P01"), "asking", True),
+        (_DriverError("invalid input: word", "22P02"), "asking", False),
+        (_DriverError("word", "42804"), "fetching", False),
+        (_DriverError("the server stops: word", "57P01"), "fetching", True),
+        (Exception("22018", "conversion of word failed"), "asking", False),  # as pyodbc has it
+        (_of("pymssql._pymssql", Exception(245, b"Conversion failed: 'word'")), "asking", False),
+        (_of("pymysql.err", Exception(1146, "Table 'word' doesn't exist")), "asking", True),
+        (_of("pymysql.err", Exception(1292, "Truncated incorrect INTEGER value: 'word'")), "asking", False),
+        (psycopg.OperationalError("the server closed: word"), "asking", True),
+        (psycopg.DataError("can't parse timestamp 'word'"), "asking", False),
+        (ResourceClosedError("word"), "asking", True),
+        (ValueError("year out of range: word"), "fetching", False),
+        (ValueError("year out of range: word"), "asking", False),  # a driver may read the first row here
     ],
 )
-def test_when_a_drivers_words_are_shown(cause: Exception, fetching: bool, shown: bool) -> None:
-    assert ("word" in _query_failed(cause, fetching=fetching)) is shown
+def test_when_a_drivers_words_are_shown(
+    cause: Exception, stage: Literal["connecting", "asking", "fetching"], shown: bool
+) -> None:
+    told = _query_failed(cause, stage)
+    assert ("word" in told) is shown
+    assert shown or type(cause).__name__ in told
 
 
 def test_no_password_in_the_message(tmp_path: Path) -> None:
