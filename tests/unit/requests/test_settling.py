@@ -111,6 +111,16 @@ def test_bodies_without_an_envelope_keep_their_fields(tmp_path: Path) -> None:
     assert [request.body for request in requests(named)] == [{"messages": [USER]}] * 2
 
 
+@pytest.mark.parametrize("batch", [True, False])
+def test_a_null_yields_to_the_jobs_defaults(tmp_path: Path, batch: bool) -> None:
+    """As pandas writes rows of which some have a temperature."""
+    bodies = [{"messages": [USER], "temperature": value} for value in (1.0, None)]
+    rows = [BATCH | {"custom_id": str(n), "body": body} for n, body in enumerate(bodies)]
+    path = write(tmp_path, *(rows if batch else bodies))
+    ingested = take(tmp_path, source_of(path), defaults=RowDefaults(sampling={"temperature": 0.2}))
+    assert [request.body["temperature"] for request in requests(ingested)] == [1.0, 0.2]
+
+
 def test_a_field_that_the_first_rows_lack_counts_too(tmp_path: Path) -> None:
     rows = [{"messages": [USER]}] * 30 + [{"messages": [USER], "max_tokens": 3}]
     ingested = take(tmp_path, source_of(write(tmp_path, *rows)))
