@@ -18,6 +18,9 @@ from dray.kinds import KINDS, all_kinds, text_fields
 CUSTOM_ID_LIMIT = 512
 """Longest custom_id in characters: at 4 bytes each it still fits an index row of PostgreSQL (2,704 bytes)."""
 
+POST = ("POST", "post")
+"""The method of a row, where it says one."""
+
 LENGTH_FIELDS = frozenset(("max_tokens", "max_completion_tokens"))
 """The two spellings of the most tokens of an answer."""
 
@@ -127,7 +130,7 @@ def too_long(limit: int) -> BadRow:
 
 
 def _posts(row: dict[str, Any]) -> bool:
-    return row.get("method", "POST") in ("POST", "post", None)
+    return row.get("method") in (*POST, None)
 
 
 def _bad_custom_id(value: object, column: str | None = None) -> BadRow:

@@ -181,6 +181,51 @@ def test_a_batch_file_stays_one_whatever_its_first_row(tmp_path: Path, first: ob
     assert said == []
 
 
+@pytest.mark.parametrize(
+    "beside",
+    [
+        {"url": "https://example.com/page"},
+        {"url": "/r/python/comments/1"},
+        {"method": "POST"},
+        {"method": "GET", "url": "/index"},
+        {"body": "an e-mail"},
+        {"url": None, "method": 3, "body": ["x"]},
+    ],
+)
+def test_a_data_set_may_have_columns_that_a_batch_file_has(tmp_path: Path, beside: dict[str, Any]) -> None:
+    said: list[str] = []
+    ingested = take(tmp_path, source_of(write(tmp_path, {"messages": [USER], **beside})), said)
+    assert asked(ingested) == [("row-0", [USER])]
+    assert "the column 'messages'" in said[0]
+    with pytest.raises(ConfigError, match="--prompt-column") as caught:
+        settled(source_of(write(tmp_path, {"text": "hi", **beside}, name="texts.jsonl")))
+    assert all(repr(name) in str(caught.value) for name in beside)
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "field"),
+    [
+        ({"custom_id": ...}, "missing_custom_id", "custom_id"),
+        ({"url": ...}, "unknown_url", "url"),
+        ({"url": "/v1/chat"}, "unknown_url", "url"),
+        ({"url": "/v1/chat", "body": ...}, "unknown_url", "url"),
+        ({"body": ...}, "missing_body", "body"),
+        ({"body": "{}"}, "missing_body", "body"),
+        ({"method": ..., "body": ...}, "missing_body", "body"),
+        ({"method": "GET"}, "invalid_method", "method"),
+        ({"body": ..., "messages": [USER]}, "unknown_field", "messages"),
+        ({"body": ..., "method": ..., "messages": [USER]}, "unknown_field", "messages"),
+    ],
+)
+def test_a_batch_file_with_one_thing_wrong_stays_one(
+    tmp_path: Path, changes: dict[str, Any], code: str, field: str
+) -> None:
+    row = {name: value for name, value in (BATCH | changes).items() if value is not ...}
+    with pytest.raises(InputError) as caught:
+        take(tmp_path, source_of(write(tmp_path, row)))
+    assert [(p.code, p.line, p.field) for p in caught.value.problems] == [(code, 1, field)]
+
+
 @pytest.mark.parametrize("option", ["system_prompt", "id_column"])
 def test_a_batch_file_takes_no_options_of_columns(tmp_path: Path, option: str) -> None:
     source = source_of(write(tmp_path, BATCH), **{option: "x"})  # type: ignore[arg-type]
