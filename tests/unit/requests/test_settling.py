@@ -111,6 +111,60 @@ def test_bodies_without_an_envelope_keep_their_fields(tmp_path: Path) -> None:
     assert [request.body for request in requests(named)] == [{"messages": [USER]}] * 2
 
 
+OBJECTS: dict[str, Any] = {
+    "tools": [TOOL],
+    "functions": [TOOL["function"]],
+    "tool_choice": {"type": "function", "function": {"name": "f"}},
+    "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"default": None}}},
+    "structured_outputs": {"choice": ["a", "b"]},
+    "logit_bias": {"17": -1},
+    "chat_template_kwargs": {"enable_thinking": False},
+}
+
+
+@pytest.mark.parametrize("name", ["in.jsonl", "in.parquet"])
+def test_objects_beside_messages_may_be_json_in_a_text(tmp_path: Path, name: str) -> None:
+    """As hubs have them, whose columns have one type. Nulls in them are the user's own."""
+    texts = {field: json.dumps(value, indent=1) for field, value in OBJECTS.items()}
+    first = {"messages": [USER], **texts, "tools": "\n " + texts["tools"], "stop": "[end]"}
+    second = dict.fromkeys(first) | {"messages": [USER], "tool_choice": "auto"}
+    if name == "in.jsonl":
+        path = write(tmp_path, first, {key: value for key, value in second.items() if value is not None})
+    else:
+        path = table(tmp_path, {key: [first[key], second[key]] for key in first})
+    bodies = [request.body for request in requests(take(tmp_path, source_of(path)))]
+    assert bodies == [
+        {"messages": [USER], **OBJECTS, "stop": "[end]"},
+        {"messages": [USER], "tool_choice": "auto"},
+    ]
+
+
+@pytest.mark.parametrize("name", ["in.jsonl", "in.parquet"])
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ('[{"type": "patient"', "invalid_json"),
+        ("{patient}", "invalid_json"),
+        ('["patient\\u0000"]', "invalid_text"),
+        ("[" * 300 + "]" * 300, "invalid_value"),
+    ],
+)
+def test_tools_that_are_no_json_are_a_problem_of_their_row(
+    tmp_path: Path, name: str, text: str, code: str
+) -> None:
+    path = (
+        write(tmp_path, {"messages": [USER], "tools": "[]"}, {"messages": [USER], "tools": text})
+        if name == "in.jsonl"
+        else table(tmp_path, {"messages": [[USER], [USER]], "tools": ["[]", text]})
+    )
+    with pytest.raises(InputError) as caught:
+        take(tmp_path, source_of(path))
+    [problem] = caught.value.problems
+    assert (problem.code, problem.line, problem.field) == (code, 2, "tools")
+    assert "patient" not in problem.message
+    assert code != "invalid_json" or "write tools with json.dumps" in problem.message
+
+
 @pytest.mark.parametrize("batch", [True, False])
 def test_a_null_yields_to_the_jobs_defaults(tmp_path: Path, batch: bool) -> None:
     """As pandas writes rows of which some have a temperature."""
