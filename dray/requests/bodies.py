@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from dray.requests.messages import plain
+from dray.requests.messages import parsed, plain
 from dray.requests.sources import BodyFields
 
 
@@ -40,6 +40,11 @@ BESIDE_OTHERS = _names(
 )
 """What is one only beside one of those. Data sets have such columns too: there ``model`` wrote the answer."""
 
+_OBJECTS = _names(
+    "chat_template_kwargs functions logit_bias response_format structured_outputs tool_choice tools"
+)
+"""What is a list or an object. Data sets have it as JSON in a text, as columns have one type."""
+
 
 def fields_among(columns: Collection[str], *, nulls: bool) -> BodyFields:
     """The fields to take from rows, of which the first have these ``columns``; ``nulls`` as there."""
@@ -52,8 +57,11 @@ def with_fields(body: dict[str, Any], row: Mapping[str, Any], fields: BodyFields
     for name in row:
         if name not in fields.names:
             continue
-        if fields.nulls:
-            body[name] = row[name]
-        elif row[name] is not None:
-            body[name] = plain(row[name], name)
+        value = row[name]
+        if name in _OBJECTS and isinstance(value, str) and value.lstrip().startswith(("[", "{")):
+            body[name] = plain(parsed(value, name, f"{name} with json.dumps"), name, nulls=True)
+        elif fields.nulls:
+            body[name] = value
+        elif value is not None:
+            body[name] = plain(value, name)
     return body

@@ -37,7 +37,7 @@ def messages_of(value: object, column: str, system_prompt: str | None = None) ->
     if value is None:
         raise BadRow("missing_value", f"the column {column!r} is empty (null) in this row", column)
     if isinstance(value, str):
-        value = _parsed(value, column)
+        value = parsed(value, column, "messages with json.dumps, or read plain texts with --prompt-column")
     if not isinstance(value, list):
         raise BadRow("invalid_messages", f"the column {column!r} holds no list; {_WANTED}", column)
     if not value:
@@ -48,15 +48,15 @@ def messages_of(value: object, column: str, system_prompt: str | None = None) ->
     return [{"role": "system", "content": system_prompt}, *messages]
 
 
-def _parsed(text: str, column: str) -> Any:
+def parsed(text: str, column: str, advice: str) -> Any:
+    """The JSON in ``text``, or BadRow, which says to write ``advice``."""
     check_text(text, column)
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError as error:
         raise BadRow(
             "invalid_json",
-            f"the text in column {column!r} is not JSON (at character {error.colno}); write messages with "
-            "json.dumps, or read plain texts with --prompt-column",
+            f"the text in column {column!r} is not JSON (at character {error.colno}); write {advice}",
             column,
         ) from None
 
@@ -89,8 +89,8 @@ def _of_sharegpt(message: dict[str, Any], place: str) -> dict[str, Any]:
     return {"role": role, "content": message.get("value")}
 
 
-def plain(value: object, place: str, level: int = 0) -> Any:
-    """``value`` without the nulls in its objects, where JSON can hold it, or BadRow."""
+def plain(value: object, place: str, level: int = 0, *, nulls: bool = False) -> Any:
+    """``value`` where JSON can hold it, or BadRow; without the nulls in its objects unless ``nulls``."""
     if level > _LEVELS:
         raise BadRow("invalid_value", f"the value is nested too deeply: over {_LEVELS} levels", place)
     if isinstance(value, str):
@@ -98,12 +98,12 @@ def plain(value: object, place: str, level: int = 0) -> Any:
     if value is None or isinstance(value, float) or (isinstance(value, int) and value in _INTEGERS):
         return value
     if isinstance(value, list):
-        return [plain(part, place, level + 1) for part in value]
+        return [plain(part, place, level + 1, nulls=nulls) for part in value]
     if isinstance(value, dict):
         return {
-            check_text(str(name), place): plain(part, place, level + 1)
+            check_text(str(name), place): plain(part, place, level + 1, nulls=nulls)
             for name, part in value.items()
-            if part is not None
+            if nulls or part is not None
         }
     raise BadRow(
         "invalid_value",

@@ -5,18 +5,21 @@ from __future__ import annotations
 import hashlib
 import re
 import sqlite3
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from dray.errors import ConfigError, InputError, Problem
 from dray.requests.pulse import READ_SECONDS, Pulse
-from dray.requests.sources import SqlQuery
-from dray.requests.tables import BATCH_ROWS, TableRow, check_columns
+from dray.requests.row_builder import columns_of
+from dray.requests.sources import RowShape, SqlQuery
+from dray.requests.tables import BATCH_BYTES, BATCH_ROWS, TableRow, check_columns, is_long
+from dray.requests.validate import too_long
 from dray.storage.addresses import identifying_url, masked_url
 
 if TYPE_CHECKING:
-    from sqlalchemy import URL
+    from sqlalchemy import URL, CursorResult
 
 CONNECT_SECONDS = 10
 """For a database to take a connection."""
@@ -41,9 +44,17 @@ _LIMITS: dict[str, dict[str, Any]] = {  # by driver, each in its own words
     "pymssql": {"login_timeout": CONNECT_SECONDS, "timeout": int(READ_SECONDS)},
 }
 
+_FIRST_ROWS = 32  # nothing says beforehand how large a query's rows are
+
 # Classes of SQLSTATE whose texts are about the query or the connection.
 _OF_CONNECTIONS = ("08", "57")
 _OF_QUERIES = (*_OF_CONNECTIONS, "28", "3D", "42")
+# Of drivers without a SQLSTATE: MySQL's numbers for what is missing, misspelled or not allowed.
+_MYSQL_DRIVERS = ("pymysql", "MySQLdb")
+_MYSQL_OF_QUERIES = (1044, 1045, 1049, 1051, 1052, 1054, 1064, 1142, 1143, 1146, 1305)
+_SQLITE_QUOTES = re.compile("JSON path|fts5|MATCH")  # what its few texts with a value in them hold
+
+_Stage = Literal["connecting", "asking", "fetching"]
 
 
 def query_name(source: SqlQuery) -> str:
@@ -57,7 +68,7 @@ def query_digest(source: SqlQuery) -> str:
     return hashlib.sha256(f"{place}\n{source.query}".encode()).hexdigest()
 
 
-def query_rows(source: SqlQuery, pulse: Pulse | None = None) -> Iterator[TableRow]:
+def query_rows(source: SqlQuery, line_limit: int, pulse: Pulse | None = None) -> Iterator[TableRow]:
     """The rows of a query, streamed through a server-side cursor where the database has one.
 
     A server that does not take the connection, and one that goes away, end it by the driver's own limits. How
@@ -68,12 +79,13 @@ def query_rows(source: SqlQuery, pulse: Pulse | None = None) -> Iterator[TableRo
 
     url = _database_url(source)
     name = query_name(source)
-    fetching = False
+    stage: _Stage = "connecting"
     refuse_missing_database(source)
     try:
         engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool, connect_args=_limits(url))
         # The query is the user's own: no sign in it (%, :) stands for a parameter.
-        with engine.connect().execution_options(yield_per=BATCH_ROWS, no_parameters=True) as connection:
+        with engine.connect().execution_options(stream_results=True, no_parameters=True) as connection:
+            stage = "asking"
             driver: Any = connection.connection.driver_connection
             if isinstance(driver, sqlite3.Connection):
                 driver.execute("PRAGMA query_only = ON")  # a query of rows changes nothing
@@ -82,16 +94,18 @@ def query_rows(source: SqlQuery, pulse: Pulse | None = None) -> Iterator[TableRo
                 columns = tuple(result.keys())
                 check_columns(source.shape, columns, name)
                 _keep_bytes(driver)
-                fetching = True
-                for number, row in enumerate(result, start=1):
-                    yield number, dict(zip(columns, row, strict=True))
+                stage = "fetching"
+                limited = _limited(source.shape, columns)
+                for number, row in enumerate(_fetched(result), start=1):
+                    long = any(_is_long(row[place], line_limit) for place in limited)
+                    yield number, too_long(line_limit) if long else dict(zip(columns, row, strict=True))
     except ImportError as error:
         hint = (
             'pip install "dray[postgres]"' if url.get_backend_name() == "postgresql" else "install its driver"
         )
         raise ConfigError(f"{name}: {error.name or 'the driver'} is not installed; {hint}") from error
     except (SQLAlchemyError, ValueError, ArithmeticError) as error:  # the latter two: drivers about a value
-        raise InputError([Problem("query_failed", _query_failed(error, fetching=fetching), name)]) from None
+        raise InputError([Problem("query_failed", _query_failed(error, stage), name)]) from None
 
 
 def refuse_missing_database(source: SqlQuery) -> None:
@@ -110,6 +124,45 @@ def refuse_missing_database(source: SqlQuery) -> None:
         )
 
 
+def _fetched(result: CursorResult[Any]) -> Iterator[Sequence[Any]]:
+    """The rows of a result, fetched few at first, and more at a time while they are small."""
+    rows = _FIRST_ROWS
+    while batch := deque(result.fetchmany(rows)):
+        size = sum(_size(value) for row in batch for value in row)
+        rows = max(1, min(BATCH_ROWS, 2 * rows, BATCH_BYTES * len(batch) // max(1, size)))
+        while batch:  # else it is in memory while the next one comes
+            yield batch.popleft()
+
+
+def _limited(shape: RowShape, columns: Sequence[str]) -> list[int]:
+    """The places of columns that are read and have the limit of lines; files have their own."""
+    limited = columns_of(shape).keys() - {shape.image_column, shape.audio_column}
+    return [place for place, name in enumerate(columns) if name in limited]
+
+
+def _is_long(value: object, limit: int) -> bool:
+    if isinstance(value, str):
+        return is_long(value, limit)
+    return isinstance(value, list | dict) and _size(value) > limit
+
+
+def _size(value: object) -> int:
+    """About the bytes of a value. A loop, as JSON may nest deeper than Python recurses."""
+    size, waiting = 0, [value]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, str | bytes | bytearray | memoryview):
+            size += len(part)
+        elif isinstance(part, dict):
+            waiting.extend(part)
+            waiting.extend(part.values())
+        elif isinstance(part, list | tuple):
+            waiting.extend(part)
+        else:
+            size += 8
+    return size
+
+
 def _keep_bytes(driver: Any) -> None:
     """As in CSV: bytes that are not UTF-8 become lone surrogates, and are found where a prompt is built."""
     if isinstance(driver, sqlite3.Connection):
@@ -122,12 +175,13 @@ def _limits(url: URL) -> dict[str, Any]:
     return {name: value for name, value in known.items() if name not in url.query}
 
 
-def _query_failed(error: Exception, *, fetching: bool) -> str:
+def _query_failed(error: Exception, stage: _Stage) -> str:
     """What the driver says, where that is about the query or the connection, and not about a row's values."""
     cause: Any = getattr(error, "orig", None) or error
     state = _sqlstate(cause)
-    told = "the rows of the query cannot be read" if fetching else "the query cannot be read"
-    if state.startswith(_OF_CONNECTIONS if fetching else _OF_QUERIES) or not (state or fetching):
+    told = "the rows of the query cannot be read" if stage == "fetching" else "the query cannot be read"
+    told_by_state = state.startswith(_OF_CONNECTIONS if stage == "fetching" else _OF_QUERIES)
+    if told_by_state or (not state and _quotes_no_row(cause, stage)):
         # The first line alone: drivers go on with the statement and its values.
         return f"{told}: {str(cause).strip().splitlines()[0][:200]}"
     known = f" (SQLSTATE {state})" if state else ""
@@ -135,6 +189,20 @@ def _query_failed(error: Exception, *, fetching: bool) -> str:
         f"{told}: {type(cause).__name__}{known}; what the driver says may quote a row, so dray does not "
         "show it: run the query in the database's own client"
     )
+
+
+def _quotes_no_row(cause: Any, stage: _Stage) -> bool:
+    """Whether an error without a SQLSTATE is known to quote no value of a row. Many drivers' errors do."""
+    if stage != "asking":
+        return stage == "connecting"
+    driver = type(cause).__module__.partition(".")[0]
+    if driver == "sqlite3":
+        return _SQLITE_QUOTES.search(str(cause)) is None
+    if driver in _MYSQL_DRIVERS:
+        return next(iter(cause.args), None) in _MYSQL_OF_QUERIES
+    # libpq has no SQLSTATE for a connection that is lost, SQLAlchemy none for a query that gives no rows.
+    lost = driver in ("psycopg", "psycopg2") and type(cause).__name__ == "OperationalError"
+    return lost or driver == "sqlalchemy"
 
 
 def _sqlstate(cause: Any) -> str:

@@ -67,7 +67,7 @@ def read_rows(
     if isinstance(source, JsonlBatch):
         return _batch_rows(source, files, defaults, limits, options)
     if isinstance(source, SqlQuery):
-        return _table_rows([queries.query_rows(source, pulse)], source.shape, defaults)
+        return _table_rows([queries.query_rows(source, limits.line_bytes, pulse)], source.shape, defaults)
     opened = (tables.file_rows(ref.uri, source, limits.line_bytes, options) for ref in files)
     return _table_rows(opened, source.shape, defaults)
 

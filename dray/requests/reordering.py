@@ -57,7 +57,7 @@ def _rows(
 ) -> Iterable[dict[str, Any]]:
     """Rows up to the first that cannot be read: ingest comes to it as well, and reports it."""
     if isinstance(source, SqlQuery):
-        opened = iter([queries.query_rows(source, pulse)])
+        opened = iter([queries.query_rows(source, line_bytes, pulse)])
     else:
         opened = (tables.file_rows(ref.uri, source, line_bytes, options) for ref in files)
     with suppress(InputError):

@@ -21,6 +21,7 @@ from dray.requests.rejects import empty_input
 from dray.requests.sources import BodyFields, JsonlBatch, Rows, RowShape, Source, SqlQuery
 from dray.requests.tables import open_parquet
 from dray.requests.template import named
+from dray.requests.validate import POST
 from dray.storage.files import LINE_LIMIT_BYTES
 from dray.storage.objects import ObjectStoreOptions
 
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 COLUMNS = ("messages", "prompt", "conversations")
 """Where chat messages are looked for, the likeliest first."""
 
-_ENVELOPE = frozenset(("url", "method", "body"))
 _ID = "custom_id"
 _ROWS_SEEN = 20
 _PAIRS = (frozenset(("role", "content")), frozenset(("from", "value")))
@@ -53,7 +53,7 @@ def settled(source: Source, *, options: ObjectStoreOptions | None = None) -> tup
 def _settled_lines(source: JsonlBatch, options: ObjectStoreOptions | None) -> tuple[Source, str | None]:
     shape = source.shape
     rows, uri = _first_rows(source, options)
-    batch = not any(rows) or any(_ENVELOPE & row.keys() for row in rows)
+    batch = not any(rows) or any(map(_has_envelope, rows))
     column = None if batch else next((name for name in COLUMNS if _holds_messages(rows, name)), None)
     if column is not None:
         if shape.kind.conversation is None:
@@ -76,6 +76,14 @@ def _settled_lines(source: JsonlBatch, options: ObjectStoreOptions | None) -> tu
             )
     _refuse_other_kind(shape.kind, rows, uri)
     return source, None
+
+
+def _has_envelope(row: dict[str, Any]) -> bool:
+    """Whether a row is of a batch file. Data sets have columns of these names, too: a page's url, a body."""
+    url = row.get("url")
+    if isinstance(row.get("body"), dict):
+        return True
+    return isinstance(url, str) and (url in KINDS or (row.get("method") in POST and url.startswith("/")))
 
 
 def _refuse_other_kind(kind: Kind, rows: list[dict[str, Any]], uri: str) -> None:

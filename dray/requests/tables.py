@@ -15,7 +15,7 @@ from dray.requests.sources import Rows, RowShape
 from dray.requests.template import Unreadable, missing_column
 from dray.requests.validate import BadRow, parse_object, too_long
 from dray.storage.files import open_lines, open_seekable
-from dray.storage.objects import ObjectStoreOptions
+from dray.storage.objects import BLOCK_BYTES, PART_BYTES, ObjectStoreOptions, is_object
 
 if TYPE_CHECKING:
     from _csv import Reader
@@ -27,7 +27,11 @@ TableRow = tuple[int, "dict[str, Any] | BadRow"]
 """(line number from 1, the row or what is wrong with it); Parquet and SQL count rows instead of lines."""
 
 BATCH_ROWS = 1024
-_BATCH_BYTES = 64 << 20
+"""The most rows that are read at a time."""
+
+BATCH_BYTES = 64 << 20
+"""About the most bytes of them."""
+
 _REPEATED_ROWS = 32  # of a Parquet file whose texts may repeat: 0.5 us more each than 1,024 at a time
 _PLAIN = frozenset(("PLAIN", "RLE", "BIT_PACKED", "DELTA_LENGTH_BYTE_ARRAY"))  # each value is there itself
 _DELIMITERS = (";", "\t", "|", ",")
@@ -145,13 +149,17 @@ def _csv_row(header: list[str], values: list[str], limit: int) -> dict[str, Any]
 
 @contextmanager
 def open_parquet(uri: str, options: ObjectStoreOptions | None) -> Iterator[parquet.ParquetFile]:
-    """A Parquet file; what is wrong with it leaves the block as an InputError."""
+    """A Parquet file; what is wrong with it leaves the block as an InputError.
+
+    Without a buffer's size pyarrow reads a column's whole chunk of a row group at once: gigabytes of images.
+    """
     import pyarrow
     from pyarrow import parquet
 
     with open_seekable(uri, options=options) as file:
         try:
-            yield parquet.ParquetFile(file, pre_buffer=False)
+            buffer = PART_BYTES if is_object(uri) else BLOCK_BYTES
+            yield parquet.ParquetFile(file, pre_buffer=False, buffer_size=buffer)
         except (pyarrow.ArrowException, UnicodeDecodeError) as error:
             reason = str(error).strip().splitlines()[0][:200]
             raise InputError(
@@ -186,10 +194,10 @@ def _rows_at_a_time(metadata: parquet.FileMetaData) -> int:
     rows = BATCH_ROWS
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
-        rows = min(rows, _BATCH_BYTES // max(1, group.total_byte_size // max(1, group.num_rows)))
+        rows = min(rows, BATCH_BYTES // max(1, group.total_byte_size // max(1, group.num_rows)))
         for column in map(group.column, range(group.num_columns)):
             if column.physical_type == "BYTE_ARRAY" and not _PLAIN.issuperset(column.encodings):
-                rows = min(rows, max(_REPEATED_ROWS, _BATCH_BYTES // max(1, column.total_uncompressed_size)))
+                rows = min(rows, max(_REPEATED_ROWS, BATCH_BYTES // max(1, column.total_uncompressed_size)))
     return max(1, rows)
 
 
@@ -205,11 +213,12 @@ def _long_rows(
             continue
         if pyarrow.types.is_nested(column.type) and column.nbytes > limit:
             long.update(row for row in range(len(column)) if column.slice(row, 1).nbytes > limit)
-        long.update(row for row, value in enumerate(values) if type(value) is str and _is_long(value, limit))
+        long.update(row for row, value in enumerate(values) if type(value) is str and is_long(value, limit))
     return long
 
 
-def _is_long(text: str, limit: int) -> bool:
+def is_long(text: str, limit: int) -> bool:
+    """Whether a text has more than ``limit`` bytes."""
     return len(text) * 4 > limit and len(text.encode("utf-8", "surrogateescape")) > limit
 
 

@@ -18,6 +18,9 @@ from dray.kinds import KINDS, all_kinds, text_fields
 CUSTOM_ID_LIMIT = 512
 """Longest custom_id in characters: at 4 bytes each it still fits an index row of PostgreSQL (2,704 bytes)."""
 
+POST = ("POST", "post")
+"""The method of a row, where it says one."""
+
 LENGTH_FIELDS = frozenset(("max_tokens", "max_completion_tokens"))
 """The two spellings of the most tokens of an answer."""
 
@@ -52,8 +55,9 @@ Fill = Callable[[str, dict[str, Any]], None]
 def filler(sampling: Mapping[str, Any]) -> Fill:
     """A function ``(url, body)`` that sets the job's sampling fields where the body has none.
 
-    A default length yields to either spelling of it. Engines that do not generate take no sampling, but some
-    fields of their own.
+    A null is as if the field were not there: OpenAI's API and vLLM take it so, and pandas writes one wherever
+    a row has no value. A default length yields to either spelling of it. Engines that do not generate take no
+    sampling, but some fields of their own.
     """
     fields = tuple(sampling.items())
     sets_length = any(name in sampling for name in LENGTH_FIELDS)
@@ -62,12 +66,13 @@ def filler(sampling: Mapping[str, Any]) -> Fill:
         engine = KINDS[url].engine
         if not engine.generates:
             for name in engine.fields & sampling.keys():
-                body.setdefault(name, sampling[name])
+                if body.get(name) is None:
+                    body[name] = sampling[name]
             return
         own_length = sets_length and any(body.get(name) is not None for name in LENGTH_FIELDS)
         for name, value in fields:
             own = engine.spelled.get(name, name)
-            if own not in body and not (own_length and name in LENGTH_FIELDS):
+            if body.get(own) is None and not (own_length and name in LENGTH_FIELDS):
                 body[own] = value
 
     return fill
@@ -125,7 +130,7 @@ def too_long(limit: int) -> BadRow:
 
 
 def _posts(row: dict[str, Any]) -> bool:
-    return row.get("method", "POST") in ("POST", "post", None)
+    return row.get("method") in (*POST, None)
 
 
 def _bad_custom_id(value: object, column: str | None = None) -> BadRow:

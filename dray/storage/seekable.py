@@ -6,7 +6,14 @@ import io
 import os
 from typing import Any
 
-from dray.storage.objects import BLOCK_BYTES, ObjectInfo, ObjectStoreOptions, head, read_range
+from dray.storage.objects import (
+    BLOCK_BYTES,
+    PART_BYTES,
+    ObjectInfo,
+    ObjectStoreOptions,
+    head,
+    read_range,
+)
 
 
 def open_seekable(uri: str, options: ObjectStoreOptions | None = None) -> io.BufferedReader:
@@ -17,6 +24,7 @@ def open_seekable(uri: str, options: ObjectStoreOptions | None = None) -> io.Buf
 class _ObjectFile(io.RawIOBase):
     """One object as a file; a read is a range of the state it had when it was opened.
 
+    A read gives a part at most, since one request may live 30 seconds; the buffer around it asks on.
     (obstore's own reader lacks what pyarrow asks of a file.)
     """
 
@@ -40,7 +48,7 @@ class _ObjectFile(io.RawIOBase):
         return self._position
 
     def readinto(self, buffer: Any) -> int:
-        end = min(self._position + len(buffer), self._info.size)
+        end = min(self._position + min(len(buffer), PART_BYTES), self._info.size)
         count = max(0, end - self._position)
         if count:
             etag = self._info.etag or ""

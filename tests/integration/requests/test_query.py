@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import psycopg
 import pytest
 
 from dray.errors import InputError
-from dray.requests import cut, decode, ingest, read_shard, source_of
+from dray.requests import cut, decode, ingest, queries, read_shard, source_of
+from dray.requests.queries import query_rows
+from dray.requests.sources import SqlQuery
+from dray.requests.validate import BadRow
 from tests.support.postgres import PostgresServer
 
 pytestmark = pytest.mark.integration
@@ -46,3 +51,31 @@ def test_what_the_database_says_is_told_without_the_password(url: str, tmp_path:
     with pytest.raises(InputError, match="body") as caught:
         ingest(missing, spool_uri=str(tmp_path / "spool"))
     assert [(p.code, p.field) for p in caught.value.problems] == [("missing_column", "text")]
+
+
+def test_large_rows_come_few_at_a_time_and_long_texts_are_refused(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """JSON has the limit that its texts have."""
+    asked: list[int] = []
+    fetch = psycopg.ServerCursor.fetchmany
+
+    def counted(cursor: psycopg.ServerCursor[Any], size: int = 0) -> Any:
+        asked.append(size)
+        return fetch(cursor, size)
+
+    monkeypatch.setattr(psycopg.ServerCursor, "fetchmany", counted)
+    monkeypatch.setattr(queries, "BATCH_BYTES", 1 << 20)
+    query = (
+        "select n, case n when 20 then repeat('x', 300) else body end as body, "
+        "json_build_array(case n when 21 then repeat('x', 300) else body end) as chat, "
+        "convert_to(repeat('i', case when n > 32 then 100000 else 9 end), 'UTF8') as image "
+        "from t where n <= 110 order by n"
+    )
+    source = source_of(url, query=query, template="{body}{chat}")
+    assert isinstance(source, SqlQuery)
+    rows = list(query_rows(source, 200))
+    assert [number for number, _ in rows] == list(range(1, 111))
+    found = [row.code if isinstance(row, BadRow) else row["n"] for _, row in rows]
+    assert found == [*range(1, 20), "line_too_long", "line_too_long", *range(22, 111)]
+    assert asked == [1, 31, 64, 10, 10, 10]  # SQLAlchemy fetches the first row on its own

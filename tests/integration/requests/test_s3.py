@@ -36,7 +36,7 @@ from dray.requests import (
 )
 from dray.requests.sources import Rows
 from dray.requests.tables import file_rows
-from dray.storage import ObjectStoreOptions, check_writable, objects
+from dray.storage import ObjectStoreOptions, check_writable, objects, seekable
 from dray.storage.files import stream_range, write_atomic
 from tests.support.s3 import S3Server
 
@@ -228,6 +228,41 @@ def test_parquet_in_and_out(
     )
     client.download_file(bucket, "out/output.parquet", str(tmp_path / "y"))
     assert parquet.read_table(tmp_path / "y").column("custom_id").to_pylist() == ["a"]
+
+
+@pytest.mark.parametrize(("rows", "part"), [(8192, objects.PART_BYTES), (1024, 1 << 20)])
+def test_a_large_row_group_is_read_in_short_requests(
+    bucket: str,
+    client: S3Client,
+    options: ObjectStoreOptions,
+    monkeypatch: pytest.MonkeyPatch,
+    rows: int,
+    part: int,
+) -> None:
+    """Also where one page, of 4 MB here, is larger than a request."""
+    asked: list[int] = []
+
+    def counted(uri: str, start: int, end: int, **how: Any) -> bytes:
+        asked.append(end - start)
+        return objects.read_range(uri, start, end, **how)
+
+    monkeypatch.setattr(seekable, "read_range", counted)
+    monkeypatch.setattr(seekable, "PART_BYTES", part)
+    images = [number.to_bytes(4, "big") * 1024 for number in range(rows)]
+    written = pyarrow.BufferOutputStream()
+    table = pyarrow.table({"q": ["what?"] * rows, "image": images})
+    parquet.write_table(table, written, compression="none", use_dictionary=False)
+    client.put_object(Bucket=bucket, Key="in.parquet", Body=written.getvalue().to_pybytes())
+    uri = f"s3://{bucket}/in.parquet"
+    source = source_of(uri, prompt_column="q", image_column="image")
+    assert isinstance(source, Rows)
+    found = file_rows(uri, source, 1 << 24, options)
+    first = next(found)[1]
+    assert sum(asked) < 12 << 20  # of 32 MB: a part, and the file's end
+    assert max(asked) <= part
+    read = [row["image"] for row in (first, *(row for _, row in found)) if isinstance(row, dict)]
+    assert read == images
+    assert max(asked) <= part
 
 
 def test_digest_is_of_the_version_and_changes_with_it(

@@ -242,7 +242,7 @@ def test_a_database_that_takes_no_connection_is_told(monkeypatch: pytest.MonkeyP
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         url = f"postgresql://user@127.0.0.1:{deaf.getsockname()[1]}/data"
         with pytest.raises(InputError, match=r"the query cannot be read: .*timeout"):
-            next(query_rows(SqlQuery(url=url, query="select 1", shape=RowShape(prompt_column="x"))))
+            next(query_rows(SqlQuery(url=url, query="select 1", shape=RowShape(prompt_column="x")), 1 << 20))
 
 
 @pytest.fixture

@@ -111,6 +111,70 @@ def test_bodies_without_an_envelope_keep_their_fields(tmp_path: Path) -> None:
     assert [request.body for request in requests(named)] == [{"messages": [USER]}] * 2
 
 
+OBJECTS: dict[str, Any] = {
+    "tools": [TOOL],
+    "functions": [TOOL["function"]],
+    "tool_choice": {"type": "function", "function": {"name": "f"}},
+    "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"default": None}}},
+    "structured_outputs": {"choice": ["a", "b"]},
+    "logit_bias": {"17": -1},
+    "chat_template_kwargs": {"enable_thinking": False},
+}
+
+
+@pytest.mark.parametrize("name", ["in.jsonl", "in.parquet"])
+def test_objects_beside_messages_may_be_json_in_a_text(tmp_path: Path, name: str) -> None:
+    """As hubs have them, whose columns have one type. Nulls in them are the user's own."""
+    texts = {field: json.dumps(value, indent=1) for field, value in OBJECTS.items()}
+    first = {"messages": [USER], **texts, "tools": "\n " + texts["tools"], "stop": "[end]"}
+    second = dict.fromkeys(first) | {"messages": [USER], "tool_choice": "auto"}
+    if name == "in.jsonl":
+        path = write(tmp_path, first, {key: value for key, value in second.items() if value is not None})
+    else:
+        path = table(tmp_path, {key: [first[key], second[key]] for key in first})
+    bodies = [request.body for request in requests(take(tmp_path, source_of(path)))]
+    assert bodies == [
+        {"messages": [USER], **OBJECTS, "stop": "[end]"},
+        {"messages": [USER], "tool_choice": "auto"},
+    ]
+
+
+@pytest.mark.parametrize("name", ["in.jsonl", "in.parquet"])
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ('[{"type": "patient"', "invalid_json"),
+        ("{patient}", "invalid_json"),
+        ('["patient\\u0000"]', "invalid_text"),
+        ("[" * 300 + "]" * 300, "invalid_value"),
+    ],
+)
+def test_tools_that_are_no_json_are_a_problem_of_their_row(
+    tmp_path: Path, name: str, text: str, code: str
+) -> None:
+    path = (
+        write(tmp_path, {"messages": [USER], "tools": "[]"}, {"messages": [USER], "tools": text})
+        if name == "in.jsonl"
+        else table(tmp_path, {"messages": [[USER], [USER]], "tools": ["[]", text]})
+    )
+    with pytest.raises(InputError) as caught:
+        take(tmp_path, source_of(path))
+    [problem] = caught.value.problems
+    assert (problem.code, problem.line, problem.field) == (code, 2, "tools")
+    assert "patient" not in problem.message
+    assert code != "invalid_json" or "write tools with json.dumps" in problem.message
+
+
+@pytest.mark.parametrize("batch", [True, False])
+def test_a_null_yields_to_the_jobs_defaults(tmp_path: Path, batch: bool) -> None:
+    """As pandas writes rows of which some have a temperature."""
+    bodies = [{"messages": [USER], "temperature": value} for value in (1.0, None)]
+    rows = [BATCH | {"custom_id": str(n), "body": body} for n, body in enumerate(bodies)]
+    path = write(tmp_path, *(rows if batch else bodies))
+    ingested = take(tmp_path, source_of(path), defaults=RowDefaults(sampling={"temperature": 0.2}))
+    assert [request.body["temperature"] for request in requests(ingested)] == [1.0, 0.2]
+
+
 def test_a_field_that_the_first_rows_lack_counts_too(tmp_path: Path) -> None:
     rows = [{"messages": [USER]}] * 30 + [{"messages": [USER], "max_tokens": 3}]
     ingested = take(tmp_path, source_of(write(tmp_path, *rows)))
@@ -169,6 +233,51 @@ def test_a_batch_file_stays_one_whatever_its_first_row(tmp_path: Path, first: ob
     ingested = take(tmp_path, source_of(write(tmp_path, first, BATCH)), said, skip_invalid=True)
     assert asked(ingested) == [("a", [USER])]
     assert said == []
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        {"url": "https://example.com/page"},
+        {"url": "/r/python/comments/1"},
+        {"method": "POST"},
+        {"method": "GET", "url": "/index"},
+        {"body": "an e-mail"},
+        {"url": None, "method": 3, "body": ["x"]},
+    ],
+)
+def test_a_data_set_may_have_columns_that_a_batch_file_has(tmp_path: Path, beside: dict[str, Any]) -> None:
+    said: list[str] = []
+    ingested = take(tmp_path, source_of(write(tmp_path, {"messages": [USER], **beside})), said)
+    assert asked(ingested) == [("row-0", [USER])]
+    assert "the column 'messages'" in said[0]
+    with pytest.raises(ConfigError, match="--prompt-column") as caught:
+        settled(source_of(write(tmp_path, {"text": "hi", **beside}, name="texts.jsonl")))
+    assert all(repr(name) in str(caught.value) for name in beside)
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "field"),
+    [
+        ({"custom_id": ...}, "missing_custom_id", "custom_id"),
+        ({"url": ...}, "unknown_url", "url"),
+        ({"url": "/v1/chat"}, "unknown_url", "url"),
+        ({"url": "/v1/chat", "body": ...}, "unknown_url", "url"),
+        ({"body": ...}, "missing_body", "body"),
+        ({"body": "{}"}, "missing_body", "body"),
+        ({"method": ..., "body": ...}, "missing_body", "body"),
+        ({"method": "GET"}, "invalid_method", "method"),
+        ({"body": ..., "messages": [USER]}, "unknown_field", "messages"),
+        ({"body": ..., "method": ..., "messages": [USER]}, "unknown_field", "messages"),
+    ],
+)
+def test_a_batch_file_with_one_thing_wrong_stays_one(
+    tmp_path: Path, changes: dict[str, Any], code: str, field: str
+) -> None:
+    row = {name: value for name, value in (BATCH | changes).items() if value is not ...}
+    with pytest.raises(InputError) as caught:
+        take(tmp_path, source_of(write(tmp_path, row)))
+    assert [(p.code, p.line, p.field) for p in caught.value.problems] == [(code, 1, field)]
 
 
 @pytest.mark.parametrize("option", ["system_prompt", "id_column"])

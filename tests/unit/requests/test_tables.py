@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import gzip
+import io
 import sqlite3
 import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Literal
 from uuid import UUID
 
 import pandas
+import psycopg
 import pyarrow
 import pytest
 from pyarrow import parquet
+from sqlalchemy.exc import ResourceClosedError
 
 from dray.errors import ConfigError, InputError, Problem
 from dray.requests import (
@@ -27,12 +32,13 @@ from dray.requests import (
     decode,
     frame_to_source,
     ingest,
+    queries,
     read_shard,
     source_digest,
     source_of,
     tables,
 )
-from dray.requests.queries import _query_failed, query_name
+from dray.requests.queries import _query_failed, query_name, query_rows
 from dray.requests.readers import files_of, read_rows
 from dray.requests.sources import Rows, RowShape, SqlQuery
 from dray.requests.validate import BadRow
@@ -342,6 +348,7 @@ def test_the_file_of_an_earlier_version_serves_an_equal_frame(tmp_path: Path) ->
 
 
 def database(folder: Path) -> str:
+    folder.mkdir(exist_ok=True)
     with sqlite3.connect(folder / "data.db") as connection:
         connection.execute("create table t (id text, body text)")
         connection.executemany("insert into t values (?, ?)", [(f"r{n}", f"text {n}") for n in range(3000)])
@@ -354,6 +361,64 @@ def test_sql_query(tmp_path: Path) -> None:
     query = "select id, upper(body) as loud from t where body like '%:%' or 1 order by rowid"
     found = prompts(tmp_path, url, query=query, prompt_column="loud", id_column="id")
     assert found == [(f"r{n}", f"TEXT {n}") for n in range(3000)]
+
+
+def fetches(source: SqlQuery, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many rows each fetch of the query asked for."""
+    from sqlalchemy import CursorResult
+
+    asked: list[int] = []
+    fetch = CursorResult.fetchmany
+
+    def counted(result: CursorResult[Any], size: int) -> Any:
+        asked.append(size)
+        return fetch(result, size)
+
+    monkeypatch.setattr(CursorResult, "fetchmany", counted)
+    numbers = [number for number, _ in query_rows(source, 1 << 20)]
+    assert numbers == list(range(1, len(numbers) + 1))
+    return asked
+
+
+def test_a_query_of_large_rows_fetches_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queries, "BATCH_BYTES", 1 << 20)
+    source = source_of(database(tmp_path), query="select body from t order by rowid", prompt_column="body")
+    assert isinstance(source, SqlQuery)
+    assert fetches(source, monkeypatch)[:7] == [32, 64, 128, 256, 512, 1024, 1024]
+    numbers = "with recursive t(n) as (select 1 union all select n + 1 from t where n < 100)"
+    query = f"{numbers} select 'a' as q, zeroblob(case when n > 32 then 100000 else 9 end) as image from t"
+    source = source_of(database(tmp_path / "2"), query=query, prompt_column="q", image_column="image")
+    assert isinstance(source, SqlQuery)
+    assert fetches(source, monkeypatch) == [32, 64, 10, 10]
+
+
+def test_texts_of_a_query_have_the_limit_of_lines(tmp_path: Path) -> None:
+    """Not the images, and not what no row asks."""
+    query = (
+        "select rowid as n, case rowid when 2 then printf('%.*c', 300, 'x') else body end as q, "
+        "printf('%.*c', 300, 'i') as image, printf('%.*c', 300, 'o') as other from t limit 3"
+    )
+    url = database(tmp_path)
+    source = source_of(url, query=query, prompt_column="q", image_column="image")
+    assert isinstance(source, SqlQuery)
+    found = [row.code if isinstance(row, BadRow) else row["n"] for _, row in query_rows(source, 200)]
+    assert found == [1, "line_too_long", 3]
+    options: dict[str, Any] = {"query": query, "prompt_column": "q", "id_column": "n"}
+    [problem] = problems(tmp_path, url, limits=Limits(line_bytes=200), **options)
+    assert (problem.code, problem.line) == ("line_too_long", 2)
+
+
+@pytest.mark.parametrize("path", ["'a' || body", "body"])
+def test_what_sqlite_says_of_the_first_row_is_not_shown(tmp_path: Path, path: str) -> None:
+    query = f"select json_extract('{{}}', {path}) as a from t"  # 'bad JSON path: ...'
+    [problem] = problems(tmp_path, database(tmp_path), query=query, prompt_column="a")
+    assert "OperationalError" in problem.message
+    assert "text 0" not in problem.message
+
+
+def test_a_query_without_rows_says_so(tmp_path: Path) -> None:
+    [problem] = problems(tmp_path, database(tmp_path), query="savepoint here", prompt_column="a")
+    assert "does not return rows" in problem.message
 
 
 @pytest.mark.parametrize("query", ["select nope from t", "select id from nope"])
@@ -397,21 +462,43 @@ class _DriverError(Exception):
         self.sqlstate = sqlstate
 
 
+def _of(module: str, cause: Exception) -> Exception:
+    """An error of the same name as a driver that is not installed has it."""
+    kind: type[Exception] = type(type(cause).__name__, (type(cause),), {"__module__": module})
+    return kind(*cause.args)
+
+
 @pytest.mark.parametrize(
-    ("cause", "fetching", "shown"),
+    ("cause", "stage", "shown"),
     [
-        (_DriverError("no such table: word"), False, True),
-        (_DriverError("cannot decode: word"), True, False),
-        (_DriverError("relation word", "42P01"), False, True),
-        (_DriverError("invalid input: word", "22P02"), False, False),
-        (_DriverError("word", "42804"), True, False),
-        (_DriverError("the server stops: word", "57P01"), True, True),
-        (Exception("22018", "conversion of word failed"), False, False),  # as pyodbc has it
-        (ValueError("year out of range: word"), True, False),
+        (sqlite3.OperationalError("no such table: word"), "asking", True),
+        (sqlite3.OperationalError("bad JSON path: 'word'"), "asking", False),
+        (sqlite3.OperationalError('fts5: syntax error near "word"'), "asking", False),
+        (sqlite3.OperationalError("cannot decode: word"), "fetching", False),
+        (_DriverError("login failed: word"), "connecting", True),
+        (_DriverError("Could not convert string 'word' to INT32"), "asking", False),  # as DuckDB has it
+        (_DriverError("Bad double value: word"), "asking", False),  # as BigQuery has it
+        (_DriverError("relation word", "42P01"), "asking", True),
+        (_DriverError("invalid input: word", "22P02"), "asking", False),
+        (_DriverError("word", "42804"), "fetching", False),
+        (_DriverError("the server stops: word", "57P01"), "fetching", True),
+        (Exception("22018", "conversion of word failed"), "asking", False),  # as pyodbc has it
+        (_of("pymssql._pymssql", Exception(245, b"Conversion failed: 'word'")), "asking", False),
+        (_of("pymysql.err", Exception(1146, "Table 'word' doesn't exist")), "asking", True),
+        (_of("pymysql.err", Exception(1292, "Truncated incorrect INTEGER value: 'word'")), "asking", False),
+        (psycopg.OperationalError("the server closed: word"), "asking", True),
+        (psycopg.DataError("can't parse timestamp 'word'"), "asking", False),
+        (ResourceClosedError("word"), "asking", True),
+        (ValueError("year out of range: word"), "fetching", False),
+        (ValueError("year out of range: word"), "asking", False),  # a driver may read the first row here
     ],
 )
-def test_when_a_drivers_words_are_shown(cause: Exception, fetching: bool, shown: bool) -> None:
-    assert ("word" in _query_failed(cause, fetching=fetching)) is shown
+def test_when_a_drivers_words_are_shown(
+    cause: Exception, stage: Literal["connecting", "asking", "fetching"], shown: bool
+) -> None:
+    told = _query_failed(cause, stage)
+    assert ("word" in told) is shown
+    assert shown or type(cause).__name__ in told
 
 
 def test_no_password_in_the_message(tmp_path: Path) -> None:
@@ -439,7 +526,7 @@ def test_a_password_in_the_query_of_a_url_is_neither_shown_nor_part_of_the_diges
 
 def test_a_parquet_file_is_not_kept_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What pyarrow reads ahead (``pre_buffer``) it keeps to the end: as many bytes as the file has."""
-    monkeypatch.setattr(tables, "_BATCH_BYTES", 1 << 20)
+    monkeypatch.setattr(tables, "BATCH_BYTES", 1 << 20)
     path, image = tmp_path / "images.parquet", bytes(range(256)) * 1024
     rows = pyarrow.table(
         {"q": ["what?"] * 200, "image": [image[number:] + image[:number] for number in range(200)]}
@@ -456,6 +543,46 @@ def test_a_parquet_file_is_not_kept_in_memory(tmp_path: Path, monkeypatch: pytes
         tracemalloc.stop()
     assert read == 200
     assert most < path.stat().st_size / 2
+
+
+class _CountedFile(io.FileIO):
+    """Notes how many bytes each read gave."""
+
+    def __init__(self, path: Path, reads: list[int]) -> None:
+        super().__init__(path)
+        self._reads = reads
+
+    def readinto(self, buffer: Any) -> int | None:
+        found = super().readinto(buffer)
+        self._reads.append(found or 0)
+        return found
+
+
+def test_of_a_large_row_group_the_first_rows_alone_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A group of 32 MB, as pandas writes it: one for a million rows."""
+    path, reads = tmp_path / "images.parquet", list[int]()
+    images = [number.to_bytes(4, "big") * 1024 for number in range(8192)]
+    table = pyarrow.table({"q": ["what?"] * len(images), "image": images})
+    parquet.write_table(table, path, compression="none", use_dictionary=False)
+    assert parquet.read_metadata(path).num_row_groups == 1
+
+    @contextmanager
+    def counted(uri: str, **_: object) -> Iterator[IO[bytes]]:
+        with io.BufferedReader(_CountedFile(Path(uri), reads)) as file:
+            yield file
+
+    monkeypatch.setattr(tables, "open_seekable", counted)
+    source = source_of(str(path), prompt_column="q", image_column="image")
+    assert isinstance(source, Rows)
+    rows = tables.file_rows(str(path), source, 1 << 24, None)
+    first = next(rows)[1]
+    assert isinstance(first, dict)
+    assert first["image"] == images[0]
+    assert sum(reads) < 8 << 20  # 1,024 rows and a buffer
+    assert [row["image"] for _, row in rows if isinstance(row, dict)] == images[1:]
+    assert sum(reads) < path.stat().st_size + (1 << 20)  # and nothing is read twice
 
 
 def test_texts_that_repeat_do_not_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

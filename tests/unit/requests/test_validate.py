@@ -107,6 +107,12 @@ def test_any_json_object_is_a_request_or_a_bad_row(row: dict[str, Any]) -> None:
     [
         (CHAT, {}, {"max_tokens": 5, "temperature": 0}),
         (CHAT, {"temperature": 1}, {"temperature": 1, "max_tokens": 5}),
+        (CHAT, {"temperature": None, "max_tokens": None}, {"temperature": 0, "max_tokens": 5}),
+        (
+            CHAT,
+            {"max_tokens": None, "max_completion_tokens": 9},
+            {"max_tokens": None, "max_completion_tokens": 9, "temperature": 0},
+        ),
         (CHAT, {"max_tokens": 9}, {"max_tokens": 9, "temperature": 0}),
         (CHAT, {"max_completion_tokens": 9}, {"max_completion_tokens": 9, "temperature": 0}),
         ("/v1/completions", {"prompt": "p"}, {"prompt": "p", "max_tokens": 5, "temperature": 0}),
@@ -127,11 +133,13 @@ def test_defaults_yield_to_the_row(url: str, body: dict[str, Any], expected: dic
         ("/v1/embeddings", {"use_activation": False}),
     ],
 )
-def test_engines_that_do_not_generate_take_defaults_of_their_own(url: str, expected: dict[str, Any]) -> None:
+@pytest.mark.parametrize("body", [{}, {"use_activation": None}])
+def test_engines_that_do_not_generate_take_defaults_of_their_own(
+    url: str, expected: dict[str, Any], body: dict[str, Any]
+) -> None:
     fill = filler({"temperature": 0, "use_activation": False, "max_tokens_per_doc": 9})
-    body: dict[str, Any] = {}
-    fill(url, body)
-    assert body == expected
-    own = {"use_activation": None}
+    fill(url, asked := dict(body))
+    assert asked == expected
+    own = {"use_activation": True}
     fill("/classify", own)
-    assert own == {"use_activation": None}
+    assert own == {"use_activation": True}
