@@ -35,7 +35,7 @@ from dray.requests.readers import files_of
 from dray.requests.rules import note_on_fields, note_on_names
 from dray.requests.sharing import Sharing
 from dray.store import Shard, ShardSpec, Store, open_store
-from dray.store.records import OPEN_STATES
+from dray.store.states import OPEN_STATES
 from dray.triggers import Point, reach
 
 _ROWS = 8192  # some minutes of work on one GPU

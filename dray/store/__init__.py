@@ -18,20 +18,18 @@ from dray.store.records import (
     Fingerprint,
     Job,
     JobLease,
-    JobState,
     Notice,
     Progress,
     ReplicaRow,
-    ReplicaState,
     Shard,
     ShardLease,
     ShardSnapshot,
     ShardSpec,
-    ShardState,
     Spending,
     StopSignals,
     StoredOutcome,
 )
+from dray.store.states import JobState, ReplicaState, ShardState
 from dray.store.store import Store, open_store
 
 __all__ = [

@@ -12,7 +12,8 @@ from dray.store import deletion, jobs
 from dray.store.calls import Calls
 from dray.store.job_creation import create
 from dray.store.option import store_option
-from dray.store.records import Fingerprint, Job, JobLease, JobState, StopSignals
+from dray.store.records import Fingerprint, Job, JobLease, StopSignals
+from dray.store.states import JobState
 
 JOB_TTL = 60.0
 """Seconds a driver's lease lasts without renewal."""

@@ -14,8 +14,9 @@ from dray.errors import JobChangedError
 from dray.store.connection import Tx
 from dray.store.jobs import find, get, job_of
 from dray.store.option import store_option
-from dray.store.records import Fingerprint, Job, JobState
+from dray.store.records import Fingerprint, Job
 from dray.store.schema import jobs
+from dray.store.states import JobState
 
 
 def create(tx: Tx, job_id: str, fingerprint: Fingerprint, settings: Mapping[str, Any]) -> Job:

@@ -14,14 +14,15 @@ from dray.store.attempt_causes import AttemptCause
 from dray.store.attempts import close_attempts
 from dray.store.connection import Tx
 from dray.store.option import store_option
-from dray.store.records import Fingerprint, Job, JobLease, JobState, ShardState, StopSignals
+from dray.store.records import Fingerprint, Job, JobLease, StopSignals
 from dray.store.schema import charges, jobs, shards
+from dray.store.states import JobState, ShardState
 
-_ANSWERED = [JobState.COMPLETED.value, JobState.EXPIRED.value]
+_ANSWERED = [one.value for one in JobState if one.answered]
 PREFIX = "deleted:"
 """How the names of jobs begin that are being deleted; no job's own name holds a colon."""
 
-_CLOSED = [JobState.COMPLETED.value, JobState.FAILED.value, JobState.CANCELLED.value, JobState.EXPIRED.value]
+_CLOSED = [one.value for one in JobState if one.at_rest and one is not JobState.PAUSED]
 
 
 def find(tx: Tx, job_id: str) -> Job | None:

@@ -4,53 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from enum import StrEnum
 from typing import Any, NamedTuple
+
+from dray.store.states import JobState, ReplicaState, ShardState
 
 REJECTED = -1
 """The ``shard`` of an outcome that was decided at ingest: its row entered no shard."""
-
-
-class JobState(StrEnum):
-    """Where a job stands. The names are those of the OpenAI batch API, plus ``paused``."""
-
-    VALIDATING = "validating"
-    IN_PROGRESS = "in_progress"
-    FINALIZING = "finalizing"
-    COMPLETED = "completed"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-    EXPIRED = "expired"
-    PAUSED = "paused"
-
-    @property
-    def at_rest(self) -> bool:
-        """Whether no driver is expected to work on the job until a user resumes it."""
-        return self in _AT_REST
-
-    @property
-    def answered(self) -> bool:
-        """Whether every row has an answer or an error row, for good."""
-        return self in _ANSWERED
-
-
-_AT_REST = frozenset(
-    {JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED, JobState.EXPIRED, JobState.PAUSED}
-)
-_ANSWERED = frozenset({JobState.COMPLETED, JobState.EXPIRED})
-
-
-class ShardState(StrEnum):
-    """Where a shard stands: ``pending -> leased -> done``, ``leased -> pending``, ``leased -> split``."""
-
-    PENDING = "pending"
-    LEASED = "leased"
-    DONE = "done"
-    SPLIT = "split"
-
-
-OPEN_STATES = (ShardState.PENDING.value, ShardState.LEASED.value)
-"""States of shards that still have rows to run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,19 +177,6 @@ class ShardLease:
     """Whether engines died under it: it has this replica to itself."""
     terminal: int = 0
     """Rows of the shard that had an outcome when it was claimed: exact, as no other holder adds to them."""
-
-
-class ReplicaState(StrEnum):
-    """Where a replica stands: ``starting -> ready -> leaving -> gone``, or straight to ``gone``.
-
-    A ``retired`` one is gone, or about to be, and nothing comes in its place: the job needs fewer replicas.
-    """
-
-    STARTING = "starting"
-    READY = "ready"
-    LEAVING = "leaving"
-    GONE = "gone"
-    RETIRED = "retired"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,8 +28,9 @@ from dray.places import place_of
 from dray.scheduling import Backlog, Ready, ReplicaView, ShardView, choose, nearness, views
 from dray.store.attempts import last_death
 from dray.store.connection import Tx, insert_into
-from dray.store.records import OPEN_STATES, ReplicaRow, ReplicaState, ShardState
+from dray.store.records import ReplicaRow
 from dray.store.schema import replicas, shards
+from dray.store.states import OPEN_STATES, ReplicaState, ShardState
 
 _COLUMNS = [replicas.c[name] for name in ReplicaRow.__dataclass_fields__]
 _TOLD = [name for name in ReplicaRow.__dataclass_fields__ if name not in ("name", "reserved", "family")]

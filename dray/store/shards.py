@@ -20,18 +20,9 @@ from dray.store.attempts import (
 )
 from dray.store.connection import Tx
 from dray.store.jobs import alone, change, check_driver, orders
-from dray.store.records import (
-    OPEN_STATES,
-    Charge,
-    JobLease,
-    JobState,
-    Shard,
-    ShardLease,
-    ShardSnapshot,
-    ShardSpec,
-    ShardState,
-)
+from dray.store.records import Charge, JobLease, Shard, ShardLease, ShardSnapshot, ShardSpec
 from dray.store.schema import jobs, shards
+from dray.store.states import OPEN_STATES, JobState, ShardState
 
 _COLUMNS = [shards.c[name] for name in Shard.__dataclass_fields__]
 
