@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -23,7 +24,10 @@ from dray.engine.vllm_adapter import core_choice
 from dray.engine.vllm_adapter.images import THREADS as IMAGE_THREADS
 from dray.engine.vllm_adapter.images import WITHOUT_LIST
 from dray.engine.vllm_adapter.lora import lora_arguments
+from dray.engine.weight_formats import formats_of
 from dray.errors import ConfigError
+
+logger = logging.getLogger(__name__)
 
 # Before vLLM is imported. Where the engine's core runs is dray's to say (core_choice.py): with vLLM's own
 # choice, a process, a CPU's start took 27 s after the import instead of 2.6 s. vLLM and Hugging Face send no
@@ -107,7 +111,7 @@ def engine_arguments(
 
     Raises:
         ConfigError: an argument that vLLM does not have, that dray does not offer, or that does not go with
-            the LoRA adapters.
+            the model's files or the LoRA adapters.
     """
     refuse_unsafe(spec.arguments)
     refuse_spread(spec.arguments)
@@ -126,6 +130,11 @@ def engine_arguments(
         "allowed_media_domains": ["nothing.invalid"],  # rows make vLLM fetch nothing
         **model,
     }
+    if spec.weights is None:  # what was fetched is what counts, and nothing else
+        formats = formats_of(arguments["model"], given)
+        if formats:
+            logger.info("model %s: its files ask for %s", arguments["model"], formats)
+        arguments |= formats
     arguments |= spec.kind.engine.arguments
     arguments |= _cpu_defaults(arguments["model"], given) if cpu else _share_of_a_gpu(spec, given)
     arguments |= _reasoning(spec, arguments)
