@@ -130,11 +130,6 @@ def engine_arguments(
         "allowed_media_domains": ["nothing.invalid"],  # rows make vLLM fetch nothing
         **model,
     }
-    if spec.weights is None:  # what was fetched is what counts, and nothing else
-        formats = formats_of(arguments["model"], given)
-        if formats:
-            logger.info("model %s: its files ask for %s", arguments["model"], formats)
-        arguments |= formats
     arguments |= spec.kind.engine.arguments
     arguments |= _cpu_defaults(arguments["model"], given) if cpu else _share_of_a_gpu(spec, given)
     arguments |= _reasoning(spec, arguments)
@@ -142,7 +137,16 @@ def engine_arguments(
     for name in ("structured_outputs_config", "reasoning_config"):
         if isinstance(given.get(name), dict):
             given[name] = arguments.get(name, {}) | given[name]
-    return arguments | given | WITHOUT_LIST
+    return arguments | given | _formats(spec, given) | WITHOUT_LIST
+
+
+def _formats(spec: EngineSpec, given: dict[str, Any]) -> dict[str, str]:
+    """What the files in a local folder ask for; of a model at an address those were fetched that count."""
+    formats = {} if spec.weights is not None else formats_of(spec.model, given)
+    if formats:
+        chosen = ", ".join(f"{name}={value}" for name, value in formats.items())
+        logger.info("model %s: by its files, the engine reads it with %s", spec.model, chosen)
+    return formats
 
 
 def _reasoning(spec: EngineSpec, arguments: dict[str, Any]) -> dict[str, Any]:

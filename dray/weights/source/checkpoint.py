@@ -12,6 +12,7 @@ from dray.weights.source.header import Header, read_header
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
+PARAMS = "params.json"  # the config of Mistral's own format
 # model.fp32.safetensors, model.fp32-00001-of-00002.safetensors, model-00001-of-00002.fp32.safetensors
 _VARIANT = re.compile(r"model(?:-\d+-of-\d+)?\.[^.]+\.safetensors")
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
@@ -24,11 +25,26 @@ def refuse_incomplete(model: str, names: Collection[str], *, weights: bool = Tru
         ConfigError: says what is missing, or that there are only pickles.
     """
     if "config.json" not in names:
+        refuse_native(model, names)
         raise ConfigError(f"model {model}: no config.json in it; is this the model's folder?")
     if not weights or any(name.endswith(".safetensors") for name in names):
         return
     refuse_pickles(model, names)
     raise ConfigError(f"model {model}: no *.safetensors file in it")
+
+
+def refuse_native(model: str, names: Collection[str]) -> None:
+    """Refuse a folder that holds a model in Mistral's own format; for one without a ``config.json``.
+
+    Raises:
+        ConfigError: it does.
+    """
+    if PARAMS in names and any(map(is_native, names)):
+        raise ConfigError(
+            f"model {model}: it is in Mistral's own format ({PARAMS}, consolidated*.safetensors), and dray "
+            "needs a config.json; name a repository or a folder in Hugging Face's format (config.json, "
+            "model*.safetensors)"
+        )
 
 
 def refuse_pickles(model: str, names: Collection[str]) -> None:
