@@ -7,6 +7,7 @@ from dray.engine.adapters import adapters_of, rank_for
 from dray.engine.argument_policy import refuse_spread, refuse_unsafe
 from dray.engine.chat_template import with_template_text
 from dray.engine.sound import refuse_without_libraries
+from dray.engine.weight_formats import formats_of, refuse_left_out
 from dray.errors import ConfigError
 from dray.job.model_files import checked_weights, context_of, refuse_misfit
 from dray.job.settings import JobSettings
@@ -68,6 +69,10 @@ def check_weights(settings: JobSettings) -> Manifest | None:
         return None
     weights = checked_weights(settings.model, settings.model_access, dummy_weights=settings.has_dummy_weights)
     refuse_misfit(settings.model, settings.engine_arguments)
+    if weights is None:
+        formats_of(settings.model, settings.engine_arguments)
+    else:
+        refuse_left_out(weights, settings.engine_arguments)
     _refuse_long_answers(settings)
     return weights
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -23,7 +24,10 @@ from dray.engine.vllm_adapter import core_choice
 from dray.engine.vllm_adapter.images import THREADS as IMAGE_THREADS
 from dray.engine.vllm_adapter.images import WITHOUT_LIST
 from dray.engine.vllm_adapter.lora import lora_arguments
+from dray.engine.weight_formats import formats_of
 from dray.errors import ConfigError
+
+logger = logging.getLogger(__name__)
 
 # Before vLLM is imported. Where the engine's core runs is dray's to say (core_choice.py): with vLLM's own
 # choice, a process, a CPU's start took 27 s after the import instead of 2.6 s. vLLM and Hugging Face send no
@@ -107,7 +111,7 @@ def engine_arguments(
 
     Raises:
         ConfigError: an argument that vLLM does not have, that dray does not offer, or that does not go with
-            the LoRA adapters.
+            the model's files or the LoRA adapters.
     """
     refuse_unsafe(spec.arguments)
     refuse_spread(spec.arguments)
@@ -133,7 +137,16 @@ def engine_arguments(
     for name in ("structured_outputs_config", "reasoning_config"):
         if isinstance(given.get(name), dict):
             given[name] = arguments.get(name, {}) | given[name]
-    return arguments | given | WITHOUT_LIST
+    return arguments | given | _formats(spec, given) | WITHOUT_LIST
+
+
+def _formats(spec: EngineSpec, given: dict[str, Any]) -> dict[str, str]:
+    """What the files in a local folder ask for; of a model at an address those were fetched that count."""
+    formats = {} if spec.weights is not None else formats_of(spec.model, given)
+    if formats:
+        chosen = ", ".join(f"{name}={value}" for name, value in formats.items())
+        logger.info("model %s: by its files, the engine reads it with %s", spec.model, chosen)
+    return formats
 
 
 def _reasoning(spec: EngineSpec, arguments: dict[str, Any]) -> dict[str, Any]:

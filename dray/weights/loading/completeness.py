@@ -8,7 +8,7 @@ marked before the load, and looked for after it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from dray.errors import WeightsError
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import torch
 
 _MARK = bytes(range(0xA0, 0xB0))  # 16 bytes at the start of a row; no trained weights look like this
+_BORROWED = {"has_own_embed_tokens": ("embed_tokens",), "has_own_lm_head": ("lm_head", "shared_head.head")}
 _UNINITIALISED = ("UnquantizedLinearMethod", "UnquantizedEmbeddingMethod", "UnquantizedFusedMoEMethod")
 
 
@@ -29,8 +30,12 @@ class Completeness:
         for starts in self._marked.values():
             starts.copy_(_mark(starts))
 
-    def refuse_missing(self, loaded: set[str] | None, name: str) -> None:
+    def refuse_missing(
+        self, loaded: set[str] | None, name: str, *, borrowed: frozenset[str] = frozenset()
+    ) -> None:
         """Refuse a model of which something was not loaded; ``loaded`` is what it says itself.
+
+        Parameters of modules that are ``borrowed``, by the last parts of their names, need not be there.
 
         Raises:
             WeightsError: names the parameters.
@@ -40,13 +45,35 @@ class Completeness:
             for parameter, starts in self._marked.items()
             if bool((starts == _mark(starts)).all(dim=-1).any())
         ]
-        missing = sorted({*unfilled, *_untracked(self._model, loaded)})
+        found = {*unfilled, *_untracked(self._model, loaded)}
+        missing = sorted(one for one in found if not _is_of(one, borrowed))
         if missing:
             shown = ", ".join(missing[:10]) + (f" and {len(missing) - 10} more" if len(missing) > 10 else "")
             raise WeightsError(
                 f"model {name}: its checkpoint lacks weights, or parts of them, for {shown}; "
                 "is it complete, and of this architecture?"
             )
+
+
+def borrowed_by(model: Any, model_config: Any, speculative_config: Any) -> frozenset[str]:
+    """The modules for which vLLM gives a draft those of its target once it is loaded, in place of its own.
+
+    A draft says itself what it has of its own (vLLM 0.32, ``v1/spec_decode/llm_base_proposer.py``, and
+    ``eagle/utils.py``). Llama's classes say "nothing" as targets and as drafts on their own, too: those
+    borrow nothing.
+    """
+    if getattr(model_config, "runner_type", None) != "draft" or speculative_config is None:
+        return frozenset()
+    if not speculative_config.use_eagle():  # EAGLE, MTP and what is built like them
+        return frozenset()
+    return frozenset(
+        module for says, modules in _BORROWED.items() if not getattr(model, says, False) for module in modules
+    )
+
+
+def _is_of(parameter: str, modules: Iterable[str]) -> bool:
+    module = f".{parameter.rpartition('.')[0]}"
+    return any(module.endswith(f".{one}") for one in modules)
 
 
 def _markable(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

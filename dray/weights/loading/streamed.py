@@ -17,7 +17,7 @@ from dray.weights.node.cache import DESCRIPTION, READY, ModelPaths
 from dray.weights.node.description import Description, read_description
 from dray.weights.node.places import CacheRoot
 from dray.weights.node.ready import ChunkMap
-from dray.weights.source.checkpoint import INDEX, compare, places_of
+from dray.weights.source.checkpoint import INDEX, compare, counting, places_of
 from dray.weights.source.header import BITS, Header, TensorInfo, parse_header
 
 if TYPE_CHECKING:
@@ -157,9 +157,8 @@ def _refuse_to_be_left() -> None:
 def _files(headers: Path, data: Path, sizes: dict[str, tuple[int, int]]) -> list[_File]:
     index = headers / INDEX
     places = places_of(index.read_bytes(), str(index)) if index.is_file() else None
-    named = set(places.values()) if places is not None else {p.name for p in headers.glob("*.safetensors")}
     found = []
-    for name in sorted(named):
+    for name in counting([path.name for path in headers.glob("*.safetensors")], places):
         try:
             number, size = sizes[name] if sizes else (0, (data / name).stat().st_size)
             text = _start_of(headers / name)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dray.errors import WeightsError
-from dray.weights.loading.completeness import Completeness
+from dray.weights.loading.completeness import Completeness, borrowed_by
 from dray.weights.loading.device import to_device
 from dray.weights.loading.ranks import tell_times, told
 from dray.weights.loading.streamed import StreamedWeights
@@ -54,6 +54,14 @@ def _device_of(model: Any) -> torch.device:
     return device
 
 
+def _borrowed(model: Any, model_config: Any) -> frozenset[str]:
+    """What vLLM will take from the target, if this is a draft."""
+    from vllm.config import get_current_vllm_config_or_none
+
+    config = get_current_vllm_config_or_none()
+    return borrowed_by(model, model_config, config.speculative_config if config is not None else None)
+
+
 def load(model: Any, model_config: Any) -> None:
     """Load a model's weights from the folder that ``model_config`` names.
 
@@ -68,5 +76,5 @@ def load(model: Any, model_config: Any) -> None:
     weights = StreamedWeights.of(folder)
     completeness = Completeness(model)
     loaded = model.load_weights(to_device(weights.tensors(), _device_of(model), headroom_bytes=_HEADROOM))
-    completeness.refuse_missing(loaded, weights.name)
+    completeness.refuse_missing(loaded, weights.name, borrowed=_borrowed(model, model_config))
     tell_times(weights.stats.seconds, weights.stats.waited)

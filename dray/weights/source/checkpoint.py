@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -10,6 +11,10 @@ from dray.errors import ConfigError, WeightsError
 from dray.weights.source.header import Header, read_header
 
 INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+PARAMS = "params.json"  # the config of Mistral's own format
+# model.fp32.safetensors, model.fp32-00001-of-00002.safetensors, model-00001-of-00002.fp32.safetensors
+_VARIANT = re.compile(r"model(?:-\d+-of-\d+)?\.[^.]+\.safetensors")
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 
 
@@ -20,11 +25,26 @@ def refuse_incomplete(model: str, names: Collection[str], *, weights: bool = Tru
         ConfigError: says what is missing, or that there are only pickles.
     """
     if "config.json" not in names:
+        refuse_native(model, names)
         raise ConfigError(f"model {model}: no config.json in it; is this the model's folder?")
     if not weights or any(name.endswith(".safetensors") for name in names):
         return
     refuse_pickles(model, names)
     raise ConfigError(f"model {model}: no *.safetensors file in it")
+
+
+def refuse_native(model: str, names: Collection[str]) -> None:
+    """Refuse a folder that holds a model in Mistral's own format; for one without a ``config.json``.
+
+    Raises:
+        ConfigError: it does.
+    """
+    if PARAMS in names and any(map(is_native, names)):
+        raise ConfigError(
+            f"model {model}: it is in Mistral's own format ({PARAMS}, consolidated*.safetensors), and dray "
+            "needs a config.json; name a repository or a folder in Hugging Face's format (config.json, "
+            "model*.safetensors)"
+        )
 
 
 def refuse_pickles(model: str, names: Collection[str]) -> None:
@@ -41,18 +61,43 @@ def refuse_pickles(model: str, names: Collection[str]) -> None:
         )
 
 
+def is_variant(name: str) -> bool:
+    """Whether a file of weights is of a copy in another precision, such as ``model.fp32.safetensors``."""
+    return _VARIANT.fullmatch(name) is not None
+
+
+def is_native(name: str) -> bool:
+    """Whether a file of weights is in Mistral's own format: other names, for another class of an engine."""
+    return name.startswith("consolidated") and name.endswith(".safetensors")
+
+
+def counting(names: Collection[str], places: Mapping[str, str] | None) -> list[str]:
+    """Which safetensors files of a folder make up the checkpoint; ``places`` is its index, None without one.
+
+    With an index those that it names, also if they are missing. Without one all of the folder; but where
+    ``model.safetensors`` is there, its variants and ``consolidated*`` are second copies, and left out.
+    transformers does the same.
+    """
+    if places is not None:
+        return sorted(set(places.values()))
+    found = sorted(name for name in names if name.endswith(".safetensors"))
+    if SINGLE not in found:
+        return found
+    return [name for name in found if not (is_variant(name) or is_native(name))]
+
+
 def check_checkpoint(folder: Path) -> dict[str, Header]:
     """The headers of the safetensors files that make up the checkpoint, by file name.
 
-    With an index those are the files it names, each holding exactly the tensors it says; files that it does
-    not name are left alone (some repositories carry a second copy). Without one, all files of the folder.
+    With an index those are the files it names, each holding exactly the tensors it says. Files that do not
+    count are left alone (some repositories carry a second copy): see :func:`counting`.
 
     Raises:
         WeightsError: a file is missing or damaged, or the index is not true; names file and tensor.
     """
     index = folder / INDEX
     places = places_of(index.read_bytes(), str(index)) if index.is_file() else None
-    names = sorted(set(places.values())) if places is not None else _files(folder)
+    names = counting([file.name for file in folder.glob("*.safetensors")], places)
     headers = {name: _header(folder / name, places is not None) for name in names}
     compare(str(folder), places, headers)
     return headers
@@ -94,10 +139,6 @@ def compare(folder: str, places: Mapping[str, str] | None, headers: Mapping[str,
         raise WeightsError(f"{folder}/{INDEX}: tensor {tensor!r} is not in {file}{missing}")
     for tensor, file in sorted(held - said):
         raise WeightsError(f"{folder}/{file}: tensor {tensor!r} is not in {INDEX}, or elsewhere in it")
-
-
-def _files(folder: Path) -> list[str]:
-    return sorted(file.name for file in folder.glob("*.safetensors"))
 
 
 def _header(file: Path, indexed: bool) -> Header:

@@ -9,8 +9,10 @@ from pathlib import Path
 from dray.errors import ConfigError
 from dray.storage.objects import ObjectStoreOptions, is_object
 from dray.temporary import TemporaryFolder
+from dray.weights.source.checkpoint import refuse_native
 from dray.weights.source.hub import is_hub
 from dray.weights.source.listing import content_of, read_manifest
+from dray.weights.source.modules import names_in
 from dray.weights.source.names import is_tokenizer
 
 _MOST_BYTES = 256 << 20  # of one file; the largest tokenizers have 40 MB
@@ -31,6 +33,8 @@ def configuration_of(model: str, options: ObjectStoreOptions | None = None) -> I
     if not (is_object(model) or is_hub(model)):
         folder = Path(model)
         if not (folder / "config.json").is_file():
+            if folder.is_dir():
+                refuse_native(model, names_in(folder))
             what = "there is no config.json in it" if folder.is_dir() else "no such directory"
             hint = "" if folder.is_dir() else "; for a model on the hub write hf://ORG/NAME"
             raise ConfigError(f"model {model}: {what}{hint}")

@@ -11,7 +11,7 @@ from dray.errors import ConfigError, WeightsError
 from dray.storage.objects import ObjectInfo, ObjectStoreOptions, head, list_folder, read_range
 from dray.storage.signing import signed_url
 from dray.weights.source import hub
-from dray.weights.source.checkpoint import INDEX, compare, places_of, refuse_incomplete
+from dray.weights.source.checkpoint import INDEX, compare, counting, places_of, refuse_incomplete
 from dray.weights.source.header import HEADER_LIMIT, Header, parse_header
 from dray.weights.source.manifest import PUBLISHED, Manifest, ModelFile
 from dray.weights.source.modules import CONFIG, MODULES, WEIGHTS, module_files
@@ -72,9 +72,8 @@ def wanted_files(
     """
     refuse_incomplete(model, names)
     names = {name for name in names if not name.startswith(".")}  # no engine's, and our own are called so
-    weights = {name for name in names if name.endswith(".safetensors")}
-    if INDEX in names:
-        weights &= set(places_of(read(INDEX), f"{model}/{INDEX}").values())
+    places = places_of(read(INDEX), f"{model}/{INDEX}") if INDEX in names else None
+    weights = names.intersection(counting(names, places))
     others = set(filter(is_small, names))
     modules = module_files(model, read(MODULES), below) if MODULES in names else []
     return sorted({*weights, *others, *modules} - {PUBLISHED})

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dray.errors import WeightsError
-from dray.weights.source.checkpoint import refuse_pickles
+from dray.weights.source.checkpoint import INDEX, SINGLE, is_variant, refuse_pickles
 
 MODULES = "modules.json"
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
@@ -67,9 +67,14 @@ def modules_of(folder: Path) -> list[str]:
 
 
 def weight_files(folder: Path) -> list[str]:
-    """The safetensors files of a model in a local folder, those of its modules too, named from there."""
-    modules = filter(_is_weights, modules_of(folder))
-    return sorted({*(file.name for file in folder.glob("*.safetensors")), *modules})
+    """The safetensors files of a model that an engine may read, those of its modules too, named from there.
+
+    Variants beside ``model.safetensors`` are never read. ``consolidated*`` is: by load format ``mistral``.
+    """
+    names = {file.name for file in folder.glob("*.safetensors")}
+    if SINGLE in names and not (folder / INDEX).is_file():
+        names = {name for name in names if not is_variant(name)}
+    return sorted({*names, *filter(_is_weights, modules_of(folder))})
 
 
 def names_in(folder: Path) -> set[str]:

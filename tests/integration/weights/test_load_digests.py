@@ -32,6 +32,7 @@ FUSED = {
 }
 LACKING = "model.layers.0.mlp.down_proj.weight"
 LACKING_PART = "model.layers.1.self_attn.k_proj.weight"  # of a fused parameter
+VARIANT = "model.w32.safetensors"  # vLLM reads it behind model.safetensors
 REPEATED = ["llama-f32", "mixtral"]
 DENSE = [name for name in LOADABLE if not name.startswith(("fp8", "mixtral", "qwen3"))]
 
@@ -47,6 +48,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     file = found["flipped"] / "model.safetensors"
     content = file.read_bytes()
     file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    found["variants"] = llama(parent / "variants", seed=1)  # beside it a copy of another precision
+    (found["variants"] / "model.safetensors").rename(found["variants"] / VARIANT)
+    llama(found["variants"])
     found["lacking"] = _without(llama(parent / "lacking"), LACKING)
     found["lacking-part"] = _without(llama(parent / "lacking-part"), LACKING_PART)
     return found
@@ -129,6 +133,13 @@ def test_a_flipped_bit_shows_in_one_digest(results: Results) -> None:
     sound = _loaded(results, "llama-f32")["digests"]
     assert flipped.keys() == sound.keys()
     assert [name for name in sound if sound[name] != flipped[name]] == ["lm_head.weight"]
+
+
+def test_of_a_folder_with_variants_the_single_file_is_loaded(results: Results) -> None:
+    single = _loaded(results, "llama-f32")["digests"]
+    assert _loaded(results, "variants", DRAY)["digests"] == single
+    last = _loaded(results, "variants")["digests"]  # vLLM's own formats read both: why dray takes its own
+    assert last["lm_head.weight"] != single["lm_head.weight"]
 
 
 def test_a_weight_that_is_not_loaded_shows(results: Results) -> None:

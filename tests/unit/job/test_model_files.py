@@ -11,6 +11,7 @@ from safetensors.numpy import save_file
 
 from dray.errors import ConfigError, WeightsError
 from dray.job.model_files import check_model, model_digest
+from dray.weights.source.configuration import configuration_of
 from dray.weights.source.content import content_digests
 
 pytestmark = pytest.mark.unit
@@ -25,6 +26,18 @@ def test_no_config(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"")
     with pytest.raises(ConfigError, match=r"no config\.json"):
         check_model(str(tmp_path))
+
+
+def test_a_model_in_mistrals_own_format(tmp_path: Path) -> None:
+    for name in ("params.json", "consolidated.safetensors", "tekken.json"):
+        (tmp_path / name).write_bytes(b"")
+    with pytest.raises(ConfigError, match=r"in Mistral's own format .*in Hugging Face's format"):
+        check_model(str(tmp_path))
+    with (
+        pytest.raises(ConfigError, match="in Mistral's own format"),
+        configuration_of(str(tmp_path)),
+    ):
+        pass
 
 
 def test_a_config_that_is_not_json(tmp_path: Path) -> None:

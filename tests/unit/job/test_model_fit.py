@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,8 @@ from dray.job.request import JobRequest
 from dray.job.settings import JobSettings
 from dray.kinds import Overflow
 from dray.requests.sources import RowDefaults
+from dray.weights import Manifest
+from dray.weights.source.manifest import ModelFile
 
 pytestmark = pytest.mark.unit
 
@@ -159,4 +162,24 @@ def test_answers_longer_than_the_context(
         check_weights(settings)
         return
     with pytest.raises(ConfigError, match=refused):
+        check_weights(settings)
+
+
+def test_mistrals_format_is_refused_before_anything_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At an address; and for a local folder before an engine starts."""
+    files = (ModelFile(name="model.safetensors", size=1, etag="e"),)
+    monkeypatch.setattr(checks, "checked_weights", lambda *a, **k: Manifest(uri="s3://b/m", files=files))
+    settings: Any = SimpleNamespace(
+        engine="vllm", model="s3://b/m", model_access=None, has_dummy_weights=False,
+        engine_arguments={"load_format": "mistral"},
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match="dray fetches none of"):
+        check_weights(settings)
+    for name in ("config.json", "tokenizer.json", "model.safetensors"):
+        (tmp_path / name).write_text('{"model": {}}')
+    monkeypatch.setattr(checks, "checked_weights", lambda *a, **k: None)
+    settings.model = str(tmp_path)
+    with pytest.raises(ConfigError, match="there is none in it"):
         check_weights(settings)

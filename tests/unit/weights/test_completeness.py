@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dray.errors import WeightsError
-from dray.weights.loading.completeness import Completeness
+from dray.weights.loading.completeness import Completeness, borrowed_by
 
 torch: Any
 routed: Any
@@ -115,3 +115,72 @@ def test_a_part_of_a_fused_parameter_that_is_missing_is_named(missing: int) -> N
         completeness.refuse_missing(None, "m")
     model.qkv.weight.data[missing] = 1.0
     completeness.refuse_missing(None, "m")
+
+
+# -- drafts, which get modules of their target ----
+
+
+def _draft(*, own: tuple[str, ...] = (), unfilled: tuple[str, ...] = ()) -> tuple[Any, Completeness]:
+    """A stand-in for EAGLE's model, marked and then loaded but for some of its modules."""
+    model = torch.nn.Module()
+    model.has_own_embed_tokens = "embed_tokens" in own
+    model.has_own_lm_head = "lm_head" in own
+    model.model, model.shared_head = torch.nn.Module(), torch.nn.Module()
+    for parent, name in DRAFT_MODULES:
+        layer = torch.nn.Linear(32, 16, bias=False, dtype=torch.bfloat16)
+        layer.quant_method = type("UnquantizedLinearMethod", (), {})()
+        setattr(getattr(model, parent) if parent else model, name, layer)
+    completeness = Completeness(model)
+    for parent, name in DRAFT_MODULES:
+        if name not in unfilled:
+            getattr(getattr(model, parent) if parent else model, name).weight.data.fill_(1.0)
+    return model, completeness
+
+
+DRAFT_MODULES = [("model", "embed_tokens"), ("model", "fc"), ("", "lm_head"), ("shared_head", "head")]
+AS_DRAFT = SimpleNamespace(runner_type="draft")
+
+
+def _method(*, eagle: bool) -> Any:
+    return SimpleNamespace(use_eagle=lambda: eagle)
+
+
+def test_a_draft_may_lack_what_vllm_takes_from_its_target() -> None:
+    model, completeness = _draft(unfilled=("embed_tokens", "lm_head", "head"))
+    borrowed = borrowed_by(model, AS_DRAFT, _method(eagle=True))
+    assert borrowed == {"embed_tokens", "lm_head", "shared_head.head"}
+    completeness.refuse_missing(None, "m", borrowed=borrowed)
+
+
+@pytest.mark.parametrize(
+    ("own", "unfilled", "named"),
+    [
+        ((), "fc", r"model\.fc\.weight"),
+        (("embed_tokens",), "embed_tokens", r"model\.embed_tokens\.weight"),
+        (("lm_head",), "lm_head", r"lm_head\.weight"),
+    ],
+)
+def test_a_draft_has_all_that_is_its_own(own: tuple[str, ...], unfilled: str, named: str) -> None:
+    model, completeness = _draft(own=own, unfilled=(unfilled,))
+    borrowed = borrowed_by(model, AS_DRAFT, _method(eagle=True))
+    with pytest.raises(WeightsError, match=f"for {named};"):
+        completeness.refuse_missing(None, "m", borrowed=borrowed)
+
+
+@pytest.mark.parametrize(
+    ("model_config", "speculative"),
+    [
+        (SimpleNamespace(runner_type="generate"), _method(eagle=True)),  # the target beside such a draft
+        (AS_DRAFT, _method(eagle=False)),  # a model of its own, as small as a draft should be
+        (SimpleNamespace(runner_type="generate"), None),
+        (SimpleNamespace(), None),
+    ],
+)
+def test_others_borrow_nothing_though_llamas_class_says_that_it_owns_nothing(
+    model_config: Any, speculative: Any
+) -> None:
+    model, completeness = _draft(unfilled=("lm_head",))
+    borrowed = borrowed_by(model, model_config, speculative)
+    assert borrowed == frozenset()
+    with pytest.raises(WeightsError, match=r"for lm_head\.weight;"):
+        completeness.refuse_missing(None, "m", borrowed=borrowed)

@@ -12,7 +12,10 @@ from safetensors.numpy import save_file
 from dray.errors import WeightsError
 from dray.job.model_files import check_model
 from dray.weights import check_checkpoint
-from dray.weights.source.checkpoint import INDEX
+from dray.weights.source.checkpoint import INDEX, SINGLE
+from dray.weights.source.content import content_digests
+from dray.weights.source.listing import wanted_files
+from dray.weights.source.modules import weight_files
 
 pytestmark = pytest.mark.unit
 
@@ -99,3 +102,59 @@ def test_two_files_with_one_tensor_and_no_index(folder: Path) -> None:
     (folder / INDEX).unlink()
     save_file({"embed": np.zeros(1, np.float32)}, folder / "model-2.safetensors")
     assert "tensor 'embed' is in model-1.safetensors and in model-2.safetensors" in _says(folder)
+
+
+VARIANTS = [
+    "model.fp32-00001-of-00002.safetensors",
+    "model.fp32-00002-of-00002.safetensors",
+    "model.fp16.safetensors",
+    "model-00001-of-00001.bf16.safetensors",
+]
+NATIVE = ["consolidated.safetensors", "consolidated-00001-of-00002.safetensors"]
+
+
+@pytest.fixture
+def copies(tmp_path: Path) -> Path:
+    """As Whisper's repository: one file, and the same tensors in other precisions."""
+    (tmp_path / "config.json").write_text("{}")
+    for name in (SINGLE, *VARIANTS, *NATIVE):
+        save_file({"embed": np.zeros(4, np.float32)}, tmp_path / name)
+    (tmp_path / "model.safetensors.index.fp32.json").write_text("{}")
+    return tmp_path
+
+
+def test_without_an_index_the_single_file_counts_alone(copies: Path) -> None:
+    assert list(check_checkpoint(copies)) == [SINGLE]
+    assert check_model(str(copies)) == copies
+
+
+def test_second_copies_are_not_fetched(copies: Path) -> None:
+    names = {path.name for path in copies.iterdir()}
+    found = wanted_files("m", names, lambda name: b"", lambda below: ())
+    assert found == ["config.json", SINGLE, "model.safetensors.index.fp32.json"]
+
+
+def test_fingerprints_leave_out_variants_that_no_engine_reads(copies: Path) -> None:
+    assert weight_files(copies) == sorted([SINGLE, *NATIVE])  # load format mistral reads the native ones
+    assert sorted(content_digests(copies)) == sorted([SINGLE, *NATIVE])
+
+
+def test_fingerprints_of_a_folder_with_an_index_are_of_all_files(folder: Path) -> None:
+    """As they were: jobs that an earlier version began go on."""
+    save_file({"embed": np.zeros(4, np.float32)}, folder / "model.fp16.safetensors")
+    assert weight_files(folder) == ["model-1.safetensors", "model-2.safetensors", "model.fp16.safetensors"]
+
+
+def test_variants_alone_are_the_checkpoint(copies: Path) -> None:
+    for name in (SINGLE, *VARIANTS[:2], VARIANTS[3], *NATIVE):
+        (copies / name).unlink()
+    assert list(check_checkpoint(copies)) == ["model.fp16.safetensors"]
+    save_file({"embed": np.zeros(4, np.float32)}, copies / VARIANTS[0])
+    assert f"tensor 'embed' is in {VARIANTS[2]} and in {VARIANTS[0]}, and there is no" in _says(copies)
+
+
+def test_files_that_are_no_copies_by_their_names_still_count(copies: Path) -> None:
+    save_file({"more": np.zeros(4, np.float32)}, copies / "more.safetensors")
+    assert sorted(check_checkpoint(copies)) == [SINGLE, "more.safetensors"]
+    save_file({"embed": np.zeros(4, np.float32)}, copies / "model-00001-of-00002.safetensors")
+    assert "tensor 'embed' is in model-00001-of-00002.safetensors and in model.safetensors" in _says(copies)
