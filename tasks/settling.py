@@ -43,7 +43,7 @@ class _End(NamedTuple):
     message: str | None
 
 
-_MOST = 50_000  # tasks that are remembered: more than a job has shards
+_MOST = 50_000  # tasks that are remembered; of more, the first are forgotten
 
 _ends: dict[UUID, _End] = {}  # how the tasks of this process's runs ended, the latest of them
 

@@ -107,7 +107,7 @@ def rest_cancelled(
     """The store says that the job is cancelled; ``release`` also gives the driver's lease back.
 
     A store that stays away for ``patience`` seconds, or another driver that has the job, leaves it as it is.
-    So does a job that has all its answers: the cancel came too late.
+    So does a job that is completed or expired: the cancel came too late.
     """
     with suppress(StoreError), reopen(job, patience=patience) as store:
         store.request_cancel(job.job_id, for_good=for_good, by=job.lease)

@@ -81,8 +81,9 @@ class NodeType:
 class ClusterInfo:
     """A cluster that can take work, since ``ready`` (seconds since 1970), after ``seconds``.
 
-    ``own`` is one of ours on this machine: no node comes to it. ``coming`` are the nodes that its autoscaler
-    may start; None where no autoscaler says so. Its worker processes have ``inherited`` variables anyhow.
+    ``own`` is one of ours on this machine: no node comes to it. ``shared`` is one that was there before the
+    job: others may use it. ``coming`` are the nodes that its autoscaler may start; None where no autoscaler
+    says so. Its worker processes have ``inherited`` variables anyhow.
     """
 
     address: str
@@ -91,6 +92,7 @@ class ClusterInfo:
     stable_resource: str
     ready: float = field(default_factory=time.time)
     own: bool = False
+    shared: bool = False
     coming: tuple[NodeType, ...] | None = None
     inherited: Mapping[str, str] = field(default_factory=dict, repr=False)
 

@@ -370,6 +370,7 @@ def _connect(address: str, settings: ClusterSettings, began: float) -> ClusterIn
         nodes=nodes,
         seconds=time.monotonic() - began,
         stable_resource=resource,
+        shared=settings.address is not None and settings.provider is None,
     )
 
 

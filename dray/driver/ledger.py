@@ -38,7 +38,8 @@ class Ledger:
         self._gone: dict[str, float] = {}
         self._began = min(job.started, info.ready - info.seconds)
         self._nodes = {node.node_id: node for node in info.nodes}
-        self._seen = dict.fromkeys(self._nodes, self._began)  # since when each node counts
+        # Since when each node counts; one that others may use, from the job's first replica on it.
+        self._seen = {} if info.shared else dict.fromkeys(self._nodes, self._began)
         self._given = job.settings.request.price
         self._kept: float | None = None
         self._used: set[str] = set()  # first replicas of lanes that have been on a node
@@ -54,6 +55,7 @@ class Ledger:
         elif isinstance(event, ReplicaLost) and event.name in self._lives:
             life = self._lives[event.name]
             life.lost, life.node = True, life.node or event.node
+            self._use(life)
             self._see(event.node, time.time())
             life.ended = life.ended or time.time()
         elif isinstance(event, NodeLost | NodeLeft):
@@ -136,12 +138,15 @@ class Ledger:
             self._lives[name] = Life(name=name, asked=asked, successor=successor)
         return self._lives[name]
 
+    def _use(self, life: Life) -> None:
+        if life.node is not None:
+            self._used.add(first_of(life.name))
+
     def _note_change(self, event: ReplicaChanged) -> None:
         life = self._life(event.name, event.began)
         life.gpus = life.gpus or event.gpus
         life.node, life.host = event.node or life.node, event.host or life.host
-        if life.node is not None:
-            self._used.add(first_of(event.name))
+        self._use(life)
         self._see(event.node, event.at)
         if event.state is ReplicaState.LEAVING:
             life.leaving = life.leaving or event.at

@@ -71,8 +71,7 @@ class Scaling:
             JobPausedError: the budget is spent.
         """
         if self._limits.fixed and self._purse.idle:
-            if self._pool.nodes() != self._nodes:  # a node joined or left: the account goes by that
-                self._see_nodes()
+            self._see_changes()
             return
         began = time.monotonic()
         if began < self._look_at:
@@ -95,6 +94,13 @@ class Scaling:
         )
         self._obey(store, self._patient(load, wanted(load, now, least=self._limits.least)))
         self._choose_market(store, now)
+
+    def _see_changes(self) -> None:
+        """The account goes by which nodes come and go. Ray is asked seldom: a used node may stay for long."""
+        now = time.monotonic()
+        if self._pool.nodes() != self._nodes and now >= self._look_at:
+            self._look_at = now + self._intervals.account
+            self._see_nodes()
 
     def _see_nodes(self) -> None:
         """Nodes join, and an autoscaler ends those on which nothing runs any more."""

@@ -24,7 +24,7 @@ _READ_ALL = frozenset({"safetensors", "fastsafetensors", "instanttensor", "runai
 def formats_of(model: str, arguments: Mapping[str, Any]) -> dict[str, str]:
     """The arguments that the files of a local folder ask for, and that the user did not name.
 
-    ``arguments`` are the user's. None for what is no folder.
+    ``arguments`` are the user's. Empty where ``model`` is no local folder, or an empty one.
 
     Raises:
         ConfigError: the engine would read other files than the user's arguments say, or more.

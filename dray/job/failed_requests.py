@@ -73,7 +73,7 @@ def _check_code(code: str) -> None:
         return
     near = difflib.get_close_matches(code, STATUS, n=1)
     hint = f"do you mean {near[0]}?" if near else "docs/error-rows.md has all codes"
-    raise ConfigError(f"--code {code}: error rows have no such code; {hint}")
+    raise ConfigError(f"--code {code}: this version of dray has no such code of error rows; {hint}")
 
 
 class _Wanted:

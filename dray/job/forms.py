@@ -35,7 +35,8 @@ def _refuse_unwritable(value: Any) -> None:
     try:
         orjson.dumps(value, default=str)
     except TypeError as error:  # its words quote no value
-        raise ValueError(f"cannot be written as JSON: {error}; numbers have 64 bits at most") from None
+        advice = "give texts in UTF-8, numbers of 64 bits at most, and fewer levels"
+        raise ValueError(f"it cannot be written as JSON ({error}); {advice}") from None
     for part in _parts(value):
         if isinstance(part, str) and "\0" in part:
             raise ValueError("a text has a NUL character, which PostgreSQL does not keep; remove it")

@@ -23,7 +23,7 @@ from dray.weights.source.hub import is_hub
 from dray.weights.source.modules import modules_of, weight_files
 from dray.weights.source.names import USUAL
 
-# In the order in which fingerprints of existing jobs have them; more go behind.
+# In the order of earlier versions: a model that has none of the later files keeps its digest.
 _FIRST = (
     "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja",
     "special_tokens_map.json", "tokenizer.model", INDEX,
@@ -198,6 +198,7 @@ def model_digest(model: str) -> str:
 
     Raises:
         WeightsError: ``modules.json`` is damaged, or a file that it names is missing.
+        ConfigError: a module's weights are pickles.
     """
     path = Path(model)
     digest = hashlib.sha256()

@@ -24,7 +24,7 @@ class JobState(StrEnum):
 
     @property
     def answered(self) -> bool:
-        """Whether every row has an answer or an error row, for good."""
+        """Whether it was completed, or its time is over: no cancel changes that."""
         return self in _ANSWERED
 
 

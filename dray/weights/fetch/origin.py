@@ -38,12 +38,13 @@ class Origin:
         self._renewed = float("-inf")  # when fresh credentials were last asked for
         self._moved: set[str] = set()  # names of files whose addresses redirect
         self._threads = ThreadPoolExecutor(_AT_ONCE, "dray-addresses")  # none until they are needed
+        self._expected: list[ModelFile] = []
         self._ahead: dict[str, Future[Address]] = {}
+        self._ahead_since = float("-inf")
 
-    def look_ahead(self, files: Iterable[ModelFile]) -> None:
-        """Begin to ask a hub where these files are, in this order; of other stores nothing is to be asked."""
-        if is_hub(self._manifest.uri):
-            self._ahead = {file.name: self._threads.submit(_at_hub, file) for file in files}
+    def expect(self, files: Iterable[ModelFile]) -> None:
+        """These files will be read, in this order: with the first one a hub is asked for all of them."""
+        self._expected = list(files)
 
     def close(self) -> None:
         """No address is asked for any more."""
@@ -61,8 +62,9 @@ class Origin:
             self._renewed = now
         address, signed = self._known.get(file.name, (None, float("-inf")))
         if address is None or now - signed > _RENEWED_AFTER or (fresh and signed < self._renewed):
-            address = self._of_hub(file) if is_hub(self._manifest.uri) else self._of_store(file)
-            self._known[file.name] = (address, now)
+            hub = is_hub(self._manifest.uri)
+            address, signed = self._of_hub(file, now) if hub else (self._of_store(file), now)
+            self._known[file.name] = (address, signed)
         return address
 
     def moved(self, file: ModelFile) -> None:
@@ -72,12 +74,16 @@ class Origin:
             self._moved.add(file.name)
             self._known.pop(file.name, None)
 
-    def _of_hub(self, file: ModelFile) -> Address:
+    def _of_hub(self, file: ModelFile, now: float) -> tuple[Address, float]:
+        """Where a hub has the file, and since when that is known: an address asked for ahead is older."""
+        if self._expected:
+            self._ahead = {one.name: self._threads.submit(_at_hub, one) for one in self._expected}
+            self._expected, self._ahead_since = [], now
         ahead = self._ahead.pop(file.name, None)
-        if ahead is None:
-            return _at_hub(file)
+        if ahead is None or now - self._ahead_since > _RENEWED_AFTER:
+            return _at_hub(file), now
         try:
-            return ahead.result()
+            return ahead.result(), self._ahead_since
         except OSError:  # a hub that is busy is asked for one at a time from now on
             for other in self._ahead.values():
                 other.cancel()

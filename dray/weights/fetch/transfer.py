@@ -108,7 +108,7 @@ class Transfer:
         schedule = Schedule(left, now=began, turn=turn, limits=self._limits, slowest=slowest)
         crew = _Crew(self._files(), chunk_bytes, self._processes_for(left), self._inherit)
         files = dict.fromkeys(self._plan.chunks[number].file for number in left)
-        self._origin.look_ahead(self._plan.manifest.files[file] for file in files)
+        self._origin.expect(self._plan.manifest.files[file] for file in files)
         try:
             self._loop(schedule, crew, on_chunk)
         finally:

@@ -59,8 +59,8 @@ def borrowed_by(model: Any, model_config: Any, speculative_config: Any) -> froze
     """The modules for which vLLM gives a draft those of its target once it is loaded, in place of its own.
 
     A draft says itself what it has of its own (vLLM 0.32, ``v1/spec_decode/llm_base_proposer.py``, and
-    ``eagle/utils.py``). Llama's classes say "nothing" as targets and as drafts on their own, too: those
-    borrow nothing.
+    ``eagle/utils.py``). Llama's classes say "nothing" as targets and as drafts of other methods, too. So only
+    drafts of EAGLE's kind are asked.
     """
     if getattr(model_config, "runner_type", None) != "draft" or speculative_config is None:
         return frozenset()

@@ -105,6 +105,19 @@ def test_what_a_node_did_for_others_costs_the_job_nothing(ledger: Ledger) -> Non
     assert sum(span.micros for span in spans) == pytest.approx(10_000_000, abs=1_000)
 
 
+@pytest.mark.parametrize(("shared", "seconds"), [(True, 60), (False, HOUR + 60)])
+def test_nodes_of_a_joined_cluster_count_from_the_first_replica_on_them(shared: bool, seconds: float) -> None:
+    """A job that grows there after an hour did not have them before; a rented node is paid all the time."""
+    settings = SimpleNamespace(request=SimpleNamespace(price=10.0))
+    job = SimpleNamespace(started=0.0, settings=settings, lease=SimpleNamespace(epoch=1), job_id="job")
+    there = Node(node_id="there", host="there", cpus=8, gpus=1, stable=False)
+    info = ClusterInfo(address="a", nodes=(there,), seconds=0.0, stable_resource="s", shared=shared)
+    ledger = Ledger(cast("OpenJob", job), info)
+    change(ledger, ReplicaState.STARTING, HOUR, "there", began=HOUR)
+    spans = ledger.spans(HOUR + 60.0)
+    assert sum(span.micros for span in spans) == seconds * 1_000_000
+
+
 @pytest.mark.parametrize("node", [None, "a"])
 def test_only_a_replica_that_had_a_node_was_interrupted(ledger: Ledger, node: str | None) -> None:
     """One that found no place was no loss: what comes in its lane later is the first engine there."""

@@ -335,7 +335,12 @@ def test_a_node_that_leaves_such_a_job_is_paid_no_longer() -> None:
     job, store = cast("OpenJob", None), cast("Store", None)
     limits = ReplicaRange(2, 2)
     look = Scaling(
-        job, emit=told.append, resized=lambda _: None, limits=limits, intervals=QUICK, **parts
+        job,
+        emit=told.append,
+        resized=lambda _: None,
+        limits=limits,
+        intervals=replace(QUICK, account=0.0),
+        **parts,
     ).look
     look(store)
     used.remove("a")

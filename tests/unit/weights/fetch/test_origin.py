@@ -43,7 +43,7 @@ def test_addresses_are_asked_for_several_at_once_and_once_each(make: Callable[[s
         return f"https://store/{file.name}", {}
 
     found = make("hf://org/name", hub)
-    found.look_ahead(FILES)
+    found.expect(FILES)
     for _ in range(2):
         assert [found.address(file).url for file in FILES] == [f"https://store/{file.name}" for file in FILES]
     assert sorted(asked) == sorted(file.name for file in FILES)
@@ -59,14 +59,35 @@ def test_a_busy_hub_is_asked_for_one_at_a_time(make: Callable[[str, Hub], Origin
         return file.name, {}
 
     found = make("hf://org/name", hub)
-    found.look_ahead(FILES)
+    found.expect(FILES)
     with pytest.raises(BusyError):
         found.address(FILES[3])
     busy = False
     assert [found.address(file).url for file in FILES] == [file.name for file in FILES]
 
 
+def test_addresses_that_were_asked_for_long_ago_are_asked_for_again(
+    make: Callable[[str, Hub], Origin], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hub's signature lasts for an hour, and a large model takes longer."""
+    asked: list[str] = []
+
+    def hub(file: ModelFile) -> tuple[str, dict[str, str]]:
+        asked.append(file.name)
+        return f"{file.name}?{asked.count(file.name)}", {}
+
+    clock = [1000.0]
+    monkeypatch.setattr(origin.time, "monotonic", lambda: clock[0])
+    found = make("hf://org/name", hub)
+    found.expect(FILES)
+    assert found.address(FILES[0]).url.endswith("?1")
+    clock[0] += 899
+    assert found.address(FILES[1]).url.endswith("?1")
+    clock[0] += 2
+    assert [found.address(file).url[-2:] for file in FILES[:3]] == ["?2", "?2", "?2"]
+
+
 def test_elsewhere_nothing_is_asked_for(make: Callable[[str, Hub], Origin]) -> None:
     found = make("https://store/model", lambda file: pytest.fail("a hub was asked"))
-    found.look_ahead(FILES)
+    found.expect(FILES)
     assert found.address(FILES[0]).url.startswith("https://store/model/0.safetensors")
