@@ -77,7 +77,7 @@ def test_addresses_that_were_asked_for_long_ago_are_asked_for_again(
         return f"{file.name}?{asked.count(file.name)}", {}
 
     clock = [1000.0]
-    monkeypatch.setattr(origin.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr("dray.weights.fetch.origin.time.monotonic", lambda: clock[0])
     found = make("hf://org/name", hub)
     found.expect(FILES)
     assert found.address(FILES[0]).url.endswith("?1")
