@@ -445,5 +445,8 @@ def test_a_job_is_submitted_through_the_api_server(
     assert body["entrypoint"].endswith("run s3://b/in.jsonl --model m --cluster auto")
     with pytest.raises(ConfigError, match="name what is to run"):
         one.submit(["status"])
+    with pytest.raises(ConfigError, match="--store, shows a login"):
+        one.submit(["run", "x", "--store", "postgresql://me:hidden-word@host/dray"])
+    assert len(got) == 1
     one.release()
     jobs.shutdown()
