@@ -123,7 +123,7 @@ def _container(
 ) -> dict[str, Any]:
     limits = {"memory": memory, **({settings.gpu_resource: str(gpus)} if gpus else {})}
     own = {"POD_NAME": "metadata.name", "NODE_NAME": "spec.nodeName"}  # by which notices are found
-    return {
+    found: dict[str, Any] = {
         "name": name,
         "image": settings.image,
         "env": [
@@ -132,6 +132,9 @@ def _container(
         ],
         "resources": {"requests": {"cpu": f"{cpus:g}", **limits}, "limits": limits},
     }
+    if settings.env_secrets:
+        found["envFrom"] = [{"secretRef": {"name": one}} for one in settings.env_secrets]
+    return found
 
 
 def _expiry(settings: KubeRaySettings) -> dict[str, Any]:

@@ -127,6 +127,18 @@ def test_what_is_planned_is_what_is_sent(server: KubeServer, tmp_path: Path) -> 
     one.release()
 
 
+def test_every_pod_gets_the_keys_of_secrets_that_the_settings_name(
+    server: KubeServer, operator: KubeOperator, tmp_path: Path
+) -> None:
+    one = provider(server, tmp_path, env_secrets=("dray-env",))
+    one.start()
+    one.access()
+    until(lambda: len(server.objects("pods")) == 3)
+    for pod in server.objects("pods"):
+        assert pod["spec"]["containers"][0]["envFrom"] == [{"secretRef": {"name": "dray-env"}}]
+    one.release()
+
+
 def test_pods_that_no_spot_node_takes_get_one_on_demand(
     server: KubeServer, operator: KubeOperator, tmp_path: Path
 ) -> None:

@@ -49,6 +49,7 @@ LABELS = st.dictionaries(
     queue=st.none() | st.just("batch"),
     instance_type=st.none() | st.just("g6e.12xlarge"),
     image_pull_secrets=st.just(()) | st.just(("pull",)),
+    env_secrets=st.just(()) | st.just(("dray-env", "more.env")),
     expires=st.floats(0, 1e11),
 )
 def test_every_cluster_is_one_that_kuberay_takes(
@@ -94,6 +95,17 @@ def test_a_person_finds_what_matters() -> None:
     assert "secret" not in json.dumps(cluster).lower()
 
 
+def test_head_and_workers_get_the_keys_of_secrets_as_variables() -> None:
+    spec = ray_cluster(settings(env_secrets=("dray-env", "more")), {"spot": 1}, 1.0)["spec"]
+    given_ = [{"secretRef": {"name": "dray-env"}}, {"secretRef": {"name": "more"}}]
+    for one in (spec["headGroupSpec"], *spec["workerGroupSpecs"]):
+        ray, *others = one["template"]["spec"]["containers"]
+        assert ray["envFrom"] == given_
+        assert all("envFrom" not in other for other in others)  # the expiry needs none
+    plain = ray_cluster(settings(), {"spot": 1}, 1.0)["spec"]["headGroupSpec"]
+    assert "envFrom" not in plain["template"]["spec"]["containers"][0]
+
+
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
@@ -105,6 +117,8 @@ def test_a_person_finds_what_matters() -> None:
         ({"minimum": 2}, "minimum is 2, and only 1 workers are wanted"),
         ({"spot": False, "on_demand": False}, "neither spot nor on_demand"),
         ({"spot_selector": {"a b": "c"}}, "spot_selector has 'a b'"),
+        ({"env_secrets": ("dray-env", "Dray_Env")}, "env_secrets: number 2 is no name"),
+        ({"image_pull_secrets": ("-",)}, "image_pull_secrets has '-'"),
         ({"tolerations": ("a b",)}, "tolerations has 'a b'"),
         ({"grace_seconds": 5}, "grace_seconds is 5"),
         ({"namespace": "A"}, "namespace has 'A'"),
@@ -113,6 +127,12 @@ def test_a_person_finds_what_matters() -> None:
 def test_settings_that_cannot_be_name_their_field(changes: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError, match=f"^kuberay: .*{told}"):
         settings(**changes)
+
+
+def test_a_secret_in_place_of_its_name_is_not_shown() -> None:
+    with pytest.raises(ConfigError) as told:
+        settings(env_secrets=("HF_TOKEN=hidden-word",))
+    assert "hidden-word" not in str(told.value)
 
 
 def test_a_job_has_a_cluster_of_its_own() -> None:
