@@ -48,9 +48,10 @@ class KubeRaySettings:
         tolerations: keys of taints that pods tolerate, whatever their values.
         env_secrets: names of secrets of the namespace; Ray's containers get their keys as variables.
         instance_type: of the workers' nodes, by which the bill finds a price; as the catalogue names it.
-        queue: of Kueue.
+        queue: of Kueue, which must take changes of size (its feature ElasticJobsViaWorkloadSlices).
         lifetime: seconds after which the cluster deletes itself, unless a driver puts that off.
-        start_seconds, join_seconds: that the head has to be ready, and the ``minimum`` of workers.
+        start_seconds, join_seconds: that the head has to be ready, and the ``minimum`` of workers. Time in
+            a queue does not count.
         spot_seconds: after which a pod on demand takes the place of one that waits for spot.
         grace_seconds: that a pod has to end: more than replicas take to finish rows and commit them.
         port: of Ray's head.

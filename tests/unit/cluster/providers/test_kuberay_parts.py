@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from dray.cluster.cluster_file import read_cluster_file
 from dray.cluster.providers.kuberay import KubeRayCluster
-from dray.cluster.providers.kuberay.objects import EXPIRES, PLURAL, ray_cluster
-from dray.cluster.providers.kuberay.pods import Pod, pods_of
+from dray.cluster.providers.kuberay.objects import ELASTIC, EXPIRES, PLURAL, ray_cluster
+from dray.cluster.providers.kuberay.pods import QUEUED, Pod, is_queued, pods_of
 from dray.cluster.providers.kuberay.sizing import Sizes, Wish, first_sizes, sizes
 from dray.cluster.providers.protocol import Market, Phase
 from dray.errors import ConfigError
@@ -93,6 +93,27 @@ def test_a_person_finds_what_matters() -> None:
     assert pod["volumes"] == [{"name": "memory", "emptyDir": {"medium": "Memory", "sizeLimit": "16Gi"}}]
     assert pod["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "2"
     assert "secret" not in json.dumps(cluster).lower()
+
+
+def test_kueue_is_told_that_a_cluster_in_its_queue_changes_its_size() -> None:
+    """Without the annotation it suspends the cluster at the first change."""
+    queued = ray_cluster(settings(queue="batch"), {"spot": 1}, 1234.9)["metadata"]
+    assert queued["annotations"] == {EXPIRES: "1234", ELASTIC: "true"}
+    assert ELASTIC not in ray_cluster(settings(), {"spot": 1}, 1234.9)["metadata"]["annotations"]
+
+
+def test_a_pod_that_kueue_has_not_admitted_is_no_machine() -> None:
+    gated = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "message": "gates"}
+    labels = {"ray.io/cluster": "c", "ray.io/node-type": "worker", "ray.io/group": "spot"}
+    status = {"phase": "Pending", "conditions": [gated]}
+    [found] = pods_of([{"metadata": {"name": "w", "labels": labels}, "status": status}])
+    assert (found.gated, found.there, found.waits, found.why) == (True, False, None, QUEUED)
+    wish = Wish(workers=1, markets=BOTH, spot_seconds=0)
+    assert fit(wish, 1, 0, found) == (1, 0, ())  # no node lacks: on demand would wait as well
+    assert fit(wish, 2, 0, pod("a", "spot"), found) == (1, 0, ("w",))
+    assert is_queued({"spec": {"suspend": True}})
+    assert not is_queued({"spec": {"suspend": False}})
+    assert not is_queued({"spec": {}})
 
 
 def test_head_and_workers_get_the_keys_of_secrets_as_variables() -> None:
