@@ -50,7 +50,8 @@ class KubeRayCluster(Block):
         default={"karpenter.sh/capacity-type": "spot"}, description="Labels of spot nodes."
     )
     on_demand_selector: dict[str, str] = Field(
-        default={"karpenter.sh/capacity-type": "on-demand"}, description="Labels of nodes on demand."
+        default={"karpenter.sh/capacity-type": "on-demand"},
+        description="Labels of nodes on demand, also the head's; none ({}) on GKE.",
     )
     tolerations: list[str] = Field(default=["nvidia.com/gpu"], description="Keys of taints to tolerate.")
     instance_type: str | None = Field(

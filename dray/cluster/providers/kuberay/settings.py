@@ -44,7 +44,7 @@ class KubeRaySettings:
             service account, where None.
         cpus, memory, gpus: of a worker; ``gpu_resource`` is the device plugin's name for a GPU.
         shared_memory: of a worker, for weights: a volume in memory, which counts as the pod's.
-        spot_selector, on_demand_selector: labels of nodes. The head is on demand as well.
+        spot_selector, on_demand_selector: labels of nodes, none: any. The head is on demand as well.
         tolerations: keys of taints that pods tolerate, whatever their values.
         env_secrets: names of secrets of the namespace; Ray's containers get their keys as variables.
         instance_type: of the workers' nodes, by which the bill finds a price; as the catalogue names it.

@@ -160,12 +160,15 @@ def test_a_cluster_in_the_queue_of_kueue_is_waited_for(
 def test_every_pod_gets_the_keys_of_secrets_that_the_settings_name(
     server: KubeServer, operator: KubeOperator, tmp_path: Path
 ) -> None:
-    one = provider(server, tmp_path, env_secrets=("dray-env",))
+    one = provider(server, tmp_path, env_secrets=("dray-env",), on_demand_selector={})
     one.start()
     one.access()
     until(lambda: len(server.objects("pods")) == 3)
     for pod in server.objects("pods"):
         assert pod["spec"]["containers"][0]["envFrom"] == [{"secretRef": {"name": "dray-env"}}]
+    one.desire(3)  # what has no selector comes back as it was
+    spec = server.ask("GET", f"{PATH}/test")["spec"]
+    assert not spec["workerGroupSpecs"][1]["template"]["spec"].get("nodeSelector")
     one.release()
 
 

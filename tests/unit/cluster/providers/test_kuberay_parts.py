@@ -45,6 +45,7 @@ LABELS = st.dictionaries(
     shared_memory=QUANTITIES,
     markets=st.sampled_from([(True, True), (True, False), (False, True)]),
     spot_selector=LABELS,
+    on_demand_selector=LABELS,
     tolerations=st.lists(st.sampled_from(["nvidia.com/gpu", "spot"]), unique=True).map(tuple),
     queue=st.none() | st.just("batch"),
     instance_type=st.none() | st.just("g6e.12xlarge"),
@@ -161,6 +162,29 @@ def test_a_job_has_a_cluster_of_its_own() -> None:
     assert provider.where == "the RayCluster " + "d" * 21 + "-a1b2c3d4 in the namespace default"
     [planned] = provider.plan()
     assert wrong(json.loads(json.dumps(planned.body))) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "labels"),
+    [
+        ("on_demand_selector = {}", {}),  # GKE has no label of nodes on demand
+        ("[on_demand_selector]", {}),
+        (
+            'on_demand_selector = { "eks.amazonaws.com/capacityType" = "ON_DEMAND" }',
+            {"eks.amazonaws.com/capacityType": "ON_DEMAND"},
+        ),
+    ],
+)
+def test_nodes_on_demand_of_other_clouds(line: str, labels: dict[str, str], tmp_path: Path) -> None:
+    file = tmp_path / "cluster.toml"
+    file.write_text(f'kind = "kuberay"\nimage = "dray:1"\n{line}\n')
+    found = read_cluster_file(str(file)).provider
+    assert isinstance(found, KubeRayCluster)
+    cluster = ray_cluster(found, {"spot": 1}, 1.0)
+    assert wrong(json.loads(json.dumps(cluster))) == []
+    _, dear = cluster["spec"]["workerGroupSpecs"]
+    for one in (cluster["spec"]["headGroupSpec"], dear):
+        assert one["template"]["spec"]["nodeSelector"] == labels
 
 
 def test_the_example_file_and_its_permissions() -> None:
