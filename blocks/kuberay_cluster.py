@@ -50,7 +50,8 @@ class KubeRayCluster(Block):
         default={"karpenter.sh/capacity-type": "spot"}, description="Labels of spot nodes."
     )
     on_demand_selector: dict[str, str] = Field(
-        default={"karpenter.sh/capacity-type": "on-demand"}, description="Labels of nodes on demand."
+        default={"karpenter.sh/capacity-type": "on-demand"},
+        description="Labels of nodes on demand, also the head's; none ({}) on GKE.",
     )
     tolerations: list[str] = Field(default=["nvidia.com/gpu"], description="Keys of taints to tolerate.")
     instance_type: str | None = Field(
@@ -58,6 +59,9 @@ class KubeRayCluster(Block):
     )
     service_account: str = Field(default="dray", description="Service account of the pods.")
     image_pull_secrets: list[str] = Field(default=[], description="Secrets to pull the image with.")
+    env_secrets: list[str] = Field(
+        default=[], description="Secrets of the namespace whose keys become variables of head and workers."
+    )
     queue: str | None = Field(default=None, description="Local queue of Kueue.")
     lifetime: float = Field(
         default=1800,
@@ -79,5 +83,6 @@ class KubeRayCluster(Block):
         lists = {
             "tolerations": tuple(self.tolerations),
             "image_pull_secrets": tuple(self.image_pull_secrets),
+            "env_secrets": tuple(self.env_secrets),
         }
         return ClusterSettings(provider=Settings(**{**values, **lists}))

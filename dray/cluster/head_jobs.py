@@ -6,27 +6,51 @@ and ends it by ``dray cancel``.
 
 from __future__ import annotations
 
+import re
 import secrets
 import shlex
 from collections.abc import Sequence
 
 from dray.errors import ClusterError, ConfigError
+from dray.storage.addresses import VARIABLE, shows_secret
 
 JOBS_PORT = 8265  # of Ray's dashboard, which listens on the head's loopback
+_OPTION = re.compile(r"--[a-z][a-z-]*")
 
 
 def driver_command(arguments: Sequence[str], python: str = "python") -> str:
     """The shell command of a driver on the head: the arguments of ``dray``, with the cluster that it is on.
 
     Raises:
-        ConfigError: it does not run a job, or on another cluster.
+        ConfigError: it does not run a job, or on another cluster; or an argument shows a login.
     """
     if not arguments or arguments[0] not in ("run", "resume"):
         raise ConfigError("name what is to run on the head as for `dray`: run INPUT ..., or resume JOB ...")
     if any(one.partition("=")[0] == "--cluster" for one in arguments):
         raise ConfigError("leave --cluster out: the job runs on the cluster that it is submitted to")
+    _refuse_secrets(arguments)
     here = ["--cluster", "auto"] if arguments[0] == "run" else []
     return shlex.join([python, "-m", "dray.cli", *arguments, *here])
+
+
+def _refuse_secrets(arguments: Sequence[str]) -> None:
+    """Ray and Systems Manager keep the command of a job, and the head's list of processes shows it."""
+    for number, one in enumerate(arguments):
+        if shows_secret(one):
+            raise ConfigError(
+                f"{_named(arguments, number)} shows a login or a signature, and others can read the command "
+                f"that the head runs; give the URL of a database as {VARIABLE}NAME, a variable of the head; "
+                "files and models take credentials from the head's environment"
+            )
+
+
+def _named(arguments: Sequence[str], number: int) -> str:
+    """Which of the arguments it is, by its option if it has one; never its value."""
+    option, given, _ = arguments[number].partition("=")
+    if given and _OPTION.fullmatch(option):
+        return option
+    before = arguments[number - 1] if number else ""
+    return f"argument {number + 1}" + (f", after {before}," if _OPTION.fullmatch(before) else "")
 
 
 def submission_id() -> str:

@@ -2,6 +2,7 @@
 
 Files and models are named by addresses without any secret (:func:`refuse_secret`). The URL of a database may
 hold a login: :func:`names_login` and :func:`holds_password` find one, :func:`masked_url` shows the rest.
+Of a command that others can read, :func:`shows_secret` judges each word.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ VARIABLE = "env:"
 """Before the name of an environment variable that holds an address."""
 
 _OF_FILES = ("s3", "gs", "az", "hf", "http", "https", "file")  # no databases: names may hold a "?"
+_URL = re.compile(r"[a-z][a-z0-9+.-]*://\S*", re.IGNORECASE)
 _ONE_SLASH = re.compile("(?:s3|gs|az|https?|hf):/(?!/)", re.IGNORECASE)
 
 # Where a machine gets its own credentials, besides link-local addresses: AWS over IPv6, Azure, Alibaba.
@@ -71,12 +73,35 @@ def without_secret(address: str) -> str:
 
 def names_login(url: str) -> bool:
     """Whether a database's URL may name a user or a password. Parameters that Prefect keeps must not."""
-    scheme, separator, rest = url.partition("://")
+    _, separator, rest = url.partition("://")
     if not separator:
         return False
     if "@" in rest or "passw" in rest.lower():
         return True
-    return scheme.lower() not in _OF_FILES and "?" in rest and holds_password(url)
+    return not _is_of_files(url) and "?" in rest and holds_password(url)
+
+
+def shows_secret(word: str) -> bool:
+    """Whether a word of a command shows a login or a signature: as a URL, as ``--option=URL``, or in a text.
+
+    A text may cite web addresses, so that their queries count as signatures only where they stand alone.
+    """
+    if "://" not in word:
+        return False
+    value = word.partition("=")[2] if word.startswith("-") else word
+    alone = _URL.match(value)
+    if alone and (alone.end() == len(value) or not _is_of_files(value)):  # a password may hold a blank
+        return _shows_secret(value)
+    found = _URL.findall(word)
+    return any(_shows_secret(one.partition("?")[0] if _is_of_files(one) else one) for one in found)
+
+
+def _shows_secret(url: str) -> bool:
+    return without_secret(url) != url if _is_of_files(url) else names_login(url)
+
+
+def _is_of_files(url: str) -> bool:
+    return url.partition("://")[0].lower() in _OF_FILES
 
 
 def holds_password(url: str) -> bool:

@@ -109,7 +109,10 @@ class _Operator:
             self._have_token(cluster)
             refusal = self._refusal.read_text() if self._refusal.exists() else ""
             heads = [one for one in pods if labels_of(one)["ray.io/node-type"] == "head"]
-            if not refusal:
+            if cluster["spec"].get("suspend"):
+                for pod in pods:
+                    self._api.ask("DELETE", path_of(pod))
+            elif not refusal:
                 self._reconcile(cluster, heads, pods)
             self._tell(cluster, heads, refusal)
 

@@ -118,6 +118,10 @@ def test_settings_of_a_cluster_in_kubernetes_come_back() -> None:
     changed = KubeRayCluster(image="dray:1", tolerations=["spot"], spot_selector={"pool": "spot"}).settings()
     assert isinstance(changed.provider, KubeRaySettings)
     assert (changed.provider.tolerations, changed.provider.spot_selector) == (("spot",), {"pool": "spot"})
+    anywhere = KubeRayCluster(image="dray:1", on_demand_selector={}).settings()
+    assert anywhere == ClusterSettings(provider=KubeRaySettings(image="dray:1", on_demand_selector={}))
+    secrets = KubeRayCluster(image="dray:1", env_secrets=["dray-env"]).settings()
+    assert secrets == ClusterSettings(provider=KubeRaySettings(image="dray:1", env_secrets=("dray-env",)))
 
 
 def test_a_block_of_another_type_is_no_cluster() -> None:

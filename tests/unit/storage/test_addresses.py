@@ -11,6 +11,7 @@ from dray.storage.addresses import (
     masked_url,
     names_login,
     refuse_secret,
+    shows_secret,
     without_variable,
 )
 from dray.storage.files import absolute
@@ -64,6 +65,36 @@ def test_what_holds_neither(url: str) -> None:
         assert not holds_password(url)
     if url.startswith(("sqlite:", "postgresql", "mssql")):
         assert masked_url(url) == url
+
+
+@pytest.mark.parametrize("url", HELD)
+def test_a_word_of_a_command_shows_a_login(url: str) -> None:
+    for word in (url, f"--store={url}", f"read {url}, please"):
+        assert shows_secret(word)
+    if not url.startswith("no "):
+        assert shows_secret(url.replace(WORD, "two words"))
+
+
+@pytest.mark.parametrize(
+    ("word", "shown"),
+    [
+        (f"s3://me:{WORD}@bucket/in.jsonl", True),
+        (f"--input=https://host/in.jsonl?sig={WORD}", True),
+        (f"https://host?sig={WORD}", True),
+        (f'{{"input": "https://me:{WORD}@host/in.jsonl"}}', True),
+        ("hf://org/name@revision", False),
+        ("s3://bucket/a@b/what?is=it.jsonl", False),
+        ("https://host/in.jsonl", False),
+        ("Say what https://host/page?number=1 tells, and mail it to me@host.", False),
+        ("https://host/page?number=1 is what you know.", False),
+        ("env:DRAY_STORE_URL", False),
+        ("--store=postgresql://host/dray", False),
+        ("--temperature=0.5", False),
+        ("me@host", False),
+    ],
+)
+def test_words_of_a_command_that_are_no_database(word: str, shown: bool) -> None:
+    assert shows_secret(word) == shown
 
 
 def test_databases_are_told_apart_by_options_that_are_not_shown() -> None:

@@ -20,6 +20,8 @@ EXPIRES = "dray.io/expires"
 """The annotation that says when a cluster may be deleted: seconds since 1970."""
 MAKER = "dray.io/maker"
 """The annotation that names the process that made a cluster: the answer to that may be lost."""
+ELASTIC = "kueue.x-k8s.io/elastic-job"
+"""The annotation that lets Kueue take a change of size: else it suspends the cluster at the first one."""
 
 _MOST_WORKERS = 1000
 _KEPT = {"karpenter.sh/do-not-disrupt": "true", "cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
@@ -32,9 +34,10 @@ def ray_cluster(settings: KubeRaySettings, sizes: Mapping[str, int], expires: fl
 
     There is a group for each market, of the same name.
     """
-    labels = {MANAGED_BY: "dray"}
+    labels, annotations = {MANAGED_BY: "dray"}, {EXPIRES: str(int(expires))}
     if settings.queue is not None:
         labels["kueue.x-k8s.io/queue-name"] = settings.queue
+        annotations[ELASTIC] = "true"
     return {
         "apiVersion": f"{GROUP}/{VERSION}",
         "kind": "RayCluster",
@@ -42,7 +45,7 @@ def ray_cluster(settings: KubeRaySettings, sizes: Mapping[str, int], expires: fl
             "name": settings.name,
             "namespace": settings.namespace,
             "labels": labels,
-            "annotations": {EXPIRES: str(int(expires))},
+            "annotations": annotations,
         },
         "spec": {
             "rayVersion": version("ray"),
@@ -123,7 +126,7 @@ def _container(
 ) -> dict[str, Any]:
     limits = {"memory": memory, **({settings.gpu_resource: str(gpus)} if gpus else {})}
     own = {"POD_NAME": "metadata.name", "NODE_NAME": "spec.nodeName"}  # by which notices are found
-    return {
+    found: dict[str, Any] = {
         "name": name,
         "image": settings.image,
         "env": [
@@ -132,6 +135,9 @@ def _container(
         ],
         "resources": {"requests": {"cpu": f"{cpus:g}", **limits}, "limits": limits},
     }
+    if settings.env_secrets:
+        found["envFrom"] = [{"secretRef": {"name": one}} for one in settings.env_secrets]
+    return found
 
 
 def _expiry(settings: KubeRaySettings) -> dict[str, Any]:

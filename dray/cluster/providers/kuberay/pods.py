@@ -12,12 +12,15 @@ from dray.cluster.providers.protocol import Machine, Market, Phase
 _ITS_TURN = (None, "ContainerCreating", "PodInitializing")
 """Reasons to wait that every pod has for a while."""
 
+QUEUED = "in the queue: Kueue has not admitted it yet"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
     """What dray looks at. ``waits``: since when no node takes it, in seconds since 1970, and ``why``.
 
-    ``ready``: all of its containers are. ``stuck``: why its node cannot start one of them, or "".
+    ``ready``: all of its containers are. ``stuck``: why its node cannot start one of them, or "". ``gated``:
+    Kueue has not admitted it yet.
     """
 
     name: str
@@ -31,6 +34,7 @@ class Pod:
     waits: float | None = None
     why: str = ""
     stuck: str = ""
+    gated: bool = False
 
     @property
     def market(self) -> Market:
@@ -42,7 +46,8 @@ class Pod:
     @property
     def there(self) -> bool:
         """Whether it runs, or a node has it."""
-        return not self.leaving and self.waits is None and self.phase in ("Pending", "Running")
+        waits = self.leaving or self.gated or self.waits is not None
+        return not waits and self.phase in ("Pending", "Running")
 
     def machine(self, kind: str, gpus: float | None, expires: float | None) -> Machine:
         """As the protocol has it; ``kind`` and ``gpus`` are those of workers."""
@@ -72,7 +77,8 @@ def _pod(item: Mapping[str, Any]) -> Pod:
     labels = metadata.get("labels") or {}
     conditions = {one["type"]: one for one in status.get("conditions") or ()}
     scheduled = conditions.get("PodScheduled", {})
-    waits = scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable"
+    reason = scheduled.get("reason") if scheduled.get("status") == "False" else None
+    waits, gated = reason == "Unschedulable", reason == "SchedulingGated"
     since = scheduled.get("lastTransitionTime") or metadata.get("creationTimestamp")
     return Pod(
         name=metadata["name"],
@@ -84,8 +90,9 @@ def _pod(item: Mapping[str, Any]) -> Pod:
         address=status.get("podIP", ""),
         node=(item.get("spec") or {}).get("nodeName", ""),
         waits=_seconds(since) if waits else None,
-        why=_line(scheduled.get("message")) if waits else "",
+        why=_line(scheduled.get("message")) if waits else QUEUED if gated else "",
         stuck=_stuck(status),
+        gated=gated,
     )
 
 
@@ -108,6 +115,11 @@ def refusal_of(cluster: Mapping[str, Any]) -> str:
         if one.get("type") == "ReplicaFailure" and one.get("status") == "True":
             return _line(one.get("message") or one.get("reason"))
     return ""
+
+
+def is_queued(cluster: Mapping[str, Any]) -> bool:
+    """Whether the cluster is suspended: Kueue has not admitted it, or took its nodes back for another job."""
+    return bool((cluster.get("spec") or {}).get("suspend"))
 
 
 def _line(text: object) -> str:

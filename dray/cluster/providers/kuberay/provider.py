@@ -12,7 +12,7 @@ from typing import Any
 from dray.cluster.head_jobs import JOBS_PORT, driver_command, submission_id
 from dray.cluster.providers.kuberay.api import KubeApi
 from dray.cluster.providers.kuberay.objects import EXPIRES, MAKER, MANAGED_BY, ray_cluster
-from dray.cluster.providers.kuberay.pods import Pod, pods_of, refusal_of
+from dray.cluster.providers.kuberay.pods import QUEUED, Pod, is_queued, pods_of, refusal_of
 from dray.cluster.providers.kuberay.settings import KubeRaySettings
 from dray.cluster.providers.kuberay.sizing import Sizes, Wish, first_sizes, sizes
 from dray.cluster.providers.kuberay.waiting import Waiting
@@ -117,8 +117,13 @@ class KubeRayProvider(MadeCluster[KubeRaySettings, KubeApi]):
                     minimum=self._settings.minimum,
                     patience=self._settings.join_seconds,
                 )
-            refusal = refusal_of(self._cluster())
-            waiting.look(pods, head=head is not None, workers=workers, refusal=refusal)
+            cluster = self._cluster()
+            queued = is_queued(cluster)
+            waiting.look(
+                pods, head=head is not None, workers=workers, refusal=refusal_of(cluster), queued=queued
+            )
+            if queued:
+                self.keep()  # it may wait for longer than it lives, and `up` puts nothing off
             until = time.monotonic() + _LOOK_SECONDS
             while time.monotonic() < until:
                 look()
@@ -149,9 +154,9 @@ class KubeRayProvider(MadeCluster[KubeRaySettings, KubeApi]):
             self._fit()
             pods = [one for one in self._pods() if not one.head and not one.leaving]
         machines = tuple(one.machine(self._kind, self.largest, None) for one in pods if one.there)
-        late = [(one.group, one.why or one.stuck) for one in pods] + [
-            ("KubeRay", refusal_of(self._cluster()))
-        ]
+        cluster = self._cluster()
+        late = [(one.group, one.why or one.stuck) for one in pods]
+        late += [("KubeRay", refusal_of(cluster)), ("the cluster", QUEUED if is_queued(cluster) else "")]
         reasons = dict.fromkeys(f"{group}: {why}" for group, why in late if why)
         return Grant(wanted=workers, machines=machines, reasons=tuple(reasons))
 

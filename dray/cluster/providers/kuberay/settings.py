@@ -44,12 +44,14 @@ class KubeRaySettings:
             service account, where None.
         cpus, memory, gpus: of a worker; ``gpu_resource`` is the device plugin's name for a GPU.
         shared_memory: of a worker, for weights: a volume in memory, which counts as the pod's.
-        spot_selector, on_demand_selector: labels of nodes. The head is on demand as well.
+        spot_selector, on_demand_selector: labels of nodes, none: any. The head is on demand as well.
         tolerations: keys of taints that pods tolerate, whatever their values.
+        env_secrets: names of secrets of the namespace; Ray's containers get their keys as variables.
         instance_type: of the workers' nodes, by which the bill finds a price; as the catalogue names it.
-        queue: of Kueue.
+        queue: of Kueue, which must take changes of size (its feature ElasticJobsViaWorkloadSlices).
         lifetime: seconds after which the cluster deletes itself, unless a driver puts that off.
-        start_seconds, join_seconds: that the head has to be ready, and the ``minimum`` of workers.
+        start_seconds, join_seconds: that the head has to be ready, and the ``minimum`` of workers. Time in
+            a queue does not count.
         spot_seconds: after which a pod on demand takes the place of one that waits for spot.
         grace_seconds: that a pod has to end: more than replicas take to finish rows and commit them.
         port: of Ray's head.
@@ -82,6 +84,7 @@ class KubeRaySettings:
     instance_type: str | None = None
     service_account: str = "dray"
     image_pull_secrets: tuple[str, ...] = ()
+    env_secrets: tuple[str, ...] = ()
     queue: str | None = None
     lifetime: float = 1800
     start_seconds: float = 600
@@ -109,6 +112,12 @@ class KubeRaySettings:
             self._refuse("tolerations", key, _LABEL_KEY)
         for secret in self.image_pull_secrets:
             self._refuse("image_pull_secrets", secret, _FORMS["service_account"])
+        for number, secret in enumerate(self.env_secrets, 1):
+            if _FORMS["service_account"].fullmatch(secret) is None:  # not shown: it may be the secret itself
+                raise ConfigError(
+                    f"kuberay: env_secrets: number {number} is no name of a secret; name secrets of "
+                    "the namespace, and keep the values in them"
+                )
         for name in ("queue", "instance_type"):
             if getattr(self, name) is not None:
                 self._refuse(name, getattr(self, name), _LABEL_VALUE)

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Sequence
 
-from dray.cluster.providers.kuberay.pods import Pod
+from dray.cluster.providers.kuberay.pods import QUEUED, Pod
 from dray.cluster.providers.kuberay.settings import KubeRaySettings
 from dray.errors import ClusterError
 
@@ -22,12 +22,16 @@ class Waiting:
     def __init__(self, settings: KubeRaySettings, where: str) -> None:
         self._settings = settings
         self._where = where
-        self._began = time.monotonic()
+        self._began = self._looked = time.monotonic()
         self._stuck_since: float | None = None
         self._told: set[str] = set()
 
-    def look(self, pods: Sequence[Pod], *, head: bool, workers: int, refusal: str) -> None:
+    def look(
+        self, pods: Sequence[Pod], *, head: bool, workers: int, refusal: str, queued: bool = False
+    ) -> None:
         """Take note of what there is; ``refusal`` is what KubeRay says of pods that it cannot make.
+
+        While the cluster is ``queued``, no limit runs: nobody knows when other jobs leave it room.
 
         Raises:
             ClusterError: it took too long, or what is missing cannot start.
@@ -38,6 +42,10 @@ class Waiting:
             late[f"KubeRay: {refusal}"] = None
         self._tell([*(f"{one.name}: {one.stuck}" for one in missing if one.stuck), refusal])
         now = time.monotonic()
+        if queued:
+            self._began += now - self._looked
+            self._tell([f"{QUEUED}, and start_seconds do not count until then"])
+        self._looked = now
         if not missing or not all(one.stuck for one in missing):
             self._stuck_since = None
         elif self._stuck_since is None:
@@ -49,7 +57,7 @@ class Waiting:
             return
         least = f"{workers} of at least {self._settings.minimum} workers are ready"
         what = least if head else "its head is not ready"
-        why = "; ".join(late) or "KubeRay has made no pod: does it run?"
+        why = "; ".join(late) or (QUEUED if queued else "KubeRay has made no pod: does it run?")
         raise ClusterError(f"{self._where}: {what} after {seconds:.0f} s ({why})")
 
     def _tell(self, troubles: Sequence[str]) -> None:

@@ -18,7 +18,8 @@ import pytest
 
 from dray.cluster.providers.kuberay import KubeRayCluster, waiting
 from dray.cluster.providers.kuberay.api import KubeApi
-from dray.cluster.providers.kuberay.objects import EXPIRES, MANAGED_BY
+from dray.cluster.providers.kuberay.objects import ELASTIC, EXPIRES, MANAGED_BY
+from dray.cluster.providers.kuberay.pods import QUEUED
 from dray.cluster.providers.kuberay.provider import KubeRayProvider
 from dray.cluster.providers.protocol import Market, Phase
 from dray.errors import ClusterError, ConfigError
@@ -124,6 +125,50 @@ def test_what_is_planned_is_what_is_sent(server: KubeServer, tmp_path: Path) -> 
     body: dict[str, Any] = json.loads(json.dumps(planned.body))
     assert sent["spec"] == body["spec"]
     assert sent["metadata"]["labels"] == {MANAGED_BY: "dray", "kueue.x-k8s.io/queue-name": "batch"}
+    one.desire(3)
+    assert server.ask("GET", f"{PATH}/test")["metadata"]["annotations"][ELASTIC] == "true"
+    one.release()
+
+
+def test_a_cluster_in_the_queue_of_kueue_is_waited_for(
+    server: KubeServer, operator: KubeOperator, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    operator.capacity(headgroup=0, spot=0)  # nothing is ready before the cluster is suspended
+    one = provider(server, tmp_path, queue="batch", start_seconds=4)
+    one.start()
+    before = server.ask("GET", f"{PATH}/test")["metadata"]["annotations"][EXPIRES]
+    server.ask("PATCH", f"{PATH}/test", {"spec": {"suspend": True}})
+    until(lambda: one.desire(2).reasons == (f"the cluster: {QUEUED}",))
+    assert server.objects("pods") == []
+    operator.capacity()
+
+    def admit() -> None:
+        server.ask("PATCH", f"{PATH}/test", {"spec": {"suspend": False}})
+
+    one._kept -= 601
+    began = time.monotonic()
+    admitted = threading.Timer(6, admit)
+    admitted.start()
+    assert one.access().minimum == 1
+    admitted.join()
+    assert time.monotonic() - began > 6
+    assert len([message for message in caplog.messages if QUEUED in message]) == 1
+    assert server.ask("GET", f"{PATH}/test")["metadata"]["annotations"][EXPIRES] > before
+    one.release()
+
+
+def test_every_pod_gets_the_keys_of_secrets_that_the_settings_name(
+    server: KubeServer, operator: KubeOperator, tmp_path: Path
+) -> None:
+    one = provider(server, tmp_path, env_secrets=("dray-env",), on_demand_selector={})
+    one.start()
+    one.access()
+    until(lambda: len(server.objects("pods")) == 3)
+    for pod in server.objects("pods"):
+        assert pod["spec"]["containers"][0]["envFrom"] == [{"secretRef": {"name": "dray-env"}}]
+    one.desire(3)  # what has no selector comes back as it was
+    spec = server.ask("GET", f"{PATH}/test")["spec"]
+    assert not spec["workerGroupSpecs"][1]["template"]["spec"].get("nodeSelector")
     one.release()
 
 
@@ -445,5 +490,8 @@ def test_a_job_is_submitted_through_the_api_server(
     assert body["entrypoint"].endswith("run s3://b/in.jsonl --model m --cluster auto")
     with pytest.raises(ConfigError, match="name what is to run"):
         one.submit(["status"])
+    with pytest.raises(ConfigError, match="--store, shows a login"):
+        one.submit(["run", "x", "--store", "postgresql://me:hidden-word@host/dray"])
+    assert len(got) == 1
     one.release()
     jobs.shutdown()

@@ -250,3 +250,22 @@ def test_a_driver_for_the_head() -> None:
             driver_command(wrong)
     with pytest.raises(ConfigError, match="leave --cluster out"):
         driver_command(["run", "x", "--cluster=local"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["run", "x", "--store", "postgresql://me:hidden-word@host/dray"], "argument 4, after --store,"),
+        (["run", "x", "--store=postgresql://host/dray?password=hidden-word"], "--store"),
+        (["resume", "job", "-s=postgresql://me:hidden-word@host/dray"], "argument 3"),
+        (["run", "https://host/in.jsonl?sig=hidden-word", "--model", "m"], "argument 2"),
+        (["run", "--json", "s3://me:hidden-word@bucket/in.jsonl"], "argument 3, after --json,"),
+    ],
+)
+def test_a_driver_for_the_head_shows_no_login(arguments: list[str], named: str) -> None:
+    """Ray and Systems Manager keep the command."""
+    with pytest.raises(ConfigError, match=f"^{named} shows a login or a signature.* env:NAME") as told:
+        driver_command(arguments)
+    assert "hidden-word" not in str(told.value)
+    given = ["run", "x", "--model", "hf://org/name@main", "--store", "env:DRAY_STORE_URL"]
+    assert driver_command(given).endswith("--store env:DRAY_STORE_URL --cluster auto")

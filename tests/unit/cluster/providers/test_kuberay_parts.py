@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from dray.cluster.cluster_file import read_cluster_file
 from dray.cluster.providers.kuberay import KubeRayCluster
-from dray.cluster.providers.kuberay.objects import EXPIRES, PLURAL, ray_cluster
-from dray.cluster.providers.kuberay.pods import Pod, pods_of
+from dray.cluster.providers.kuberay.objects import ELASTIC, EXPIRES, PLURAL, ray_cluster
+from dray.cluster.providers.kuberay.pods import QUEUED, Pod, is_queued, pods_of
 from dray.cluster.providers.kuberay.sizing import Sizes, Wish, first_sizes, sizes
 from dray.cluster.providers.protocol import Market, Phase
 from dray.errors import ConfigError
@@ -45,10 +45,12 @@ LABELS = st.dictionaries(
     shared_memory=QUANTITIES,
     markets=st.sampled_from([(True, True), (True, False), (False, True)]),
     spot_selector=LABELS,
+    on_demand_selector=LABELS,
     tolerations=st.lists(st.sampled_from(["nvidia.com/gpu", "spot"]), unique=True).map(tuple),
     queue=st.none() | st.just("batch"),
     instance_type=st.none() | st.just("g6e.12xlarge"),
     image_pull_secrets=st.just(()) | st.just(("pull",)),
+    env_secrets=st.just(()) | st.just(("dray-env", "more.env")),
     expires=st.floats(0, 1e11),
 )
 def test_every_cluster_is_one_that_kuberay_takes(
@@ -94,6 +96,38 @@ def test_a_person_finds_what_matters() -> None:
     assert "secret" not in json.dumps(cluster).lower()
 
 
+def test_kueue_is_told_that_a_cluster_in_its_queue_changes_its_size() -> None:
+    """Without the annotation it suspends the cluster at the first change."""
+    queued = ray_cluster(settings(queue="batch"), {"spot": 1}, 1234.9)["metadata"]
+    assert queued["annotations"] == {EXPIRES: "1234", ELASTIC: "true"}
+    assert ELASTIC not in ray_cluster(settings(), {"spot": 1}, 1234.9)["metadata"]["annotations"]
+
+
+def test_a_pod_that_kueue_has_not_admitted_is_no_machine() -> None:
+    gated = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "message": "gates"}
+    labels = {"ray.io/cluster": "c", "ray.io/node-type": "worker", "ray.io/group": "spot"}
+    status = {"phase": "Pending", "conditions": [gated]}
+    [found] = pods_of([{"metadata": {"name": "w", "labels": labels}, "status": status}])
+    assert (found.gated, found.there, found.waits, found.why) == (True, False, None, QUEUED)
+    wish = Wish(workers=1, markets=BOTH, spot_seconds=0)
+    assert fit(wish, 1, 0, found) == (1, 0, ())  # no node lacks: on demand would wait as well
+    assert fit(wish, 2, 0, pod("a", "spot"), found) == (1, 0, ("w",))
+    assert is_queued({"spec": {"suspend": True}})
+    assert not is_queued({"spec": {"suspend": False}})
+    assert not is_queued({"spec": {}})
+
+
+def test_head_and_workers_get_the_keys_of_secrets_as_variables() -> None:
+    spec = ray_cluster(settings(env_secrets=("dray-env", "more")), {"spot": 1}, 1.0)["spec"]
+    given_ = [{"secretRef": {"name": "dray-env"}}, {"secretRef": {"name": "more"}}]
+    for one in (spec["headGroupSpec"], *spec["workerGroupSpecs"]):
+        ray, *others = one["template"]["spec"]["containers"]
+        assert ray["envFrom"] == given_
+        assert all("envFrom" not in other for other in others)  # the expiry needs none
+    plain = ray_cluster(settings(), {"spot": 1}, 1.0)["spec"]["headGroupSpec"]
+    assert "envFrom" not in plain["template"]["spec"]["containers"][0]
+
+
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
@@ -105,6 +139,8 @@ def test_a_person_finds_what_matters() -> None:
         ({"minimum": 2}, "minimum is 2, and only 1 workers are wanted"),
         ({"spot": False, "on_demand": False}, "neither spot nor on_demand"),
         ({"spot_selector": {"a b": "c"}}, "spot_selector has 'a b'"),
+        ({"env_secrets": ("dray-env", "Dray_Env")}, "env_secrets: number 2 is no name"),
+        ({"image_pull_secrets": ("-",)}, "image_pull_secrets has '-'"),
         ({"tolerations": ("a b",)}, "tolerations has 'a b'"),
         ({"grace_seconds": 5}, "grace_seconds is 5"),
         ({"namespace": "A"}, "namespace has 'A'"),
@@ -115,11 +151,40 @@ def test_settings_that_cannot_be_name_their_field(changes: dict[str, Any], told:
         settings(**changes)
 
 
+def test_a_secret_in_place_of_its_name_is_not_shown() -> None:
+    with pytest.raises(ConfigError) as told:
+        settings(env_secrets=("HF_TOKEN=hidden-word",))
+    assert "hidden-word" not in str(told.value)
+
+
 def test_a_job_has_a_cluster_of_its_own() -> None:
     provider = settings(name="d" * 30).open("a1b2c3d4")
     assert provider.where == "the RayCluster " + "d" * 21 + "-a1b2c3d4 in the namespace default"
     [planned] = provider.plan()
     assert wrong(json.loads(json.dumps(planned.body))) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "labels"),
+    [
+        ("on_demand_selector = {}", {}),  # GKE has no label of nodes on demand
+        ("[on_demand_selector]", {}),
+        (
+            'on_demand_selector = { "eks.amazonaws.com/capacityType" = "ON_DEMAND" }',
+            {"eks.amazonaws.com/capacityType": "ON_DEMAND"},
+        ),
+    ],
+)
+def test_nodes_on_demand_of_other_clouds(line: str, labels: dict[str, str], tmp_path: Path) -> None:
+    file = tmp_path / "cluster.toml"
+    file.write_text(f'kind = "kuberay"\nimage = "dray:1"\n{line}\n')
+    found = read_cluster_file(str(file)).provider
+    assert isinstance(found, KubeRayCluster)
+    cluster = ray_cluster(found, {"spot": 1}, 1.0)
+    assert wrong(json.loads(json.dumps(cluster))) == []
+    _, dear = cluster["spec"]["workerGroupSpecs"]
+    for one in (cluster["spec"]["headGroupSpec"], dear):
+        assert one["template"]["spec"]["nodeSelector"] == labels
 
 
 def test_the_example_file_and_its_permissions() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dray.cluster.providers.kuberay import KubeRayCluster
-from dray.cluster.providers.kuberay.pods import Pod, pods_of, refusal_of
+from dray.cluster.providers.kuberay.pods import QUEUED, Pod, pods_of, refusal_of
 from dray.cluster.providers.kuberay.waiting import STUCK_SECONDS, Waiting
 from dray.errors import ClusterError
 
@@ -68,6 +68,26 @@ def test_a_worker_that_waits_for_a_node_is_waited_for(monkeypatch: pytest.Monkey
     one.look(pods, head=True, workers=0, refusal="")
     now = 2 * STUCK_SECONDS
     one.look(pods, head=True, workers=0, refusal="")
+
+
+def test_time_in_the_queue_does_not_count(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = 0.0
+    monkeypatch.setattr("dray.cluster.providers.kuberay.waiting.time.monotonic", lambda: now)
+    one = Waiting(KubeRayCluster(name="c", image="i", start_seconds=60), "the cluster c")
+    now = 50.0
+    one.look([], head=False, workers=0, refusal="")
+    for now in (55.0, 1000.0, 5000.0):  # noqa: B007  the clock
+        one.look([], head=False, workers=0, refusal="", queued=True)
+    now = 5009.0
+    one.look([], head=False, workers=0, refusal="")
+    now = 5011.0
+    with pytest.raises(ClusterError, match=r"not ready after 61 s \(KubeRay has made no pod: does it run\?"):
+        one.look([], head=False, workers=0, refusal="")
+    assert [message for message in caplog.messages if QUEUED in message] == [
+        f"the cluster c waits: {QUEUED}, and start_seconds do not count until then"
+    ]
 
 
 def test_what_kuberay_cannot_make() -> None:
