@@ -11,7 +11,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dray.cluster.head_jobs import driver_command, submit_there
-from dray.cluster.providers.ec2.api import Ec2Api, FleetResult
+from dray.cluster.providers.ec2.answers import FleetResult
+from dray.cluster.providers.ec2.api import Ec2Api
 from dray.cluster.providers.ec2.buying import Bought, buy, buy_spot_first
 from dray.cluster.providers.ec2.consoles import said_on
 from dray.cluster.providers.ec2.machines import coming, listed

@@ -191,6 +191,31 @@ def test_a_release_that_fails_is_said_and_the_sweep_ends_what_it_left(moto: Moto
     assert provider(moto.settings()).sweep() == ()
 
 
+def test_a_token_that_another_job_deletes_meanwhile_stops_no_release_and_no_sweep(moto: MotoEc2) -> None:
+    """It is listed, and gone when its tags are asked for."""
+    faults = Faults()
+    one, other = provider(moto.settings(), faults), provider(moto.settings(name="other"))
+    one._put_token()
+    other._put_token()
+    gone = refusal("InvalidResourceId")
+    faults.answer("ListTagsForResource", gone, refusal("ParameterNotFound"))
+    assert one.sweep() == ()
+    faults.answer("ListTagsForResource", gone)
+    [swept] = sweep(one._api, time.time() + 2000)
+    assert swept.kind == "parameter"
+    faults.actions.clear()
+    one.release()
+    assert "ssm:DescribeParameters" not in faults.actions
+    assert "ssm:ListTagsForResource" not in faults.actions
+    other.release()
+    faults.answer("ListTagsForResource", refusal("AccessDeniedException"))
+    other._ending.clear()
+    other._put_token()
+    with pytest.raises(ConfigError, match="may not ssm:ListTagsForResource"):
+        one.sweep()
+    other.release()
+
+
 def _expire(moto: MotoEc2) -> None:
     ids = [one["InstanceId"] for one in moto.live()]
     if ids:

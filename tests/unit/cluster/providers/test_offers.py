@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dray.cluster.providers.ec2 import EC2Cluster
-from dray.cluster.providers.ec2.api import FleetResult, Refused
+from dray.cluster.providers.ec2.answers import FleetResult, Refused
 from dray.cluster.providers.ec2.buying import buy, buy_spot_first
 from dray.cluster.providers.ec2.offers import Pool, next_offer
 from dray.cluster.providers.ec2.prices import _interruptions as interruptions_of
