@@ -13,6 +13,9 @@ from botocore.session import Session
 from cfnlint.api import lint_file
 from cfnlint.decode import decode
 
+from dray.cluster.cluster_file import read_cluster_file
+from dray.cluster.providers.ec2 import EC2Cluster
+
 pytestmark = pytest.mark.unit
 
 AWS = Path(__file__).parents[3] / "deployments" / "aws"
@@ -38,6 +41,20 @@ def test_nodes_reach_the_buckets_that_the_stack_names_and_no_others() -> None:
     assert worth(objects["Resource"], ["a", "b"]) == ["arn:*:s3:::a/*", "arn:*:s3:::b/*"]
     assert worth(template["Conditions"]["HasBuckets"], ["a"]) is True
     assert worth(template["Conditions"]["HasBuckets"], []) is False
+
+
+def test_an_account_has_a_stack_in_each_region() -> None:
+    """IAM's names are of an account: with one name for all regions, the second stack is refused."""
+    template = decode(str(AWS / "network.yaml"))[0]["Resources"]
+    named = [template["NodeRole"]["Properties"]["RoleName"]]
+    named.append(template["NodeProfile"]["Properties"]["InstanceProfileName"])
+    assert named == [{"Fn::Sub": "dray-node-${AWS::Region}"}] * 2
+    settings = read_cluster_file(str(AWS / "cluster.toml")).provider
+    assert isinstance(settings, EC2Cluster)
+    assert settings.instance_profile == f"dray-node-{settings.region}"
+    parts = json.loads((AWS / "policy.json").read_text())["Statement"]
+    [role] = [part["Resource"] for part in parts if part["Action"] == ["iam:PassRole"]]
+    assert role == "arn:*:iam::*:role/dray-node*"
 
 
 def worth(part: Any, buckets: list[str]) -> Any:

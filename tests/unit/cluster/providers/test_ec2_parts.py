@@ -38,7 +38,7 @@ def settings(**changes: Any) -> EC2Cluster:
         "region": "us-east-1",
         "subnets": ("subnet-0123456789abcdef0",),
         "security_group": "sg-0123456789abcdef0",
-        "instance_profile": "dray-node",
+        "instance_profile": "dray-node-us-east-1",
         "image": "ami-0123456789abcdef0",
     }
     return EC2Cluster(**{**values, **changes})
