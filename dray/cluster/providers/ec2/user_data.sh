@@ -44,7 +44,8 @@ found=$("$PYTHON" -c 'import ray, sys; print(ray.__version__, "%d.%d" % sys.vers
 [ "$found" = "$RAY_WANTED $PYTHON_WANTED" ] ||
   fail "the image has Ray and Python ${found/ / and }, and the driver $RAY_WANTED and $PYTHON_WANTED: they must be the same"
 
-export RAY_AUTH_MODE=token RAY_USAGE_STATS_ENABLED=0 HOME="${HOME:-/root}"
+PATH="$(dirname "$PYTHON"):$PATH" # FlashInfer calls the ninja of this environment by its name
+export PATH RAY_AUTH_MODE=token RAY_USAGE_STATS_ENABLED=0 HOME="${HOME:-/root}"
 export AWS_REGION="$REGION" AWS_DEFAULT_REGION="$REGION" # for S3: what is not in us-east-1 is not found without
 RAY_AUTH_TOKEN=$("$PYTHON" - "$REGION" "$PARAMETER" "$ENDPOINT" <<'PYTHON'
 import sys

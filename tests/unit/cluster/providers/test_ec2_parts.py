@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import os
+import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -223,6 +225,44 @@ def test_user_data_is_a_script_and_holds_no_secret() -> None:
         assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
         assert "canary" not in script
         assert "RAY_AUTH_MODE=token" in script
+
+
+def test_ray_starts_with_the_environments_programs_on_its_path(tmp_path: Path) -> None:
+    """Engines call ninja by its name, and the environment alone has it."""
+    ended = boot(tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert (tmp_path / "path").read_text().startswith(f"{tmp_path}/env/bin:{tmp_path}/tools:")
+    assert "is up at" in (tmp_path / "console").read_text()
+
+
+def boot(folder: Path) -> subprocess.CompletedProcess[str]:
+    """A head's user data, with a Python and a metadata service that are played."""
+    one = settings(python=str(folder / "env/bin/python"))
+    script = user_data(one, "head", Market.ON_DEMAND)
+    found = re.search(r"RAY_WANTED='(.*)' PYTHON_WANTED='(.*)' ", script)
+    assert found is not None
+    programs = {
+        "env/bin/python": f"""case "$*" in
+            *"import ray"*) echo {found[1]} {found[2]} ;;
+            *" start "*) printf %s "$PATH" >{folder}/path ;;
+            *) echo token ;;
+        esac""",
+        "tools/curl": "echo 1",  # also as the time of expiry: the machine's watch ends at once
+    }
+    for name, text in programs.items():
+        file = folder / name
+        file.parent.mkdir(parents=True)
+        file.write_text(f"#!/bin/bash\n{text}\n")
+        file.chmod(0o755)
+    environment = {
+        "PATH": f"{folder}/tools:{os.environ['PATH']}",
+        "HOME": str(folder),
+        "DRAY_CONSOLE": str(folder / "console"),
+        "DRAY_TURN_OFF": "true",
+    }
+    return subprocess.run(
+        ["bash", "-c", script], env=environment, capture_output=True, text=True, timeout=30, check=False
+    )
 
 
 @pytest.mark.parametrize(
