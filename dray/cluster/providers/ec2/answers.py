@@ -69,6 +69,15 @@ class FleetResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """How far a command of Systems Manager is, and the lines that it wrote, once it has ended."""
+
+    status: str
+    detail: str
+    output: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
     """An instance as EC2 describes it."""
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from datetime import datetime
 from typing import Any
 
-from dray.cluster.providers.ec2.answers import FleetResult, Found, Refused
+from dray.cluster.providers.ec2.answers import FleetResult, Found, Ran, Refused
 from dray.cluster.providers.ec2.errors import raising, translated
 from dray.cluster.providers.ec2.requests import CLUSTER_TAG, EXPIRES_TAG, PARAMETERS, secret_request
 from dray.cluster.providers.ec2.settings import EC2Settings
@@ -256,15 +256,35 @@ class Ec2Api:
         found: str = answer.get("Output") or ""
         return found
 
-    def run_there(self, instance: str, commands: Sequence[str]) -> str:
-        """Have the agent of Systems Manager run a shell script on an instance; the command's id."""
-        found: str = self._call(
-            "send_command",
-            InstanceIds=[instance],
-            DocumentName="AWS-RunShellScript",
-            Parameters={"commands": list(commands)},
-        )["Command"]["CommandId"]
+    def send_command(self, instance: str, script: str) -> str | None:
+        """Have the agent of Systems Manager run a shell script on an instance.
+
+        The command's id; None where no agent has registered: the machine boots, or its image has none.
+        """
+        try:
+            found: str = self._call(
+                "send_command",
+                InstanceIds=[instance],
+                DocumentName="AWS-RunShellScript",
+                Parameters={"commands": [script]},
+            )["Command"]["CommandId"]
+        except ConfigError as error:
+            if "InvalidInstanceId" not in str(error):
+                raise
+            return None
         return found
+
+    def command_on(self, instance: str, command: str) -> Ran:
+        """How far a command is; one that the service does not know yet is pending."""
+        try:
+            found = self._call("get_command_invocation", CommandId=command, InstanceId=instance)
+        except ConfigError as error:
+            if "InvocationDoesNotExist" not in str(error):
+                raise
+            return Ran(status="Pending", detail="Pending", output="")
+        lines = [found.get(f"Standard{one}Content", "").strip() for one in ("Output", "Error")]
+        detail = found.get("StatusDetails") or found["Status"]
+        return Ran(status=found["Status"], detail=detail, output="\n".join(filter(None, lines)))
 
     def _unless_gone(self, method: str, **arguments: Any) -> bool:
         try:
