@@ -29,6 +29,7 @@ from dray.cluster.providers.ec2.prices import Offers
 from dray.cluster.providers.ec2.requests import fleet_request, template_request, user_data
 from dray.errors import ClusterError, ConfigError, DrayError
 from dray.planner.catalogue import load_catalogue
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.unit
 
@@ -235,6 +236,21 @@ def test_ray_starts_with_the_environments_programs_on_its_path(tmp_path: Path) -
     assert "is up at" in (tmp_path / "console").read_text()
 
 
+def test_a_machine_that_boots_again_ends_itself(tmp_path: Path) -> None:
+    """cloud-init runs user data once in an instance's life: nothing would end it when it expires."""
+    script = tmp_path / "cloud/scripts/per-boot/dray"
+    script.parent.mkdir(parents=True)
+    assert boot(tmp_path).returncode == 0
+    identity, off = tmp_path / "cloud/data/instance-id", tmp_path / "off"
+    until(off.exists)  # its own watch of the expiry has ended, too
+    identity.parent.mkdir()
+    for name, ends in (("i-2", False), ("1", True)):  # "i-2" was made of an image of this machine
+        identity.write_text(f"{name}\n")
+        off.unlink(missing_ok=True)
+        assert subprocess.run([script], check=False).returncode == 0
+        assert off.exists() is ends
+
+
 def boot(folder: Path) -> subprocess.CompletedProcess[str]:
     """A head's user data, with a Python and a metadata service that are played."""
     one = settings(python=str(folder / "env/bin/python"))
@@ -258,7 +274,8 @@ def boot(folder: Path) -> subprocess.CompletedProcess[str]:
         "PATH": f"{folder}/tools:{os.environ['PATH']}",
         "HOME": str(folder),
         "DRAY_CONSOLE": str(folder / "console"),
-        "DRAY_TURN_OFF": "true",
+        "DRAY_TURN_OFF": f"touch {folder}/off",
+        "DRAY_BOOT": str(folder / "cloud"),
     }
     return subprocess.run(
         ["bash", "-c", script], env=environment, capture_output=True, text=True, timeout=30, check=False
