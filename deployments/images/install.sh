@@ -38,13 +38,35 @@ main() {
 }
 
 all() {
+    compilers
     environment
+    [ "$engine" != gpu ] || headers
     into "$root" --requirements "$here/$engine.txt"
     project "$1" "$root"
 }
 
 environment() {
     [ -x "$root/bin/python" ] || uv venv --quiet --python "${PYTHON:-python3}" "$root"
+}
+
+# A machine's image has them from its distribution; the container's are in its Dockerfile.
+compilers() {
+    local name
+    [ "$engine" = gpu ] || return 0
+    for name in gcc g++; do
+        command -v "$name" >/dev/null || missing "$name" "install the distribution's g++ (gcc-c++ of dnf)"
+    done
+}
+
+headers() {
+    local folder
+    folder=$("$root/bin/python" -c 'import sysconfig; print(sysconfig.get_path("include"))')
+    [ -e "$folder/Python.h" ] || missing "$folder/Python.h" "install Python's headers, as python3.11-dev (python3.11-devel of dnf)"
+}
+
+missing() {
+    echo "install.sh: there is no $1, with which Triton and FlashInfer compile on a node; $2" >&2
+    exit 1
 }
 
 layered() {

@@ -15,7 +15,20 @@ from dray.errors import ClusterError, ConfigError
 from dray.storage.addresses import VARIABLE, shows_secret
 
 JOBS_PORT = 8265  # of Ray's dashboard, which listens on the head's loopback
+<<<<<<< HEAD
 _OPTION = re.compile(r"--[a-z][a-z-]*")
+=======
+_AWAIT = f"""\
+import socket, sys, time
+until = time.monotonic() + float(sys.argv[1])
+while time.monotonic() < until:
+    try:
+        socket.create_connection(("127.0.0.1", {JOBS_PORT}), 2).close()
+        break
+    except OSError:
+        time.sleep(1)
+"""
+>>>>>>> d690ffba6a47262e3d0c928ad8f55a806a9a30d1
 
 
 def driver_command(arguments: Sequence[str], python: str = "python") -> str:
@@ -73,9 +86,13 @@ def submit_over_http(url: str, command: str) -> str:
         raise ClusterError(f"the jobs API at {url} did not take the job: {reason}") from error
 
 
-def submit_there(command: str, python: str) -> tuple[str, str]:
-    """For a shell on the head: the submission's id, and the line that submits the command."""
+def submit_there(command: str, python: str, seconds: float) -> tuple[str, str]:
+    """For a shell on the head: the submission's id, and the line that submits the command.
+
+    It waits up to so many seconds for Ray's jobs API, since the head may still boot.
+    """
     name = submission_id()
     submit = [python, "-m", "ray.scripts.scripts", "job", "submit", f"--address=http://127.0.0.1:{JOBS_PORT}"]
     words = [*submit, "--no-wait", f"--submission-id={name}", "--", *shlex.split(command)]
-    return name, f"RAY_AUTH_MODE=token {shlex.join(words)}"
+    wait = shlex.join([python, "-c", _AWAIT, str(seconds)])
+    return name, f"{wait}; RAY_AUTH_MODE=token {shlex.join(words)}"

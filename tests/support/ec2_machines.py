@@ -111,6 +111,7 @@ class _Machines:
             "DRAY_METADATA": metadata,
             "DRAY_CONSOLE": str(home / "console"),
             "DRAY_TURN_OFF": f"curl -sf -X DELETE {metadata}",
+            "DRAY_BOOT": str(home / "cloud"),  # not there: a test writes nothing for this machine's boot
             "DRAY_LOOK_SECONDS": "1",
             "DRAY_RAY_START": f"--temp-dir={self._folder / 'r'} --include-dashboard=false"
             if head

@@ -61,7 +61,7 @@ class MotoEc2:
             "region": REGION,
             "subnets": list(self.network.subnets),
             "security_group": self.network.security_group,
-            "instance_profile": "dray-node",
+            "instance_profile": "dray-node-us-east-1",
             "image": self.network.image,
             "instance_types": ["g6.xlarge", "g6e.xlarge", "g5.xlarge"],
             "endpoint": self.endpoint,

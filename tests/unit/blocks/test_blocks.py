@@ -91,7 +91,7 @@ def test_local_cluster_settings_come_back(num_cpus: float | None, num_gpus: floa
 PLACE: dict[str, Any] = {
     "region": "us-east-1",
     "security_group": "sg-00000001",
-    "instance_profile": "dray-node",
+    "instance_profile": "dray-node-us-east-1",
     "image": "ami-00000001",
 }
 

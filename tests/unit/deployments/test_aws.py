@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from botocore.session import Session
 from cfnlint.api import lint_file
+from cfnlint.decode import decode
+
+from dray.cluster.cluster_file import read_cluster_file
+from dray.cluster.providers.ec2 import EC2Cluster
 
 pytestmark = pytest.mark.unit
 
@@ -18,6 +25,56 @@ NO_CALLS = {"iam:PassRole"}
 
 def test_cloudformation_takes_the_network() -> None:
     assert lint_file(AWS / "network.yaml") == []
+
+
+def test_nodes_reach_the_buckets_that_the_stack_names_and_no_others() -> None:
+    """With the rights that docs/interruptions.md lists: of a bucket on it, the others on its objects."""
+    template = decode(str(AWS / "network.yaml"))[0]
+    policy = template["Resources"]["BucketsPolicy"]
+    assert policy["Condition"] == "HasBuckets"
+    assert template["Parameters"]["Buckets"]["Default"] == ""
+    bucket, objects = policy["Properties"]["PolicyDocument"]["Statement"]
+    named = re.findall(r"`(s3:\w+)`", (AWS.parents[1] / "docs/interruptions.md").read_text())
+    assert {*bucket["Action"], *objects["Action"]} == set(named)
+    assert {one for one in named if "Bucket" in one} == set(bucket["Action"])
+    assert worth(bucket["Resource"], ["a", "b"]) == ["arn:*:s3:::a", "arn:*:s3:::b"]
+    assert worth(objects["Resource"], ["a", "b"]) == ["arn:*:s3:::a/*", "arn:*:s3:::b/*"]
+    assert worth(template["Conditions"]["HasBuckets"], ["a"]) is True
+    assert worth(template["Conditions"]["HasBuckets"], []) is False
+
+
+def test_an_account_has_a_stack_in_each_region() -> None:
+    """IAM's names are of an account: with one name for all regions, the second stack is refused."""
+    template = decode(str(AWS / "network.yaml"))[0]["Resources"]
+    named = [template["NodeRole"]["Properties"]["RoleName"]]
+    named.append(template["NodeProfile"]["Properties"]["InstanceProfileName"])
+    assert named == [{"Fn::Sub": "dray-node-${AWS::Region}"}] * 2
+    settings = read_cluster_file(str(AWS / "cluster.toml")).provider
+    assert isinstance(settings, EC2Cluster)
+    assert settings.instance_profile == f"dray-node-{settings.region}"
+    parts = json.loads((AWS / "policy.json").read_text())["Statement"]
+    [role] = [part["Resource"] for part in parts if part["Action"] == ["iam:PassRole"]]
+    assert role == "arn:*:iam::*:role/dray-node*"
+
+
+def worth(part: Any, buckets: list[str]) -> Any:
+    """What CloudFormation makes of its own functions, with these buckets."""
+    if isinstance(part, list):
+        return [worth(one, buckets) for one in part]
+    if not isinstance(part, Mapping):
+        return part
+    [(function, given)] = part.items()
+    if function == "Ref":
+        return buckets
+    values = worth(given, buckets)
+    if function == "Fn::Join":
+        return values[0].join(values[1])
+    if function == "Fn::Split":
+        return values[1].split(values[0])
+    if function == "Fn::Equals":
+        return values[0] == values[1]
+    assert function == "Fn::Not"
+    return not values[0]
 
 
 def test_each_action_of_the_policy_is_a_call_of_its_service() -> None:

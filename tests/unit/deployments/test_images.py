@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import tomllib
 from pathlib import Path
@@ -83,6 +84,25 @@ def test_the_script_says_how_it_is_used() -> None:
     assert done.returncode == 2
     assert done.stderr.startswith("install.sh all [SOURCE]")
     assert done.stderr.count("\n") == 3
+
+
+@pytest.mark.parametrize("there", [[], ["gcc"]])
+def test_a_machine_without_a_compiler_is_refused_before_anything_is_made(
+    there: list[str], tmp_path: Path
+) -> None:
+    """Triton compiles on the node, when the first replica starts."""
+    for name in ("dirname", *there):
+        (tmp_path / name).symlink_to(shutil.which(name) or "/bin/true")
+    done = subprocess.run(
+        ["/bin/bash", IMAGES / "install.sh", "all"],
+        env={"PATH": str(tmp_path), "ENGINE": "gpu"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"install.sh: there is no {'g++' if there else 'gcc'}, with which Triton")
+    assert done.stderr.count("\n") == 1
 
 
 def _dockerfile() -> str:

@@ -6,90 +6,17 @@ The one seam for botocore: no other module of dray handles its errors for cluste
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
 from typing import Any
 
-from dray.cluster.providers.ec2.errors import BUSY, raising, translated
+from dray.cluster.providers.ec2.answers import FleetResult, Found, Ran, Refused
+from dray.cluster.providers.ec2.errors import raising, translated
 from dray.cluster.providers.ec2.requests import CLUSTER_TAG, EXPIRES_TAG, PARAMETERS, secret_request
 from dray.cluster.providers.ec2.settings import EC2Settings
 from dray.errors import ConfigError
 
 _LIVE = ["pending", "running", "stopping", "stopped"]
 _AT_ONCE = 200  # names in one call
-
-
-class Shortage(StrEnum):
-    """Why a fleet did not give a machine: the pool has none, a quota is used up, the price has risen, ..."""
-
-    CAPACITY = "capacity"
-    QUOTA = "quota"
-    PRICE = "price"
-    UNSUPPORTED = "unsupported"
-    BUSY = "busy"
-
-
-_SHORTAGES = {
-    "InsufficientInstanceCapacity": Shortage.CAPACITY,
-    "InsufficientHostCapacity": Shortage.CAPACITY,
-    "InsufficientReservedInstanceCapacity": Shortage.CAPACITY,
-    "InsufficientCapacity": Shortage.CAPACITY,
-    "InsufficientCapacityOnOutpost": Shortage.CAPACITY,
-    "InsufficientFreeAddressesInSubnet": Shortage.CAPACITY,
-    "UnfulfillableCapacity": Shortage.CAPACITY,
-    "MaxSpotInstanceCountExceeded": Shortage.QUOTA,
-    "SpotMaxPriceTooLow": Shortage.PRICE,
-    "InstanceLimitExceeded": Shortage.QUOTA,
-    "VcpuLimitExceeded": Shortage.QUOTA,
-    "MaxFleetCountExceeded": Shortage.QUOTA,
-    "Unsupported": Shortage.UNSUPPORTED,
-    "UnsupportedOperation": Shortage.UNSUPPORTED,
-    "InvalidFleetConfiguration": Shortage.UNSUPPORTED,
-    **dict.fromkeys(BUSY, Shortage.BUSY),  # inside an answer of CreateFleet, where botocore does not retry
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
-    """One pool of a fleet that gave nothing; ``kind`` and ``subnet`` are empty where AWS names no pool."""
-
-    code: str
-    message: str
-    kind: str = ""
-    subnet: str = ""
-
-    @property
-    def shortage(self) -> Shortage | None:
-        """Why; None for what is no shortage: the request itself is at fault."""
-        return _SHORTAGES.get(self.code)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FleetResult:
-    """What an instant fleet gave: ids by type and subnet, and what it did not."""
-
-    instances: tuple[tuple[str, str, str], ...]  # id, type, subnet
-    refused: tuple[Refused, ...]
-
-    @property
-    def busy(self) -> bool:
-        """Whether EC2 gave nothing, for no other reason than that it took no more calls."""
-        why = {one.shortage for one in self.refused}
-        return not self.instances and why == {Shortage.BUSY}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """An instance as EC2 describes it."""
-
-    id: str
-    kind: str
-    zone: str
-    state: str
-    spot: bool
-    address: str
-    tags: Mapping[str, str]
 
 
 class Ec2Api:
@@ -292,7 +219,7 @@ class Ec2Api:
         return found
 
     def secrets(self) -> list[tuple[str, Mapping[str, str]]]:
-        """Name and tags of the secrets of all clusters."""
+        """Name and tags of the secrets of all clusters, without those that go meanwhile."""
         filters = [{"Key": "Name", "Option": "BeginsWith", "Values": [PARAMETERS]}]
         names = [
             one["Name"]
@@ -301,13 +228,19 @@ class Ec2Api:
         ]
         found: list[tuple[str, Mapping[str, str]]] = []
         for name in names:
-            tags = self._call("list_tags_for_resource", ResourceType="Parameter", ResourceId=name)["TagList"]
-            found.append((name, {one["Key"]: one["Value"] for one in tags}))
+            asked = {"ResourceType": "Parameter", "ResourceId": name}
+            try:
+                tags = self._call("list_tags_for_resource", **asked)["TagList"]
+            except ConfigError as error:  # another process deleted it since it was listed
+                if "InvalidResourceId" not in str(error) and "ParameterNotFound" not in str(error):
+                    raise
+            else:
+                found.append((name, {one["Key"]: one["Value"] for one in tags}))
         return found
 
-    def delete_secret(self, name: str) -> None:
-        """Delete it; one that is gone is no error."""
-        self._unless_gone("delete_parameter", Name=name)
+    def delete_secret(self, name: str) -> bool:
+        """Delete it; False where it is gone already."""
+        return self._unless_gone("delete_parameter", Name=name)
 
     def console(self, instance: str) -> str:
         """What the instance has written on its console so far.
@@ -323,22 +256,44 @@ class Ec2Api:
         found: str = answer.get("Output") or ""
         return found
 
-    def run_there(self, instance: str, commands: Sequence[str]) -> str:
-        """Have the agent of Systems Manager run a shell script on an instance; the command's id."""
-        found: str = self._call(
-            "send_command",
-            InstanceIds=[instance],
-            DocumentName="AWS-RunShellScript",
-            Parameters={"commands": list(commands)},
-        )["Command"]["CommandId"]
+    def send_command(self, instance: str, script: str) -> str | None:
+        """Have the agent of Systems Manager run a shell script on an instance.
+
+        The command's id; None where no agent has registered: the machine boots, or its image has none.
+        """
+        try:
+            found: str = self._call(
+                "send_command",
+                InstanceIds=[instance],
+                DocumentName="AWS-RunShellScript",
+                Parameters={"commands": [script]},
+            )["Command"]["CommandId"]
+        except ConfigError as error:
+            if "InvalidInstanceId" not in str(error):
+                raise
+            return None
         return found
 
-    def _unless_gone(self, method: str, **arguments: Any) -> None:
+    def command_on(self, instance: str, command: str) -> Ran:
+        """How far a command is; one that the service does not know yet is pending."""
+        try:
+            found = self._call("get_command_invocation", CommandId=command, InstanceId=instance)
+        except ConfigError as error:
+            if "InvocationDoesNotExist" not in str(error):
+                raise
+            return Ran(status="Pending", detail="Pending", output="")
+        lines = [found.get(f"Standard{one}Content", "").strip() for one in ("Output", "Error")]
+        detail = found.get("StatusDetails") or found["Status"]
+        return Ran(status=found["Status"], detail=detail, output="\n".join(filter(None, lines)))
+
+    def _unless_gone(self, method: str, **arguments: Any) -> bool:
         try:
             self._call(method, **arguments)
         except ConfigError as error:
             if "NotFound" not in str(error):
                 raise
+            return False
+        return True
 
     def _client(self, method: str) -> Any:
         return self._ssm if not hasattr(self._ec2, method) else self._ec2

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from dray.cluster.providers.ec2.api import FleetResult, Refused, Shortage
+from dray.cluster.providers.ec2.answers import FleetResult, Refused, Shortage
 from dray.cluster.providers.ec2.offers import Pool, next_offer
 from dray.cluster.providers.protocol import Market
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dray.cluster.providers.ec2.api import Found
+from dray.cluster.providers.ec2.answers import Found
 from dray.cluster.providers.ec2.offers import Pool
 from dray.cluster.providers.ec2.requests import EXPIRES_TAG, ROLE_TAG
 from dray.cluster.providers.protocol import Machine, Market, Phase

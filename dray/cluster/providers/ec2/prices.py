@@ -14,6 +14,9 @@ from dray.errors import ConfigError, DrayError
 from dray.planner.catalogue import Instance, load_catalogue
 
 _STALE = timedelta(days=90)  # AWS keeps the history for so long: an older price is none
+# "If you specify one or two instance types, [...] the returned placement score will always be low": of
+# InstanceTypes in GetSpotPlacementScoresRequest, botocore's model of EC2.
+_SCORED_TYPES = 3
 _CALM, _CROWDED = 8, 3
 """Placement scores from which on a pool counts as calm, and up to which as crowded."""
 
@@ -132,6 +135,9 @@ def _spot_prices(types: list[str], api: Ec2Api, notes: list[str]) -> dict[tuple[
 
 
 def _scores(settings: EC2Settings, types: list[str], api: Ec2Api, notes: list[str]) -> dict[str, int]:
+    if len(types) < _SCORED_TYPES:
+        notes.append(f"placement scores are not asked for: AWS scores fewer than {_SCORED_TYPES} types low")
+        return {}
     try:
         return api.placement_scores(types, max(1, settings.workers))
     except DrayError as error:

@@ -11,8 +11,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dray.cluster.head_jobs import driver_command, submit_there
-from dray.cluster.providers.ec2.api import Ec2Api, FleetResult
+from dray.cluster.providers.ec2.answers import FleetResult
+from dray.cluster.providers.ec2.api import Ec2Api
 from dray.cluster.providers.ec2.buying import Bought, buy, buy_spot_first
+from dray.cluster.providers.ec2.commands import run_there
 from dray.cluster.providers.ec2.consoles import said_on
 from dray.cluster.providers.ec2.machines import coming, listed
 from dray.cluster.providers.ec2.offers import Pool
@@ -185,16 +187,23 @@ class EC2Provider(MadeCluster[EC2Settings, Ec2Api]):
     def submit(self, arguments: Sequence[str]) -> str:
         """Have the head run ``dray`` with these arguments, through Systems Manager; the submission's id.
 
+        A head that still boots is waited for.
+
         Raises:
             ConfigError: the arguments run no job.
-            ClusterError: there is no head, or its agent takes no command.
+            ClusterError: there is no head, its agent takes no command, or its Ray takes no job.
         """
         command = driver_command(arguments, self._settings.python)
         head = self._head()
         if head is None:
             raise ClusterError(f"{self.where}: it has no head; start it with `dray cluster up`")
-        name, line = submit_there(command, self._settings.python)
-        self._api.run_there(head.name, [f"export HOME=${{HOME:-/root}}; {line}"])
+        seconds = self._settings.start_seconds
+        name, line = submit_there(command, self._settings.python, seconds)
+        script = f"export HOME=${{HOME:-/root}}; {line}"
+        try:
+            run_there(self._api, head.name, script, seconds, lambda: self._heed(head))
+        except ClusterError as error:
+            raise ClusterError(f"{self.where}: job {name} was not submitted to its head {error}") from error
         return name
 
     def _all_offers(self) -> Offers:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Mapping
 
 from dray.cluster.providers.ec2.api import Ec2Api
-from dray.cluster.providers.ec2.requests import CLUSTER_TAG, EXPIRES_TAG
+from dray.cluster.providers.ec2.requests import CLUSTER_TAG, EXPIRES_TAG, parameter_of
 from dray.cluster.providers.protocol import Expired
 from dray.errors import ClusterError, ConfigError, DrayError
 
@@ -64,10 +64,9 @@ def _delete_rest(api: Ec2Api, cluster: str) -> list[str]:
         if tags.get(CLUSTER_TAG) == cluster:
             api.delete_template(template)
             deleted.append(name)
-    for name, tags in api.secrets():
-        if tags.get(CLUSTER_TAG) == cluster:
-            api.delete_secret(name)
-            deleted.append(name)
+    token = parameter_of(cluster)
+    if api.delete_secret(token):  # by its name: other clusters' tokens come and go while one lists them
+        deleted.append(token)
     return deleted
 
 

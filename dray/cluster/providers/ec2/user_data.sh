@@ -7,6 +7,7 @@ PYTHON='@PYTHON@' RAY_WANTED='@RAY@' PYTHON_WANTED='@PYTHON_VERSION@' MARKET='@M
 LIFETIME='@LIFETIME@' JOIN_SECONDS='@JOIN_SECONDS@' ENDPOINT='@ENDPOINT@'
 METADATA="${DRAY_METADATA:-http://169.254.169.254}" CONSOLE="${DRAY_CONSOLE:-/dev/console}"
 TURN_OFF="${DRAY_TURN_OFF:-shutdown -h now}" LOOK="${DRAY_LOOK_SECONDS:-30}" STAY="${DRAY_STAY_SECONDS:-300}"
+BOOT="${DRAY_BOOT:-/var/lib/cloud}/scripts/per-boot" INSTANCE="${DRAY_BOOT:-/var/lib/cloud}/data/instance-id"
 
 say() { echo "dray: $*" | tee -a "$CONSOLE" >&2; }
 # A worker that is of no use ends itself, once the driver has had time to read why.
@@ -38,13 +39,22 @@ expire() {
 }
 expire </dev/null >/dev/null 2>&1 &
 
+# After a reboot nothing of this runs: no watch for the expiry, and no Ray. cloud-init runs the scripts of this folder at
+# each boot, at the first one before this: from the second one on, the machine ends itself. A machine that is made of an
+# image of this one has another id, and stays.
+if [ -d "$BOOT" ] && instance=$(metadata instance-id); then
+  printf '#!/bin/sh\n[ "$(cat %s)" != %s ] || %s\n' "$INSTANCE" "$instance" "$TURN_OFF" >"$BOOT/dray"
+  chmod 755 "$BOOT/dray"
+fi
+
 [ -x "$PYTHON" ] || fail "the image has no $PYTHON"
 found=$("$PYTHON" -c 'import ray, sys; print(ray.__version__, "%d.%d" % sys.version_info[:2])') ||
   fail "the Python of the image, $PYTHON, cannot import Ray"
 [ "$found" = "$RAY_WANTED $PYTHON_WANTED" ] ||
   fail "the image has Ray and Python ${found/ / and }, and the driver $RAY_WANTED and $PYTHON_WANTED: they must be the same"
 
-export RAY_AUTH_MODE=token RAY_USAGE_STATS_ENABLED=0 HOME="${HOME:-/root}"
+PATH="$(dirname "$PYTHON"):$PATH" # FlashInfer calls the ninja of this environment by its name
+export PATH RAY_AUTH_MODE=token RAY_USAGE_STATS_ENABLED=0 HOME="${HOME:-/root}"
 export AWS_REGION="$REGION" AWS_DEFAULT_REGION="$REGION" # for S3: what is not in us-east-1 is not found without
 RAY_AUTH_TOKEN=$("$PYTHON" - "$REGION" "$PARAMETER" "$ENDPOINT" <<'PYTHON'
 import sys

@@ -163,6 +163,51 @@ def test_a_job_that_joins_what_up_made_puts_off_its_end_and_changes_nothing(
     made.release()
 
 
+RUN = ["run", "in.jsonl", "--model", "m"]
+
+
+def test_a_submit_waits_for_a_head_that_boots_and_for_the_end_of_its_command(
+    moto: MotoEc2, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent registers a minute after boot; its command begins later than the call that sends it."""
+    monkeypatch.setattr("dray.cluster.providers.ec2.commands._LOOK_SECONDS", 0.01)
+    faults = Faults()
+    one = provider(moto.settings(workers=0, minimum=0), faults)
+    one.start()
+    faults.answer("SendCommand", *[refusal("InvalidInstanceId")] * 2)
+    faults.answer("GetCommandInvocation", refusal("InvocationDoesNotExist"), {"Status": "InProgress"})
+    assert one.submit(RUN).startswith("dray-")
+    assert faults.answers["SendCommand"] == faults.answers["GetCommandInvocation"] == []
+    policy = json.loads((ROOT / "deployments/aws/policy.json").read_text())
+    assert faults.actions <= {action for part in policy["Statement"] for action in part["Action"]}
+    one.release()
+
+
+def test_a_submit_that_the_head_does_not_take_says_why(
+    moto: MotoEc2, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dray.cluster.providers.ec2.commands._LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("dray.cluster.providers.ec2.commands._END_SECONDS", 0.0)
+    faults = Faults()
+    one = provider(moto.settings(workers=0, minimum=0, start_seconds=1), faults)
+    one.start()
+    failed = {"Status": "Failed", "StatusDetails": "Failed", "StandardErrorContent": "e\nno Ray\n"}
+    faults.answer("GetCommandInvocation", {**failed, "StandardOutputContent": "a\nb\nc\nd\n"})
+    said = r"job dray-\w+ was not submitted to its head i-\w+: .*\(Failed\); it said: b / c / d / e / no Ray$"
+    with pytest.raises(ClusterError, match=said):
+        one.submit(RUN)
+    faults.judge = lambda operation: {"Status": "Delayed"} if operation == "GetCommandInvocation" else None
+    with pytest.raises(ClusterError, match=r"\(Delayed\); it said: nothing"):
+        one.submit(RUN)
+    faults.judge = lambda operation: refusal("InvalidInstanceId") if operation == "SendCommand" else None
+    with pytest.raises(ClusterError, match=r"did not register in 1 s; the image needs the agent"):
+        one.submit(RUN)
+    faults.answer("SendCommand", refusal("AccessDeniedException"))
+    with pytest.raises(ConfigError, match="may not ssm:SendCommand"):
+        one.submit(RUN)
+    one.release()
+
+
 def test_a_cancel_while_it_starts_releases_all(moto: MotoEc2) -> None:
     """As a job does it: the cluster is joined in the background, and left by the flow."""
     cluster = RayCluster(ClusterSettings(provider=moto.settings(name="job", workers=2)))
@@ -189,6 +234,31 @@ def test_a_release_that_fails_is_said_and_the_sweep_ends_what_it_left(moto: Moto
     swept = {found.kind for found in provider(moto.settings()).sweep()}
     assert swept == {"instance"}  # its templates and its token were deleted
     assert provider(moto.settings()).sweep() == ()
+
+
+def test_a_token_that_another_job_deletes_meanwhile_stops_no_release_and_no_sweep(moto: MotoEc2) -> None:
+    """It is listed, and gone when its tags are asked for."""
+    faults = Faults()
+    one, other = provider(moto.settings(), faults), provider(moto.settings(name="other"))
+    one._put_token()
+    other._put_token()
+    gone = refusal("InvalidResourceId")
+    faults.answer("ListTagsForResource", gone, refusal("ParameterNotFound"))
+    assert one.sweep() == ()
+    faults.answer("ListTagsForResource", gone)
+    [swept] = sweep(one._api, time.time() + 2000)
+    assert swept.kind == "parameter"
+    faults.actions.clear()
+    one.release()
+    assert "ssm:DescribeParameters" not in faults.actions
+    assert "ssm:ListTagsForResource" not in faults.actions
+    other.release()
+    faults.answer("ListTagsForResource", refusal("AccessDeniedException"))
+    other._ending.clear()
+    other._put_token()
+    with pytest.raises(ConfigError, match="may not ssm:ListTagsForResource"):
+        one.sweep()
+    other.release()
 
 
 def _expire(moto: MotoEc2) -> None:

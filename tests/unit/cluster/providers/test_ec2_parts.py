@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import os
+import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,6 +29,7 @@ from dray.cluster.providers.ec2.prices import Offers
 from dray.cluster.providers.ec2.requests import fleet_request, template_request, user_data
 from dray.errors import ClusterError, ConfigError, DrayError
 from dray.planner.catalogue import load_catalogue
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.unit
 
@@ -38,7 +41,7 @@ def settings(**changes: Any) -> EC2Cluster:
         "region": "us-east-1",
         "subnets": ("subnet-0123456789abcdef0",),
         "security_group": "sg-0123456789abcdef0",
-        "instance_profile": "dray-node",
+        "instance_profile": "dray-node-us-east-1",
         "image": "ami-0123456789abcdef0",
     }
     return EC2Cluster(**{**values, **changes})
@@ -225,6 +228,60 @@ def test_user_data_is_a_script_and_holds_no_secret() -> None:
         assert "RAY_AUTH_MODE=token" in script
 
 
+def test_ray_starts_with_the_environments_programs_on_its_path(tmp_path: Path) -> None:
+    """Engines call ninja by its name, and the environment alone has it."""
+    ended = boot(tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert (tmp_path / "path").read_text().startswith(f"{tmp_path}/env/bin:{tmp_path}/tools:")
+    assert "is up at" in (tmp_path / "console").read_text()
+
+
+def test_a_machine_that_boots_again_ends_itself(tmp_path: Path) -> None:
+    """cloud-init runs user data once in an instance's life: nothing would end it when it expires."""
+    script = tmp_path / "cloud/scripts/per-boot/dray"
+    script.parent.mkdir(parents=True)
+    assert boot(tmp_path).returncode == 0
+    identity, off = tmp_path / "cloud/data/instance-id", tmp_path / "off"
+    until(off.exists)  # its own watch of the expiry has ended, too
+    identity.parent.mkdir()
+    for name, ends in (("i-2", False), ("1", True)):  # "i-2" was made of an image of this machine
+        identity.write_text(f"{name}\n")
+        off.unlink(missing_ok=True)
+        assert subprocess.run([script], check=False).returncode == 0
+        assert off.exists() is ends
+
+
+def boot(folder: Path) -> subprocess.CompletedProcess[str]:
+    """A head's user data, with a Python and a metadata service that are played."""
+    one = settings(python=str(folder / "env/bin/python"))
+    script = user_data(one, "head", Market.ON_DEMAND)
+    found = re.search(r"RAY_WANTED='(.*)' PYTHON_WANTED='(.*)' ", script)
+    assert found is not None
+    programs = {
+        "env/bin/python": f"""case "$*" in
+            *"import ray"*) echo {found[1]} {found[2]} ;;
+            *" start "*) printf %s "$PATH" >{folder}/path ;;
+            *) echo token ;;
+        esac""",
+        "tools/curl": "echo 1",  # also as the time of expiry: the machine's watch ends at once
+    }
+    for name, text in programs.items():
+        file = folder / name
+        file.parent.mkdir(parents=True)
+        file.write_text(f"#!/bin/bash\n{text}\n")
+        file.chmod(0o755)
+    environment = {
+        "PATH": f"{folder}/tools:{os.environ['PATH']}",
+        "HOME": str(folder),
+        "DRAY_CONSOLE": str(folder / "console"),
+        "DRAY_TURN_OFF": f"touch {folder}/off",
+        "DRAY_BOOT": str(folder / "cloud"),
+    }
+    return subprocess.run(
+        ["bash", "-c", script], env=environment, capture_output=True, text=True, timeout=30, check=False
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "line"),
     [
@@ -243,7 +300,8 @@ def test_a_driver_for_the_head() -> None:
     command = driver_command(["run", "a b.jsonl", "--model", "m"], "/opt/dray/bin/python")
     assert command == "/opt/dray/bin/python -m dray.cli run 'a b.jsonl' --model m --cluster auto"
     assert "--cluster" not in driver_command(["resume", "job"])
-    name, line = submit_there(command, "/py")
+    name, line = submit_there(command, "/py", 600)
+    assert subprocess.run(["sh", "-n"], input=line, text=True, check=False).returncode == 0
     assert f"--submission-id={name} -- /opt/dray/bin/python -m dray.cli run 'a b.jsonl'" in line
     for wrong in ([], ["status"]):
         with pytest.raises(ConfigError, match="name what is to run"):

@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import date
 from itertools import combinations_with_replacement
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,10 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dray.cluster.providers.ec2 import EC2Cluster
-from dray.cluster.providers.ec2.api import FleetResult, Refused
+from dray.cluster.providers.ec2.answers import FleetResult, Refused
 from dray.cluster.providers.ec2.buying import buy, buy_spot_first
 from dray.cluster.providers.ec2.offers import Pool, next_offer
 from dray.cluster.providers.ec2.prices import _interruptions as interruptions_of
+from dray.cluster.providers.ec2.prices import _scores as scores_of
 from dray.cluster.providers.ec2.rates import token_rates
 from dray.cluster.providers.protocol import Market
 from dray.planner.catalogue import load_catalogue
@@ -57,6 +59,22 @@ def rates() -> dict[str, float]:
         instance_types=tuple(PRICES),
     )
     return token_rates(settings, date(2026, 11, 20))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_scores_are_asked_for_three_types_or_more(count: int) -> None:
+    """AWS scores fewer types low whatever there is, and dray would read that as crowded."""
+
+    class Low:
+        def placement_scores(self, types: Sequence[str], machines: int) -> dict[str, int]:
+            return dict.fromkeys(("us-east-1a",), 1)
+
+    api: Any = Low()
+    settings: Any = SimpleNamespace(workers=1)
+    notes: list[str] = []
+    found = scores_of(settings, sorted(PRICES)[:count], api, notes)
+    assert found == ({"us-east-1a": 1} if count == 3 else {})
+    assert len(notes) == (count < 3)
 
 
 def table(rates: dict[str, float]) -> list[Pool]:
