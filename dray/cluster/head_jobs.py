@@ -15,9 +15,7 @@ from dray.errors import ClusterError, ConfigError
 from dray.storage.addresses import VARIABLE, shows_secret
 
 JOBS_PORT = 8265  # of Ray's dashboard, which listens on the head's loopback
-<<<<<<< HEAD
 _OPTION = re.compile(r"--[a-z][a-z-]*")
-=======
 _AWAIT = f"""\
 import socket, sys, time
 until = time.monotonic() + float(sys.argv[1])
@@ -28,7 +26,6 @@ while time.monotonic() < until:
     except OSError:
         time.sleep(1)
 """
->>>>>>> d690ffba6a47262e3d0c928ad8f55a806a9a30d1
 
 
 def driver_command(arguments: Sequence[str], python: str = "python") -> str:

@@ -31,7 +31,7 @@ class Waiting:
     ) -> None:
         """Take note of what there is; ``refusal`` is what KubeRay says of pods that it cannot make.
 
-        While the cluster is ``queued``, no limit runs: nobody knows when other jobs leave it room.
+        While the cluster is ``queued``, no limit runs: other jobs may take long to leave it room.
 
         Raises:
             ClusterError: it took too long, or what is missing cannot start.
