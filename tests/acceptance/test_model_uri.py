@@ -78,5 +78,5 @@ def test_a_damaged_model_is_refused_before_anything_starts(
         weights.write_bytes(whole)
     assert refused.code == 2
     assert "s3://bucket/models/model/model.safetensors: truncated: tensors take" in refused.stderr
-    assert refused.seconds < 20
+    assert "Ray" not in refused.stderr
     assert not (tmp_path / "cache").exists()

@@ -146,6 +146,7 @@ def test_a_cluster_in_the_queue_of_kueue_is_waited_for(
         server.ask("PATCH", f"{PATH}/test", {"spec": {"suspend": False}})
 
     one._kept -= 601
+    time.sleep(1.1)  # expiries are whole seconds
     began = time.monotonic()
     admitted = threading.Timer(6, admit)
     admitted.start()
