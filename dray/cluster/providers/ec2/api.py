@@ -16,6 +16,7 @@ from dray.cluster.providers.ec2.settings import EC2Settings
 from dray.errors import ConfigError
 
 _LIVE = ["pending", "running", "stopping", "stopped"]
+_GONE = ["NotFound"]  # InvalidLaunchTemplateName.NotFoundException, ParameterNotFound, ...
 _AT_ONCE = 200  # names in one call
 
 
@@ -115,12 +116,10 @@ class Ec2Api:
 
     def create_template(self, request: Mapping[str, Any]) -> str:
         """A launch template's id; one that has the name already is of an earlier start, and is replaced."""
-        try:
-            found = self._call("create_launch_template", **request)
-        except ConfigError as error:
-            if "AlreadyExists" not in str(error):
-                raise
-            self._unless_gone("delete_launch_template", LaunchTemplateName=request["LaunchTemplateName"])
+        found = self._unless(["AlreadyExists"], "create_launch_template", **request)
+        if found is None:
+            name = request["LaunchTemplateName"]
+            self._unless(_GONE, "delete_launch_template", LaunchTemplateName=name)
             found = self._call("create_launch_template", **request)
         template: str = found["LaunchTemplate"]["LaunchTemplateId"]
         return template
@@ -167,11 +166,7 @@ class Ec2Api:
         """End these instances; those that EC2 does not know (yet, or any more) are returned."""
         unknown = set[str]()
         for some in _some(ids):
-            try:
-                self._call("terminate_instances", InstanceIds=some)
-            except ConfigError as error:
-                if "InvalidInstanceID" not in str(error):
-                    raise
+            if self._unless(["InvalidInstanceID"], "terminate_instances", InstanceIds=some) is None:
                 alone = len(some) == 1
                 unknown |= set(some) if alone else set().union(*(self.terminate([one]) for one in some))
         return unknown
@@ -195,28 +190,19 @@ class Ec2Api:
 
     def delete_template(self, template: str) -> None:
         """Delete it; one that is gone is no error."""
-        self._unless_gone("delete_launch_template", LaunchTemplateId=template)
+        self._unless(_GONE, "delete_launch_template", LaunchTemplateId=template)
 
     def put_secret(self, name: str, value: str, tags: Mapping[str, str]) -> None:
         """Keep a secret, encrypted, under a name; one that is there stays, with these tags."""
         request = secret_request(name, value, tags)
-        try:
-            self._call("put_parameter", **request)
-        except ConfigError as error:
-            if "ParameterAlreadyExists" not in str(error):
-                raise
+        if self._unless(["ParameterAlreadyExists"], "put_parameter", **request) is None:
             tagged = {"ResourceType": "Parameter", "ResourceId": name, "Tags": request["Tags"]}
             self._call("add_tags_to_resource", **tagged)
 
     def secret(self, name: str) -> str | None:
         """The secret of that name; None where there is none."""
-        try:
-            found: str = self._call("get_parameter", Name=name, WithDecryption=True)["Parameter"]["Value"]
-        except ConfigError as error:
-            if "ParameterNotFound" not in str(error):
-                raise
-            return None
-        return found
+        found = self._unless(_GONE, "get_parameter", Name=name, WithDecryption=True)
+        return None if found is None else str(found["Parameter"]["Value"])
 
     def secrets(self) -> list[tuple[str, Mapping[str, str]]]:
         """Name and tags of the secrets of all clusters, without those that go meanwhile."""
@@ -229,29 +215,24 @@ class Ec2Api:
         found: list[tuple[str, Mapping[str, str]]] = []
         for name in names:
             asked = {"ResourceType": "Parameter", "ResourceId": name}
-            try:
-                tags = self._call("list_tags_for_resource", **asked)["TagList"]
-            except ConfigError as error:  # another process deleted it since it was listed
-                if "InvalidResourceId" not in str(error) and "ParameterNotFound" not in str(error):
-                    raise
-            else:
-                found.append((name, {one["Key"]: one["Value"] for one in tags}))
+            answer = self._unless([*_GONE, "InvalidResourceId"], "list_tags_for_resource", **asked)
+            if answer is not None:  # else another process deleted it since it was listed
+                found.append((name, {one["Key"]: one["Value"] for one in answer["TagList"]}))
         return found
 
     def delete_secret(self, name: str) -> bool:
         """Delete it; False where it is gone already."""
-        return self._unless_gone("delete_parameter", Name=name)
+        return self._unless(_GONE, "delete_parameter", Name=name) is not None
 
     def console(self, instance: str) -> str:
         """What the instance has written on its console so far.
 
         Without ``Latest``, EC2 gives what it wrote shortly after it began to boot; old types have no other.
         """
-        try:
-            answer = self._call("get_console_output", InstanceId=instance, Latest=True)
-        except ConfigError as error:
-            if "UnsupportedOperation" not in str(error):
-                raise
+        answer = self._unless(
+            ["UnsupportedOperation"], "get_console_output", InstanceId=instance, Latest=True
+        )
+        if answer is None:
             answer = self._call("get_console_output", InstanceId=instance)
         found: str = answer.get("Output") or ""
         return found
@@ -261,39 +242,33 @@ class Ec2Api:
 
         The command's id; None where no agent has registered: the machine boots, or its image has none.
         """
-        try:
-            found: str = self._call(
-                "send_command",
-                InstanceIds=[instance],
-                DocumentName="AWS-RunShellScript",
-                Parameters={"commands": [script]},
-            )["Command"]["CommandId"]
-        except ConfigError as error:
-            if "InvalidInstanceId" not in str(error):
-                raise
-            return None
-        return found
+        found = self._unless(
+            ["InvalidInstanceId"],
+            "send_command",
+            InstanceIds=[instance],
+            DocumentName="AWS-RunShellScript",
+            Parameters={"commands": [script]},
+        )
+        return None if found is None else str(found["Command"]["CommandId"])
 
     def command_on(self, instance: str, command: str) -> Ran:
         """How far a command is; one that the service does not know yet is pending."""
-        try:
-            found = self._call("get_command_invocation", CommandId=command, InstanceId=instance)
-        except ConfigError as error:
-            if "InvocationDoesNotExist" not in str(error):
-                raise
+        asked = {"CommandId": command, "InstanceId": instance}
+        found = self._unless(["InvocationDoesNotExist"], "get_command_invocation", **asked)
+        if found is None:
             return Ran(status="Pending", detail="Pending", output="")
         lines = [found.get(f"Standard{one}Content", "").strip() for one in ("Output", "Error")]
         detail = found.get("StatusDetails") or found["Status"]
         return Ran(status=found["Status"], detail=detail, output="\n".join(filter(None, lines)))
 
-    def _unless_gone(self, method: str, **arguments: Any) -> bool:
+    def _unless(self, codes: Collection[str], method: str, **arguments: Any) -> Any | None:
+        """The answer to a call; None where AWS refuses it with a code that holds one of these."""
         try:
-            self._call(method, **arguments)
+            return self._call(method, **arguments)
         except ConfigError as error:
-            if "NotFound" not in str(error):
+            if not any(code in str(error) for code in codes):
                 raise
-            return False
-        return True
+            return None
 
     def _client(self, method: str) -> Any:
         return self._ssm if not hasattr(self._ec2, method) else self._ec2
