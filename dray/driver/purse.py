@@ -12,6 +12,7 @@ from dray.driver.events import Event, Outlook, Warned
 from dray.driver.growth import Load
 from dray.driver.ledger import Ledger
 from dray.driver.spent import SPENT, dollars_of, spent_error
+from dray.driver.work_left import work_of
 from dray.errors import ConfigError
 from dray.job.capacity_notes import KEPT, MOST, decisions_of
 from dray.job.opening import OpenJob
@@ -87,7 +88,8 @@ class Purse:
         self._begin(store)
         hourly = 0.0 if self._budget is None else self._ledger.hourly(nodes)
         spent, step = self._spent(nodes), self._step()
-        if is_spent(budget=self._budget, spent=spent, step_cost=hourly * step / _HOUR):
+        over = is_spent(budget=self._budget, spent=spent, step_cost=hourly * step / _HOUR)
+        if over and self._has_work(store):
             store.merge_job_info(self._job.lease, {SPENT: self._budget})
             raise spent_error(self._job)
         if load.work is None:
@@ -136,6 +138,11 @@ class Purse:
             told = f"the budget does not count {', '.join(sorted(unpriced))}: dray knows no price for it"
             self._emit(Warned(line=f"{told}; --price gives one for all nodes"))
         return (self._earlier or 0.0) + self._ledger.dollars()
+
+    def _has_work(self, store: Store) -> bool:
+        """Whether a shard is open now: no budget is to keep a finished job from its files."""
+        work = work_of(store.shards(self._job.job_id), store.now())
+        return work.waiting + work.running > 0
 
     def _step(self) -> float:
         """Seconds since the last look, to which the next will be about as far."""

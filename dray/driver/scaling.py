@@ -78,8 +78,6 @@ class Scaling:
             return
         work = work_of(store.shards(self._job.job_id), store.now())
         self._look_at = began + LOOK_SHARE * (time.monotonic() - began)
-        if not (work.waiting or work.running):
-            return  # every shard is done, and the run ends: no budget is to keep its files from their folder
         load = self._load(work)
         self._see_nodes()
         self._give_up_missing(store, load)
@@ -96,9 +94,9 @@ class Scaling:
         self._choose_market(store, now)
 
     def _see_changes(self) -> None:
-        """The account goes by which nodes come and go. Ray is asked seldom: a used node may stay for long."""
-        now = time.monotonic()
-        if self._pool.nodes() != self._nodes and now >= self._look_at:
+        """The account goes by which nodes come and go. A used node may stay for long: Ray is asked seldom."""
+        nodes, now = self._pool.nodes(), time.monotonic()
+        if nodes - self._nodes or (nodes != self._nodes and now >= self._look_at):
             self._look_at = now + self._intervals.account
             self._see_nodes()
 

@@ -317,7 +317,7 @@ def test_without_limits_nothing_is_looked_at(elastic: Elastic, monkeypatch: pyte
 
 
 def test_a_node_that_leaves_such_a_job_is_paid_no_longer() -> None:
-    """Its replica had a notice and left: nobody lost it, so no loss says that the node is gone."""
+    """The node's replica left after a notice. It was not lost, so no loss says that the node is gone."""
     told: list[Event] = []
     asked: list[int] = []
     met: list[Any] = []
