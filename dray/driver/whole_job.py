@@ -17,6 +17,7 @@ from dray.driver.events import Event, Observer, Told
 from dray.driver.executor import Executor
 from dray.driver.fleet import Fleet
 from dray.driver.intervals import Intervals
+from dray.driver.metrics import metrics_of
 from dray.driver.observers import Observers, ReportObserver
 from dray.driver.renting import chooses_market, rented_for
 from dray.driver.resting import put_to_rest
@@ -196,7 +197,7 @@ class Run:
                 self.job,
                 fleet,
                 parts.executor,
-                [*parts.observers, report, *renting],
+                [*parts.observers, report, *renting, *metrics_of(self.job.job_id, fleet.info)],
                 spec=spec,
                 shards=shards,
                 replicas=replicas,
