@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import platform
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
@@ -43,7 +44,7 @@ def user_data(settings: EC2Settings, role: str, market: Market, head: str = "") 
         "CLUSTER": settings.name,
         "ROLE": role,
         "REGION": settings.region,
-        "PARAMETER": parameter_of(settings.name),
+        "PARAMETERS": json.dumps({"RAY_AUTH_TOKEN": parameter_of(settings.name), **settings.env_parameters}),
         "HEAD": head,
         "PORT": str(settings.port),
         "PYTHON": settings.python,

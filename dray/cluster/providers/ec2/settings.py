@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dray.cluster.providers.checking import check_form, check_numbers, markets_of
@@ -19,6 +20,9 @@ _SUBNET = re.compile(r"subnet-[0-9a-f]{8,17}")
 _TYPE = re.compile(r"[a-z0-9-]+\.[a-z0-9-]+")
 _PROFILE = re.compile(r"[\w+=,.@-]{1,128}")
 _PATH = re.compile(r"/[\w./+-]*")
+_VARIABLE = re.compile(r"(?!RAY_AUTH_)[A-Za-z_]\w{0,63}", re.ASCII)
+_PARAMETER = re.compile(r"/[\w./-]{1,255}", re.ASCII)
+_MOST_VARIABLES = 24  # EC2 takes 16 KiB of user data
 _BOUNDS: dict[str, tuple[float, float]] = {
     "disk_gb": (8, 16384),
     "input_tokens": (1, 1e6),
@@ -38,6 +42,8 @@ class EC2Settings:
         lifetime: seconds after which machines end by themselves, unless a driver puts that off.
         start_seconds, join_seconds: that the head has to answer, and the ``minimum`` to join.
         root_device: of the image, whose disk is to have ``disk_gb``.
+        env_parameters: variables of head and workers, each with the parameter of Systems Manager that has its
+            value.
         endpoint: of an API other than AWS's own. The keys are those of the environment where None.
 
     Raises:
@@ -66,6 +72,7 @@ class EC2Settings:
     root_device: str = "/dev/xvda"
     python: str = "/opt/dray/bin/python"
     port: int = 6379
+    env_parameters: Mapping[str, str] = field(default_factory=dict)
     endpoint: str | None = None
     access_key_id: str | None = None
     secret_access_key: str | None = field(default=None, repr=False)
@@ -86,6 +93,7 @@ class EC2Settings:
         self._refuse("instance_profile", self.instance_profile, _PROFILE)
         self._refuse("python", self.python, _PATH)
         self._refuse("root_device", self.root_device, _PATH)
+        self._check_variables()
         check_numbers(self.kind, self, _BOUNDS)
         if not self.subnets:
             raise ConfigError("ec2: subnets is empty; name one in each zone that may be used")
@@ -96,6 +104,18 @@ class EC2Settings:
     def markets(self) -> frozenset[Market]:
         """Where workers may come from."""
         return markets_of(self)
+
+    def _check_variables(self) -> None:
+        """A text that is no parameter's name is not shown: it may be the secret itself."""
+        if len(self.env_parameters) > _MOST_VARIABLES:
+            raise ConfigError(f"ec2: env_parameters has more than {_MOST_VARIABLES} variables; name fewer")
+        for name, parameter in self.env_parameters.items():
+            self._refuse("env_parameters", name, _VARIABLE)
+            if _PARAMETER.fullmatch(parameter) is None:
+                raise ConfigError(
+                    f"ec2: env_parameters: {name} names no parameter of Systems Manager; write its name, such "
+                    "as /dray/env/hf-token, and keep the value there"
+                )
 
     def _refuse(self, name: str, value: str, form: re.Pattern[str]) -> None:
         check_form(self.kind, name, value, form)

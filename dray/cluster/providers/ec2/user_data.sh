@@ -1,10 +1,10 @@
 #!/bin/bash
-# dray: make this machine a node of a Ray cluster. Holds no secret: the token is read from the parameter store.
+# dray: make this machine a node of a Ray cluster. Holds no secret: token and variables come from the parameter store.
 # What it has to say goes to the console, each line with "dray:" in front: the driver reads it there.
 set -u
-CLUSTER='@CLUSTER@' ROLE='@ROLE@' REGION='@REGION@' PARAMETER='@PARAMETER@' HEAD='@HEAD@' PORT='@PORT@'
+CLUSTER='@CLUSTER@' ROLE='@ROLE@' REGION='@REGION@' HEAD='@HEAD@' PORT='@PORT@'
 PYTHON='@PYTHON@' RAY_WANTED='@RAY@' PYTHON_WANTED='@PYTHON_VERSION@' MARKET='@MARKET@'
-LIFETIME='@LIFETIME@' JOIN_SECONDS='@JOIN_SECONDS@' ENDPOINT='@ENDPOINT@'
+LIFETIME='@LIFETIME@' JOIN_SECONDS='@JOIN_SECONDS@' ENDPOINT='@ENDPOINT@' PARAMETERS='@PARAMETERS@'
 METADATA="${DRAY_METADATA:-http://169.254.169.254}" CONSOLE="${DRAY_CONSOLE:-/dev/console}"
 TURN_OFF="${DRAY_TURN_OFF:-shutdown -h now}" LOOK="${DRAY_LOOK_SECONDS:-30}" STAY="${DRAY_STAY_SECONDS:-300}"
 BOOT="${DRAY_BOOT:-/var/lib/cloud}/scripts/per-boot" INSTANCE="${DRAY_BOOT:-/var/lib/cloud}/data/instance-id"
@@ -56,16 +56,26 @@ found=$("$PYTHON" -c 'import ray, sys; print(ray.__version__, "%d.%d" % sys.vers
 PATH="$(dirname "$PYTHON"):$PATH" # FlashInfer calls the ninja of this environment by its name
 export PATH RAY_AUTH_MODE=token RAY_USAGE_STATS_ENABLED=0 HOME="${HOME:-/root}"
 export AWS_REGION="$REGION" AWS_DEFAULT_REGION="$REGION" # for S3: what is not in us-east-1 is not found without
-RAY_AUTH_TOKEN=$("$PYTHON" - "$REGION" "$PARAMETER" "$ENDPOINT" <<'PYTHON'
+# RAY_AUTH_TOKEN, and the variables that the settings name: each is a parameter.
+variables=$("$PYTHON" - "$REGION" "$ENDPOINT" "$PARAMETERS" <<'PYTHON'
+import json
+import shlex
 import sys
 import boto3
 
-region, name, endpoint = sys.argv[1:]
+region, endpoint, wanted = sys.argv[1:]
 ssm = boto3.client("ssm", region_name=region, endpoint_url=endpoint or None)
-print(ssm.get_parameter(Name=name, WithDecryption=True)["Parameter"]["Value"])
+for name, parameter in json.loads(wanted).items():
+    try:
+        value = ssm.get_parameter(Name=parameter, WithDecryption=True)["Parameter"]["Value"]
+    except Exception as error:
+        code = getattr(error, "response", {}).get("Error", {}).get("Code", type(error).__name__)
+        print(f"{name} from the parameter {parameter} ({code})")
+        sys.exit(1)
+    print(f"export {name}={shlex.quote(value)}")
 PYTHON
-) || fail "the token could not be read: the instance profile needs ssm:GetParameter on $PARAMETER"
-export RAY_AUTH_TOKEN
+) || fail "could not read $(tail -n 1 <<<"$variables"): the instance profile needs ssm:GetParameter on it"
+eval "$variables"
 (umask 077; mkdir -p "$HOME/.ray" && printf %s "$RAY_AUTH_TOKEN" >"$HOME/.ray/auth_token")  # for jobs on the head
 
 ADDRESS=$(metadata local-ipv4) || fail "the metadata service does not answer"

@@ -10,6 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -173,3 +174,43 @@ def test_another_version_of_ray_on_the_image_is_said_on_the_console(
     until(lambda: "must be the same" in machines.console(head.name))
     assert "and the driver 2.59.0" in machines.console(head.name)
     one.release()
+
+
+@pytest.mark.heavy
+def test_nodes_have_the_variables_that_parameters_hold(moto: MotoEc2, machines: Ec2Machines) -> None:
+    value = 'it\'s $HOME "quoted" `echo` \\ and\ntwo lines'
+    with _parameter(moto, "/dray/env/word", value):
+        one = settings(moto, workers=0, minimum=0, env_parameters={"DRAY_TEST_WORD": "/dray/env/word"}).open()
+        one.start()
+        [head] = one.nodes()
+        until(lambda: "is up at" in machines.console(head.name))
+        assert _environments(head.name, "raylet") == [value]
+        one.release()
+    until(lambda: not machines.running())
+
+
+def test_a_parameter_that_cannot_be_read_is_said_on_the_console(moto: MotoEc2, machines: Ec2Machines) -> None:
+    one = settings(moto, workers=0, minimum=0, env_parameters={"HF_TOKEN": "/dray/env/none"}).open()
+    one.start()
+    [head] = one.nodes()
+    until(lambda: "could not read" in machines.console(head.name))
+    said = machines.console(head.name)
+    assert "could not read HF_TOKEN from the parameter /dray/env/none (ParameterNotFound): the inst" in said
+    one.release()
+
+
+@contextmanager
+def _parameter(moto: MotoEc2, name: str, value: str) -> Iterator[None]:
+    moto.ssm.put_parameter(Name=name, Value=value, Type="SecureString")
+    yield
+    moto.ssm.delete_parameter(Name=name)
+
+
+def _environments(instance: str, program: str) -> list[str | None]:
+    """The variable as the machine's processes of this name have it."""
+    found = []
+    for process in psutil.process_iter(["name", "environ"]):
+        variables = process.info["environ"] or {}
+        if process.info["name"] == program and variables.get("DRAY_TEST_INSTANCE") == instance:
+            found.append(variables.get("DRAY_TEST_WORD"))
+    return found

@@ -63,6 +63,9 @@ def settings(**changes: Any) -> EC2Cluster:
         ({"access_key_id": "a"}, "go together"),
         ({"python": "python'"}, "python has"),
         ({"instance_types": ("big",)}, "instance_types has 'big'"),
+        ({"env_parameters": {"RAY_AUTH_TOKEN": "/dray/x"}}, "env_parameters has 'RAY_AUTH_TOKEN'"),
+        ({"env_parameters": {"A B": "/dray/x"}}, "env_parameters has 'A B'"),
+        ({"env_parameters": {f"A{one}": "/dray/x" for one in range(25)}}, "more than 24 variables"),
     ],
 )
 def test_settings_that_cannot_be_name_their_field(changes: dict[str, Any], match: str) -> None:
@@ -228,6 +231,18 @@ def test_user_data_is_a_script_and_holds_no_secret() -> None:
         assert "RAY_AUTH_MODE=token" in script
 
 
+def test_a_secret_in_the_place_of_a_parameters_name_is_not_shown() -> None:
+    with pytest.raises(ConfigError, match="HF_TOKEN names no parameter") as error:
+        settings(env_parameters={"HF_TOKEN": "hf_canary"})
+    assert "canary" not in str(error.value)
+
+
+def test_user_data_with_the_most_variables_is_not_too_long() -> None:
+    most = {f"{'N' * 60}{number}": f"/{'p' * 255}" for number in range(24)}
+    script = user_data(settings(name="x" * 40, env_parameters=most), "worker", Market.SPOT, "10.0.0.4")
+    assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
+
+
 def test_ray_starts_with_the_environments_programs_on_its_path(tmp_path: Path) -> None:
     """Engines call ninja by its name, and the environment alone has it."""
     ended = boot(tmp_path)
@@ -261,7 +276,7 @@ def boot(folder: Path) -> subprocess.CompletedProcess[str]:
         "env/bin/python": f"""case "$*" in
             *"import ray"*) echo {found[1]} {found[2]} ;;
             *" start "*) printf %s "$PATH" >{folder}/path ;;
-            *) echo token ;;
+            *) echo export RAY_AUTH_TOKEN=token ;;
         esac""",
         "tools/curl": "echo 1",  # also as the time of expiry: the machine's watch ends at once
     }
