@@ -69,7 +69,7 @@ class EC2RayCluster(Block):
     port: int = Field(default=6379, ge=1024, le=65535, description="Port of Ray's head.")
     env_parameters: dict[str, str] = Field(
         default={},
-        description="Variables of all nodes, each with the name of the Systems Manager parameter that has it.",
+        description="Variables of all nodes, each with the Systems Manager parameter that has it.",
     )
     endpoint: str | None = Field(default=None, description="API other than AWS's own.")
     python: str = Field(default="/opt/dray/bin/python", description="Python on the image that has dray.")

@@ -210,6 +210,12 @@ def starts(
     return found
 
 
+def with_place(asking: Sequence[ShardView], replicas: Sequence[ReplicaView], backlog: Backlog) -> list[int]:
+    """The shards in ``asking`` for which there is a place now, where each takes its own in turn."""
+    places = _Places(replicas, backlog)
+    return [shard.number for shard in asking if places.take(shard) is not None]
+
+
 def in_line(waiting: Sequence[ShardView], replicas: Sequence[ReplicaView]) -> list[ShardView]:
     """The shards that wait, those before that a replica with a free place has the prefix of.
 

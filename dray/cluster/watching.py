@@ -90,7 +90,7 @@ class _Warnings(logging.Handler):
 class NodeWatchers:
     """One watcher on each node that is not stable, and that replicas are on.
 
-    Stable nodes need none: when one goes, the job ends with it. It continues when the user starts it again. A
+    Stable nodes need none: the cloud does not take them back, and shards of a lost one run again elsewhere. A
     node that has no replica any more is left alone: an autoscaler ends those on which nothing runs.
     """
 

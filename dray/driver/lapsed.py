@@ -1,4 +1,4 @@
-"""Leases that are over and stay as they are: the sign of a shard task that stands still."""
+"""The signs of a shard task that stands still: its lease is over, or it leaves a free place untaken."""
 
 from __future__ import annotations
 
@@ -36,6 +36,28 @@ class LapsedLeases:
 
     def forget(self, number: int | None = None) -> None:
         """The shard has a new task; without a number: the store was away, and nothing is known of any."""
+        if number is None:
+            self._since.clear()
+        else:
+            self._since.pop(number, None)
+
+
+class Unclaimed:
+    """Shards whose task runs, and has left a free place untaken for ``seconds`` while the driver watched."""
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._seconds = seconds
+        self._clock = clock
+        self._since: dict[int, float] = {}
+
+    def look(self, numbers: Iterable[int]) -> frozenset[int]:
+        """The numbers of the shards that stand still, of those for which there is a place now."""
+        at = self._clock()
+        self._since = {number: self._since.get(number, at) for number in numbers}
+        return frozenset(number for number, since in self._since.items() if at - since > self._seconds)
+
+    def forget(self, number: int | None = None) -> None:
+        """The shard has a new task; without a number: no task could ask, for the store was away."""
         if number is None:
             self._since.clear()
         else:

@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 
-from dray.cluster.base import START_SECONDS
 from dray.driver.events import (
     Event,
     Observer,
@@ -14,7 +13,6 @@ from dray.driver.events import (
     ReplicaLogged,
     ReplicaLooked,
     ReplicaReady,
-    ReplicasWait,
     StopHeard,
     Told,
 )
@@ -31,13 +29,14 @@ from dray.driver.outage import SHORT_PATIENCE, SpoolWatch, StoreOutage
 from dray.driver.pool import ReplicaPool
 from dray.driver.progress import JobProgress
 from dray.driver.purse import Purse
+from dray.driver.readiness import Readiness
 from dray.driver.resting import put_to_rest
 from dray.driver.scaling import Scaling
 from dray.driver.shards import ShardTasks
 from dray.driver.slots import mean_rows
 from dray.driver.wording import naming_the_model, plan_line, stop_line
 from dray.engine.protocol import EngineSpec
-from dray.errors import DrayError, EngineStartError, JobFailedError
+from dray.errors import DrayError, JobFailedError
 from dray.job.deadline import stop_signals
 from dray.job.engine_versions import EngineVersions
 from dray.job.opening import OpenJob, reopen
@@ -99,12 +98,12 @@ class Driver:
             intervals=self._intervals,
             markets=MarketChoice() if chooses_market else None,
         )
+        self._readiness = Readiness(self._pool, emit, lambda: self._scaling.awaits_spot)
         self._progress = JobProgress(job, emit)
         self._spool = SpoolWatch(job.job_id, emit)
         self._outage = StoreOutage(emit)
         self._versions = EngineVersions(job)
         self._schedule = Schedule(self._intervals)
-        self._waiting: str | None = None
         self._shards = shards
         self._store: Store | None = None
         self.stopping = False
@@ -112,10 +111,14 @@ class Driver:
     # -- the life of a run --------------------------------------------------------------------
 
     def __enter__(self) -> Driver:
-        self._executor.start(self._fleet.info.stable_resource)
-        self._tasks.start_early(self._shards)
-        with self._outage.borne():
-            self._replace(self._opened())  # the first replicas are asked for at once
+        try:
+            self._executor.start(self._fleet.info.stable_resource)
+            self._tasks.start_early(self._shards)
+            with self._outage.borne():
+                self._replace(self._opened())  # the first replicas are asked for at once
+        except BaseException as error:  # nothing is to stay of what has started
+            self.__exit__(type(error), error, None)
+            raise
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -136,12 +139,8 @@ class Driver:
             EngineStartError, ConfigError: no replica can be started, or none in time.
             DrayError: as ``run``.
         """
-        deadline = self._pool.watched() + START_SECONDS
         self.tell(Told(line=plan_line(self._pool, self._job.settings.replicas, self._scaling.plan)))
         while not self._pool.starts() and not self.stopping:
-            if self._pool.watched() > deadline:
-                told = f"none of {self._pool.lanes} replicas is ready after {START_SECONDS:.0f} s"
-                raise EngineStartError(": ".join(filter(None, [told, self._pool.waiting()])))
             with naming_the_model(self._job.settings.model):
                 self._checked_step()
         return not self.stopping
@@ -151,10 +150,10 @@ class Driver:
 
         Raises:
             JobFailedError: a shard failed for good, or a budget is spent.
-            JobPausedError: the store, the spool or the stable nodes need an operator.
+            JobPausedError: the store, the spool, the nodes of replicas or the stable ones need an operator.
             FencedError: another driver has the job.
         """
-        while self._tasks.running or (self._tasks.left and not self.stopping):
+        while self._tasks.ending if self.stopping else self._tasks.left:
             self._checked_step()
 
     def tell(self, event: Event) -> None:
@@ -201,10 +200,7 @@ class Driver:
         for start in self._pool.take_ready():
             self._versions.add([start.info.version])
             self.tell(ReplicaReady(start=start))
-        waiting = self._pool.waiting()
-        if waiting != self._waiting:
-            self._waiting = waiting
-            self.tell(ReplicasWait(reason=waiting))
+        self._readiness.look(awaited=not self.stopping)
 
     def _interrupt(self) -> None:
         """Drain the nodes that are being taken back."""

@@ -51,6 +51,7 @@ class Scaling:
         self._purse = purse
         self._intervals = intervals
         self._markets = markets
+        self._in_time = True
         self._rate = Rate()
         self._look_at = 0.0
         self._most_until: tuple[int, float] | None = None  # no more than so many before that time
@@ -62,6 +63,11 @@ class Scaling:
     def plan(self) -> str | None:
         """How many replicas there may be, to follow on how many start; None where nothing will change."""
         return None if self._limits.fixed else f"up to {self._limits.most} when shards wait"
+
+    @property
+    def awaits_spot(self) -> bool:
+        """Whether replicas may be missing on purpose: markets are chosen, and the deadline is not over."""
+        return self._markets is not None and self._in_time
 
     def look(self, store: Store) -> None:
         """Look at everything, and do what follows.
@@ -90,6 +96,8 @@ class Scaling:
             most=self._most(),
             start_seconds=self._start_seconds(),
         )
+        if now is not None and now.deadline is not None:
+            self._in_time = now.seconds_left > 0
         self._obey(store, self._patient(load, wanted(load, now, least=self._limits.least)))
         self._choose_market(store, now)
 

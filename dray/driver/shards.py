@@ -10,14 +10,15 @@ from dray.driver.events import Event, ShardFinished, ShardSubmitted, Told, Warne
 from dray.driver.executor import Executor, TaskEnd
 from dray.driver.idling import Bound, standby_of
 from dray.driver.intervals import LOOK_SHARE
-from dray.driver.lapsed import LapsedLeases
+from dray.driver.lapsed import LapsedLeases, Unclaimed
+from dray.driver.shard_views import rank, replica_views, shard_view
 from dray.driver.slots import LEAST_SLOTS
 from dray.engine.replica import FLUSH_SECONDS
 from dray.errors import JobBlockedError
 from dray.failures.causes import Cause
 from dray.job.ingesting import open_shards
 from dray.job.opening import OpenJob
-from dray.scheduling import Ready, ReplicaView, ShardView, starts, views
+from dray.scheduling import Backlog, starts, with_place
 from dray.shard.work import ShardWork
 from dray.store import ReplicaRow, ReplicaState, Shard, Store
 
@@ -30,6 +31,12 @@ EARLY = 8
 
 COMMITS_PER_SECOND = 500
 """Transactions of all shard tasks together, where rows come more slowly than a full micro-batch each."""
+
+UNCLAIMED_SECONDS = 600.0
+"""The same for a task that leaves a place untaken: hundreds of processes start on one node in minutes."""
+
+ENDING_SECONDS = 30.0
+"""A job that is to stop waits so long for tasks without a lease: a living one ends at once, or has one."""
 
 _LOOK_AT_LEAST = 30.0  # at shards whose own task may stand still
 _LEAST_PAUSE = 0.01
@@ -64,11 +71,20 @@ class ShardTasks:
         self._rests: dict[int, float] = {}  # shards whose process died: when they may run again (monotonic)
         self._dead: list[tuple[int, str]] = []  # shards whose task crashed and how, until the store was told
         self._lapsed = LapsedLeases(HUNG_SECONDS, watched)
+        self._unclaimed = Unclaimed(UNCLAIMED_SECONDS, watched)
+        self._watched = watched
+        self._stopping = False
+        self._held_at = watched()  # of a job that is to stop: when a task that runs last had a lease
 
     @property
     def running(self) -> bool:
         """Whether any task runs."""
         return bool(self._running)
+
+    @property
+    def ending(self) -> bool:
+        """Whether a task runs for which a job that is to stop waits."""
+        return self.running and self._watched() - self._held_at <= ENDING_SECONDS
 
     @property
     def left(self) -> bool:
@@ -138,6 +154,8 @@ class ShardTasks:
     def forget_lapsed(self) -> None:
         """The store is away: no task can renew its lease, however well it is."""
         self._lapsed.forget()
+        self._unclaimed.forget()
+        self._held_at = self._watched()
 
     def schedule(self, store: Store, ready: int, *, start: bool = True) -> None:
         """Read which shards are open, give up those that stand still, and start what has a place.
@@ -151,12 +169,18 @@ class ShardTasks:
         if ready != self._ready:
             self._ready = ready
             self.look_soon()
+        if start:
+            self._held_at = self._watched()
+        elif not self._stopping:
+            self._stopping = self._may_change = True
+            self.look_soon()
         began = time.monotonic()
         if began < self._look_at:
             return
         self._free_the_dead(store)
         found, replicas, now = self._read(store)
         self._give_up_hung(found, now)
+        self._note_leases(found, now)
         if start:
             self._start(found, replicas, now)
         self._look_cost = time.monotonic() - began
@@ -180,16 +204,24 @@ class ShardTasks:
         self._open = bool(idle)
         # Held shards come back when their lease lapses; for a suspect a replica may be kept free by then.
         self._may_change = any(shard.is_leased(now) or shard.crashes for shard in idle)
-        ready = replica_views(found, replicas, now)
+        ready, before = (
+            replica_views(found, replicas, now),
+            [shard_view(one) for one in sorted(asking, key=rank)],
+        )
+        coming = self._lanes - len(ready)
         for start in starts(
-            [_view(shard) for shard in sorted(waiting.values(), key=_rank)],
-            [_view(shard) for shard in sorted(asking, key=_rank)],
+            [shard_view(shard) for shard in sorted(waiting.values(), key=rank)],
+            before,
             ready,
-            coming=self._lanes - len(ready),
+            coming=coming,
             early=self._early(),
             room=self._bound.tasks - len(self._running),
         ):
             self._submit(waiting[start.number], start.why)
+        backlog = Backlog(waiting=len(waiting) + len(asking), coming=coming)
+        for number in self._unclaimed.look(with_place(before, ready, backlog)):
+            untaken = f"has left a free place untaken for {UNCLAIMED_SECONDS / 60:.0f} minutes"
+            self._give_up(number, f"shard {number}: its task {untaken}")
 
     def _early(self) -> int:
         """Tasks that may wait for a place: before there is a replica, those that the first ones will have."""
@@ -210,6 +242,7 @@ class ShardTasks:
         self._executor.submit(work)
         self._running[shard.number] = shard
         self._lapsed.forget(shard.number)
+        self._unclaimed.forget(shard.number)
         self._emit(ShardSubmitted(number=shard.number, why=why))
 
     # -- tasks that stand still, or died ----------------------------------------------------------
@@ -226,16 +259,25 @@ class ShardTasks:
 
         If it goes on later, its commits are fenced, as those of any holder whose lease lapsed.
         """
-        hung = self._lapsed.look(found, now)
-        for number in [number for number in self._running if number in hung]:
-            told = f"shard {number}: its worker process stands still, {HUNG_SECONDS:.0f} s after its lease"
-            del self._running[number]
-            self._crashes[number] += 1
-            self._lapsed.forget(number)
-            self._executor.cancel(number, told)
-            if self._crashes[number] > MAX_CRASHES:
-                raise JobBlockedError(f"{told}; {_ADVICE}")
-            self._emit(Warned(line=f"{told}; running it again"))
+        for number in self._lapsed.look(found, now).intersection(self._running):
+            still = f"stands still, {HUNG_SECONDS:.0f} s after its lease"
+            self._give_up(number, f"shard {number}: its worker process {still}")
+
+    def _give_up(self, number: int, told: str) -> None:
+        del self._running[number]
+        self._crashes[number] += 1
+        self._lapsed.forget(number)
+        self._unclaimed.forget(number)
+        self._executor.cancel(number, told)
+        if self._crashes[number] > MAX_CRASHES:
+            raise JobBlockedError(f"{told}; {_ADVICE}")
+        self._emit(Warned(line=f"{told}; running it again"))
+        self.look_soon()
+
+    def _note_leases(self, found: list[Shard], now: float) -> None:
+        """Whether any task that runs has a lease: one alone is waited for where the job is to stop."""
+        if any(shard.is_leased(now) for shard in found if shard.number in self._running):
+            self._held_at = self._watched()
 
 
 _ADVICE = "look at the stable nodes, then `dray resume` goes on"
@@ -252,25 +294,3 @@ def _pause_after(crashes: int) -> float:
 def commit_seconds(tasks: int) -> float:
     """For how long a finished row may wait for its commit where so many shard tasks write to one store."""
     return max(FLUSH_SECONDS, tasks / COMMITS_PER_SECOND)
-
-
-def replica_views(shards: Sequence[Shard], replicas: Sequence[ReplicaRow], now: float) -> list[ReplicaView]:
-    """The ready replicas with their loads, as the claim of a shard sees them. ``now`` is the store's time."""
-    return views(
-        [
-            Ready(row.name, row.node, row.slots, row.reserved, row.family)
-            for row in replicas
-            if row.state is ReplicaState.READY
-        ],
-        leased=((shard.replica, shard.family, 1) for shard in shards if shard.is_leased(now)),
-        suspects={shard.number for shard in shards if shard.crashes},
-    )
-
-
-def _view(shard: Shard) -> ShardView:
-    return ShardView(number=shard.number, suspect=shard.crashes > 0, family=shard.family)
-
-
-def _rank(shard: Shard) -> tuple[int, int]:
-    """Suspects first: the search for a bad row takes a start of an engine for each halving."""
-    return -shard.crashes, shard.number

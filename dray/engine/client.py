@@ -62,11 +62,16 @@ class RayReplica:
 
     @classmethod
     def find(cls, name: str, namespace: str) -> RayReplica | None:
-        """The replica of this name, or None while there is none."""
+        """The replica of this name, or None while there is none.
+
+        Raises:
+            EngineError: Ray's head does not say whether there is one.
+        """
         import ray
 
         try:
-            return cls(name, ray.get_actor(name, namespace=namespace))
+            with ray_errors(name):
+                return cls(name, ray.get_actor(name, namespace=namespace))
         except ValueError:
             return None
 

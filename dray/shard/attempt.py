@@ -29,7 +29,6 @@ def attempt(
     Raises:
         FencedError: another driver has the job.
         StoreError: the store is away, or takes no writes; a lease that there is by then is left to lapse.
-        JobPausedError: no replica has been ready for ``START_SECONDS``.
     """
     untaken = untaken or Untaken()
     while True:

@@ -6,26 +6,20 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dray.cluster.base import START_SECONDS
 from dray.engine.client import ReplicaClient
-from dray.errors import EngineError, JobPausedError
+from dray.errors import EngineError
 from dray.shard.work import AttemptEnd, OpenWork
-from dray.store import AttemptCause, ReplicaState, ShardLease
+from dray.store import AttemptCause, ShardLease
 from dray.triggers import Point, reach
 
 _ASK_EVERY = 0.2  # seconds between questions for a place on a replica
-_CAPACITY_EVERY = 5.0  # seconds between looks whether any replica is ready
 
 
 def placed(work: OpenWork, on_answer: Callable[[], None] = lambda: None) -> ShardLease | AttemptEnd:
     """Wait for a place; how the attempt ends where the shard is to have none.
 
-    ``on_answer``: the store took a write.
-
-    Raises:
-        JobPausedError: no replica has been ready for ``START_SECONDS``.
+    ``on_answer``: the store took a write. The driver ends a job for which no replica is ready for long.
     """
-    capacity = _Capacity(work)
     again = False
     while True:
         if work.store.orders(work.job.job_id).stop:
@@ -40,37 +34,8 @@ def placed(work: OpenWork, on_answer: Callable[[], None] = lambda: None) -> Shar
             return claim.lease
         if not claim.waiting:
             return AttemptEnd.HELD
-        capacity.look()
         again = True
         time.sleep(_ASK_EVERY)
-
-
-class _Capacity:
-    """Whether there is a replica to wait for: the work of one that is ready ends, others may not come."""
-
-    def __init__(self, work: OpenWork) -> None:
-        self._work = work
-        self._looked = self._ready_at = time.monotonic()
-
-    def look(self) -> None:
-        """Look every few seconds.
-
-        Raises:
-            JobPausedError: none has been ready for as long as a start may take.
-        """
-        now = time.monotonic()
-        if now - self._looked < _CAPACITY_EVERY:
-            return
-        self._looked = now
-        replicas = self._work.store.replicas(self._work.job.job_id)
-        if any(row.state is ReplicaState.READY for row in replicas):
-            self._ready_at = now
-        elif now - self._ready_at > START_SECONDS:
-            raise JobPausedError(
-                f"none of {len({row.lane for row in replicas})} replicas has been ready for "
-                f"{START_SECONDS / 60:.0f} minutes; finished rows are kept: when there are nodes for them "
-                "again, `dray resume` goes on"
-            )
 
 
 @dataclass(frozen=True, kw_only=True)

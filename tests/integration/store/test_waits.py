@@ -38,7 +38,6 @@ from dray.requests.queries import query_rows
 from dray.requests.readers import files_of, read_rows
 from dray.requests.sources import RowShape, SqlQuery
 from dray.requests.spool import read_shard
-from dray.shard import placing as places
 from dray.shard.backoff import NO_WAIT_VARIABLE, Backoff
 from dray.shard.placing import placed
 from dray.shard.task import try_once
@@ -324,22 +323,7 @@ def _none() -> Any:
     return None
 
 
-def test_a_shard_does_not_wait_for_ever_for_replicas_that_do_not_come(
-    placing: tuple[Store, OpenWork], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(places, "START_SECONDS", 0.5)
-    monkeypatch.setattr(places, "_CAPACITY_EVERY", 0.1)
-    with pytest.raises(
-        JobPausedError, match=r"none of 1 replicas has been ready for .* `dray resume` goes on"
-    ):
-        placed(placing[1])
-
-
-def test_it_waits_on_while_one_is_ready_and_busy(
-    placing: tuple[Store, OpenWork], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(places, "START_SECONDS", 0.5)
-    monkeypatch.setattr(places, "_CAPACITY_EVERY", 0.1)
+def test_a_shard_waits_while_a_replica_is_ready_and_busy(placing: tuple[Store, OpenWork]) -> None:
     store, work = placing
     busy = ReplicaRow(name="r", lane=0, state=ReplicaState.READY, slots=0, node="n", host="h")
     store.put_replicas(work.job, [busy])

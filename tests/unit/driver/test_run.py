@@ -10,7 +10,7 @@ import pytest
 
 from dray.cluster.base import START_SECONDS
 from dray.cluster.capacity import Capacity, Room
-from dray.driver import outage, run, waiting
+from dray.driver import outage, readiness, run, waiting
 from dray.driver import shards as shard_tasks
 from dray.driver.events import (
     NodeNoticed,
@@ -32,6 +32,7 @@ from dray.errors import (
     EngineStartError,
     FencedError,
     JobPausedError,
+    ReplicaLostError,
     StoreFatalError,
     StoreTransientError,
 )
@@ -40,7 +41,7 @@ from dray.job.opening import OpenJob, open_job, reopen
 from dray.job.settings import JobSettings
 from dray.notices import Kind, Notice
 from dray.shard.task import Ended, TaskResult
-from dray.store import AttemptCause, Store
+from dray.store import AttemptCause, JobState, Store
 from tests.support.clocks import replace_here
 from tests.unit.driver.scripted import (
     NODE,
@@ -281,10 +282,60 @@ def test_the_replicas_of_a_cancelled_job_are_not_waited_for(
 def test_replicas_that_are_never_ready_end_the_job_with_the_reason(
     settings: JobSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "START_SECONDS", 0.2)
+    monkeypatch.setattr(readiness, "START_SECONDS", 0.2)
     scene = Scene(settings, monkeypatch, [])
     with pytest.raises(EngineStartError, match=r"none of 1 replicas is ready after 0 s$"):
         scene.play(scene.until(lambda: False))
+
+
+def test_a_job_whose_replicas_are_gone_for_long_is_put_to_rest(
+    settings: JobSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node of the only replica went, and no other one comes."""
+    scene = Scene(settings, monkeypatch, [True], [])
+    monkeypatch.setattr(readiness, "START_SECONDS", 0.3)
+
+    def lose_the_node() -> Steps:
+        yield from scene.until(scene.is_ready)
+        [process] = scene.fleet.processes
+        process.answers, process.gone = [ReplicaLostError("gone")], True
+        yield from scene.until(lambda: False)
+
+    with pytest.raises(JobPausedError, match=r"none of 1 replicas has been ready for 0 min.*`dray resume`"):
+        scene.play(lose_the_node())
+    job = scene.look.get_job("job")
+    assert job.state is JobState.PAUSED
+    assert "has been ready" in (job.reason or "")
+
+
+def test_nothing_stays_of_a_driver_that_fails_as_it_starts(
+    settings: JobSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shard tasks run by then: they would go on without a driver."""
+    scene = Scene(settings, monkeypatch)
+    scene.store.error = FencedError("another driver has the job")
+    with pytest.raises(FencedError):
+        scene.play(iter(()))
+    assert scene.submitted
+    assert scene.closed
+    assert all(process.killed for process in scene.fleet.processes)
+
+
+def test_a_job_that_stops_does_not_wait_for_a_task_that_never_began(
+    settings: JobSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its stable node is gone, or its process hangs: it has no lease that could lapse."""
+    monkeypatch.setattr(shard_tasks, "ENDING_SECONDS", 0.2)
+    scene = Scene(settings, monkeypatch)
+
+    def steps() -> Steps:
+        yield from scene.until(scene.is_ready)
+        scene.look.request_cancel("job")
+        yield from scene.until(lambda: False)
+
+    scene.play(steps())
+    assert scene.closed
+    assert scene.told(StopHeard)
 
 
 def test_an_engine_that_does_not_start_is_named_with_its_model(
@@ -299,7 +350,7 @@ def test_an_engine_that_does_not_start_is_named_with_its_model(
 
 
 def test_what_replicas_wait_for_is_the_reason(settings: JobSettings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "START_SECONDS", 2.0)
+    monkeypatch.setattr(readiness, "START_SECONDS", 2.0)
     monkeypatch.setattr(waiting, "_LOOK_SECONDS", 0.1)
     scene = Scene(settings, monkeypatch, [])
     room = Room(cpus=8, gpus=0, free_cpus=0, free_gpus=0)

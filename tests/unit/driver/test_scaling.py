@@ -15,7 +15,7 @@ import pytest
 
 from dray.account import Span
 from dray.cluster.capacity import Capacity, Room
-from dray.driver import capacity_policy, purse, run, scaling
+from dray.driver import capacity_policy, purse, readiness, scaling
 from dray.driver.events import (
     CapacityDecided,
     CapacityMissing,
@@ -246,7 +246,7 @@ class Slow(ThreadFleet):
 def test_a_budget_counts_machines_on_which_engines_are_built(
     elastic: Elastic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "START_SECONDS", 3.0)
+    monkeypatch.setattr(readiness, "START_SECONDS", 3.0)
     with pytest.raises(JobPausedError, match=r"\$0\.20 is spent"):
         elastic.run(Slow(["a"]), budget=0.2, price=3600.0, replicas=1)
     with open_store(elastic.url, create=False) as store:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -15,9 +15,18 @@ from dray.driver import shards as shard_tasks
 from dray.driver.events import Event, ShardFinished, ShardSubmitted, Told, Warned
 from dray.driver.executor import TaskEnd
 from dray.driver.idling import Bound, bound_tasks
-from dray.driver.lapsed import LapsedLeases
-from dray.driver.shards import EARLY, HUNG_SECONDS, MAX_CRASHES, ShardTasks, commit_seconds
+from dray.driver.lapsed import LapsedLeases, Unclaimed
+from dray.driver.shards import (
+    EARLY,
+    ENDING_SECONDS,
+    HUNG_SECONDS,
+    MAX_CRASHES,
+    UNCLAIMED_SECONDS,
+    ShardTasks,
+    commit_seconds,
+)
 from dray.errors import FencedError, JobFailedError, JobPausedError, StoreTransientError
+from dray.failures.causes import Cause
 from dray.job.opening import OpenJob
 from dray.shard.pump import ShardReceipt
 from dray.shard.task import Ended, TaskResult
@@ -48,7 +57,14 @@ class Tasks:
     """The shard tasks of a job, whose ends a test reports."""
 
     def __init__(
-        self, store: Store, url: str, lease: JobLease, *, lanes: int = 1, bound: Bound | None = None
+        self,
+        store: Store,
+        url: str,
+        lease: JobLease,
+        *,
+        lanes: int = 1,
+        bound: Bound | None = None,
+        watched: Callable[[], float] = time.monotonic,
     ) -> None:
         settings = SimpleNamespace(store_url=url, rows_access=None, media_roots={})
         job = cast("OpenJob", SimpleNamespace(job_id=lease.job_id, lease=lease, settings=settings))
@@ -62,6 +78,7 @@ class Tasks:
             lanes=lanes,
             bound=bound or Bound(tasks=2 * lanes),
             look_every=0.0,
+            watched=watched,
         )
 
     @property
@@ -194,9 +211,10 @@ def test_a_suspect_goes_beyond_the_limit_when_those_that_fill_it_wait_for_its_re
 @pytest.fixture
 def own_clock(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> FakeClock:
     """The driver's own seconds pass with the store's."""
-    monkeypatch.setattr(
-        shard_tasks, "LapsedLeases", lambda seconds, watched: LapsedLeases(seconds, lambda: clock.time)
-    )
+    for form in (LapsedLeases, Unclaimed):
+        monkeypatch.setattr(
+            shard_tasks, form.__name__, lambda seconds, _, form=form: form(seconds, lambda: clock.time)
+        )
     return clock
 
 
@@ -229,6 +247,69 @@ def test_a_shard_whose_task_stands_still_is_run_again(store: Store, url: str, ow
     store.claim_shard(tasks.lease, 0, owner="hangs, too")
     with pytest.raises(JobPausedError, match="stands still"):
         pass_until_given_up()
+
+
+def test_a_task_that_leaves_a_free_place_untaken_is_given_up(
+    store: Store, url: str, own_clock: FakeClock
+) -> None:
+    """Its process hangs before it asks for a place: nothing of it is in the store."""
+    tasks = Tasks(store, url, ready_job(store, shards=1))
+    tasks.start()
+    for _ in range(3):  # no replica is there yet
+        own_clock.pass_seconds(UNCLAIMED_SECONDS)
+        tasks.look()
+    store.put_replicas(tasks.lease, [ReplicaRow(name="r", lane=0, state=ReplicaState.READY, slots=2)])
+    tasks.look(1)
+    own_clock.pass_seconds(UNCLAIMED_SECONDS - 1)
+    tasks.look(1)
+    assert (tasks.submitted, tasks.executor.cancelled) == ([0], [])
+    own_clock.pass_seconds(2)
+    tasks.look(1)
+    tasks.look(1)
+    assert (tasks.submitted, tasks.executor.cancelled) == ([0, 0], [0])
+    assert tasks.warnings == [
+        "shard 0: its task has left a free place untaken for 10 minutes; running it again"
+    ]
+
+
+def test_a_task_that_waits_behind_others_is_well(store: Store, url: str, own_clock: FakeClock) -> None:
+    """The replica's two places are taken, for however long."""
+    tasks = Tasks(store, url, ready_job(store, shards=3), bound=Bound(tasks=3))
+    store.put_replicas(tasks.lease, [ReplicaRow(name="r", lane=0, state=ReplicaState.READY, slots=2)])
+    tasks.look(1)
+    claims = [store.place_shard(tasks.lease, number, owner="o") for number in range(2)]
+    held = [claim.lease for claim in claims if claim.lease is not None]
+    assert len(held) == 2
+    tasks.look(1)
+    assert tasks.submitted == [0, 1, 2]
+    for _ in range(4):
+        own_clock.pass_seconds(held[0].ttl / 2)
+        for lease in held:
+            store.renew_shard(lease)
+        own_clock.pass_seconds(held[0].ttl / 2)
+        tasks.look(1)
+    assert tasks.executor.cancelled == []
+
+
+def test_a_job_that_stops_waits_for_the_tasks_that_have_a_lease(store: Store, url: str) -> None:
+    now = [0.0]
+    tasks = Tasks(store, url, ready_job(store, shards=2), watched=lambda: now[0])
+    tasks.start()
+    lease = claimed(store, tasks.lease)
+    now[0] = 500.0
+    tasks.tasks.schedule(store, 1)
+    for _ in range(3):
+        now[0] += ENDING_SECONDS - 1
+        tasks.tasks.schedule(store, 1, start=False)
+        assert tasks.tasks.ending
+    store.release_shard(lease, cause=Cause.NODE_LOSS, detail="its node died")
+    tasks.tasks.schedule(store, 1, start=False)
+    assert tasks.tasks.ending
+    now[0] += ENDING_SECONDS + 1
+    tasks.tasks.schedule(store, 1, start=False)
+    over = tasks.tasks.ending
+    tasks.tasks.forget_lapsed()  # the store was away: nothing is known of leases
+    assert (over, tasks.tasks.ending) == (False, True)
 
 
 def test_no_task_stands_still_while_the_store_takes_no_writes(

@@ -9,7 +9,7 @@ import pytest
 
 from dray.engine.client import RayReplica
 from dray.engine.ray_errors import ray_errors
-from dray.errors import ConfigError, DrayError, EngineDeadError, ReplicaLostError
+from dray.errors import ConfigError, DrayError, EngineDeadError, EngineError, ReplicaLostError
 
 pytestmark = pytest.mark.unit
 
@@ -22,6 +22,18 @@ def test_feeds_are_numbered_by_session() -> None:
     replica.feed("b", [b"2"], True)
     replica.feed("a", [b"3"], True)
     assert calls == [("a", [b"1"], False, 0), ("b", [b"2"], True, 0), ("a", [b"3"], True, 1)]
+
+
+def test_a_head_that_does_not_say_where_a_replica_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray's control store is overloaded: the replica may live, and the shard task asks again."""
+    import ray
+
+    def late(name: str, namespace: str) -> None:
+        raise ray.exceptions.GetTimeoutError("There was timeout in getting the actor handle")
+
+    monkeypatch.setattr(ray, "get_actor", late)
+    with pytest.raises(EngineError, match="r7"):
+        RayReplica.find("r7", "dray")
 
 
 def test_rays_errors_become_drays() -> None:

@@ -113,8 +113,8 @@ class EC2Settings:
             self._refuse("env_parameters", name, _VARIABLE)
             if _PARAMETER.fullmatch(parameter) is None:
                 raise ConfigError(
-                    f"ec2: env_parameters: {name} names no parameter of Systems Manager; write its name, such "
-                    "as /dray/env/hf-token, and keep the value there"
+                    f"ec2: env_parameters: {name} names no parameter of Systems Manager; write its name, "
+                    "such as /dray/env/hf-token, and keep the value there"
                 )
 
     def _refuse(self, name: str, value: str, form: re.Pattern[str]) -> None:
