@@ -20,7 +20,7 @@ from dray.job.ingesting import open_shards
 from dray.job.opening import OpenJob
 from dray.scheduling import Backlog, starts, with_place
 from dray.shard.work import ShardWork
-from dray.store import ReplicaRow, ReplicaState, Shard, Store
+from dray.store import ReplicaRow, Shard, Store
 
 MAX_CRASHES = 3  # of one shard's own worker process, which runs on a stable node
 HUNG_SECONDS = 90.0
