@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dray.storage.addresses import without_secret
+from dray.storage.addresses import HUB, without_secret
 from dray.storage.objects import is_object
 
 DATABASE = "query"
@@ -28,4 +28,4 @@ def named(address: str, parts: int) -> str:
 
 
 def _is_of_files(address: str) -> bool:
-    return is_object(address) or address.startswith("hf://")
+    return is_object(address) or address.startswith(HUB)

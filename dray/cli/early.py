@@ -25,6 +25,7 @@ from dray.storage.addresses import without_variable
 from dray.storage.file_system import file_system_of, refuse_network
 from dray.storage.files import local_path
 from dray.storage.objects import is_object
+from dray.storage.remote import is_remote
 from dray.store import open_store
 
 _SMALL_BYTES = 2 << 20  # of input: a few thousand rows, which take a tenth of a second
@@ -77,7 +78,7 @@ def _check_input(request: JobRequest, settings: JobSettings) -> None:
     if request.objects is None or not any(map(is_object, inputs)):
         expand(inputs)
         found, _ = settled(source)
-        if not any(map(is_object, inputs)):
+        if not any(map(is_remote, inputs)):
             _check_rows(found, RowDefaults(model_name=rows.model_name, adapters=rows.adapters), request.rows)
     elif local := [item for item in inputs if not is_object(item)]:
         expand(local)

@@ -19,7 +19,7 @@ from dray.weights import Manifest, check_checkpoint, check_remote, read_manifest
 from dray.weights.source.checkpoint import INDEX, refuse_incomplete
 from dray.weights.source.configuration import has_tokenizer
 from dray.weights.source.header import HEADER_LIMIT
-from dray.weights.source.hub import is_hub
+from dray.weights.source.hub import is_hub, refuse_dataset
 from dray.weights.source.modules import modules_of, weight_files
 from dray.weights.source.names import USUAL
 
@@ -95,8 +95,9 @@ def refuse_typo(model: str) -> None:
     """For engines that read no model: a word may stand for it, but not a path to nowhere.
 
     Raises:
-        ConfigError: the path of a folder that is not there.
+        ConfigError: the path of a folder that is not there, or a dataset.
     """
+    refuse_dataset(model)
     if is_object(model) or is_hub(model) or Path(model).exists():
         return
     if len(Path(_as_named(Path(model))).parts) > 1:

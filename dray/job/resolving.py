@@ -11,8 +11,9 @@ from dray.errors import ConfigError
 from dray.job.plan_file import as_planned
 from dray.job.request import BLOCK, JobRequest
 from dray.job.settings import JobSettings, Resolved
-from dray.storage.addresses import holds_password, without_variable
-from dray.storage.files import absolute, join
+from dray.storage.addresses import holds_password, refuse_secret, without_variable
+from dray.storage.datasets import is_dataset, pinned
+from dray.storage.files import absolute, join, reading
 from dray.storage.objects import ObjectStoreOptions, is_object
 
 
@@ -92,14 +93,26 @@ def job_settings(request: JobRequest, blocks: Blocks) -> JobSettings:
 
 
 def inputs_of(given: str | list[str]) -> str | list[str]:
-    """The inputs, with what the environment holds for those that name a variable.
+    """The inputs, with what the environment holds for those that name a variable, and commits for branches.
+
+    So a job reads one commit of a hub's dataset, however often it looks.
 
     Raises:
         ConfigError: a variable is not set.
+        InputError: the hub does not show the dataset.
     """
     if isinstance(given, str):
-        return without_variable(given)
-    return [without_variable(one) for one in given]
+        return _input_of(given)
+    return [_input_of(one) for one in given]
+
+
+def _input_of(given: str) -> str:
+    found = without_variable(given)
+    if not is_dataset(found):
+        return found
+    refuse_secret(found)
+    with reading(found):
+        return pinned(found)
 
 
 def refuse_passwords(given: str | list[str], query: str | None) -> None:

@@ -25,7 +25,7 @@ _ENTRIES_SEEN = 10_000  # of a folder, for a hint
 
 def format_of(name: str) -> Format | None:
     """The format that a file of this name, or a glob, should have."""
-    ending = _ending(name.rstrip("*?"))  # part-*.jsonl* says enough
+    ending = known_ending(name.rstrip("*?"))  # part-*.jsonl* says enough
     return FORMATS["." + ending.split(".")[1]] if ending else None
 
 
@@ -55,11 +55,11 @@ def told_of_pattern(pattern: str) -> str:
 
 
 def _endings(paths: Iterable[Path]) -> list[tuple[str, int]]:
-    known = (_ending(path.name) for path in islice(paths, _ENTRIES_SEEN) if path.is_file())
+    known = (known_ending(path.name) for path in islice(paths, _ENTRIES_SEEN) if path.is_file())
     return Counter(ending for ending in known if ending).most_common()
 
 
-def _ending(name: str) -> str:
+def known_ending(name: str) -> str:
     """``.jsonl.gz`` of a name that ends so; nothing of one whose ending is not known."""
     path = name.lower()
     plain = next((path.removesuffix(suffix) for suffix in _COMPRESSIONS if path.endswith(suffix)), path)

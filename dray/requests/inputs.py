@@ -13,17 +13,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dray.errors import InputError, Problem
+from dray.requests.dataset_hints import told_of_dataset, told_of_other
 from dray.requests.formats import told_of_folder
-from dray.storage import objects
+from dray.storage import objects, remote
+from dray.storage.addresses import HUB
+from dray.storage.datasets import AbsentError, address_of, is_dataset
 from dray.storage.files import folder_named, local_path, reading, refused
-from dray.storage.objects import ObjectInfo, ObjectStoreOptions, is_object
+from dray.storage.objects import ObjectInfo, ObjectStoreOptions, is_web
+from dray.storage.remote import is_remote
 
 _WILDCARD = re.compile(r"[*?\[]")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FileRef:
-    """One input file: URI or path as the user gave it, bytes, and the store's version of it if any."""
+    """One input file: URI or path, bytes, and the store's version of it if any.
+
+    The URI is as the user gave it, but that of a dataset's file names the commit.
+    """
 
     uri: str
     size: int
@@ -45,7 +52,7 @@ def expand(inputs: Sequence[str], *, options: ObjectStoreOptions | None = None) 
             problems.extend(error.problems)
             continue
         for ref in refs:
-            key = ref.uri if is_object(ref.uri) else os.path.realpath(local_path(ref.uri))
+            key = ref.uri if is_remote(ref.uri) else os.path.realpath(local_path(ref.uri))
             if key in seen:
                 problems.append(Problem("duplicate_input", "the file is named twice; name it once", ref.uri))
             seen.add(key)
@@ -64,7 +71,7 @@ def digest(refs: Sequence[FileRef], *, options: ObjectStoreOptions | None = None
     """
     total = hashlib.sha256()
     for ref in refs:
-        if is_object(ref.uri) and ref.version:
+        if is_remote(ref.uri) and ref.version:
             part = f"version:{ref.size}:{ref.version}"
         else:
             part = f"content:{ref.size}:{_content_digest(ref, options)}"
@@ -94,7 +101,7 @@ def refuse_changed(before: Mapping[str, str], refs: Sequence[FileRef]) -> None:
 
 
 def _state(ref: FileRef) -> str:
-    if is_object(ref.uri):
+    if is_remote(ref.uri):
         return f"{ref.size} {ref.version}"
     with reading(ref.uri):
         found = local_path(ref.uri).stat()
@@ -158,12 +165,16 @@ def _oddity(path: Path) -> tuple[str, str] | None:
 
 
 def _expand_one(item: str, options: ObjectStoreOptions | None) -> list[FileRef]:
-    if "://" in item and not item.startswith("file://") and not is_object(item):
+    if item.startswith(HUB) and not is_dataset(item):
+        raise refused("missing_input", told_of_other(item), item)
+    if "://" in item and not item.startswith("file://") and not is_remote(item):
         raise refused(
-            "missing_input", f"unknown scheme; dray reads {', '.join(objects.SCHEMES)} and files", item
+            "missing_input", f"unknown scheme; dray reads {', '.join(objects.SCHEMES)}, hf and files", item
         )
     with reading(item):
-        return _expand_object(item, options) if is_object(item) else _expand_local(item)
+        if is_dataset(item):
+            return _expand_dataset(item)
+        return _expand_object(item, options) if is_remote(item) else _expand_local(item)
 
 
 def _expand_local(item: str) -> list[FileRef]:
@@ -181,21 +192,39 @@ def _expand_local(item: str) -> list[FileRef]:
     return refs
 
 
+def _expand_dataset(item: str) -> list[FileRef]:
+    """The files of a dataset, each with its commit."""
+    at, why = address_of(item), ""
+    if at.path and not at.path.endswith("/"):
+        try:
+            refs, why = _refs(remote.pinned(item), None), "the pattern matches no file; "
+        except AbsentError as error:
+            refs, why = [], f"{error}; "
+        if refs:
+            return refs
+    raise refused("missing_input", f"{why}{told_of_dataset(at)}", item)
+
+
 def _expand_object(item: str, options: ObjectStoreOptions | None) -> list[FileRef]:
-    listed = not item.startswith(("http://", "https://"))
-    if listed and item.endswith("/"):
+    if item.endswith("/") and not is_web(item):
         raise folder_named(item)
-    if not (listed and _WILDCARD.search(item)):
-        info = objects.head(item, options)
-        return [FileRef(uri=info.uri, size=info.size, version=info.version)]
-    with suppress(OSError):  # a name may hold these signs itself
-        info = objects.head(item, options)
-        return [FileRef(uri=info.uri, size=info.size, version=info.version)]
-    infos = list(_matching(item, options))
-    if not infos:
+    refs = _refs(item, options)
+    if not refs:
         raise refused("missing_input", "the pattern matches no object", item)
-    ordered = sorted(infos, key=lambda info: info.uri)
-    return [FileRef(uri=info.uri, size=info.size, version=info.version) for info in ordered]
+    return refs
+
+
+def _refs(item: str, options: ObjectStoreOptions | None) -> list[FileRef]:
+    """What an address or a pattern names elsewhere; a pattern may match nothing."""
+    if is_web(item) or not _WILDCARD.search(item):
+        return [_ref(remote.head(item, options))]
+    with suppress(OSError):  # a name may hold these signs itself
+        return [_ref(remote.head(item, options))]
+    return [_ref(info) for info in sorted(_matching(item, options), key=lambda info: info.uri)]
+
+
+def _ref(info: ObjectInfo) -> FileRef:
+    return FileRef(uri=info.uri, size=info.size, version=info.version)
 
 
 def _matching(item: str, options: ObjectStoreOptions | None) -> Iterator[ObjectInfo]:
@@ -205,16 +234,16 @@ def _matching(item: str, options: ObjectStoreOptions | None) -> Iterator[ObjectI
     prefix = item[: match.start()].rpartition("/")[0] + "/"
     pattern = _glob_pattern(item)
     if "**" in item:
-        yield from (info for info in objects.list_under(prefix, options) if pattern.fullmatch(info.uri))
+        yield from (info for info in remote.list_under(prefix, options) if pattern.fullmatch(info.uri))
         return
     folders = [prefix]
     *between, _ = item.removeprefix(prefix).split("/")
     for part in between:
         wanted = _glob_pattern(part)
-        below = [deeper for folder in folders for deeper in objects.list_folder(folder, options)[1]]
+        below = [deeper for folder in folders for deeper in remote.list_folder(folder, options)[1]]
         folders = [folder for folder in below if wanted.fullmatch(folder.rstrip("/").rpartition("/")[2])]
     for folder in folders:
-        found, _ = objects.list_folder(folder, options)
+        found, _ = remote.list_folder(folder, options)
         yield from (info for info in found if pattern.fullmatch(info.uri))
 
 
@@ -239,10 +268,10 @@ def _glob_pattern(pattern: str) -> re.Pattern[str]:
 
 def _content_digest(ref: FileRef, options: ObjectStoreOptions | None) -> str:
     with reading(ref.uri):
-        if not is_object(ref.uri):
+        if not is_remote(ref.uri):
             with local_path(ref.uri).open("rb", buffering=0) as file:
                 return hashlib.file_digest(file, "sha256").hexdigest()
         content = hashlib.sha256()
-        for block in objects.stream(ref.uri, options):
+        for block in remote.stream(ref.uri, options):
             content.update(block)
         return content.hexdigest()

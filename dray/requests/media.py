@@ -16,6 +16,7 @@ from typing import Any, Final
 from dray.codes import InvalidRow, NotFound
 from dray.errors import ConfigError
 from dray.requests.validate import BadRow, check_text
+from dray.storage.addresses import HUB
 from dray.storage.files import absolute, local_path
 from dray.storage.objects import is_object, is_web
 
@@ -142,6 +143,11 @@ class MediaRoot:
             raise ConfigError(
                 f"{medium.root} is empty: give a folder, or a bucket's prefix such as s3://bucket/"
                 f"{medium.name}s"
+            )
+        if given.startswith(HUB):
+            raise ConfigError(
+                f"{medium.root} {given}: dray reads no {medium.name}s from a hub by their names; copy "
+                f"them to a folder or a bucket, or take a dataset that has the {medium.name}s in a column"
             )
         self._medium = medium
         self._remote = is_object(root)

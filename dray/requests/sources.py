@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from dray.errors import ConfigError, InputError, Problem
 from dray.kinds import Kind, of_conversations, with_documents, with_sound
+from dray.requests.dataset_hints import told_of_hub
 from dray.requests.formats import FORMATS, Format, format_of, told_of_pattern
 from dray.requests.inputs import refuse_odd
 from dray.requests.template import runs_of
-from dray.storage.addresses import refuse_secret
+from dray.storage.addresses import HUB, refuse_secret
 from dray.storage.files import local_path, write_atomic
 
 if TYPE_CHECKING:
@@ -307,6 +308,8 @@ def _common_format(names: Sequence[str]) -> Format:
 
 def _told_of(name: str) -> str:
     """Why the format of an input is not known."""
+    if name.startswith(HUB):
+        return told_of_hub(name)
     if "://" not in name and any(sign in name for sign in "*?[") and not Path(name).exists():
         return told_of_pattern(str(local_path(name)))
     return (

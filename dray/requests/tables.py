@@ -15,7 +15,8 @@ from dray.requests.sources import Rows, RowShape
 from dray.requests.template import Unreadable, missing_column
 from dray.requests.validate import BadRow, parse_object, too_long
 from dray.storage.files import open_lines, open_seekable
-from dray.storage.objects import BLOCK_BYTES, PART_BYTES, ObjectStoreOptions, is_object
+from dray.storage.objects import BLOCK_BYTES, PART_BYTES, ObjectStoreOptions
+from dray.storage.remote import is_remote
 
 if TYPE_CHECKING:
     from _csv import Reader
@@ -158,7 +159,7 @@ def open_parquet(uri: str, options: ObjectStoreOptions | None) -> Iterator[parqu
 
     with open_seekable(uri, options=options) as file:
         try:
-            buffer = PART_BYTES if is_object(uri) else BLOCK_BYTES
+            buffer = PART_BYTES if is_remote(uri) else BLOCK_BYTES
             yield parquet.ParquetFile(file, pre_buffer=False, buffer_size=buffer)
         except (pyarrow.ArrowException, UnicodeDecodeError) as error:
             reason = str(error).strip().splitlines()[0][:200]

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 VARIABLE = "env:"
 """Before the name of an environment variable that holds an address."""
 
+HUB = "hf://"
+"""How the addresses of models and datasets of a hub begin."""
+
 _OF_FILES = ("s3", "gs", "az", "hf", "http", "https", "file")  # no databases: names may hold a "?"
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://\S*", re.IGNORECASE)
 _ONE_SLASH = re.compile("(?:s3|gs|az|https?|hf):/(?!/)", re.IGNORECASE)

@@ -20,9 +20,11 @@ from pathlib import Path
 from typing import IO, cast
 
 from dray.errors import ConfigError, InputError, JobFailedError, JobPausedError, Problem
-from dray.storage import objects, seekable, streams
-from dray.storage.addresses import refuse_slip
+from dray.storage import objects, remote, seekable, streams
+from dray.storage.addresses import HUB, refuse_slip
+from dray.storage.datasets import DatasetError
 from dray.storage.objects import BLOCK_BYTES, ObjectStoreOptions, is_object
+from dray.storage.remote import is_remote
 from dray.temporary import TemporaryFolder
 
 LINE_LIMIT_BYTES = 16 << 20
@@ -81,8 +83,8 @@ def open_stream(uri: str, *, options: ObjectStoreOptions | None = None) -> Itera
     """
     with reading(uri):
         raw: io.BufferedIOBase
-        if is_object(uri):
-            blocks = cast("io.RawIOBase", streams.BlockReader(objects.stream(uri, options)))
+        if is_remote(uri):
+            blocks = cast("io.RawIOBase", streams.BlockReader(remote.stream(uri, options)))
             raw = io.BufferedReader(blocks, BLOCK_BYTES)
         else:
             raw = cast("io.BufferedIOBase", local_path(uri).open("rb", buffering=BLOCK_BYTES))
@@ -135,6 +137,8 @@ def reading(uri: str) -> Iterator[None]:
         raise refused("unreadable_compression", f"{error}; create the file again", uri) from error
     except streams.EncodingError as error:
         raise refused("invalid_text", str(error), uri) from error
+    except DatasetError as error:
+        raise refused(error.code, str(error), uri) from error
     except FileNotFoundError as error:
         raise refused("missing_input", "no such file", uri) from error
     except IsADirectoryError as error:
@@ -305,6 +309,8 @@ def check_writable(directory: str, *, options: ObjectStoreOptions | None = None)
     """Make sure, before any work, that files can be written there; ConfigError says why not."""
     if directory.startswith(("http://", "https://")):
         raise ConfigError(f"{directory}: outputs cannot be written over HTTP; name a folder or a bucket")
+    if directory.startswith(HUB):
+        raise ConfigError(f"{directory}: outputs cannot be written to a hub; name a folder or a bucket")
     try:
         if not is_object(directory) and local_path(directory).is_file():
             raise ConfigError(f"{directory}: the output is a file; name a folder")
@@ -357,7 +363,7 @@ def remove(uri: str, *, options: ObjectStoreOptions | None = None) -> None:
 
 @contextmanager
 def _seekable(uri: str, options: ObjectStoreOptions | None) -> Iterator[IO[bytes]]:
-    if is_object(uri):
+    if is_remote(uri):
         with seekable.open_seekable(uri, options) as file:
             yield file
         return

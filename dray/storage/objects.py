@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -19,6 +18,7 @@ from urllib.parse import urlsplit
 from dray.storage.addresses import decoded_path, refuse_metadata
 from dray.storage.aws_profile import region_in
 from dray.storage.object_settings import is_anonymous
+from dray.storage.parts import one_ahead
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -169,27 +169,21 @@ def _stream_whole(uri: str, options: ObjectStoreOptions | None) -> Iterator[byte
 def _stream_parts(
     uri: str, options: ObjectStoreOptions | None, start: int, end: int, etag: str | None
 ) -> Iterator[bytes]:
-    """One request a part, the next one under way while this one is used.
+    """One request a part.
 
     A single request may live 30 seconds (object_store's default, which counts the reader's own time too); a
     part is done long before that, and is retried on its own.
     """
     store, path = store_of(uri, options)
 
-    def part(offset: int) -> bytes:
-        wanted: GetOptions = {"range": (offset, min(offset + PART_BYTES, end))}
+    def part(offset: int, until: int) -> bytes:
+        wanted: GetOptions = {"range": (offset, until)}
         if etag is not None:
             wanted["if_match"] = etag
         return bytes(store.get(path, options=wanted).bytes())
 
-    if start >= end:
-        return
-    with ThreadPoolExecutor(1) as pool, translated(uri):
-        ahead = pool.submit(part, start)
-        for offset in range(start + PART_BYTES, end, PART_BYTES):
-            done, ahead = ahead, pool.submit(part, offset)
-            yield done.result()
-        yield ahead.result()
+    with translated(uri):
+        yield from one_ahead(part, start, end, PART_BYTES)
 
 
 def upload(path: Path, uri: str, options: ObjectStoreOptions | None = None) -> None:

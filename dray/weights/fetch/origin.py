@@ -9,10 +9,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from urllib.parse import quote, unquote
 
+from dray.storage.hub_http import web_address
 from dray.storage.objects import ObjectStoreOptions, forget_credentials, is_web
 from dray.storage.signing import signed_url
 from dray.weights.source.hub import address as hub_address
-from dray.weights.source.hub import is_hub, web_address
+from dray.weights.source.hub import is_hub
 from dray.weights.source.manifest import Manifest, ModelFile
 
 SIGNED_SECONDS = 3600.0

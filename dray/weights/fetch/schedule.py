@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import NamedTuple
 
-from dray.weights.source.retries import LONGEST_PAUSE
+from dray.storage.retries import LONGEST_PAUSE
 
 ORIGIN = ""
 """The source that always has everything; others are names of peers."""

@@ -17,13 +17,13 @@ from typing import Any, Protocol
 
 from dray.errors import WeightsError
 from dray.storage.objects import ObjectStoreOptions
+from dray.storage.retries import LONGEST_PAUSE, BusyError, tell_pause
 from dray.weights.fetch import fetcher
 from dray.weights.fetch.chunks import Chunk, ChunkPlan
 from dray.weights.fetch.origin import Address, Origin
 from dray.weights.fetch.reasons import reason_of
 from dray.weights.fetch.schedule import ORIGIN, FetchRequest, Limits, Schedule, Turn
 from dray.weights.node.ready import ChunkMap
-from dray.weights.source.retries import LONGEST_PAUSE, BusyError, tell_pause
 
 FLOOR_RATE = 50e3
 """Bytes/s below which one connection is given up and the chunk asked for again."""

@@ -9,6 +9,7 @@ from contextlib import suppress
 
 from dray.errors import ConfigError, WeightsError
 from dray.storage.objects import ObjectInfo, ObjectStoreOptions, head, list_folder, read_range
+from dray.storage.retries import with_retries
 from dray.storage.signing import signed_url
 from dray.weights.source import hub
 from dray.weights.source.checkpoint import INDEX, compare, counting, places_of, refuse_incomplete
@@ -17,7 +18,6 @@ from dray.weights.source.manifest import PUBLISHED, Manifest, ModelFile
 from dray.weights.source.modules import CONFIG, MODULES, WEIGHTS, module_files
 from dray.weights.source.names import USUAL, is_small
 from dray.weights.source.published import with_digests
-from dray.weights.source.retries import with_retries
 
 _WEB = ("http://", "https://")
 _AT_ONCE = 8  # small requests

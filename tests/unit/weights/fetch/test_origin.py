@@ -7,10 +7,10 @@ from threading import Barrier
 
 import pytest
 
+from dray.storage.retries import BusyError
 from dray.weights.fetch import origin
 from dray.weights.fetch.origin import Origin
 from dray.weights.source.manifest import Manifest, ModelFile
-from dray.weights.source.retries import BusyError
 
 pytestmark = pytest.mark.unit
 

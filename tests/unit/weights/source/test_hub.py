@@ -15,12 +15,13 @@ from types import SimpleNamespace
 import pytest
 
 from dray.errors import ConfigError, WeightsError
+from dray.storage import hub_http, retries
 from dray.weights import LocalModel, check_remote, read_manifest
 from dray.weights.fetch import fetcher
 from dray.weights.node import local
 from dray.weights.node.cache import READY
 from dray.weights.node.places import CACHE_VARIABLE
-from dray.weights.source import hub, retries
+from dray.weights.source import hub
 from dray.weights.source.manifest import Manifest, ModelFile
 
 pytestmark = pytest.mark.unit
@@ -253,7 +254,7 @@ def test_a_file_that_is_redirected_to_what_is_no_web_server_is_not_read(
 
 
 def _found(url: str | None) -> str:
-    return hub.web_address(str(url), "f")
+    return hub_http.web_address(str(url), "f")
 
 
 def test_a_web_server_that_redirects_is_followed(web: Web, webs: list[Web]) -> None:

@@ -1,0 +1,244 @@
+"""The pages and files of a hub over HTTP: redirects, signed addresses, the user's token, pages that go on.
+
+Repositories lie there as on the Hugging Face hub. For a renamed one the hub redirects to its new name, for
+large files to a signed address elsewhere. The token goes to the hub alone. ``HF_ENDPOINT`` names another hub;
+``HF_TOKEN`` (or the file that ``hf auth login`` writes) identifies the user. https://huggingface.co/docs/hub/api
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import re
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from email.message import Message
+from pathlib import Path
+from typing import IO, Any
+from urllib.parse import urljoin, urlsplit
+
+from dray.storage.addresses import refuse_metadata, without_secret
+from dray.storage.retries import BusyError
+
+_TOKEN = re.compile("[!-~]*")  # what a header takes (RFC 6750 knows fewer signs)
+_NEXT = re.compile(r'<([^>]*)>[^,]*;\s*rel="?next"?')  # in a Link header (RFC 8288)
+_TIMEOUT = 30.0
+_REDIRECTS = (301, 302, 303, 307, 308)
+_MOST_REDIRECTS = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a file's bytes are now, and the headers to ask with. The address may be signed: a secret.
+
+    ``size`` and ``etag`` are what the hub says of the file itself; None and empty where it does not.
+    """
+
+    url: str = field(repr=False)
+    headers: Mapping[str, str] = field(repr=False)
+    size: int | None
+    etag: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """What is at an address of the hub, and the address of the page after it, if there is one."""
+
+    body: bytes
+    following: str | None
+
+
+class DeniedError(PermissionError):
+    """The server does not let this user read. ``reason`` is the hub's own word for it, if it gives one."""
+
+    def __init__(self, told: str, reason: str) -> None:
+        super().__init__(told)
+        self.reason = reason
+
+
+class MissingError(FileNotFoundError):
+    """There is no such page or file. ``reason`` is the hub's own word for what is missing."""
+
+    def __init__(self, told: str, reason: str) -> None:
+        super().__init__(told)
+        self.reason = reason
+
+
+class MovedError(OSError):
+    """The file is at another address by now."""
+
+
+def endpoint() -> str:
+    """The hub's address."""
+    return (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
+
+
+def shown_endpoint() -> str:
+    """The hub's address for messages."""
+    return without_secret(endpoint())
+
+
+def page(url: str, name: str) -> Page:
+    """What is at an address of the hub, or where it redirects to; the token stays at the hub.
+
+    Raises:
+        PermissionError, FileNotFoundError, BusyError, OSError: as :func:`find` does.
+    """
+    hub = _server(endpoint())
+    if _server(url) != hub:  # as the page before it said
+        _refuse_target(url, name)
+    for _ in range(_MOST_REDIRECTS):
+        with _answer(url, _authorization() if _server(url) == hub else {}, name) as answer:
+            target = _target(answer, url)
+            if target is None:
+                after = _NEXT.search(", ".join(answer.headers.get_all("Link", [])))
+                following = None if after is None else urljoin(url, after[1])
+                return Page(body=bytes(answer.read()), following=following)
+        _refuse_target(target, name)
+        url = target
+    raise OSError(f"{name}: redirected again and again")
+
+
+def find(url: str, name: str) -> Place:
+    """Where the bytes of a hub's file are.
+
+    Raises:
+        PermissionError: this user may not read it.
+        FileNotFoundError: there is none.
+        BusyError: the hub wants to be asked later.
+        OSError: the hub does not say.
+    """
+    first, size, etag = url, "", ""
+    for _ in range(_MOST_REDIRECTS):
+        with _answer(url, _authorization(), name, method="HEAD") as answer:
+            target, said = _target(answer, url), answer.headers
+        size = said.get("X-Linked-Size") or size or ("" if target else said.get("Content-Length", ""))
+        etag = said.get("X-Linked-Etag") or etag or ("" if target else said.get("ETag", ""))
+        place, headers = url, _authorization()
+        if target is not None:
+            _refuse_target(target, name)
+            if _server(target) == _server(first) and "Signature=" not in target:
+                url = target
+                continue
+            place, headers = target, {}
+        known = int(size) if size.isdecimal() else None
+        return Place(url=place, headers=headers, size=known, etag=etag.removeprefix("W/").strip('"'))
+    raise OSError(f"{name}: redirected again and again")
+
+
+def read_range(place: Place, start: int, end: int, name: str) -> bytes:
+    """The bytes [``start``, ``end``) of a file that is at ``place``.
+
+    Raises:
+        MovedError: the server redirects.
+        OSError: they cannot be read, or are other bytes than were asked for.
+    """
+    with _answer(place.url, {**place.headers, "Range": f"bytes={start}-{end - 1}"}, name) as answer:
+        if answer.status in _REDIRECTS:
+            raise MovedError(f"{name}: it is elsewhere by now")
+        given = answer.headers.get("Content-Range", "")
+        as_asked = answer.status == 206 and given.startswith(f"bytes {start}-")
+        if not as_asked and (answer.status, start) != (200, 0):
+            raise OSError(f"{name}: the server sent another range than was asked for")
+        body = bytes(answer.read(end - start))
+    if len(body) < end - start:
+        raise OSError(f"{len(body):,} bytes came for {end - start:,}")
+    return body
+
+
+def web_address(url: str, name: str) -> str:
+    """Where a web server redirects those who ask for ``url``, which may be a signed address: a secret.
+
+    It is asked as for a file (some answer no HEAD, some sign for one method), and for one byte.
+
+    Raises:
+        PermissionError, FileNotFoundError, BusyError, OSError: as :func:`find` does.
+    """
+    for _ in range(_MOST_REDIRECTS):
+        with _answer(url, {"Range": "bytes=0-0"}, name) as answer:
+            target = _target(answer, url)
+        if target is None:
+            return url
+        _refuse_target(target, name)
+        url = target
+    raise OSError(f"{name}: redirected again and again")
+
+
+def _refuse_target(target: str, name: str) -> None:
+    """Refuse to go on to what is no web server, or is a cloud's metadata service."""
+    if not target.startswith(("https://", "http://")):  # urllib would open files, too
+        raise OSError(f"{name}: redirected to {urlsplit(target).scheme}:")
+    refuse_metadata(target)
+
+
+def _authorization() -> dict[str, str]:
+    """The user's token, as a header.
+
+    Raises:
+        PermissionError: it cannot be one. Said here: http.client quotes a header that it refuses.
+    """
+    token, place = os.environ.get("HF_TOKEN", "").strip(), "HF_TOKEN"
+    file = Path(os.environ.get("HF_HOME") or Path.home() / ".cache/huggingface") / "token"
+    if not token and file.is_file():
+        token, place = file.read_text(errors="replace").strip(), str(file)
+    if not _TOKEN.fullmatch(token):
+        raise PermissionError(
+            f"{place} holds more than a token: a space, a line end or the like; set it again"
+        )
+    return {"Authorization": f"Bearer {token}"} if token else {}
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A redirect is an answer: urllib would send the token along."""
+
+    def http_error_302(
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Message
+    ) -> Any:
+        """The answer itself."""
+        return fp
+
+    http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
+
+
+_opener = urllib.request.build_opener(_NoRedirect)
+
+
+@contextmanager
+def _answer(url: str, headers: Mapping[str, str], name: str, *, method: str = "GET") -> Iterator[Any]:
+    """The answer of a server, a redirect too; every error is an OSError that calls it ``name``."""
+    request = urllib.request.Request(url, headers=dict(headers), method=method)  # noqa: S310
+    try:
+        with _opener.open(request, timeout=_TIMEOUT) as answer:
+            yield answer
+    except urllib.error.HTTPError as error:
+        raise _refusal(error.code, name, error.headers) from None
+    except urllib.error.URLError as error:
+        raise OSError(f"{name}: {error.reason}") from None
+    except http.client.HTTPException as error:
+        raise OSError(f"{name}: {type(error).__name__}") from None
+
+
+def _refusal(status: int, name: str, headers: Message) -> OSError:
+    reason, after = headers.get("X-Error-Code", ""), headers.get("Retry-After")
+    if status in (401, 403):
+        return DeniedError(f"not allowed: {name} (HTTP {status}); is HF_TOKEN set?", reason)
+    if status == 404:
+        return MissingError(f"no such file: {name}", reason)
+    if status == 429 or status >= 500:
+        return BusyError(f"{name}: HTTP {status}", float(after) if after and after.isdigit() else None)
+    return OSError(f"{name}: HTTP {status}")
+
+
+def _target(answer: Any, url: str) -> str | None:
+    """Where an answer from ``url`` redirects the client; None if it is no redirect."""
+    location = answer.headers.get("Location") if answer.status in _REDIRECTS else None
+    return None if location is None else urljoin(url, location)
+
+
+def _server(url: str) -> tuple[str, str]:
+    """The server that gets what is sent to ``url``: scheme, and host with port."""
+    parts = urlsplit(url)
+    return parts.scheme, parts.netloc

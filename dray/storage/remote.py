@@ -1,0 +1,67 @@
+"""Files elsewhere that an input is read from: objects of a store, and files of a hub's datasets."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+
+from dray.storage import datasets, objects
+from dray.storage.datasets import is_dataset
+from dray.storage.objects import PART_BYTES, ObjectInfo, ObjectStoreOptions, is_object
+from dray.storage.parts import one_ahead
+
+_SHA256 = re.compile("[0-9a-f]{64}")
+
+
+def is_remote(uri: str) -> bool:
+    """Whether ``uri`` names a file elsewhere, and not one of this machine."""
+    return is_object(uri) or is_dataset(uri)
+
+
+def pinned(uri: str) -> str:
+    """The address of one state, where the place keeps several: a dataset's commit in place of its branch.
+
+    Raises:
+        OSError: there is no such revision, or the hub does not say.
+    """
+    return datasets.pinned(uri) if is_dataset(uri) else uri
+
+
+def head(uri: str, options: ObjectStoreOptions | None = None) -> ObjectInfo:
+    """Size and version of one file."""
+    return datasets.head(uri) if is_dataset(uri) else objects.head(uri, options)
+
+
+def list_under(prefix_uri: str, options: ObjectStoreOptions | None = None) -> Iterator[ObjectInfo]:
+    """Every file below a prefix that ends in ``/``."""
+    return (
+        datasets.list_under(prefix_uri) if is_dataset(prefix_uri) else objects.list_under(prefix_uri, options)
+    )
+
+
+def list_folder(
+    prefix_uri: str, options: ObjectStoreOptions | None = None
+) -> tuple[list[ObjectInfo], list[str]]:
+    """The files right below a prefix that ends in ``/``, and the prefixes of what lies deeper."""
+    if is_dataset(prefix_uri):
+        return datasets.list_folder(prefix_uri)
+    return objects.list_folder(prefix_uri, options)
+
+
+def stream(uri: str, options: ObjectStoreOptions | None = None) -> Iterator[bytes]:
+    """The bytes of one file, in blocks; OSError when it is replaced meanwhile."""
+    return _stream_dataset(uri) if is_dataset(uri) else objects.stream(uri, options)
+
+
+def _stream_dataset(uri: str) -> Iterator[bytes]:
+    """The bytes of a file; those of a large one are held against the SHA-256 by which the hub names it."""
+    file = datasets.DatasetFile(uri)
+    named = file.info.etag or ""
+    found = hashlib.sha256() if _SHA256.fullmatch(named) else None
+    for block in one_ahead(file.read, 0, file.info.size, PART_BYTES):
+        if found is not None:
+            found.update(block)
+        yield block
+    if found is not None and found.hexdigest() != named:
+        raise OSError("its bytes are not those that the hub's SHA-256 names; start again")
