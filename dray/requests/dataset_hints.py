@@ -78,7 +78,7 @@ def _patterns(names: Iterable[str]) -> list[tuple[str, int]]:
     counts = Counter((name.rpartition("/")[0], ending) for name, ending in known if ending)
     return [
         (f"{place}/*{ending}" if place else f"*{ending}", count)
-        for (place, ending), count in counts.most_common()
+        for (place, ending), count in sorted(counts.items(), key=lambda one: (-one[1], one[0]))
     ]
 
 

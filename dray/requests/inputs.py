@@ -17,7 +17,7 @@ from dray.requests.dataset_hints import told_of_dataset, told_of_other
 from dray.requests.formats import told_of_folder
 from dray.storage import objects, remote
 from dray.storage.addresses import HUB
-from dray.storage.datasets import AbsentError, address_of, is_dataset
+from dray.storage.datasets import AbsentError, DatasetError, address_of, is_dataset
 from dray.storage.files import folder_named, local_path, reading, refused
 from dray.storage.objects import ObjectInfo, ObjectStoreOptions, is_web
 from dray.storage.remote import is_remote
@@ -202,7 +202,13 @@ def _expand_dataset(item: str) -> list[FileRef]:
             refs, why = [], f"{error}; "
         if refs:
             return refs
-    raise refused("missing_input", f"{why}{told_of_dataset(at)}", item)
+    try:
+        hint = told_of_dataset(at)
+    except DatasetError:
+        if not why:
+            raise
+        hint = "check the path"
+    raise refused("missing_input", f"{why}{hint}", item)
 
 
 def _expand_object(item: str, options: ObjectStoreOptions | None) -> list[FileRef]:

@@ -248,8 +248,8 @@ def _told(at: Address) -> Iterator[None]:
     except DeniedError as error:
         if error.reason == "GatedRepo":
             raise DatasetError(
-                f"{dataset} is gated: accept its conditions at {hub}/datasets/{at.repository}, and set HF_TOKEN "
-                "to a token of that account"
+                f"{dataset} is gated: accept its conditions at {hub}/datasets/{at.repository}, and set "
+                "HF_TOKEN to a token of that account"
             ) from None
         raise DatasetError(_denied(dataset, hub)) from None
     except MissingError as error:

@@ -25,6 +25,7 @@ from dray.storage.retries import BusyError
 
 _TOKEN = re.compile("[!-~]*")  # what a header takes (RFC 6750 knows fewer signs)
 _NEXT = re.compile(r'<([^>]*)>[^,]*;\s*rel="?next"?')  # in a Link header (RFC 8288)
+_SPENT = re.compile(r";\s*r\s*=\s*0\s*;\s*t\s*=\s*(\d+)")  # RateLimit: "api";r=0;t=55
 _TIMEOUT = 30.0
 _REDIRECTS = (301, 302, 303, 307, 308)
 _MOST_REDIRECTS = 5
@@ -222,14 +223,22 @@ def _answer(url: str, headers: Mapping[str, str], name: str, *, method: str = "G
 
 
 def _refusal(status: int, name: str, headers: Message) -> OSError:
-    reason, after = headers.get("X-Error-Code", ""), headers.get("Retry-After")
+    reason = headers.get("X-Error-Code", "")
     if status in (401, 403):
         return DeniedError(f"not allowed: {name} (HTTP {status}); is HF_TOKEN set?", reason)
     if status == 404:
         return MissingError(f"no such file: {name}", reason)
     if status == 429 or status >= 500:
-        return BusyError(f"{name}: HTTP {status}", float(after) if after and after.isdigit() else None)
+        return BusyError(f"{name}: HTTP {status}", _pause(headers))
     return OSError(f"{name}: HTTP {status}")
+
+
+def _pause(headers: Message) -> float | None:
+    """In how many seconds the server wants to be asked again, where it says so."""
+    after, rate = headers.get("Retry-After", ""), _SPENT.search(headers.get("RateLimit", ""))
+    if after.isdecimal():
+        return float(after)
+    return None if rate is None else float(rate[1])
 
 
 def _target(answer: Any, url: str) -> str | None:

@@ -12,7 +12,7 @@ made at the start; ``--processes N`` for more speed, on one port and with one me
 FOLDER/hub/ORG/NAME is a model repository as the Hugging Face hub shows it, on the pages
 ``/api/models/ORG/NAME/revision/REV`` and ``/ORG/NAME/resolve/REV/FILE``, which for safetensors redirects to
 ``http://127.0.0.1:PORT/hub/ORG/NAME/FILE?Signature=...``: another host, to who asked ``localhost``. Its
-commit changes with its files; the one before is then gone.
+commit changes with its files; the one before is then gone. :mod:`tests.support.hub_datasets` adds datasets.
 
 ``PUT /-/behaviour`` (JSON, the fields of :class:`Behaviour`) changes how it behaves from the next request on;
 ``GET /-/served`` says how many bytes of each object's body were sent.
@@ -40,6 +40,7 @@ from typing import Any
 
 from dray.storage import ObjectStoreOptions
 from tests.support.certificate import make_certificate
+from tests.support.hub_datasets import DatasetPage, dataset_answer, dataset_page
 from tests.support.s3_pages import (
     HUB,
     HubPage,
@@ -118,7 +119,7 @@ class Emulator:
         """Answer one request; False when the connection must be closed."""
         if request.path.startswith("/-/"):
             return self._administer(connection, request)
-        page = hub_page(self.root, request.path)
+        page = dataset_page(self.root, request) or hub_page(self.root, request.path)
         is_object = not request.lists if page is None else page.file is not None and not page.is_large
         turn = self.state.turn(is_object=is_object)
         if refusal := self._refusal(request, page, turn):
@@ -165,6 +166,12 @@ class Emulator:
         files = hub_files(self.root, page)
         if refusal := hub_refusal(page, files):
             return refuse(connection, request, refusal)
+        if page.file is None and isinstance(page, DatasetPage):
+            entries = exchange.turn.behaviour.page_entries
+            found = dataset_answer(page, files, request, changed=changed, entries=entries)
+            if isinstance(found, Refusal):
+                return refuse(connection, request, found)
+            return reply_json(connection, request, *found)
         if page.file is None:
             blobs = request.query.get("blobs", "").lower() in ("true", "1")
             return reply_json(connection, request, hub_info(page, files, changed=changed, blobs=blobs))

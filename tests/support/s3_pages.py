@@ -27,10 +27,11 @@ _PRESIGNED = ("Algorithm", "Credential", "Date", "Expires", "SignedHeaders", "Si
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """One HTTP request; header names in lower case."""
+    """One HTTP request; header names in lower case. ``raw_path`` has its percent signs yet."""
 
     method: str
     path: str
+    raw_path: str
     query: dict[str, str]
     headers: dict[str, str]
     body: bytes
@@ -82,6 +83,7 @@ def read_request(stream: BinaryIO, connection: socket.socket | None = None) -> R
     return Request(
         method=method,
         path=unquote(path),
+        raw_path=path,
         query={name: values[0] for name, values in parse_qs(query, keep_blank_values=True).items()},
         headers=headers,
         body=stream.read(int(headers.get("content-length", "0"))),
@@ -114,9 +116,12 @@ def reply(
     return True
 
 
-def reply_json(connection: socket.socket, request: Request, body: Any) -> bool:
+def reply_json(
+    connection: socket.socket, request: Request, body: Any, headers: dict[str, str] | None = None
+) -> bool:
     """A page for programs."""
-    return reply(connection, request, 200, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    headers = {"Content-Type": "application/json", **(headers or {})}
+    return reply(connection, request, 200, json.dumps(body).encode(), headers)
 
 
 def refuse(connection: socket.socket, request: Request, refusal: Refusal) -> bool:

@@ -33,6 +33,7 @@ class Behaviour:
     conflict_share: float = 0.0  # 409 ConditionalRequestConflict for such writes
     access_key: str | None = None  # others get 403
     expires_after: int | None = None  # requests, then 403 ExpiredToken
+    page_entries: int = 1000  # of a dataset's folder
     changes_after: int | None = None  # requests for objects, then every object has another ETag
 
 

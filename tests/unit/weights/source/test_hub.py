@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,6 +20,7 @@ from dray.weights.node.cache import READY
 from dray.weights.node.places import CACHE_VARIABLE
 from dray.weights.source import hub
 from dray.weights.source.manifest import Manifest, ModelFile
+from tests.support.small_web import Web
 
 pytestmark = pytest.mark.unit
 
@@ -30,62 +28,6 @@ TOKEN = "hub-token"
 HEADER = json.dumps({"w": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}}).encode()
 FILES = {"config.json": b"{}", "model.safetensors": len(HEADER).to_bytes(8, "little") + HEADER + b"abcd"}
 INFO = {"sha": "c0ffee", "siblings": [{"rfilename": name, "size": len(data)} for name, data in FILES.items()]}
-
-
-class Web:
-    """A web server that answers by path: bytes, a redirect (text), or a status. It notes what it was sent."""
-
-    def __init__(self) -> None:
-        self.pages: dict[str, bytes | str | int] = {}
-        self.tokens: list[tuple[str, str | None]] = []
-        self.asked: Counter[str] = Counter()
-        self.busy: Callable[[str], int | None] = lambda path: None
-        self.after: str | None = None
-        web = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                web.answer(self)
-
-            do_HEAD = do_GET  # noqa: N815  the base class's name
-
-            def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.port = self._server.server_address[1]
-        self.url = f"http://127.0.0.1:{self.port}"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-
-    def answer(self, request: BaseHTTPRequestHandler) -> None:
-        path = request.path.partition("?")[0]
-        self.asked[path] += 1
-        self.tokens.append((path, request.headers.get("Authorization")))
-        page = self.busy(path) or self.pages.get(path, 404)
-        body = page if isinstance(page, bytes) else b""
-        span = request.headers.get("Range")
-        if body and span:
-            first, _, last = span.removeprefix("bytes=").partition("-")
-            part = body[int(first) : int(last) + 1]
-            request.send_response(206)
-            request.send_header("Content-Range", f"bytes {first}-{int(first) + len(part) - 1}/{len(body)}")
-            body = part
-        elif isinstance(page, str):
-            request.send_response(307)
-            request.send_header("Location", page)
-        else:
-            request.send_response(page if isinstance(page, int) else 200)
-        request.send_header("Content-Length", str(len(body)))
-        request.send_header("ETag", '"e"')
-        if self.after is not None:
-            request.send_header("Retry-After", self.after)
-        request.end_headers()
-        if request.command == "GET":
-            request.wfile.write(body)
-
-    def stop(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
 
 
 @pytest.fixture
