@@ -17,6 +17,7 @@ from dray.job.plan_file import as_planned
 from dray.job.request import BLOCK, JobRequest
 from dray.job.settings import JobSettings, Resolved
 from dray.requests import Limits, RowDefaults, Source, SqlQuery, expand, ingest, settled
+from dray.requests.placing import media_placer
 from dray.requests.queries import refuse_missing_database
 from dray.requests.readers import files_of, read_rows
 from dray.requests.rejects import SKIP_ADVICE, Reject
@@ -75,6 +76,7 @@ def _check_input(request: JobRequest, settings: JobSettings) -> None:
             refuse_missing_database(source)
         return
     inputs = list(source.inputs)
+    media_placer(settings.media_roots)
     if request.objects is None or not any(map(is_object, inputs)):
         expand(inputs)
         found, _ = settled(source)
