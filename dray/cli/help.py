@@ -44,6 +44,10 @@ Examples:
     dray run tickets.csv --prompt-column text --max-tokens 64 \\
       --system-prompt 'Answer in JSON.' --model hf://ORG/NAME --output out
 
+  A dataset of a hub, whose chat messages dray finds:
+    dray run 'hf://datasets/ORG/NAME/data/train-*.parquet' \\
+      --model hf://ORG/NAME --output out
+
   A prompt made from columns, on a Ray cluster that already runs:
     dray run 's3://bucket/*.parquet' --template 'Sentiment of: {text}' \\
       --cluster 10.0.0.5:6379 --store env:STORE_URL \\

@@ -25,7 +25,8 @@ def plan(
         Parameter(
             group=REQUIRED,
             name="INPUT",
-            help="Paths, globs or object-store URIs, as for `dray run`. With --query: a database URL.",
+            help="Paths, globs, object-store URIs or files of a dataset, as for `dray run`. With --query: a "
+            "database URL.",
         ),
     ],
     /,

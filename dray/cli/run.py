@@ -20,8 +20,8 @@ def run(
         Parameter(
             group=REQUIRED,
             name="INPUT",
-            help="Paths, globs or object-store URIs of OpenAI batch JSONL, or of rows as JSONL, CSV, TSV or "
-            "Parquet. With --query: a database URL.",
+            help="Paths, globs, object-store URIs or files of a dataset (hf://datasets/ORG/NAME/PATH): "
+            "OpenAI batch JSONL, or rows as JSONL, CSV, TSV or Parquet. With --query: a database URL.",
         ),
     ],
     /,

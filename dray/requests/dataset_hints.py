@@ -28,6 +28,13 @@ def told_of_hub(address: str) -> str:
         return str(error)
 
 
+def told_of_commits(files: Iterable[str]) -> str | None:
+    """Which commits are read of datasets; None where no file is of one."""
+    found = [address_of(file) for file in files if is_dataset(file)]
+    commits = dict.fromkeys(f"dataset {at.repository} at commit {at.revision}" for at in found)
+    return ", ".join(commits) or None
+
+
 def told_of_other(address: str) -> str:
     """What to say of a model, a space or the like as input."""
     return (

@@ -11,6 +11,7 @@ from dray.errors import InputError, Problem
 from dray.kinds import Kind
 from dray.requests.arranging import Arrange, Arranging
 from dray.requests.asked import RowsDigest
+from dray.requests.dataset_hints import told_of_commits
 from dray.requests.duplicates import IdIndex
 from dray.requests.inputs import FileRef
 from dray.requests.marks import Mark, SpoolPart, SpoolRange, Taper, cut_marks, enough_ranges
@@ -164,7 +165,7 @@ def _found_out(
     source, found = settled(source, options=options)
     files = files_of(source, options=options)
     source, moved = reordered(source, files, line_bytes=limits.line_bytes, options=options, pulse=pulse)
-    for told in (found, moved):
+    for told in (told_of_commits(ref.uri for ref in files), found, moved):
         if told is not None and say is not None:
             say(told)
     return source, files

@@ -74,6 +74,7 @@ def test_a_whole_run(hub: EmulatorProcess, tmp_path: Path) -> None:
     again = dray(tmp_path, "run", TABLES, *SIMULATED, "--output", str(out), "--json")
     assert again.json["job_id"] == ended.json["job_id"]
     written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert "ingest: dataset org/chats at commit " in ended.stderr
     for secret in (TOKEN, "Signature="):
         assert secret.encode() not in written
         assert secret not in f"{ended.stdout}{ended.stderr}{again.stderr}"

@@ -93,7 +93,10 @@ def problem_of(address: str) -> str:
 @pytest.mark.parametrize("name", [name for name in FILES if name != "README.md"])
 def test_each_format_and_compression_is_read(hub: EmulatorProcess, tmp_path: Path, name: str) -> None:
     source = source_of(f"{ROOT}/{name}", prompt_column="text", delimiter="," if "sv" in name else None)
-    taken = ingest(source, spool_uri=str(tmp_path / "spool.jsonl"))
+    said: list[str] = []
+    taken = ingest(source, spool_uri=str(tmp_path / "spool.jsonl"), say=said.append)
+    commit = taken.files[0].partition("@")[2].partition("/")[0]
+    assert said == [f"dataset org/set at commit {commit}"]
     spool = (tmp_path / "spool.jsonl").read_text()
     assert taken.rows == len(TEXTS)
     assert all(text in spool for text in TEXTS)
