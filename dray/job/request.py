@@ -74,8 +74,8 @@ class JobRequest(Request):
 
     input: str | list[str] = Field(
         kw_only=False,
-        description="Paths, globs, object-store URIs or files of a dataset (hf://datasets/ORG/NAME/PATH): OpenAI "
-        "batch JSONL, or rows as JSONL, CSV, TSV or Parquet.",
+        description="Paths, globs, object-store URIs or files of a dataset (hf://datasets/ORG/NAME/PATH): "
+        "OpenAI batch JSONL, or rows as JSONL, CSV, TSV or Parquet.",
     )
     model: str = Field(
         kw_only=False,

@@ -28,6 +28,7 @@ _ADDRESS = re.compile(
     r"(?:@(?P<revision>refs/(?:convert/[\w.-]+|pr/\d+)(?=/|$)|[^/]+))?(?:/(?P<path>.*))?",
     re.ASCII | re.DOTALL,
 )
+_WAITS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)  # seconds at most: of a long input, much is read already
 _ODD = frozenset(("", ".", ".."))  # parts of a path
 
 
@@ -160,7 +161,7 @@ class DatasetFile:
             DatasetError: they cannot be read.
         """
         with _told(self._at):
-            return with_retries(lambda: self._read(start, end))
+            return with_retries(lambda: self._read(start, end), _WAITS)
 
     def _read(self, start: int, end: int) -> bytes:
         try:

@@ -144,6 +144,11 @@ def read_range(place: Place, start: int, end: int, name: str) -> bytes:
         as_asked = answer.status == 206 and given.startswith(f"bytes {start}-")
         if not as_asked and (answer.status, start) != (200, 0):
             raise OSError(f"{name}: the server sent another range than was asked for")
+        whole = given.rpartition("/")[2]
+        if whole.isdecimal() and place.size is not None and int(whole) != place.size:
+            raise OSError(
+                f"{name}: the server has {int(whole):,} bytes of it, and the hub says {place.size:,}"
+            )
         body = bytes(answer.read(end - start))
     if len(body) < end - start:
         raise OSError(f"{len(body):,} bytes came for {end - start:,}")

@@ -1,11 +1,11 @@
-"""Small reads of a model's origin, which a server that is busy for a moment does not end."""
+"""Reads of a model's origin or of an input, which a server that is busy for a moment does not end."""
 
 from __future__ import annotations
 
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from dray.storage.objects import ReplacedError
@@ -29,14 +29,14 @@ class BusyError(OSError):
 Read = TypeVar("Read")
 
 
-def with_retries(read: Callable[[], Read]) -> Read:
-    """What ``read`` gives, tried again where the server or the network fails.
+def with_retries(read: Callable[[], Read], waits: Sequence[float] | None = None) -> Read:
+    """What ``read`` gives, tried again where the server or the network fails, after up to ``waits`` seconds.
 
     Raises:
         FileNotFoundError, PermissionError, ReplacedError: at once; another try finds the same.
         OSError: the last try's.
     """
-    for wait in _WAITS:
+    for wait in _WAITS if waits is None else waits:
         try:
             return read()
         except (FileNotFoundError, PermissionError, ReplacedError):

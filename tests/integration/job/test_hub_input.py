@@ -19,6 +19,7 @@ from dray.job.identity import fingerprint_of
 from dray.job.request import JobRequest
 from dray.job.resolving import NoBlocks, job_settings
 from dray.job.settings import JobSettings
+from dray.requests.sources import Rows
 from tests.support.command import ROOT as CHECKOUT
 from tests.support.command import dray
 from tests.support.lanes import parts_on
@@ -53,10 +54,15 @@ def write_shard(path: Path, shard: int, rows: int = ROWS) -> None:
     parquet.write_table(pyarrow.table({"messages": chats}), path)
 
 
-def settings_of(folder: Path, **options: object) -> JobSettings:
+def settings_of(folder: Path, tables: str = TABLES) -> JobSettings:
     engine = {"name": "simulated", "replicas": 1}
-    request = JobRequest.of(input=TABLES, model="none", output=str(folder / "out"), engine=engine, **options)
+    request = JobRequest.of(input=tables, model="none", output=str(folder / "out"), engine=engine)
     return job_settings(request, NoBlocks())
+
+
+def commit_of(settings: JobSettings) -> str:
+    assert isinstance(settings.source, Rows)
+    return settings.source.inputs[0].removeprefix(f"{ROOT}@").partition("/")[0]
 
 
 def ids_of(output: Path) -> list[str]:
@@ -89,7 +95,10 @@ def test_a_job_reads_the_commit_of_its_start(hub: EmulatorProcess, tmp_path: Pat
     result = run_job(settings, parts_on(ThreadFleet(["node-0"])))
     assert result.counts["done"] == 3 * ROWS
     assert fingerprint_of(settings_of(tmp_path)).input != fingerprint_of(settings).input
-    assert settings_of(tmp_path, job_id="later").source != settings.source
+    old, now = commit_of(settings), commit_of(settings_of(tmp_path))
+    assert old != now
+    named = settings_of(tmp_path, f"{ROOT}@{old}/data/train-*.parquet")  # as a user finishes such a job
+    assert fingerprint_of(named) == fingerprint_of(settings)
 
 
 def test_a_commit_that_goes_away_is_told(hub: EmulatorProcess, tmp_path: Path) -> None:

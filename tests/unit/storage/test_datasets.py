@@ -55,7 +55,8 @@ def web(webs: list[Web], cdn: Web, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     """The hub, with one dataset of one large file."""
     monkeypatch.setenv("HF_ENDPOINT", webs[0].url)
     monkeypatch.setenv("HF_TOKEN", TOKEN)
-    monkeypatch.setattr("dray.storage.retries._WAITS", (0.0, 0.0, 0.0))
+    for place in ("retries", "datasets"):
+        monkeypatch.setattr(f"dray.storage.{place}._WAITS", (0.0, 0.0, 0.0))
     webs[0].pages = {
         REVISION: json.dumps({"sha": COMMIT}).encode(),
         TREE: json.dumps([ENTRY]).encode(),
@@ -207,6 +208,8 @@ def test_a_hub_whose_limit_is_spent_is_waited_for(
 def test_other_bytes_than_the_hub_names_are_found_out(web: Web, cdn: Web) -> None:
     cdn.pages[SIGNED] = LINES.replace(b"2", b"3")
     assert "not those that the hub's SHA-256 names" in problem_of(URI)
+    cdn.pages[SIGNED] = LINES * 2
+    assert f"the server has {2 * len(LINES)} bytes of it" in problem_of(URI)
 
 
 @pytest.mark.parametrize(
