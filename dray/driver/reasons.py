@@ -6,6 +6,7 @@ import re
 
 from dray.errors import DrayError, EngineError, EngineStartError, InputError, Problem
 from dray.job.driverless import INPUT_REFUSED
+from dray.storage.addresses import HUB
 from dray.storage.files import FULL, is_full
 from dray.storage.remote import is_remote
 
@@ -40,7 +41,7 @@ def _refused(error: InputError) -> str:
 
 def _place(problem: Problem) -> str:
     file = problem.file
-    if file is not None and "://" in file and not (is_remote(file) or file.startswith("file:")):
+    if file is not None and "://" in file and not (is_remote(file) or file.startswith(("file:", HUB))):
         file = "the query"  # a database's address names a user and a host
     place = ":".join(str(part) for part in (file, problem.line) if part is not None)
     return _LOGIN.sub(r"\1***@", f"{place}: {problem.code}" if place else problem.code)

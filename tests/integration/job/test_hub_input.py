@@ -109,10 +109,12 @@ def test_a_commit_that_goes_away_is_told(hub: EmulatorProcess, tmp_path: Path) -
 
 
 def test_files_that_are_others_at_the_same_commit_are_refused(hub: EmulatorProcess, tmp_path: Path) -> None:
+    """A hub that breaks its word while the rows are read: after the last one the driver looks again."""
     settings = settings_of(tmp_path)
-    before = fingerprint_of(settings)
-    hub.behave(access_key=TOKEN, changes_after=0)
-    assert fingerprint_of(settings).input != before.input
+    hub.behave(access_key=TOKEN, changes_after=1)
+    with pytest.raises(InputError, match="it changed, came or went while dray read the input"):
+        run_job(settings, parts_on(ThreadFleet(["node-0"])))
+    assert not (tmp_path / "out/output.jsonl").exists()
 
 
 def test_a_plan_counts_the_rows(hub: EmulatorProcess, capfd: pytest.CaptureFixture[str]) -> None:

@@ -54,6 +54,13 @@ pytestmark = pytest.mark.unit
             InputError([Problem("unreadable_input", "words", "s3://bucket/in.jsonl")]),
             "the input was refused: s3://bucket/in.jsonl: unreadable_input",
         ),
+        *(
+            (
+                InputError([Problem("invalid_json", "words", f"hf://{name}", 3)]),
+                f"the input was refused: hf://{name}:3: invalid_json",
+            )
+            for name in ("org/model", "datasets/org/set@main/in.jsonl", "datasets/org/set@refs/pr/1/a@b.csv")
+        ),
         (InputError([Problem("query_failed", "words")]), "the input was refused: query_failed"),
         (
             InputError([Problem("invalid_json", "words", "in.jsonl", 3, "words")], total=21),

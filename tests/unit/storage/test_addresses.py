@@ -83,6 +83,7 @@ def test_a_word_of_a_command_shows_a_login(url: str) -> None:
         (f"https://host?sig={WORD}", True),
         (f'{{"input": "https://me:{WORD}@host/in.jsonl"}}', True),
         ("hf://org/name@revision", False),
+        ("hf://datasets/org/set@refs%2Fpr%2F1/a@b.jsonl", False),
         ("s3://bucket/a@b/what?is=it.jsonl", False),
         ("https://host/in.jsonl", False),
         ("Say what https://host/page?number=1 tells, and mail it to me@host.", False),
