@@ -189,6 +189,8 @@ def _pinned(at: Address) -> Address:
 def _place(at: Address) -> hub_http.Place:
     with _told(at):
         place = with_retries(lambda: hub_http.find(at.url, at.path))
+        if place.size is None:
+            place = replace(place, size=with_retries(lambda: hub_http.size_at(place, at.path)))
         if place.size is None or not place.etag:
             raise DatasetError(
                 f"the hub at {hub_http.shown_endpoint()} does not say the file's size and ETag"

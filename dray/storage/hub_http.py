@@ -155,6 +155,17 @@ def read_range(place: Place, start: int, end: int, name: str) -> bytes:
     return body
 
 
+def size_at(place: Place, name: str) -> int | None:
+    """The size of the file that is at ``place``, by a request for a byte: proxies may take it out of a HEAD.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with _answer(place.url, {**place.headers, "Range": "bytes=0-0"}, name) as answer:
+        whole = answer.headers.get("Content-Range", "").rpartition("/")[2]
+        return int(whole) if whole.isdecimal() else None
+
+
 def web_address(url: str, name: str) -> str:
     """Where a web server redirects those who ask for ``url``, which may be a signed address: a secret.
 

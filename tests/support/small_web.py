@@ -18,6 +18,7 @@ class Web:
         self.asked: Counter[str] = Counter()
         self.busy: Callable[[str], int | None] = lambda path: None
         self.after: str | None = None
+        self.without_length: set[str] = set()  # paths whose HEAD does not say it
         self.headers: dict[str, dict[str, str]] = {}  # more of them, by path
         web = self
 
@@ -55,7 +56,8 @@ class Web:
             request.send_header("Location", page)
         else:
             request.send_response(page if isinstance(page, int) else 200)
-        request.send_header("Content-Length", str(len(body)))
+        if request.command != "HEAD" or path not in self.without_length:
+            request.send_header("Content-Length", str(len(body)))
         if "ETag" not in self.headers.get(path, {}):
             request.send_header("ETag", '"e"')
         if self.after is not None:

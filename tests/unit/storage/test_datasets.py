@@ -132,9 +132,28 @@ def test_a_file_is_read_at_the_commit_and_the_token_stays_at_the_hub(web: Web, c
 def test_a_small_file_lies_at_the_hub(web: Web) -> None:
     web.pages[FILE] = LINES
     web.headers[FILE] = {"ETag": 'W/"abc"'}
+    for left_out in ((), (FILE,)):
+        web.without_length = set(left_out)
+        [ref] = expand([URI])
+        assert (ref.size, ref.version) == (len(LINES), "abc")
+        assert [line for _, line in open_lines(ref.uri)] == LINES.splitlines()
+
+
+def test_a_small_file_of_the_real_hub_lies_behind_a_redirect_within_it(web: Web) -> None:
+    cached = f"/api/resolve-cache/datasets/org/set/{COMMIT}/in.jsonl"
+    web.pages |= {FILE: f"{cached}?%2Forg=&etag=%22abc%22", cached: LINES}
+    web.headers = {FILE: {"ETag": '"of the redirect"'}, cached: {"ETag": '"abc"'}}
     [ref] = expand([URI])
     assert (ref.size, ref.version) == (len(LINES), "abc")
     assert [line for _, line in open_lines(ref.uri)] == LINES.splitlines()
+
+
+def test_an_empty_file_is_one(web: Web) -> None:
+    web.pages[FILE] = b""
+    web.headers[FILE] = {"ETag": '"abc"'}
+    [ref] = expand([URI])
+    assert ref.size == 0
+    assert list(open_lines(ref.uri)) == []
 
 
 def test_the_next_page_of_a_listing_gets_no_token_at_another_server(web: Web, cdn: Web) -> None:
