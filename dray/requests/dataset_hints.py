@@ -16,7 +16,7 @@ _COPY = "@refs%2Fconvert%2Fparquet/**/*.parquet"
 
 
 def told_of_hub(address: str) -> str:
-    """What to say of an input on a hub that no name of a file ends. The hub is asked what there is.
+    """What to say of an input on a hub whose name tells no format. The hub is asked what there is.
 
     ``address`` is one of a dataset or of another repository; its revision may be a branch.
     """
