@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from dray import history
-from dray.engine.admission import MAX_ADMITTED_BYTES, Held, sequence_limit, sequences_of
+from dray.engine.admission import Held, sequence_limit, sequences_of
 from dray.engine.batches import BATCH_BYTES, bounded, cut
+from dray.engine.intake import Intake
 from dray.engine.loop_stats import LoopStats, RowClock
 from dray.engine.protocol import Engine, EngineInfo
 from dray.engine.sessions import SILENCE_SECONDS, Session, Sessions, Taken
@@ -22,6 +22,7 @@ from dray.requests.spool import decode
 from dray.triggers import Point, reach
 
 _LOOK_SECONDS = 1.0  # between looks at an engine that holds nothing
+_ADMIT_SECONDS = 0.5  # between two steps: rows that are refused at once could be admitted without an end
 
 
 class StepLoop(threading.Thread):
@@ -51,7 +52,8 @@ class StepLoop(threading.Thread):
         self._owners: dict[int, Session] = {}
         self._keys = itertools.count()
         self._held = Held()
-        self._taken: deque[Taken] = deque()  # of the loop's thread alone
+        self._intake = Intake(self._sessions, self._held)  # its rows are of the loop's thread alone
+        self._admits = False  # whether the engine reads rows now
         self._stopping = False
         self._to_abort: list[int] = []
         self._end: EngineDeadError | None = None  # why nothing more will come out
@@ -139,6 +141,8 @@ class StepLoop(threading.Thread):
                     left = deadline - time.monotonic()
                     if left <= 0 or not self._changed.wait(left):
                         break
+                if self._intake.is_full():
+                    self._changed.notify_all()  # the engine gets rows again
                 batch, session.finished, session.ready = session.finished, [], 0
                 over, left, end = session.over, self._drained(session), self._end
                 if over or left:
@@ -193,7 +197,7 @@ class StepLoop(threading.Thread):
     def idle_seconds(self) -> float | None:
         """For how long the engine has got no further with what it holds; None where it holds nothing."""
         with self._changed:
-            return time.monotonic() - self._moved_at if self._owners else None
+            return time.monotonic() - self._moved_at if self._owners or self._admits else None
 
     def fail(self, end: EngineDeadError) -> None:
         """End every session with this error: its readers wake, and nothing more will come."""
@@ -265,8 +269,7 @@ class StepLoop(threading.Thread):
             return self._changed.wait_for(self._has_work, _LOOK_SECONDS)
 
     def _has_work(self) -> bool:
-        held = self._owners or self._to_abort or self._taken or self._stopping
-        return bool(held) or any(session.waiting for session in self._sessions)
+        return bool(self._owners or self._to_abort or self._stopping) or self._intake.has_more()
 
     def _abort_in(self, engine: Engine) -> None:
         with self._changed:
@@ -279,57 +282,34 @@ class StepLoop(threading.Thread):
                 self._held.remove(*session.unfinished.pop(key))
 
     def _admit(self, engine: Engine) -> None:
+        """Put rows into the engine until it has enough, or the next step is due."""
         if not self._owners:
             self._moved_at = time.monotonic()  # an idle engine does not stand still
-        limit = sequence_limit(engine.info.max_num_seqs)
-        while self._take(limit):
-            if not self._admit_taken(engine, limit):
-                break
+        limit, until = sequence_limit(engine.info.max_num_seqs), time.monotonic() + _ADMIT_SECONDS
+        self._admits = True
+        while self._take(limit) and self._admit_taken(engine, limit, until):
+            pass
+        self._admits = False
 
     def _take(self, limit: int) -> bool:
-        """Take lines that may fit, oldest session first: shards finish one after the other.
-
-        False where nothing is left to admit.
-        """
-        room = limit - self._held.sequences - len(self._taken)
-        size = self._held.size + sum(len(taken.line) for taken in self._taken)
+        """Have rows in hand. False where nothing is left to admit."""
         with self._changed:
-            self._drop_taken()
-            for session in self._sessions:
-                while session.waiting and room > 0:
-                    size += len(session.waiting[0])
-                    if size > MAX_ADMITTED_BYTES and (self._owners or self._taken):
-                        return bool(self._taken)
-                    self._taken.append(Taken(session, session.waiting.popleft()))
-                    session.in_hand += 1
-                    room -= 1
-        return bool(self._taken)
+            if self._intake.drop(leaving=self._leave_at is not None):
+                self._changed.notify_all()
+            return self._intake.take(limit)
 
-    def _drop_taken(self) -> None:
-        """Forget rows in hand whose session was aborted, or that a draining replica leaves to others."""
-        if not self._taken or (self._leave_at is None and not any(t.session.aborted for t in self._taken)):
-            return
-        kept: deque[Taken] = deque()
-        for taken in self._taken:
-            if self._leave_at is None and not taken.session.aborted:
-                kept.append(taken)
-                continue
-            taken.session.in_hand -= 1
-            taken.session.left = taken.session.left or self._leave_at is not None
-        self._taken = kept
-        self._changed.notify_all()
-
-    def _admit_taken(self, engine: Engine, limit: int) -> bool:
-        """Put rows in hand into the engine, in order; False where the next one does not fit yet."""
-        while self._taken:
-            taken = self._taken[0]
-            if taken.request is None and not self._read(taken):
-                self._taken.popleft()
-                continue
-            if not self._held.takes(taken.sequences, len(taken.line), limit=limit):
+    def _admit_taken(self, engine: Engine, limit: int, until: float) -> bool:
+        """Put rows in hand into the engine, in order; False where the next one has to wait."""
+        rows = self._intake.rows
+        while rows:
+            if time.monotonic() > until:
                 return False
-            self._taken.popleft()
-            self._submit(engine, taken)
+            taken = rows[0]
+            if taken.request is not None or self._read(taken):
+                if not self._held.takes(taken.sequences, len(taken.line), limit=limit):
+                    return False
+                self._submit(engine, taken)
+            rows.popleft()
         return True
 
     def _read(self, taken: Taken) -> bool:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dray.engine import EngineSpec, Replica, admission, loop
+from dray.engine import EngineSpec, Replica, admission, intake
 from dray.engine.admission import MAX_ITEMS, MAX_MESSAGE_ITEMS, sequences_of
 from dray.engine.batches import BATCH_BYTES, MAX_RESPONSE_BYTES, bounded
 from dray.errors import ReplicaLeftError, RequestRefused
@@ -47,7 +47,7 @@ def test_an_engine_holds_no_more_than_its_limits_or_one_row(
     """Prompts times n, and bytes: whatever one take would bring (a limit of 5 sequences and 1,000 bytes)."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(admission, "MAX_ADMITTED_BYTES", 1000)
-        patch.setattr(loop, "MAX_ADMITTED_BYTES", 1000)
+        patch.setattr(intake, "MAX_ADMITTED_BYTES", 1000)
         engine = WeighingEngine(seed)
         runner = started(engine)
         bodies = [{"prompt": ["a" * size] * count, "n": n} for count, n, size in rows]

@@ -21,6 +21,7 @@ from dray.failures.signs import facts_of
 from dray.kinds import Kind
 from dray.requests.model import Outcome, Request
 from dray.requests.spool import encode
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.unit
 
@@ -254,6 +255,75 @@ def test_refused_rows_make_room_at_once() -> None:
     loop.feed("s", rows([100]), last=True)
     assert sorted(drain(loop, "s")) == list(range(101))
     assert loop.stats.finished == loop.stats.admitted == 101
+    loop.stop()
+
+
+class Refusing(RandomEngine):
+    """Takes some time to refuse a row."""
+
+    def submit(self, key: int, request: Request) -> None:
+        time.sleep(0.001)
+        super().submit(key, request)
+
+
+def test_rows_that_are_refused_do_not_keep_the_engine_from_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pump that feeds for each row that comes back: a healthy engine was ended for standing still."""
+    monkeypatch.setattr("dray.engine.loop._ADMIT_SECONDS", 0.02)
+    loop = started(Refusing(max_num_seqs=64))
+    loop.feed("valid", rows([0]), last=True)
+    loop.feed("refused", rows(range(1, 200), refuse=True), last=False)
+    answered = threading.Event()
+
+    def read() -> None:
+        assert drain(loop, "valid") == [0]
+        answered.set()
+
+    threading.Thread(target=read, daemon=True).start()
+    fed, end = 200, time.monotonic() + 20
+    for batch in loop.batches("refused", rows=3, seconds=0.001):
+        if answered.is_set():
+            break
+        assert time.monotonic() < end, "the valid row got no step"
+        loop.feed("refused", rows(range(fed, fed + len(batch)), refuse=True), last=False)
+        fed += len(batch)
+    loop.stop()
+
+
+def test_answers_that_no_reader_takes_stop_the_admission(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store is slower than the engine, and answers are large: the replica's memory is bounded."""
+    monkeypatch.setattr("dray.engine.intake.ANSWER_BYTES", 10)  # of answers with 2 bytes each
+    loop = started(RandomEngine(max_num_seqs=4))
+    loop.feed("s", rows(range(60)), last=True)
+    until(lambda: loop.load()[0] == 0 and loop.stats.finished > 0)
+    held = loop.stats.finished
+    assert 5 <= held <= 5 + 5  # as many as an engine may hold beyond the limit
+    time.sleep(0.05)
+    assert (loop.stats.finished, loop.idle_seconds()) == (held, None)
+    assert sorted(drain(loop, "s")) == list(range(60))
+    loop.stop()
+
+
+class Hanging(RandomEngine):
+    """Never comes to the end of a row that it reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.over = threading.Event()
+
+    def submit(self, key: int, request: Request) -> None:
+        self.over.wait(30)
+        super().submit(key, request)
+
+
+def test_a_row_whose_reading_never_ends_is_seen_also_alone() -> None:
+    engine = Hanging()
+    loop = started(engine)
+    assert loop.idle_seconds() is None
+    loop.feed("s", rows([0]), last=True)
+    until(lambda: (loop.idle_seconds() or 0.0) > 0.1)
+    engine.over.set()
+    assert drain(loop, "s") == [0]
+    assert loop.idle_seconds() is None
     loop.stop()
 
 
