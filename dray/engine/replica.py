@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dray.engine.log_records import message_of
 from dray.engine.loop import StepLoop
 from dray.engine.loop_stats import LoopStats
 from dray.engine.protocol import Engine, EngineInfo, EngineSpec
@@ -239,7 +240,7 @@ class _Records(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         with self._guard:
-            self._kept.append((record.levelno, record.name, record.getMessage()[:2000]))
+            self._kept.append((record.levelno, record.name, message_of(record)[:2000]))
 
 
 def _keep_log() -> deque[tuple[int, str, str]]:

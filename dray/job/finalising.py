@@ -244,7 +244,8 @@ def _report_data(
         kind=", ".join(known.info.get("kinds", ())),
         engine=job.settings.engine,
         counts=Counts(
-            total=total, done=done, failed=measures.failed, skipped=job.skipped, pending=total - measures.rows
+            total=total, done=done, failed=measures.failed, skipped=job.skipped,
+            pending=total - measures.rows, skipped_failed=job.skipped_failed,
         ),
         tokens=measures.tokens,
         seconds=timeline.seconds(),

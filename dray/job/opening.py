@@ -36,12 +36,12 @@ OF_OTHERS = "of_others"
 class OpenJob:
     """A job that this process drives.
 
-    ``skipped`` rows were terminal when it was opened. ``started`` and ``opened`` are seconds since 1970: when
-    the run began by this machine's clock, and when the job was opened by the store's, which says when rows
-    were committed. ``due`` is when its time is over by this process's monotonic clock, None for never.
-    ``weights`` is the state of a model in an object store. ``identity`` is the job's alone,
-    in all stores. ``older`` is the job that has answered what its query gave before. ``inputs`` has the
-    states of the input's files before they were digested.
+    ``skipped`` rows were terminal when it was opened, ``skipped_failed`` of them error rows. ``started`` and
+    ``opened`` are seconds since 1970: when the run began by this machine's clock, and when the job was opened
+    by the store's, which says when rows were committed. ``due`` is when its time is over by this process's
+    monotonic clock, None for never. ``weights`` is the state of a model in an object store. ``identity`` is
+    the job's alone, in all stores. ``older`` is the job that has answered what its query gave before.
+    ``inputs`` has the states of the input's files before they were digested.
     """
 
     job_id: str
@@ -56,6 +56,7 @@ class OpenJob:
     identity: str = ""
     older: str | None = None
     inputs: Mapping[str, str] = field(default_factory=dict)
+    skipped_failed: int = 0
 
     @property
     def owner(self) -> Owner:
@@ -108,6 +109,7 @@ def open_job(settings: JobSettings, *, started: float | None = None, resume: boo
             lease=lease,
             resumed=known is not None and known.total is not None,
             skipped=counts.done + counts.failed,
+            skipped_failed=counts.failed,
             started=started or time.time(),
             opened=now,
             due=None if expires_at is None else time.monotonic() + max(0.0, expires_at - now),

@@ -28,7 +28,7 @@ class Counts:
     """Rows of the job. ``total == done + failed + pending``.
 
     ``done`` are answered rows, ``failed`` are error rows; ``skipped`` are those of the two that
-    were finished before this run began.
+    were finished before this run began, ``skipped_failed`` the error rows among these.
     """
 
     total: int = 0
@@ -36,6 +36,7 @@ class Counts:
     failed: int = 0
     skipped: int = 0
     pending: int = 0
+    skipped_failed: int = 0  # absent from reports of earlier versions
 
     @property
     def finished(self) -> int:

@@ -92,10 +92,10 @@ def _view(data: ReportData) -> View:
 
 def _progress(data: ReportData) -> Markup:
     counts = data.counts
-    skipped = min(counts.skipped, counts.done)
+    earlier = min(counts.skipped - counts.skipped_failed, counts.done)
     parts = (
-        ("answered by earlier runs", skipped, "soft"),
-        ("answered", counts.done - skipped, "accent"),
+        ("answered by earlier runs", earlier, "soft"),
+        ("answered", counts.done - earlier, "accent"),
         ("errors", counts.failed, "bad"),
         ("not finished", counts.pending, "rest"),
     )

@@ -194,6 +194,10 @@ class CoreLine:
         if not self._core.is_alive():
             raise self.death()
 
+    def ended_by(self, error: Exception) -> bool:
+        """Whether an error of a step says that the core is dead, and not that the front has a fault."""
+        return type(error).__name__ == EngineDeadError.__name__ or not self._core.is_alive()  # vLLM's, too
+
     def death(self) -> EngineDeadError:
         """What the core's death is to the replica."""
         said = self._core.last_words()

@@ -24,6 +24,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from dray.engine.grammar_process import die_with
+from dray.engine.log_records import message_of
 from dray.engine.tuning import Tuned, Tuning
 from dray.engine.vllm_adapter.imports import import_vllm
 from dray.errors import ConfigError
@@ -76,7 +77,7 @@ class Line(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Send a record of the log."""
-        self._send([LOG, record.levelno, record.name, record.getMessage()[:_LONGEST_RECORD]])
+        self._send([LOG, record.levelno, record.name, message_of(record)[:_LONGEST_RECORD]])
 
     def tell_tuned(self, tuned: Tuned) -> None:
         """Send the limits that were chosen."""

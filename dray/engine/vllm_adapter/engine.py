@@ -206,7 +206,7 @@ class VllmEngine:
         return outputs
 
     def _death(self, error: Exception) -> EngineDeadError:
-        if self._line is not None:
+        if self._line is not None and self._line.ended_by(error):
             return self._line.death()
         return EngineDeadError(f"{type(error).__name__} in the engine's step")
 

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from dray.engine import EngineSpec
 from dray.engine.redaction import without_quotes
 from dray.engine.vllm_adapter.arguments import ENVIRONMENT, _cache_bytes, prepare_environment, runs_eagerly
+from dray.engine.vllm_adapter.core_apart import CoreLine
+from dray.engine.vllm_adapter.core_process import LastWords
 from dray.engine.vllm_adapter.engine import VllmEngine
 from dray.engine.vllm_adapter.rendering import RowsRead
 from dray.errors import ConfigError, EngineDeadError
@@ -56,6 +58,20 @@ def test_a_failing_step_means_a_dead_engine() -> None:
     engine._client = SimpleNamespace(progress=0)  # type: ignore[assignment]
     with pytest.raises(EngineDeadError, match="RuntimeError"):
         engine.step()
+
+
+@pytest.mark.parametrize("lives", [True, False])
+def test_a_fault_of_the_front_is_no_death_of_the_core(*, lives: bool) -> None:
+    """Each error of a step was told as the core's end, two seconds later, and its own class was lost."""
+    words = LastWords("SIGKILL", "", oom=False)
+    core = SimpleNamespace(is_alive=lambda: lives, last_words=lambda: words)
+    line = object.__new__(CoreLine)
+    line._core = core  # type: ignore[assignment]
+    engine = object.__new__(VllmEngine)
+    engine._line = line
+    told = str(engine._death(UnicodeDecodeError("utf-8", b"", 0, 1, "a row's words")))
+    assert told == ("UnicodeDecodeError in the engine's step" if lives else "SIGKILL in the engine's core")
+    assert str(engine._death(EngineDeadError("the core"))) == "SIGKILL in the engine's core"
 
 
 def test_a_rank_says_in_words_alone_that_it_lacks_memory() -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from markupsafe import Markup
 
-from dray.report import Decision, Measures, ReportData, render_html, wording
+from dray.report import Counts, Decision, Measures, ReportData, render_html, wording
 from dray.report.charts import ROWS, distribution, throughput
 from dray.report.gantt import spans
 from dray.report.histogram import Histogram
@@ -218,6 +218,14 @@ def test_a_report_of_almost_nothing_renders() -> None:
     bare = ReportData(job_id="j", state="completed", generated_at=0)
     assert "The input held no rows." in render_html(bare)
     assert "is still in progress" in render_html(dataclasses.replace(bare, state="in_progress"))
+
+
+def test_error_rows_of_earlier_runs_are_no_answers() -> None:
+    """An earlier run answered 50 rows and refused 50; this one answered 50 more."""
+    counts = Counts(total=150, done=100, failed=50, skipped=100, skipped_failed=50)
+    page = render_html(ReportData(job_id="j", state="completed", generated_at=0, counts=counts))
+    assert "<title>answered by earlier runs: 50 rows" in page
+    assert "<title>answered: 50 rows" in page
 
 
 def test_a_report_of_error_rows_alone_renders() -> None:

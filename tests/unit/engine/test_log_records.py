@@ -1,0 +1,24 @@
+"""What a replica keeps of a log."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+
+import pytest
+
+from dray.engine.log_records import message_of
+from dray.engine.replica import _Records
+
+pytestmark = pytest.mark.unit
+
+
+def test_a_record_whose_arguments_do_not_fit_ends_nothing() -> None:
+    """Python's own handlers do not raise for it: in a step of the engine it would end that."""
+    kept: deque[tuple[int, str, str]] = deque()
+    _Records(kept).emit(logging.LogRecord("vllm", logging.INFO, "p", 1, "%d rows", ("many",), None))
+    assert list(kept) == [(logging.INFO, "vllm", "%d rows (arguments that do not fit)")]
+
+
+def test_a_record_is_its_text() -> None:
+    assert message_of(logging.LogRecord("n", logging.INFO, "p", 1, "%d rows", (3,), None)) == "3 rows"
