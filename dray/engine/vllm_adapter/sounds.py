@@ -7,16 +7,16 @@ addresses on the network. So here they open formats alone that hold their sound 
 from __future__ import annotations
 
 from base64 import b64decode
-from binascii import Error
 from typing import Any
 
 import numpy as np
-from vllm.multimodal.media import audio
+from vllm.multimodal.media import audio, connector
 
 from dray.engine.vllm_adapter.errors import is_the_engines
 from dray.engine.vllm_adapter.images import tell_once
 from dray.errors import RequestRefused
-from dray.requests.media import SOUNDS
+from dray.kinds.speech import SOUND
+from dray.requests.media import FILE_LIMIT_BYTES, SOUNDS
 
 # FFmpeg's names. mov is MP4 and M4A too, and follows no references to other files; matroska is WebM.
 _FORMATS = "aac,aiff,amr,au,caf,flac,matroska,mov,mp3,ogg,w64,wav"
@@ -38,11 +38,34 @@ class _Alone:
         return self._av.open(file, **options, options=_OPTIONS)
 
 
+class _Sounds(audio.AudioMediaIO):  # type: ignore[misc]  # vLLM has no types
+    """vLLM's reader of the sounds in chats, whose verdicts are dray's."""
+
+    def get_max_bytes(self) -> int:
+        """dray's own limit: vLLM's is one of its server."""
+        return FILE_LIMIT_BYTES
+
+    def load_base64(self, media_type: str, data: str) -> tuple[Any, float]:
+        """The samples and their rate.
+
+        Raises:
+            RequestRefused: they are none that can be decoded.
+        """
+        try:
+            samples, rate = super().load_base64(media_type, data)
+        except Exception as error:  # noqa: BLE001  the seam: three libraries raise what they like
+            raise _verdict(error, "messages") from None
+        if not samples.size or not np.isfinite(samples).all():
+            raise _no_sound("messages")
+        return samples, rate
+
+
 def read_files_alone() -> None:
     """Have vLLM's loader open no file but the one that it is given, by the same libraries on every node."""
     if not isinstance(audio.av, _Alone):
         audio.av = _Alone(audio.av)
     audio.AudioDecoder = None  # torchcodec's, which opens playlists, too
+    connector.AudioMediaIO = _Sounds
     tell_once(audio.__name__)  # that there is none, for each sound
 
 
@@ -54,23 +77,29 @@ def chunks_of(serving: Any, url: str) -> tuple[list[Any], float]:
     """
     try:
         chunks, seconds = serving._decode_and_chunk_speech(b64decode(url.partition(",")[2], validate=True))
-    except Error:
-        raise _no_sound() from None
     except ValueError as error:
-        if isinstance(error.__cause__, Exception) and is_the_engines(error.__cause__):
-            raise error.__cause__ from None
-        message = str(error.args[0]) if error.args else ""
-        if message.startswith(_ABOUT_LENGTH):
-            raise RequestRefused(SOUNDS.invalid, message, param="file_url") from None
-        raise _no_sound() from None
+        cause = error.__cause__
+        if isinstance(cause, Exception) and is_the_engines(cause):
+            raise cause from None
+        raise _verdict(error, SOUND) from None
     if not all(chunk.size and np.isfinite(chunk).all() for chunk in chunks):
-        raise _no_sound()
+        raise _no_sound(SOUND)
     return chunks, seconds
 
 
-def _no_sound() -> RequestRefused:
+def _verdict(error: Exception, param: str) -> Exception:
+    """What an error in decoding means: the sound in ``param`` is none, or the engine is at its end."""
+    if is_the_engines(error):
+        return error
+    message = str(error.args[0]) if error.args else ""
+    if isinstance(error, ValueError) and message.startswith(_ABOUT_LENGTH):
+        return RequestRefused(SOUNDS.invalid, message, param=param)
+    return _no_sound(param)
+
+
+def _no_sound(param: str) -> RequestRefused:
     return RequestRefused(
         SOUNDS.invalid,
         "the sound cannot be decoded: it is damaged, empty, or no WAV, FLAC, Ogg, MP3, MP4, M4A or WebM",
-        param="file_url",
+        param=param,
     )
