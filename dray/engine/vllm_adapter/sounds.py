@@ -7,9 +7,11 @@ addresses on the network. So here they open formats alone that hold their sound 
 from __future__ import annotations
 
 from base64 import b64decode
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
+from vllm.multimodal import audio as resampling
 from vllm.multimodal.media import audio, connector
 
 from dray.engine.vllm_adapter.errors import is_the_engines
@@ -66,6 +68,8 @@ def read_files_alone() -> None:
         audio.av = _Alone(audio.av)
     audio.AudioDecoder = None  # torchcodec's, which opens playlists, too
     connector.AudioMediaIO = _Sounds
+    if find_spec("torchaudio") is None:  # vLLM's own for chats; it comes with vLLM for GPUs alone
+        resampling.resample_audio_torchaudio = resampling.resample_audio_soxr
     tell_once(audio.__name__)  # that there is none, for each sound
 
 
