@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from base64 import b64decode
 from importlib.util import find_spec
+from math import gcd
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,9 @@ from dray.requests.media import FILE_LIMIT_BYTES, SOUNDS
 # FFmpeg's names. mov is MP4 and M4A too, and follows no references to other files; matroska is WebM.
 _FORMATS = "aac,aiff,amr,au,caf,flac,matroska,mov,mp3,ogg,w64,wav"
 _OPTIONS = {"format_whitelist": _FORMATS, "protocol_whitelist": "pipe"}
+_OF_VLLM = resampling.resample_audio_torchaudio
+_HAS_TORCHAUDIO = find_spec("torchaudio") is not None
+_COMMON = 1000  # 11,025 to 16,000 is 441 to 640
 _ABOUT_LENGTH = ("Audio exceeds", "Audio would allocate", "Audio decode exceeded")
 
 
@@ -62,14 +66,25 @@ class _Sounds(audio.AudioMediaIO):  # type: ignore[misc]  # vLLM has no types
         return samples, rate
 
 
+def _resampled(samples: Any, *, orig_sr: float, target_sr: float) -> Any:
+    """A chat's sound at the model's rate: by torchaudio, as in vLLM, or by soxr where that cannot be.
+
+    vLLM for CPUs comes without torchaudio. And for odd rates torchaudio makes a table of gigabytes: the
+    product of both rates, each divided by what they have in common.
+    """
+    rates = round(orig_sr), round(target_sr)
+    odd = max(rates) // gcd(*rates) > _COMMON
+    resample = resampling.resample_audio_soxr if odd or not _HAS_TORCHAUDIO else _OF_VLLM
+    return resample(samples, orig_sr=orig_sr, target_sr=target_sr)
+
+
 def read_files_alone() -> None:
     """Have vLLM's loader open no file but the one that it is given, by the same libraries on every node."""
     if not isinstance(audio.av, _Alone):
         audio.av = _Alone(audio.av)
     audio.AudioDecoder = None  # torchcodec's, which opens playlists, too
     connector.AudioMediaIO = _Sounds
-    if find_spec("torchaudio") is None:  # vLLM's own for chats; it comes with vLLM for GPUs alone
-        resampling.resample_audio_torchaudio = resampling.resample_audio_soxr
+    resampling.resample_audio_torchaudio = _resampled
     tell_once(audio.__name__)  # that there is none, for each sound
 
 

@@ -118,8 +118,27 @@ def test_sounds_of_other_rates_are_heard_without_torchaudio(listening: Runner, l
     heard = [[sound(2, rate=8000)], [sound(3, rate=44_100, channels=2)], [sound(4, rate=48_000, form="FLAC")]]
     rows = rows_about(heard)
     assert list(map(tokens, listening.run(rows))) == greedy(listening_model, rows, heard)
-    for file in (container("mp4", "aac"), container("webm", "libopus")):
+    for file in (container("mp4", "aac"), container("webm", "libopus"), sound(1, rate=15_999)):
         assert tokens(listening.one(asking(file, "x", return_token_ids=True)))
+
+
+def test_odd_rates_make_no_table_of_gigabytes(quiet_vllm: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torchaudio, which is vLLM's for chats, gets the usual rates alone."""
+    import numpy as np
+
+    from dray.engine.vllm_adapter import sounds
+
+    given: list[float] = []
+
+    def torchaudio(samples: Any, *, orig_sr: float, target_sr: float) -> Any:
+        given.append(orig_sr)
+        return samples
+
+    monkeypatch.setattr(sounds, "_HAS_TORCHAUDIO", True)
+    monkeypatch.setattr(sounds, "_OF_VLLM", torchaudio)
+    for rate in (8000, 11_025, 44_100, 47_999, 15_999, 1, 2_147_483_647):
+        sounds._resampled(np.zeros(rate % 1000 + 1, np.float32), orig_sr=rate, target_sr=RATE)
+    assert given == [8000, 11_025, 44_100]
 
 
 @pytest.mark.heavy
