@@ -6,6 +6,7 @@ addresses on the network. So here they open formats alone that hold their sound 
 
 from __future__ import annotations
 
+import threading
 from base64 import b64decode
 from importlib.util import find_spec
 from math import gcd
@@ -24,6 +25,11 @@ from dray.requests.media import FILE_LIMIT_BYTES, SOUNDS
 # FFmpeg's names. mov is MP4 and M4A too, and follows no references to other files; matroska is WebM.
 _FORMATS = "aac,aiff,amr,au,caf,flac,matroska,mov,mp3,ogg,w64,wav"
 _OPTIONS = {"format_whitelist": _FORMATS, "protocol_whitelist": "pipe"}
+ROW_SAMPLES_BYTES = 1 << 30
+"""What the sounds of one row may have together once decoded: silence takes next to nothing in a file."""
+
+_BYTES_A_SECOND = 4 * 16_000  # at the rate that models take
+_row = threading.local()
 _OF_VLLM = resampling.resample_audio_torchaudio
 _HAS_TORCHAUDIO = find_spec("torchaudio") is not None
 _COMMON = 1000  # 11,025 to 16,000 is 441 to 640
@@ -63,7 +69,16 @@ class _Sounds(audio.AudioMediaIO):  # type: ignore[misc]  # vLLM has no types
             raise _verdict(error, "messages") from None
         if not samples.size or not np.isfinite(samples).all():
             raise _no_sound("messages")
+        _row.size = getattr(_row, "size", 0) + max(samples.nbytes, int(len(samples) / rate * _BYTES_A_SECOND))
+        if _row.size > ROW_SAMPLES_BYTES:
+            told = f"the row's sounds have over {ROW_SAMPLES_BYTES:,} bytes once they are decoded"
+            raise RequestRefused("request_too_large", told, param="messages")
         return samples, rate
+
+
+def begin_row() -> None:
+    """In this thread: the sounds that follow are another row's, or the same row's once more."""
+    _row.size = 0
 
 
 def _resampled(samples: Any, *, orig_sr: float, target_sr: float) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import random
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from dray.errors import ConfigError
 from dray.kinds import Kind
@@ -29,6 +32,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 NO_SOUND = "the sound cannot be decoded: it is damaged, empty, or no WAV, FLAC, Ogg, MP3, MP4, M4A or WebM"
 ONLY = "messages can hold parts of text, and sounds, only"
 FORMS = ("WAV", "FLAC", "OGG")
+DAMAGED = [*(sound(1, form=form) for form in (*FORMS, "MP3")), container("mp4", "aac")]
 FILES = [sound(number, seconds=0.4 + number, form=FORMS[number % 3]) for number in range(6)]
 HEARD = [[file] for file in FILES] + [[FILES[0], FILES[4]], [FILES[4], FILES[0]], [], [FILES[2]]]
 WITH_LLM_CHAT = """
@@ -207,6 +211,41 @@ def test_a_sound_that_is_no_number_or_too_long_or_short_is_refused(listening: Ru
     assert too_long.error_code == "invalid_audio"
     assert "maximum allowed duration of 600s" in str(too_long.error_message)
     assert told(short) == ("invalid_audio", "a sound is too short: the model makes no token of it")
+
+
+def test_what_the_sounds_of_a_row_are_once_decoded_is_bounded(
+    listening: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Silence takes next to nothing in a file; and few samples a second become many at the model's rate."""
+    import numpy as np
+    import soundfile
+
+    from dray.engine.vllm_adapter import sounds
+
+    file = io.BytesIO()
+    soundfile.write(file, np.zeros(20_000), 1000, format="FLAC")
+    slow = file.getvalue()  # 20 seconds
+    monkeypatch.setattr(sounds, "ROW_SAMPLES_BYTES", 2_000_000)  # 31 seconds
+    one, two, other = listening.run([asking(slow, "x"), asking(slow, slow, "x"), asking(slow, "y")])
+    assert one.response is not None and other.response is not None
+    assert told(two) == (
+        "request_too_large",
+        "the row's sounds have over 2,000,000 bytes once they are decoded",
+    )
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 2**32))
+def test_no_damaged_sound_ends_the_engine(listening: Runner, seed: int) -> None:
+    drawn, rows = random.Random(seed), []
+    for _ in range(8):
+        content = bytearray(drawn.choice(DAMAGED))
+        for _ in range(drawn.randint(1, 30)):
+            content[drawn.randrange(min(len(content), drawn.choice((60, 10**9))))] = drawn.randrange(256)
+        rows.append(asking(bytes(content[: drawn.randint(1, len(content))]), "x"))
+    *damaged, good = listening.run([*rows, asking(FILES[1], "x")])
+    assert good.response is not None
+    assert {one.error_code for one in damaged} <= {None, "invalid_audio", "context_length_exceeded"}
 
 
 def test_a_sound_leads_to_no_other_file(
