@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dray.errors import ConfigError
+from dray.errors import ConfigError, RequestRefused
 from dray.kinds import Kind
 from dray.requests.model import Outcome
 from tests.support.engines import Runner, generation_spec, lines, running
@@ -285,6 +285,20 @@ def test_other_media_and_other_forms_are_refused(listening: Runner, part: dict[s
     body = asking("x")
     body["messages"][0]["content"].append(part)
     assert told(listening.one(body)) == ("unsupported_content", ONLY)
+
+
+def test_a_model_of_both_takes_images_and_sounds_in_one_row(quiet_vllm: None) -> None:
+    """No such model runs here: they need torchvision. What the engine lets through is known without one."""
+    from dray.engine.vllm_adapter.fields import refuse_unusable
+    from dray.requests.media import MEDIA
+
+    body = asking(FILES[0], "x")
+    content = body["messages"][0]["content"]
+    content.append({"type": "image_url", "image_url": {"url": picture_url(picture(1))}})
+    refuse_unusable(body, None, media=MEDIA)
+    content.append({"type": "video_url", "video_url": {"url": "data:video/mp4;base64,AAAA"}})
+    with pytest.raises(RequestRefused, match="parts of text, and images and sounds, only"):
+        refuse_unusable(body, None, media=MEDIA)
 
 
 def test_a_model_of_text_says_that_it_takes_no_sounds(generation: Runner) -> None:
