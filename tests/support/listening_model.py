@@ -1,6 +1,7 @@
-"""A chat model that hears: Qwen2-Audio of random weights, which answers otherwise about other sounds.
+"""Chat models that hear, of random weights, which answer otherwise about other sounds.
 
-A second of sound becomes 25 tokens.
+Qwen2-Audio hears 30 seconds of each of some sounds, Audio Flamingo 3 ten minutes of one. A second of sound
+becomes 25 tokens.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from tests.support.speech_model import as_url
 _TEMPLATE = (
     "{% for m in messages %}<|{{ m['role'] }}|>{% if m['content'] is string %}{{ m['content'] }}{% else %}"
     "{% for part in m['content'] %}{% if part['type'] in ('audio', 'audio_url', 'input_audio') %}"
-    "<|audio_bos|><|AUDIO|><|audio_eos|>{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}<|end|>"
+    "SOUND{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}<|end|>"
     "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 _SPECIAL = [
-    *("<|pad|>", "<|end|>", "<|AUDIO|>", "<|audio_bos|>", "<|audio_eos|>"),
+    *("<|pad|>", "<|end|>", "<|AUDIO|>", "<|audio_bos|>", "<|audio_eos|>", "<sound>"),
     *("<|system|>", "<|user|>", "<|assistant|>"),
 ]
 _TEXT = {
@@ -32,7 +33,7 @@ _HEARING = {
 
 
 def write_listening_model(folder: Path) -> Path:
-    """Write config, weights, tokenizer and processor into ``folder`` and return it."""
+    """Write Qwen2-Audio's config, weights, tokenizer and processor into ``folder`` and return it."""
     import torch
     from transformers import (
         Qwen2AudioConfig,
@@ -41,7 +42,8 @@ def write_listening_model(folder: Path) -> Path:
         WhisperFeatureExtractor,
     )
 
-    tokenizer = _tokenizer()
+    template = _TEMPLATE.replace("SOUND", "<|audio_bos|><|AUDIO|><|audio_eos|>")
+    tokenizer = _tokenizer(template)
     config = Qwen2AudioConfig(
         audio_config=_HEARING,
         text_config=_TEXT | {"vocab_size": len(tokenizer)},
@@ -49,17 +51,53 @@ def write_listening_model(folder: Path) -> Path:
         pad_token_id=0,
     )
     torch.manual_seed(0)
-    model = Qwen2AudioForConditionalGeneration(config).float()
+    _save(Qwen2AudioForConditionalGeneration(config), folder)
+    features = WhisperFeatureExtractor(feature_size=128)
+    Qwen2AudioProcessor(features, tokenizer, chat_template=template).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def write_patient_model(folder: Path) -> Path:
+    """The same of Audio Flamingo 3."""
+    import torch
+    from transformers import (
+        AudioFlamingo3Config,
+        AudioFlamingo3ForConditionalGeneration,
+        AudioFlamingo3Processor,
+        WhisperFeatureExtractor,
+    )
+
+    template = _TEMPLATE.replace("SOUND", "<sound>")
+    tokenizer = _tokenizer(template)
+    hearing = {
+        "model_type": "audioflamingo3_encoder", "num_mel_bins": 128, "hidden_size": 64,
+        "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128,
+        "max_source_positions": 1500,
+    }  # fmt: skip
+    config = AudioFlamingo3Config(
+        audio_config=hearing,
+        text_config=_TEXT | {"vocab_size": len(tokenizer)},
+        audio_token_id=_SPECIAL.index("<sound>"),
+    )
+    torch.manual_seed(0)
+    _save(AudioFlamingo3ForConditionalGeneration(config), folder)
+    features = WhisperFeatureExtractor(feature_size=128)
+    AudioFlamingo3Processor(features, tokenizer, chat_template=template).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def _save(model: Any, folder: Path) -> None:
+    """Weights that are wide enough for answers to differ."""
+    import torch
+
     with torch.no_grad():
         for name, weights in model.named_parameters():
             if weights.dim() >= 2 and "embed_positions" not in name:
                 weights.normal_(0, 0.2)
-    model.save_pretrained(folder)
+    model.float().save_pretrained(folder)
     _rename(folder / "model.safetensors")
-    features = WhisperFeatureExtractor(feature_size=128)
-    Qwen2AudioProcessor(features, tokenizer, chat_template=_TEMPLATE).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
 
 
 def _rename(weights: Path) -> None:
@@ -71,7 +109,7 @@ def _rename(weights: Path) -> None:
     save_file(tensors, weights, metadata={"format": "pt"})
 
 
-def _tokenizer() -> Any:
+def _tokenizer(template: str) -> Any:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -83,7 +121,7 @@ def _tokenizer() -> Any:
     made.decoder = decoders.ByteLevel()
     made.add_special_tokens(_SPECIAL)
     found = PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<|end|>", pad_token="<|pad|>")
-    found.chat_template = _TEMPLATE
+    found.chat_template = template
     return found
 
 

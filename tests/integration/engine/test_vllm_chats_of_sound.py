@@ -21,7 +21,7 @@ from dray.errors import ConfigError, RequestRefused
 from dray.kinds import Kind
 from dray.requests.model import Outcome
 from tests.support.engines import Runner, generation_spec, lines, running
-from tests.support.listening_model import asking, write_listening_model
+from tests.support.listening_model import asking, write_listening_model, write_patient_model
 from tests.support.seeing_model import as_url as picture_url
 from tests.support.seeing_model import picture
 from tests.support.speech_model import RATE, as_url, container, sound
@@ -91,10 +91,11 @@ def samples_of(file: bytes) -> Any:
 def greedy(folder: Path, rows: list[dict[str, Any]], heard: list[list[bytes]]) -> list[list[int]]:
     """What plain transformers answer, in float32."""
     import torch
-    from transformers import AutoProcessor, Qwen2AudioForConditionalGeneration
+    import transformers
 
-    processor = AutoProcessor.from_pretrained(folder)
-    model = Qwen2AudioForConditionalGeneration.from_pretrained(folder, dtype=torch.float32).eval()
+    processor = transformers.AutoProcessor.from_pretrained(folder)
+    (name,) = transformers.AutoConfig.from_pretrained(folder).architectures
+    model = getattr(transformers, name).from_pretrained(folder, dtype=torch.float32).eval()
     found = []
     for row, files in zip(rows, heard, strict=True):
         text = processor.apply_chat_template(row["messages"], add_generation_prompt=True, tokenize=False)
@@ -310,6 +311,18 @@ def test_a_long_row_with_a_sound_is_refused_by_its_tokens(listening: Runner) -> 
     long, good = listening.run([asking(sound(1, seconds=29), sound(2, seconds=29), "x"), asking(FILES[0])])
     assert long.error_code == "context_length_exceeded"
     assert good.response is not None
+
+
+@pytest.mark.heavy
+def test_a_model_that_takes_long_sound_hears_all_of_it(tmp_path: Path, quiet_vllm: None) -> None:
+    model = write_patient_model(tmp_path / "patient")
+    heard = [[sound(1, seconds=70)], [sound(1, seconds=71)], [FILES[1]], []]
+    rows = rows_about(heard)
+    with running(spec_of(model, max_model_len=2048, engine_core="apart")) as runner:
+        *found, two = runner.run([*rows, asking(FILES[0], FILES[1], "x")])
+    assert list(map(tokens, found)) == greedy(model, rows, heard)
+    assert found[1].prompt_tokens == found[0].prompt_tokens + 25
+    assert told(two) == ("invalid_request", "At most 1 audio(s) may be provided in one prompt.")
 
 
 def test_rows_whose_sounds_are_read_can_be_aborted(listening: Runner) -> None:
