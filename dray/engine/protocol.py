@@ -23,7 +23,8 @@ class EngineSpec:
     rows may carry in ``body.model`` (None: any). ``arguments`` go to the engine as they are: vLLM's engine
     arguments, or the settings of the simulated engine. ``overflow`` says what becomes of rows that do not
     fit into the context. An engine that holds requests and gets no further with
-    them for ``stall_seconds`` is ended. ``tuning`` has the engine find its best limits on its first rows.
+    them for ``stall_seconds`` is ended. With ``sound`` the job's options ask for sound, so a node without the
+    libraries for it is refused. ``tuning`` has the engine find its best limits on its first rows.
     """
 
     name: str
@@ -38,6 +39,7 @@ class EngineSpec:
     gpus: float | None = None
     overflow: Overflow = "error"
     tuning: Tuning | None = None
+    sound: bool = False
     objects: ObjectStoreOptions | None = field(default=None, repr=False)
 
 

@@ -26,9 +26,9 @@ from dray.engine.tuning import Tuned
 from dray.errors import ConfigError, EngineDeadError, RequestRefused
 from dray.kinds import KINDS
 from dray.kinds import Overflow as Policy
-from dray.requests.images import is_image
 from dray.requests.model import Outcome, Request
 from dray.requests.overflow import Overflow
+from dray.requests.placing import is_file
 
 logger = logging.getLogger(__name__)
 
@@ -217,10 +217,10 @@ def _prompt_of(request: Request) -> str:
 
 
 def _content_of(content: Any) -> str:
-    """A content as text; an image counts as its digest of 64 characters."""
+    """A content as text; an image or a sound counts as its digest of 64 characters."""
     if not isinstance(content, list):
         return str(content)
-    return "\n".join(_digest(str(part)) if is_image(part) else str(part) for part in content)
+    return "\n".join(_digest(str(part)) if is_file(part) else str(part) for part in content)
 
 
 def _digest(text: str) -> str:

@@ -22,7 +22,12 @@ def refuse_without_libraries() -> None:
     """
     missing = missing_libraries()
     if missing:
-        raise ConfigError(
-            f"sound needs {', '.join(missing)} on every node with a replica: install dray with its extra "
-            "audio, as in dray[gpu,audio]"
-        )
+        raise ConfigError(told_of(missing))
+
+
+def told_of(missing: list[str]) -> str:
+    """What to do about missing libraries."""
+    return (
+        f"sound needs {', '.join(missing)} on every node with a replica: install dray with its extra audio, "
+        "as in dray[gpu,audio]"
+    )

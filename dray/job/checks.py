@@ -54,8 +54,7 @@ def check_arguments(settings: JobSettings, *, local: bool = False) -> None:
         refuse_arguments(arguments)
         if adapters:
             rank_for(adapters, arguments, choices_of("vllm.config.lora", "MaxLoRARanks"))
-        shape = settings.source.shape
-        if shape.audio_column is not None or shape.audio_root is not None:
+        if settings.asks_for_sound:
             refuse_without_libraries()  # rows that hold their sound are not read yet: the replica looks, too
 
 

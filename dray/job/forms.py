@@ -114,13 +114,13 @@ class RowOptions(Form):
     )
     audio_column: str | None = Field(
         default=None,
-        description="Column of sounds, for transcriptions and translations: the bytes of a file, or a name "
-        "or URL. Then no prompt is needed.",
+        description="Column of sounds, for models that hear: the bytes of a file, or a name or URL. In chats "
+        "also a list of these; they come before the prompt. Transcriptions and translations need no prompt.",
     )
     audio_root: str | None = Field(
         default=None,
-        description="Folder, or object-store prefix, below which sounds lie that rows name (file_url, or "
-        "audio_column). dray reads no sound elsewhere.",
+        description="Folder, or object-store prefix, below which sounds lie that rows name (file_url, "
+        "audio_url, or audio_column). dray reads no sound elsewhere.",
     )
     document_column: str | None = Field(
         default=None,

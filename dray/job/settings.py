@@ -178,8 +178,15 @@ class JobSettings:
             cpus=self.replica_cpus,
             gpus=self.replica_gpus,
             overflow=self.request.overflow,
+            sound=self.asks_for_sound,
             objects=self.model_access,
         )
+
+    @property
+    def asks_for_sound(self) -> bool:
+        """Whether its options say where sounds are. Rows may hold some without them."""
+        shape = self.source.shape
+        return shape.audio_column is not None or shape.audio_root is not None
 
     @property
     def has_dummy_weights(self) -> bool:

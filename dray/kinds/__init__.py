@@ -88,8 +88,8 @@ def with_documents() -> str:
 
 
 def with_sound() -> str:
-    """The kinds that hold a sound, as messages name them."""
-    return _listed([kind for kind in all_kinds() if kind.sound is not None])
+    """The kinds that may hold sounds, as messages name them."""
+    return _listed([kind for kind in all_kinds() if kind.takes_sound])
 
 
 def text_fields() -> list[str]:

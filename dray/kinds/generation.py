@@ -58,6 +58,7 @@ CHAT = Kind(
     texts=("messages",),
     body=_chat_body,
     conversation=conversation,
+    listens=True,
     prompts=_chat_prompts,
     proof={"messages": [{"role": "user", "content": "Say yes."}], "max_tokens": 4, "temperature": 0},
     simulated=_simulated_chat,

@@ -69,6 +69,7 @@ class Kind:
             chat messages.
         documents: the field of a body for the texts that its prompt is held against; None where it has none.
         sound: the field of a body for a sound, or the place of one; None where it has none.
+        listens: whether its messages may hold sounds.
         pairs: those two of each pair that is compared, for kinds with ``documents``.
         prompts: the name of the field whose prompts count, and how many sequences they are before ``n``.
         proof: a short body that any healthy engine answers or refuses.
@@ -95,11 +96,17 @@ class Kind:
     conversation: Callable[[str, str | None], Body] | None = field(default=None, compare=False)
     documents: str | None = field(default=None, compare=False)
     sound: str | None = field(default=None, compare=False)
+    listens: bool = field(default=False, compare=False)
     pairs: Callable[[Body], Iterable[tuple[Any, Any]]] | None = field(default=None, compare=False)
     prompts: Callable[[Body], tuple[str, int]] = field(compare=False)
     proof: Body = field(compare=False)
     simulated: Callable[[Body, str, str], Body] = field(compare=False)
     columns: tuple[OutputColumn, ...] = field(compare=False)
+
+    @property
+    def takes_sound(self) -> bool:
+        """Whether its requests may hold sounds."""
+        return self.listens or self.sound is not None
 
     def __str__(self) -> str:
         return self.name

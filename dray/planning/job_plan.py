@@ -265,8 +265,8 @@ def _notes(workload: Workload, model: ModelFacts, lengths: Lengths | None, image
         said.append(f"{workload.refused:,} rows are requests that the engine will refuse: error rows.")
     if workload.images:
         said.append(
-            f"{workload.images:,} images count as {image_tokens:,} tokens each (--image-tokens): models make "
-            "64 to some thousand of one, by its size."
+            f"{workload.images:,} images or sounds count as {image_tokens:,} tokens each (--image-tokens): "
+            "models make 64 to some thousand of an image, by its size, and 5 to 25 of a second of sound."
         )
     if workload.too_long:
         said.append(

@@ -23,7 +23,7 @@ from dray.storage.objects import is_object, is_web
 FILE_LIMIT_BYTES = 32 << 20
 """The largest file that is taken, in bytes: a large photograph without loss, or 17 minutes of a WAV file."""
 
-NAMED: Final = re.compile(rb'"(?:image_url":\{"url|file_url)":("(?!(?i:data):)(?:[^"\\]|\\.)*")')
+NAMED: Final = re.compile(rb'"(?:(?:image|audio)_url":\{"url|file_url)":("(?!(?i:data):)(?:[^"\\]|\\.)*")')
 """What is found in each line of the spool that names a file, and in few others."""
 
 

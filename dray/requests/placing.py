@@ -6,8 +6,13 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from dray.kinds import KINDS
-from dray.requests.images import PART, image_placer, is_image, parts_of
-from dray.requests.media import IMAGES, SOUNDS, Medium, Roots, placer
+from dray.requests.images import IMAGE
+from dray.requests.media import SOUNDS, Medium, Roots, placer
+from dray.requests.parts import PartForm, parts_of
+from dray.requests.sounds import SOUND
+
+FORMS: tuple[PartForm, ...] = (IMAGE, SOUND)
+"""What messages may hold beside text."""
 
 
 class Held(NamedTuple):
@@ -18,18 +23,41 @@ class Held(NamedTuple):
     name: str
 
 
+def parts_placer(roots: Roots) -> Callable[[dict[str, Any]], None]:
+    """A function that puts images and sounds of messages into one form, with whole places for their files.
+
+    It changes the body; BadRow says which part cannot be so. Parts of other types are the engine's to refuse.
+    """
+    places = {form.medium: placer(form.medium, roots.get(form.medium.root)) for form in FORMS}
+
+    def put(body: dict[str, Any]) -> None:
+        counts = dict.fromkeys(FORMS, 0)
+        for field, content, number in parts_of(body.get("messages")):
+            part = content[number]
+            form = next((form for form in FORMS if form.takes(part)), None)
+            if form is not None:
+                content[number] = form.part(form.url_in(part, field), field, places[form.medium])
+                counts[form] += 1
+        for form, count in counts.items():
+            if count > form.most:
+                told = f"the row holds {count:,} {form.medium.name}s; at most {form.most} fit"
+                raise form.medium.bad(told, "messages")
+
+    return put
+
+
 def media_placer(roots: Roots) -> Callable[[str, dict[str, Any]], None]:
     """A function ``(url, body)`` that puts whole places into a body for what it names.
 
     It changes the body; BadRow says which part cannot be so.
     """
-    images = image_placer(roots.get(IMAGES.root))
+    parts = parts_placer(roots)
     sound = placer(SOUNDS, roots.get(SOUNDS.root))
 
     def put(url: str, body: dict[str, Any]) -> None:
         name = KINDS[url].sound
         if name is None:
-            images(body)
+            parts(body)
         elif name in body:
             said = body[name]
             if not isinstance(said, str) or not said:
@@ -40,12 +68,18 @@ def media_placer(roots: Roots) -> Callable[[str, dict[str, Any]], None]:
 
 
 def media_in(url: str, body: dict[str, Any]) -> Iterator[Held]:
-    """The images and the sound of a request, as ingest writes them."""
+    """The images and the sounds of a request, as ingest writes them."""
     name = KINDS[url].sound
     if name is not None:
         yield Held(SOUNDS, body, name)
         return
     for _, content, place in parts_of(body.get("messages")):
         part = content[place]
-        if is_image(part) and isinstance(part.get(PART), dict):
-            yield Held(IMAGES, part[PART], "url")
+        for form in FORMS:
+            if form.has(part) and isinstance(part.get(form.type), dict):
+                yield Held(form.medium, part[form.type], "url")
+
+
+def is_file(part: object) -> bool:
+    """Whether a part of a content is an image or a sound, as ingest writes them."""
+    return any(form.has(part) for form in FORMS)

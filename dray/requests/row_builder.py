@@ -11,10 +11,13 @@ from uuid import UUID
 
 from dray.codes import ErrorCode
 from dray.requests.bodies import with_fields
-from dray.requests.image_cells import image_reader, with_images
-from dray.requests.images import image_placer
+from dray.requests.images import IMAGE
+from dray.requests.media import roots_of
 from dray.requests.media_cells import sound_reader
 from dray.requests.messages import messages_of
+from dray.requests.part_cells import parts_reader, with_parts
+from dray.requests.placing import parts_placer
+from dray.requests.sounds import SOUND
 from dray.requests.sources import BodyFields, RowShape
 from dray.requests.template import Template, documents_of, text_of, value_of
 from dray.requests.validate import BadRow, Envelope, check_custom_id, check_text
@@ -56,16 +59,21 @@ def row_builder(shape: RowShape) -> Callable[[int, Mapping[str, Any]], Envelope]
 
 def _body_reader(shape: RowShape) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
     read = _text_reader(shape)
-    column = shape.image_column
-    images = None if column is None else image_reader(column, shape.image_root)
-    if images is None and shape.messages_column is None:
+    roots = roots_of(shape)
+    # Each goes before what is there: images come first, then sounds, then the prompt.
+    readers = [
+        (form, column, parts_reader(form, column, roots.get(form.medium.root)))
+        for form, column in ((SOUND, shape.audio_column), (IMAGE, shape.image_column))
+        if column is not None and shape.kind.sound is None
+    ]
+    if not readers and shape.messages_column is None:
         return read
-    place = image_placer(shape.image_root)
+    place = parts_placer(roots)
 
     def body(row: Mapping[str, Any]) -> dict[str, Any]:
         found = read(row)
-        if images is not None:
-            found["messages"] = with_images(found["messages"], images(row), str(column))
+        for form, column, parts in readers:
+            found["messages"] = with_parts(form, found["messages"], parts(row), column)
         place(found)
         return found
 
@@ -86,7 +94,7 @@ def _text_reader(shape: RowShape) -> Callable[[Mapping[str, Any]], dict[str, Any
         return _sound_reader(shape, shape.audio_column, shape.kind.sound)
     prompt = _prompt_reader(shape)
     body, conversation = shape.kind.body, shape.kind.conversation
-    if conversation is not None and (system is not None or shape.image_column is not None):
+    if conversation is not None and (system, shape.image_column, shape.audio_column) != (None, None, None):
         return lambda row: conversation(prompt(row), system)
     column, name = shape.document_column, shape.kind.documents
     if column is None or name is None:

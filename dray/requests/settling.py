@@ -68,7 +68,7 @@ def _settled_lines(source: JsonlBatch, options: ObjectStoreOptions | None) -> tu
         return Rows(inputs=source.inputs, format="jsonl", shape=found), _told(found, names)
     if not batch and not any(_ID in row for row in rows):
         raise _unsaid(uri, next(row for row in rows if row))
-    for name in ("system_prompt", "id_column", "image_column", "document_column"):
+    for name in ("system_prompt", "id_column", "image_column", "audio_column", "document_column"):
         if getattr(shape, name) is not None:
             raise ConfigError(
                 f"{name.replace('_', ' ')} goes with a prompt column, a template or a column of messages; "

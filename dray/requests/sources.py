@@ -44,8 +44,8 @@ class RowShape:
     places (:mod:`dray.requests.field_order`). ``fields`` are set where the column of messages was found, and
     not named. Images come from ``image_column``, or stand in messages; those that are files lie below
     ``image_root`` (:mod:`dray.requests.images`). Some kinds hold the prompt against the texts of
-    ``document_column``. Others are of the sounds of ``audio_column``, and need no prompt; files of sound lie
-    below ``audio_root``.
+    ``document_column``. Sounds come from ``audio_column`` in the same way, and lie below ``audio_root``.
+    Kinds that are of a sound need no prompt.
     """
 
     kind: Kind = Kind.CHAT
@@ -65,8 +65,9 @@ class RowShape:
     @property
     def is_open(self) -> bool:
         """Whether nothing says yet what becomes the prompt."""
-        prompts = (self.prompt_column, self.template, self.messages_column, self.audio_column)
-        return all(one is None for one in prompts)
+        prompts = (self.prompt_column, self.template, self.messages_column)
+        of_sound = self.kind.sound is not None and self.audio_column is not None
+        return all(one is None for one in prompts) and not of_sound
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -321,7 +322,7 @@ def _told_of(name: str) -> str:
 def _check_fields(shape: RowShape) -> None:
     if shape.document_column is not None and shape.kind.documents is None:
         raise ConfigError(f"a document column goes with {with_documents()} only, not with {shape.kind}")
-    if shape.audio_column is not None and shape.kind.sound is None:
+    if shape.audio_column is not None and not shape.kind.takes_sound:
         raise ConfigError(f"an audio column goes with {with_sound()} only, not with {shape.kind}")
     if not shape.reorder_fields:
         return

@@ -13,9 +13,9 @@ from itertools import islice
 
 import orjson
 
-from dray.requests.images import ROW_LIMIT_BYTES
 from dray.requests.media import MEDIA, NAMED, Medium, Roots, data_url
 from dray.requests.model import Outcome, Request
+from dray.requests.parts import ROW_LIMIT_BYTES
 from dray.requests.placing import Held, media_in
 from dray.requests.spool import decode, encode, place_of
 from dray.shard.media_files import MediaFiles, NoFileError
@@ -166,7 +166,8 @@ def _filled(row: _Row, files: Files) -> bytes:
         content = files[held.medium].result(asked)
         size += len(content)
         if size > ROW_LIMIT_BYTES:
-            told = f"the row's {held.medium.name}s have over {ROW_LIMIT_BYTES:,} bytes"
+            names = dict.fromkeys(f"{one.medium.name}s" for one in row.held)
+            told = f"the row's {' and '.join(names)} have over {ROW_LIMIT_BYTES:,} bytes"
             raise NoFileError("request_too_large", told)
         held.holder[held.name] = data_url(content)
     file_no, line_no = place_of(row.line)

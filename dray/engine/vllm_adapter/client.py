@@ -18,6 +18,7 @@ from vllm.v1.engine.llm_engine import LLMEngine
 from dray.engine.grammars import Grammars
 from dray.engine.vllm_adapter.grammars import grammar_of
 from dray.engine.vllm_adapter.images import ImageSettings
+from dray.engine.vllm_adapter.sounds import begin_row
 from dray.engine.vllm_adapter.timings import Timings, Waits
 from dray.errors import EngineDeadError
 
@@ -170,6 +171,7 @@ def render_at_once(renderer: Any) -> None:
     """Have a renderer's async methods do their work in the thread that calls them."""
 
     async def render_chat(*args: Any, **kwargs: Any) -> Any:
+        begin_row()
         return renderer.render_chat(*args, **kwargs)
 
     async def render_cmpl(*args: Any, **kwargs: Any) -> Any:

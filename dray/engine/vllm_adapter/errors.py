@@ -25,6 +25,7 @@ _CODES: dict[str, ErrorCode] = {
     "structured_outputs": "invalid_json_schema",
 }
 _OF_AN_IMAGE = ("Failed to load image", "Image dimensions", "Only base64 data URLs", "Invalid base64")
+_TOO_SHORT = re.compile(r"The audio\b.*\btoo short\b", re.DOTALL)  # for one piece of a model's encoder
 _AT_ITS_END = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 _ANSWER_FIELDS = ("max_completion_tokens", "max_tokens")
 # xgrammar's messages carry the time of day, and error rows are the same bytes in every run.
@@ -134,6 +135,8 @@ def _is_name(part: Any) -> bool:
 def _refusal(message: str, parameter: str | None, body: dict[str, Any]) -> RequestRefused:
     if message.startswith(_OF_AN_IMAGE):
         return _no_image()
+    if _TOO_SHORT.match(message):
+        return RequestRefused("invalid_audio", "a sound is too short: the model makes no token of it")
     message = _SOURCE_LINE.sub("", without_quotes(message[: 4 * MAX_MESSAGE], body)).strip()[:MAX_MESSAGE]
     if "not supported by xgrammar" in message:
         message += _OTHER_BACKEND

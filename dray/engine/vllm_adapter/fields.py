@@ -12,9 +12,10 @@ from vllm.sampling_params import StructuredOutputsParams
 from dray.engine.body_fields import OPENAI_DEFAULTS
 from dray.errors import RequestRefused
 from dray.kinds import KINDS, EngineKind
-from dray.requests.images import PART, conversations_of, is_image
-from dray.requests.media import is_data
+from dray.requests.media import Medium, is_data
 from dray.requests.model import Request
+from dray.requests.parts import conversations_of
+from dray.requests.placing import FORMS
 from dray.requests.sameness import DEFAULTS, WITHOUT_EFFECT
 
 # Fields that vLLM's protocol classes take and its offline path cannot honour.
@@ -48,12 +49,16 @@ def refuse_other_engines(request: Request, engine: EngineKind) -> None:
 
 
 def refuse_unusable(
-    body: dict[str, Any], only_name: str | None, adapters: Collection[str] = (), *, sees: bool = False
+    body: dict[str, Any],
+    only_name: str | None,
+    adapters: Collection[str] = (),
+    *,
+    media: Collection[Medium] = (),
 ) -> None:
     """Refuse what vLLM would take and not honour, and whatever would make it fetch something.
 
-    ``only_name`` is the one name that ``model`` may carry beside those of ``adapters``; None: any. ``sees``
-    says whether messages may hold images.
+    ``only_name`` is the one name that ``model`` may carry beside those of ``adapters``; None: any. ``media``
+    are those that messages may hold.
     """
     model = body.get("model")
     if only_name is not None and model is not None and model != only_name:
@@ -68,7 +73,7 @@ def refuse_unusable(
         raise RequestRefused(
             "unsupported_field", "`length_penalty` is for beam search, which is not offered in a batch"
         )
-    _refuse_media(body, sees=sees)
+    _refuse_media(body, media)
     constraint = body.get("structured_outputs")
     if constraint is not None and not isinstance(constraint, dict):
         raise RequestRefused(
@@ -109,38 +114,40 @@ def refuse_other_style(body: dict[str, Any], config: Any) -> None:
         )
 
 
-def _refuse_media(body: dict[str, Any], *, sees: bool) -> None:
-    """Refuse a part that vLLM would fetch or decode, other than an image that the body holds itself."""
+def _refuse_media(body: dict[str, Any], media: Collection[Medium]) -> None:
+    """Refuse a part that vLLM would fetch or decode, other than a file of ``media`` in the body itself."""
     messages = body.get("messages")
     if not (_holds_media(messages) or _holds_media(body.get("input"))):
         return
-    if not sees:
+    if not media:
         raise RequestRefused("unsupported_content", "this model reads text parts only", param="messages")
-    if has_non_text_content(list(_without_images(messages))) or _holds_media(body.get("input")):
+    if has_non_text_content(list(_without(media, messages))) or _holds_media(body.get("input")):
+        names = " and ".join(f"{one.name}s" for one in media)
         raise RequestRefused(
-            "unsupported_content", "messages can hold parts of text, and images, only", param="messages"
+            "unsupported_content", f"messages can hold parts of text, and {names}, only", param="messages"
         )
 
 
-def _without_images(messages: Any) -> Iterator[Any]:
-    """The messages of all conversations, without the images that they hold themselves."""
+def _without(media: Collection[Medium], messages: Any) -> Iterator[Any]:
+    """The messages of all conversations, without the files of ``media`` that they hold themselves."""
     for _, conversation in conversations_of(messages):
         for message in conversation:
             content = message.get("content") if isinstance(message, dict) else None
             if isinstance(content, list):
-                yield {"content": [part for part in content if not _is_held(part)]}
+                yield {"content": [part for part in content if not _is_held(media, part)]}
 
 
-def _is_held(part: Any) -> bool:
-    """Whether a part is an image, as dray's ingest and shard tasks write it, and nothing else."""
-    if not is_image(part) or part.keys() != {"type", PART}:
+def _is_held(media: Collection[Medium], part: Any) -> bool:
+    """Whether a part is a file of ``media``, as dray's ingest and shard tasks write it, and nothing else."""
+    form = next((form for form in FORMS if form.has(part)), None)
+    if form is None or form.medium not in media or part.keys() != {"type", form.type}:
         return False
-    image = part[PART]
+    held = part[form.type]
     return (
-        isinstance(image, dict)
-        and image.keys() == {"url"}
-        and isinstance(image["url"], str)
-        and is_data(image["url"])
+        isinstance(held, dict)
+        and held.keys() == {"url"}
+        and isinstance(held["url"], str)
+        and is_data(held["url"])
     )
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from dray.engine.protocol import EngineSpec
 from dray.errors import ConfigError
+from dray.requests.media import IMAGES, SOUNDS, Medium
 
 CACHE = "mm_processor_cache_gb"
 """vLLM's engine argument: GiB of what the front keeps."""
@@ -32,6 +33,7 @@ _SORT = "mm_processor_cache_type"
 _CACHE_GB = 1.0
 _MOST_THREADS = 4
 _TOLD_EACH_TIME = "vllm.v1.worker.cpu_worker"
+_NAMES = {IMAGES: "image", SOUNDS: "audio"}  # vLLM's
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,8 +115,9 @@ class _Once(logging.Filter):
         return new
 
 
-def sees_images(model_config: Any, renderer: Any) -> bool:
-    """Whether the model takes images, and the engine's arguments leave it some (``limit_mm_per_prompt``)."""
+def media_of(model_config: Any, renderer: Any, wanted: Collection[Medium]) -> tuple[Medium, ...]:
+    """Which of these the model takes, if the engine's arguments leave it some (``limit_mm_per_prompt``)."""
     if not model_config.supports_multimodal_inputs:
-        return False
-    return bool(renderer.get_mm_processor().info.allowed_mm_limits.get("image", 0))
+        return ()
+    limits = renderer.get_mm_processor().info.allowed_mm_limits
+    return tuple(one for one in wanted if limits.get(_NAMES[one], 0))

@@ -23,8 +23,8 @@ from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from dray.engine.vllm_adapter.errors import is_the_engines
 from dray.kinds import Kind
 from dray.kinds import Overflow as Policy
-from dray.requests.images import parts_of
 from dray.requests.overflow import Overflow
+from dray.requests.parts import parts_of
 
 Body = dict[str, Any]
 Side = Literal["head", "tail"]
@@ -96,7 +96,7 @@ class Fitter:
     async def _surely_fits(self, body: Body, wanted: int, is_chat: bool) -> bool:
         """A token holds a byte at least; what a chat template adds is measured once for each message.
 
-        An image has as many tokens as its processor makes of it, whatever its bytes.
+        An image or a sound has as many tokens as its processor makes of it, whatever its bytes.
         """
         messages = body.get("messages")
         if not is_chat:

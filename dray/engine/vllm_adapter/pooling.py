@@ -16,12 +16,13 @@ from dray.engine.protocol import EngineSpec
 from dray.engine.vllm_adapter.client import StepClient
 from dray.engine.vllm_adapter.errors import is_too_long
 from dray.engine.vllm_adapter.fields import refuse_other_engines, refuse_unknown, refuse_unusable
-from dray.engine.vllm_adapter.images import sees_images
+from dray.engine.vllm_adapter.images import media_of
 from dray.engine.vllm_adapter.lora import adapter_of
 from dray.engine.vllm_adapter.rendering import RenderThreads
 from dray.engine.vllm_adapter.serving_options import TemplateOptions
 from dray.errors import RequestRefused
 from dray.kinds import EngineKind
+from dray.requests.media import IMAGES
 from dray.requests.model import Request
 from dray.requests.overflow import Overflow
 
@@ -59,7 +60,7 @@ class PoolingServing(ABC):
         template = TemplateOptions.of(spec)
         self.model_name = name
         self._only_name, self._adapters = spec.model_name, models.lora_requests
-        self._sees = sees_images(client.model_config, client.renderer)
+        self._media = media_of(client.model_config, client.renderer, (IMAGES,))
         self._overflow = spec.overflow
         self._client = client
         self._serving = self._of_vllm(
@@ -93,7 +94,7 @@ class PoolingServing(ABC):
 
     async def _answer(self, request: Request) -> Any:
         refuse_other_engines(request, self.engine)
-        refuse_unusable(request.body, self._only_name, self._adapters, sees=self._sees)
+        refuse_unusable(request.body, self._only_name, self._adapters, media=self._media)
         body = self._read(request)
         refuse_unknown(body)
         # Checked above; None is the model itself to vLLM, which looks for no adapter then.

@@ -1,4 +1,4 @@
-"""Rows with images, and pairs of texts, are read in threads of their own, beside the engine's steps.
+"""Rows with images or sounds, and pairs of texts, are read in threads of their own, beside the engine.
 
 An image of a megapixel takes some 25 ms to decode and to make pixels of, in C code without the interpreter
 lock. In the engine's thread one row after the other would wait for that. Each thread has a renderer of its
@@ -9,7 +9,7 @@ same thread, whose cache knows it.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Coroutine, Generator, Hashable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Hashable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from queue import Empty, SimpleQueue
@@ -17,7 +17,8 @@ from typing import Any
 
 from dray.engine.vllm_adapter.images import ImageSettings
 from dray.errors import EngineDeadError
-from dray.requests.images import PART, is_image, parts_of
+from dray.requests.model import Request
+from dray.requests.placing import media_in
 
 # Their processors run numba's parallel loops, which end the process where two threads enter them at once
 # (vllm/renderers/base.py, 0.32).
@@ -151,12 +152,6 @@ class RenderThreads:
             raise EngineDeadError(f"{type(error).__name__} in making a renderer for a thread") from error
 
 
-def holds_images(body: Mapping[str, Any]) -> bool:
-    """Whether a chat holds an image."""
-    return any(is_image(content[place]) for _, content, place in parts_of(body.get("messages")))
-
-
-def images_in(messages: Any) -> tuple[str, ...]:
-    """The images of a row's messages, in their order."""
-    parts = (content[place] for _, content, place in parts_of(messages))
-    return tuple(part[PART]["url"] for part in parts if is_image(part))
+def files_in(request: Request) -> tuple[str, ...]:
+    """The URLs of the images and sounds of a row, in their order."""
+    return tuple(held.holder[held.name] for held in media_in(request.url, request.body))

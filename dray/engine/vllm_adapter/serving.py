@@ -26,6 +26,7 @@ from vllm.renderers.online_renderer import OnlineRenderer
 from vllm.tokenizers import cached_tokenizer_from_config
 
 from dray.engine.protocol import EngineSpec
+from dray.engine.sound import missing_libraries, refuse_without_libraries, told_of
 from dray.engine.vllm_adapter.client import StepClient
 from dray.engine.vllm_adapter.errors import refusal_of_response
 from dray.engine.vllm_adapter.fields import (
@@ -34,15 +35,18 @@ from dray.engine.vllm_adapter.fields import (
     refuse_unknown,
     refuse_unusable,
 )
-from dray.engine.vllm_adapter.images import sees_images
+from dray.engine.vllm_adapter.images import media_of
 from dray.engine.vllm_adapter.lora import adapter_of
 from dray.engine.vllm_adapter.overflow import Fitter
-from dray.engine.vllm_adapter.rendering import RenderThreads, holds_images, images_in
+from dray.engine.vllm_adapter.rendering import RenderThreads, files_in
 from dray.engine.vllm_adapter.serving_options import TemplateOptions, parser_options
-from dray.errors import ConfigError
+from dray.engine.vllm_adapter.sounds import read_files_alone
+from dray.errors import ConfigError, RequestRefused
 from dray.kinds import GENERATION, Kind
+from dray.requests.media import MEDIA, SOUNDS
 from dray.requests.model import Request
 from dray.requests.overflow import Overflow
+from dray.requests.placing import media_in
 
 
 class Serving(Protocol):
@@ -89,6 +93,8 @@ class GenerationServing:
     @classmethod
     def check(cls, spec: EngineSpec, config: Any) -> None:
         """The template is text or a file, and the parsers are known and fit the model's tokenizer."""
+        if spec.sound:
+            refuse_without_libraries()
         TemplateOptions.of(spec)
         tools = parser_options(spec, config)
         model = config.model_config
@@ -111,7 +117,10 @@ class GenerationServing:
 
         self.model_name = name
         self._only_name, self._adapters = spec.model_name, models.lora_requests
-        self._sees = sees_images(client.model_config, client.renderer)
+        self._media = media_of(client.model_config, client.renderer, MEDIA)
+        self._lacking = missing_libraries() if SOUNDS in self._media else []
+        if SOUNDS in self._media and not self._lacking:
+            read_files_alone()
         template, tools = TemplateOptions.of(spec), parser_options(spec, client.vllm_config)
         online = partial(
             OnlineRenderer,
@@ -154,7 +163,7 @@ class GenerationServing:
 
         self._threads = (
             RenderThreads.of(online, client.vllm_config, client.renderer, client.images)
-            if self._sees
+            if self._media
             else None
         )
         self._rendered: dict[int, Any] = {}  # what they made of requests that are on their way to vLLM
@@ -165,12 +174,15 @@ class GenerationServing:
         return self._answer(request)
 
     async def _answer(self, request: Request) -> Any:
-        refuse_unusable(request.body, self._only_name, self._adapters, sees=self._sees)
+        refuse_unusable(request.body, self._only_name, self._adapters, media=self._media)
         refuse_other_engines(request, GENERATION)
         refuse_other_style(request.body, self._style)
-        if self._threads is not None and holds_images(request.body):
-            read = partial(self._read_with_images, request)
-            body, overflow, rendered = await self._threads.run(images_in(request.body["messages"]), read)
+        files = files_in(request) if self._media else ()
+        if self._lacking and any(held.medium == SOUNDS for held in media_in(request.url, request.body)):
+            raise RequestRefused("unsupported_content", told_of(self._lacking), param="messages")
+        if self._threads is not None and files:
+            read = partial(self._read_with_files, request)
+            body, overflow, rendered = await self._threads.run(files, read)
             self._rendered[id(body)] = rendered
         else:
             body, overflow = await self._read(request, self._fitter)
@@ -195,7 +207,7 @@ class GenerationServing:
             body.request_id = str(request.index)
         return body, overflow
 
-    async def _read_with_images(self, request: Request, renderer: OnlineRenderer) -> Any:
+    async def _read_with_files(self, request: Request, renderer: OnlineRenderer) -> Any:
         """In one of the threads: the same, and what its renderer makes of the body."""
         body, overflow = await self._read(request, self._fitter.over(renderer))
         return body, overflow, await renderer.render_chat(body)
@@ -218,6 +230,6 @@ class GenerationServing:
         return dumped if overflow is None else overflow.on(dumped)
 
     def close(self) -> None:
-        """End the threads that read images."""
+        """End the threads that read images and sounds."""
         if self._threads is not None:
             self._threads.close()

@@ -6,21 +6,33 @@ addresses on the network. So here they open formats alone that hold their sound 
 
 from __future__ import annotations
 
+import threading
 from base64 import b64decode
-from binascii import Error
+from importlib.util import find_spec
+from math import gcd
 from typing import Any
 
 import numpy as np
-from vllm.multimodal.media import audio
+from vllm.multimodal import audio as resampling
+from vllm.multimodal.media import audio, connector
 
 from dray.engine.vllm_adapter.errors import is_the_engines
 from dray.engine.vllm_adapter.images import tell_once
 from dray.errors import RequestRefused
-from dray.requests.media import SOUNDS
+from dray.kinds.speech import SOUND
+from dray.requests.media import FILE_LIMIT_BYTES, SOUNDS
 
 # FFmpeg's names. mov is MP4 and M4A too, and follows no references to other files; matroska is WebM.
 _FORMATS = "aac,aiff,amr,au,caf,flac,matroska,mov,mp3,ogg,w64,wav"
 _OPTIONS = {"format_whitelist": _FORMATS, "protocol_whitelist": "pipe"}
+ROW_SAMPLES_BYTES = 1 << 30
+"""What the sounds of one row may have together once decoded: silence takes next to nothing in a file."""
+
+_BYTES_A_SECOND = 4 * 16_000  # at the rate that models take
+_row = threading.local()
+_OF_VLLM = resampling.resample_audio_torchaudio
+_HAS_TORCHAUDIO = find_spec("torchaudio") is not None
+_COMMON = 1000  # 11,025 to 16,000 is 441 to 640
 _ABOUT_LENGTH = ("Audio exceeds", "Audio would allocate", "Audio decode exceeded")
 
 
@@ -38,11 +50,56 @@ class _Alone:
         return self._av.open(file, **options, options=_OPTIONS)
 
 
+class _Sounds(audio.AudioMediaIO):  # type: ignore[misc]  # vLLM has no types
+    """vLLM's reader of the sounds in chats, whose verdicts are dray's."""
+
+    def get_max_bytes(self) -> int:
+        """dray's own limit: vLLM's is one of its server."""
+        return FILE_LIMIT_BYTES
+
+    def load_base64(self, media_type: str, data: str) -> tuple[Any, float]:
+        """The samples and their rate.
+
+        Raises:
+            RequestRefused: they are none that can be decoded.
+        """
+        try:
+            samples, rate = super().load_base64(media_type, data)
+        except Exception as error:  # noqa: BLE001  the seam: three libraries raise what they like
+            raise _verdict(error, "messages") from None
+        if not samples.size or not np.isfinite(samples).all():
+            raise _no_sound("messages")
+        _row.size = getattr(_row, "size", 0) + max(samples.nbytes, int(len(samples) / rate * _BYTES_A_SECOND))
+        if _row.size > ROW_SAMPLES_BYTES:
+            told = f"the row's sounds have over {ROW_SAMPLES_BYTES:,} bytes once they are decoded"
+            raise RequestRefused("request_too_large", told, param="messages")
+        return samples, rate
+
+
+def begin_row() -> None:
+    """In this thread: the sounds that follow are another row's, or the same row's once more."""
+    _row.size = 0
+
+
+def _resampled(samples: Any, *, orig_sr: float, target_sr: float) -> Any:
+    """A chat's sound at the model's rate: by torchaudio, as in vLLM, or by soxr where that cannot be.
+
+    vLLM for CPUs comes without torchaudio. And for odd rates torchaudio makes a table of gigabytes: the
+    product of both rates, each divided by what they have in common.
+    """
+    rates = round(orig_sr), round(target_sr)
+    odd = max(rates) // gcd(*rates) > _COMMON
+    resample = resampling.resample_audio_soxr if odd or not _HAS_TORCHAUDIO else _OF_VLLM
+    return resample(samples, orig_sr=orig_sr, target_sr=target_sr)
+
+
 def read_files_alone() -> None:
     """Have vLLM's loader open no file but the one that it is given, by the same libraries on every node."""
     if not isinstance(audio.av, _Alone):
         audio.av = _Alone(audio.av)
     audio.AudioDecoder = None  # torchcodec's, which opens playlists, too
+    connector.AudioMediaIO = _Sounds
+    resampling.resample_audio_torchaudio = _resampled
     tell_once(audio.__name__)  # that there is none, for each sound
 
 
@@ -54,23 +111,29 @@ def chunks_of(serving: Any, url: str) -> tuple[list[Any], float]:
     """
     try:
         chunks, seconds = serving._decode_and_chunk_speech(b64decode(url.partition(",")[2], validate=True))
-    except Error:
-        raise _no_sound() from None
     except ValueError as error:
-        if isinstance(error.__cause__, Exception) and is_the_engines(error.__cause__):
-            raise error.__cause__ from None
-        message = str(error.args[0]) if error.args else ""
-        if message.startswith(_ABOUT_LENGTH):
-            raise RequestRefused(SOUNDS.invalid, message, param="file_url") from None
-        raise _no_sound() from None
+        cause = error.__cause__
+        if isinstance(cause, Exception) and is_the_engines(cause):
+            raise cause from None
+        raise _verdict(error, SOUND) from None
     if not all(chunk.size and np.isfinite(chunk).all() for chunk in chunks):
-        raise _no_sound()
+        raise _no_sound(SOUND)
     return chunks, seconds
 
 
-def _no_sound() -> RequestRefused:
+def _verdict(error: Exception, param: str) -> Exception:
+    """What an error in decoding means: the sound in ``param`` is none, or the engine is at its end."""
+    if is_the_engines(error):
+        return error
+    message = str(error.args[0]) if error.args else ""
+    if isinstance(error, ValueError) and message.startswith(_ABOUT_LENGTH):
+        return RequestRefused(SOUNDS.invalid, message, param=param)
+    return _no_sound(param)
+
+
+def _no_sound(param: str) -> RequestRefused:
     return RequestRefused(
         SOUNDS.invalid,
         "the sound cannot be decoded: it is damaged, empty, or no WAV, FLAC, Ogg, MP3, MP4, M4A or WebM",
-        param="file_url",
+        param=param,
     )

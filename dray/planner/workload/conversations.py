@@ -8,7 +8,7 @@ from typing import Any
 from dray.kinds import Body
 from dray.planner.workload.images import marked
 from dray.planner.workload.prompts import Unreadable
-from dray.requests.images import PART, is_image
+from dray.requests.placing import FORMS
 
 _TEXTS = {"text": "text", "input_text": "text", "output_text": "text"} | {"refusal": "refusal"}
 """The types of parts that hold text, and the field that it is in."""
@@ -19,7 +19,7 @@ def conversation_of(body: Body, *, parts: bool) -> list[dict[str, Any]]:
     """The messages of a body; ``parts``: the template wants contents as lists of parts, not as texts.
 
     Raises:
-        Unreadable: they are no messages of text and images.
+        Unreadable: they are no messages of text, images and sounds.
     """
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
@@ -111,9 +111,10 @@ def _text(part: Any) -> str:
         text = part.get(name) if name is not None else None
         if isinstance(text, str):
             return text
-        if is_image(part) and isinstance(url := part[PART].get("url"), str):
-            return marked(url)
-    raise Unreadable("a content holds more than text and images")
+        for form in FORMS:
+            if form.has(part) and isinstance(url := part[form.type].get("url"), str):
+                return marked(url)
+    raise Unreadable("a content holds more than text, images and sounds")
 
 
 def _call(call: Any) -> dict[str, Any]:

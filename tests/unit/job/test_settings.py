@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,10 @@ def test_an_engine_is_told_all_that_was_asked_for() -> None:
         for field in fields(EngineSpec)
         if field.default is not MISSING and getattr(spec, field.name) == field.default
     ]
-    assert unset == ["tuning"]  # which the driver sets, as it knows the rows
+    assert unset == [
+        "tuning",
+        "sound",
+    ]  # the driver sets the first; the next test has the other
     assert spec == EngineSpec(
         name="simulated",
         model="s3://b/m",
@@ -59,6 +62,22 @@ def test_an_engine_is_told_all_that_was_asked_for() -> None:
         overflow="shorten",
         objects=settings.model_access,
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "asks"),
+    [
+        ({"prompt_column": "q"}, False),
+        ({"prompt_column": "q", "image_column": "i", "image_root": "/i"}, False),
+        ({"prompt_column": "q", "audio_column": "s"}, True),
+        ({"prompt_column": "q", "audio_root": "/s"}, True),
+    ],
+)
+def test_a_replica_knows_whether_the_options_ask_for_sound(options: dict[str, Any], asks: bool) -> None:
+    rows = REQUEST.rows.model_copy(update=options)
+    asked = REQUEST.model_copy(update={"input": ["/in.csv"], "rows": rows})
+    places = replace(PLACES, inputs=["/in.csv"])
+    assert JobSettings.of(asked, places).engine_spec(Kind.CHAT, None).sound is asks
 
 
 def test_replicas_get_the_text_of_a_chat_template_and_the_job_keeps_its_path(tmp_path: Path) -> None:

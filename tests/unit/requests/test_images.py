@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dray.errors import ConfigError
-from dray.requests.images import image_placer
 from dray.requests.media import IMAGES, NAMED, MediaRoot, data_url
+from dray.requests.placing import parts_placer
 from dray.requests.readers import Limits, RawRow, files_of, read_rows
 from dray.requests.row_builder import row_builder
 from dray.requests.sources import JsonlBatch, RowDefaults, RowShape, source_of, template_digest
@@ -37,7 +37,7 @@ def body(*parts: Any) -> dict[str, Any]:
 
 def placed(*parts: Any, root: str | None = None) -> list[Any]:
     found = body(*parts)
-    image_placer(root)(found)
+    parts_placer({} if root is None else {"image_root": root})(found)
     content: list[Any] = found["messages"][0]["content"]
     return content
 
@@ -55,7 +55,7 @@ def placed(*parts: Any, root: str | None = None) -> list[Any]:
         ({"type": "image", "path": "1.jpg"}, part("/data/1.jpg")),
         ({"type": "image", "url": "a b#?.png"}, part("/data/a b#?.png")),
         (TEXT, TEXT),
-        ({"type": "input_audio", "input_audio": {}}, {"type": "input_audio", "input_audio": {}}),
+        ({"type": "video_url", "video_url": {}}, {"type": "video_url", "video_url": {}}),
         ("a text", "a text"),
     ],
 )
@@ -97,14 +97,14 @@ def test_what_is_no_image_is_said_with_its_place(given_part: Any, message: str) 
 
 def test_embeddings_may_ask_for_several_conversations() -> None:
     found = {"messages": [body(part("1.png"))["messages"], body(TEXT, part("2.png"))["messages"]]}
-    image_placer("/data")(found)
+    parts_placer({"image_root": "/data"})(found)
     assert [one[0]["content"][-1]["image_url"]["url"] for one in found["messages"]] == [
         "/data/1.png",
         "/data/2.png",
     ]
     found["messages"][1][0]["content"].append(part("../3.png"))
     with pytest.raises(BadRow) as caught:
-        image_placer("/data")(found)
+        parts_placer({"image_root": "/data"})(found)
     assert caught.value.field == "messages[1][0].content[2]"
 
 
@@ -112,7 +112,7 @@ def test_no_depth_of_lists_ends_the_reading() -> None:
     deep: Any = "x"
     for _ in range(1500):
         deep = [deep]
-    image_placer("/data")({"messages": deep})
+    parts_placer({"image_root": "/data"})({"messages": deep})
 
 
 def test_without_a_root_a_row_names_no_files() -> None:

@@ -156,8 +156,8 @@ def test_a_cell_that_is_no_sound_is_a_bad_row(cell: Any, code: str) -> None:
     ("options", "message"),
     [
         (
-            {"kind": Kind.CHAT, "prompt_column": "q", "audio_column": "s"},
-            "goes with transcription or translation",
+            {"kind": Kind.EMBEDDING, "prompt_column": "q", "audio_column": "s"},
+            "goes with chat or transcription or translation",
         ),
         ({"kind": Kind.TRANSCRIPTION}, r"name the column that holds it \(--audio-column\)"),
         ({"kind": Kind.TRANSCRIPTION, "prompt_column": "q"}, "--audio-column"),

@@ -316,6 +316,44 @@ def test_each_medium_has_its_own_root(tmp_path: Path) -> None:
     assert urls_of(seen) == [data_url(b"images"), f"{tmp_path}/sounds/1"]
 
 
+def test_a_chat_gets_its_images_and_sounds(tmp_path: Path) -> None:
+    for name in ("images", "sounds"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1").write_bytes(name.encode())
+
+    def chat(index: int, sound: str) -> bytes:
+        content = [
+            {"type": "audio_url", "audio_url": {"url": sound}},
+            {"type": "image_url", "image_url": {"url": f"{tmp_path}/images/1"}},
+            {"type": "text", "text": f'"audio_url":{{"url":"{tmp_path}/sounds/1"}}'},
+        ]
+        body = {"messages": [{"role": "user", "content": content}]}
+        return encode_line(index, f"row-{index}", URL, body, 0, index)
+
+    places = ("sounds/1", "images/1", "sounds/2")
+    rows = [chat(number, f"{tmp_path}/{name}") for number, name in enumerate(places)]
+    roots = {"image_root": f"{tmp_path}/images", "audio_root": f"{tmp_path}/sounds"}
+    [piece] = with_media_files(chunks(rows, 7), roots)
+    parts = [decode(one).body["messages"][0]["content"] for one in piece.lines]
+    assert [one[0]["audio_url"]["url"] for one in parts] == [data_url(b"sounds"), f"{tmp_path}/images/1"]
+    assert [one[1]["image_url"]["url"] for one in parts] == [data_url(b"images")] * 2
+    assert parts[0][2] == decode(rows[0]).body["messages"][0]["content"][2]
+    assert [(one.index, one.error_code) for one in piece.refused] == [(2, "audio_not_found")]
+
+
+def test_images_and_sounds_of_a_row_have_one_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(media_rows, "ROW_LIMIT_BYTES", 150)
+    (tmp_path / "1").write_bytes(bytes(100))
+    url = {"url": f"{tmp_path}/1"}
+    content = [{"type": "image_url", "image_url": url}, {"type": "audio_url", "audio_url": dict(url)}]
+    both = encode_line(0, "a", URL, {"messages": [{"role": "user", "content": content}]}, 0, 1)
+    roots = {"image_root": str(tmp_path), "audio_root": str(tmp_path)}
+    [piece] = with_media_files(chunks([both], 7), roots)
+    assert [(one.error_code, one.error_message) for one in piece.refused] == [
+        ("request_too_large", "the row's images and sounds have over 150 bytes")
+    ]
+
+
 def test_a_witness_is_below_the_root_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """What looks like a name in the spool may stand anywhere in a row."""
     store = _Store(monkeypatch, {"b": PermissionError("403")})

@@ -1,4 +1,4 @@
-"""Images in rows that are counted: the tokens that the user says, and one prefix where they are the same."""
+"""Images and sounds in rows that are counted: the tokens that the user says, and one prefix for one file."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from dray.planner.order import order_rows
 from dray.planner.workload import Bytes, TokenizerAt, Tokens, gather
 from dray.requests.spool import encode_line
+from tests.support import listening_model
 from tests.support.seeing_model import asking
 
 pytestmark = pytest.mark.unit
@@ -52,3 +53,15 @@ def test_rows_about_one_image_share_it_as_a_prefix(tokens: Tokens) -> None:
     ordered = order_rows(found.facts)
     assert np.diff(np.append(ordered.group_starts.astype(int), 6)).tolist() == [3, 3]
     assert ordered.shared_share > 0.5
+
+
+def test_sounds_count_as_images_do(tokens: Tokens) -> None:
+    hearing = listening_model.asking
+    rows = lines(hearing("who is it?"), hearing("url:/data/1.wav", b"RIFF" * 5000, "who is it?"))
+    found = gather(rows, tokens, processes=1)
+    plain, both = found.facts.prompt_tokens.tolist()
+    assert (found.refused, found.images) == (0, 2)
+    assert both - plain == pytest.approx(128, abs=4)
+    rows = lines(*(hearing(f"url:/data/{row % 2}.wav", f"question {row}") for row in range(6)))
+    ordered = order_rows(gather(rows, tokens, block_tokens=16, processes=1).facts)
+    assert np.diff(np.append(ordered.group_starts.astype(int), 6)).tolist() == [3, 3]
