@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from sqlalchemy import event
@@ -15,8 +17,9 @@ from dray.errors import (
     StoreFatalError,
     UnknownJobError,
 )
+from dray.requests.model import Outcome
 from dray.requests.sharing import Follower
-from dray.store import JobState, ShardState, StopSignals, Store, open_store
+from dray.store import JobState, ShardState, StopSignals, Store, commit, open_store
 from tests.support.stores import FINGERPRINT, FakeClock, claimed, failure, outcome, outcomes, ready_job, specs
 
 pytestmark = pytest.mark.integration
@@ -86,6 +89,30 @@ def test_who_wakes_up_in_a_job_that_became_another_is_fenced(store: Store, clock
     with pytest.raises(FencedError):
         store.renew_job(frozen)
     assert store.shards("job") == []
+
+
+def test_a_driver_that_was_replaced_while_it_took_the_input_in_changes_no_rejects(store: Store) -> None:
+    """Its row 3 may be a good one for its successor, and row 8 an error row that it never saw."""
+    store.create_job("job", fingerprint=FINGERPRINT, settings={})
+    old = store.claim_job("job", "one")
+
+    def replaced_meanwhile() -> Iterator[list[Outcome]]:
+        new = store.claim_job("job", "two", takeover=lambda owner: True)
+        store._write(partial(commit.reject, lease=new, outcomes=[failure(8)]))
+        yield [failure(3)]
+
+    for rejects in (replaced_meanwhile(), [[failure(3)]]):
+        with pytest.raises(FencedError):
+            store.add_shards(old, specs(2, 4), total_rows=9, rejects=rejects)
+        assert [row.index for page in store.outcomes("job") for row in page] == [8]
+
+
+def test_an_ingest_that_is_begun_again_forgets_nothing_of_another_job(store: Store) -> None:
+    store.create_job("other", fingerprint=FINGERPRINT, settings={})
+    other = store.claim_job("other", "one")
+    store._write(partial(commit.reject, lease=other, outcomes=[failure(3)]))
+    ready_job(store, "job")
+    assert [row.index for page in store.outcomes("other") for row in page] == [3]
 
 
 def test_an_unknown_job_is_named(store: Store) -> None:
