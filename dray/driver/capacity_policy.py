@@ -122,7 +122,7 @@ def decide(now: Situation) -> Decision:
     on_demand, rule = _on_demand(now, useful, spot)
     affordable = _affordable(now)
     if on_demand > affordable:
-        return _told(now, spot, affordable, Rule.BUDGET)
+        return _told(now, min(spot, useful - affordable), affordable, Rule.BUDGET)
     return _told(now, min(spot, useful - on_demand), on_demand, rule)
 
 

@@ -38,6 +38,8 @@ CALM = Situation(
         ({"budget": 10.0, "spent": 10.01}, 0, 0, Rule.SPENT),
         # $17 are left for 40 h, which cost $16 on spot: on-demand replicas may run for 100 minutes in all
         ({"deadline": 10.1 * HOUR, "spot_to_be_had": 0, "budget": 16.01}, 0, 0, Rule.BUDGET),
+        # 12 cents more than spot costs pay for two starts on demand; spot gets the other two places of four
+        ({"deadline": 9 * HOUR, "spot_to_be_had": 4, "budget": 16.12}, 2, 2, Rule.BUDGET),
     ],
 )
 def test_the_rules(change: dict[str, Any], spot: int, on_demand: int, rule: Rule) -> None:
