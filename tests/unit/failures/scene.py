@@ -24,7 +24,7 @@ from dray.requests.spool import encode
 from dray.shard.attempt import attempt
 from dray.shard.backoff import Backoff
 from dray.shard.task import try_once
-from dray.shard.work import OpenWork, ShardWork
+from dray.shard.work import AttemptResult, OpenWork, ShardWork
 from dray.store import ReplicaRow, ReplicaState, Shard, ShardSpec, ShardState, Store, open_store
 from tests.support.judging import Judging
 from tests.support.stores import FINGERPRINT
@@ -88,7 +88,21 @@ class Scene:
         then: Hook = lambda replica: None,
         store: Store | None = None,
     ) -> str:
-        """Why one attempt ended, on new replicas of which each dies so, if any does, ``under`` a text.
+        """Why one attempt ended, which is as :meth:`ended` has it."""
+        decision = self.ended(death, under=under, then=then, store=store).decision
+        assert decision is not None
+        return decision.reason
+
+    def ended(
+        self,
+        death: Death | None = None,
+        *,
+        under: str = MARK,
+        then: Hook = lambda replica: None,
+        store: Store | None = None,
+        unread_seconds: float = 0.0,
+    ) -> AttemptResult:
+        """How one attempt ended, on new replicas of which each dies so, if any does, ``under`` a text.
 
         ``then`` is done to the replica once the shard has its place there; the attempt has its own ``store``.
         """
@@ -101,11 +115,10 @@ class Scene:
         own = store or self.store
         work = OpenWork(store=own, job=self.job, shard=self.shard, replicas=self.fleet, owner="task")
         with Judging(self.url, self.job, _Lost(replicas)):
-            ended = attempt(work, on_start=placed)
-        assert ended.decision is not None, ended
+            ended = attempt(work, unread_seconds=unread_seconds, on_start=placed)
         for replica in replicas:
             replica.kill()
-        return ended.decision.reason
+        return ended
 
     def attempts(self, *deaths: Death, then: Hook = lambda replica: None) -> str:
         """Why the last of some attempts ended, each at what is left of those before it."""

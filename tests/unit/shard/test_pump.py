@@ -516,6 +516,7 @@ def test_a_loss_that_no_driver_judges_is_the_shards_own_after_a_while(
         assert [one.state for one in store.shards(job.job_id)] == [ShardState.PENDING]
         events = [one.event for one in store.charges(job.job_id) if one.budget == "infra"]
         assert events == [f"{shard.number}/{epoch}" for epoch in range(1, number + 1)]
+        assert {one.scope for one in store.charges(job.job_id) if one.budget == "node"} == {"node-1"}
 
 
 @pytest.mark.parametrize("why", ["given back", "lapsed", "cleared", "cancelled", "fenced", "announced"])
