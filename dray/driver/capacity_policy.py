@@ -139,8 +139,6 @@ def most_useful(now: Situation) -> int:
     bearable = _START_SHARE * now.work / max(now.cold_start, 1.0)
     useful = max(int(min(bearable, now.most)), 1)
     working = now.spot + now.on_demand
-    if now.work <= _WORTH * now.cold_start * max(working, 1):
-        useful = min(useful, working)  # done before another has started
     if now.deadline is not None:
         useful = max(useful, _needed(now))
     return max(min(useful, now.most), min(working, now.most), 1)

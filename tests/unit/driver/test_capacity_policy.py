@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dray.driver.capacity_policy import Rule, Situation, SpotHistory, decide
+from dray.driver.capacity_policy import Rule, Situation, SpotHistory, decide, of_one_kind
 from tests.benchmarks.deadline import of_dray
 from tests.support.spot_market import Market, Run, View, oracle, replay
 
@@ -38,14 +38,69 @@ CALM = Situation(
         ({"budget": 10.0, "spent": 10.01}, 0, 0, Rule.SPENT),
         # $17 are left for 40 h, which cost $16 on spot: on-demand replicas may run for 100 minutes in all
         ({"deadline": 10.1 * HOUR, "spot_to_be_had": 0, "budget": 16.01}, 0, 0, Rule.BUDGET),
-        # 12 cents more than spot costs pay for two starts on demand; spot gets the other two places of four
-        ({"deadline": 9 * HOUR, "spot_to_be_had": 4, "budget": 16.12}, 2, 2, Rule.BUDGET),
+        # 10 cents more than spot costs pay for one start on demand; spot gets the other three places of four
+        ({"deadline": 9 * HOUR, "spot_to_be_had": 4, "budget": 16.1}, 3, 1, Rule.BUDGET),
+        # 600 s of work cost 7 cents on spot and 17 on demand: all of it may be on demand
+        ({"left": 600.0, "deadline": 100.0, "spot_to_be_had": 0, "budget": 0.17}, 0, 4, Rule.TOO_LATE),
+        # on demand costs no more than spot: no budget keeps it from running
+        (
+            {"deadline": 9 * HOUR, "spot_to_be_had": 0, "budget": 16.1, "on_demand_price": 0.4},
+            0,
+            4,
+            Rule.TOO_LATE,
+        ),
     ],
 )
 def test_the_rules(change: dict[str, Any], spot: int, on_demand: int, rule: Rule) -> None:
     decision = decide(replace(CALM, **change))
     assert (decision.spot, decision.on_demand, decision.rule) == (spot, on_demand, rule)
     assert f"{spot} spot and {on_demand} on-demand replicas: {rule}" in decision.reason
+
+
+@pytest.mark.parametrize(
+    ("spot", "on_demand", "spent", "over"),
+    [(4, 0, 9.73, False), (4, 0, 9.74, True), (0, 2, 9.66, False), (0, 2, 9.67, True), (4, 2, 9.41, True)],
+)
+def test_a_budget_is_spent_before_the_next_decision_would_exceed_it(
+    spot: int, on_demand: int, spent: float, over: bool
+) -> None:
+    """In ten minutes four spot replicas cost 27 cents, and two on demand 33."""
+    held = replace(CALM, step=600.0, spot=spot, on_demand=on_demand, budget=10.0, spent=spent)
+    assert (decide(held).rule is Rule.SPENT) == over
+
+
+def test_a_faster_replica_has_less_to_do() -> None:
+    tight = replace(CALM, deadline=10.085 * HOUR, spot_to_be_had=0)
+    assert decide(replace(tight, rate=2.0, left=2 * tight.left)).on_demand == decide(tight).on_demand == 2
+    assert decide(replace(tight, rate=2.0)).on_demand == 0
+
+
+def test_the_reason_has_the_figures_behind_it() -> None:
+    told = decide(replace(CALM, left=0.5 * HOUR, budget=1234.0, spent=1.5)).reason
+    assert "(30 min of one replica left, 50.0 h to the deadline, spot gives 2.0 replicas on the " in told
+    assert told.endswith("on the average, $1.50 of $1,234.00 spent)")
+    assert decide(replace(CALM, deadline=None)).reason.endswith("(40.0 h of one replica left)")
+
+
+@pytest.mark.parametrize("change", [{"rate": 0.0}, {"cold_start": -1.0}, {"step": 0.0}, {"most": 0}])
+def test_a_situation_that_cannot_be_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="more than 0"):
+        replace(CALM, **change)
+
+
+@pytest.mark.parametrize(
+    ("change", "replicas"),
+    [
+        ({"deadline": 9 * HOUR, "on_demand": 5}, 5),  # 8 h, or 8.8 if it takes longer than predicted
+        ({"deadline": 8.5 * HOUR, "on_demand": 5}, 7),  # 6.5 h are left when all have started
+        ({"deadline": 8.5 * HOUR, "on_demand": 3, "spot": 2}, 7),
+        ({"deadline": None, "on_demand": 1}, 4),  # a start is a tenth of what each of four has to do
+        ({"deadline": 100.0, "left": 1.9 * HOUR, "on_demand": 2}, 2),  # done before another has started
+        ({"deadline": 100.0, "left": 2.1 * HOUR, "on_demand": 2}, 10),
+    ],
+)
+def test_replicas_of_one_kind(change: dict[str, Any], replicas: int) -> None:
+    assert of_one_kind(replace(CALM, cold_start=HOUR, most=10, **change)) == replicas
 
 
 def test_on_demand_replicas_stay_until_the_job_is_ahead_by_some_starts() -> None:
@@ -69,6 +124,10 @@ def test_history_forgets_its_prior() -> None:
     assert history.expected(4) == pytest.approx(4, rel=0.05)
     history.add(wanted=4, had=0, seconds=400 * HOUR)
     assert history.expected(4) < 0.5
+    alone = SpotHistory()
+    alone.add(wanted=1, had=1, seconds=40 * HOUR)
+    alone.add(wanted=0, had=0, seconds=400 * HOUR)  # none was asked for: that says nothing of spot
+    assert alone.expected(1) == pytest.approx(1, rel=0.05)
 
 
 @given(
