@@ -91,6 +91,11 @@ def test_rounded_parts_add_up_and_are_off_by_less_than_one(parts: dict[str, Frac
     assert all(abs(found[name] - amount) < 1 for name, amount in parts.items())
 
 
+def test_what_is_left_over_by_rounding_goes_to_the_largest_remainders() -> None:
+    parts = {"a": Fraction(12, 10), "b": Fraction(19, 10), "c": Fraction(19, 10)}
+    assert whole(parts) == {"a": 1, "b": 2, "c": 2}
+
+
 def seconds_of(spans: list[Span]) -> dict[str, float]:
     sums: dict[str, float] = defaultdict(float)
     for span in spans:
@@ -126,6 +131,69 @@ def test_rows_answered_twice_are_recomputed() -> None:
     assert found == pytest.approx({Phase.REPEATED: 2, Phase.BUSY: 6, Phase.IDLE: 2})
 
 
+def test_rows_that_it_never_finished_do_not_count_as_answered_twice() -> None:
+    """A fifth of its work is lost; of the rest, a quarter was another replica's by then."""
+    life = Life(
+        name="j/1/replica-0", asked=0, node="a", process=0, ready=0, ended=10, lost=True, looked=10, busy=10,
+        row_seconds=100, answered_seconds=80, finished=100, committed=75,
+    )  # fmt: skip
+    found = seconds_of(spans_of([life], {"a": NodeBill(began=0, ended=10)}, epoch=1, now=10))
+    assert found == pytest.approx({Phase.LOST: 2, Phase.REPEATED: 2, Phase.BUSY: 6})
+
+
+@pytest.mark.parametrize(("leaving", "idle", "drained"), [(6, 1, 4), (2, 0, 5), (10, 5, 0)])
+def test_a_replica_that_takes_no_more_is_drained_where_it_has_nothing_to_do(
+    leaving: float, idle: float, drained: float
+) -> None:
+    life = Life(
+        name="j/1/replica-0", asked=0, node="a", process=0, ready=0, leaving=leaving, looked=10, busy=5
+    )
+    found = seconds_of(spans_of([life], {"a": NodeBill(began=0)}, epoch=1, now=10))
+    assert found == {
+        phase: seconds
+        for phase, seconds in ((Phase.BUSY, 5), (Phase.IDLE, idle), (Phase.DRAINED, drained))
+        if seconds
+    }
+
+
+def test_weights_count_until_the_replica_can_take_work() -> None:
+    """The node goes on to fetch them for others."""
+    life = Life(name="j/1/replica-0", asked=0, node="a", process=1, ready=5, weights=(2, 8), looked=9, busy=4)
+    found = spans_of([life], {"a": NodeBill(began=0)}, epoch=1, now=9)
+    assert seconds_of(found) == {Phase.IMAGE: 1, Phase.WEIGHTS: 3, Phase.ENGINE: 1, Phase.BUSY: 4}
+
+
+@pytest.mark.parametrize(("asked", "places"), [(4, 2), (5, 1), (6, 1)])
+def test_replicas_have_one_place_only_if_one_came_after_the_other(asked: float, places: int) -> None:
+    """The node is known by its replicas alone: it is paid from when the first of them was asked for."""
+    second = Life(name="j/1/replica-0~1", asked=asked, node="a", process=asked, ready=asked)
+    first = Life(name="j/1/replica-0", asked=0, node="a", host="h", process=0, ready=0, ended=5)
+    spans = spans_of([second, first], {}, epoch=1, now=20)
+    assert {span.place for span in spans} == set(range(places))
+    assert {(span.places, span.host, span.gpus) for span in spans} == {(places, "h", 0)}
+    assert sum(seconds_of(spans).values()) == 20
+
+
+@pytest.mark.parametrize(("there", "places", "gpus"), [(8.0, 4, 8.0), (2.0, 2, 4.0)])
+def test_a_node_has_as_many_places_as_its_gpus_hold(there: float, places: int, gpus: float) -> None:
+    """A replica takes two; where two replicas were at a time, so many GPUs were there, whatever is known."""
+    some = [
+        Life(name=f"j/1/replica-{number}", asked=0, node="a", gpus=wanted, process=0, ready=0)
+        for number, wanted in enumerate((1.0, 2.0))
+    ]
+    spans = spans_of(some, {"a": NodeBill(began=0, gpus=there)}, epoch=1, now=10)
+    assert {(span.places, span.gpus) for span in spans} == {(places, gpus)}
+    assert {span.place for span in spans if span.phase is Phase.UNUSED} == set(range(2, places))
+
+
+def test_spans_say_when_they_began() -> None:
+    life = Life(name="j/1/replica-0", asked=102, node="a", process=103, ready=107, ended=109)
+    spans = spans_of([life], {"a": NodeBill(began=100)}, epoch=1, now=110)
+    assert [(span.phase, span.started) for span in spans] == [
+        (Phase.BOOT, 100), (Phase.IMAGE, 102), (Phase.ENGINE, 103), (Phase.IDLE, 107), (Phase.IDLE, 109),
+    ]  # fmt: skip
+
+
 def test_a_replica_works_on_from_its_last_look_until_it_dies() -> None:
     life = Life(
         name="j/1/replica-0", asked=0, node="a", process=0, ready=0, ended=10, lost=True, looked=9, busy=9,
@@ -150,12 +218,15 @@ def test_a_node_that_is_gone_costs_nothing_more() -> None:
 
 
 def test_the_machine_of_the_driver_is_paid_until_the_files_are_written() -> None:
-    life = Life(name="j/2/replica-0", asked=0, node="a", host="here", process=0, ready=0, looked=5, busy=5)
+    life = Life(name="j/2/replica-0", asked=0, node="a", host="here", process=1, ready=3, looked=5, busy=2)
     spans = spans_of([life], {"a": NodeBill(began=0, gpus=2)}, epoch=2, now=5)
     assert closing(spans, epoch=2, host="there", now=9) == []
     assert closing(spans, epoch=1, host="here", now=9) == []
+    assert closing(spans, epoch=2, host="here", now=5) == closing(spans, epoch=2, host="here", now=4) == []
     rest = closing(spans, epoch=2, host="here", now=9)
-    assert [(span.phase, span.micros) for span in rest] == [(Phase.FINALISE, 4_000_000)]
+    assert [(span.phase, span.started, span.micros, span.replica) for span in rest] == [
+        (Phase.FINALISE, 5.0, 4_000_000, "")
+    ]
 
 
 def test_a_node_without_a_price_leaves_the_dollars_open() -> None:
@@ -164,6 +235,21 @@ def test_a_node_without_a_price_leaves_the_dollars_open() -> None:
     assert bill.dollars is None
     assert bill.as_dict()["parts"] is None
     assert bill.as_dict()["seconds"]["idle_tail"] == 5
+
+
+def test_what_nodes_of_several_prices_cost_is_told_without_a_price_of_all() -> None:
+    some = [Life(name=f"j/1/replica-{node}", asked=0, node=node, process=0, ready=0) for node in "ab"]
+
+    def told(*prices: int | None) -> tuple[object, ...]:
+        nodes = {node: NodeBill(began=0, price=price) for node, price in zip("ab", prices, strict=True)}
+        spans = spans_of(some, nodes, epoch=1, now=3600)
+        cost = account_of(spans, source="--price", tokens=(6, 5, 4)).as_dict()
+        assert (cost["price_source"], cost["tokens"]["cached"]) == ("--price", 5)
+        return cost["price_per_node_hour"], cost["dollars"]
+
+    assert told(2_000_000, 2_000_000) == (2.0, 4.0)
+    assert told(2_000_000, 3_000_000) == (None, 5.0)
+    assert told(2_000_000, None) == (None, None)  # and not as if the other node were free
 
 
 def test_every_phase_is_paid_for_by_one_part() -> None:

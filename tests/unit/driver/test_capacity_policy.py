@@ -39,7 +39,7 @@ CALM = Situation(
         # $17 are left for 40 h, which cost $16 on spot: on-demand replicas may run for 100 minutes in all
         ({"deadline": 10.1 * HOUR, "spot_to_be_had": 0, "budget": 16.01}, 0, 0, Rule.BUDGET),
         # 10 cents more than spot costs pay for one start on demand; spot gets the other three places of four
-        ({"deadline": 9 * HOUR, "spot_to_be_had": 4, "budget": 16.1}, 3, 1, Rule.BUDGET),
+        ({"deadline": 9 * HOUR, "spot_to_be_had": 4, "budget": 20.1, "spent": 4.0}, 3, 1, Rule.BUDGET),
         # 600 s of work cost 7 cents on spot and 17 on demand: all of it may be on demand
         ({"left": 600.0, "deadline": 100.0, "spot_to_be_had": 0, "budget": 0.17}, 0, 4, Rule.TOO_LATE),
         # on demand costs no more than spot: no budget keeps it from running
