@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from dray.places import place_of
 from dray.scheduling import (
     Backlog,
     Choice,
+    Ready,
     ReplicaView,
     ShardView,
     Start,
@@ -20,6 +22,7 @@ from dray.scheduling import (
     in_line,
     nearness,
     starts,
+    views,
 )
 
 pytestmark = pytest.mark.unit
@@ -118,6 +121,61 @@ def test_the_backlog_is_counted_only_where_it_decides() -> None:
     assert choose(ShardView(number=0), [idle, full], never) == Choice(replica="a", why=Why.LEAST_LOADED)
     assert choose(ShardView(number=0), [full], never).why is Why.ALL_TAKEN
     assert choose(ShardView(number=0, suspect=True), [full], never).why is Why.RESERVED
+
+
+@pytest.mark.parametrize(
+    ("place", "other", "near"),
+    [
+        ("n0 replica-0", "n1 replica-0", 0),
+        ("n0 replica-0", "n0 replica-1", 1),
+        ("n0 replica-0", "n0 replica-0", 2),
+        (None, "n0 replica-0", 0),
+        ("n0 replica-0", None, 0),
+    ],
+)
+def test_the_same_place_is_nearer_than_another_one_of_its_node(
+    place: str | None, other: str | None, near: int
+) -> None:
+    assert nearness(place, other) == near
+
+
+def _replica(name: str, load: int, *, node: str = "n0", **changes: Any) -> ReplicaView:
+    return ReplicaView(name=name, place=place_of(node, name), slots=2, load=load, **changes)
+
+
+@pytest.mark.parametrize(
+    ("waiting", "coming", "waits"), [(1, 1, True), (2, 3, True), (3, 2, False), (1, 0, False), (0, 1, False)]
+)
+def test_the_last_shards_wait_for_replicas_that_are_being_started(
+    waiting: int, coming: int, waits: bool
+) -> None:
+    """One of two slots is free: the shard would run at half the speed there, and a replica stand idle."""
+    backlog = Backlog(waiting=waiting, coming=coming)
+    choice = choose(ShardView(number=0), [_replica("a", 1)], lambda: backlog)
+    assert (choice.replica, choice.why is Why.REPLICAS_COME) == (None if waits else "a", waits)
+    assert choose(ShardView(number=0), [_replica("a", 0)], lambda: backlog).replica == "a"
+
+
+def test_a_suspect_keeps_its_replica_unless_another_is_farther_from_where_it_died() -> None:
+    suspect = ShardView(number=7, suspect=True, died_at="n1 replica-0")
+    kept, idle = _replica("b", 1, reserved=7), _replica("a", 0)
+    assert choose(suspect, [idle, kept], _no_backlog) == Choice(replica=None, why=Why.RESERVED, reserve="b")
+    near = _replica("b", 0, node="n1", reserved=7)
+    assert choose(suspect, [idle, near], _no_backlog) == Choice(replica="a", why=Why.ALONE, reserve="a")
+
+
+def _no_backlog() -> Backlog:
+    return Backlog(waiting=0, coming=0)
+
+
+def test_the_load_of_a_replica_is_what_is_leased_there() -> None:
+    known = [Ready("a", "n0", 3, 7, 5), Ready("b", None, 2, 8, 0), Ready("c", "n0", 2, None, 0)]
+    leased = [("a", 6, 2), ("b", 0, 1), ("a", 0, 1), (None, 9, 1)]
+    assert views(known, leased=leased, suspects={8}) == [
+        ReplicaView(name="a", place=place_of("n0", "a"), slots=3, load=3, families=frozenset({5, 6})),
+        ReplicaView(name="b", place=None, slots=2, load=1, reserved=8),
+        ReplicaView(name="c", place=place_of("n0", "c"), slots=2, load=0),
+    ]
 
 
 @dataclass(frozen=True)
