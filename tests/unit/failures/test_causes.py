@@ -179,6 +179,10 @@ CELLS: list[tuple[str, Any, Facts, Cause, dict[str, Any]]] = [
     ("actor exit, node alive", LOST, Facts(node_alive=True), Cause.ENGINE_CRASH, {}),
     ("device error", inside(RuntimeError("CUDA error")), Facts(node_alive=True), Cause.ENGINE_CRASH, {}),
     ("watchdog", EngineDeadError("x", stuck=True), Facts(), Cause.ENGINE_CRASH, {}),
+    ("watchdog, and the node went later", EngineDeadError("x", stuck=True), Facts(node_alive=False),
+     Cause.ENGINE_CRASH, {}),
+    ("engine dead, after four nodes", DEAD, Facts(rows=9, interruptions=4, node_alive=True),
+     Cause.ENGINE_CRASH, {"shard": OnShard.SUSPECT, "charges": (Budget.REPLICA, Budget.MODEL)}),
     ("engine never started", EngineStartError("x"), Facts(rows=500, crashes=1, alone=True),
      Cause.ENGINE_CRASH, {"shard": OnShard.RELEASE, "charges": (Budget.REPLICA, Budget.MODEL)}),
     ("second crash", DEAD, replace(PROVEN, rows=500), Cause.ENGINE_CRASH,
@@ -243,6 +247,8 @@ CELLS: list[tuple[str, Any, Facts, Cause, dict[str, Any]]] = [
     ("one row, second crash alone", DEAD, replace(PROVEN, crashes=2), Cause.POISON,
      {"shard": OnShard.REFUSE, "code": "poison", "task": OnTask.DONE,
       "charges": (Budget.REPLICA, Budget.MODEL)}),
+    ("two rows, second crash alone", DEAD, replace(PROVEN, rows=2, crashes=2), Cause.ENGINE_CRASH,
+     {"shard": OnShard.SPLIT}),
     ("one row, second crash, beside others", DEAD, Facts(rows=1, crashes=1), Cause.ENGINE_CRASH,
      {"shard": OnShard.SUSPECT}),
     # CANCEL and EXPIRE: finished rows stay; never a crash.
@@ -257,6 +263,8 @@ CELLS: list[tuple[str, Any, Facts, Cause, dict[str, Any]]] = [
     # UNKNOWN: release, retry, a small budget.
     ("unknown", KeyError("a prompt"), Facts(), Cause.UNKNOWN,
      {"shard": OnShard.RELEASE, "task": OnTask.RETRY, "charges": (Budget.UNKNOWN,)}),
+    ("unknown on a node that is gone", KeyError("x"), Facts(node_alive=False), Cause.UNKNOWN,
+     {"charges": (Budget.UNKNOWN,)}),
     ("unknown of dray's", DrayError("x"), Facts(), Cause.UNKNOWN, {"charges": (Budget.UNKNOWN,)}),
     ("the end of the process", SystemExit(15), Facts(), Cause.UNKNOWN, {"task": OnTask.RETRY}),
     ("too many open files", OSError(errno.EMFILE, "x"), Facts(), Cause.UNKNOWN, {}),
@@ -308,6 +316,7 @@ def test_one_charge_too_many_fails_the_job(error: Exception, facts: Facts, budge
         decision = decide(error, replace(facts, spent={budget: spent}))
         failed = spent >= free
         assert (decision.effect.task is OnTask.FAIL) is failed
+        assert budget in decision.effect.charges  # the loss that ends the job counts, too
         assert ("no more are allowed" in decision.reason) is failed
 
 
