@@ -31,7 +31,7 @@ from dray.job.opening import OpenJob
 from dray.shard.pump import ShardReceipt
 from dray.shard.task import Ended, TaskResult
 from dray.store import JobLease, ReplicaRow, ReplicaState, ShardState, Store, open_store
-from tests.support.stores import FakeClock, claimed, ready_job
+from tests.support.stores import FakeClock, claimed, outcomes, ready_job
 from tests.unit.driver.scripted import BreakableStore, ScriptedExecutor, cluster
 
 pytestmark = pytest.mark.unit
@@ -324,6 +324,48 @@ def test_no_task_stands_still_while_the_store_takes_no_writes(
         tasks.look()
         tasks.tasks.forget_lapsed()
     assert tasks.executor.cancelled == []
+
+
+def test_shards_are_left_until_the_store_says_otherwise(store: Store, url: str) -> None:
+    """Else the driver would write the files while rows of the shard have no outcome."""
+    tasks = Tasks(store, url, ready_job(store, shards=1))
+    assert tasks.tasks.left
+    tasks.start()
+    tasks.look()  # none is idle
+    assert tasks.tasks.running
+    ended = TaskResult(how=Ended.HELD, message="")
+    tasks.tasks.take([TaskEnd(number=0, result=ended)])
+    assert (tasks.tasks.running, tasks.tasks.left) == (False, True)
+    tasks.tasks.schedule(store, 0)
+    assert tasks.submitted == [0, 0]
+    lease = claimed(store, tasks.lease)
+    store.commit(lease, outcomes(range(4)))
+    store.finish_shard(lease)
+    tasks.tasks.take([TaskEnd(number=0, result=ended)])
+    tasks.tasks.schedule(store, 0)
+    assert (tasks.submitted, tasks.tasks.running, tasks.tasks.left) == ([0, 0], False, False)
+
+
+def test_the_store_is_read_again_when_more_replicas_are_ready(store: Store, url: str) -> None:
+    """While nothing changed it is not, which would raise here."""
+    lease = ready_job(store, shards=9)
+    tasks = Tasks(store, url, lease, lanes=2, bound=Bound(tasks=6))
+    tasks.start()
+    tasks.tasks.schedule(store, 0)
+    broken = BreakableStore(store)
+    with broken.away(StoreTransientError("away")):
+        tasks.tasks.schedule(cast("Store", broken), 0)
+    store.put_replicas(lease, [_row(lane, ReplicaState.READY) for lane in range(2)])
+    tasks.tasks.schedule(store, 2)
+    assert tasks.submitted == [0, 1, 2, 3, 4, 5]
+    with broken.away(StoreTransientError("away")):
+        tasks.tasks.schedule(cast("Store", broken), 2)
+
+
+def test_a_job_that_is_to_stop_starts_nothing_more(store: Store, url: str) -> None:
+    tasks = Tasks(store, url, ready_job(store))
+    tasks.tasks.schedule(store, 0, start=False)
+    assert tasks.submitted == []
 
 
 def test_shards_whose_tasks_may_stand_still_are_looked_at_while_nothing_else_is_open(
