@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 import pytest
 
 from dray.cluster import Node
-from dray.driver.events import Event, NodeNoticed
+from dray.driver.events import Event, NodeNoticed, Warned
 from dray.driver.interruptions import LEAD_SECONDS, InterruptionHandler
 from dray.errors import StoreTransientError
 from dray.notices import Kind, Notice
@@ -95,6 +96,24 @@ def test_a_risk_is_recorded_and_ends_nothing(store: Store) -> None:
     assert heard.pool.left == []
     assert heard.pool.cordoned == [NODE]
     assert len(store.notices("job")) == 1
+
+
+def test_a_pause_of_seconds_is_recorded_and_its_node_works_on(store: Store) -> None:
+    heard = _Heard()
+    freeze = replace(_notice(60.0, Kind.MAINTENANCE), source="azure", action="Freeze", id="event-7")
+    heard.say(freeze)
+    heard.handler.record(store)
+    assert (heard.pool.left, heard.pool.cordoned) == ([], [])
+    [stored] = store.notices("job")
+    assert (stored.node, stored.source, stored.action) == ("n", "azure", "Freeze")
+    assert (stored.kind, stored.event, stored.deadline) == (Kind.MAINTENANCE, "event-7", freeze.deadline)
+
+
+def test_a_source_that_cannot_be_asked_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard = _Heard()
+    monkeypatch.setattr(heard.fleet, "warnings", lambda: ["node h: aws does not answer"])
+    heard.handler.look()
+    assert heard.events == [Warned(line="node h: aws does not answer")]
 
 
 def test_what_the_store_could_not_be_told_it_is_told_later(store: Store) -> None:
