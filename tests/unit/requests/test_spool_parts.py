@@ -70,7 +70,7 @@ def test_any_cut_of_rows_in_parts_gives_each_row_once_and_in_order(
         written, parts = write(folder, lines, part_bytes)
         for part in parts:
             text = Path(part.uri).read_bytes()
-            assert part.size == len(text)
+            assert part.size == len(text) > 0  # also where the first line is longer than a part
             assert len(text) <= part_bytes or text.count(b"\n") == 1
         several = cuts(written, parts, ranges)
         read = [
