@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from dray.errors import FencedError, StoreFatalError
 from dray.requests.model import Outcome
 from dray.store import (
+    Charge,
     Notice,
     ShardSpec,
     ShardState,
@@ -18,7 +20,7 @@ from dray.store import (
     open_store,
     routing,
 )
-from tests.support.stores import FakeClock, claimed, failure, outcome, outcomes, ready_job
+from tests.support.stores import FINGERPRINT, FakeClock, claimed, failure, outcome, outcomes, ready_job, specs
 
 pytestmark = pytest.mark.integration
 
@@ -212,6 +214,37 @@ def test_a_driver_takes_back_a_shard_whose_holder_is_dead(store: Store) -> None:
         store.commit(lease, outcomes([1]))
 
 
+def test_a_driver_takes_back_nothing_that_is_finished_or_anothers(store: Store) -> None:
+    """A task's process may die after it has finished its shard; each job numbers its shards from 0."""
+    other, job = ready_job(store, "other"), ready_job(store)
+    held = [claimed(store, other, owner="another") for _ in range(3)][-1]
+    finished, lease = claimed(store, job, 0), claimed(store, job, 1)
+    store.commit(finished, outcomes(range(4)))
+    store.finish_shard(finished)
+    for number in range(2):
+        store.take_back(job, number, cause="NODE_LOSS")
+    assert [shard.state for shard in store.shards("job")] == [ShardState.DONE, ShardState.PENDING]
+    assert [one.cause for one in store.attempts("job")] == ["DONE", "NODE_LOSS"]
+    with pytest.raises(FencedError):
+        store.commit(lease, outcomes([4]))
+    assert store.commit(held, outcomes([0])).inserted == 1
+
+
+def test_a_part_of_the_spool_is_moved_for_its_own_shards_alone(store: Store) -> None:
+    other = ready_job(store, "other")
+    store.create_job("job", fingerprint=FINGERPRINT, settings={})
+    job = store.claim_job("job", "driver")
+    parts = [replace(spec, uri=f"part-{spec.number % 2}") for spec in specs(3, 4)]
+    store.add_shards(job, parts, total_rows=12)
+    store.move_shards(job, {"part-0": "moved", "spool.jsonl": "of another job"})
+    assert [shard.uri for shard in store.shards("job")] == ["moved", "part-1", "moved"]
+    assert {shard.uri for shard in store.shards("other")} == {"spool.jsonl"}
+    store.claim_job("other", "two", takeover=lambda owner: True)
+    with pytest.raises(FencedError):
+        store.move_shards(other, {"spool.jsonl": "elsewhere"})
+    assert {shard.uri for shard in store.shards("other")} == {"spool.jsonl"}
+
+
 def test_a_driver_that_was_replaced_takes_nothing_back(store: Store) -> None:
     old = ready_job(store)
     new = store.claim_job("job", "two", takeover=lambda owner: True)
@@ -253,6 +286,23 @@ def test_a_split_shard_goes_on_in_its_parts(store: Store) -> None:
         ShardState.DONE,
     ]
     assert store.verify_counts("job").done == 8
+
+
+def test_a_split_that_is_repeated_charges_once_and_one_that_is_too_late_nothing(store: Store) -> None:
+    job = ready_job(store)
+    lease = claimed(store, job)
+    parts = [part(-1, 0, 2), part(-1, 2, 2)]
+    lost = Charge(budget="infra", event="0/1", cause="NODE_LOSS")
+    for _ in range(2):
+        store.split_shard(lease, parts, cause="NODE_LOSS", charged=[lost])
+    assert store.charges("job") == [lost]
+    late = claimed(store, job, 1)
+    store.take_back(job, 1, cause="NODE_LOSS")
+    with pytest.raises(FencedError):
+        store.split_shard(
+            late, [part(-1, 4, 2), part(-1, 6, 2)], cause="x", charged=[replace(lost, event="1/1")]
+        )
+    assert store.charges("job") == [lost]
 
 
 def test_parts_must_hold_the_shard(store: Store) -> None:
