@@ -51,6 +51,47 @@ def test_what_is_found_by_trying_does_not_add_up(store: Store) -> None:
     assert spent(store, "model") == 3
 
 
+def test_each_budget_and_scope_is_counted_by_itself(store: Store) -> None:
+    ready_job(store)
+    for budget, scope, event, cause in (
+        ("infra", "", "a", "NODE_LOSS"),
+        ("node", "n1", "a", "NODE_LOSS"),
+        ("node", "n1", "b", "NODE_LOSS"),
+        ("node", "n2", "c", "NODE_LOSS"),
+        ("replica", "n3 replica-0", "d", "ENGINE_CRASH"),
+        ("replica", "n3 replica-0", "e", "ENGINE_CRASH"),
+    ):
+        note_charges(store, "job", [Charge(budget=budget, scope=scope, event=event, cause=cause)])
+    assert [spent(store, "node", scope=scope) for scope in ("n1", "n2", "n3")] == [2, 1, 0]
+    assert (spent(store, "infra"), spent(store, "model")) == (1, 0)
+    assert store.overspent("job", "node", above=1) == ["n1"]
+    assert store.overspent("job", "replica", above=1) == ["n3 replica-0"]
+    assert (store.losses("job", "NODE_LOSS"), store.losses("job", "ENGINE_CRASH")) == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_its_own"),
+    [
+        ("replica-1", True),
+        ("replica-1~2", True),
+        ("job/1/replica-1", True),
+        ("job/1/replica-1~2", True),
+        ("job/1/replica-10", False),
+        ("job/1/replica-11~2", False),
+    ],
+)
+def test_a_lane_answers_by_whatever_replica_it_has(store: Store, name: str, is_its_own: bool) -> None:
+    job = ready_job(store)
+    note_charges(
+        store, "job", [Charge(budget="replica", scope="n1 replica-1", event="r", cause="ENGINE_CRASH")]
+    )
+    lease = store.claim_shard(job, 0, owner="w", replica=name)
+    assert lease is not None
+    store.note_attempt(lease, node="n1")
+    store.commit(lease, outcomes([0]))
+    assert spent(store, "replica", scope="n1 replica-1", within=0.0) == (0 if is_its_own else 1)
+
+
 def test_a_place_is_charged_by_its_own_answers(store: Store) -> None:
     """One bad GPU of several: its neighbours on the node answer, and it does not."""
     job = ready_job(store, shards=2, rows=4)

@@ -134,6 +134,27 @@ def test_what_a_shard_charges_after_the_verdict_counts_no_more(store: Store) -> 
     assert sorted(store.charges("job"), key=lambda one: one.budget) == CHARGED
 
 
+def test_a_verdict_on_one_replica_leaves_what_others_charge(store: Store) -> None:
+    """Another shard loses another replica, and the same shard loses one more."""
+    job = ready_job(store)
+    judged, other = _placed(store, job, 0), _placed(store, job, 1, replica="another")
+    store.testify(judged, LOST)
+    store.judge(job, "r", VERDICT, CHARGED)
+    store.release_shard(judged, cause="OOM")
+    again = _placed(store, job, 0, replica="third")
+    for lease in (other, again):
+        store.testify(lease, LOST)
+        own = Charge(budget="infra", event=own_event(lease.number, lease.epoch), cause="NODE_LOSS")
+        store.release_shard(lease, cause="NODE_LOSS", charged=[own])
+        assert own in store.charges("job")
+    store.judge(job, "third", Verdict(cause="SPOT", event="node n"), [])
+    late = Charge(budget="oom", event="replica third", cause="OOM")
+    store.judge(job, "third", Verdict(cause="OOM", event=late.event), [late])
+    assert sorted(one.event for one in store.charges("job")) == sorted(
+        [*(one.event for one in CHARGED), own_event(other.number, other.epoch), late.event]
+    )
+
+
 @pytest.mark.parametrize("charged", [CHARGED, []])
 def test_a_shards_own_trouble_is_charged_whatever_became_of_its_replica(
     store: Store, charged: list[Charge]
