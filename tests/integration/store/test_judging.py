@@ -155,6 +155,36 @@ def test_a_verdict_on_one_replica_leaves_what_others_charge(store: Store) -> Non
     )
 
 
+@pytest.mark.parametrize("judged", [False, True])
+def test_a_verdict_of_one_job_leaves_what_others_charge(store: Store, judged: bool) -> None:
+    """Their shards, attempts, replicas and events have the same names."""
+    other, job = ready_job(store, "other"), ready_job(store)
+    leases = [_placed(store, one, 0) for one in (other, job)]
+    for lease in leases:
+        store.testify(lease, LOST)
+    store.judge(other, "r", VERDICT, CHARGED)
+    if judged:  # and not charged
+        store.judge(job, "r", VERDICT, [])
+    own = Charge(budget="infra", event=own_event(0, leases[1].epoch), cause="NODE_LOSS")
+    store.release_shard(leases[1], cause="NODE_LOSS", charged=[own])
+    found = Charge(budget="infra", event=VERDICT.event, cause="SPOT")  # of another cause in the other job
+    note_charges(store, "job", [found])
+    assert {one.event for one in store.charges("job")} == {own.event, found.event}
+
+
+def test_a_late_verdict_replaces_no_charge_of_a_shard_that_lost_its_replica_in_another_job(
+    store: Store,
+) -> None:
+    other, job = ready_job(store, "other"), ready_job(store)
+    store.testify(_placed(store, other, 1), LOST)
+    lease = _placed(store, job, 1, replica="another")
+    own = Charge(budget="infra", event=own_event(1, lease.epoch), cause="NODE_LOSS")
+    store.release_shard(lease, cause="NODE_LOSS", charged=[own])
+    store.put_replicas(job, [_ready("r")])
+    store.judge(job, "r", VERDICT, CHARGED)
+    assert own in store.charges("job")
+
+
 @pytest.mark.parametrize("charged", [CHARGED, []])
 def test_a_shards_own_trouble_is_charged_whatever_became_of_its_replica(
     store: Store, charged: list[Charge]
