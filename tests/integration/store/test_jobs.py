@@ -284,6 +284,7 @@ def test_a_completed_job_stays_completed(store: Store) -> None:
 
 
 def test_an_expired_job_without_open_shards_stays_expired(store: Store) -> None:
+    ready_job(store, "beside")  # whose shards are open
     lease = ready_job(store)
     for number in range(2):
         shard = claimed(store, lease, number)

@@ -213,6 +213,7 @@ def test_a_driver_that_was_replaced_judges_nothing(store: Store) -> None:
 
 @pytest.mark.parametrize("why", ["released", "lapsed", "cancelled", "paused", "expired", "taken back"])
 def test_no_verdict_is_waited_for_that_will_not_come(store: Store, clock: FakeClock, why: str) -> None:
+    ready_job(store, "beside")  # whose driver lives
     job = ready_job(store)
     lease = _placed(store, job, 0)
     assert store.verdict_status(lease) == OPEN

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,25 +25,35 @@ from dray.store import (
     Spending,
     Store,
     Verdict,
+    open_store,
     own_event,
 )
-from tests.support.stores import failure, outcomes, ready_job
+from tests.support.stores import FakeClock, failure, outcomes, ready_job
 
 pytestmark = pytest.mark.integration
 
 SHARDS, ROWS = 5, 4
-REPLICAS = [
-    ReplicaRow(name=f"run/replica-{lane}", lane=lane, state=ReplicaState.READY, slots=2, node=f"n{lane}")
-    for lane in range(2)
-]
 BUDGETS = [("infra", "", 0.0), ("model", "", None), ("replica", "n0 replica-0", 0.0)]
 
 
 class Life:
-    """A job from its ingest to its end, a step at a time; each step gives what it found."""
+    """A job from its ingest to its end, a step at a time; each step gives what it found.
 
-    def __init__(self, store: Store, job_id: str) -> None:
+    It has two replicas, on two nodes whose names begin with ``nodes``.
+    """
+
+    def __init__(self, store: Store, job_id: str, nodes: str = "n") -> None:
         self.store, self.job_id = store, job_id
+        self.replicas = [
+            ReplicaRow(
+                name=f"run/replica-{lane}",
+                lane=lane,
+                state=ReplicaState.READY,
+                slots=2,
+                node=f"{nodes}{lane}",
+            )
+            for lane in range(2)
+        ]
         self.job = ready_job(store, job_id, shards=SHARDS, rows=ROWS)
 
     def seen(self) -> dict[str, Any]:
@@ -57,7 +68,7 @@ class Life:
             "causes": store.causes(job_id),
             "replicas": store.replicas(job_id),
             "unjudged": store.unjudged(job_id),
-            "witnesses": [store.witnesses(job_id, one.name) for one in REPLICAS],
+            "witnesses": [store.witnesses(job_id, one.name) for one in self.replicas],
             "charges": store.charges(job_id),
             "spent": store.spent(job_id, [Spending(budget=b, scope=s, within=w) for b, s, w in BUDGETS]),
             "losses": store.losses(job_id, "ENGINE_CRASH"),
@@ -71,14 +82,16 @@ class Life:
     def placed(self, number: int) -> ShardLease:
         lease = self.store.place_shard(self.job, number, owner=f"w{number}").lease
         assert lease is not None
-        self.store.note_attempt(lease, node="n0" if lease.replica == REPLICAS[0].name else "n1")
+        [replica] = [one for one in self.replicas if one.name == lease.replica]
+        self.store.note_attempt(lease, node=replica.node)
         return lease
 
     def steps(self) -> Iterator[object]:
         store, job = self.store, self.job
-        store.put_replicas(job, REPLICAS)
+        store.put_replicas(job, self.replicas)
         first, second, third, fourth = (self.placed(number) for number in range(4))
-        yield first.replica, second.replica, store.place_shard(job, 4, owner="w4")
+        yield first.replica, second.replica
+        yield [store.place_shard(job, 4, owner="w4", again=again) for again in (False, True)]
         yield store.commit(first, [*outcomes([0, 1]), failure(2)]).inserted
         store.commit(second, outcomes([4]))
         store.renew_shard(second)
@@ -93,7 +106,7 @@ class Life:
             Charge(budget=budget, scope=scope, event=verdict.event, cause=verdict.cause)
             for budget, scope, _ in BUDGETS[1:]
         ]
-        store.judge(job, REPLICAS[0].name, verdict, lost)
+        store.judge(job, self.replicas[0].name, verdict, lost)
         yield store.verdict_status(first)
         store.release_shard(first, cause="ENGINE_CRASH", suspect=True, charged=[own])
         yield store.place_shard(job, 0, owner="again").waiting, store.place_shard(job, 4, owner="w4").waiting
@@ -128,16 +141,22 @@ class Life:
         yield None
 
 
-def test_a_job_sees_and_changes_nothing_of_those_beside_it(store: Store) -> None:
-    """The first life is alone in the store; the two others take turns, beside what is left of it."""
-    lone = Life(store, "lone")
-    alone = [(found, lone.seen()) for found in lone.steps()]
-    at_rest = lone.seen()
+def test_a_job_sees_and_changes_nothing_of_those_beside_it(
+    store: Store, clock: FakeClock, tmp_path: Path
+) -> None:
+    """One life is alone in a store; two others take turns in one, beside what is left of an earlier one."""
+    with open_store(str(tmp_path / "alone.db"), clock=clock) as empty:
+        lone = Life(empty, "lone")
+        alone = [(found, lone.seen()) for found in lone.steps()]
+    earlier = Life(store, "earlier", nodes="m")
+    for _ in earlier.steps():
+        pass
+    at_rest = earlier.seen()
     one, other = Life(store, "one"), Life(store, "other")
     for expected, found, again in zip_longest(alone, _told(one, other), _told(other, one)):
         assert found == expected
         assert again == expected
-    assert lone.seen() == at_rest
+    assert earlier.seen() == at_rest
 
 
 def _told(life: Life, beside: Life) -> Iterator[tuple[object, dict[str, Any]]]:
