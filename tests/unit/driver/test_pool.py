@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from dray.cluster.base import START_SECONDS, Node
+from dray.driver.lanes import LONGEST_PAUSE
 from dray.driver.pool import DRAIN_SECONDS, SILENT_SECONDS, ReplicaPool
 from dray.driver.replica_handle import Loss
 from dray.driver.watched_time import LOOKS
@@ -189,6 +190,41 @@ def test_a_node_that_goes_has_its_replicas_finish_and_others_begin(monkeypatch: 
     assert working.first.was_killed()
     assert working.losses == []
     assert working.pool.restarts == 0
+
+
+@pytest.mark.parametrize(("left", "told", "given"), [(100.0, 95.0, DRAIN_SECONDS), (3.0, 1.0, 0.0)])
+def test_a_node_that_goes_takes_none_of_the_others_along(
+    monkeypatch: pytest.MonkeyPatch, left: float, told: float, given: float
+) -> None:
+    working = Working(monkeypatch, [True], [False])
+    first, other = working.fleet.processes
+    other.place = "other"
+    other.polls.append(True)
+    working.step()
+    assert working.pool.ready() == 2
+    drained: list[tuple[str, float]] = []
+    replace_here(monkeypatch, time, "time", lambda: 5000.0)
+    monkeypatch.setattr(working.fleet, "drain", lambda node, at: drained.append((node.node_id, at)))
+    working.pool.drain_node(NODE, 5000.0 + left)
+    assert drained == [("node", 5000.0 + told)]  # the cluster sees the end come
+    assert (first.drains, other.drains, other.killed) == ([given], [], False)
+    assert working.pool.ready() == 1
+
+
+def test_a_node_that_went_is_avoided_until_it_is_surely_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    working = Working(monkeypatch)
+    working.pool.drain_node(NODE, time.time() + 100.0)
+    working.clock.now += 100.0 + SILENT_SECONDS - 2.0
+    assert working.pool._risky() == {"node"}
+    working.clock.now += 4.0
+    assert working.pool._risky() == set()
+
+
+def test_a_lane_has_one_replica_however_long_that_takes_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    working = Working(monkeypatch, [False])
+    assert [one.state for one in working.pool.take_changed()] == [ReplicaState.STARTING]
+    working.steps(2 * LONGEST_PAUSE, each=5.0)
+    assert len(working.fleet.processes) == 1
 
 
 def test_a_replica_that_leaves_has_its_seconds_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
