@@ -125,6 +125,26 @@ def test_the_first_engine_that_lacks_memory_is_started_smaller_once_that_is_char
     assert started.processes[1].spec.arguments["max_num_batched_tokens"] == 4096
 
 
+def test_an_engine_that_ran_out_of_memory_comes_back_with_half_of_what_it_ran_with() -> None:
+    """It said that it runs eight requests at a time: half of what engines usually run is no less."""
+    started = Started(1, [True])
+    started.until(lambda: started.pool.ready() == 1)
+    started.processes[0].answers.append(EngineDeadError("CUDA", oom=True))
+    started.budgets.steps = 1
+    started.go_on(2)
+    assert started.processes[1].spec.arguments["max_num_seqs"] == 4
+
+
+def test_a_replica_that_is_ready_is_told_once_and_has_places_by_the_size_of_shards() -> None:
+    """Shards of as many rows as a batch: two hold the next two batches while a third begins."""
+    pool = ReplicaPool("p", SPEC, ScriptedFleet([True]), 1, QUICK, shard_rows=8)
+    pool.launch_due(Budgets())
+    pool.look()
+    assert [start.name for start in pool.take_ready()] == ["p/replica-0"]
+    assert pool.take_ready() == []
+    assert [(one.state, one.slots) for one in pool.take_changed()] == [(ReplicaState.READY, 3)]
+
+
 @pytest.mark.parametrize("oom", [True, False])
 def test_a_lack_of_memory_is_undecided_until_it_is_judged(oom: bool) -> None:
     started = Started(2, [True], [False, EngineStartError("CUDA", oom=oom)])
