@@ -17,6 +17,7 @@ from dray.job import current_job
 from dray.job.cancelling import cancel
 from dray.job.finalising import JobResult
 from dray.job.opening import OpenJob
+from dray.job.watched import started_beside
 from flows.batch_inference import batch_inference
 from tasks.prefect_run import is_cancelled
 from tasks.stopping import NOT_TAKEN
@@ -65,8 +66,8 @@ class _Run:
         self._asked: Future[None] | None = None
 
     async def start(self) -> Any:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(None, contextvars.copy_context().run, self._work)
+        """Run the flow in a daemon thread: asyncio and Python wait at their end for those of an executor."""
+        return await asyncio.wrap_future(started_beside(self._work))
 
     def cancel(self) -> None:
         """Ask the job to stop, beside the loop; one that is not open yet is asked when it is."""

@@ -22,6 +22,7 @@ def started_beside(work: Callable[[], T], name: str = "dray-job") -> Future[T]:
     What the caller's context holds, as the run that Prefect and its loggers take it for, the thread has too.
     """
     future: Future[T] = Future()
+    future.set_running_or_notify_cancel()  # a caller may stop waiting; the thread goes on
     context = contextvars.copy_context()
     threading.Thread(target=context.run, args=(_fill, future, work), name=name, daemon=True).start()
     return future

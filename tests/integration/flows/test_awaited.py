@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import time
 from collections.abc import Coroutine
 from pathlib import Path
@@ -81,6 +83,37 @@ def test_a_cancelled_task_stops_its_job_which_the_same_call_goes_on_with(tmp_pat
         assert store.get_job("job").state is JobState.CANCELLED
         assert 0 < store.counts("job").done < 40
         store.claim_job("job", "the next driver")  # without ``resume``: CancelledError where it was for good
+
+
+_CANCELLED_TWICE = """
+import asyncio, threading
+from flows import awaited
+
+hung = threading.Event()
+
+def hang(**_):
+    hung.set()
+    threading.Event().wait()
+
+async def program():
+    task = asyncio.create_task(awaited.abatch_inference())
+    while not hung.is_set():
+        await asyncio.sleep(0.01)
+    for _ in range(2):
+        task.cancel()
+        await asyncio.sleep(0.1)
+    print("cancelled" if task.cancelled() else "waits", flush=True)
+
+awaited.batch_inference = hang
+asyncio.run(program())
+"""
+
+
+def test_a_program_ends_that_cancels_twice_what_hangs() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", _CANCELLED_TWICE], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "cancelled\n", "")
 
 
 def test_a_cancel_outlasts_a_store_that_is_away(
