@@ -192,7 +192,7 @@ def _who_ends(provider: Provider) -> str:
 
 def _hold(provider: Provider, *, json: bool) -> int:
     """A cluster of this machine lives as long as this process."""
-    from dray.cluster.connect import prepare_local
+    from dray.cluster.own_environment import prepare_local
 
     prepare_local()
     provider.start()

@@ -14,11 +14,12 @@ from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
 
-from dray.cluster.auth import answers_strangers, close_token_file, open_cluster_error, refuse_open_cluster
+from dray.cluster.auth import answers_strangers, open_cluster_error
 from dray.cluster.base import NAMESPACE, Cluster, ClusterInfo, ClusterSettings
 from dray.cluster.forwarded_env import handed_down
 from dray.cluster.head import MARK, Head
 from dray.cluster.head_watch import HeadWatch
+from dray.cluster.own_environment import prepare_environment
 from dray.cluster.own_node import OwnNode, join_as_node
 from dray.cluster.providers.existing import ExistingProvider
 from dray.cluster.providers.local import LocalProvider
@@ -55,7 +56,7 @@ def warm_up() -> None:
     global _warm
     before = dict(os.environ)
     try:
-        _prepare_environment(ClusterSettings())
+        prepare_environment(ClusterSettings())
         _warm = Head()
     finally:
         os.environ.clear()
@@ -109,11 +110,6 @@ def open_cluster(settings: ClusterSettings) -> Cluster:
     return RayCluster(settings)
 
 
-def prepare_local() -> None:
-    """Set this process's environment for a cluster of our own, which its processes inherit."""
-    _prepare_environment(ClusterSettings())
-
-
 def provider_of(settings: ClusterSettings) -> Provider:
     """Who starts the cluster of these settings, or knows of it."""
     if settings.provider is not None and settings.standing:
@@ -146,6 +142,8 @@ class RayCluster:
         self._modules: Sequence[str] = ()
         self._watch: HeadWatch | None = None
         self._node: OwnNode | None = None  # that this machine is, where a cluster is rented
+        self._releasing: threading.Thread | None = None
+        self._guard = threading.Lock()
         self._thread = threading.Thread(target=self._join, name="dray-cluster", daemon=True)
 
     @property
@@ -164,7 +162,7 @@ class RayCluster:
             return
         self._began = time.monotonic()
         _refuse_second()
-        _prepare_environment(self._settings)
+        prepare_environment(self._settings)
         self._inherited = handed_down()
         self._launched = True
         if self._settings.address is None:
@@ -210,7 +208,17 @@ class RayCluster:
             self._watch.check()
 
     def leave(self) -> None:
-        """Leave the cluster, and have its provider let go of what it made; again does nothing."""
+        """Leave the cluster, and have its provider let go of what it made; again does nothing.
+
+        One of our own is released beside: else a process that runs job after job would keep them all.
+        """
+        self._leave()
+        with self._guard:
+            if self._launched and self.provider.own and self._releasing is None:
+                self._releasing = threading.Thread(target=self._release, name="dray-release", daemon=True)
+                self._releasing.start()
+
+    def _leave(self) -> None:
         self._leaving.set()
         if self._settings.provider is not None and not self._ready.is_set():
             self._let_go()  # what is being rented: the sooner the cheaper
@@ -234,12 +242,17 @@ class RayCluster:
 
     def release(self) -> None:
         """Leave the cluster, and wait until what its provider made is gone; again does nothing."""
-        self.leave()
-        if self._launched:
-            if self.provider.own:  # of others leaving is all
-                self.provider.release()
-            self._launched = False
-            atexit.unregister(self.release)
+        self._leave()  # at the end of a process no thread can be started
+        if self._releasing is not None:
+            self._releasing.join()
+        elif self._launched:
+            self._release()
+
+    def _release(self) -> None:
+        if self.provider.own:  # of others leaving is all
+            self.provider.release()
+        self._launched = False
+        atexit.unregister(self.release)
 
     def _let_go(self) -> None:
         """Whatever goes wrong: what was made has an expiry, too."""
@@ -372,22 +385,3 @@ def _connect(address: str, settings: ClusterSettings, began: float) -> ClusterIn
         stable_resource=resource,
         shared=settings.address is not None and settings.provider is None,
     )
-
-
-def _prepare_environment(settings: ClusterSettings) -> None:
-    """Ray reads these at import and at init; its worker processes inherit them."""
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    if settings.provider is not None:  # its token comes with its address
-        os.environ.pop("RAY_ADDRESS", None)
-        return
-    if settings.address is None:
-        # Ray starts workers at nice 15; engines here must not wait behind everything else on the machine.
-        os.environ.setdefault("RAY_worker_niceness", "0")
-        # Never an open port: a token, in ~/.ray/auth_token where the environment names no other.
-        close_token_file()
-        os.environ["RAY_AUTH_MODE"] = "token"
-        os.environ.pop("RAY_ADDRESS", None)
-        return
-    if settings.auth_token is not None:
-        enable_token_auth(settings.auth_token)
-    refuse_open_cluster(settings.address)  # before Ray is asked for anything

@@ -1,7 +1,8 @@
-"""The jobs that this process drives, and how far they are: for signal handlers and the command line."""
+"""The job that this process drives, and how far it is: for signal handlers and the command line."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 PULSE_RECORD = "dray_pulse"
 """Attribute of log records: true for those that repeat what listeners (``listening``) were given."""
 
-_driven: list[OpenJob] = []  # process-wide on purpose: signals have no arguments
+_driven: deque[OpenJob] = deque(maxlen=1)  # process-wide on purpose: signals have no arguments
 _calls: list[Callable[[OpenJob], None]] = []
 _heard_by: list[Callable[[Pulse], None]] = []
 
