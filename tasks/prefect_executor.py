@@ -23,6 +23,7 @@ from tasks.ray_runner import FlushingRayTaskRunner, travel_light
 from tasks.settling import note_end
 
 _END_SECONDS = 5.0
+_WITH_JOB = "it was ended with the job's run"
 # A worker process asks Prefect's server for its version before its first task, and the task crashes where the
 # server is away. The flow run has asked already.
 _UNASKED = {PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED: False}
@@ -89,12 +90,16 @@ class PrefectExecutor:
         left = list(self._running)
         try:
             if left:
-                _, left = ray.wait(left, num_returns=len(left), timeout=_END_SECONDS)
+                ended, left = ray.wait(left, num_returns=len(left), timeout=_END_SECONDS)
+                for reference in ended:
+                    self._end(reference)
             for reference in left:
                 ray.cancel(reference)
             if left:
                 ray.wait(left, num_returns=len(left), timeout=_END_SECONDS)
         finally:
+            for future, _ in self._running.values():
+                note_end(future.task_run_id, Crashed(message=_WITH_JOB))
             self._runner.__exit__(None, None, None)
 
 

@@ -1,7 +1,7 @@
 """At the end of a run, no task of it is left "Running" in Prefect.
 
 Tasks tell Prefect of their states by events. An event that is sent while Prefect's server is away, or just
-before it is restarted, is lost.
+before it is restarted, is lost. And a task whose process dies sends none.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LOOK_EVERY = 0.1
 _PAGE = 200
 
 _OPEN = [StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING]
-_UNKNOWN = "it ended while Prefect's server was away; dray's store knows how"
+_UNKNOWN = "Prefect did not hear of its end; dray's store knows how it ended"
 
 
 class _End(NamedTuple):
@@ -86,7 +86,7 @@ def settle_tasks() -> None:
         get_run_logger().warning("states of tasks are not in Prefect: %s", type(error).__name__)
         return
     if left:
-        get_run_logger().info("told Prefect how %d tasks ended while its server was away", len(left))
+        get_run_logger().info("told Prefect how %d tasks ended, of which it had not heard", len(left))
 
 
 def _left(client: SyncPrefectClient, flow_run: UUID) -> list[TaskRun]:

@@ -49,7 +49,7 @@ def told(job: OpenJob) -> Iterator[None]:
         raise  # there are seconds left: Prefect's worker kills what has not ended
     except (Exception, Pause) as error:
         _tell_end(job, blocked=isinstance(error, JobBlockedError | JobChangedError))
-        if in_deployment() and wait_for_api():
+        if not in_deployment() or wait_for_api():  # a script's user is not kept waiting
             settle_tasks()
         raise
 
@@ -65,7 +65,7 @@ def ended(job: OpenJob, result: JobResult) -> State[Any]:
     else:
         get_run_logger().warning("Prefect's server does not answer: the report is not in its UI")
     tell_of_job(job.job_id, result.state, _figures(result))
-    if there and in_deployment():
+    if there:
         settle_tasks()
     message = message_of(result)
     if result.state == JobState.CANCELLED:
@@ -97,7 +97,7 @@ def cancelled(job: OpenJob, message: str) -> State[Any]:
     """The state of a run whose job was cancelled before there was anything to write."""
     there = wait_for_api()
     _tell_end(job)
-    if there and in_deployment():
+    if there:
         settle_tasks()
     return _cancelled(message)
 

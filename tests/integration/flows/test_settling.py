@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
+import ray
 from prefect import flow, runtime, task, task_engine
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
-from prefect.client.schemas.objects import State
+from prefect.client.schemas.objects import State, TaskRun
 
 from dray.errors import ConfigError
-from tasks import settling
+from dray.shard.work import ShardWork
+from dray.store import open_store
+from tasks import prefect_executor, settling
+from tests.support.stores import ready_job
 
 pytestmark = pytest.mark.integration
 
@@ -55,10 +61,49 @@ def test_an_end_that_prefect_did_not_hear_of_is_told_again(monkeypatch: pytest.M
     monkeypatch.setattr(settling, "_SECONDS", 1.0)
     run = ends()
 
-    with get_client(sync_client=True) as client:
-        found = client.read_task_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[run])))
-    assert {one.name: one.state and one.state.name for one in found} == {
+    assert {one.name: one.state and one.state.name for one in task_runs(run)} == {
         "works": "Completed",
         "fails": "Failed",
         "unknown": "Ended",
     }
+
+
+@flow
+def ends_amid(work: ShardWork) -> UUID:
+    """The job's run ends while a shard task waits for a replica."""
+    run = UUID(runtime.flow_run.id)
+    executor = prefect_executor.PrefectExecutor()
+    executor.start("dray_stable")
+    executor.submit(work)
+    deadline = time.monotonic() + 120
+    while not any(one.state and one.state.is_running() for one in task_runs(run)):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    executor.close()
+    settling.settle_tasks()
+    return run
+
+
+def test_a_task_that_ended_with_the_job_is_not_completed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_store(str(tmp_path / "store.db")) as store:
+        lease = ready_job(store)
+        work = ShardWork(job=lease, shard=store.shards("job")[0], store_url=str(tmp_path / "store.db"))
+    monkeypatch.setattr(prefect_executor, "_END_SECONDS", 1.0)
+    monkeypatch.setattr(settling, "_SECONDS", 1.0)
+    monkeypatch.setattr(ray, "cancel", lambda _: None)  # its process does not hear of it, and says nothing
+    ray.init(address="local", num_cpus=1, resources={"dray_stable": 1}, include_dashboard=False)
+    try:
+        run = ends_amid(work)
+    finally:
+        ray.shutdown()
+
+    [shard] = [one.state for one in task_runs(run) if one.name.startswith("shard ")]
+    assert shard is not None
+    assert (shard.name, shard.message) == ("Crashed", "it was ended with the job's run")
+
+
+def task_runs(run: UUID) -> list[TaskRun]:
+    with get_client(sync_client=True) as client:
+        return client.read_task_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[run])))

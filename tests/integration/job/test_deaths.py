@@ -68,6 +68,10 @@ def test_the_job_goes_on(tmp_path: Path) -> None:
     runs = _shard_runs()
     assert len(runs) == 2  # the second after the worker's death
     assert max(run["run_count"] for run in runs) == 2  # the first was retried after the replica's
+    assert sorted(run["state_type"] for run in runs) == [
+        "COMPLETED",
+        "CRASHED",
+    ]  # a dead process says nothing
     command.assert_nothing_left()
 
 
