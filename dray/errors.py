@@ -41,8 +41,11 @@ Foreign errors are translated at one seam per library: ``store/seam.py`` (SQLAlc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -252,3 +255,38 @@ class CancelledError(DrayError):
     """The job was cancelled; finished rows are kept."""
 
     exit_code = 130
+
+
+_DRAY = Path(__file__).parent
+_NOTED = "dray: raised"
+
+
+def raised_at(error: BaseException) -> str:
+    """Where an error that is not dray's own was raised, as " at FILE:LINE"; empty where that is unknown.
+
+    The error's message may quote a row. This names the last of dray's lines, and the line of another package
+    that the error came from.
+    """
+    frames = traceback.walk_tb(error.__traceback__)
+    lines = [(Path(frame.f_code.co_filename), number) for frame, number in frames]
+    ours = [line for line in lines if _DRAY in line[0].parents]
+    places = dict.fromkeys(f"{file.name}:{number}" for file, number in [*ours[-1:], *lines[-1:]])
+    return f" at {', raised in '.join(places)}" if places else ""
+
+
+@contextmanager
+def raised_noted() -> Iterator[None]:
+    """Errors that leave the block, and are not dray's own, keep their place on the way to another process."""
+    try:
+        yield
+    except DrayError:
+        raise
+    except Exception as error:
+        error.add_note(f"{_NOTED}{raised_at(error)}")
+        raise
+
+
+def noted_at(error: BaseException) -> str:
+    """The same of an error that came from another process: what :func:`raised_noted` noted there."""
+    notes: list[str] = getattr(error, "__notes__", [])
+    return next((note.removeprefix(_NOTED) for note in notes if note.startswith(_NOTED)), "")

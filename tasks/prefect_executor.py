@@ -15,7 +15,7 @@ from prefect_ray.context import remote_options
 
 from dray.driver.executor import TaskEnd
 from dray.driver.ray_executor import crashed_by, ended_of, stable_options
-from dray.errors import DrayError, JobFailedError
+from dray.errors import DrayError, JobFailedError, noted_at
 from dray.shard.task import Ended, TaskResult
 from dray.shard.work import ShardWork
 from tasks.infer_shard import infer_shard
@@ -126,5 +126,5 @@ def _failure(state: State, number: int) -> DrayError:
     except DrayError as error:
         return error
     except BaseException as error:  # noqa: BLE001  whatever it was, it failed the shard
-        return JobFailedError(f"shard {number} failed: {type(error).__name__}")
+        return JobFailedError(f"shard {number} failed: {type(error).__name__}{noted_at(error)}")
     return JobFailedError(f"shard {number} ended as {state.name}")

@@ -10,7 +10,7 @@ from typing import Any
 
 from dray.cluster.base import STABLE_SHARE
 from dray.driver.executor import TaskEnd
-from dray.errors import DrayError, JobFailedError
+from dray.errors import DrayError, JobFailedError, noted_at
 from dray.shard.task import RayReplicas, TaskResult, run_task
 from dray.shard.work import ShardWork
 
@@ -101,9 +101,8 @@ def _end(number: int, reference: Any) -> TaskEnd:
             return end
         cause = error.cause
         failed = cause if isinstance(cause, DrayError) else None
-        return TaskEnd(
-            number=number, error=failed or JobFailedError(f"shard {number} failed: {type(cause).__name__}")
-        )
+        told = f"shard {number} failed: {type(cause).__name__}{noted_at(cause)}"
+        return TaskEnd(number=number, error=failed or JobFailedError(told))
     except ray.exceptions.RayError as error:
         return crashed_by(number, error)
 

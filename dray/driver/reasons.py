@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from dray.errors import DrayError, EngineError, EngineStartError, InputError, Problem
+from dray.errors import DrayError, EngineError, EngineStartError, InputError, Problem, raised_at
 from dray.job.driverless import INPUT_REFUSED
 from dray.storage.addresses import HUB
 from dray.storage.files import FULL, is_full
@@ -15,7 +15,7 @@ _LOGIN = re.compile(r"(\w://)[^\s/@]*@")
 
 
 def reason_of(error: Exception) -> str:
-    """What happened, and where. An error that is not dray's is named by its class alone: it may quote rows.
+    """What happened, and where. An error that is not dray's is named by class and line: it may quote rows.
 
     Dray's own say nothing secret. An engine's may hold what others wrote of an address: logins are masked.
     """
@@ -26,7 +26,7 @@ def reason_of(error: Exception) -> str:
     if not isinstance(error, DrayError) and is_full(error):
         return FULL
     if not isinstance(error, DrayError):
-        return type(error).__name__
+        return f"{type(error).__name__}{raised_at(error)}"
     line = (str(error).splitlines() or [""])[0][:_MOST]
     return _LOGIN.sub(r"\1***@", line) or type(error).__name__
 

@@ -36,7 +36,7 @@ from dray.driver.shards import ShardTasks
 from dray.driver.slots import mean_rows
 from dray.driver.wording import naming_the_model, plan_line, stop_line
 from dray.engine.protocol import EngineSpec
-from dray.errors import DrayError, JobFailedError
+from dray.errors import DrayError, JobFailedError, raised_at
 from dray.job.deadline import stop_signals
 from dray.job.engine_versions import EngineVersions
 from dray.job.opening import OpenJob, reopen
@@ -186,7 +186,9 @@ class Driver:
         except DrayError:
             raise
         except Exception as error:  # noqa: BLE001  whatever it is, the job must not go on without its driver
-            raise JobFailedError(f"driving the job failed: {type(error).__name__}") from None
+            raise JobFailedError(
+                f"driving the job failed: {type(error).__name__}{raised_at(error)}"
+            ) from None
 
     def _look(self) -> None:
         """See which shard tasks ended, and how the replicas are."""

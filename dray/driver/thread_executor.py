@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from dray.driver.executor import TaskEnd
-from dray.errors import DrayError, JobFailedError
+from dray.errors import DrayError, JobFailedError, raised_at
 from dray.shard.task import TaskResult, run_task
 from dray.shard.work import Replicas, ShardWork
 
@@ -63,6 +63,6 @@ def _end(number: int, future: Future[TaskResult]) -> TaskEnd:
         return TaskEnd(number=number, result=future.result())
     if isinstance(error, DrayError):
         return TaskEnd(number=number, error=error)
-    failed = JobFailedError(f"shard {number} failed: {type(error).__name__}")
+    failed = JobFailedError(f"shard {number} failed: {type(error).__name__}{raised_at(error)}")
     failed.__cause__ = error
     return TaskEnd(number=number, error=failed)

@@ -12,7 +12,6 @@ import socket
 import sys
 import threading
 import time
-import traceback
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from dray.engine.loop_stats import LoopStats
 from dray.engine.protocol import Engine, EngineInfo, EngineSpec
 from dray.engine.sessions import SILENCE_SECONDS
 from dray.engine.watchdog import Watchdog
-from dray.errors import ConfigError, DrayError, EngineDeadError, EngineStartError
+from dray.errors import ConfigError, DrayError, EngineDeadError, EngineStartError, raised_at
 from dray.failures.signs import out_of_memory
 from dray.requests.model import Outcome
 
@@ -106,7 +105,7 @@ class Replica:
         if isinstance(error, DrayError):
             raise error
         if error is not None:
-            told = f"{type(error).__name__}: {_first_line(error) or _place(error)}"
+            told = f"{type(error).__name__}: {_first_line(error) or f'no reason given{raised_at(error)}'}"
             raise EngineStartError(told, oom=out_of_memory(error)) from None
         assert self._loop.info is not None
         return self._loop.info
@@ -222,12 +221,6 @@ def _ray_node() -> str:
 
 def _first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [""])[0][:500]
-
-
-def _place(error: BaseException) -> str:
-    """Where an error without a word came from."""
-    last = traceback.extract_tb(error.__traceback__)[-1:]
-    return "".join(f"no reason given, at {Path(frame.filename).name}:{frame.lineno}" for frame in last)
 
 
 class _Records(logging.Handler):

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from dray.codes import ErrorCode
-from dray.errors import ExpiredError, StoreError
+from dray.errors import DrayError, ExpiredError, StoreError, raised_at
 from dray.failures.causes import STORE_PATIENCE, Cause, Decision, Facts, decide
 from dray.failures.conditions import is_spot
 from dray.failures.effects import OnShard, OnTask, Wait
@@ -63,6 +63,8 @@ class Ending:
         unread = isinstance(error, OSError)  # of all that an attempt touches, the spool alone raises these
         if unread and told.sign is Sign.OTHER:
             told = replace(told, sign=Sign.STORE_AWAY)  # of a network's file system: stale, not connected
+        if told.sign is Sign.OTHER and not isinstance(error, DrayError):  # its class alone leads nowhere
+            told = replace(told, name=f"{told.name}{raised_at(error)}")
         untaken_seconds = 0.0 if unread else self.untaken.seconds
         try:
             verdict = self._verdict(told) if told.sign in _DEATHS else None

@@ -15,6 +15,7 @@ from dray.errors import (
     JobPausedError,
     ReplicaLostError,
     StoreError,
+    raised_noted,
 )
 from dray.failures.causes import Decision, Facts, decide
 from dray.failures.effects import OnTask
@@ -72,6 +73,7 @@ def run_task(work: ShardWork, replicas: Replicas, say: Callable[[str], None]) ->
             return replace(ended, interrupted=tuple(interrupted[-_TOLD:]))
 
 
+@raised_noted()
 def try_once(work: ShardWork, replicas: Replicas, backoff: Backoff, say: Callable[[str], None]) -> TaskResult:
     """Lease the shard and a place on a replica, feed it, commit what streams back, and end it.
 

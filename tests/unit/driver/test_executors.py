@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import ray
-from prefect.states import Crashed
+from prefect.states import Crashed, Failed
 
 from dray.driver.executor import TaskEnd
 from dray.driver.ray_executor import RayExecutor
-from dray.errors import JobFailedError
+from dray.errors import JobFailedError, raised_noted
 from dray.shard.task import Ended, TaskResult
 from tasks.prefect_executor import PrefectExecutor
 
@@ -115,3 +116,31 @@ def test_a_task_that_did_not_end_by_itself_runs_again_and_says_of_what(
     made: Any, error: Exception, cause: str | None, waits: Waits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert _end_of(made, error, monkeypatch) == TaskEnd(number=0, crashed=True, cause=cause)
+
+
+def _fault() -> TypeError:
+    """As it comes from another process: without its traceback."""
+    with pytest.raises(TypeError) as failed, raised_noted():
+        raise TypeError("a prompt")
+    return failed.value.with_traceback(None)
+
+
+def test_a_fault_in_a_shard_task_is_named_with_its_place(
+    waits: Waits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_prefect = _of_prefect([0])
+    of_prefect._running[0][0].state = Failed(data=_fault())
+    ends = [
+        _end_of(_of_ray, ray.exceptions.RayTaskError("shard", "its traceback", _fault()), monkeypatch),
+        _ended(of_prefect, monkeypatch),
+    ]
+    for end in ends:
+        assert re.fullmatch(
+            r"shard 0 failed: TypeError at \S+, raised in test_executors\.py:\d+", str(end.error)
+        )
+
+
+def _ended(executor: PrefectExecutor, monkeypatch: pytest.MonkeyPatch) -> TaskEnd:
+    monkeypatch.setattr(ray, "get", lambda reference: None)
+    (end,) = executor.poll(0.2)
+    return end

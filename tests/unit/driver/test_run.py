@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, cast
@@ -31,6 +32,7 @@ from dray.errors import (
     DrayError,
     EngineStartError,
     FencedError,
+    JobFailedError,
     JobPausedError,
     ReplicaLostError,
     StoreFatalError,
@@ -336,6 +338,21 @@ def test_a_job_that_stops_does_not_wait_for_a_task_that_never_began(
     scene.play(steps())
     assert scene.closed
     assert scene.told(StopHeard)
+
+
+def test_a_fault_of_the_driver_is_named_with_its_place(
+    settings: JobSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fault() -> Steps:
+        yield
+        raise TypeError("a prompt")
+
+    scene = Scene(settings, monkeypatch)
+    with pytest.raises(JobFailedError) as failed:
+        scene.play(fault())
+    told = r"driving the job failed: TypeError at run\.py:\d+, raised in test_run\.py:\d+"
+    assert re.fullmatch(told, str(failed.value))
+    assert scene.look.get_job("job").reason == str(failed.value)
 
 
 def test_an_engine_that_does_not_start_is_named_with_its_model(
