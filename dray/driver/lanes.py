@@ -57,7 +57,7 @@ class Lanes:
     def failed(self, lane: int) -> None:
         """The lane's replica died: the next one comes after a pause, longer each time."""
         self.failures[lane] += 1
-        self.want(lane, min(self._relaunch * 2 ** self.failures[lane], LONGEST_PAUSE))
+        self.want(lane, min(self._relaunch * 2.0 ** min(self.failures[lane], 30), LONGEST_PAUSE))
 
     def open(self, more: int) -> None:
         """Open so many more, those with the lowest numbers first."""

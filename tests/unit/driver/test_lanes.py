@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
-from dray.driver.lanes import Lanes, on_free_nodes
+from dray.driver.lanes import LONGEST_PAUSE, Lanes, on_free_nodes
 from dray.driver.replica_handle import ReplicaHandle
 from dray.engine.protocol import EngineSpec
 from dray.kinds import Kind
@@ -36,6 +38,15 @@ def test_a_closed_lane_is_opened_again_before_new_ones() -> None:
     assert (len(lanes), lanes.due()) == (2, [])
     lanes.open(2)
     assert (len(lanes), lanes.due()) == (4, [1, 3])
+
+
+def test_a_lane_may_fail_for_weeks() -> None:
+    """One bad GPU in a long job: 2 to the power of its failures is no float any more."""
+    lanes = Lanes(1, relaunch=0.2)
+    for _ in range(2_000):
+        lanes.failed(0)
+    assert lanes.due() == []
+    assert lanes._due[0] - time.monotonic() == pytest.approx(LONGEST_PAUSE, abs=1.0)
 
 
 def test_a_node_is_given_back_whole() -> None:
