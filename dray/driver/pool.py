@@ -18,6 +18,7 @@ from dray.driver.fleet import Fleet
 from dray.driver.intervals import Intervals
 from dray.driver.lanes import LONGEST_PAUSE, Budgets, Lanes, on_free_nodes
 from dray.driver.replica_handle import Loss, ReplicaHandle, ReplicaStart
+from dray.driver.risky_nodes import RiskyNodes
 from dray.driver.slots import LEAST_SLOTS, slots_of
 from dray.driver.waiting import Places
 from dray.driver.watched_time import LOOKS, WatchedTime
@@ -62,8 +63,7 @@ class ReplicaPool:
         self._lanes = Lanes(replicas, self._intervals.relaunch)
         self._changed: set[ReplicaHandle] = set()
         self._placed: set[ReplicaHandle] = set()  # whose place was told
-        self._leaving_nodes: dict[str, float] = {}
-        self._cordoned: set[str] = set()
+        self._risky = RiskyNodes(SILENT_SECONDS)
         self._avoided: dict[int, set[str]] = {}  # by lane: spent nodes that its last replica was to avoid
         self._ready: list[ReplicaStart] = []
         self._losses: list[Loss] = []
@@ -224,7 +224,7 @@ class ReplicaPool:
         left = (deadline - time.time()) if deadline is not None else SOON
         # Before its end: the cluster is to see it come.
         self._fleet.drain(node, time.time() + max(left - 5.0, 1.0))
-        self._leaving_nodes[node.node_id] = time.monotonic() + max(left, 0.0)
+        self._risky.note_end(node.node_id, left)
         for replica in self._in(ReplicaState.READY):
             if replica.node == node.node_id:
                 self._drain(replica, max(0.0, min(DRAIN_SECONDS, left - 5.0)))
@@ -235,7 +235,7 @@ class ReplicaPool:
 
     def cordon(self, node: Node) -> None:
         """A node may be taken back: it gets no new replicas while another can have them."""
-        self._cordoned.add(node.node_id)
+        self._risky.cordon(node.node_id)
 
     def stop(self) -> None:
         """End all replicas."""
@@ -262,11 +262,6 @@ class ReplicaPool:
         self._replicas.append(replica)
         self._changed.add(replica)
         return True
-
-    def _risky(self) -> set[str]:
-        """Nodes that are about to go, or may be."""
-        since = time.monotonic() - SILENT_SECONDS
-        return self._cordoned | {node for node, end in self._leaving_nodes.items() if end > since}
 
     def _rests(self, lane: int, spent: set[str]) -> bool:
         """Whether a lane's last replica died on a node that it was to avoid: no other node had room.
@@ -328,7 +323,7 @@ class ReplicaPool:
         self._seqs = self._seqs or replica.max_num_seqs
         self._lanes.failures[replica.lane] = 0
         self._changed.add(replica)
-        if replica.node in self._leaving_nodes:
+        if self._risky.is_leaving(replica.node):
             self._drain(replica, 0.0)
 
     # -- watching -----------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from dray.driver.replica_handle import Loss
 from dray.driver.watched_time import LOOKS
 from dray.engine.protocol import EngineSpec
 from dray.errors import EngineDeadError, ReplicaLostError
+from dray.notices.notice import SOON
 from dray.places import lane_of, replica_name
 from dray.requests import Kind
 from dray.store import ReplicaState
@@ -249,6 +250,24 @@ def test_a_replica_that_becomes_ready_on_a_leaving_node_leaves(monkeypatch: pyte
     other = Node(node_id="other", host="o", cpus=1, gpus=0, stable=False)
     working.pool.drain_node(other, None)
     assert working.first.drains == [0.0]
+
+
+def test_a_node_that_outlives_its_notice_keeps_the_replicas_that_start_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else the driver would drain each as it becomes ready, and start its successor at once, for ever."""
+    working = Working(monkeypatch)
+    working.pool.drain_node(NODE, None)
+    working.steps(SOON + SILENT_SECONDS - 2.0)
+    second = working.fleet.processes[-1]
+    second.polls = [True]
+    working.step()
+    assert second.drains == [0.0]  # the notice may come true yet
+    working.steps(2.0)
+    third = working.fleet.processes[-1]
+    third.polls = [True]
+    working.step()
+    assert (third.drains, working.pool.ready()) == ([], 1)
 
 
 def test_what_the_store_was_not_told_of_is_new_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
