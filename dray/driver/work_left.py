@@ -38,7 +38,7 @@ def _cost(shard: Shard) -> float:
 
 
 def _share_left(shard: Shard) -> float:
-    return 1.0 - min(shard.done + shard.failed, shard.rows) / shard.rows if shard.rows else 0.0
+    return max(shard.remaining, 0) / shard.rows if shard.rows else 0.0
 
 
 class Rate:

@@ -101,6 +101,13 @@ def test_a_shard_of_long_rows_is_more_work() -> None:
     assert work_of([half], now=10.0).waiting == 1  # its lease has lapsed
 
 
+def test_a_split_makes_no_work_of_rows_that_are_done() -> None:
+    """The parts of a shard have the outcomes that it had: they inherit those."""
+    whole = replace(_shard(0, length=80_000), done=5, failed=1)
+    parts = [replace(_shard(1, length=80_000), inherited=6), replace(whole, state=ShardState.SPLIT)]
+    assert work_of(parts, now=0.0).left == work_of([whole], now=0.0).left == pytest.approx(0.4 * 88_000)
+
+
 def test_a_rate_is_that_of_one_replica() -> None:
     rate = Rate(half_life=100.0)
     rate.look(1020.0, 0, 0.0)
