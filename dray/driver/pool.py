@@ -160,6 +160,10 @@ class ReplicaPool:
         self._look_for_places()
         return self._follow()
 
+    def live(self) -> set[str]:
+        """The names of replicas that can take work, or finish what they have."""
+        return {replica.name for replica in self._in(ReplicaState.READY, ReplicaState.LEAVING)}
+
     def ask_now(self, names: Collection[str]) -> None:
         """Ask those of these that are not known to be gone how they are: shard tasks lost them."""
         for replica in self._in(ReplicaState.READY, ReplicaState.LEAVING):

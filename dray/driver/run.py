@@ -221,7 +221,7 @@ class Driver:
     def _judge(self, store: Store) -> None:
         """Decide what the replicas died of, and charge it. Shard tasks wait for that."""
         if self._schedule.due("lost"):
-            self._pool.ask_now(store.unjudged(self._job.job_id))
+            self._pool.ask_now(store.unjudged(self._job.job_id, self._pool.live()))
         self._losses.add(self._pool.take_losses())
         self._losses.judge(store)
         if self._losses.failure is not None:

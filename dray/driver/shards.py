@@ -193,7 +193,8 @@ class ShardTasks:
 
     def _read(self, store: Store) -> tuple[list[Shard], list[ReplicaRow], float]:
         job_id = self._job.job_id
-        return store.shards(job_id, open_only=True), store.replicas(job_id), store.now()
+        ready = store.replicas(job_id, ready_only=True)
+        return store.shards(job_id, open_only=True), ready, store.now()
 
     def _start(self, found: list[Shard], replicas: list[ReplicaRow], now: float) -> None:
         """Start the tasks that are due among the open shards that were ``found``."""

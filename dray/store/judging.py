@@ -6,7 +6,7 @@ the verdict, on the replica's row, together with the charges.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 
 from sqlalchemy import and_, exists, func, select, update
@@ -69,10 +69,14 @@ def _write_verdict(tx: Tx, job_key: int, replica: str, verdict: Verdict) -> None
     tx.execute(update(replicas).where(own).values(verdict=verdict.cause, event=verdict.event))
 
 
-def unjudged(tx: Tx, job_key: int) -> set[str]:
-    """Replicas that are gone and have no verdict; those whose end the driver wanted never have one."""
+def unjudged(tx: Tx, job_key: int, names: Collection[str]) -> set[str]:
+    """Those of these replicas that are gone and have no verdict.
+
+    A replica whose end the driver wanted never has one: a long job may have ten thousand of them.
+    """
     ended = (ReplicaState.GONE.value, ReplicaState.RETIRED.value)
-    gone = and_(replicas.c.job_key == job_key, replicas.c.state.in_(ended))
+    here = and_(replicas.c.job_key == job_key, replicas.c.name.in_(names))
+    gone = and_(here, replicas.c.state.in_(ended))
     return set(tx.execute(select(replicas.c.name).where(gone, replicas.c.verdict.is_(None))).scalars())
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from dray.store import attempts, charges, jobs, judging, routing, shards
 from dray.store.calls import Calls
@@ -76,19 +76,21 @@ class RecordCalls(Calls):
         """
         self._write(lambda tx: judging.judge(tx, lease, replica, verdict, charged))
 
-    def unjudged(self, job_id: str) -> set[str]:
-        """The replicas that are gone, as a shard task or the driver says, and have no verdict."""
+    def unjudged(self, job_id: str, names: Collection[str]) -> set[str]:
+        """Those of these replicas that are gone, as a shard task or the driver says, and have no verdict."""
+        if not names:
+            return set()
         key = self._key(job_id)
-        return self._read(lambda tx: judging.unjudged(tx, key))
+        return self._read(lambda tx: judging.unjudged(tx, key, names))
 
     def verdict_status(self, lease: ShardLease) -> VerdictStatus:
         """Where the driver's judgement of the loss of this lease's replica stands."""
         return self._read(lambda tx: judging.verdict_status(tx, lease), snapshot=True, long=False)
 
-    def replicas(self, job_id: str) -> list[ReplicaRow]:
-        """The replicas of the job's present driver, by lane."""
+    def replicas(self, job_id: str, *, ready_only: bool = False) -> list[ReplicaRow]:
+        """The replicas of the job's present driver, by lane: all, or those that can take work."""
         key = self._key(job_id)
-        return self._read(lambda tx: routing.listing(tx, key))
+        return self._read(lambda tx: routing.listing(tx, key, ready_only=ready_only))
 
     def replica(self, job_id: str, name: str) -> ReplicaRow | None:
         """One of them by its name; None where there is none."""

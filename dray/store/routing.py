@@ -68,11 +68,11 @@ def clear(tx: Tx, job_key: int) -> None:
     tx.execute(delete(replicas).where(replicas.c.job_key == job_key))
 
 
-def listing(tx: Tx, job_key: int) -> list[ReplicaRow]:
-    """The replicas of a job, by lane, and the oldest of a lane first."""
+def listing(tx: Tx, job_key: int, *, ready_only: bool = False) -> list[ReplicaRow]:
+    """The replicas of a job, by lane, and the oldest of a lane first: all, or those that are ready."""
     rows = tx.execute(
         select(*_COLUMNS)
-        .where(replicas.c.job_key == job_key)
+        .where(_is_ready(job_key) if ready_only else replicas.c.job_key == job_key)
         .order_by(replicas.c.lane, replicas.c.changed_at, replicas.c.name)
     )
     return [_row(row) for row in rows]

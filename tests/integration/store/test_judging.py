@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from dray.errors import FencedError, StoreFatalError
@@ -70,7 +72,7 @@ def test_a_verdict_is_heard_by_the_shards_and_stays(store: Store) -> None:
     job = ready_job(store)
     leases = [_placed(store, job, number) for number in range(2)]
     store.testify(leases[0], LOST)
-    assert store.unjudged("job") == {"r"}
+    assert store.unjudged("job", {"r", "another"}) == {"r"}
     assert [store.verdict_status(lease) for lease in leases] == [OPEN, OPEN]
     lost = lose_next_acknowledgement(store)
     store.judge(job, "r", VERDICT, CHARGED)
@@ -78,7 +80,18 @@ def test_a_verdict_is_heard_by_the_shards_and_stays(store: Store) -> None:
     assert sorted(store.charges("job"), key=lambda one: one.budget) == CHARGED
     store.put_replicas(job, [_ready("r")])  # what the driver says of it elsewhere changes no verdict
     assert [store.verdict_status(lease).verdict for lease in leases] == [VERDICT, VERDICT]
-    assert store.unjudged("job") == set()
+    assert store.unjudged("job", {"r"}) == set()
+
+
+@pytest.mark.parametrize("state", [ReplicaState.GONE, ReplicaState.RETIRED])
+def test_a_driver_asks_for_verdicts_on_replicas_that_it_holds(store: Store, state: ReplicaState) -> None:
+    """A long job ends thousands of its own accord: those have no verdict, and cost no look anything."""
+    job = ready_job(store)
+    ended = [replace(_ready(f"old-{number}"), state=state) for number in range(3)]
+    store.put_replicas(job, [*ended, replace(_ready("r"), state=state), _ready("well")])
+    assert store.unjudged("job", {"r", "well"}) == {"r"}
+    assert store.unjudged("job", set()) == set()
+    assert [row.name for row in store.replicas("job", ready_only=True)] == ["well"]
 
 
 def test_a_verdict_and_its_charges_are_one_transaction(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,7 +67,7 @@ class Life:
             "attempts": store.attempts(job_id),
             "causes": store.causes(job_id),
             "replicas": store.replicas(job_id),
-            "unjudged": store.unjudged(job_id),
+            "unjudged": store.unjudged(job_id, [one.name for one in self.replicas]),
             "witnesses": [store.witnesses(job_id, one.name) for one in self.replicas],
             "charges": store.charges(job_id),
             "spent": store.spent(job_id, [Spending(budget=b, scope=s, within=w) for b, s, w in BUDGETS]),

@@ -167,6 +167,19 @@ def test_replicas_that_shards_lost_are_asked_at_once(monkeypatch: pytest.MonkeyP
     assert asked.count(working.first.name) == 1  # its end is known
 
 
+def test_the_store_is_asked_of_replicas_that_live(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of one that leaves: a shard task may lose it on the way."""
+    working = Working(monkeypatch, [True], [False])
+    assert working.pool.live() == {"p/replica-0"}
+    working.first.sessions = 1
+    working.pool.drain_node(NODE, None)
+    working.step()
+    assert working.pool.live() == {"p/replica-0"}
+    working.first.sessions = 0
+    working.step()
+    assert working.pool.live() == set()
+
+
 def test_calls_that_are_lost_for_too_long_are_a_lost_replica(monkeypatch: pytest.MonkeyPatch) -> None:
     working = Working(monkeypatch)
     working.first.answers += [UNSURE] * 100
