@@ -87,7 +87,7 @@ def _rank(replica: ReplicaHandle | None, idle: Collection[ReplicaHandle]) -> int
     if replica is None:
         return 1
     if replica.state is ReplicaState.STARTING:
-        return 2 if replica.has_place() else 0
+        return 0 if replica.placed is None else 2  # as last seen: to ask each one takes long
     return 3 if replica in idle else None
 
 

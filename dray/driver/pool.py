@@ -209,9 +209,9 @@ class ReplicaPool:
             self._close(lane)
 
     def unplaced(self, seconds: float) -> int:
-        """Replicas that have waited for a place for longer than ``seconds``."""
-        starting = self._in(ReplicaState.STARTING)
-        return sum(not one.has_place() and time.monotonic() - one.asked > seconds for one in starting)
+        """Replicas that had waited for longer than ``seconds`` when the pool last looked at places."""
+        starting, looked = self._in(ReplicaState.STARTING), self._places.looked
+        return sum(one.placed is None and looked - one.asked > seconds for one in starting)
 
     def _close(self, lane: int) -> None:
         self._lanes.close(lane)

@@ -56,7 +56,7 @@ def _hope(ask: ReplicaResources, capacity: Capacity, coming: Sequence[NodeType] 
 
 
 class Places:
-    """Follows which replicas wait for a place, and what each asks for.
+    """Follows which replicas wait for a place, and what each asks for. It last ``looked`` at that time.
 
     Raises:
         ConfigError: what a replica needs is out of the cluster's reach.
@@ -67,7 +67,7 @@ class Places:
         self._fleet = fleet
         self._cluster = fleet.info
         self._lanes = lanes
-        self._look_at = 0.0
+        self.looked = self._look_at = 0.0  # monotonic
         self._hopeless: float | None = None  # since when no node could hold what is asked for
         self.ask = ask_of(spec, fleet.info, lanes)
 
@@ -76,7 +76,7 @@ class Places:
         now = time.monotonic()
         if now < self._look_at:
             return []
-        self._look_at = now + max(_LOOK_SECONDS, len(starting) / _LOOKS_PER_SECOND)
+        self.looked, self._look_at = now, now + max(_LOOK_SECONDS, len(starting) / _LOOKS_PER_SECOND)
         waiting = [one for one in starting if not one.has_place()]
         reason, again, due = None, False, _LOOK_SECONDS
         if waiting:

@@ -59,4 +59,6 @@ def test_a_node_is_given_back_whole() -> None:
 
 def _replica(lane: int, state: ReplicaState, place: str | None = "a") -> ReplicaHandle:
     process = ScriptedProcess(name=f"job/1/replica-{lane}", spec=SPEC, avoid=frozenset(), place=place)
-    return ReplicaHandle(lane=lane, process=process, slots=2, state=state, node=place)
+    made = ReplicaHandle(lane=lane, process=process, slots=2, state=state, node=place)
+    made.has_place()  # as the pool's last look at places found
+    return made

@@ -27,6 +27,7 @@ from dray.errors import (
 from dray.places import lane_of
 from dray.requests import Kind
 from dray.store import JobLease, ReplicaState
+from tests.support.clocks import replace_here
 from tests.unit.driver.scripted import QUICK, Poll, ScriptedFleet, ScriptedProcess
 
 pytestmark = pytest.mark.unit
@@ -219,6 +220,24 @@ def test_a_node_at_risk_gets_no_new_replicas() -> None:
     started.pool.cordon(Node(node_id="risky", host="r", cpus=8, gpus=0, stable=False))
     started.go_on(3)
     assert started.processes[2].avoid == {"risky"}
+
+
+def test_no_replica_is_asked_for_its_place_between_two_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each question is one to Ray's head, and a thousand replicas may wait."""
+    now = [time.monotonic()]
+    replace_here(monkeypatch, time, "monotonic", lambda: now[0])
+    started = Started(3)
+    started.processes[1].place = started.processes[2].place = None
+    now[0] += 10.0
+    started.pool.look()
+    asked: list[str] = []
+    for process in started.processes:
+        monkeypatch.setattr(process, "node", lambda name=process.name: asked.append(name))
+    now[0] += 2.0  # which the next look will tell of
+    assert (started.pool.unplaced(9.0), started.pool.unplaced(11.0)) == (2, 0)
+    started.pool.resize(1)
+    assert [one.killed for one in started.processes] == [False, True, True]
+    assert asked == []
 
 
 def test_a_lane_waits_longer_after_each_failure_and_a_ready_replica_ends_that(
