@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from dray.cluster.base import ClusterInfo
 from dray.driver.events import Event, ReplicasIdle, Warned
 from dray.driver.fleet import Fleet
+from dray.driver.intervals import LOOK_SHARE
 from dray.driver.pool import ReplicaPool
 from dray.driver.slots import LEAST_SLOTS, MOST_SLOTS
 from dray.errors import StoreError
@@ -75,19 +76,20 @@ def bound_tasks(job: OpenJob, lanes: int, cluster: ClusterInfo, emit: Callable[[
     return bound
 
 
-def why_idle(shards: Sequence[Shard], *, lanes: int, bound: str | None, no_place: str | None) -> str | None:
+def why_idle(
+    left: Sequence[Shard], *, whole: int, lanes: int, bound: str | None, no_place: str | None
+) -> str | None:
     """Why ready replicas have nothing to do; None where each shard that is open may be about to come to one.
 
-    ``bound`` says why no more shard tasks run, ``no_place`` why Ray starts none, where that is so.
+    ``left`` are the shards that are open, of ``whole`` ones in all. ``bound`` says why no more shard tasks
+    run, ``no_place`` why Ray starts none, where that is so.
     """
-    whole = [shard for shard in shards if shard.state is not ShardState.SPLIT]
-    left = [shard for shard in whole if shard.state is not ShardState.DONE]
     if any(shard.state is ShardState.PENDING for shard in left):
         return no_place or bound
     if not left:
         return None
-    if len(whole) < lanes:
-        return f"the job has {plural(len(whole), 'shard')}, and each runs on one replica"
+    if whole < lanes:
+        return f"the job has {plural(whole, 'shard')}, and each runs on one replica"
     return f"{plural(len(left), 'shard')} left, and each runs on one replica"
 
 
@@ -110,27 +112,30 @@ class IdleWatch:
         self._emit = emit
         self._seconds = seconds
         self._reason: str | None = None
-        self._told_at = 0.0
+        self._told_at = self._look_at = 0.0  # monotonic
 
     def rebind(self, bound: Bound) -> None:
         """So many shard tasks may run from now on."""
         self._bound = bound
 
     def look(self, store: Store) -> None:
-        """Look, and tell what is new; the same again now and then.
+        """Look, and tell what is new; the same again now and then. After a long look comes a pause.
 
         Raises:
             StoreError: it is away.
         """
         idle = self._pool.idle(self._seconds)
-        if not idle:
+        began = time.monotonic()
+        if not idle or began < self._look_at:
             return
         reason = why_idle(
-            store.shards(self._job_id),
+            store.shards(self._job_id, open_only=True),
+            whole=store.whole_shards(self._job_id),
             lanes=self._pool.lanes,
             bound=self._bound.told,
             no_place=self._fleet.no_place_for_tasks(),
         )
+        self._look_at = began + LOOK_SHARE * (time.monotonic() - began)
         for replica in idle:
             self._pool.note(replica, reason and f"has no work: {reason}")
         now = time.monotonic()

@@ -87,6 +87,11 @@ class ShardCalls(Calls):
         key = self._key(job_id)
         return self._read(lambda tx: shards.listing(tx, key, open_only=open_only))
 
+    def whole_shards(self, job_id: str) -> int:
+        """How many shards the job has, each split one counted as its parts."""
+        key = self._key(job_id)
+        return self._read(lambda tx: shards.count_whole(tx, key))
+
     def claim_shard(
         self,
         lease: JobLease,

@@ -114,6 +114,12 @@ def listing(tx: Tx, job_key: int, *, open_only: bool = False) -> list[Shard]:
     return [_shard(row) for row in tx.execute(query)]
 
 
+def count_whole(tx: Tx, job_key: int) -> int:
+    """The shards of a job without those that were split."""
+    whole = and_(shards.c.job_key == job_key, shards.c.state != ShardState.SPLIT.value)
+    return int(tx.execute(select(func.count()).where(whole)).scalar_one())
+
+
 def renew(tx: Tx, lease: ShardLease) -> None:
     """Extends a lease. This is the fence: it must hit one row."""
     hit = tx.execute(update(shards).where(held(lease)).values(lease_until=tx.now + lease.ttl)).rowcount

@@ -292,6 +292,7 @@ def test_a_split_shard_goes_on_in_its_parts(store: Store) -> None:
         ShardState.DONE,
         ShardState.DONE,
     ]
+    assert store.whole_shards("job") == 3
     assert store.verify_counts("job").done == 8
 
 
