@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from dray.driver.fleet import ReplicaProcess
+from dray.driver.steady_clock import SteadyClock
 from dray.engine.protocol import EngineInfo
 from dray.engine.replica import ReplicaStatus
 from dray.errors import ReplicaLostError
@@ -37,15 +38,14 @@ class ReplicaHandle:
     ``lane`` is its place in the pool, kept by successors. ``node`` and ``host`` are known once it is ready,
     and ``place``, the node that it was given, from when it was first seen to have one (``placed``). ``note``
     says why it does not work; a ``retired`` one has no successor. ``asked`` is when the cluster was asked for
-    it, in monotonic seconds. Others are seconds of ``watched``, the driver's: ``leave_by``, ``heard``,
-    ``unsure`` (the first of the calls in a row that did not get through), ``placed`` and ``idle`` (since when
-    it has no shard).
+    it, in monotonic seconds, and ``clock`` runs since then. Others are seconds of ``watched``, the driver's:
+    ``leave_by``, ``heard``, ``unsure`` (the first of the calls in a row that did not get through), ``placed``
+    and ``idle`` (since when it has no shard).
     """
 
     lane: int
     process: ReplicaProcess
     slots: int
-    began: float = field(default_factory=time.time)
     state: ReplicaState = ReplicaState.STARTING
     node: str | None = None
     host: str | None = None
@@ -59,6 +59,7 @@ class ReplicaHandle:
     note: str | None = None
     retired: bool = False
     asked: float = field(default_factory=time.monotonic)
+    clock: SteadyClock = field(default_factory=SteadyClock)
     watched: Callable[[], float] = time.monotonic
     _polled: float | None = None
     _ask_at: float = 0.0
@@ -67,6 +68,11 @@ class ReplicaHandle:
     def name(self) -> str:
         """The replica's."""
         return self.process.name
+
+    @property
+    def began(self) -> float:
+        """When the cluster was asked for it, in seconds since 1970."""
+        return self.clock.began
 
     @property
     def max_num_seqs(self) -> int:
@@ -101,7 +107,8 @@ class ReplicaHandle:
             if now - self._polled > _QUIET_SECONDS:
                 self.unsure = None
             return False
-        ready = min(max(began.where.ready, self.began), time.time())  # its node's clock may be another one
+        seen, ready = self.clock(), began.where.ready
+        ready = ready if self.began <= ready <= seen else seen  # its node's clock may be another one
         self.start = ReplicaStart(
             name=self.name, began=self.began, process=began.where.process, ready=ready, info=began.info
         )

@@ -23,6 +23,7 @@ SPEC = EngineSpec(name="simulated", model="m", kind=Kind.CHAT)
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     found = SimpleNamespace(now=1000.0)
     replace_here(monkeypatch, time, "monotonic", lambda: found.now)
+    replace_here(monkeypatch, time, "clock_gettime", lambda _: found.now)
     return found
 
 
@@ -71,11 +72,25 @@ def test_a_question_that_is_not_answered_got_through(replica: ReplicaHandle, clo
     assert replica.unsure == clock.now  # another question, and another quiet time
 
 
-def test_a_start_ends_within_the_drivers_own_time(replica: ReplicaHandle, process: ScriptedProcess) -> None:
-    """The node's clock may be another one."""
+@pytest.mark.parametrize(
+    ("ahead", "took"), [(-3600.0, 9.0), (3600.0, 9.0), (-2.0, 7.0)], ids=["behind", "ahead", "alike"]
+)
+def test_a_start_ends_within_the_drivers_own_time(
+    replica: ReplicaHandle,
+    process: ScriptedProcess,
+    clock: SimpleNamespace,
+    monkeypatch: pytest.MonkeyPatch,
+    ahead: float,
+    took: float,
+) -> None:
+    """The node's clock is another one, or NTP set the clock of both. No start takes less than no time:
+    the policy of a job with a deadline refuses that.
+    """
     process.place, process.polls = "node", [True]
-    replica.began = time.time() + 100.0
+    began = replica.began
+    clock.now += 9.0
+    replace_here(monkeypatch, time, "time", lambda: began + 9.0 + ahead)
     assert replica.poll()
     assert replica.start is not None
-    assert replica.start.ready <= time.time()
+    assert replica.start.ready - replica.start.began == pytest.approx(took, abs=0.01)
     assert (replica.state, replica.node, replica.max_num_seqs) == (ReplicaState.READY, "node", 8)
