@@ -7,7 +7,6 @@ Times are seconds since 1970, as the driver's machine has them.
 from __future__ import annotations
 
 import logging
-import time
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -107,9 +106,10 @@ class ReplicaLogged(Event):
 class ReplicaChanged(Event):
     """Where a replica stands ``at`` a moment; may be told more than once.
 
-    ``began`` is when the cluster was asked for it, ``gpus`` are those that it asked for; ``node`` is the
-    cluster's id of its node, known once it was given one, and ``host`` that node's name, once it is ready. A
-    ``retired`` one has no successor: the job needs fewer replicas.
+    ``began`` is when the cluster was asked for it, and ``at`` so many seconds later, whatever set the clock.
+    ``gpus`` are those that it asked for; ``node`` is the cluster's id of its node, known once it was given
+    one, and ``host`` that node's name, once it is ready. A ``retired`` one has no successor: the job needs
+    fewer replicas.
     """
 
     name: str
@@ -128,7 +128,7 @@ class ReplicaChanged(Event):
             name=replica.name,
             state=replica.state,
             began=replica.began,
-            at=time.time(),
+            at=replica.clock(),
             node=replica.node or replica.place,
             host=replica.host,
             gpus=gpus,

@@ -19,6 +19,7 @@ from dray.driver.events import (
     ReplicaReady,
 )
 from dray.driver.replica_handle import ReplicaStart
+from dray.driver.steady_clock import SteadyClock
 from dray.engine.replica import ReplicaStatus
 from dray.job.opening import OpenJob
 from dray.job.pricing import price_of
@@ -30,9 +31,13 @@ _SECONDS_A_REPLICA = 0.3
 
 
 class Ledger:
-    """Hears what becomes of replicas and nodes. A driver that is killed loses the last seconds of it."""
+    """Hears what becomes of replicas and nodes. A driver that is killed loses the last seconds of it.
+
+    All of its moments are by a clock of its own, which nothing sets: money goes by the time that passed.
+    """
 
     def __init__(self, job: OpenJob, info: ClusterInfo) -> None:
+        self._now = SteadyClock()
         self._job = job
         self._lives: dict[str, Life] = {}
         self._gone: dict[str, float] = {}
@@ -56,10 +61,10 @@ class Ledger:
             life = self._lives[event.name]
             life.lost, life.node = True, life.node or event.node
             self._use(life)
-            self._see(event.node, time.time())
-            life.ended = life.ended or time.time()
+            self._see(event.node, self._now())
+            life.ended = life.ended or self._now()
         elif isinstance(event, NodeLost | NodeLeft):
-            self._gone.setdefault(event.node, time.time())
+            self._gone.setdefault(event.node, self._now())
 
     def keep(self, store: Store, *, last: bool = False) -> None:
         """Put what the nodes did so far into the store, if it is time to, or this is the ``last`` time.
@@ -68,7 +73,7 @@ class Ledger:
             StoreError: it is away.
             FencedError: the job has another driver.
         """
-        now = time.time()
+        now = self._now()
         due = self._kept is None or now - self._kept >= _SECONDS_A_REPLICA * len(self._lives)
         if not any(life.node for life in self._lives.values()) or not (due or last):
             return
@@ -90,7 +95,7 @@ class Ledger:
 
     def dollars(self) -> float:
         """What this run's nodes cost so far, those without a price left out."""
-        found = [span for span in self.spans(time.time()) if span.price is not None]
+        found = [span for span in self.spans(self._now()) if span.price is not None]
         return account_of(found).dollars or 0.0
 
     def hourly(self, nodes: Collection[str]) -> float:
@@ -131,9 +136,13 @@ class Ledger:
             price=price_of(known, self._given),
         )
 
-    def _life(self, name: str, asked: float) -> Life:
-        """What is known of a replica. It is a successor if one before it in its lane had a node."""
+    def _life(self, name: str, began: float) -> Life:
+        """What is known of a replica. It is a successor if one before it in its lane had a node.
+
+        It ``began`` a moment ago by the machine's clock, which may have been set since the ledger's began.
+        """
         if name not in self._lives:
+            asked = began + round(self._now() - time.time())  # less than a second is no setting
             successor = is_successor(name) and first_of(name) in self._used
             self._lives[name] = Life(name=name, asked=asked, successor=successor)
         return self._lives[name]
@@ -144,24 +153,28 @@ class Ledger:
 
     def _note_change(self, event: ReplicaChanged) -> None:
         life = self._life(event.name, event.began)
+        at = life.asked + event.at - event.began
         life.gpus = life.gpus or event.gpus
         life.node, life.host = event.node or life.node, event.host or life.host
         self._use(life)
-        self._see(event.node, event.at)
+        self._see(event.node, at)
         if event.state is ReplicaState.LEAVING:
-            life.leaving = life.leaving or event.at
+            life.leaving = life.leaving or at
         elif event.state is ReplicaState.GONE:
-            life.ended = life.ended or event.at
+            life.ended = life.ended or at
 
     def _note_ready(self, start: ReplicaStart) -> None:
         life = self._life(start.name, start.began)
-        life.process, life.ready, life.weights = start.process, start.ready, start.info.weights
+        ahead, weights = life.asked - start.began, start.info.weights
+        life.ready = start.ready + ahead
+        life.process = min(start.process + ahead, life.ready)  # its node's clock may be another one
+        life.weights = None if weights is None else (weights[0] + ahead, weights[1] + ahead)
 
     def _note_status(self, status: ReplicaStatus) -> None:
         life, stats = self._lives.get(status.name), status.stats
         if life is None:
             return
-        life.looked = time.time()
+        life.looked = self._now()
         life.busy, life.finished = stats.busy_seconds, stats.finished
         life.row_seconds, life.answered_seconds = stats.row_seconds, stats.answered_seconds
         life.running = status.running

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -10,10 +11,17 @@ import pytest
 
 from dray.account.spans import Phase
 from dray.cluster.base import ClusterInfo, Node
-from dray.driver.events import ReplicaChanged
+from dray.driver.events import ReplicaChanged, ReplicaLooked, ReplicaReady
 from dray.driver.ledger import Ledger
+from dray.driver.replica_handle import ReplicaHandle
+from dray.engine.loop_stats import LoopStats
+from dray.engine.protocol import EngineSpec
+from dray.engine.replica import ReplicaStatus
 from dray.job.opening import OpenJob
+from dray.requests import Kind
 from dray.store import ReplicaState
+from tests.support.clocks import replace_here
+from tests.unit.driver.scripted import ScriptedProcess
 
 pytestmark = pytest.mark.unit
 
@@ -21,6 +29,7 @@ LIVES = 300
 """Replicas: two on each of 100 nodes, one after the other, and then one on each of 100 others."""
 
 HOUR = 3600.0
+SPEC = EngineSpec(name="simulated", model="m", kind=Kind.CHAT)
 
 
 class Counted:
@@ -126,3 +135,85 @@ def test_only_a_replica_that_had_a_node_was_interrupted(ledger: Ledger, node: st
     change(ledger, ReplicaState.STARTING, 100.0, "b", name="replica-0~1", began=90.0)
     [phase] = {span.phase for span in ledger.spans(110.0) if span.replica == "replica-0~1"}
     assert (phase is Phase.RESTART) == (node is not None)
+
+
+class Clocks:
+    """The machine's clock, which may be set, and one that only moves on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.wall, self.passed = 1.8e9, 500.0
+        replace_here(monkeypatch, time, "time", lambda: self.wall)
+        replace_here(monkeypatch, time, "clock_gettime", lambda _: self.passed)
+
+    def go_on(self, seconds: float) -> None:
+        self.wall += seconds
+        self.passed += seconds
+
+
+class Told:
+    """Replicas of which a ledger hears as its driver's events have it."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def replica(self, name: str) -> ReplicaHandle:
+        process = ScriptedProcess(name=f"job/1/{name}", spec=SPEC, avoid=frozenset(), polls=[True])
+        made = ReplicaHandle(lane=0, process=process, slots=2)
+        made.has_place()
+        self.change(made)
+        return made
+
+    def change(self, replica: ReplicaHandle, state: ReplicaState = ReplicaState.STARTING) -> None:
+        replica.state = state
+        self._ledger.hear(ReplicaChanged.of(replica, 1.0))
+
+    def ready(self, replica: ReplicaHandle) -> None:
+        assert replica.poll() and replica.start is not None
+        self._ledger.hear(ReplicaReady(start=replica.start))
+        self.change(replica, ReplicaState.READY)
+
+
+def worked(name: str, seconds: float) -> ReplicaStatus:
+    stats = LoopStats(busy_seconds=seconds, row_seconds=seconds, answered_seconds=seconds, finished=1)
+    return ReplicaStatus(
+        name=name, node="node", pid=1, began=1.0, running=0, waiting=0, sessions=1, stats=stats, log=[]
+    )
+
+
+@pytest.mark.parametrize("step", [HOUR, -HOUR])
+@pytest.mark.parametrize("moment", range(6))
+def test_a_clock_that_is_set_costs_nothing_and_saves_nothing(
+    monkeypatch: pytest.MonkeyPatch, step: float, moment: int
+) -> None:
+    """NTP may set the driver's clock at any moment of a job: a budget goes by the time that passed."""
+    clocks, set_at = Clocks(monkeypatch), iter(range(6))
+
+    def go_on() -> None:
+        clocks.go_on(60.0)
+        if next(set_at) == moment:
+            clocks.wall += step
+
+    settings = SimpleNamespace(request=SimpleNamespace(price=60.0))  # a dollar a minute
+    job = SimpleNamespace(
+        started=clocks.wall, settings=settings, lease=SimpleNamespace(epoch=1), job_id="job"
+    )
+    info = ClusterInfo(address="a", nodes=(), seconds=0.0, stable_resource="s", ready=clocks.wall)
+    ledger = Ledger(cast("OpenJob", job), info)
+    told = Told(ledger)
+    go_on()
+    first = told.replica("replica-0")
+    go_on()
+    told.ready(first)
+    go_on()
+    ledger.hear(ReplicaLooked(status=worked(first.name, 60.0)))
+    go_on()
+    told.change(first, ReplicaState.GONE)
+    second = told.replica("replica-0~1")
+    go_on()
+    told.ready(second)
+    go_on()
+    assert ledger.dollars() == pytest.approx(5.0)
+    minutes = Counter[str]()
+    for span in ledger.spans(ledger._now()):
+        minutes[span.replica] += round(span.micros / 60e6)
+    assert minutes == {"replica-0": 3, "replica-0~1": 2}

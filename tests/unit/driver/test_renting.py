@@ -103,7 +103,7 @@ def _decided(before: int, replicas: int) -> CapacityDecided:
 def _changed(name: str, state: ReplicaState, node: int, *, retired: bool = False) -> ReplicaChanged:
     """As the driver makes it of a replica."""
     replica: Any = SimpleNamespace(
-        name=name, state=state, began=0.0, node=f"node-{node}", host=None, retired=retired
+        name=name, state=state, began=0.0, clock=float, node=f"node-{node}", host=None, retired=retired
     )
     return ReplicaChanged.of(replica, 1.0)
 
