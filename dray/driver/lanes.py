@@ -59,6 +59,18 @@ class Lanes:
         self.failures[lane] += 1
         self.want(lane, min(self._relaunch * 2.0 ** min(self.failures[lane], 30), LONGEST_PAUSE))
 
+    def is_hopeful(self, lane: int, replicas: Sequence[ReplicaHandle]) -> bool:
+        """Whether engines start in other lanes than this one, in which one failed, as far as is known.
+
+        One is ready, or as many start for the first time, on nodes that they have, as have failed. So one bad
+        node ends no job whose other replicas take minutes to load the model.
+        """
+        others = [one for one in replicas if one.lane != lane and one.lane in self._open]
+        starting = [one for one in others if one.state is ReplicaState.STARTING and one.note is None]
+        untried = sum(not self.failures[one.lane] for one in starting)
+        failing = {lane} | {lane for lane in self._open if self.failures[lane]}
+        return any(one.state is ReplicaState.READY for one in others) or untried >= len(failing)
+
     def open(self, more: int) -> None:
         """Open so many more, those with the lowest numbers first."""
         closed = (lane for lane in count() if lane not in self._open)

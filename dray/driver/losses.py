@@ -110,6 +110,7 @@ class Losses:
             node_alive=node_facts.alive,
             oom=node_facts.oom,
             rows=_ROWS,
+            hopeful=loss.hopeful,
             alone=bool(alone),
             proven=any(one.proven for one in alone),
             shrinks=budgets.shrinks(store, job_id, event=event),

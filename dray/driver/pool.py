@@ -383,7 +383,8 @@ class ReplicaPool:
         leaving = replica.state is ReplicaState.LEAVING
         replica.node = replica.node or replica.process.node()
         self._end(replica)
-        self._losses.append(Loss(replica=replica, error=error))
+        hopeful = self._lanes.is_hopeful(replica.lane, self._replicas)
+        self._losses.append(Loss(replica=replica, error=error, hopeful=hopeful))
         if leaving:
             return
         self.restarts += 1

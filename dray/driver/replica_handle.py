@@ -160,7 +160,11 @@ class ReplicaHandle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """A replica that died of ``error``; its process may still be asked for its fate."""
+    """A replica that died of ``error``; its process may still be asked for its fate.
+
+    ``hopeful``: other engines of the job start, as far as is known.
+    """
 
     replica: ReplicaHandle
     error: BaseException
+    hopeful: bool = False

@@ -65,6 +65,11 @@ def is_of_the_engine(error: ErrorFacts, facts: Facts) -> bool:
     return error.sign is Sign.ENGINE_START or (facts.alone and not facts.proven)
 
 
+def is_of_its_place(error: ErrorFacts, facts: Facts) -> bool:
+    """An engine did not start, and others of the same model do, or still may: the model is not to blame."""
+    return error.sign is Sign.ENGINE_START and facts.hopeful
+
+
 def is_lone(died: Fits) -> Fits:
     """An engine that could answer died under rows that it had to itself: one of them is at fault."""
     return lambda error, facts: died(error, facts) and facts.alone and facts.proven

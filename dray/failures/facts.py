@@ -61,6 +61,7 @@ class Facts:
     rows: int = 1  # of the shard, without an outcome
     alone: bool = False  # a suspect: no other shard had rows in the engine
     proven: bool = False  # the engine had answered a request of dray's own before it was given these rows
+    hopeful: bool = False  # other engines of the job start, as far as is known: see Lanes.is_hopeful
     elsewhere: bool = False  # the crash before this one was at another place, or there is no other place
     new_rows: int = 0  # with an outcome, by this attempt
     interruptions: int = 0  # of the shard in a row, without a new row

@@ -18,6 +18,7 @@ from dray.failures.conditions import (
     is_crash,
     is_lone,
     is_node_loss,
+    is_of_its_place,
     is_of_the_engine,
     is_oom,
     is_spot,
@@ -203,6 +204,12 @@ RULES: tuple[Rule, ...] = (
         when="the node or the way to it was lost without notice",
         fits=is_node_loss,
         effect=Effect(charges=_NODE, wait=Wait(5.0, 120.0)),
+    ),
+    Rule(
+        cause=Cause.ENGINE_CRASH,
+        when="the engine did not start, and others do or still may",
+        fits=is_of_its_place,
+        effect=Effect(charges=(Budget.REPLICA,), wait=Wait(1.0, 30.0)),
     ),
     Rule(
         cause=Cause.ENGINE_CRASH,

@@ -60,11 +60,19 @@ class Judged:
         self.events: list[Event] = []
         self.losses = Losses(job, self.events.append)
 
-    def lose(self, lane: int, error: Exception, facts: NodeFacts, node: str | None = "n") -> ScriptedProcess:
+    def lose(
+        self,
+        lane: int,
+        error: Exception,
+        facts: NodeFacts,
+        node: str | None = "n",
+        *,
+        hopeful: bool = False,
+    ) -> ScriptedProcess:
         process = ScriptedProcess(name=f"p/replica-{lane}", spec=SPEC, avoid=frozenset(), place=node)
         process.facts = facts
         replica = ReplicaHandle(lane=lane, process=process, slots=2, node=node)
-        self.losses.add([Loss(replica=replica, error=error)])
+        self.losses.add([Loss(replica=replica, error=error, hopeful=hopeful)])
         return process
 
     @property
@@ -305,3 +313,18 @@ def test_neither_a_judgement_nor_a_place_that_lost_something_reads_all_attempts(
 
 def _of_place(scope: str, number: int) -> Charge:
     return Charge(budget="replica", scope=scope, event=f"replica {scope} {number}", cause="ENGINE_CRASH")
+
+
+def test_starts_that_fail_while_others_may_do_charge_their_places_alone(store: Store, job: JobLease) -> None:
+    """Eight places of one bad node, in a job whose other replicas load the model for minutes."""
+    judging = Judged(job)
+    for start in range(10):
+        for lane in range(8):
+            process = judging.lose(lane, EngineStartError("no"), ALIVE, hopeful=True)
+            process.name += f"~{start}"
+        judging.losses.judge(store)
+    assert len(judging.lost) == 80
+    assert judging.losses.failure is None
+    assert {one.budget for one in store.charges("job")} == {"replica"}
+    budgets = StoreBudgets(store, "job", judging.losses)
+    assert [budgets.excluded(f"replica-{lane}") for lane in (0, 7, 8)] == [{"n"}, {"n"}, set()]

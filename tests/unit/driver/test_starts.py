@@ -113,6 +113,40 @@ def test_one_of_several_first_starts_may_fail_and_not_all() -> None:
         also.go_on(4)
 
 
+def test_one_bad_node_of_many_is_no_bad_model() -> None:
+    """Eight replicas fail at once, again and again, while the others load the model for minutes."""
+    dies = [EngineStartError("its node")]
+    started = Started(
+        64, *([*dies] for _ in range(8)), *([] for _ in range(56)), *([*dies] for _ in range(30))
+    )
+    started.until(lambda: len(started.losses) > 30)
+    assert {lane_of(one.replica.name) for one in started.losses} == {f"replica-{lane}" for lane in range(8)}
+    assert all(loss.hopeful for loss in started.losses)
+
+
+@pytest.mark.parametrize(
+    ("failing", "starting", "waiting", "ready", "hopeful"),
+    [
+        (1, 1, 0, 0, True),
+        (2, 1, 0, 0, False),  # the model of most is broken: the job does not wait for one that hangs
+        (2, 1, 1, 0, False),  # one that has no place tells nothing
+        (2, 1, 0, 1, True),
+    ],
+)
+def test_what_speaks_for_the_model(
+    failing: int, starting: int, waiting: int, ready: int, hopeful: bool
+) -> None:
+    scripts: list[list[Poll]] = [[False, False, EngineStartError("no")] for _ in range(failing)]
+    scripts += [[] for _ in range(starting + waiting)]
+    scripts += [[True] for _ in range(ready)]
+    started = Started(failing + starting + waiting + ready, *scripts)
+    started.pool.look()
+    for replica in [one for one in started.pool.take_changed() if one.lane >= failing][:waiting]:
+        replica.note = "asks for 1 GPU"
+    started.until(lambda: len(started.losses) >= failing)
+    assert started.losses[failing - 1].hopeful is hopeful
+
+
 def test_the_first_engine_that_lacks_memory_is_started_smaller_once_that_is_charged() -> None:
     started = Started(1, [EngineStartError("CUDA", oom=True)])
     started.budgets.undecided_lanes.add("replica-0")

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from dray.cluster.asking import ReplicaResources
 from dray.driver.events import Event, ReplicaLost
+from dray.driver.intervals import Intervals
 from dray.driver.losses import Losses, StoreBudgets
 from dray.driver.pool import ReplicaPool
 from dray.driver.replica_handle import Loss, ReplicaHandle
@@ -145,27 +146,31 @@ class Scene:
 
     # -- what the driver decides ------------------------------------------------------------------
 
-    def start(self, **broken: float) -> str:
-        """Why the driver lost a replica, of two that it starts: the second one's engine is built so."""
+    def start(self, replicas: int, **broken: float) -> str:
+        """Why the driver lost the last of these replicas. The first one starts, and takes long over it.
+
+        The engines of the others are built so.
+        """
 
         def spec(given: EngineSpec, node: str) -> EngineSpec:
-            changed = broken if node == _NODES[1] else {}
+            changed = broken if self.fleet.replicas else {}
             return replace(given, arguments={**given.arguments, **changed})
 
         self.fleet.script = Script(spec=spec)
         heard: list[Event] = []
         losses = Losses(self.job, heard.append)
-        pool = ReplicaPool(JOB, _SPEC, self.fleet, len(_NODES))
+        never = Intervals(relaunch=_START_SECONDS)
+        pool = ReplicaPool(JOB, _SPEC, self.fleet, replicas, never)
         pool.launch_due(StoreBudgets(self.store, JOB, losses))
+        self.fleet.replicas[0].began = lambda: None  # type: ignore[method-assign]
         deadline = time.monotonic() + _START_SECONDS
-        while not heard:
+        while len(lost := [one for one in heard if isinstance(one, ReplicaLost)]) < replicas - 1:
             assert time.monotonic() < deadline
             pool.look()
             losses.add(pool.take_losses())
             losses.judge(self.store)
             time.sleep(0.005)
-        [lost] = [event for event in heard if isinstance(event, ReplicaLost)]
-        return lost.reason
+        return lost[-1].reason
 
 
 class _Lost:
