@@ -70,7 +70,7 @@ def sequences_of(request: Request, size: int | None = None) -> int:
     body, kind = request.body, KINDS[request.url]
     _refuse_rounded_numbers(body, kind.texts)
     if size is None or size > _MAY_BE_LONG:
-        _refuse_long_lists(body, kind.texts)
+        _refuse_long_lists(body, kind)
     name, prompts = kind.prompts(body)
     copies = _copies(body["n"]) if kind.engine.answers_freely and "n" in body else 1
     if prompts > MAX_SEQUENCES:
@@ -104,13 +104,14 @@ def _copies(n: Any) -> int:
         return 1
 
 
-def _refuse_long_lists(body: dict[str, Any], texts: Collection[str]) -> None:
-    items = _items([body.get("messages")])
+def _refuse_long_lists(body: dict[str, Any], kind: Kind) -> None:
+    name = kind.messages
+    items = _items([body.get(name)])
     if items > MAX_MESSAGE_ITEMS:
         raise _too_large(
-            f"`messages` holds {items:,} messages and parts; a row may hold {MAX_MESSAGE_ITEMS:,}", "messages"
+            f"`{name}` holds {items:,} messages and parts; a row may hold {MAX_MESSAGE_ITEMS:,}", name
         )
-    others = _items([value for name, value in body.items() if name not in texts])
+    others = _items([value for name, value in body.items() if name not in kind.texts])
     if others > MAX_ITEMS:
         raise _too_large(f"the body's lists hold {others:,} elements; a row may hold {MAX_ITEMS:,}", None)
 

@@ -14,6 +14,8 @@ from dray.requests.sameness import WITHOUT_EFFECT
 OPENAI_DEFAULTS: dict[str, tuple[Any, ...]] = {
     "audio": (None,),
     "best_of": (None, 1),
+    "context_management": (None,),
+    "conversation": (None,),
     "function_call": (None,),
     "functions": (None,),
     "modalities": (None, ["text"]),
@@ -27,6 +29,7 @@ _PROTOCOL = "vllm.entrypoints.openai"
 _CLASSES = (
     (f"{_PROTOCOL}.chat_completion.protocol", "ChatCompletionRequest"),
     (f"{_PROTOCOL}.completion.protocol", "CompletionRequest"),
+    (f"{_PROTOCOL}.responses.protocol", "ResponsesRequest"),
 )
 
 

@@ -33,6 +33,7 @@ from dray.requests.placing import is_file
 logger = logging.getLogger(__name__)
 
 _CHARS_PER_TOKEN = 4  # the usual rule of thumb for English text
+_LENGTHS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,12 +203,13 @@ class SimulatedEngine:
 
 def _prompt_of(request: Request) -> str:
     body = request.body
-    messages, sound = body.get("messages"), KINDS[request.url].sound
+    kind = KINDS[request.url]
+    messages, sound = kind.as_chat(body).get("messages"), kind.sound
     if messages is not None:
         if not isinstance(messages, list) or not all(isinstance(m, dict) for m in messages):
             raise RequestRefused("invalid_request", "messages must be a list of objects", param="messages")
         return "\n".join(_content_of(message.get("content", "")) for message in messages)
-    texts = KINDS[request.url].texts
+    texts = kind.texts
     prompts = [body[name] for name in texts if body.get(name) is not None]
     if not prompts:
         raise RequestRefused("invalid_request", f"the body has no {' or '.join(texts)}")
@@ -298,7 +300,7 @@ def _answer(
 
 
 def _limit(body: dict[str, Any], settings: SimulatedSettings) -> int:
-    limit = body.get("max_completion_tokens") or body.get("max_tokens") or 16
+    limit = next((body[name] for name in _LENGTHS if body.get(name)), 16)
     if not isinstance(limit, int) or isinstance(limit, bool) or limit < 0:
         raise RequestRefused("invalid_request", "max_tokens must be a whole number", param="max_tokens")
     return min(limit, settings.max_model_len)

@@ -13,7 +13,7 @@ from dray.errors import ConfigError
 from dray.kinds import embedding
 from dray.kinds.classification import CLASSIFICATION, CLASSIFYING
 from dray.kinds.embedding import EMBEDDING
-from dray.kinds.generation import CHAT, COMPLETION, GENERATION
+from dray.kinds.generation import CHAT, COMPLETION, GENERATION, finish_reason
 from dray.kinds.kind import (
     MAX_PAIR_CHARACTERS,
     MAX_SEQUENCES,
@@ -25,6 +25,7 @@ from dray.kinds.kind import (
     characters_of,
     count_prompts,
 )
+from dray.kinds.response import RESPONSE
 from dray.kinds.scoring import RERANK, SCORE, SCORING
 from dray.kinds.speech import SPEECH, TRANSCRIPTION, TRANSLATION
 
@@ -36,12 +37,13 @@ Kind.RERANK = RERANK
 Kind.CLASSIFICATION = CLASSIFICATION
 Kind.TRANSCRIPTION = TRANSCRIPTION
 Kind.TRANSLATION = TRANSLATION
+Kind.RESPONSE = RESPONSE
 
 KINDS: dict[str, Kind] = {
     url: kind
     for kind in (
         *(CHAT, COMPLETION, embedding.OF_TEXTS, SCORE, RERANK, CLASSIFICATION),
-        *(TRANSCRIPTION, TRANSLATION),
+        *(TRANSCRIPTION, TRANSLATION, RESPONSE),
     )
     for url in (kind.url, *kind.also)
 }
@@ -124,6 +126,7 @@ __all__ = [
     "all_kinds",
     "characters_of",
     "count_prompts",
+    "finish_reason",
     "kind_named",
     "kinds_of",
     "of_conversations",

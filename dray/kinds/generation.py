@@ -32,13 +32,30 @@ def _simulated_completion(body: Body, text: str, digest: str) -> Body:
 
 
 def _text(body: Body) -> str | None:
-    """The text of the first choice, or that of a sound."""
+    """The text of the first choice, that of a response's messages, or that of a sound."""
+    if body.get("object") == "response":
+        return _text_of_output(body["output"])
     choices = body.get("choices")
     if not choices:
         spoken: str | None = body.get("text")
         return spoken
     message = choices[0].get("message")
     found: str | None = choices[0].get("text") if message is None else message.get("content")
+    return found
+
+
+def _text_of_output(output: list[Body]) -> str | None:
+    """All texts of a response's messages; None where the model called tools alone."""
+    parts = [part for item in output if item["type"] == "message" for part in item["content"]]
+    return "".join(part["text"] for part in parts) if parts else None
+
+
+def finish_reason(body: Body) -> str | None:
+    """Why the first choice ended. A response says that it is whole, or not."""
+    if body.get("object") == "response":
+        return "length" if body["status"] == "incomplete" else "stop"
+    choices = body.get("choices")
+    found: str | None = choices[0].get("finish_reason") if choices else None
     return found
 
 

@@ -23,10 +23,9 @@ class EngineKind:
     ``does`` is for people: "this engine DOES". ``serving`` names the class that serves vLLM's side of it, as
     ``module:class``; it is imported in the replica alone. ``arguments`` are vLLM's engine arguments for it.
     ``generates`` engines take sampling fields, ``n`` answers and grammars. A job may set the ``fields`` for
-    all rows; an engine that generates and names some takes no others, nor ``n`` answers or grammars, and
-    ``spelled`` has its own word for fields of other engines. It is ``greedy`` where rows without a
-    temperature are not sampled. Engines that ``splits_prompts`` may take a prompt in parts, so their token
-    budget may be less than a prompt has.
+    all rows; an engine that generates and names some takes no others, nor ``n`` answers or grammars. It is
+    ``greedy`` where rows without a temperature are not sampled. Engines that ``splits_prompts`` may take a
+    prompt in parts, so their token budget may be less than a prompt has.
     """
 
     name: str
@@ -36,7 +35,6 @@ class EngineKind:
     generates: bool = field(compare=False)
     splits_prompts: bool = field(compare=False)
     fields: frozenset[str] = field(default=frozenset(), compare=False)
-    spelled: Mapping[str, str] = field(default_factory=dict, compare=False)
     greedy: bool = field(default=False, compare=False)
 
     @property
@@ -52,6 +50,11 @@ class OutputColumn:
     name: str
     type: Literal["text", "number", "numbers"]
     read: Callable[[Body], Any] = field(compare=False)
+
+
+def itself(body: Body) -> Body:
+    """A body whose messages are its chat."""
+    return body
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -70,6 +73,10 @@ class Kind:
         documents: the field of a body for the texts that its prompt is held against; None where it has none.
         sound: the field of a body for a sound, or the place of one; None where it has none.
         listens: whether its messages may hold sounds.
+        messages: the field of a body for its conversation, where it has one.
+        as_chat: the chat that a body stands for, where it has messages; itself for most kinds.
+        spelled: its own word for fields that a job sets for the rows of other kinds.
+        echoes: fields of a body without effect on the model that stand in the answer.
         pairs: those two of each pair that is compared, for kinds with ``documents``.
         prompts: the name of the field whose prompts count, and how many sequences they are before ``n``.
         proof: a short body that any healthy engine answers or refuses.
@@ -86,6 +93,7 @@ class Kind:
     CLASSIFICATION: ClassVar[Kind]
     TRANSCRIPTION: ClassVar[Kind]
     TRANSLATION: ClassVar[Kind]
+    RESPONSE: ClassVar[Kind]
 
     name: str
     url: str = field(compare=False)
@@ -97,6 +105,10 @@ class Kind:
     documents: str | None = field(default=None, compare=False)
     sound: str | None = field(default=None, compare=False)
     listens: bool = field(default=False, compare=False)
+    messages: str = field(default="messages", compare=False)
+    as_chat: Callable[[Body], Body] = field(default=itself, compare=False)
+    spelled: Mapping[str, str] = field(default_factory=dict, compare=False)
+    echoes: frozenset[str] = field(default=frozenset(), compare=False)
     pairs: Callable[[Body], Iterable[tuple[Any, Any]]] | None = field(default=None, compare=False)
     prompts: Callable[[Body], tuple[str, int]] = field(compare=False)
     proof: Body = field(compare=False)

@@ -82,7 +82,6 @@ SPEECH = EngineKind(
     generates=True,
     splits_prompts=False,
     fields=_FIELDS,
-    spelled={"max_tokens": "max_completion_tokens"},
     greedy=True,
 )
 _PROOF: dict[str, Any] = {SOUND: _silence(), "language": "en", "max_completion_tokens": 4, "temperature": 0}
@@ -93,6 +92,7 @@ TRANSCRIPTION = Kind(
     texts=(SOUND,),
     body=_body,
     sound=SOUND,
+    spelled={"max_tokens": "max_completion_tokens"},
     prompts=sequences,
     proof=_PROOF,
     simulated=_simulated,

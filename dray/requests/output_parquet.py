@@ -9,7 +9,7 @@ import orjson
 import pyarrow
 from pyarrow import parquet
 
-from dray.kinds import OutputColumn, output_columns
+from dray.kinds import OutputColumn, finish_reason, output_columns
 from dray.requests.lines import Finished, Page
 from dray.requests.series import Series
 from dray.storage.draft import Draft
@@ -153,12 +153,11 @@ class _Sink:
 def _answer(row: Finished, response: bytes, columns: Iterable[OutputColumn]) -> dict[str, Any]:
     """The values of one row, by the names of their columns."""
     body = orjson.loads(response)
-    choices = body.get("choices")
     return {
         "index": row.index,
         "custom_id": row.custom_id,
         **{column.name: column.read(body) for column in columns},
-        "finish_reason": choices[0].get("finish_reason") if choices else None,
+        "finish_reason": finish_reason(body),
         "prompt_tokens": row.prompt_tokens,
         "completion_tokens": row.completion_tokens,
         "response": response.decode(),

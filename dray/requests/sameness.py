@@ -38,6 +38,7 @@ DEFAULTS: Final[dict[str, tuple[Any, ...]]] = {
     "include_stop_str_in_output": (False,),
     "logit_bias": (None,),
     "max_completion_tokens": (None,),
+    "max_output_tokens": (None,),
     "max_tokens": (None,),
     "min_tokens": (0,),
     "n": (1,),
@@ -67,7 +68,8 @@ def key_of(url: str, body: dict[str, Any], model: str | None = None) -> bytes:
 
     ``model`` is the name that stands in the answer to a row that has none.
     """
-    names = sorted(name for name, value in body.items() if not _says_nothing(name, value))
+    echoes = KINDS[url].echoes
+    names = sorted(name for name, value in body.items() if not _says_nothing(name, value, echoes))
     kept = {name: _plain(name, body[name]) for name in names if name != "model"}
     kept["model"] = body.get("model") or model
     return blake2b(KINDS[url].url.encode() + _SPLIT + orjson.dumps(kept), digest_size=16).digest()
@@ -87,8 +89,10 @@ def _is_greedy(temperature: object) -> bool:
     return type(temperature) in (int, float) and temperature == 0
 
 
-def _says_nothing(name: str, value: Any) -> bool:
-    """Whether the field could be left out."""
+def _says_nothing(name: str, value: Any, echoes: frozenset[str]) -> bool:
+    """Whether the field could be left out; ``echoes`` stand in the answer."""
+    if name in echoes:
+        return value is None
     if name == "user":
         return isinstance(value, _TEXT_OR_NONE)  # vLLM refuses others
     if name in WITHOUT_EFFECT:

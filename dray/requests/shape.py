@@ -31,7 +31,7 @@ def shape_of(url: str, body: dict[str, Any]) -> str | None:
     if not kind.engine.generates or body.get("ignore_eos"):
         return None
     asked = {name: value for name, value in body.items() if name not in {*kind.texts, *_NO_MATTER}}
-    messages = body.get("messages")
+    messages = kind.as_chat(body).get("messages")
     told = [one.get("content") for one in messages if _instructs(one)] if isinstance(messages, list) else []
     text = orjson.dumps([url, asked, told], option=orjson.OPT_SORT_KEYS)
     return hashlib.sha256(text).hexdigest()[:16]

@@ -21,8 +21,8 @@ CUSTOM_ID_LIMIT = 512
 POST = ("POST", "post")
 """The method of a row, where it says one."""
 
-LENGTH_FIELDS = frozenset(("max_tokens", "max_completion_tokens"))
-"""The two spellings of the most tokens of an answer."""
+LENGTH_FIELDS = frozenset(("max_tokens", "max_completion_tokens", "max_output_tokens"))
+"""The spellings of the most tokens of an answer."""
 
 
 _SHORTER = "ask for less in one row, and name images and sounds by files (--image-root, --audio-root)"
@@ -56,14 +56,15 @@ def filler(sampling: Mapping[str, Any]) -> Fill:
     """A function ``(url, body)`` that sets the job's sampling fields where the body has none.
 
     A null is as if the field were not there: OpenAI's API and vLLM take it so, and pandas writes one wherever
-    a row has no value. A default length yields to either spelling of it. Engines that do not generate take no
+    a row has no value. A default length yields to any spelling of it. Engines that do not generate take no
     sampling, but some fields of their own.
     """
     fields = tuple(sampling.items())
     sets_length = any(name in sampling for name in LENGTH_FIELDS)
 
     def fill(url: str, body: dict[str, Any]) -> None:
-        engine = KINDS[url].engine
+        kind = KINDS[url]
+        engine = kind.engine
         if not engine.generates:
             for name in engine.fields & sampling.keys():
                 if body.get(name) is None:
@@ -71,7 +72,7 @@ def filler(sampling: Mapping[str, Any]) -> Fill:
             return
         own_length = sets_length and any(body.get(name) is not None for name in LENGTH_FIELDS)
         for name, value in fields:
-            own = engine.spelled.get(name, name)
+            own = kind.spelled.get(name, name)
             if body.get(own) is None and not (own_length and name in LENGTH_FIELDS):
                 body[own] = value
 

@@ -59,6 +59,7 @@ def test_fingerprints_hold_the_text_of_a_kind() -> None:
         "<Kind.CLASSIFICATION: 'classification'>",
         "<Kind.TRANSCRIPTION: 'transcription'>",
         "<Kind.TRANSLATION: 'translation'>",
+        "<Kind.RESPONSE: 'response'>",
     ]
 
 

@@ -27,7 +27,8 @@ _CODES: dict[str, ErrorCode] = {
 _OF_AN_IMAGE = ("Failed to load image", "Image dimensions", "Only base64 data URLs", "Invalid base64")
 _TOO_SHORT = re.compile(r"The audio\b.*\btoo short\b", re.DOTALL)  # for one piece of a model's encoder
 _AT_ITS_END = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
-_ANSWER_FIELDS = ("max_completion_tokens", "max_tokens")
+_ANSWER_FIELDS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+_CONSTRAINTS = ("response_format", "structured_outputs", "tools", "text")
 # xgrammar's messages carry the time of day, and error rows are the same bytes in every run.
 _SOURCE_LINE = re.compile(r"\[\d\d:\d\d:\d\d\] \S+:\d+: ")
 _OTHER_BACKEND = ' The engine argument structured_outputs_config={"backend": "guidance"} takes more of them.'
@@ -95,7 +96,7 @@ def _no_image() -> RequestRefused:
 
 def _of_generation(body: dict[str, Any]) -> RequestRefused:
     """A request that vLLM gave up on after it was admitted: in 0.32, a grammar that does not compile."""
-    if body.get("response_format") or body.get("structured_outputs") or body.get("tools"):
+    if any(body.get(name) for name in _CONSTRAINTS):
         return RequestRefused(
             "invalid_json_schema", "the schema or grammar could not be compiled for this model's tokenizer"
         )

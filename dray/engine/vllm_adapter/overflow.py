@@ -31,7 +31,7 @@ Side = Literal["head", "tail"]
 
 _ANSWER_SHARE = 4
 _TRIES = 8
-_LENGTHS = ("max_completion_tokens", "max_tokens")
+_LENGTHS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 _KEPT_ROLES = ("system", "developer")
 
 
@@ -155,8 +155,10 @@ class Fitter:
         Also how many were dropped, and how long the rest is.
         """
         messages: list[Any] = body["messages"]
-        kept = next((n for n, one in enumerate(messages) if one["role"] not in _KEPT_ROLES), len(messages))
-        starts = [n for n, one in enumerate(messages) if n >= kept and one["role"] == "user"]
+        kept = next(
+            (n for n, one in enumerate(messages) if one.get("role") not in _KEPT_ROLES), len(messages)
+        )
+        starts = [n for n, one in enumerate(messages) if n >= kept and one.get("role") == "user"]
         starts = [n for n in starts if n > kept] or [max(kept, len(messages) - 1)]
         low, high = 0, len(starts) - 1  # the fewest messages that must go, by halves
         while low < high:
@@ -169,7 +171,7 @@ class Fitter:
     async def _without_text(self, body: Body, room: int, side: Side) -> tuple[Body, int] | None:
         """The body with as little text as needed cut from the user's last message, and its length."""
         messages: list[Any] = body["messages"]
-        users = [n for n, one in enumerate(messages) if one["role"] == "user"]
+        users = [n for n, one in enumerate(messages) if one.get("role") == "user"]
         if not users:
             return None
         text, put = _text_of(messages[users[-1]])
@@ -201,10 +203,10 @@ class Fitter:
         return len((await self._chat({**body, "messages": messages}))[0])
 
     async def _chat(self, body: Body) -> list[list[int]]:
-        return await self._tokens(self._renderer.render_chat, _Chat.model_validate(_short(body)), second=True)
+        return await self._tokens(self._renderer.render_chat, _Chat.model_validate(short(body)), second=True)
 
     async def _completion(self, body: Body) -> list[list[int]]:
-        request = _Completion.model_validate(_short(body))
+        request = _Completion.model_validate(short(body))
         return await self._tokens(self._renderer.render_completion, request, second=False)
 
     async def _tokens(
@@ -215,11 +217,9 @@ class Fitter:
         return [list(one["prompt_token_ids"]) for one in inputs]
 
 
-def _short(body: Body) -> Body:
+def short(body: Body) -> Body:
     """The body without its length, which vLLM holds against the context."""
-    return {
-        name: value for name, value in body.items() if name not in ("max_tokens", "max_completion_tokens")
-    }
+    return {name: value for name, value in body.items() if name not in _LENGTHS}
 
 
 def _wanted(body: Body) -> tuple[str, int | None]:

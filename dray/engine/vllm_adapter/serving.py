@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from pydantic import TypeAdapter
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
@@ -39,6 +39,8 @@ from dray.engine.vllm_adapter.images import media_of
 from dray.engine.vllm_adapter.lora import adapter_of
 from dray.engine.vllm_adapter.overflow import Fitter
 from dray.engine.vllm_adapter.rendering import RenderThreads, files_in
+from dray.engine.vllm_adapter.response import Responses, dumped_response
+from dray.engine.vllm_adapter.response_overflow import ResponseFitter
 from dray.engine.vllm_adapter.serving_options import TemplateOptions, parser_options
 from dray.engine.vllm_adapter.sounds import read_files_alone
 from dray.errors import ConfigError, RequestRefused
@@ -87,8 +89,28 @@ def serving_class(spec: EngineSpec) -> Any:
     return getattr(import_module(module), name)
 
 
+def _dumped(request: Request, answer: Any) -> bytes:
+    """A chat or a completion in JSON."""
+    answer.created = 0
+    for choice in answer.choices:
+        calls = getattr(getattr(choice, "message", None), "tool_calls", None) or ()
+        for number, call in enumerate(calls):
+            call.id = f"call_{request.index}_{choice.index}_{number}"
+    dumped: bytes = answer.__pydantic_serializer__.to_json(answer)
+    return dumped
+
+
+class _Served(NamedTuple):
+    """How rows of one kind are answered; their ids are ``ids`` and the row's index."""
+
+    read: Callable[[Any], Any]
+    create: Callable[[Any], Awaitable[Any]]
+    dump: Callable[[Request, Any], bytes] = _dumped
+    ids: str = ""
+
+
 class GenerationServing:
-    """Chat completions and completions."""
+    """Chat completions, completions and responses."""
 
     @classmethod
     def check(cls, spec: EngineSpec, config: Any) -> None:
@@ -150,15 +172,17 @@ class GenerationServing:
         self._chat._get_active_default_mm_loras = lambda request: None
         self._style = client.vllm_config.structured_outputs_config
         self._fitter = Fitter(spec.overflow, renderer, client.model_config)
-        self._served: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Awaitable[Any]]]] = {
-            Kind.CHAT.url: (
-                TypeAdapter(ChatCompletionRequest).validate_python,
-                self._chat.create_chat_completion,
+        response_fitter = ResponseFitter(spec.overflow, renderer, client.model_config)
+        self._fitters = {Kind.RESPONSE.url: response_fitter}
+        responses = Responses(client, models, renderer, template, tools)
+        self._served = {
+            Kind.CHAT.url: _Served(
+                TypeAdapter(ChatCompletionRequest).validate_python, self._chat.create_chat_completion
             ),
-            Kind.COMPLETION.url: (
-                TypeAdapter(CompletionRequest).validate_python,
-                self._completion.create_completion,
+            Kind.COMPLETION.url: _Served(
+                TypeAdapter(CompletionRequest).validate_python, self._completion.create_completion
             ),
+            Kind.RESPONSE.url: _Served(responses.read, responses.create, dumped_response, ids="resp_"),
         }
 
         self._threads = (
@@ -174,7 +198,9 @@ class GenerationServing:
         return self._answer(request)
 
     async def _answer(self, request: Request) -> Any:
-        refuse_unusable(request.body, self._only_name, self._adapters, media=self._media)
+        # What an input may hold, the class for responses judges; other kinds have none.
+        asked = {name: value for name, value in request.body.items() if name != "input"}
+        refuse_unusable(asked, self._only_name, self._adapters, media=self._media)
         refuse_other_engines(request, GENERATION)
         refuse_other_style(request.body, self._style)
         files = files_in(request) if self._media else ()
@@ -185,10 +211,9 @@ class GenerationServing:
             body, overflow, rendered = await self._threads.run(files, read)
             self._rendered[id(body)] = rendered
         else:
-            body, overflow = await self._read(request, self._fitter)
-        _, create = self._served[request.url]
+            body, overflow = await self._read(request, self._fitters.get(request.url, self._fitter))
         try:
-            answer = await create(body)
+            answer = await self._served[request.url].create(body)
         finally:
             self._rendered.pop(id(body), None)
         if isinstance(answer, ErrorResponse):
@@ -197,14 +222,14 @@ class GenerationServing:
 
     async def _read(self, request: Request, fitter: Fitter) -> tuple[Any, Overflow | None]:
         """The body in vLLM's class, made to fit; and what was done to it for that."""
-        read, _ = self._served[request.url]
+        served = self._served[request.url]
         given, overflow = await fitter.fit(request.url, request.body)
-        body = read(given)
+        body = served.read(given)
         refuse_unknown(body)
         # Checked before; None is the model itself to vLLM, which looks for no adapter then.
         body.model = adapter_of(request.body, self.model_name, self._adapters)
-        if "request_id" not in request.body:
-            body.request_id = str(request.index)
+        if request.body.get("request_id") is None:
+            body.request_id = f"{served.ids}{request.index}"
         return body, overflow
 
     async def _read_with_files(self, request: Request, renderer: OnlineRenderer) -> Any:
@@ -220,13 +245,8 @@ class GenerationServing:
     def response(self, request: Request, answer: Any) -> bytes:
         """Dump vLLM's response model, with everything that changes from run to run pinned."""
         answer, overflow = answer
-        answer.created = 0
         answer.model = request.body.get("model") or self.model_name
-        for choice in answer.choices:
-            calls = getattr(getattr(choice, "message", None), "tool_calls", None) or ()
-            for number, call in enumerate(calls):
-                call.id = f"call_{request.index}_{choice.index}_{number}"
-        dumped: bytes = answer.__pydantic_serializer__.to_json(answer)
+        dumped = self._served[request.url].dump(request, answer)
         return dumped if overflow is None else overflow.on(dumped)
 
     def close(self) -> None:

@@ -8,7 +8,11 @@ from typing import Any
 
 from dray.kinds import KINDS, MAX_PAIR_CHARACTERS, MAX_SEQUENCES, Body, Kind, characters_of
 
-_LENGTH_FIELDS = ("max_completion_tokens", "max_tokens")  # the first one wins, as in vLLM
+_LENGTH_FIELDS = (
+    "max_completion_tokens",
+    "max_tokens",
+    "max_output_tokens",
+)  # the first one wins, as in vLLM
 _MOST_ANSWERS = 128
 _COMPLETION = "/v1/completions"
 _USUAL_COMPLETION = 16  # tokens, where a completion says no max_tokens: as in OpenAI's API, and in vLLM
@@ -19,7 +23,8 @@ COUNTED_FIELDS = frozenset(
         "query", "queries", "items", "text_1", "text_2", "data_1", "data_2",
         "chat_template", "chat_template_kwargs", "add_generation_prompt", "continue_final_message",
         "add_special_tokens", "truncate_prompt_tokens",
-        "max_completion_tokens", "max_tokens", "min_tokens", "ignore_eos", "n",
+        "max_completion_tokens", "max_tokens", "max_output_tokens", "min_tokens", "ignore_eos", "n",
+        "instructions", "reasoning",
     }
 )  # fmt: skip
 """The request fields that change how many tokens a request reads and writes."""
@@ -68,6 +73,7 @@ def asked(url: str, body: Body, render: Render) -> Asked:
         Unreadable: the engine cannot honour it.
     """
     kind = KINDS[url]
+    body = kind.as_chat(body)
     if body.get("messages") is not None:
         prompts = [_conversation(one, render, answered=kind.engine.generates) for one in _conversations(body)]
     elif kind.pairs is not None:

@@ -21,6 +21,7 @@ from dray.engine.replica import build_engine
 from dray.engine.vllm_adapter.arguments import engine_arguments
 from dray.engine.vllm_adapter.lora import load_adapters, refuse_model_without_lora
 from dray.errors import ConfigError
+from dray.kinds import Kind
 from dray.requests.model import Outcome
 from tests.support.engines import NAME, Runner, embedding_spec, generation_spec, running
 from tests.support.lora import CONFIG, WEIGHTS, write_adapter, write_merged
@@ -145,6 +146,21 @@ def test_rows_of_the_model_are_the_bytes_of_an_engine_without_adapters(
 def test_the_answer_names_the_adapter(inside: Runner) -> None:
     named, unnamed = inside.run([chat("please help", "support"), chat("please help")])
     assert (answer(named)["model"], answer(unnamed)["model"]) == ("support", NAME)
+
+
+def test_responses_are_those_of_chats(inside: Runner) -> None:
+    def text(outcome: Outcome) -> str:
+        found: str | None = Kind.CHAT.columns[0].read(answer(outcome))
+        return found or ""
+
+    names = [None, *NAMES]
+    chats = inside.run([chat(one, name) for one in texts() for name in names])
+    bodies = [{"input": one, "max_output_tokens": TOKENS, "temperature": 0} for one in texts()]
+    rows = [body | ({} if name is None else {"model": name}) for body in bodies for name in names]
+    responses = inside.run(rows, Kind.RESPONSE)
+    assert list(map(text, responses)) == list(map(text, chats))
+    assert [answer(one)["model"] for one in responses] == [answer(one)["model"] for one in chats]
+    assert len(set(map(text, responses[: len(names)]))) > 1
 
 
 def test_rows_load_no_other_adapter(inside: Runner, models: Models, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -397,14 +397,14 @@ def test_an_answer_that_json_cannot_hold_refuses_its_row(
     choice = protocol.ChatCompletionResponseChoice(index=0, message=message, finish_reason="tool_calls")
     answer = protocol.ChatCompletionResponse(model="m", choices=[choice], usage=UsageInfo())
     served = generation.engine._serve._served
-    read, real = served[Kind.CHAT.url]
+    real = served[Kind.CHAT.url]
 
     async def answered(body: Any) -> Any:
-        await real(body)  # a ticket of the engine's is open, as for every answer
+        await real.create(body)  # a ticket of the engine's is open, as for every answer
         return answer
 
     with monkeypatch.context() as patch:
-        patch.setitem(served, Kind.CHAT.url, (read, answered))
+        patch.setitem(served, Kind.CHAT.url, real._replace(create=answered))
         outcomes = generation.run([chat(), chat()], Kind.CHAT)
     assert [outcome.error_code for outcome in outcomes] == ["invalid_response"] * 2
     assert "PydanticSerializationError" in (outcomes[0].error_message or "")

@@ -117,6 +117,7 @@ COUNTED: list[tuple[Kind, dict[str, Any], int]] = [
     (Kind.COMPLETION, {"prompt": "a", "n": -5}, 1),
     (Kind.COMPLETION, {"prompt": "a", "n": 10**30}, MAX_SEQUENCES),  # refused by the engine
     (Kind.CHAT, {"messages": [{"role": "user", "content": "a"}], "n": 5}, 5),
+    (Kind.RESPONSE, {"input": [{"role": "user", "content": "a"}] * 3}, 1),
     (Kind.EMBEDDING, {"input": ["a"] * MAX_SEQUENCES}, MAX_SEQUENCES),
     (Kind.EMBEDDING, {"input": "a", "n": 5}, 1),
     (Kind.EMBEDDING, {"messages": [[{"role": "user", "content": "a"}]] * 3}, 3),
@@ -145,6 +146,7 @@ TOO_LARGE: list[tuple[Kind, dict[str, Any], str]] = [
     (Kind.SCORE, {"queries": "a" * 100_000, "documents": ["b"] * 2048}, "204,802,048 characters"),
     (Kind.CHAT, {"messages": [5] * (MAX_MESSAGE_ITEMS + 1)}, "16,385 messages and parts"),
     (Kind.CHAT, {"messages": [{"role": "user", "content": [5] * MAX_MESSAGE_ITEMS}]}, "messages and parts"),
+    (Kind.RESPONSE, {"input": [5] * (MAX_MESSAGE_ITEMS + 1)}, "`input` holds 16,385 messages and parts"),
     (Kind.CHAT, {"messages": [], "stop": ["a"] * (MAX_ITEMS + 1)}, "262,145 elements"),
     (Kind.CHAT, {"messages": [], "tools": [{"a": {"b": [[5] * MAX_ITEMS]}}]}, "elements"),
 ]

@@ -13,6 +13,7 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from openai.types.responses import Response
 
 from dray.engine import EngineSpec
 from dray.engine.simulated import SimulatedEngine, SimulatedSettings
@@ -78,6 +79,18 @@ def test_kinds_and_usage() -> None:
     assert (outcomes[0].prompt_tokens, outcomes[0].completion_tokens) == (10, 4)
     assert outcomes[2].completion_tokens == 0
     assert bodies[2]["data"][0]["embedding"]
+
+
+def test_a_response_has_the_length_that_it_asks_for() -> None:
+    target = engine(Kind.RESPONSE)
+    body = {"input": "x" * 40, "instructions": "y" * 39, "max_output_tokens": 4}
+    target.submit(0, Request(index=0, custom_id="a", url=Kind.RESPONSE.url, body=body))
+    outcome = finish(target, 1)[0][1]
+    assert (outcome.prompt_tokens, outcome.completion_tokens) == (20, 4)
+    found = Response.model_construct(**orjson.loads(outcome.response or b""))
+    assert (found.object, found.created_at, len(found.output)) == ("response", 0, 1)
+    with pytest.raises(RequestRefused, match="no input"):
+        target.submit(1, Request(index=0, custom_id="a", url=Kind.RESPONSE.url, body={"instructions": "a"}))
 
 
 def test_rankings_are_as_long_as_is_asked_for() -> None:

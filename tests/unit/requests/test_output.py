@@ -29,6 +29,13 @@ def chat(content: str) -> bytes:
     return orjson.dumps({"choices": [{"message": {"content": content}, "finish_reason": "stop"}], "id": "x"})
 
 
+def _response(status: str, *texts: str) -> bytes:
+    parts = [{"type": "output_text", "text": text} for text in texts]
+    output = [{"type": "reasoning"}, *({"type": "message", "content": [part]} for part in parts)]
+    format_of_text = {"format": {"type": "text"}}
+    return orjson.dumps({"object": "response", "output": output, "status": status, "text": format_of_text})
+
+
 answers = st.builds(lambda c, content: Outcome(0, c, chat(content)), text, text)
 failures = st.builds(
     lambda c, message: Outcome(0, c, error_code="poison", error_message=message), st.none() | text, text
@@ -137,6 +144,9 @@ def test_parquet_has_the_fields_as_columns(tmp_path: Path) -> None:
         Outcome(1, "b", embedding),
         Outcome(2, None, error_code="poison", error_message="why"),
         Outcome(3, "c", completion),
+        Outcome(4, "d", _response("completed", "a", "b")),
+        Outcome(5, "e", _response("incomplete", "a")),
+        Outcome(6, "f", _response("completed")),
     ]
     written = write_outputs([rows], directory=str(tmp_path), format="parquet")
     assert sorted(written.files) == ["errors.parquet", "output.parquet"]
@@ -145,6 +155,9 @@ def test_parquet_has_the_fields_as_columns(tmp_path: Path) -> None:
         (0, "hi", None, "stop"),
         (1, None, [0.5, 1.0], None),
         (3, "t", None, "length"),
+        (4, "ab", None, "stop"),
+        (5, "a", None, "length"),
+        (6, None, None, "stop"),  # calls of tools alone
     ]
     assert (table[0]["prompt_tokens"], table[0]["completion_tokens"]) == (3, 4)
     assert table[1]["response"] == embedding.decode()

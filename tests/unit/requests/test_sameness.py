@@ -88,6 +88,16 @@ def test_the_endpoint_counts_and_so_does_the_name_of_the_model_in_the_answer() -
     assert key_of("/score", body) == key_of("/v1/score", body) != key_of("/v1/rerank", body)
 
 
+@pytest.mark.parametrize("name", ["metadata", "user", "service_tier"])
+def test_what_a_response_repeats_of_its_request_counts(name: str) -> None:
+    """Two rows would get one answer otherwise, and one of them the other's metadata."""
+    url, body = Kind.RESPONSE.url, {"input": "x"}
+    assert key_of(url, body | {name: "a"}) != key_of(url, body | {name: "b"})
+    assert key_of(url, body | {name: None}) == key_of(url, body)
+    assert key_of(url, body | {"store": True, "prompt_cache_key": "a"}) == key_of(url, body)
+    assert key_of(CHAT, body | {name: "a"}) == key_of(CHAT, body | {name: "b"})
+
+
 @pytest.mark.parametrize(
     ("url", "body", "doubt"),
     [
@@ -129,6 +139,28 @@ def test_an_answer_takes_the_ids_of_another_row_and_keeps_every_other_byte(
         said = f'{text} "id":"call_{old}_0" chatcmpl-{old}'
         call = {"id": f"call_{index}_0_1", "function": {"arguments": said}}
         body = {"id": f"{prefix}-{index}", "choices": [{"message": {"content": said, "tool_calls": [call]}}]}
+        return json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode(errors="replace")
+
+    assert with_index(answer(old), old, new) == answer(new)
+
+
+@given(st.integers(0, 10**9), st.integers(0, 10**9), st.text())
+def test_a_response_takes_other_ids_in_its_output_and_nowhere_else(old: int, new: int, text: str) -> None:
+    def answer(index: int) -> bytes:
+        said = f'{text} "id":"msg_{old}_0" ],"parallel_tool_calls":'
+        content = [{"text": said, "annotations": []}]
+        body = {
+            "id": f"resp_{index}",
+            "metadata": {"id": f"msg_{old}_0"},
+            "object": "response",
+            "output": [
+                {"id": f"rs_{index}_0", "content": content},
+                {"id": f"msg_{index}_1", "content": content},
+                {"arguments": said, "call_id": f"call_{index}_2", "id": f"fc_{index}_2"},
+            ],
+            "parallel_tool_calls": True,
+            "tools": [{"parameters": {"default": {"id": f"msg_{old}_0", "call_id": f"call_{old}_2"}}}],
+        }
         return json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode(errors="replace")
 
     assert with_index(answer(old), old, new) == answer(new)

@@ -33,6 +33,16 @@ def test_what_is_asked_matters(other: dict[str, Any]) -> None:
     assert shape_of(CHAT, other) != shape_of(CHAT, body("one"))
 
 
+def test_the_instructions_of_a_response_matter_and_its_input_does_not() -> None:
+    def shape(instructions: str, **fields: Any) -> str | None:
+        return shape_of("/v1/responses", {"instructions": instructions} | fields)
+
+    one = shape("Sum up.", input="one", max_output_tokens=5)
+    assert one == shape("Sum up.", input="two") == shape("Sum up.", input=[{"role": "user", "content": "a"}])
+    assert one != shape("Translate.", input="one")
+    assert one != shape("Sum up.", input=[{"role": "developer", "content": "a"}])
+
+
 def test_answers_of_a_known_length_have_no_shape() -> None:
     assert shape_of(CHAT, body("one", ignore_eos=True)) is None
     assert shape_of("/v1/embeddings", {"input": "one"}) is None

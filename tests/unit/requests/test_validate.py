@@ -117,6 +117,9 @@ def test_any_json_object_is_a_request_or_a_bad_row(row: dict[str, Any]) -> None:
         (CHAT, {"max_completion_tokens": 9}, {"max_completion_tokens": 9, "temperature": 0}),
         ("/v1/completions", {"prompt": "p"}, {"prompt": "p", "max_tokens": 5, "temperature": 0}),
         ("/v1/embeddings", {"input": "p"}, {"input": "p"}),
+        ("/v1/responses", {"input": "p"}, {"input": "p", "max_output_tokens": 5, "temperature": 0}),
+        ("/v1/responses", {"max_output_tokens": 9}, {"max_output_tokens": 9, "temperature": 0}),
+        ("/v1/responses", {"max_output_tokens": None}, {"max_output_tokens": 5, "temperature": 0}),
     ],
 )
 def test_defaults_yield_to_the_row(url: str, body: dict[str, Any], expected: dict[str, Any]) -> None:

@@ -199,6 +199,24 @@ def test_a_glance_sees_that_queries_repeat() -> None:
     assert may_pay(lines)
 
 
+@pytest.mark.parametrize(
+    ("fields", "pays"),
+    [
+        ([{"instructions": "one task for all of them " * 4}] * 2, True),
+        ([{"max_output_tokens": 9}, {"max_output_tokens": 90}], True),
+        ([{"max_output_tokens": 9}] * 2, False),
+    ],
+)
+def test_a_glance_sees_what_responses_have_in_common(fields: list[dict[str, Any]], pays: bool) -> None:
+    lines = [
+        encode_line(
+            index, f"r{index}", "/v1/responses", {"input": f"{index} alone"} | body, 0, index + 1
+        ).rstrip(b"\n")
+        for index, body in enumerate(fields)
+    ]
+    assert may_pay(lines) is pays
+
+
 def test_a_glance_is_enough_for_rows_that_have_nothing_in_common() -> None:
     assert not may_pay(lines_of(unlike()))
     assert not may_pay([])

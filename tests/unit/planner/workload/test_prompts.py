@@ -60,6 +60,15 @@ def test_a_score_reads_each_pair(url: str) -> None:
             ask(url, **{name: query, "documents": documents})
 
 
+def test_a_response_is_the_chat_that_it_stands_for() -> None:
+    found = ask("/v1/responses", input="hello", instructions="Be short.", max_output_tokens=7)
+    assert found == Asked([Text("system\nBe short.\nuser\nhello\nTrue", special=False)], 7)
+    assert ask("/v1/responses", input=HELLO).prompts == [Text("user\nhello\nTrue", special=False)]
+    for value in (None, [], [5], 5, [{"type": "item_reference"}]):
+        with pytest.raises(Unreadable):
+            ask("/v1/responses", input=value)
+
+
 def test_scores_of_pairs_and_classes_of_conversations() -> None:
     two = ask("/v1/score", text_1=["a", "b"], text_2=["c", "d"])
     assert two.prompts == [Text("a\nc", special=True), Text("b\nd", special=True)]
