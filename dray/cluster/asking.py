@@ -13,6 +13,7 @@ from dray.engine.protocol import EngineSpec
 from dray.errors import ConfigError
 
 _SMALLEST = 1e-4  # of a resource, as Ray counts
+_ROUNDED = 1e-6  # 1 / 0.2 is 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +31,13 @@ class ReplicaResources:
         parts = [_amount(self.gpus, "GPU")] if self.gpus else []
         parts += [_amount(self.cpus, "CPU")] if self.cpus or not self.gpus else []
         return " and ".join(parts)
+
+
+def replicas_on(gpus: float, each: float) -> int:
+    """How many replicas of ``each`` GPUs a node with so many holds: a part is always one of a single GPU."""
+    if 0 < each < 1 <= gpus:
+        return int(gpus) * math.floor(1 / each + _ROUNDED)
+    return math.floor(gpus / each + _ROUNDED)
 
 
 def ask_of(spec: EngineSpec, cluster: ClusterInfo, replicas: int) -> ReplicaResources:

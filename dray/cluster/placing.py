@@ -7,7 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dray.cluster.asking import ReplicaResources, gpus_of, ranks_of, runs_on_gpus, vllm_build
+from dray.cluster.asking import (
+    ReplicaResources,
+    gpus_of,
+    ranks_of,
+    replicas_on,
+    runs_on_gpus,
+    vllm_build,
+)
 from dray.cluster.base import ClusterInfo, ClusterSettings
 from dray.cluster.forwarded_env import handed_down
 from dray.engine.protocol import EngineSpec
@@ -45,7 +52,7 @@ def default_replicas(spec: EngineSpec, cluster: ClusterInfo) -> int:
     if not runs_on_gpus(spec, cluster):
         return 1
     each = spec.gpus or gpus_of(spec)
-    return max(1, sum(int(node.gpus // each) for node in cluster.nodes))
+    return max(1, sum(replicas_on(node.gpus, each) for node in cluster.nodes))
 
 
 def expected_replicas(
@@ -65,7 +72,7 @@ def expected_replicas(
         gpus = settings.num_gpus
     else:
         gpus = len(list(_DEVICES.glob("nvidia[0-9]*")))
-    return max(1, int(gpus // (each or ranks_of(arguments))))
+    return max(1, replicas_on(gpus, each or ranks_of(arguments)))
 
 
 def shrunk(spec: EngineSpec, steps: int, max_num_seqs: int) -> EngineSpec:

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dray.cluster.base import NAMESPACE, Node
@@ -31,10 +31,22 @@ _UNHEARD = (
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What a node's watcher has: all notices so far, and what went wrong since it was last asked."""
+    """What a node's watcher has: all notices so far, and what went wrong since it was last asked.
+
+    ``at`` is the node's own time when it answered (seconds since 1970), None where it is the reader's.
+    """
 
     notices: list[Notice]
     told: list[str]
+    at: float | None = None
+
+    def as_of(self, now: float) -> list[Notice]:
+        """The notices, their deadlines by the clock of a reader for whom it is ``now``: a node's may be off."""
+        ahead = 0.0 if self.at is None else self.at - now
+        return [
+            one if one.deadline is None else replace(one, deadline=one.deadline - ahead)
+            for one in self.notices
+        ]
 
 
 class NodeWatch:
@@ -51,7 +63,7 @@ class NodeWatch:
     def heard(self) -> Heard:
         """All that came so far."""
         with self._guard:
-            return Heard(list(self._found), self._told.take())
+            return Heard(list(self._found), self._told.take(), time.time())
 
     def _start(self) -> None:
         Watcher(pod_sources(), self._take).start()
@@ -109,7 +121,8 @@ class NodeWatchers:
             for node_id in nodes
         }
         heard = self._ask()
-        found = [(node_id, notice) for node_id, one in heard.items() for notice in one.notices]
+        now = time.time()
+        found = [(node_id, notice) for node_id, one in heard.items() for notice in one.as_of(now)]
         found += [
             (node_id, _of_ray(node_id, deadline))
             for node_id, deadline in draining().items()

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
-from dray.cluster.asking import ReplicaResources
+from dray.cluster.asking import ReplicaResources, replicas_on
 from dray.cluster.capacity import Capacity, Room
 from dray.cluster.providers.protocol import Machine, Market, Phase
 
@@ -65,14 +65,14 @@ class RentedPlaces:
         """Replicas on a machine of which nothing but its GPUs is known; one where those are not."""
         if not gpus or not self._ask.gpus:
             return 1
-        return max(1, math.floor(gpus / self._ask.gpus + 1e-6))
+        return max(1, replicas_on(gpus, self._ask.gpus))
 
 
 def held(room: Room, ask: ReplicaResources) -> int:
     """Replicas that a node has room for; at least one, so that no machine is asked for again and again."""
-    shares = [room.cpus / ask.cpus] if ask.cpus else []
-    shares += [room.gpus / ask.gpus] if ask.gpus else []
-    return max(1, math.floor(min(shares, default=1.0) + 1e-6))
+    counts = [math.floor(room.cpus / ask.cpus + 1e-6)] if ask.cpus else []
+    counts += [replicas_on(room.gpus, ask.gpus)] if ask.gpus else []
+    return max(1, min(counts, default=1))
 
 
 def in_ray(machines: Iterable[Machine], capacity: Capacity) -> list[tuple[Machine, Room]]:

@@ -137,8 +137,12 @@ class JobSettings:
             raise ConfigError("most_replicas must not be fewer than replicas")
         if self.replica_cpus is not None and self.replica_cpus <= 0:
             raise ConfigError("replica_cpus must be more than 0")
-        if self.replica_gpus is not None and self.replica_gpus < 0:
-            raise ConfigError("replica_gpus must be 0 or more")
+        if self.replica_gpus is not None and not (
+            0 <= self.replica_gpus <= 1 or (self.replica_gpus > 1 and float(self.replica_gpus).is_integer())
+        ):
+            raise ConfigError(
+                "replica_gpus must be a part of one GPU, or a whole number: Ray gives no others"
+            )
         if self.completion_window is not None and self.completion_window <= 0:
             raise ConfigError("completion_window must be more than 0 seconds")
         if self.stall_seconds <= 0:

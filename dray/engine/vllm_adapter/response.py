@@ -19,6 +19,7 @@ from dray.engine.vllm_adapter.response_lists import first_bad, read_in_turn, ref
 from dray.engine.vllm_adapter.serving_options import TemplateOptions
 from dray.errors import RequestRefused
 from dray.requests.model import Request
+from dray.requests.row_ids import call_id
 
 _NOT_IN_A_BATCH = {
     "background": "a batch has no background",
@@ -123,7 +124,7 @@ def dumped_response(request: Request, answer: Any) -> bytes:
     for number, item in enumerate(answer.output):
         item.id = f"{item.id.partition('_')[0]}_{request.index}_{number}"
         if hasattr(item, "call_id"):
-            item.call_id = f"call_{request.index}_{number}"
+            item.call_id = call_id(item.call_id, request.index, number)
     details = answer.usage.input_tokens_details
     details.cached_tokens = details.cache_write_tokens = 0
     dumped: bytes = answer.__pydantic_serializer__.to_json(answer, by_alias=True)

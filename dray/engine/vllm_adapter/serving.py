@@ -49,6 +49,7 @@ from dray.requests.media import MEDIA, SOUNDS
 from dray.requests.model import Request
 from dray.requests.overflow import Overflow
 from dray.requests.placing import media_in
+from dray.requests.row_ids import call_id
 
 
 class Serving(Protocol):
@@ -95,7 +96,7 @@ def _dumped(request: Request, answer: Any) -> bytes:
     for choice in answer.choices:
         calls = getattr(getattr(choice, "message", None), "tool_calls", None) or ()
         for number, call in enumerate(calls):
-            call.id = f"call_{request.index}_{choice.index}_{number}"
+            call.id = call_id(call.id, request.index, choice.index, number)
     dumped: bytes = answer.__pydantic_serializer__.to_json(answer)
     return dumped
 

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from dray.cluster import placing
-from dray.cluster.asking import ReplicaResources
+from dray.cluster.asking import ReplicaResources, replicas_on
 from dray.cluster.base import ClusterInfo, ClusterSettings, Node
+from dray.cluster.capacity import Room
 from dray.cluster.placing import actor_options, default_replicas, expected_replicas, shrunk
+from dray.driver.rented_places import held
 from dray.engine.protocol import EngineSpec
 from dray.requests import Kind
 
@@ -117,3 +119,16 @@ def test_shards_are_cut_for_the_replicas_that_may_come(
     monkeypatch.setattr(placing, "_DEVICES", tmp_path)
     monkeypatch.setattr(placing, "vllm_build", lambda: build)
     assert expected_replicas(engine, arguments, each, settings) == expected
+
+
+@pytest.mark.parametrize(
+    ("gpus", "each", "fit"),
+    [(1, 0.2, 5), (1, 0.1, 10), (8, 0.6, 8), (8, 0.3, 24), (8, 0.5, 16), (8, 2, 4), (8, 3, 2), (1, 2, 0)],
+)
+def test_a_part_of_a_gpu_is_of_one_gpu(gpus: float, each: float, fit: int) -> None:
+    """Ray splits no part over two, and 1 / 0.2 is 5 though floats say 4."""
+    assert replicas_on(gpus, each) == fit
+    if fit:
+        assert default_replicas(replace(VLLM, gpus=each), _cluster((64, gpus))) == fit
+        room = Room(cpus=64, gpus=gpus, free_cpus=64, free_gpus=gpus)
+        assert held(room, ReplicaResources(cpus=0.5, gpus=each)) == fit

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
+
 import pytest
 
 from dray.cluster import watching
@@ -33,6 +36,16 @@ def test_a_notice_is_news_once(heard: dict[str, Heard]) -> None:
     heard["n"] = Heard([_notice(Kind.INTERRUPTION)], [])
     assert [notice.kind for _, notice in watchers.look({"n"})] == [Kind.INTERRUPTION]
     assert watchers.look({"n"}) == []
+
+
+@pytest.mark.parametrize("ahead", [-600.0, 0.0, 600.0])
+def test_a_deadline_is_by_the_drivers_clock(heard: dict[str, Heard], ahead: float) -> None:
+    """The node's clock is ten minutes off, as one's may be that has just booted: two minutes are left."""
+    node_time = time.time() + ahead
+    notice = replace(_notice(Kind.INTERRUPTION), deadline=node_time + 120)
+    heard["n"] = Heard([notice], [], node_time)
+    [(_, found)] = NodeWatchers().look({"n"})
+    assert found.seconds_left(time.time()) == pytest.approx(120, abs=10)
 
 
 def test_rays_own_drain_is_news_after_a_mere_recommendation(

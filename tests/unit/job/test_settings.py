@@ -134,3 +134,16 @@ def test_prompts_and_logins_are_not_in_the_repr() -> None:
     settings = JobSettings.of(request, places)
     assert "store_url" not in repr(settings)
     assert "request=" not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "fine"), [(0.5, True), (1.0, True), (2.0, True), (1.5, False), (-1.0, False)]
+)
+def test_a_replica_gets_a_part_of_one_gpu_or_whole_ones(gpus: float, fine: bool) -> None:
+    """Ray refuses others, and only once the cluster is there."""
+    settings = JobSettings.of(REQUEST, PLACES)
+    if fine:
+        assert replace(settings, replica_gpus=gpus).replica_gpus == gpus
+    else:
+        with pytest.raises(ConfigError, match="replica_gpus must be a part of one GPU, or a whole number"):
+            replace(settings, replica_gpus=gpus)
