@@ -41,7 +41,7 @@ class Heard:
     at: float | None = None
 
     def as_of(self, now: float) -> list[Notice]:
-        """The notices, their deadlines by the clock of a reader for whom it is ``now``: a node's may be off."""
+        """The notices, with deadlines by the clock of a reader for whom it is ``now``."""
         ahead = 0.0 if self.at is None else self.at - now
         return [
             one if one.deadline is None else replace(one, deadline=one.deadline - ahead)
