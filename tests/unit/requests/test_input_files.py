@@ -256,7 +256,7 @@ def test_another_delimiter_is_named_and_can_be_given(
 
 
 def test_bad_rows_offer_to_skip_them(tmp_path: Path) -> None:
-    bad = ROWS[1] | {"url": "/v1/responses"}
+    bad = ROWS[1] | {"url": "/v1/moderations"}
     content = b"".join(json.dumps(row).encode() + b"\n" for row in (ROWS[0], bad, ROWS[2]))
     error = refused(tmp_path, source_of(put(tmp_path, "in.jsonl", content)))
     [problem] = error.problems
