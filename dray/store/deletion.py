@@ -10,7 +10,7 @@ transaction first makes sure that the key still is that of the buried job, and h
 
 from __future__ import annotations
 
-from sqlalchemy import delete, or_, select, true, update
+from sqlalchemy import Table, delete, or_, select, true, update
 
 from dray.store.connection import Tx
 from dray.store.jobs import PREFIX, of_key, same
@@ -52,25 +52,31 @@ def bury(tx: Tx, seen: Job, burial: str, *, seize: bool) -> Job | None:
     return found if found is not None and found.info.get(BURIAL) == burial else None
 
 
-def remove_batch(tx: Tx, buried: Job) -> int:
-    """Delete some of the job's rows; how many. 0 where another deletion was faster."""
-    if not _is_there(tx, buried):
-        return 0
-    beyond = select(results.c.idx).where(results.c.job_key == buried.key)
-    last = tx.execute(beyond.order_by(results.c.idx).offset(BATCH_ROWS).limit(1)).scalar()
-    which = results.c.job_key == buried.key
-    if last is not None:
-        which = which & (results.c.idx < last)
-    return int(tx.execute(delete(results).where(which)).rowcount)
+def remove_batch(tx: Tx, buried: Job, first: int) -> tuple[int, int | None]:
+    """Delete the job's next rows from index ``first`` on: how many, and the index of the next batch.
+
+    That index is None after the last batch, and where another deletion was faster. PostgreSQL's index keeps
+    the entries of deleted rows until a vacuum, so no batch searches where earlier ones were.
+    """
+    return _remove_next(tx, results, buried, first)
 
 
-def remove_followers(tx: Tx, buried: Job) -> int:
-    """Delete some of the rows that wait for the outcome of another; how many, as :func:`remove_batch`."""
+def remove_followers(tx: Tx, buried: Job, first: int) -> tuple[int, int | None]:
+    """Delete the next rows that wait for the outcome of another, as :func:`remove_batch`."""
+    return _remove_next(tx, followers, buried, first)
+
+
+def _remove_next(tx: Tx, table: Table, buried: Job, first: int) -> tuple[int, int | None]:
     if not _is_there(tx, buried):
-        return 0
-    own = followers.c.job_key == buried.key
-    some = select(followers.c.idx).where(own).order_by(followers.c.idx).limit(BATCH_ROWS)
-    return int(tx.execute(delete(followers).where(own, followers.c.idx.in_(some))).rowcount)
+        return 0, None
+    if tx.dialect == "postgresql":  # see reading.page
+        tx.connection.exec_driver_sql("SET LOCAL enable_sort = off")
+    which = (table.c.job_key == buried.key) & (table.c.idx >= first)
+    beyond = select(table.c.idx).where(which).order_by(table.c.idx).offset(BATCH_ROWS).limit(1)
+    following: int | None = tx.execute(beyond).scalar()
+    if following is not None:
+        which = which & (table.c.idx < following)
+    return int(tx.execute(delete(table).where(which)).rowcount), following
 
 
 def remove_rest(tx: Tx, buried: Job) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from dray.errors import JobBusyError
 from dray.store import deletion, jobs
 from dray.store.calls import Calls
+from dray.store.connection import Tx
 from dray.store.job_creation import create
 from dray.store.option import store_option
 from dray.store.records import Fingerprint, Job, JobLease, StopSignals
@@ -175,10 +176,20 @@ class JobCalls(Calls):
 
         Another deletion of the same job may be at work, or have come to its end: rows go once.
         """
-        rows = 0
-        while count := self._write(lambda tx: deletion.remove_batch(tx, buried)):
-            rows += count
-        while self._write(lambda tx: deletion.remove_followers(tx, buried)):
-            pass
+        rows = self._remove_rows(deletion.remove_batch, buried)
+        self._remove_rows(deletion.remove_followers, buried)
         self._write(lambda tx: deletion.remove_rest(tx, buried))
         return rows
+
+    def _remove_rows(self, remove: Callable[[Tx, Job, int], tuple[int, int | None]], buried: Job) -> int:
+        rows, first = 0, 0
+
+        def next_batch(tx: Tx) -> tuple[int, int | None]:
+            return remove(tx, buried, first)
+
+        while True:
+            count, following = self._write(next_batch)
+            rows += count
+            if following is None:
+                return rows
+            first = following
