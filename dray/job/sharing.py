@@ -15,7 +15,7 @@ from dray.store import Job, Store
 SHARED = "shared"
 """Where a job's ``info`` has what was shared at ingest: the options, and what came of them.
 
-Absent where the job asked for neither.
+Absent where a job of an earlier version of dray asked for neither.
 """
 
 
@@ -48,15 +48,17 @@ class _Reused:
 
 
 def record_of(job: OpenJob, ingested: Ingested, sharing: Sharing) -> dict[str, Any]:
-    """What the job's ``info`` is to have of it, and what later jobs compare before they take its answers."""
+    """What the job's ``info`` is to have of it, and what later jobs compare before they take its answers.
+
+    All of it, always: a run with other options may have died after it wrote these keys.
+    """
     request, shared = job.settings.request, ingested.shared
-    template = template_digest_of(job.settings)
-    compared = {} if template is None else {TEMPLATE: template}
-    if not (request.dedupe or request.reuse):
-        return compared
     notes = sharing.earlier.notes if isinstance(sharing.earlier, EarlierAnswers) else []
     found = {"followers": shared.followers, "reused": shared.reused, "doubts": dict(shared.doubts)}
-    return {**compared, SHARED: {"dedupe": request.dedupe, "reuse": request.reuse, "notes": notes, **found}}
+    return {
+        TEMPLATE: template_digest_of(job.settings),
+        SHARED: {"dedupe": request.dedupe, "reuse": request.reuse, "notes": notes, **found},
+    }
 
 
 def told_of(job: OpenJob, recorded: Job) -> Sequence[str]:

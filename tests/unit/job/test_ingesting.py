@@ -14,13 +14,15 @@ import pytest
 from dray.cluster.placing import USUAL_SEQS
 from dray.errors import InputError
 from dray.job.ingesting import _ROWS, _enough_shards, _most_shards, _taper, ingest_job
-from dray.job.opening import open_job
+from dray.job.opening import OpenJob, open_job
+from dray.job.request import JobRequest
 from dray.job.settings import JobSettings
+from dray.job.sharing import has_followers, told_of
 from dray.requests import source_of
 from dray.requests.ingest import Ingested, cut
 from dray.requests.marks import Mark, Marks, SpoolPart, enough_ranges, steps
 from dray.requests.spool import MAX_MARKS
-from dray.store import open_store
+from dray.store import Store, open_store
 
 pytestmark = pytest.mark.unit
 
@@ -141,6 +143,40 @@ def _row(number: int, text: str) -> str:
     body = {"model": "m", "messages": [{"role": "user", "content": text}]}
     row = {"custom_id": str(number), "method": "POST", "url": "/v1/chat/completions", "body": body}
     return json.dumps(row) + "\n"
+
+
+def test_what_a_run_shared_that_died_before_its_end_is_forgotten(
+    tmp_path: Path, make_settings: Callable[..., JobSettings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the next run takes rows for followers, and refuses to write a lost spool again."""
+    path = tmp_path / "same.jsonl"
+    path.write_text("".join(_row(number, "same") for number in range(20)))
+    source = source_of([str(path)])
+
+    def begun(*, dedupe: bool) -> OpenJob:
+        request = JobRequest(input=[], model="", output="", dedupe=dedupe)
+        return open_job(make_settings(source=source, job_id="job", request=request))
+
+    def die(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    first = begun(dedupe=True)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Store, "add_shards", die)
+        ingest_job(first, replicas=1)
+    with open_store(first.settings.store_url) as store:
+        assert store.get_job("job").info["shared"]["followers"] == 19
+        store.merge_job_info(first.lease, {"chat_template": "digest"})  # as a run with a template of its own
+        store.release_job(first.lease)
+        second = begun(dedupe=False)
+        shards = ingest_job(second, replicas=1)
+        recorded = store.get_job("job")
+        assert sum(shard.rows for shard in shards) == 20
+        assert (told_of(second, recorded), has_followers(recorded)) == ([], False)
+        assert recorded.info["chat_template"] is None
+        for uri in {shard.uri for shard in shards}:
+            Path(uri).unlink()
+        assert sum(shard.rows for shard in ingest_job(second, replicas=1)) == 20
 
 
 @pytest.mark.parametrize("change", ["another row", "another file", "a file less", "while it is read"])
