@@ -18,7 +18,6 @@ from dray.storage.files import (
     AtomicFile,
     FileInfo,
     clear,
-    clear_abandoned,
     join,
     local_path,
     sync,
@@ -37,7 +36,8 @@ class Stage:
     """Where a writer's drafts lie, and what they are called.
 
     ``folder`` is the job's own one. ``tag`` names the writer: the driver's epoch, or ``x`` and digits for an
-    export. ``note`` is given the URI and id of every upload that lies in no folder, before its first byte.
+    export, which has a lock (:mod:`dray.storage.exports`). ``note`` is given the URI and id of every upload
+    that lies in no folder, before its first byte.
     """
 
     folder: str
@@ -85,7 +85,7 @@ class LocalDraft(AtomicFile):
 
     def __init__(self, uri: str, name: str, stage: Stage | None) -> None:
         self._target = local_path(uri)
-        self._fenced = stage is not None and stage.tag.isdigit()  # by epochs: it needs no lock
+        self._staged = stage is not None  # known by its epoch, or by its export's lock: it needs none itself
         path = self._target.parent / f".{name}.{secrets.token_hex(4)}.part"
         with writing(uri):
             self._target.parent.mkdir(parents=True, exist_ok=True)
@@ -94,7 +94,6 @@ class LocalDraft(AtomicFile):
             else:
                 path = local_path(stage.place(name))
                 path.parent.mkdir(parents=True, exist_ok=True)
-                clear_abandoned(path.parent, "*-x*.part")  # of exports that were killed
                 path.unlink(missing_ok=True)  # of an earlier try of this very writer
         super().__init__(uri, path, hashed=True)
 
@@ -104,9 +103,9 @@ class LocalDraft(AtomicFile):
         return True
 
     def sync(self) -> None:
-        """Everything on the disk. A driver's draft is closed: a job of many parts has them all by its end."""
+        """Everything on the disk. A staged draft is closed: a job of many parts has them all by its end."""
         super().sync()
-        if self._fenced:
+        if self._staged:
             self.close()
 
     def publish(self) -> None:

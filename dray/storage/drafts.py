@@ -24,6 +24,7 @@ from types import TracebackType
 
 from dray.storage import objects
 from dray.storage.draft import CopiedDraft, Draft, LocalDraft, Stage
+from dray.storage.exports import ExportLock
 from dray.storage.files import FileInfo, join, local_path, writing
 from dray.storage.layout import whole_names
 from dray.storage.objects import ObjectStoreOptions, is_object
@@ -49,6 +50,9 @@ class Drafts:
         self._drafts: dict[str, Draft] = {}
         self._settled: dict[str, FileInfo] = {}
         self._retiring = Retiring(directory, stage, options)
+        self._lock: ExportLock | None = None
+        if stage is not None and not stage.tag.isdigit() and not is_object(directory):
+            self._lock = ExportLock(local_path(stage.folder), stage.tag)
 
     def __enter__(self) -> Drafts:
         return self
@@ -59,6 +63,8 @@ class Drafts:
         for draft in self._drafts.values():
             draft.drop()
         self._retiring.close()
+        if self._lock is not None:
+            self._lock.close()
 
     def open(self, name: str) -> Draft:
         """A new draft of the file ``name``."""

@@ -163,7 +163,7 @@ class AtomicFile:
         self.size = 0
         self._sha256 = hashlib.sha256()
         with writing(uri):
-            self._file = _open_locked(path)
+            self._file = open_locked(path)
 
     def write(self, data: bytes) -> None:
         """Append bytes; JobFailedError where the disk takes no more."""
@@ -256,7 +256,7 @@ def _atomic(uri: str, folder: Path, hashed: bool, name: str = "") -> Iterator[At
         path.unlink(missing_ok=True)
 
 
-def _open_locked(path: Path) -> IO[bytes]:
+def open_locked(path: Path) -> IO[bytes]:
     """A new file, whose lock says that its writer lives."""
     while True:
         file = path.open("xb", buffering=_WRITE_BUFFER_BYTES)

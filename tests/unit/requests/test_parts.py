@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +21,9 @@ from dray.errors import JobFailedError
 from dray.requests import output_parquet, series
 from dray.requests.model import Outcome
 from dray.requests.output import Written, write_outputs
+from dray.storage.draft import Stage
 from dray.storage.layout import is_part
+from tests.support.command import ROOT
 from tests.unit.requests.test_output import jobs, paged
 
 pytestmark = pytest.mark.unit
@@ -30,6 +35,15 @@ def rows_of(count: int, start: int = 0) -> list[Outcome]:
 
 def written_to(folder: str, rows: list[Outcome], size: int, **options: Any) -> Written:
     return write_outputs(paged(rows, size), directory=folder, **options)
+
+
+def staged(folder: Path, tag: str = "x1f") -> Stage:
+    """As an export has it."""
+    return Stage(folder=str(folder / ".dray" / "job"), tag=tag)
+
+
+def left_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in (folder / ".dray" / "job").iterdir())
 
 
 def content(folder: str | Path) -> dict[str, bytes]:
@@ -139,3 +153,65 @@ def test_nothing_of_the_parts_is_published_when_the_rows_end_badly(tmp_path: Pat
     with pytest.raises(JobFailedError):
         write_outputs(pages(), directory=str(tmp_path), part_bytes=1024)
     assert content(tmp_path) == {}
+
+
+def test_an_export_of_many_parts_keeps_few_files_open(tmp_path: Path) -> None:
+    opened: list[int] = []
+
+    def count(files: object = None) -> None:
+        opened.append(len(list(Path("/proc/self/fd").iterdir())))
+
+    count()
+    where: dict[str, Any] = {"part_bytes": 64, "stage": staged(tmp_path), "confirm": count}
+    written = written_to(str(tmp_path), rows_of(300), 10, **where)
+    before, at_the_end = opened
+    assert len(written.files) > 100
+    assert at_the_end - before < 8
+    assert left_in(tmp_path) == []
+
+
+_EXPORT = """
+import os, signal, sys
+from pathlib import Path
+from tests.unit.requests.test_parts import rows_of, staged, written_to
+
+def stop(files):
+    print("complete", flush=True)
+    sys.stdin.read()
+
+folder = Path(sys.argv[1])
+written_to(str(folder), rows_of(9), 3, part_bytes=64, stage=staged(folder, sys.argv[2]), confirm=stop)
+"""
+
+
+def begun_export(folder: Path, tag: str) -> subprocess.Popen[str]:
+    """An export that has all of its drafts, and waits before it names them."""
+    found = subprocess.Popen(
+        [sys.executable, "-c", _EXPORT, str(folder), tag],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert found.stdout is not None
+    assert found.stdout.readline() == "complete\n"
+    return found
+
+
+def test_an_export_leaves_the_drafts_of_one_that_lives_and_clears_those_of_a_killed_one(
+    tmp_path: Path,
+) -> None:
+    with begun_export(tmp_path, "xa1") as alive, begun_export(tmp_path, "xb2") as killed:
+        old = tmp_path / ".dray" / "job" / "output-00007-xc3.jsonl.part"  # of an earlier version of dray
+        old.touch()
+        killed.kill()
+        killed.wait()
+        assert "export-xb2.lock" in left_in(tmp_path)
+        written_to(str(tmp_path), rows_of(9), 3, part_bytes=64, stage=staged(tmp_path))
+        files = [path for path in tmp_path.iterdir() if path.is_file()]
+        left = left_in(tmp_path)
+        assert all("-xa1." in name for name in left)
+        assert sum(name.endswith(".part") for name in left) == len(files) > 3
+        alive.communicate(timeout=60)
+        assert alive.returncode == 0
+    assert left_in(tmp_path) == []
