@@ -112,11 +112,18 @@ def page(tx: Tx, job_key: int, after: int, limit: int) -> list[StoredOutcome]:
     return found
 
 
-def reused(tx: Tx, job_key: int, after: int) -> list[int]:
-    """The next rows past index ``after`` that have an answer of an earlier job."""
-    own = (results.c.job_key == job_key) & (results.c.idx > after) & (results.c.shard == REUSED)
-    query = select(results.c.idx).where(own).order_by(results.c.idx).limit(_INDEXES)
-    return list(tx.execute(query).scalars())
+def reused(tx: Tx, job_key: int, after: int) -> tuple[list[int], int | None]:
+    """Those of the next rows past index ``after`` that have an answer of an earlier job, and the last index.
+
+    That is None where there are no more rows. A search for the next page of such rows alone would read all
+    rows between them: no index has them.
+    """
+    if tx.dialect == "postgresql":  # see page
+        tx.connection.exec_driver_sql("SET LOCAL enable_sort = off")
+    own = (results.c.job_key == job_key) & (results.c.idx > after)
+    query = select(results.c.idx, results.c.shard).where(own).order_by(results.c.idx).limit(_INDEXES)
+    rows = tx.execute(query).all()
+    return [index for index, shard in rows if shard == REUSED], (rows[-1][0] if rows else None)
 
 
 def answered(tx: Tx, job_key: int, indexes: Sequence[int]) -> Sequence[int]:

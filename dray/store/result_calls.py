@@ -67,10 +67,11 @@ class ResultCalls(Calls):
 
     def reused_indexes(self, job_id: str) -> Iterator[int]:
         """Indexes of the rows that have an answer of an earlier job, ascending, a transaction per page."""
-        key, after = self._key(job_id), -1
-        while page := self._read(partial(reading.reused, job_key=key, after=after)):
+        key = self._key(job_id)
+        last: int | None = -1
+        while last is not None:
+            page, last = self._read(partial(reading.reused, job_key=key, after=last))
             yield from page
-            after = page[-1]
 
     def answered_indexes(self, job_id: str, indexes: Sequence[int]) -> set[int]:
         """Those of ``indexes`` that have an answer: error rows have none."""

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import text
 
 from dray.requests.model import REUSED
-from dray.store import Store, deletion, open_store
+from dray.store import Store, deletion, open_store, reading
 from dray.store.connection import Tx
 from tests.support.stores import FINGERPRINT
 
@@ -85,3 +85,14 @@ def test_the_last_rows_of_a_job_are_deleted_as_fast_as_the_first(
     assert len(counts) == 2 * batches + 1
     for table in (counts[:batches], counts[batches:-1]):
         assert max(table[-3:]) <= 2 * max(table[1:4]), table
+
+
+def test_rows_with_answers_of_earlier_jobs_are_found_in_short_reads(
+    store: Store, pages_read: Callable[[str], list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "_INDEXES", BATCH)
+    store.get_job("job")
+    counts = pages_read("_read")
+    assert list(store.reused_indexes("job")) == [ROWS - 2, ROWS - 1]
+    assert len(counts) == ROWS // BATCH + 1
+    assert max(counts) <= 2 * max(counts[:3]), counts
