@@ -33,7 +33,7 @@ WITHOUT_EFFECT: Final = frozenset(
 DEFAULTS: Final[dict[str, tuple[Any, ...]]] = {
     "echo": (False,),
     "encoding_format": ("float",),
-    "frequency_penalty": (None, 0),
+    "frequency_penalty": (None,),
     "ignore_eos": (False,),
     "include_stop_str_in_output": (False,),
     "logit_bias": (None,),
@@ -42,7 +42,7 @@ DEFAULTS: Final[dict[str, tuple[Any, ...]]] = {
     "max_tokens": (None,),
     "min_tokens": (0,),
     "n": (1,),
-    "presence_penalty": (None, 0),
+    "presence_penalty": (None,),
     "response_format": (None,),
     "seed": (None,),
     "skip_special_tokens": (True,),
@@ -60,6 +60,7 @@ Doubt = Literal["sampled", "own_id"]
 
 _TEXT_OR_NONE = (str, type(None))
 _EXACT = 2**53
+_NO_SEED = -1  # to vLLM
 _SPLIT = b"\0"
 
 
@@ -82,7 +83,8 @@ def doubt_of(url: str, body: dict[str, Any]) -> Doubt | None:
     engine, temperature = KINDS[url].engine, body.get("temperature")
     if not engine.generates or _is_greedy(temperature) or (engine.greedy and "temperature" not in body):
         return None
-    return None if type(body.get("seed")) is int else "sampled"
+    seed = body.get("seed")
+    return None if type(seed) is int and seed != _NO_SEED else "sampled"
 
 
 def _is_greedy(temperature: object) -> bool:

@@ -186,7 +186,8 @@ def _said(request: Any) -> Any:
     """All that vLLM makes of a request."""
     if not hasattr(request, "to_sampling_params"):
         return request.model_dump(exclude={"request_id"})
-    sampling = request.to_sampling_params(16, {"temperature": 0.6, "top_p": 0.9, "top_k": 5})
+    penalties = {"frequency_penalty": 0.25, "presence_penalty": 0.5}
+    sampling = request.to_sampling_params(16, {"temperature": 0.6, "top_p": 0.9, "top_k": 5, **penalties})
     sampling.structured_outputs = str(sampling.structured_outputs)
     kept = request.model_dump(exclude={*DEFAULTS, "request_id"})
     return repr(sampling), kept, request.tools if hasattr(request, "tools") else None

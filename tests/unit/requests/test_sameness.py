@@ -65,6 +65,8 @@ def test_bodies_that_differ_in_anything_else_have_keys_of_their_own(
         {"max_tokens": 5},
         {"stop": ["Hello"]},
         {"top_p": 1},  # a model's own generation_config.json may say otherwise
+        {"presence_penalty": 0},  # likewise
+        {"frequency_penalty": 0},
         {"user": 7},  # vLLM refuses it
         {"model": "other"},
         {"response_format": {"type": "json_object"}},
@@ -109,6 +111,7 @@ def test_what_a_response_repeats_of_its_request_counts(name: str) -> None:
         (CHAT, {"temperature": 0.7}, "sampled"),
         (CHAT, {"temperature": False}, "sampled"),
         (CHAT, {"temperature": 1, "seed": None}, "sampled"),
+        (CHAT, {"temperature": 1, "seed": -1}, "sampled"),  # which is no seed to vLLM
         (CHAT, {"temperature": 0, "request_id": "mine"}, "own_id"),
     ],
 )
