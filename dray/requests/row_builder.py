@@ -19,7 +19,7 @@ from dray.requests.part_cells import parts_reader, with_parts
 from dray.requests.placing import parts_placer
 from dray.requests.sounds import SOUND
 from dray.requests.sources import BodyFields, RowShape
-from dray.requests.template import Template, documents_of, text_of, value_of
+from dray.requests.template import Template, documents_of, plain_decimal, text_of, value_of
 from dray.requests.validate import BadRow, Envelope, check_custom_id, check_text
 
 _SPELLED = (int, UUID, Decimal, date, time)
@@ -124,5 +124,5 @@ def _row_id(row: Mapping[str, Any], column: str) -> str:
     if isinstance(value, float):  # pandas makes floats of whole numbers where one is missing
         value = None if isnan(value) else int(value) if abs(value) < _EXACT and value.is_integer() else value
     if isinstance(value, _SPELLED) and not isinstance(value, bool):
-        return str(value)
+        return plain_decimal(value) if isinstance(value, Decimal) else str(value)
     return check_text(check_custom_id(value, column), column)

@@ -36,6 +36,8 @@ BATCH_BYTES = 64 << 20
 _REPEATED_ROWS = 32  # of a Parquet file whose texts may repeat: 0.5 us more each than 1,024 at a time
 _PLAIN = frozenset(("PLAIN", "RLE", "BIT_PACKED", "DELTA_LENGTH_BYTE_ARRAY"))  # each value is there itself
 _DELIMITERS = (";", "\t", "|", ",")
+_ROUNDED = 2**63  # from here on the parser makes floats of whole numbers, and no float has a fraction
+_TOO_LARGE = Unreadable("a number of more than 64 bits", "number_too_large", "; write it as text")
 _TOO_LONG = "\0over the limit\0"  # stands for a line
 
 
@@ -44,23 +46,32 @@ def file_rows(
 ) -> Iterator[TableRow]:
     """The rows of one file. InputError where it cannot be read or lacks a column."""
     if source.format == "jsonl":
-        return _json_rows(uri, line_limit, options)
+        return _json_rows(uri, source.shape, line_limit, options)
     if source.format == "parquet":
         return _parquet_rows(uri, source.shape, line_limit, options)
     delimiter = source.delimiter or ("\t" if source.format == "tsv" else ",")
     return _csv_rows(uri, source.shape, delimiter, line_limit, options)
 
 
-def _json_rows(uri: str, limit: int, options: ObjectStoreOptions | None) -> Iterator[TableRow]:
+def _json_rows(
+    uri: str, shape: RowShape, limit: int, options: ObjectStoreOptions | None
+) -> Iterator[TableRow]:
+    columns = tuple(columns_of(shape))
     for number, line in json_lines(uri, limit=limit, options=options):
         if line is None:
             yield number, too_long(limit)
             continue
         try:
-            yield number, parse_object(line)
+            row = parse_object(line)
         except BadRow as bad:
             if line.strip():
                 yield number, bad
+            continue
+        for column in columns:
+            value = row.get(column)
+            if type(value) is float and abs(value) >= _ROUNDED:
+                row[column] = _TOO_LARGE
+        yield number, row
 
 
 def _csv_rows(

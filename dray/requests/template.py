@@ -136,13 +136,16 @@ class Unreadable:
     """Stands for a value that is there, and that Python cannot hold; ``why`` says it."""
 
     why: str
+    code: ErrorCode = "invalid_value"
+    advice: str = ""
 
 
 def value_of(row: Mapping[str, Any], column: str, code: ErrorCode) -> Any:
     """What a column holds; BadRow with ``code`` where the row lacks it, and where dray cannot read it."""
     value = row.get(column)
     if type(value) is Unreadable:
-        raise BadRow("invalid_value", f"the column {column!r} holds {value.why} in this row", column)
+        told = f"the column {column!r} holds {value.why} in this row{value.advice}"
+        raise BadRow(value.code, told, column)
     if value is None and column not in row:
         raise missing_column(column, row, code)
     return value
@@ -157,7 +160,12 @@ def text_of(row: Mapping[str, Any], column: str, code: ErrorCode) -> str:
         raise BadRow("missing_value", f"the column {column!r} is empty (null) in this row", column)
     if isinstance(value, _NO_TEXT):
         raise BadRow("invalid_value", f"the column {column!r} holds no text in this row", column)
-    return str(value)
+    return plain_decimal(value) if isinstance(value, Decimal) else str(value)
+
+
+def plain_decimal(value: Decimal) -> str:
+    """Its digits, as the table has them: ``str`` would write small ones as ``1E-10``."""
+    return format(value, "f") if value.is_finite() else str(value)
 
 
 def _is_nan(value: Any) -> bool:

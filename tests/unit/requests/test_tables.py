@@ -175,6 +175,33 @@ def test_columns_of_parquet_are_listed_whatever_their_names(tmp_path: Path) -> N
     assert problem.message.endswith("the columns are: '1', 'What is it? Say all.'")
 
 
+def test_decimals_have_no_exponent_in_prompts(tmp_path: Path) -> None:
+    path = str(tmp_path / "in.parquet")
+    prices = [Decimal("0.0000000000"), Decimal("-0.0000000120")]
+    parquet.write_table(pyarrow.table({"price": prices}), path)
+    assert prompts(tmp_path, path, prompt_column="price") == [
+        ("row-0", "0.0000000000"),
+        ("row-1", "-0.0000000120"),
+    ]
+
+
+def test_whole_numbers_of_json_beyond_64_bits_are_refused(tmp_path: Path) -> None:
+    """The parser has rounded them; numbers with a fraction have none of that size."""
+    path = tmp_path / "in.jsonl"
+    values = ["12345678901234567890123", "-9223372036854775809", str(2**64 - 1), str(-(2**63)), "1.5"]
+    path.write_text("".join(f'{{"p": {value}, "unused": 1e30}}\n' for value in values))
+    source = source_of([str(path)], kind=Kind.COMPLETION, template="<{p}>")
+    ingested = take(tmp_path, source, skip_invalid=True)
+    assert [text for _, text in asked(ingested)] == [f"<{value}>" for value in values[2:]]
+    [errors] = list(ingested.rejects())
+    assert [(error.index, error.error_code) for error in errors] == [
+        (0, "number_too_large"),
+        (1, "number_too_large"),
+    ]
+    told = "the column 'p' holds a number of more than 64 bits in this row; write it as text"
+    assert (errors[0].error_message or "").endswith(told)
+
+
 def test_json_rows(tmp_path: Path) -> None:
     path = put(tmp_path, "in.jsonl", b'{"text": "a", "n": 1}\n\n{"text": "b", "n": 2.5}\n')
     assert prompts(tmp_path, path, template="{text}{n}") == [("row-0", "a1"), ("row-1", "b2.5")]
@@ -250,6 +277,7 @@ def test_parquet_values_that_python_cannot_hold_are_problems_of_their_rows(tmp_p
     [
         (UUID(int=7), "00000000-0000-0000-0000-000000000007"),
         (Decimal("12.50"), "12.50"),
+        (Decimal("0.0000000000"), "0.0000000000"),
         (date(2020, 2, 1), "2020-02-01"),
         (datetime(2020, 2, 1, 3), "2020-02-01 03:00:00"),
         (7, "7"),
