@@ -112,6 +112,7 @@ def resume(
     from dray.cli.jobs import recipe_of, with_limits
     from dray.cli.options import spelled
     from dray.cli.running import run_job
+    from dray.job.current_job import begun_before
     from dray.job.request import JobRequest
 
     recipe = with_limits(
@@ -119,7 +120,8 @@ def resume(
     )
     request = JobRequest.read({**recipe, "resume": True, "overwrite": overwrite}, spelled)
     output.stage(introduction(request))
-    return run_job(request, json=json)
+    with begun_before(job_id):
+        return run_job(request, json=json)
 
 
 @app.command

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from dray.errors import ConfigError, DrayError
+from dray.errors import ConfigError, DrayError, UnknownJobError
 from dray.job import current_job
 from dray.job.checks import check_arguments, check_media, check_weights
 from dray.job.identity import fingerprint_of
@@ -85,6 +85,7 @@ def open_job(settings: JobSettings, *, started: float | None = None, resume: boo
         JobChangedError: the id belongs to a job with other content; names what changed.
         JobBusyError: another live process drives it.
         CancelledError: it was cancelled, and ``resume`` is false.
+        UnknownJobError: it was to be there (:func:`current_job.begun_before`), and is not.
     """
     check_arguments(settings)
     weights = check_weights(settings)
@@ -94,6 +95,8 @@ def open_job(settings: JobSettings, *, started: float | None = None, resume: boo
     with open_store(settings.store_url) as store:
         fingerprint = fingerprint_of(settings, weights)
         job_id, known, older = asked_job(store, settings, fingerprint, resume=resume)
+        if known is None and current_job.is_begun(job_id):
+            raise UnknownJobError(f"job {job_id!r} is not in its store: there is nothing to go on with")
         _refuse_foreign(store, settings, fingerprint, AskedJob(job_id, known, older))
         kept = describe(settings) | {"recipe": settings.recipe}
         store.create_job(job_id, fingerprint=fingerprint, settings=kept)

@@ -109,11 +109,22 @@ def test_a_report_comes_to_the_folder_of_its_job_and_to_no_others(
 
 
 def test_the_recipe_names_its_job(folder: Path) -> None:
-    assert recipe_of("with", str(folder)) == {"input": ["in.jsonl"], "store": None, "job_id": "with"}
+    url = f"sqlite:///{folder / 'dray.db'}"
+    assert recipe_of("with", str(folder)) == {"input": ["in.jsonl"], "store": url, "job_id": "with"}
     with pytest.raises(ConfigError, match="was not started by the flow"):
         recipe_of("without", str(folder))
     with pytest.raises(UnknownJobError):
         recipe_of("other", str(folder))
+
+
+def test_a_recipe_names_the_store_that_was_opened(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that the job was begun in may have been moved, and another job may be in its place."""
+    url = f"sqlite:///{folder / 'dray.db'}"
+    monkeypatch.setenv("A_FOLDER", str(folder))
+    monkeypatch.setenv("A_URL", url)
+    monkeypatch.chdir(folder)
+    named = {None: url, ".": url, "dray.db": url, "env:A_FOLDER": url, "env:A_URL": "env:A_URL"}
+    assert {name: recipe_of("with", name)["store"] for name in named} == named
 
 
 def test_a_store_named_by_url_is_the_one_that_goes_on(folder: Path) -> None:
