@@ -89,7 +89,7 @@ def resume(
     /,
     *,
     replicas: Annotated[
-        str | None, Parameter(help="As of `dray run`: a number, or MIN:MAX. If left out: as it was started.")
+        str | None, Parameter(help="As of `dray run`: a number, or MIN:MAX. If left out: as of its last run.")
     ] = None,
     deadline: Annotated[
         str | None, Parameter(help="As of `dray run`, such as 6h since the job was created.")
@@ -107,7 +107,7 @@ def resume(
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> int:
-    """Go on with a stopped job, with the settings that it was started with, but for what is given here."""
+    """Go on with a stopped job, with the settings of its last run, but for what is given here."""
     output.stage(f"job {job_id}: reading how it was started")
     from dray.cli.jobs import recipe_of, with_limits
     from dray.cli.options import spelled

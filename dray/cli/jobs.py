@@ -41,9 +41,9 @@ def _named(reference: str | None) -> str:
 
 
 def recipe_of(job_id: str, reference: str | None) -> dict[str, Any]:
-    """The flow parameters that a job was started with, for another run in the store that ``reference`` names.
+    """The flow parameters of a job's last run, for another run in the store that ``reference`` names.
 
-    Since the start, the job's folder may have been moved: then its files come to where it lies now.
+    Since then, the job's folder may have been moved: then its files come to where it lies now.
     """
     with store_at(reference, upgrade=True) as store:  # as the run that follows would
         job = store.get_job(job_id)

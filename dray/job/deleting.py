@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from dray.errors import ConfigError, UnknownJobError
-from dray.job.opening import owner_of_job
+from dray.job.opening import outputs_of, owner_of_job
 from dray.job.publishing import UPLOADS
 from dray.owner import is_gone
 from dray.requests.ingest import BESIDE
@@ -101,10 +101,10 @@ class _Folder:
 def _folders(job: Job) -> list[_Folder]:
     """Those of its spools; and those of a job without shards, whose ingest was not over."""
     spools: list[str] = list(job.info.get(SPOOLS) or [])
-    name, output = name_of(job), job.settings.get("output")
+    name = name_of(job)
     works = []
-    if output:
-        works = [work_of(output, owner_of_job(job, name)), join(join(output, folders.WORK), name)]
+    for output in outputs_of(job):
+        works += [work_of(output, owner_of_job(job, name)), join(join(output, folders.WORK), name)]
     works += [work for work in (spool.rpartition("/")[0] for spool in spools) if _is_work(work)]
     return [
         _Folder(work, tuple(spool for spool in spools if spool.startswith(f"{work}/")))

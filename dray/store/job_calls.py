@@ -93,6 +93,10 @@ class JobCalls(Calls):
         """Replaces the job's summary (JSON)."""
         self._write(lambda tx: jobs.change(tx, lease, summary=dict(summary)))
 
+    def set_job_settings(self, lease: JobLease, settings: Mapping[str, Any]) -> None:
+        """Replaces the job's settings (JSON) by those of a later run of it."""
+        self._write(lambda tx: jobs.change(tx, lease, settings=dict(settings)))
+
     def merge_job_info(
         self, lease: JobLease, info: Mapping[str, Any], *, summary: Mapping[str, Any] | None = None
     ) -> None:
