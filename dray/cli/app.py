@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Literal
@@ -14,7 +13,7 @@ from typing import Annotated, Literal
 from cyclopts import App, CycloptsError, Parameter, validators
 
 from dray import __version__
-from dray.cli import output
+from dray.cli import output, terminal
 from dray.cli.cluster import cluster
 from dray.cli.deleting import jobs
 from dray.cli.help import ABOUT, JSON_HELP, PLAN, PLAN_EXAMPLES, RUN, RUN_EXAMPLES
@@ -72,14 +71,14 @@ def run_app(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # the reader of stdout has read enough, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python's end would complain
+        terminal.discard(sys.stdout)
         return 0
     return code if isinstance(code, int) else 0
 
 
 def _refused(error: Exception, arguments: Sequence[str], code: int) -> int:
     if "--json" in arguments:
-        output.print_json({"error": {"type": type(error).__name__, "message": str(error)}})
+        output.print_result({"error": {"type": type(error).__name__, "message": str(error)}})
     return code
 
 
