@@ -19,7 +19,7 @@ from dray.cli import status
 from dray.cli.app import run_app
 from dray.cli.facts import facts_of
 from dray.cli.wording import status_lines
-from dray.errors import StoreError
+from dray.errors import CancelledError, StoreError
 from dray.job.pace import pace_of
 from dray.report.progress import Meter
 from dray.store import JobLease, JobState, ReplicaRow, ReplicaState, Store, open_store
@@ -158,6 +158,14 @@ def test_what_a_cancel_comes_to(store: Store, url: str, capsys: pytest.CaptureFi
     store.release_job(lease)
     assert run_app(["cancel", "tickets", "--store", url]) == 0
     assert capsys.readouterr().err == "job tickets: cancelled; finished rows are kept\n"
+    failed = ready_job(store, "failed")
+    store.set_job_state(failed, JobState.FAILED)
+    store.release_job(failed)
+    assert run_app(["cancel", "failed", "--store", url]) == 0
+    only = f"goes on only with `dray resume failed --store {url}` now"
+    assert capsys.readouterr().err == f"job failed is failed, and {only}\n"
+    with pytest.raises(CancelledError, match="was cancelled at"):
+        store.claim_job("failed", "a supervisor")
     done = ready_job(store, "other")
     store.set_job_state(done, JobState.COMPLETED)
     assert run_app(["cancel", "other", "--store", url]) == 0
