@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, Self
 
 from dray.cli import output, terminal
@@ -66,7 +67,10 @@ def watch_status(job_id: str | None, reference: str | None, *, json: bool) -> in
 def show_jobs(reference: str | None, limit: int, *, json: bool) -> int:
     """The latest jobs."""
     with store_at(reference) as store:
-        found = [facts_of(store, job) for job in store.list_jobs(limit)]
+        found = []
+        for job in store.list_jobs(limit):
+            with suppress(UnknownJobError):  # another process has just deleted it
+                found.append(facts_of(store, job))
     if json:
         output.print_json({"jobs": found})
     elif found:

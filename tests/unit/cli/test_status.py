@@ -188,6 +188,26 @@ def test_a_node_with_many_replicas_is_summed_up(store: Store) -> None:
     assert "          200 more replicas on 10 more nodes" in lines
 
 
+def test_the_database_counts_the_shards_of_a_job(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """20 jobs of 16,384 shards each took 12 s."""
+    _under_way(store)
+    monkeypatch.setattr(Store, "shards", lambda *_: pytest.fail("it reads them all"))
+    facts = facts_of(store, store.get_job("tickets"))
+    assert facts["shards"] == {"done": 1, "leased": 1, "pending": 1}
+
+
+def test_a_job_that_is_deleted_meanwhile_is_left_out(
+    store: Store, url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("one", "two"):
+        store.release_job(ready_job(store, name))
+    listed = store.list_jobs()
+    store.remove_job(store.bury_job("one"))
+    monkeypatch.setattr(Store, "list_jobs", lambda *_: listed)
+    assert run_app(["jobs", "--store", url, "--json"]) == 0
+    assert [job["job_id"] for job in json.loads(capsys.readouterr().out)["jobs"]] == ["two"]
+
+
 def test_jobs_are_a_table(store: Store, url: str, capsys: pytest.CaptureFixture[str]) -> None:
     _under_way(store)
     ready_job(store, "other")
