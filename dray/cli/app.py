@@ -73,13 +73,23 @@ def run_app(arguments: Sequence[str]) -> int:
     except BrokenPipeError:  # the reader of stdout has read enough, as `head` does
         terminal.discard(sys.stdout)
         return 0
+    except OSError as error:  # no part of dray has said what it means: at least no traceback
+        failure = DrayError(_plain(error))
+        output.explain(failure)
+        return _refused(error, arguments, 1, str(failure))
     return code if isinstance(code, int) else 0
 
 
-def _refused(error: Exception, arguments: Sequence[str], code: int) -> int:
+def _refused(error: Exception, arguments: Sequence[str], code: int, message: str | None = None) -> int:
     if "--json" in arguments:
-        output.print_result({"error": {"type": type(error).__name__, "message": str(error)}})
+        output.print_result({"error": {"type": type(error).__name__, "message": message or str(error)}})
     return code
+
+
+def _plain(error: OSError) -> str:
+    """The file and the reason of the system; the text of another library may quote an address."""
+    reason = error.strerror or f"the command failed: {type(error).__name__}"
+    return f"{error.filename}: {reason}" if error.filename is not None else reason
 
 
 @app.command

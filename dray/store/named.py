@@ -33,13 +33,17 @@ def file_of(given: str) -> Path:
     """The absolute path of the store's file, which is named by itself or by the folder that holds it.
 
     Raises:
-        ConfigError: it is not there.
+        ConfigError: it is not there, or this user may not look.
     """
-    path = Path(given).expanduser()
-    if path.is_dir():
-        if not (path / "dray.db").is_file():
-            raise ConfigError(f"no dray.db in {given}; {NAMES}")
-        return (path / "dray.db").absolute()
-    if not path.exists():
-        raise ConfigError(f"no store at {given}: no such file or folder; {NAMES}")
-    return path.absolute()
+    try:
+        path = Path(given).expanduser()
+        if path.is_dir():
+            if not (path / "dray.db").is_file():
+                raise ConfigError(f"no dray.db in {given}; {NAMES}")
+            return (path / "dray.db").absolute()
+        if not path.exists():
+            raise ConfigError(f"no store at {given}: no such file or folder; {NAMES}")
+        return path.absolute()
+    except (OSError, RuntimeError) as error:  # RuntimeError: a home folder of no user
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"no store at {given}: {reason}; {NAMES}") from error

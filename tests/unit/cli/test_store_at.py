@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -69,6 +71,31 @@ def test_what_is_not_there_is_said(folder: Path, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=rf"no store at .*{missing}: no such file or folder"):
             store_at(str(tmp_path / missing))
     assert list(tmp_path.glob("none*")) == []
+
+
+@pytest.mark.parametrize("name", ["n" * 300, "~no-user-of-this-name/out"])
+def test_a_name_that_the_system_refuses_is_no_store(
+    name: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was a traceback, and no object for programs."""
+    assert run_app(["status", "--store", name, "--json"]) == 2
+    told = json.loads(capsys.readouterr().out)["error"]
+    assert told["type"] == "ConfigError"
+    assert told["message"].startswith(f"no store at {name}: ")
+
+
+def test_an_error_of_the_system_is_a_line_and_an_object(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "/kept/file")
+
+    monkeypatch.setattr("dray.cli.status.show_status", refuse)
+    assert run_app(["status", "--json"]) == 1
+    said = capsys.readouterr()
+    assert said.err == "dray: /kept/file: Permission denied\n"
+    error = {"type": "PermissionError", "message": "/kept/file: Permission denied"}
+    assert json.loads(said.out) == {"error": error}
 
 
 def test_programs_open_a_store_by_its_folder_and_create_none(folder: Path, tmp_path: Path) -> None:
