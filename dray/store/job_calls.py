@@ -174,9 +174,10 @@ class JobCalls(Calls):
         self._keys.pop(job_id, None)
         return buried
 
-    def remove_job(self, buried: Job) -> int:
+    def remove_job(self, buried: Job, *, keep: bool = False) -> int:
         """Deletes a buried job, in small transactions; how many rows went in this call. May be done again.
 
+        ``keep`` leaves the job itself among the buried ones, for the next deletion.
         Another deletion of the same job may be at work, or have come to its end: rows go once.
         """
         rows = 0
@@ -184,5 +185,6 @@ class JobCalls(Calls):
             rows += count
         while self._write(lambda tx: deletion.remove_followers(tx, buried)):
             pass
-        self._write(lambda tx: deletion.remove_rest(tx, buried))
+        if not keep:
+            self._write(lambda tx: deletion.remove_rest(tx, buried))
         return rows

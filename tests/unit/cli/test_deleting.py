@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -182,6 +183,55 @@ def test_a_run_that_lost_the_job_leaves_the_settings_alone(make_job: MakeJob, st
         with pytest.raises(FencedError):
             opened.set_job_settings(job.lease, {})
         assert opened.get_job("one").settings
+
+
+def test_what_could_not_be_removed_is_tried_again(
+    make_job: MakeJob, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """The rows went, and with them all that told where the requests were."""
+    make_job("one")
+    work = tmp_path / "one" / ".dray"
+
+    def refuse(*_: object) -> int:
+        raise PermissionError
+
+    monkeypatch.setattr("dray.job.deleting._remove_file", refuse)
+    assert run_app(["jobs", "delete", "one", "--yes", "--store", store, "--json"]) == 1
+    said = capsys.readouterr()
+    [told] = json.loads(said.out.splitlines()[-1])["deleted"]
+    assert (told["rows"], told["spool_bytes"]) == (9, 0)
+    assert "(PermissionError)" in told["left"]
+    assert "; the next `dray jobs delete` tries again" in said.err
+    assert list(work.rglob("requests-1.jsonl"))
+    assert run_app(["jobs", "delete", "one", "--yes", "--store", store]) == 1
+    monkeypatch.undo()
+    assert run_app(["jobs", "delete", "one", "--yes", "--store", store]) == 0
+    assert not work.exists()
+    assert run_app(["jobs", "delete", "one", "--yes", "--store", store]) == 2
+
+
+def test_a_deletion_reaches_buckets_by_a_block(
+    make_job: MakeJob, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ObjectStoreOptions(endpoint="http://127.0.0.1:9")
+    given = []
+
+    class Blocks(NoBlocks):
+        def objects(self, name: str) -> ObjectStoreOptions:
+            assert name == "keys"
+            return options
+
+    def listed(prefix: str, options: ObjectStoreOptions | None = None) -> list[tuple[str, str]]:
+        given.append(options)
+        return []
+
+    monkeypatch.setattr("dray.cli.with_prefect.prefect_blocks", lambda: nullcontext(Blocks()))
+    monkeypatch.setattr("dray.job.deleting.unfinished", listed)
+    monkeypatch.setattr("dray.job.deleting.unfinished_outputs", listed)
+    make_job("one")
+    assert run_app(["jobs", "delete", "one", "--yes", "--store", store, "--objects", "block:keys"]) == 0
+    assert given == [options, options]
 
 
 @pytest.mark.parametrize("call", [1, 2, 3])
