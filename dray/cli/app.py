@@ -59,6 +59,10 @@ PartBytes = Annotated[
 ]
 
 
+_RUNS = {"run", "resume"}
+"""Commands whose exit code counts, whether or not their output is read."""
+
+
 def run_app(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code."""
     try:
@@ -70,10 +74,11 @@ def run_app(arguments: Sequence[str]) -> int:
         return _refused(error, arguments, error.exit_code)
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # the reader of stdout has read enough, as `head` does
-        terminal.discard(sys.stdout)
-        return 0
-    except OSError as error:  # no part of dray has said what it means: at least no traceback
+    except OSError as error:
+        if isinstance(error, BrokenPipeError) and not _RUNS.intersection(arguments[:1]):
+            terminal.discard(sys.stdout)  # its reader has read enough, as `head` does
+            return 0
+        # No part of dray has said what it means: at least there is no traceback
         failure = DrayError(_plain(error))
         output.explain(failure)
         return _refused(error, arguments, 1, str(failure))

@@ -53,9 +53,9 @@ def tell(*lines: str) -> None:
     sys.stdout.flush()
 
 
-def say(text: str) -> None:
-    """A line for people, beside what was asked for."""
-    terminal.write(printable(text))
+def say(text: str, *, needed: bool = False) -> None:
+    """A line for people, beside what was asked for; ``needed`` where it is all that the command is for."""
+    terminal.write(printable(text), needed=needed)
 
 
 def stage(text: str) -> None:

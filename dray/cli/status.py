@@ -54,7 +54,7 @@ def watch_status(job_id: str | None, reference: str | None, *, json: bool) -> in
                 screen(status_lines(facts, now=time.time(), store=reference) + ([away] if away else []))
             elif away or time.monotonic() - line_at > LINE_SECONDS:
                 line_at = time.monotonic()
-                output.say(away or f"{facts['job_id']}  {facts['state']}  {_line(facts)}")
+                output.say(away or f"{facts['job_id']}  {facts['state']}  {_line(facts)}", needed=True)
     if facts["undriven"]:
         output.say(f"job {facts['job_id']} has {facts['no_driver']}; {next_step(facts, reference)}")
     if json:

@@ -32,8 +32,12 @@ def is_plain(*, json: bool = False) -> bool:
     )
 
 
-def write(text: str) -> None:
-    """A line on stderr, above what is live there. Where stderr is gone, the work goes on without it."""
+def write(text: str, *, needed: bool = False) -> None:
+    """A line on stderr, above what is live there. Where stderr is gone, the work goes on without it.
+
+    Raises:
+        BrokenPipeError: nothing reads stderr any more, and the line is ``needed``.
+    """
     try:
         if _live is None:
             sys.stderr.write(text + "\n")
@@ -44,6 +48,8 @@ def write(text: str) -> None:
         _live.console.print(Text(text), soft_wrap=True)
     except BrokenPipeError:
         discard(sys.stderr)
+        if needed:
+            raise
     except OSError:  # a terminal that has hung up, a full disk
         return
 

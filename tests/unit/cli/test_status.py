@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import itertools
 import json
 import os
 import subprocess
@@ -186,6 +188,28 @@ def test_a_node_with_many_replicas_is_summed_up(store: Store) -> None:
     lines = status_lines(facts_of(store, store.get_job("job")), now=store.now())
     assert "replicas  node-0: 20 ready" in lines
     assert "          200 more replicas on 10 more nodes" in lines
+
+
+def test_a_watch_ends_when_nothing_reads_its_lines(
+    store: Store, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `dray status --watch 2>&1 | head -1` does."""
+
+    class Gone(io.StringIO):
+        def write(self, _text: str) -> int:
+            raise BrokenPipeError
+
+    _under_way(store)
+    monkeypatch.setattr(status, "_looks", lambda *_: itertools.repeat((_facts(store), ""), 2))
+    monkeypatch.setattr(status, "LINE_SECONDS", -1.0)
+    monkeypatch.setattr(sys, "stderr", Gone())
+    monkeypatch.setattr(sys, "stdout", told := io.StringIO())
+    assert run_app(["status", "tickets", "--watch", "--json", "--store", url]) == 0
+    assert told.getvalue() == ""  # it did not follow the job to its end
+
+
+def _facts(store: Store) -> dict[str, Any]:
+    return facts_of(store, store.get_job("tickets"))
 
 
 def test_the_database_counts_the_shards_of_a_job(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

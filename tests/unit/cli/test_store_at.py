@@ -98,6 +98,19 @@ def test_an_error_of_the_system_is_a_line_and_an_object(
     assert json.loads(said.out) == {"error": error}
 
 
+@pytest.mark.parametrize(("command", "code"), [("status", 0), ("resume", 1)])
+def test_a_broken_pipe_is_fine_for_commands_that_read(
+    command: str, code: int, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr("dray.cli.status.show_status", refuse)
+    monkeypatch.setattr("dray.cli.jobs.recipe_of", refuse)
+    monkeypatch.setattr("dray.cli.terminal.discard", lambda _: None)
+    assert run_app([command, "with", "--store", str(folder)]) == code
+
+
 def test_programs_open_a_store_by_its_folder_and_create_none(folder: Path, tmp_path: Path) -> None:
     with dray.open_store(str(folder)) as store:
         assert len(store.list_jobs()) == 2
