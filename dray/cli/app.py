@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Literal
@@ -14,7 +13,7 @@ from typing import Annotated, Literal
 from cyclopts import App, CycloptsError, Parameter, validators
 
 from dray import __version__
-from dray.cli import output
+from dray.cli import output, terminal
 from dray.cli.cluster import cluster
 from dray.cli.deleting import jobs
 from dray.cli.help import ABOUT, JSON_HELP, PLAN, PLAN_EXAMPLES, RUN, RUN_EXAMPLES
@@ -60,6 +59,10 @@ PartBytes = Annotated[
 ]
 
 
+_RUNS = {"run", "resume"}
+"""Commands whose exit code counts, whether or not their output is read."""
+
+
 def run_app(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code."""
     try:
@@ -71,16 +74,27 @@ def run_app(arguments: Sequence[str]) -> int:
         return _refused(error, arguments, error.exit_code)
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # the reader of stdout has read enough, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python's end would complain
-        return 0
+    except OSError as error:
+        if isinstance(error, BrokenPipeError) and not _RUNS.intersection(arguments[:1]):
+            terminal.discard(sys.stdout)  # its reader has read enough, as `head` does
+            return 0
+        # No part of dray has said what it means: at least there is no traceback
+        failure = DrayError(_plain(error))
+        output.explain(failure)
+        return _refused(error, arguments, 1, str(failure))
     return code if isinstance(code, int) else 0
 
 
-def _refused(error: Exception, arguments: Sequence[str], code: int) -> int:
+def _refused(error: Exception, arguments: Sequence[str], code: int, message: str | None = None) -> int:
     if "--json" in arguments:
-        output.print_json({"error": {"type": type(error).__name__, "message": str(error)}})
+        output.print_result({"error": {"type": type(error).__name__, "message": message or str(error)}})
     return code
+
+
+def _plain(error: OSError) -> str:
+    """The file and the reason of the system; the text of another library may quote an address."""
+    reason = error.strerror or f"the command failed: {type(error).__name__}"
+    return f"{error.filename}: {reason}" if error.filename is not None else reason
 
 
 @app.command
@@ -89,7 +103,7 @@ def resume(
     /,
     *,
     replicas: Annotated[
-        str | None, Parameter(help="As of `dray run`: a number, or MIN:MAX. If left out: as it was started.")
+        str | None, Parameter(help="As of `dray run`: a number, or MIN:MAX. If left out: as of its last run.")
     ] = None,
     deadline: Annotated[
         str | None, Parameter(help="As of `dray run`, such as 6h since the job was created.")
@@ -107,11 +121,12 @@ def resume(
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> int:
-    """Go on with a stopped job, with the settings that it was started with, but for what is given here."""
+    """Go on with a stopped job, with the settings of its last run, but for what is given here."""
     output.stage(f"job {job_id}: reading how it was started")
     from dray.cli.jobs import recipe_of, with_limits
     from dray.cli.options import spelled
     from dray.cli.running import run_job
+    from dray.job.current_job import begun_before
     from dray.job.request import JobRequest
 
     recipe = with_limits(
@@ -119,7 +134,8 @@ def resume(
     )
     request = JobRequest.read({**recipe, "resume": True, "overwrite": overwrite}, spelled)
     output.stage(introduction(request))
-    return run_job(request, json=json)
+    with begun_before(job_id):
+        return run_job(request, json=json)
 
 
 @app.command

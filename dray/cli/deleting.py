@@ -14,6 +14,7 @@ from dray.errors import ConfigError, UnknownJobError
 
 if TYPE_CHECKING:
     from dray.job.deleting import Deleted
+    from dray.storage.objects import ObjectStoreOptions
     from dray.store import Job, Store
 
 jobs = App(name="jobs", help="List the latest jobs of a store, or delete jobs.")
@@ -46,11 +47,14 @@ def delete(
     ] = None,
     yes: Annotated[bool, Parameter(name="--yes", negative=(), help="Do not ask.")] = False,
     store: StoreOption = None,
+    objects: Annotated[
+        str | None, Parameter(help="As of `dray run`: block:NAME, credentials for object stores.")
+    ] = None,
     json: Json = False,
 ) -> int:
     """Delete jobs from the store: rows, charges and kept requests. Output files stay where they are.
 
-    The command refuses a job that runs. It finishes deletions that were interrupted.
+    The command refuses a job that runs. It finishes deletions that were interrupted, or that left files.
     """
     from dray.cli.jobs import store_at
     from dray.job.deleting import delete_job, finish_deletions
@@ -59,26 +63,38 @@ def delete(
         raise ConfigError("dray jobs delete: name a job, or say --older-than 30d for all that ended")
     seconds = None if older_than is None else _seconds(older_than)
     deleted: list[Deleted] = []
+    options = _options(objects)
     with store_at(store, upgrade=True) as opened:
         chosen = _chosen(opened, job_id, seconds)
         if chosen and not yes:
             _ask(chosen)
         for name in chosen:
             try:
-                deleted.append(delete_job(opened, name))
+                deleted.append(delete_job(opened, name, options))
             except UnknownJobError:  # another command deletes old jobs too, and was faster
                 if job_id is not None:
                     raise
                 continue
             _tell(deleted[-1])
-        for finished in finish_deletions(opened):
+        for finished in finish_deletions(opened, options, tried={one.job_id for one in deleted if one.left}):
             deleted.append(finished)
             _tell(finished)
     if json:
         output.print_json({"deleted": [asdict(one) for one in deleted]})
     elif not deleted:
         output.say("no job ended that long ago")
-    return 0
+    return 1 if any(one.left for one in deleted) else 0
+
+
+def _options(objects: str | None) -> ObjectStoreOptions | None:
+    """What Prefect's block of that name holds; None for what the environment says."""
+    if objects is None:
+        return None
+    from dray.cli.with_prefect import prefect_blocks
+    from dray.job.resolving import objects_of
+
+    with prefect_blocks() as blocks:
+        return objects_of(objects, blocks)
 
 
 def _chosen(store: Store, job_id: str | None, seconds: float | None) -> list[str]:
@@ -121,7 +137,8 @@ def _tell(deleted: Deleted) -> None:
         + (f"; files in {deleted.output} stay" if deleted.output else "")
     )
     if deleted.left:
-        output.say(f"job {deleted.job_id}: could not be removed: {deleted.left}")
+        again = "the next `dray jobs delete` tries again"
+        output.say(f"job {deleted.job_id}: could not be removed: {deleted.left}; {again}")
 
 
 def _seconds(given: str) -> float:

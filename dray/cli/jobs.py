@@ -6,6 +6,7 @@ import os
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from dray.cli import output
@@ -13,11 +14,12 @@ from dray.cli.facts import facts_of
 from dray.cli.wording import cancel_line
 from dray.errors import ConfigError
 from dray.job.driverless import cancel_or_ask
-from dray.storage.addresses import VARIABLE
+from dray.storage.addresses import without_variable
 from dray.storage.layout import PART_BYTES
 from dray.store import Job, Store
-from dray.store.named import open_existing
+from dray.store.named import file_of, open_existing
 from dray.store.store import PATIENCE
+from dray.store.urls import file_url, parse_url
 
 HIDDEN_INPUT = "DRAY_INPUT_URL"
 """The variable by which ``dray run`` hands on the URL of a database with a password in it."""
@@ -31,21 +33,42 @@ def store_at(reference: str | None, *, patience: float = PATIENCE, upgrade: bool
     Raises:
         ConfigError: there is no store of that name.
     """
-    return open_existing(reference or os.environ.get("DRAY_STORE") or ".", upgrade=upgrade, patience=patience)
+    return open_existing(_named(reference), upgrade=upgrade, patience=patience)
+
+
+def _named(reference: str | None) -> str:
+    return reference or os.environ.get("DRAY_STORE") or "."
 
 
 def recipe_of(job_id: str, reference: str | None) -> dict[str, Any]:
-    """The flow parameters that a job was started with, for another run in the same store."""
+    """The flow parameters of a job's last run, for another run in the store that ``reference`` names.
+
+    Since then, the job's folder may have been moved: then its files come to where it lies now.
+    """
     with store_at(reference, upgrade=True) as store:  # as the run that follows would
-        recipe = store.get_job(job_id).settings.get("recipe")
+        job = store.get_job(job_id)
+    recipe = job.settings.get("recipe")
     if not recipe:
         raise ConfigError(f"job {job_id} was not started by the flow; run its own program again")
     if recipe["input"] is None or _is_gone(recipe["input"]):
         raise ConfigError(f"job {job_id} reads a database whose URL is not kept; run its own command again")
-    given = reference or os.environ.get("DRAY_STORE")
-    if given and ("://" in given or given.startswith(VARIABLE)):
-        recipe = {**recipe, "store": given}
-    return {**recipe, "job_id": job_id}
+    named = _named(reference)
+    address = without_variable(named)
+    if "://" not in address:
+        named = address = file_url(str(file_of(address)))  # a URL stays as named: a variable may hide a login
+    return {**recipe, **_moved_folder(job, address), "store": named, "job_id": job_id}
+
+
+def _moved_folder(job: Job, store: str) -> dict[str, str]:
+    """The folder of the store's file as the output, where its marker says that it is the job's own."""
+    from dray.job.opening import owner_of_job
+    from dray.storage import folders
+
+    url = parse_url(store)
+    if url.get_backend_name() != "sqlite" or not url.database:
+        return {}
+    folder = str(Path(url.database).parent)
+    return {"output": folder} if folders.owner_of(folder) == owner_of_job(job) else {}
 
 
 def with_limits(

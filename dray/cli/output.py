@@ -30,6 +30,14 @@ def print_json(value: Any) -> None:
     sys.stdout.flush()
 
 
+def print_result(value: Any) -> None:
+    """As :func:`print_json`, for what the exit code says as well: it counts also where stdout is gone."""
+    try:
+        print_json(value)
+    except BrokenPipeError:
+        terminal.discard(sys.stdout)
+
+
 def printable(value: Any) -> Any:
     """``value`` with what is not UTF-8 in its texts, as names of files may have it, written as escapes."""
     if isinstance(value, str):
@@ -45,9 +53,9 @@ def tell(*lines: str) -> None:
     sys.stdout.flush()
 
 
-def say(text: str) -> None:
-    """A line for people, beside what was asked for."""
-    terminal.write(printable(text))
+def say(text: str, *, needed: bool = False) -> None:
+    """A line for people, beside what was asked for; ``needed`` where it is all that the command is for."""
+    terminal.write(printable(text), needed=needed)
 
 
 def stage(text: str) -> None:

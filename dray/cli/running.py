@@ -33,11 +33,12 @@ def run_job(request: JobRequest, *, json: bool) -> int:
     output.stage(starting(request.cluster, os.environ.get("PREFECT_API_URL"), flows=flows))
     with _bar(json=json), signals_stop():
         result = run(request)
+    code = {"completed": 0, "cancelled": 130}.get(result["state"], 1)
     if json:
-        output.print_json(result)
+        output.print_result(result)
     else:
         summarise(result)
-    return {"completed": 0, "cancelled": 130}.get(result["state"], 1)
+    return code
 
 
 @contextmanager

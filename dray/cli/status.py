@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, Self
 
 from dray.cli import output, terminal
@@ -53,7 +54,7 @@ def watch_status(job_id: str | None, reference: str | None, *, json: bool) -> in
                 screen(status_lines(facts, now=time.time(), store=reference) + ([away] if away else []))
             elif away or time.monotonic() - line_at > LINE_SECONDS:
                 line_at = time.monotonic()
-                output.say(away or f"{facts['job_id']}  {facts['state']}  {_line(facts)}")
+                output.say(away or f"{facts['job_id']}  {facts['state']}  {_line(facts)}", needed=True)
     if facts["undriven"]:
         output.say(f"job {facts['job_id']} has {facts['no_driver']}; {next_step(facts, reference)}")
     if json:
@@ -66,7 +67,10 @@ def watch_status(job_id: str | None, reference: str | None, *, json: bool) -> in
 def show_jobs(reference: str | None, limit: int, *, json: bool) -> int:
     """The latest jobs."""
     with store_at(reference) as store:
-        found = [facts_of(store, job) for job in store.list_jobs(limit)]
+        found = []
+        for job in store.list_jobs(limit):
+            with suppress(UnknownJobError):  # another process has just deleted it
+                found.append(facts_of(store, job))
     if json:
         output.print_json({"jobs": found})
     elif found:

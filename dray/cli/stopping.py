@@ -32,8 +32,8 @@ def signals_stop() -> Iterator[None]:
             kill_descendants()
             os._exit(130)
         asked.set()
+        threading.Thread(target=_cancel, daemon=True).start()  # first of all: a word may fail
         output.say("dray: stopping; finished rows are kept (Ctrl-C again stops at once)")
-        threading.Thread(target=_cancel, daemon=True).start()
 
     def take_over(_job: OpenJob) -> None:
         if threading.current_thread() is threading.main_thread():

@@ -6,8 +6,8 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -32,15 +32,32 @@ def is_plain(*, json: bool = False) -> bool:
     )
 
 
-def write(text: str) -> None:
-    """A line on stderr, above what is live there."""
-    if _live is None:
-        sys.stderr.write(text + "\n")
-        sys.stderr.flush()
-        return
-    from rich.text import Text
+def write(text: str, *, needed: bool = False) -> None:
+    """A line on stderr, above what is live there. Where stderr is gone, the work goes on without it.
 
-    _live.console.print(Text(text), soft_wrap=True)
+    Raises:
+        BrokenPipeError: nothing reads stderr any more, and the line is ``needed``.
+    """
+    try:
+        if _live is None:
+            sys.stderr.write(text + "\n")
+            sys.stderr.flush()
+            return
+        from rich.text import Text
+
+        _live.console.print(Text(text), soft_wrap=True)
+    except BrokenPipeError:
+        discard(sys.stderr)
+        if needed:
+            raise
+    except OSError:  # a terminal that has hung up, a full disk
+        return
+
+
+def discard(stream: TextIO) -> None:
+    """Lead a stream nowhere, as its reader is gone: Python's end would complain of what is left in it."""
+    with suppress(OSError, ValueError):  # it is no file, as in tests
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def is_live() -> bool:
@@ -51,8 +68,9 @@ def is_live() -> bool:
 def leave() -> None:
     """Give the terminal back as it was; for a process that ends at once."""
     if _live is not None and sys.__stderr__ is not None:
-        sys.__stderr__.write("\n\x1b[?25h")  # the cursor, which a live part hides
-        sys.__stderr__.flush()
+        with suppress(OSError):
+            sys.__stderr__.write("\n\x1b[?25h")  # the cursor, which a live part hides
+            sys.__stderr__.flush()
 
 
 class Bar:

@@ -68,6 +68,8 @@ def cancel_line(facts: Facts, store: str | None) -> str:
     job, state = facts["job_id"], JobState(facts["state"])
     if state is JobState.CANCELLED:
         return f"job {job}: cancelled; finished rows are kept"
+    if state is JobState.FAILED:  # no restart policy is to revive it
+        return f"job {job} is failed, and goes on only with `dray resume {job}{_store_option(store)}` now"
     if state.at_rest:
         return f"job {job} is {plain(facts['state'])}: there is nothing to cancel"
     follows = f"`dray status {job} --watch{_store_option(store)}` follows it"

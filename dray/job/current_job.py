@@ -16,6 +16,7 @@ PULSE_RECORD = "dray_pulse"
 
 _driven: deque[OpenJob] = deque(maxlen=1)  # process-wide on purpose: signals have no arguments
 _calls: list[Callable[[OpenJob], None]] = []
+_begun: list[str] = []
 _heard_by: list[Callable[[Pulse], None]] = []
 
 
@@ -45,6 +46,21 @@ def tell(pulse: Pulse) -> None:
     """How far the job is by now, to those who listen in this process."""
     for hear in _heard_by:
         hear(pulse)
+
+
+@contextmanager
+def begun_before(job_id: str) -> Iterator[None]:
+    """In the block, a run of this job goes on with one that its store has, and begins none."""
+    _begun.append(job_id)
+    try:
+        yield
+    finally:
+        _begun.remove(job_id)
+
+
+def is_begun(job_id: str) -> bool:
+    """Whether a run of this job may only go on with one that was begun before."""
+    return job_id in _begun
 
 
 @contextmanager

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
 from dray.errors import ConfigError, UnknownJobError
-from dray.job.opening import owner_of_job
+from dray.job.opening import outputs_of, owner_of_job
 from dray.job.publishing import UPLOADS
 from dray.owner import is_gone
 from dray.requests.ingest import BESIDE
 from dray.storage import folders, objects
 from dray.storage.files import join, local_path
 from dray.storage.folders import Owner, work_of
-from dray.storage.objects import is_object
+from dray.storage.objects import ObjectStoreOptions, is_object
 from dray.storage.s3_uploads import abort, end_unfinished, unfinished, unfinished_outputs
 from dray.store import Job, Store
 from dray.store.deletion import SPOOLS, name_of
@@ -25,7 +25,7 @@ from dray.store.deletion import SPOOLS, name_of
 class Deleted:
     """What the deletion of one job freed: rows of the store, and bytes of the requests that it kept.
 
-    ``left`` names what could not be removed, with the reason.
+    ``left`` names what could not be removed, with the reason: the next deletion tries it again.
     """
 
     job_id: str
@@ -35,8 +35,10 @@ class Deleted:
     left: str | None = None
 
 
-def delete_job(store: Store, job_id: str) -> Deleted:
+def delete_job(store: Store, job_id: str, options: ObjectStoreOptions | None = None) -> Deleted:
     """Delete a job, or go on with its deletion where that was interrupted.
+
+    ``options`` reach its files in an object store.
 
     Raises:
         UnknownJobError: no such job.
@@ -49,37 +51,43 @@ def delete_job(store: Store, job_id: str) -> Deleted:
         if not begun:
             raise
         buried = begun[-1]
-    return _remove(store, buried)
+    return _remove(store, buried, options)
 
 
-def finish_deletions(store: Store) -> Iterator[Deleted]:
-    """Go on with all deletions that were interrupted."""
+def finish_deletions(
+    store: Store, options: ObjectStoreOptions | None = None, *, tried: Collection[str] = ()
+) -> Iterator[Deleted]:
+    """Go on with all deletions that are not over, except of the jobs that were just ``tried``."""
     for job in store.buried_jobs():
-        yield _remove(store, job)
+        if name_of(job) not in tried:
+            yield _remove(store, job, options)
 
 
-def _remove(store: Store, job: Job) -> Deleted:
-    """First the files, which are found by what the store has of the job; then its rows."""
+def _remove(store: Store, job: Job, options: ObjectStoreOptions | None) -> Deleted:
+    """First the files, which are found by what the store has of the job; then its rows.
+
+    Where files are left, the store keeps the buried job, by which the next deletion finds them.
+    """
     freed, left = 0, []
     for uri, upload in job.info.get(UPLOADS, {}).get("ids", {}).items():
         try:
-            abort(uri, upload)
+            abort(uri, upload, options)
         except OSError as error:
             left.append(f"an upload of {uri} ({type(error).__name__})")
     found = _folders(job)
     for folder in found:
         try:
-            freed += _remove_folder(job, folder)
-        except (OSError, ConfigError) as error:  # its rows go all the same
+            freed += _remove_folder(job, folder, options)
+        except (OSError, ConfigError) as error:
             left.append(f"{folder.work} ({type(error).__name__})")
     for output in dict.fromkeys(folder.output for folder in found):
         try:
-            _give_up(job, output)
+            _give_up(job, output, options)
         except (OSError, ConfigError) as error:
             left.append(f"{output}/{folders.WORK} ({type(error).__name__})")
     return Deleted(
         job_id=name_of(job),
-        rows=store.remove_job(job),
+        rows=store.remove_job(job, keep=bool(left)),
         spool_bytes=freed,
         output=str(job.settings.get("output", "")),
         left=", ".join(left) or None,
@@ -101,10 +109,10 @@ class _Folder:
 def _folders(job: Job) -> list[_Folder]:
     """Those of its spools; and those of a job without shards, whose ingest was not over."""
     spools: list[str] = list(job.info.get(SPOOLS) or [])
-    name, output = name_of(job), job.settings.get("output")
+    name = name_of(job)
     works = []
-    if output:
-        works = [work_of(output, owner_of_job(job, name)), join(join(output, folders.WORK), name)]
+    for output in outputs_of(job):
+        works += [work_of(output, owner_of_job(job, name)), join(join(output, folders.WORK), name)]
     works += [work for work in (spool.rpartition("/")[0] for spool in spools) if _is_work(work)]
     return [
         _Folder(work, tuple(spool for spool in spools if spool.startswith(f"{work}/")))
@@ -117,60 +125,64 @@ def _is_work(folder: str) -> bool:
     return folder.rpartition("/")[0].endswith(f"/{folders.WORK}")
 
 
-def _remove_folder(job: Job, folder: _Folder) -> int:
+def _remove_folder(job: Job, folder: _Folder, options: ObjectStoreOptions | None) -> int:
     """Remove what is the job's; bytes freed. What a newer job of this name has there has other names."""
     mine = owner_of_job(job, name_of(job))
     if folder.work == work_of(folder.output, mine):
-        freed = _remove_all(folder.work)
+        freed = _remove_all(folder.work, options)
     else:
-        freed = _remove_old_files(folder, mine)
+        freed = _remove_old_files(folder, mine, options)
     if not is_object(folder.work):
         with suppress(OSError):  # it holds something else, or is gone
             local_path(folder.work).rmdir()
     return freed
 
 
-def _give_up(job: Job, output: str) -> None:
+def _give_up(job: Job, output: str, options: ObjectStoreOptions | None) -> None:
     """Leave an output folder to others: what killed drivers were uploading is ended, the marker goes."""
     mine = owner_of_job(job, name_of(job))
-    others = unfinished_outputs(output)
-    if others and folders.owner_of(output) == mine:  # asked after the look: no other job had begun one
-        end_unfinished(others)
-    folders.give_up(output, mine)
+    others = unfinished_outputs(output, options)
+    if others and folders.owner_of(output, options) == mine:  # asked after the look: no other job's then
+        end_unfinished(others, options)
+    folders.give_up(output, mine, options)
     if not is_object(output):
         with suppress(OSError):
             (local_path(output) / folders.WORK).rmdir()
 
 
-def _remove_all(work: str) -> int:
+def _remove_all(work: str, options: ObjectStoreOptions | None) -> int:
     """The folder has the job's identity in its name, so all in it is the job's, whatever the marker says."""
-    freed = sum(_remove_file(uri, size) for uri, size in _files_in(work))
-    end_unfinished(unfinished(f"{work}/"))
+    freed = sum(_remove_file(uri, size, options) for uri, size in _files_in(work, options))
+    end_unfinished(unfinished(f"{work}/", options), options)
     if not is_object(work):
         shutil.rmtree(local_path(work), ignore_errors=True)
+        if local_path(work).exists():
+            raise OSError("it is still there")
     return freed
 
 
-def _remove_old_files(folder: _Folder, mine: Owner) -> int:
+def _remove_old_files(folder: _Folder, mine: Owner, options: ObjectStoreOptions | None) -> int:
     """An earlier version of dray named folders after the job alone, so they may be another job's by now.
 
     All in it is the job's while the marker says so. Without a marker, only what the store knows of is.
     """
     named = {uri for spool in folder.spools for uri in (spool, *(f"{spool}{end}" for end in BESIDE))}
     freed = 0
-    for uri, size in _files_in(folder.work):
-        owner = folders.owner_of(folder.output)  # asked for each file: another job may take the folder
+    for uri, size in _files_in(folder.work, options):
+        owner = folders.owner_of(
+            folder.output, options
+        )  # asked for each file: another job may take the folder
         if owner not in (mine, None):
             break
         if owner == mine or uri in named:
-            freed += _remove_file(uri, size)
+            freed += _remove_file(uri, size, options)
     return freed
 
 
-def _files_in(work: str) -> list[tuple[str, int]]:
+def _files_in(work: str, options: ObjectStoreOptions | None) -> list[tuple[str, int]]:
     """URIs and sizes in bytes."""
     if is_object(work):
-        return [(info.uri, info.size) for info in objects.list_under(f"{work}/")]
+        return [(info.uri, info.size) for info in objects.list_under(f"{work}/", options)]
     found = []
     for path in local_path(work).rglob("*"):
         with suppress(FileNotFoundError):  # another deletion of the job is at work
@@ -179,10 +191,10 @@ def _files_in(work: str) -> list[tuple[str, int]]:
     return found
 
 
-def _remove_file(uri: str, size: int) -> int:
+def _remove_file(uri: str, size: int, options: ObjectStoreOptions | None) -> int:
     """The bytes it had; none where another deletion was faster."""
     try:
-        objects.delete(uri) if is_object(uri) else local_path(uri).unlink()
+        objects.delete(uri, options) if is_object(uri) else local_path(uri).unlink()
     except FileNotFoundError:
         return 0
     return size

@@ -95,7 +95,7 @@ class _Wanted:
 def _lines(job: Job, shards: Sequence[Shard], wanted: _Wanted) -> Iterator[bytes]:
     ordered = sorted(shards, key=lambda shard: shard.first_position)
     for uri in dict.fromkeys(shard.uri for shard in ordered):
-        if not exists(uri):
+        if not _is_there(uri):
             raise JobFailedError(
                 f"{uri}: the requests that job {job.job_id} kept are gone, or not on this machine, so those "
                 "of its error rows cannot be written; run its input again, with another --output"
@@ -115,12 +115,20 @@ def _lines(job: Job, shards: Sequence[Shard], wanted: _Wanted) -> Iterator[bytes
                     yield from (_line(request, one) for one in (*ids, *repeats))
 
 
+def _is_there(uri: str) -> bool:
+    try:
+        return exists(uri)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise JobFailedError(f"{uri}: the requests that the job kept cannot be read: {reason}") from error
+
+
 def _failed_followers(spool: str, wanted: _Wanted) -> Mapping[int, list[str]]:
     """Error rows that repeat another row, whose request left the spool: their custom_ids, by that row."""
     found: dict[int, list[str]] = defaultdict(list)
     uri = f"{spool}{FOLLOWERS}"
     pages: Iterator[list[Follower]] = iter(())
-    if exists(uri):
+    if _is_there(uri):
         pages = Shared(followers_uri=uri).read_followers(_ROWS, None)
     for page in pages:
         failed = wanted.among([row.index for row in page])

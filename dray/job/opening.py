@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from dray.errors import ConfigError, DrayError
+from dray.errors import ConfigError, DrayError, UnknownJobError
 from dray.job import current_job
 from dray.job.checks import check_arguments, check_media, check_weights
 from dray.job.identity import fingerprint_of
@@ -28,6 +28,8 @@ from dray.weights import Manifest
 DRIVER_TTL = JOB_TTL  # seconds; renewed every quarter of it
 IDENTITY = "identity"
 """Where a job's ``info`` has its identity."""
+OUTPUTS = "outputs"
+"""Where it has all output folders that its runs have taken, where these were several."""
 OF_OTHERS = "of_others"
 """Where it has the output folder that was another's, until the job publishes there."""
 
@@ -85,6 +87,7 @@ def open_job(settings: JobSettings, *, started: float | None = None, resume: boo
         JobChangedError: the id belongs to a job with other content; names what changed.
         JobBusyError: another live process drives it.
         CancelledError: it was cancelled, and ``resume`` is false.
+        UnknownJobError: it was to be there (:func:`current_job.begun_before`), and is not.
     """
     check_arguments(settings)
     weights = check_weights(settings)
@@ -94,12 +97,16 @@ def open_job(settings: JobSettings, *, started: float | None = None, resume: boo
     with open_store(settings.store_url) as store:
         fingerprint = fingerprint_of(settings, weights)
         job_id, known, older = asked_job(store, settings, fingerprint, resume=resume)
+        if known is None and current_job.is_begun(job_id):
+            raise UnknownJobError(f"job {job_id!r} is not in its store: there is nothing to go on with")
         _refuse_foreign(store, settings, fingerprint, AskedJob(job_id, known, older))
-        kept = describe(settings) | {"recipe": settings.recipe}
-        store.create_job(job_id, fingerprint=fingerprint, settings=kept)
+        kept = describe(settings) | {"recipe": settings.recipe or _recipe_of(known)}
+        found = store.create_job(job_id, fingerprint=fingerprint, settings=kept)
         lease = store.claim_job(job_id, owner_name(), ttl=DRIVER_TTL, takeover=is_gone, resume=resume)
         reach(Point.JOB_CLAIMED)
-        identity = _take_folder(store, settings, lease)
+        identity = _take_folder(store, settings, lease, known)
+        if found.settings != kept:  # an earlier run's: its output and its other options may not be these
+            store.set_job_settings(lease, kept)
         store.set_expiry(lease, settings.completion_window)
         counts = store.counts(job_id)
         now, expires_at = store.now(), store.get_job(job_id).expires_at
@@ -171,8 +178,21 @@ def _tell_change(store: Store, settings: JobSettings, fingerprint: Fingerprint) 
         )
 
 
-def _take_folder(store: Store, settings: JobSettings, lease: JobLease) -> str:
-    """Mark the output folder as the job's; returns the job's identity."""
+def outputs_of(job: Job) -> list[str]:
+    """All output folders that runs of the job have taken."""
+    output = job.settings.get("output")
+    return list(job.info.get(OUTPUTS) or ([output] if output else []))
+
+
+def _recipe_of(known: Job | None) -> object:
+    return {} if known is None else known.settings.get("recipe", {})
+
+
+def _take_folder(store: Store, settings: JobSettings, lease: JobLease, known: Job | None) -> str:
+    """Mark the output folder as the job's; returns the job's identity. ``known`` is the job as it was."""
+    earlier = [] if known is None else outputs_of(known)
+    if earlier and settings.output not in earlier:
+        store.merge_job_info(lease, {OUTPUTS: [*earlier, settings.output]})
     identity: str = store.get_job(lease.job_id).info.get(IDENTITY, "")
     if not identity:
         identity = uuid.uuid4().hex

@@ -15,6 +15,7 @@ from dray.storage.addresses import holds_password, refuse_secret, without_variab
 from dray.storage.datasets import is_dataset, pinned
 from dray.storage.files import absolute, join, reading
 from dray.storage.objects import ObjectStoreOptions, is_object
+from dray.store.urls import file_url
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,8 +142,7 @@ def store_url(store: str | None, output: str, blocks: Blocks) -> str:
             raise ConfigError(
                 f"output {output} is an object store; name a store as well, for example --store sqlite:///jobs.db"
             )
-        file = join(output, "dray.db")
-        return file if "?" in file else f"sqlite:///{file}"  # a URL would end there
+        return file_url(join(output, "dray.db"))
     if store.startswith(BLOCK):
         return blocks.store_url(_name(store))
     if holds_password(store):

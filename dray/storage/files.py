@@ -61,10 +61,13 @@ def absolute(path: str) -> str:
     """A local path as seen from any working directory; URIs stay as they are.
 
     Raises:
-        ConfigError: it is a URI with a slash too few.
+        ConfigError: it is a URI with a slash too few, or in the home folder of no user.
     """
     refuse_slip(path)
-    return path if "://" in path else str(Path(path).expanduser().absolute())
+    try:
+        return path if "://" in path else str(Path(path).expanduser().absolute())
+    except RuntimeError:
+        raise ConfigError(f"{path}: there is no such user, so no home folder") from None
 
 
 def join(directory: str, name: str) -> str:

@@ -94,6 +94,10 @@ class JobCalls(Calls):
         """Replaces the job's summary (JSON)."""
         self._write(lambda tx: jobs.change(tx, lease, summary=dict(summary)))
 
+    def set_job_settings(self, lease: JobLease, settings: Mapping[str, Any]) -> None:
+        """Replaces the job's settings (JSON) by those of a later run of it."""
+        self._write(lambda tx: jobs.change(tx, lease, settings=dict(settings)))
+
     def merge_job_info(
         self, lease: JobLease, info: Mapping[str, Any], *, summary: Mapping[str, Any] | None = None
     ) -> None:
@@ -171,14 +175,16 @@ class JobCalls(Calls):
         self._keys.pop(job_id, None)
         return buried
 
-    def remove_job(self, buried: Job) -> int:
+    def remove_job(self, buried: Job, *, keep: bool = False) -> int:
         """Deletes a buried job, in small transactions; how many rows went in this call. May be done again.
 
+        ``keep`` leaves the job itself among the buried ones, for the next deletion.
         Another deletion of the same job may be at work, or have come to its end: rows go once.
         """
         rows = self._remove_rows(deletion.remove_batch, buried)
         self._remove_rows(deletion.remove_followers, buried)
-        self._write(lambda tx: deletion.remove_rest(tx, buried))
+        if not keep:
+            self._write(lambda tx: deletion.remove_rest(tx, buried))
         return rows
 
     def _remove_rows(self, remove: Callable[[Tx, Job, int], tuple[int, int | None]], buried: Job) -> int:

@@ -24,11 +24,26 @@ def open_existing(reference: str, *, patience: float = PATIENCE, upgrade: bool =
         StoreFatalError: its tables are newer than this dray, or older and not to be upgraded.
     """
     given = without_variable(reference)
-    if "://" not in given and Path(given).expanduser().is_dir():
-        file = Path(given).expanduser() / "dray.db"
-        if not file.is_file():
-            raise ConfigError(f"no dray.db in {given}; {NAMES}")
-        given = str(file.absolute())
-    elif "://" not in given and not Path(given).expanduser().exists():
-        raise ConfigError(f"no store at {given}: no such file or folder; {NAMES}")
+    if "://" not in given:
+        given = str(file_of(given))
     return open_store(given, create=False, upgrade=upgrade, patience=patience)
+
+
+def file_of(given: str) -> Path:
+    """The absolute path of the store's file, which is named by itself or by the folder that holds it.
+
+    Raises:
+        ConfigError: it is not there, or this user may not look.
+    """
+    try:
+        path = Path(given).expanduser()
+        if path.is_dir():
+            if not (path / "dray.db").is_file():
+                raise ConfigError(f"no dray.db in {given}; {NAMES}")
+            return (path / "dray.db").absolute()
+        if not path.exists():
+            raise ConfigError(f"no store at {given}: no such file or folder; {NAMES}")
+        return path.absolute()
+    except (OSError, RuntimeError) as error:  # RuntimeError: a home folder of no user
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"no store at {given}: {reason}; {NAMES}") from error

@@ -92,6 +92,11 @@ class ShardCalls(Calls):
         key = self._key(job_id)
         return self._read(lambda tx: shards.count_whole(tx, key))
 
+    def shard_states(self, job_id: str) -> dict[str, int]:
+        """How many of the job's shards are in each state that any is in. The database counts them."""
+        key = self._key(job_id)
+        return self._read(lambda tx: shards.by_state(tx, key))
+
     def claim_shard(
         self,
         lease: JobLease,

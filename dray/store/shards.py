@@ -120,6 +120,13 @@ def count_whole(tx: Tx, job_key: int) -> int:
     return int(tx.execute(select(func.count()).where(whole)).scalar_one())
 
 
+def by_state(tx: Tx, job_key: int) -> dict[str, int]:
+    """How many shards are in each state that any is in."""
+    state = shards.c.state
+    rows = tx.execute(select(state, func.count()).where(shards.c.job_key == job_key).group_by(state))
+    return {row[0]: int(row[1]) for row in rows}
+
+
 def renew(tx: Tx, lease: ShardLease) -> None:
     """Extends a lease. This is the fence: it must hit one row."""
     hit = tx.execute(update(shards).where(held(lease)).values(lease_until=tx.now + lease.ttl)).rowcount

@@ -43,6 +43,11 @@ def parse_url(url: str) -> URL:
     raise ConfigError(f"store URL {masked_url(url)!r}: no store of kind {parsed.drivername!r}; {_HINT}")
 
 
+def file_url(path: str) -> str:
+    """What names a SQLite file among URLs; one with a "?" stays a path, as a URL would end there."""
+    return path if "?" in path else f"sqlite:///{path}"
+
+
 def _file_url(path: str) -> URL:
     if not path or path == ":memory:":
         raise ConfigError(f"a store in memory cannot be shared by the processes of a job: {_HINT}")

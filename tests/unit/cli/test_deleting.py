@@ -8,15 +8,20 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from dray.cli import deleting
 from dray.cli.app import run_app
+from dray.cli.jobs import recipe_of
+from dray.errors import FencedError
 from dray.job.deleting import finish_deletions
 from dray.job.finalising import finalise_job
 from dray.job.opening import OpenJob, open_job
+from dray.job.request import JobRequest
+from dray.job.resolving import NoBlocks, job_settings
 from dray.job.settings import JobSettings
 from dray.job.timeline import Timeline
 from dray.requests import RowDefaults, source_of
@@ -142,6 +147,91 @@ def test_a_folder_that_went_to_another_job_is_left_alone(
     assert run_app(["jobs", "delete", "one", "--yes", "--store", store]) == 0
     assert left(tmp_path / "out") == before
     assert owner_of(str(tmp_path / "out")) == two.owner
+
+
+def test_a_run_with_other_options_leaves_its_own_and_its_folder_to_the_deletion(
+    tmp_path: Path, store: str
+) -> None:
+    """The store kept those of the first run, and the second one's folder stayed with a job that was gone."""
+    inputs = write_requests(tmp_path / "in.jsonl", 9)
+
+    def run(output: str, form: str) -> OpenJob:
+        given = {"job_id": "job", "store": store, "format": form, "engine": {"name": "simulated"}}
+        request = JobRequest.of(str(inputs), "m", str(tmp_path / output), **given)
+        job = open_job(job_settings(request, NoBlocks()))
+        with open_store(store, create=False) as opened:
+            opened.release_job(job.lease)
+        return job
+
+    run("a", "jsonl")
+    job = run("b", "parquet")
+    recipe = recipe_of("job", store)
+    assert (recipe["output"], recipe["format"]) == (str(tmp_path / "b"), "parquet")
+    with open_store(store, create=False) as opened:
+        found = opened.get_job("job")
+        assert (found.settings["output"], found.settings["format"]) == (str(tmp_path / "b"), "parquet")
+    assert [owner_of(str(tmp_path / name)) for name in "ab"] == [job.owner, job.owner]
+    assert run_app(["jobs", "delete", "job", "--yes", "--store", store]) == 0
+    assert [owner_of(str(tmp_path / name)) for name in "ab"] == [None, None]
+
+
+def test_a_run_that_lost_the_job_leaves_the_settings_alone(make_job: MakeJob, store: str) -> None:
+    job = make_job("one", done=False)
+    with open_store(store, create=False) as opened:
+        opened.release_job(job.lease)
+        opened.claim_job("one", "another")
+        with pytest.raises(FencedError):
+            opened.set_job_settings(job.lease, {})
+        assert opened.get_job("one").settings
+
+
+def test_what_could_not_be_removed_is_tried_again(
+    make_job: MakeJob, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """The rows went, and with them all that told where the requests were."""
+    make_job("one")
+    work = tmp_path / "one" / ".dray"
+
+    def refuse(*_: object) -> int:
+        raise PermissionError
+
+    monkeypatch.setattr("dray.job.deleting._remove_file", refuse)
+    assert run_app(["jobs", "delete", "one", "--yes", "--store", store, "--json"]) == 1
+    said = capsys.readouterr()
+    [told] = json.loads(said.out.splitlines()[-1])["deleted"]
+    assert (told["rows"], told["spool_bytes"]) == (9, 0)
+    assert "(PermissionError)" in told["left"]
+    assert "; the next `dray jobs delete` tries again" in said.err
+    assert list(work.rglob("requests-1.jsonl"))
+    assert run_app(["jobs", "delete", "one", "--yes", "--store", store]) == 1
+    monkeypatch.undo()
+    assert run_app(["jobs", "delete", "one", "--yes", "--store", store]) == 0
+    assert not work.exists()
+    assert run_app(["jobs", "delete", "one", "--yes", "--store", store]) == 2
+
+
+def test_a_deletion_reaches_buckets_by_a_block(
+    make_job: MakeJob, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ObjectStoreOptions(endpoint="http://127.0.0.1:9")
+    given = []
+
+    class Blocks(NoBlocks):
+        def objects(self, name: str) -> ObjectStoreOptions:
+            assert name == "keys"
+            return options
+
+    def listed(prefix: str, options: ObjectStoreOptions | None = None) -> list[tuple[str, str]]:
+        given.append(options)
+        return []
+
+    monkeypatch.setattr("dray.cli.with_prefect.prefect_blocks", lambda: nullcontext(Blocks()))
+    monkeypatch.setattr("dray.job.deleting.unfinished", listed)
+    monkeypatch.setattr("dray.job.deleting.unfinished_outputs", listed)
+    make_job("one")
+    assert run_app(["jobs", "delete", "one", "--yes", "--store", store, "--objects", "block:keys"]) == 0
+    assert given == [options, options]
 
 
 @pytest.mark.parametrize("call", [1, 2, 3])

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from dray.cli import running
 from dray.cli.app import run_app
+from dray.errors import UnknownJobError
+from dray.job import current_job
+from dray.job.opening import open_job
 from dray.job.request import JobRequest
+from dray.job.resolving import NoBlocks, job_settings
+from dray.job.settings import JobSettings
 from dray.store import Fingerprint, open_store
+from tests.support.command import write_requests
+from tests.support.publishing import answer
 
 pytestmark = pytest.mark.unit
 
@@ -71,3 +79,37 @@ def test_a_limit_that_is_none_is_refused(
     assert resume(tmp_path, option, value) == 2
     assert told in capsys.readouterr().err
     assert resumed == []
+
+
+@pytest.mark.parametrize("by", ["folder", "url"])
+def test_a_job_whose_folder_was_moved_goes_on_there(
+    by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows were paid for again, in a new store at the old place."""
+    out, kept = tmp_path / "out", tmp_path / "kept"
+    inputs = write_requests(tmp_path / "in.jsonl", 9)
+    request = JobRequest.of(str(inputs), "m", str(out), job_id="job", engine={"name": "simulated"})
+    job = open_job(job_settings(request, NoBlocks()))
+    answer(job)
+    with open_store(job.settings.store_url) as store:
+        store.release_job(job.lease)
+    out.rename(kept)
+    opened = []
+
+    def run_job(asked: JobRequest, *, json: bool) -> int:
+        opened.append(open_job(job_settings(asked, NoBlocks()), resume=asked.resume))
+        return 0
+
+    monkeypatch.setattr(running, "run_job", run_job)
+    reference = str(kept) if by == "folder" else f"sqlite:///{kept / 'dray.db'}"
+    assert run_app(["resume", "job", "--store", reference]) == 0
+    [again] = opened
+    assert (again.skipped, again.settings.output) == (9, str(kept))
+    assert not out.exists()
+
+
+def test_a_job_that_is_to_go_on_is_not_begun_anew(make_settings: Callable[..., JobSettings]) -> None:
+    settings = make_settings(job_id="job")
+    with current_job.begun_before("job"), pytest.raises(UnknownJobError, match="nothing to go on with"):
+        open_job(settings, resume=True)
+    assert not open_job(settings, resume=True).resumed  # as `dray run --resume` does

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -11,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from dray.cli import stopping
+from dray.cli import running, stopping
 from dray.cli.results import stored_result, summarise
-from dray.cli.running import _without_logins
+from dray.cli.running import _without_logins, run_job
 from dray.cli.stopping import signals_stop
 from dray.cli.with_prefect import _despite, _the_flow
 from dray.errors import ConfigError, DrayError
@@ -156,6 +157,89 @@ def test_a_signal_cancels_the_job_and_a_second_one_ends_all(
         with pytest.raises(Over):
             signal.raise_signal(second)
         assert killed == [130]
+
+
+class Gone:
+    """A stream whose reader has died, as `tee` does by the same Ctrl-C."""
+
+    def write(self, _text: str) -> None:
+        raise BrokenPipeError
+
+    def flush(self) -> None:
+        raise BrokenPipeError
+
+    def fileno(self) -> int:
+        raise OSError
+
+    def isatty(self) -> bool:
+        return False
+
+
+def wait_for_the_order(job: OpenJob) -> None:
+    with open_store(job.settings.store_url, create=False) as store:
+        deadline = time.monotonic() + 10
+        while not store.get_job(job.job_id).cancel_requested:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+
+def test_signals_stop_the_job_though_stderr_is_gone(
+    job: OpenJob, killed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The word of it failed, and the store was never asked to cancel."""
+    with signals_stop():
+        current_job.note(job)
+        monkeypatch.setattr(sys, "stderr", Gone())
+        signal.raise_signal(signal.SIGINT)
+        wait_for_the_order(job)
+        with pytest.raises(Over):
+            signal.raise_signal(signal.SIGINT)
+        assert killed == [130]
+
+
+def test_a_signal_is_heeded_whatever_becomes_of_the_word_of_it(
+    job: OpenJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def say(_text: str) -> None:
+        raise RuntimeError("reentrant call")  # the signal came while the main thread was writing
+
+    monkeypatch.setattr("dray.cli.output.say", say)
+    with signals_stop():
+        current_job.note(job)
+        with pytest.raises(RuntimeError):
+            signal.raise_signal(signal.SIGINT)
+        wait_for_the_order(job)
+
+
+@pytest.mark.parametrize(
+    ("state", "code"), [("completed", 0), ("failed", 1), ("expired", 1), ("cancelled", 130)]
+)
+def test_the_exit_code_of_a_run_counts_though_its_readers_are_gone(
+    state: str, code: int, job: OpenJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = {**stored_result(), "state": state}
+    monkeypatch.setattr(running, "refuse_early", lambda _: None)
+    monkeypatch.setattr(running, "quieten", lambda: None)
+    monkeypatch.setattr(running, "has_flows", lambda: False)
+    monkeypatch.setattr(running, "run_plain", lambda _: result)
+    monkeypatch.setattr(sys, "stdout", Gone())
+    monkeypatch.setattr(sys, "stderr", Gone())
+    request = JobRequest.of("in.jsonl", "m", "out")
+    assert [run_job(request, json=json) for json in (False, True)] == [code, code]
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_refused_run_says_so_by_its_exit_code_to_no_reader(options: list[str], tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    output = str(tmp_path / "out")
+    arguments = ["run", str(tmp_path / "none.jsonl"), "--model", "m", "--output", output, *options]
+    command = [sys.executable, "-m", "dray.cli", *arguments]
+    try:
+        done = subprocess.run(command, stdout=writer, stderr=writer, timeout=120, check=False)
+    finally:
+        os.close(writer)
+    assert done.returncode == 2
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

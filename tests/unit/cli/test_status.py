@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import itertools
 import json
 import os
 import subprocess
@@ -19,7 +21,7 @@ from dray.cli import status
 from dray.cli.app import run_app
 from dray.cli.facts import facts_of
 from dray.cli.wording import status_lines
-from dray.errors import StoreError
+from dray.errors import CancelledError, StoreError
 from dray.job.pace import pace_of
 from dray.report.progress import Meter
 from dray.store import JobLease, JobState, ReplicaRow, ReplicaState, Store, open_store
@@ -158,6 +160,14 @@ def test_what_a_cancel_comes_to(store: Store, url: str, capsys: pytest.CaptureFi
     store.release_job(lease)
     assert run_app(["cancel", "tickets", "--store", url]) == 0
     assert capsys.readouterr().err == "job tickets: cancelled; finished rows are kept\n"
+    failed = ready_job(store, "failed")
+    store.set_job_state(failed, JobState.FAILED)
+    store.release_job(failed)
+    assert run_app(["cancel", "failed", "--store", url]) == 0
+    only = f"goes on only with `dray resume failed --store {url}` now"
+    assert capsys.readouterr().err == f"job failed is failed, and {only}\n"
+    with pytest.raises(CancelledError, match="was cancelled at"):
+        store.claim_job("failed", "a supervisor")
     done = ready_job(store, "other")
     store.set_job_state(done, JobState.COMPLETED)
     assert run_app(["cancel", "other", "--store", url]) == 0
@@ -178,6 +188,48 @@ def test_a_node_with_many_replicas_is_summed_up(store: Store) -> None:
     lines = status_lines(facts_of(store, store.get_job("job")), now=store.now())
     assert "replicas  node-0: 20 ready" in lines
     assert "          200 more replicas on 10 more nodes" in lines
+
+
+def test_a_watch_ends_when_nothing_reads_its_lines(
+    store: Store, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `dray status --watch 2>&1 | head -1` does."""
+
+    class Gone(io.StringIO):
+        def write(self, _text: str) -> int:
+            raise BrokenPipeError
+
+    _under_way(store)
+    monkeypatch.setattr(status, "_looks", lambda *_: itertools.repeat((_facts(store), ""), 2))
+    monkeypatch.setattr(status, "LINE_SECONDS", -1.0)
+    monkeypatch.setattr(sys, "stderr", Gone())
+    monkeypatch.setattr(sys, "stdout", told := io.StringIO())
+    assert run_app(["status", "tickets", "--watch", "--json", "--store", url]) == 0
+    assert told.getvalue() == ""  # it did not follow the job to its end
+
+
+def _facts(store: Store) -> dict[str, Any]:
+    return facts_of(store, store.get_job("tickets"))
+
+
+def test_the_database_counts_the_shards_of_a_job(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """20 jobs of 16,384 shards each took 12 s."""
+    _under_way(store)
+    monkeypatch.setattr(Store, "shards", lambda *_: pytest.fail("it reads them all"))
+    facts = facts_of(store, store.get_job("tickets"))
+    assert facts["shards"] == {"done": 1, "leased": 1, "pending": 1}
+
+
+def test_a_job_that_is_deleted_meanwhile_is_left_out(
+    store: Store, url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("one", "two"):
+        store.release_job(ready_job(store, name))
+    listed = store.list_jobs()
+    store.remove_job(store.bury_job("one"))
+    monkeypatch.setattr(Store, "list_jobs", lambda *_: listed)
+    assert run_app(["jobs", "--store", url, "--json"]) == 0
+    assert [job["job_id"] for job in json.loads(capsys.readouterr().out)["jobs"]] == ["two"]
 
 
 def test_jobs_are_a_table(store: Store, url: str, capsys: pytest.CaptureFixture[str]) -> None:

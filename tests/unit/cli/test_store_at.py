@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -71,6 +73,44 @@ def test_what_is_not_there_is_said(folder: Path, tmp_path: Path) -> None:
     assert list(tmp_path.glob("none*")) == []
 
 
+@pytest.mark.parametrize("name", ["n" * 300, "~no-user-of-this-name/out"])
+def test_a_name_that_the_system_refuses_is_no_store(
+    name: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was a traceback, and no object for programs."""
+    assert run_app(["status", "--store", name, "--json"]) == 2
+    told = json.loads(capsys.readouterr().out)["error"]
+    assert told["type"] == "ConfigError"
+    assert told["message"].startswith(f"no store at {name}: ")
+
+
+def test_an_error_of_the_system_is_a_line_and_an_object(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "/kept/file")
+
+    monkeypatch.setattr("dray.cli.status.show_status", refuse)
+    assert run_app(["status", "--json"]) == 1
+    said = capsys.readouterr()
+    assert said.err == "dray: /kept/file: Permission denied\n"
+    error = {"type": "PermissionError", "message": "/kept/file: Permission denied"}
+    assert json.loads(said.out) == {"error": error}
+
+
+@pytest.mark.parametrize(("command", "code"), [("status", 0), ("resume", 1)])
+def test_a_broken_pipe_is_fine_for_commands_that_read(
+    command: str, code: int, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr("dray.cli.status.show_status", refuse)
+    monkeypatch.setattr("dray.cli.jobs.recipe_of", refuse)
+    monkeypatch.setattr("dray.cli.terminal.discard", lambda _: None)
+    assert run_app([command, "with", "--store", str(folder)]) == code
+
+
 def test_programs_open_a_store_by_its_folder_and_create_none(folder: Path, tmp_path: Path) -> None:
     with dray.open_store(str(folder)) as store:
         assert len(store.list_jobs()) == 2
@@ -109,11 +149,22 @@ def test_a_report_comes_to_the_folder_of_its_job_and_to_no_others(
 
 
 def test_the_recipe_names_its_job(folder: Path) -> None:
-    assert recipe_of("with", str(folder)) == {"input": ["in.jsonl"], "store": None, "job_id": "with"}
+    url = f"sqlite:///{folder / 'dray.db'}"
+    assert recipe_of("with", str(folder)) == {"input": ["in.jsonl"], "store": url, "job_id": "with"}
     with pytest.raises(ConfigError, match="was not started by the flow"):
         recipe_of("without", str(folder))
     with pytest.raises(UnknownJobError):
         recipe_of("other", str(folder))
+
+
+def test_a_recipe_names_the_store_that_was_opened(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that the job was begun in may have been moved, and another job may be in its place."""
+    url = f"sqlite:///{folder / 'dray.db'}"
+    monkeypatch.setenv("A_FOLDER", str(folder))
+    monkeypatch.setenv("A_URL", url)
+    monkeypatch.chdir(folder)
+    named = {None: url, ".": url, "dray.db": url, "env:A_FOLDER": url, "env:A_URL": "env:A_URL"}
+    assert {name: recipe_of("with", name)["store"] for name in named} == named
 
 
 def test_a_store_named_by_url_is_the_one_that_goes_on(folder: Path) -> None:

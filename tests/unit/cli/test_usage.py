@@ -189,6 +189,11 @@ def test_a_word_for_the_model_goes_on_from_another_folder(command: list[str], tm
         early.refuse_early(request)
 
 
+def test_a_home_folder_of_no_user(refused: Refused, command: list[str]) -> None:
+    told = refused("run", "~no-user-of-this-name/in.jsonl", *command[2:])
+    assert told["message"].startswith("~no-user-of-this-name/in.jsonl: there is no such user")
+
+
 def test_a_path_that_is_not_utf8(refused: Refused, command: list[str], tmp_path: Path) -> None:
     path = os.fsdecode(os.fsencode(tmp_path) + b"/in-\xff.jsonl")
     Path(path).write_bytes((tmp_path / "in.jsonl").read_bytes())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,13 @@ import pytest
 import dray.job.reusing
 from dray.engine import simulated
 from dray.errors import ConfigError, JobFailedError
+from dray.job import failed_requests
 from dray.job.deleting import delete_job
 from dray.job.failed_requests import FailedRequests, write_failed
 from dray.requests import ingest, source_of
 from dray.requests.model import FOLLOWED, REUSED
 from dray.requests.overflow import mark_of
+from dray.storage.files import exists
 from dray.store import JobState, Store, open_store
 from tests.chaos import thread_job
 
@@ -142,6 +145,22 @@ def test_requests_of_error_rows_replace_no_file_and_may_be_gone(jobs: Jobs, tmp_
     with pytest.raises(JobFailedError, match="requests that job once kept are gone"):
         write_failed(jobs.store, job, str(file), overwrite=True)
     assert file.read_text() == "mine"
+
+
+def test_requests_that_may_not_be_read_are_told(
+    jobs: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs.run("once", [thread_job.REFUSED, "a"])
+
+    def refuse(uri: str) -> bool:
+        if uri.endswith(".jsonl") and ".dray" in uri:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return exists(uri)
+
+    monkeypatch.setattr(failed_requests, "exists", refuse)
+    told = r"requests-1\.jsonl: the requests that the job kept cannot be read: Permission denied"
+    with pytest.raises(JobFailedError, match=told):
+        write_failed(jobs.store, jobs.store.get_job("once"), str(tmp_path / "again.jsonl"))
 
 
 def test_answers_of_earlier_jobs_are_taken_and_errors_are_not(jobs: Jobs) -> None:
