@@ -2,7 +2,8 @@
 
 It stands alone (the standard library and blake3), so that it starts in a blink. Each line of stdin is an
 order (JSON); each gets one line on stdout. A chunk is received into private memory, judged, and only then
-written to its file: what is in a file was verified, whatever is killed or arrives late.
+written to its file: what is in a file was verified, whatever is killed or arrives late. Of several answers
+for one chunk, the process writes the first alone: engines read a chunk as soon as it is there.
 """
 
 from __future__ import annotations
@@ -40,13 +41,36 @@ class RefusedError(Exception):
         self.after = after
 
 
+class _Place:
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.digest: str | None = None  # of the bytes that were written there
+
+
+class Written:
+    """The files, in which each chunk is written once. All threads of the process share it."""
+
+    def __init__(self, files: list[int]) -> None:
+        self._files = files
+        self._places: dict[tuple[int, int], _Place] = {}
+
+    def once(self, file: int, start: int, view: memoryview, digest: str) -> str:
+        """Write a chunk, unless an earlier answer has; returns the digest of what is in the file."""
+        place = self._places.setdefault((file, start), _Place())
+        with place.lock:
+            if place.digest is None:
+                _write(self._files[file], view, start)
+                place.digest = digest
+            return place.digest
+
+
 class Fetcher(threading.Thread):
     """Takes orders until the process ends, with connections of its own."""
 
-    def __init__(self, orders: queue.SimpleQueue[dict[str, Any]], files: list[int], size: int) -> None:
+    def __init__(self, orders: queue.SimpleQueue[dict[str, Any]], written: Written, size: int) -> None:
         super().__init__(daemon=True)
         self._orders = orders
-        self._files = files
+        self._written = written
         self._buffer = memoryview(_buffer(size))
         self._connections: dict[tuple[str, str], http.client.HTTPConnection] = {}
 
@@ -80,8 +104,7 @@ class Fetcher(threading.Thread):
             raise
         if digest != (order["digest"] or said or digest):
             raise RefusedError("corrupt", "its checksum is wrong")
-        _write(self._files[order["file"]], view, order["start"])
-        return digest
+        return self._written.once(order["file"], order["start"], view, digest)
 
     def _receive(
         self, order: dict[str, Any], place: Any, view: memoryview, *, fresh: bool
@@ -248,13 +271,13 @@ def _say(answer: dict[str, Any]) -> None:
 def main() -> None:
     """Arguments: bytes of the largest chunk, then the files to write to. Ends when stdin does."""
     size, paths = int(sys.argv[1]), sys.argv[2:]
-    files = [os.open(path, os.O_WRONLY) for path in paths]
+    written = Written([os.open(path, os.O_WRONLY) for path in paths])
     orders: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     threads: list[Fetcher] = []
     for line in sys.stdin.buffer:
         order = json.loads(line)
         while len(threads) < order["threads"]:
-            threads.append(Fetcher(orders, files, size))
+            threads.append(Fetcher(orders, written, size))
             threads[-1].start()
         orders.put(order)
     os._exit(0)  # at once, whatever is under way: the transfer reads no more answers

@@ -226,13 +226,19 @@ class _Crew:
         self._ready_answers: list[dict[str, Any]] = []
         self._load: Counter[int] = Counter()  # orders by pid
         self._holder: dict[int, int] = {}
+        self._writers: dict[tuple[int, int], subprocess.Popen[bytes]] = {}  # by file and offset
         self._restarts = 0
         for _ in range(processes):
             self._add()
 
     def send(self, order: dict[str, Any]) -> None:
-        """Give an order to the member that has the fewest."""
-        member = min(self._members, key=lambda one: self._load[one.pid])
+        """Give an order to the member that has the fewest, or that was asked for the same chunk before.
+
+        That member writes only the first of several answers: a chunk that engines read never changes.
+        """
+        place = (order["file"], order["start"])
+        member = self._writers.get(place) or min(self._members, key=lambda one: self._load[one.pid])
+        self._writers[place] = member
         self._load[member.pid] += 1
         self._holder[order["order"]] = member.pid
         assert member.stdin is not None
@@ -299,5 +305,5 @@ class _Crew:
                 member.stdin.close()
             member.stdout.close()
             member.wait()
-        self._members, self._rests, self._holder = [], {}, {}
+        self._members, self._rests, self._holder, self._writers = [], {}, {}, {}
         self._load.clear()
