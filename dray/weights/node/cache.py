@@ -120,8 +120,11 @@ def cached_models(place: CacheRoot) -> list[CachedModel]:
     """The models at a place, the one used last first."""
     if not place.root.is_dir():
         return []
-    with _locked(place.root):
-        found = _models(place)
+    try:
+        with _locked(place.root):
+            found = _models(place)
+    except FileNotFoundError:  # the last user of the place removed it at this moment
+        return []
     return sorted(found, key=lambda model: -model.used)
 
 
@@ -304,8 +307,11 @@ def _is_free(shelf: ModelPaths) -> bool:
 
 
 def _remove(shelf: ModelPaths) -> bool:
-    with _locked(shelf.place.root):
-        return _remove_unused(shelf)
+    try:
+        with _locked(shelf.place.root):
+            return _remove_unused(shelf)
+    except FileNotFoundError:  # another process removed it, and the place with it
+        return False
 
 
 def _remove_unused(shelf: ModelPaths) -> bool:

@@ -9,6 +9,7 @@ import random
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -20,7 +21,7 @@ import pytest
 
 from dray.errors import WeightsError
 from dray.weights.node import cache
-from dray.weights.node.cache import DESCRIPTION, ModelPaths, attached, cached_models, evict
+from dray.weights.node.cache import DESCRIPTION, CachedModel, ModelPaths, attached, cached_models, evict
 from dray.weights.node.description import read_description
 from dray.weights.node.filling import lay_out
 from dray.weights.node.places import CacheRoot, prepare
@@ -404,6 +405,39 @@ def test_a_model_that_came_while_the_folder_went_is_not_lost(place: CacheRoot, u
         evict(place)
         rounds += 1
     assert rounds > 10
+
+
+def test_a_folder_that_another_job_removes_meanwhile_holds_no_models(place: CacheRoot) -> None:
+    """Two jobs with one model end together: the second waits for the lock, which goes with the folder."""
+    _filled("a")
+    found: list[list[object]] = []
+    threads = [
+        threading.Thread(target=lambda look=look: found.append(look(place)))
+        for look in (evict, cached_models)
+    ]
+    with (place.root / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for thread in threads:
+            thread.start()
+        time.sleep(0.1)  # both wait for the lock
+        place.root.rename(place.root.with_name("gone"))
+    for thread in threads:
+        thread.join(10)
+    assert found == [[], []]
+
+
+def test_a_model_that_another_job_removes_first_is_no_fault(
+    place: CacheRoot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _filled("a")
+
+    def overtaken(place: CacheRoot) -> list[CachedModel]:
+        models = cached_models(place)
+        shutil.rmtree(place.root)
+        return models
+
+    monkeypatch.setattr(cache, "cached_models", overtaken)
+    assert evict(place) == []
 
 
 def test_a_lock_that_somebody_keeps_is_named(place: CacheRoot, monkeypatch: pytest.MonkeyPatch) -> None:
