@@ -1,7 +1,8 @@
 """The agents of a cluster: one Ray actor per node that fetches models for all replicas there.
 
 On a cluster that outlives the job the agents do too, so that the next job finds its model: they are detached,
-come back when they die, and end themselves after :data:`IDLE_SECONDS` without use.
+come back when they die, and end themselves after :data:`IDLE_SECONDS` without use. A driver that has not
+looked at them for :data:`HOLD_SECONDS` uses them no longer.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from dray.weights.node.peers import Peer
 from dray.weights.source.manifest import Manifest
 
 IDLE_SECONDS = 600.0
+HOLD_SECONDS = 300.0  # a driver looks every few seconds, and asks for its model anew if it stood still longer
 _PREFIX = "agent/"
 _CALL_SECONDS = 20.0
 _WATCH_SECONDS = 5.0
@@ -31,11 +33,12 @@ _WATCH_SECONDS = 5.0
 class NodeAgent:
     """An :class:`Agent` as a Ray actor."""
 
-    def __init__(self, node_id: str, idle_seconds: float) -> None:
+    def __init__(self, node_id: str, idle_seconds: float, hold_seconds: float) -> None:
         import ray
 
         self._agent = Agent(node_id, ray.util.get_node_ip_address())
-        threading.Thread(target=self._end_when_idle, args=(idle_seconds,), daemon=True).start()
+        seconds = (idle_seconds, hold_seconds)
+        threading.Thread(target=self._end_when_idle, args=seconds, daemon=True).start()
 
     def pid(self) -> int:
         """The process."""
@@ -57,10 +60,11 @@ class NodeAgent:
         """``holder`` needs its models no longer."""
         self._agent.drop(holder, remove=remove)
 
-    def _end_when_idle(self, seconds: float) -> None:
+    def _end_when_idle(self, seconds: float, hold_seconds: float) -> None:
         used = time.monotonic()
         while time.monotonic() - used < seconds:
             time.sleep(min(_WATCH_SECONDS, seconds / 4))
+            self._agent.lapse(hold_seconds)
             if not self._agent.idle():
                 used = time.monotonic()
         self._agent.close(remove=True)
@@ -141,7 +145,7 @@ def _agent_on(node_id: str) -> Any:
             scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False),
             runtime_env={"env_vars": variables} if variables else None,
         )
-        .remote(node_id, IDLE_SECONDS)
+        .remote(node_id, IDLE_SECONDS, HOLD_SECONDS)
     )
 
 

@@ -26,7 +26,7 @@ class Agent:
         self._guard = threading.Lock()
         self._models: dict[str, LocalModel] = {}
         self._views: dict[str, PeerView] = {}
-        self._holders: dict[str, set[str]] = {}
+        self._holders: dict[str, dict[str, float]] = {}  # by model: each holder, and when it last asked
         self._peers: dict[str, Peer] = {}
         self._server = PeerServer(name, host, self._models.get)
 
@@ -41,6 +41,7 @@ class Agent:
     def hold(self, manifest: Manifest, options: ObjectStoreOptions | None, holder: str) -> ModelProgress:
         """Have the model here, until ``holder`` drops it; returns at once. A later call reports progress.
 
+        Each call renews the holder's lease, which :meth:`lapse` ends.
         A node without room for it says so in ``failure``.
         """
         key = manifest.key
@@ -52,19 +53,29 @@ class Agent:
                     self._open(manifest, options)
                 except WeightsError as error:
                     return _nothing(self._name, manifest, str(error))
-            self._holders.setdefault(key, set()).add(holder)
+            self._holders.setdefault(key, {})[holder] = time.monotonic()
         return self._models[key].describe(self._name)
 
     def drop(self, holder: str, *, remove: bool = False) -> None:
         """``holder`` needs its models no longer; ``remove``: no other holder is likely to either."""
         with self._guard:
             for key in list(self._holders):
-                self._holders[key].discard(holder)
+                self._holders[key].pop(holder, None)
                 if not self._holders[key]:
                     place = self._models[key].shelf.place
                     self._let_go(key)
                     if remove:
                         evict(place, {key})
+
+    def lapse(self, seconds: float) -> None:
+        """Drop the holders that have not called :meth:`hold` for so long: their drivers died."""
+        before = time.monotonic() - seconds
+        with self._guard:
+            for key, holders in list(self._holders.items()):
+                kept = {holder: asked for holder, asked in holders.items() if asked >= before}
+                self._holders[key] = kept
+                if not kept:
+                    self._let_go(key)
 
     def idle(self) -> bool:
         """Whether no model has a holder."""

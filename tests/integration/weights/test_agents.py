@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from safetensors.numpy import save_file
 
 from dray.cluster import ClusterInfo, open_cluster
+from dray.cluster import agents as node_agents
 from dray.cluster.agents import NodeAgents
 from dray.weights import read_manifest
 from dray.weights.node.agent import Agent
@@ -168,6 +170,42 @@ def test_who_does_not_know_the_token_gets_nothing(cluster: ClusterInfo, server: 
 def test_every_node_has_its_own_folder(raylets: Raylets) -> None:
     assert len({str(raylets.cache(node)) for node in range(NODES)}) == NODES
     assert all(Path(raylets.cache(node)).is_dir() for node in range(NODES))
+
+
+def test_agents_end_after_a_driver_that_died(
+    raylets: Raylets, cluster: ClusterInfo, server: EmulatorProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver that SIGKILL ends drops nothing: its agents hear no more of it."""
+    monkeypatch.setattr(node_agents, "_PREFIX", "impatient-agent/")  # not those of the other tests
+    monkeypatch.setattr(node_agents, "IDLE_SECONDS", 8.0)
+    monkeypatch.setattr(node_agents, "HOLD_SECONDS", 4.0)
+    manifest = _model(server, "orphan", seed=10)
+    held = NodeAgents(manifest, server.options, "job-7")
+    _fetched(held, NODES)
+    pids = {_asked(actor.pid.remote()) for actor in held._actors.values()}
+    assert len(pids) == NODES
+    until(lambda: not any(map(psutil.pid_exists, pids)), 40)
+
+
+def test_a_holder_that_asks_no_more_is_dropped(server: EmulatorProcess) -> None:
+    manifest = _model(server, "leased", seed=11)
+    agent = Agent("node", "127.0.0.1")
+    try:
+        agent.hold(manifest, server.options, "dead")
+        time.sleep(0.2)
+        agent.hold(manifest, server.options, "alive")
+        agent.lapse(0.1)
+        assert not agent.idle()  # one holder is left
+        agent.drop("alive")
+        assert agent.idle()
+        agent.hold(manifest, server.options, "stopped")
+        time.sleep(0.2)
+        agent.lapse(0.1)
+        assert agent.idle()
+        assert agent.hold(manifest, server.options, "stopped").failure is None  # it goes on, and has it anew
+        assert not agent.idle()
+    finally:
+        agent.close(remove=True)
 
 
 def test_agents_follow_the_nodes_that_join_and_die(
