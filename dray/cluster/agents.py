@@ -108,8 +108,11 @@ class NodeAgents:
         _results({node: actor.drop.remote(self._holder, remove) for node, actor in self._actors.items()})
 
     def _follow(self) -> None:
-        """An agent on each live node that replicas may come to, and on no other."""
-        wanted = _hosts(live_nodes()[0])
+        """An agent on each live node that replicas may come to; the others need the model no longer."""
+        nodes = live_nodes()[0]
+        wanted = _hosts(nodes)
+        for node in {one.node_id for one in nodes} & self._actors.keys() - wanted:
+            self._actors[node].drop.remote(self._holder, False)
         self._actors = {node: self._actors.get(node) or _agent_on(node) for node in sorted(wanted)}
 
     def _introduce(self) -> None:
@@ -119,11 +122,14 @@ class NodeAgents:
 
 
 def _hosts(nodes: Sequence[Node]) -> set[str]:
-    """Nodes that replicas may come to: those with GPUs where any has, else those with processors."""
+    """Nodes that replicas may come to: those with GPUs where any has, else those with processors.
+
+    A rented head and the driver's own machine have neither: while no worker lives, there are none.
+    """
     for able in ([one for one in nodes if one.gpus], [one for one in nodes if one.cpus]):
         if able:
             return {node.node_id for node in able}
-    return {node.node_id for node in nodes}
+    return set()
 
 
 def _agent_on(node_id: str) -> Any:

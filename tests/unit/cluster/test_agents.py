@@ -1,0 +1,69 @@
+"""Which nodes have an agent that fetches the model, as nodes come and go."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dray.cluster import agents
+from dray.cluster.agents import NodeAgents
+from dray.cluster.base import Node
+from dray.weights.source.manifest import Manifest
+
+pytestmark = pytest.mark.unit
+
+
+class Cluster:
+    """The nodes that live, and what their agents were told to drop."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.nodes: list[Node] = []
+        self.dropped: list[tuple[str, str, bool]] = []
+        monkeypatch.setattr(agents, "live_nodes", lambda: (tuple(self.nodes), ""))
+        monkeypatch.setattr(agents, "_agent_on", self._agent_on)
+        monkeypatch.setattr(agents, "_results", lambda calls: {})
+        self._held = NodeAgents(Manifest(uri="s3://b/m", files=()), None, "job")
+
+    def looked_at(self, *nodes: Node) -> int:
+        """How many nodes are to have the model while these live."""
+        self.nodes = list(nodes)
+        self._held.look()
+        return self._held.count
+
+    def _agent_on(self, node_id: str) -> Any:
+        def drop(holder: str, remove: bool) -> None:
+            self.dropped.append((node_id, holder, remove))
+
+        remote = SimpleNamespace(remote=lambda *given: None)
+        return SimpleNamespace(hold=remote, peer=remote, meet=remote, drop=SimpleNamespace(remote=drop))
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    return Cluster(monkeypatch)
+
+
+def _node(name: str, *, cpus: float = 0.0, gpus: float = 0.0) -> Node:
+    return Node(node_id=name, host=name, cpus=cpus, gpus=gpus, stable=False)
+
+
+HEAD, DRIVER = _node("head"), _node("driver")  # a rented head, and the driver's own machine
+
+
+def test_while_no_worker_lives_no_node_fetches_the_model(cluster: Cluster) -> None:
+    assert cluster.looked_at(HEAD, DRIVER) == 0
+    assert cluster.looked_at(HEAD, DRIVER, _node("worker", cpus=4)) == 1
+    assert cluster.looked_at(HEAD, DRIVER) == 0
+    assert cluster.dropped == []  # a node that is gone is told nothing
+
+
+def test_where_a_node_has_gpus_those_without_let_the_model_go(cluster: Cluster) -> None:
+    cpus, gpus = _node("cpus", cpus=4), _node("gpus", cpus=4, gpus=1)
+    assert cluster.looked_at(HEAD, cpus) == 1
+    assert cluster.looked_at(HEAD, cpus, gpus) == 1
+    assert cluster.dropped == [("cpus", "job", False)]
+    assert cluster.looked_at(HEAD, cpus, gpus) == 1
+    assert cluster.looked_at(HEAD, cpus) == 1  # it begins again
+    assert cluster.dropped == [("cpus", "job", False)]
