@@ -174,7 +174,7 @@ class EC2Provider(MadeCluster[EC2Settings, Ec2Api]):
         with self._creating:
             if self._of_job and not self._made:
                 return ()
-            late = {one for one in self._ids if self._is_fresh(one)}
+            late = {one: at + _LISTED_SECONDS for one, at in self._ids.items() if self._is_fresh(one)}
             released = release_cluster(self._api, self._settings.name, self._ids, late)
             self._made = False
             self._ids.clear()

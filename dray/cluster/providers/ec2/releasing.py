@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping
+from itertools import count
 
 from dray.cluster.providers.ec2.api import Ec2Api
 from dray.cluster.providers.ec2.requests import CLUSTER_TAG, EXPIRES_TAG, parameter_of
@@ -15,12 +16,12 @@ _PAUSE = 0.5
 
 
 def release_cluster(
-    api: Ec2Api, cluster: str, known: Collection[str], late: Collection[str] = ()
+    api: Ec2Api, cluster: str, known: Collection[str], late: Mapping[str, float]
 ) -> tuple[str, ...]:
     """End the instances of a cluster, and delete its templates and its token; again does nothing.
 
-    ``known`` are instances that this process was given. Those of them in ``late`` EC2 may not know yet: they
-    are asked for again.
+    ``known`` are instances that this process was given. Those of them in ``late`` EC2 may not know yet, until
+    then by the monotonic clock: they are asked for again.
 
     Raises:
         ClusterError: something is left; names it.
@@ -28,7 +29,7 @@ def release_cluster(
     released: list[str] = []
     errors: list[str] = []
     ids, unknown = set(known), set[str]()
-    for look in range(_LOOKS):
+    for look in count(1):
         try:
             ids |= {one.id for one in api.instances(cluster) if one.id not in released}
             unknown = api.terminate(ids)
@@ -42,9 +43,13 @@ def release_cluster(
             errors.clear()
             if not ids:
                 break
-        time.sleep(_PAUSE * (look + 1))
-    left = ids - unknown
-    errors += [f"instances {', '.join(sorted(left))} are still there"] if left else []
+        until = max((late[one] for one in unknown.intersection(late)), default=0.0)
+        if look >= _LOOKS and time.monotonic() >= until:
+            break
+        time.sleep(_PAUSE * min(look, _LOOKS))
+    left = ids - (unknown - set(late))
+    if left:
+        errors.append(f"instances {', '.join(sorted(left))} are still there, or EC2 does not know them yet")
     try:
         released += _delete_rest(api, cluster)
     except DrayError as error:

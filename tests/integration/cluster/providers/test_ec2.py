@@ -320,3 +320,46 @@ def test_what_ec2_lists_late_is_waited_for_and_released(moto: MotoEc2) -> None:
     faults.answer("DescribeInstances", nothing, nothing)
     faults.answer("TerminateInstances", *[refusal("InvalidInstanceID.NotFound")] * 4)
     assert len(one.release()) == 6
+
+
+def _unknown(faults: Faults, calls: int) -> None:
+    """EC2 neither lists nor knows what it made, until it was asked so often to terminate it."""
+    asked = 0
+
+    def judge(operation: str) -> dict[str, Any] | None:
+        nonlocal asked
+        asked += operation == "TerminateInstances"
+        if asked > calls:
+            return None
+        refused = refusal("InvalidInstanceID.NotFound")
+        return {"DescribeInstances": {"Reservations": []}, "TerminateInstances": refused}.get(operation)
+
+    faults.judge = judge
+
+
+def test_a_release_asks_for_a_minute_for_what_ec2_does_not_know_yet(
+    moto: MotoEc2, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dray.cluster.providers.ec2.releasing._PAUSE", 0.01)
+    faults = Faults()
+    one = provider(moto.settings(), faults)
+    one.start()
+    bought = {machine.name for machine in one.nodes()}
+    _unknown(faults, 12 * (len(bought) + 1))  # a call for all, and then for each one: more than five looks
+    assert bought <= set(one.release())
+
+
+def test_what_ec2_does_not_know_after_a_minute_is_named(
+    moto: MotoEc2, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dray.cluster.providers.ec2.releasing._PAUSE", 0.01)
+    monkeypatch.setattr("dray.cluster.providers.ec2.provider._LISTED_SECONDS", 5.0)
+    faults = Faults()
+    one = provider(moto.settings(), faults)
+    one.start()
+    bought = sorted(machine.name for machine in one.nodes())
+    _unknown(faults, 10**6)
+    with pytest.raises(ClusterError, match=f"instances {', '.join(bought)} are still there, or EC2"):
+        one.release()
+    faults.judge = lambda operation: None
+    assert set(bought) <= set(one.release())  # it is still known what was bought
