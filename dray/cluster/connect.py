@@ -167,6 +167,7 @@ class RayCluster:
         self._launched = True
         if self._settings.address is None:
             atexit.register(self.release)
+        self._refuse_left()
         self.provider.start()
         if self._settings.provider is not None:
             threading.Thread(target=self._keep, name="dray-keep", daemon=True).start()

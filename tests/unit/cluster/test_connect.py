@@ -68,6 +68,15 @@ def test_a_cluster_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPa
     hung.set()
 
 
+def test_a_cluster_that_was_left_is_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread comes late to it: the flow has left already."""
+    cluster = connect.RayCluster(ClusterSettings(address="127.0.0.1:6379"))
+    monkeypatch.setattr(cluster.provider, "start", lambda: pytest.fail("it was started"))
+    cluster.leave()
+    with pytest.raises(ClusterError, match="left before it was joined"):
+        cluster.launch()
+
+
 def test_the_token_is_not_shown() -> None:
     assert "secret" not in repr(ClusterSettings(address="a:1", auth_token="secret"))
 

@@ -164,7 +164,9 @@ class EC2Provider(MadeCluster[EC2Settings, Ec2Api]):
             self._pools.pop(name, None)
 
     def leave(self) -> None:
-        """Release it, if it was made here: that takes a second or two."""
+        """Release it, if it was made here: that takes a second or two. A job's own buys nothing after it."""
+        if self._of_job:
+            self._ending.set()  # before the look at `_made`: a start sets that first, and then looks at this
         if self._made:
             self.release()
 

@@ -82,9 +82,10 @@ class KubeRayProvider(MadeCluster[KubeRaySettings, KubeApi]):
         """Also where the answer to a first try was lost: then a second one finds it there.
 
         Raises:
-            ClusterError: another process has made one of this name since it was looked for.
+            ClusterError: it is being released, or another process has made one of this name meanwhile.
         """
         self._made = True
+        self._refuse_ending()
         try:
             if self._api.create(self._object()):
                 return
@@ -173,7 +174,9 @@ class KubeRayProvider(MadeCluster[KubeRaySettings, KubeApi]):
             self._change(change)
 
     def leave(self) -> None:
-        """Delete it, if it was made here; the pods finish what they do."""
+        """Delete it, if it was made here; the pods finish what they do. A job's own is not made after it."""
+        if self._of_job:
+            self._ending.set()  # before the look at `_made`: a start sets that first, and then looks at this
         if self._made:
             self._ending.set()
             with self._creating:

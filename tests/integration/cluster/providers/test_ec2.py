@@ -223,6 +223,22 @@ def test_a_cancel_while_it_starts_releases_all(moto: MotoEc2) -> None:
     cluster.release()
 
 
+def test_a_cancel_before_anything_is_bought_buys_nothing(moto: MotoEc2) -> None:
+    """A start asks for prices and offers first."""
+    faults = Faults()
+    one = provider(moto.settings(), faults, of_job=True)
+
+    def cancel(operation: str) -> None:
+        if operation == "DescribeSpotPriceHistory":
+            one.leave()
+
+    faults.judge = cancel
+    with pytest.raises(ClusterError, match="being released"):
+        one.start()
+    assert {"ec2:DescribeSpotPriceHistory"} <= faults.actions
+    assert not {"ec2:CreateFleet", "ssm:PutParameter"} & faults.actions
+
+
 def test_a_release_that_fails_is_said_and_the_sweep_ends_what_it_left(moto: MotoEc2) -> None:
     faults = Faults()
     one = provider(moto.settings(), faults)

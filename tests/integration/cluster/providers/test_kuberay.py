@@ -457,6 +457,24 @@ def test_a_cancel_while_it_starts_releases_it(
     until(lambda: server.left() == [])
 
 
+def test_a_cancel_before_it_is_made_makes_nothing(
+    server: KubeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start looks first whether KubeRay is there."""
+    one = provider(server, tmp_path, of_job=True)
+    api, made = one._api, server.objects("rayclusters")
+    look = api.clusters
+
+    def cancelled(selector: str) -> list[dict[str, Any]]:
+        one.leave()
+        return look(selector)
+
+    monkeypatch.setattr(api, "clusters", cancelled)
+    with pytest.raises(ClusterError, match="being released"):
+        one.start()
+    assert server.objects("rayclusters") == made
+
+
 def test_a_job_is_submitted_through_the_api_server(
     server: KubeServer, operator: KubeOperator, tmp_path: Path
 ) -> None:
