@@ -26,7 +26,13 @@ from dray.cluster.providers.local import LocalProvider
 from dray.cluster.providers.protocol import Access, Provider
 from dray.cluster.providers.standing import StandingProvider
 from dray.cluster.ray_nodes import await_workers, live_nodes
-from dray.cluster.ray_private import enable_token_auth, keep_off_stdout, node_types
+from dray.cluster.ray_private import (
+    auth_variables,
+    enable_token_auth,
+    keep_off_stdout,
+    node_types,
+    restore_auth,
+)
 from dray.cluster.runtime_env import runtime_env_of
 from dray.errors import ClusterError, ConfigError
 from dray.imports import lasting_imports
@@ -139,6 +145,7 @@ class RayCluster:
         self._info: ClusterInfo | None = None
         self._error: Exception | None = None
         self._inherited: dict[str, str] = {}
+        self._auth: dict[str, str | None] = {}  # of this process, before it had this cluster's token
         self._modules: Sequence[str] = ()
         self._watch: HeadWatch | None = None
         self._node: OwnNode | None = None  # that this machine is, where a cluster is rented
@@ -162,6 +169,7 @@ class RayCluster:
             return
         self._began = time.monotonic()
         _refuse_second()
+        self._auth = auth_variables()
         prepare_environment(self._settings)
         self._inherited = handed_down()
         self._launched = True
@@ -239,6 +247,9 @@ class RayCluster:
         if self._node is not None:
             self._node.stop()
             self._node = None
+        if self._auth:  # once: the next cluster may have set its own since
+            restore_auth(self._auth)
+            self._auth = {}
         self._let_go()
 
     def release(self) -> None:

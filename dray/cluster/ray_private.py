@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -31,6 +31,27 @@ def enable_token_auth(token: str | None = None) -> None:
     os.environ["RAY_AUTH_MODE"] = "token"
     if token is not None:
         os.environ["RAY_AUTH_TOKEN"] = token
+    _read_auth()
+
+
+def auth_variables() -> dict[str, str | None]:
+    """What :func:`enable_token_auth` changes in the environment, as it is now."""
+    return {name: os.environ.get(name) for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")}
+
+
+def restore_auth(before: Mapping[str, str | None]) -> None:
+    """Set these variables back, and have Ray forget the token: it would show it to the next cluster."""
+    for name, value in before.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    if "ray._raylet" in sys.modules:
+        _read_auth()
+
+
+def _read_auth() -> None:
+    """Have Ray read mode and token from the environment again."""
     import ray  # noqa: F401  the package before its part: two threads importing both could each wait for the other
     from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]  # compiled, no stubs
 

@@ -3,26 +3,41 @@
 from __future__ import annotations
 
 import gc
+import os
 import time
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
+from dray.cluster.auth import refuse_open_cluster
 from dray.cluster.base import ClusterSettings
 from dray.cluster.connect import RayCluster
 from dray.cluster.providers.local import LocalProvider
+from dray.cluster.ray_private import nodes_at
+from dray.errors import ConfigError
+from tests.support.raylets import Raylets
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
 SETTINGS = ClusterSettings(num_cpus=1)
+AUTH = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")
+ELSEWHERE = "192.0.2.7:6379"
 
 
 @pytest.fixture(autouse=True)
 def _same_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("RAY_USAGE_STATS_ENABLED", "RAY_worker_niceness", "RAY_AUTH_MODE", "RAY_ADDRESS"):
+    for name in (*AUTH, "RAY_USAGE_STATS_ENABLED", "RAY_worker_niceness", "RAY_ADDRESS"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(scope="module")
+def raylets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Raylets]:
+    found = Raylets(tmp_path_factory.mktemp("raylets"), 1)
+    yield found
+    found.stop()
 
 
 def _head(cluster: RayCluster) -> int:
@@ -59,3 +74,40 @@ def test_a_release_waits_for_what_was_left() -> None:
     cluster.leave()
     cluster.release()
     assert not psutil.pid_exists(head)
+
+
+def test_a_token_of_a_cluster_that_was_left_is_for_no_other(
+    raylets: Raylets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = str(raylets.settings.address)
+    for before in ({}, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}):
+        for name, value in before.items():
+            monkeypatch.setenv(name, value)
+        cluster = RayCluster(raylets.settings)
+        cluster.wait()
+        assert os.environ["RAY_AUTH_TOKEN"] == raylets.settings.auth_token
+        assert nodes_at(address)
+        cluster.leave()
+        assert {name: os.environ[name] for name in AUTH if name in os.environ} == before
+        with pytest.raises(Exception, match=r"(?i)auth"):  # a class of Ray's own: it has no token, or another
+            nodes_at(address)
+        if not before:
+            with pytest.raises(ConfigError, match="is open"):
+                refuse_open_cluster(ELSEWHERE)
+        cluster.leave()
+
+
+def test_a_second_leave_takes_nothing_of_the_next_cluster(raylets: Raylets) -> None:
+    first, second = RayCluster(SETTINGS), RayCluster(raylets.settings)
+    first.wait()
+    first.leave()
+    second.wait()
+    first.release()
+    assert os.environ["RAY_AUTH_TOKEN"] == raylets.settings.auth_token
+    assert nodes_at(str(raylets.settings.address))
+    second.leave()
+    assert not set(AUTH) & os.environ.keys()
+    third = RayCluster(SETTINGS)
+    third.wait()
+    third.release()
+    assert not set(AUTH) & os.environ.keys()
