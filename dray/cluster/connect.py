@@ -148,7 +148,7 @@ class RayCluster:
         self._auth: dict[str, str | None] = {}  # of this process, before it had this cluster's token
         self._modules: Sequence[str] = ()
         self._watch: HeadWatch | None = None
-        self._node: OwnNode | None = None  # that this machine is, where a cluster is rented
+        self._node: OwnNode | None = None  # that this machine is, in a rented cluster
         self._releasing: threading.Thread | None = None
         self._guard = threading.Lock()
         self._thread = threading.Thread(target=self._join, name="dray-cluster", daemon=True)

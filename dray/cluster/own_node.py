@@ -1,17 +1,20 @@
 """This machine as a node of a rented cluster, without processors or GPUs: a driver of Ray's runs on a node.
 
-It takes no work. A process of its own runs the node, and ends it when its stdin ends: so the node goes with
-the driver, however that ends.
+It takes no work. A process of its own runs the node. It ends the node when its stdin has ended, and no other
+driver of this machine holds the node: so the node goes with the last driver, however that ends.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import IO
 
 from dray.cluster.ray_private import nodes_here
@@ -25,39 +28,60 @@ _UP = b"up\n"
 
 
 class OwnNode:
-    """The node's process, seen from the driver. Inherits the token from the environment."""
+    """A driver's hold on the node, which ends with the last driver of this machine that holds it.
+
+    Each driver has a lock on a file of the cluster, which they share. The node's process inherits that of the
+    driver that starts it, and ends the node once it has the lock alone. It inherits the token, too.
+    """
 
     def __init__(self, address: str) -> None:
+        self._lock = _lock(address)  # where the node of earlier drivers ends: after that
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  open for as long as the process
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", "from dray.cluster.own_node import main; main()", address],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            start_new_session=True,  # a Ctrl-C is for the driver to handle
-        )
+        self._process: subprocess.Popen[bytes] | None = None
 
-    def wait(self) -> None:
-        """Wait until it has joined.
+    def join(self, address: str) -> None:
+        """Start the node where this machine is none yet, and wait until it has joined.
 
         Raises:
             ClusterError: it has not.
         """
+        if nodes_here(address):
+            return
+        program = "from dray.cluster.own_node import main; main()"
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", program, address, str(self._lock)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            start_new_session=True,  # a Ctrl-C is for the driver to handle
+            pass_fds=[self._lock],
+        )
         assert self._process.stdout is not None
         if self._process.stdout.readline() != _UP:
-            self.stop()
+            self._end(self._process)
             raise ClusterError(f"this machine cannot join the cluster: {self._last_words()}")
 
     def stop(self) -> None:
-        """End it."""
-        with suppress(BrokenPipeError):
-            assert self._process.stdin is not None
-            self._process.stdin.close()
+        """Give up the hold; where no other driver has one, end the node."""
+        if self._process is not None:
+            alone = True
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:  # Linux has taken the shared lock back all the same
+                alone = False
+            if alone:
+                self._end(self._process)
+            else:
+                _close_stdin(self._process)  # it waits for the others
+        os.close(self._lock)
+
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
+        _close_stdin(process)
         try:
-            self._process.wait(_STOP_SECONDS)
+            process.wait(_STOP_SECONDS)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            process.kill()
+            process.wait()
 
     def _last_words(self) -> str:
         self._log.seek(0)
@@ -65,30 +89,56 @@ class OwnNode:
         return lines[-1].strip()[:300] if lines else "it says nothing"
 
 
-def join_as_node(address: str) -> OwnNode | None:
-    """Make this machine a node of the cluster; None where it is one.
+def join_as_node(address: str) -> OwnNode:
+    """Make this machine a node of the cluster, where it is none, and hold it.
 
     Raises:
         ClusterError: it cannot: of another version of Ray or Python, or not reached by the others.
     """
-    if nodes_here(address):
-        return None
     node = OwnNode(address)
-    node.wait()
+    try:
+        node.join(address)
+    except BaseException:
+        node.stop()
+        raise
     return node
+
+
+def _lock(address: str) -> int:
+    """A shared lock for this user's drivers on the cluster at ``address``; closing it gives it back.
+
+    Raises:
+        ClusterError: its file cannot be made.
+    """
+    name = f"dray-{os.getuid()}-node-{re.sub(r'[^0-9A-Za-z.]', '_', address)}.lock"
+    path = Path(tempfile.gettempdir()) / name
+    try:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise ClusterError(f"this machine cannot join the cluster: {path}: {error.strerror}") from error
+    fcntl.flock(file, fcntl.LOCK_SH)
+    return file
+
+
+def _close_stdin(process: subprocess.Popen[bytes]) -> None:
+    with suppress(BrokenPipeError):
+        assert process.stdin is not None
+        process.stdin.close()
 
 
 def main() -> None:
     """The process itself."""
-    address = sys.argv[1]
+    address, lock = sys.argv[1], int(sys.argv[2])
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", f"--address={address}"]
     command += ["--num-cpus=0", "--num-gpus=0", "--disable-usage-stats"]
     before = nodes_here(address)
     node = subprocess.Popen(command, stdout=sys.stderr, stdin=subprocess.DEVNULL)
     try:
         if _joined(node, address, before):
-            os.write(1, _UP)
+            with suppress(BrokenPipeError):  # the driver is gone, and another one may hold the node
+                os.write(1, _UP)
             sys.stdin.read()
+            fcntl.flock(lock, fcntl.LOCK_EX)
     finally:
         with no_survivors():
             node.terminate()

@@ -1,0 +1,77 @@
+"""This machine as a node of a rented cluster: it lives for as long as a driver on this machine holds it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dray.cluster import own_node
+from dray.cluster.ray_private import auth_variables, enable_token_auth, nodes_at, nodes_here, restore_auth
+from tests.support.raylets import Raylets
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.integration, pytest.mark.heavy, pytest.mark.timeout(180)]
+
+ROOT = Path(__file__).parents[3]
+DRIVER = """
+import sys
+from tests.integration.cluster.test_own_node import join
+node = join(*sys.argv[1:])
+print("joined", flush=True)
+sys.stdin.readline()
+node.stop()
+"""
+
+
+def join(address: str, head: str) -> own_node.OwnNode:
+    """As a driver does it whose machine is not the head's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(own_node, "nodes_here", lambda address: nodes_here(address) - {head})
+        return own_node.join_as_node(address)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[tuple[str, str]]:
+    """Its address, and its head's node."""
+    before = auth_variables()
+    with tempfile.TemporaryDirectory(prefix="o-") as folder:
+        raylets = Raylets(Path(folder), 1)
+        enable_token_auth(raylets.settings.auth_token)
+        yield str(raylets.settings.address), raylets.nodes[0]
+        restore_auth(before)
+        raylets.stop()
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_node_that_two_drivers_hold_ends_with_the_second(killed: bool, cluster: tuple[str, str]) -> None:
+    address, head = cluster
+    command = [sys.executable, "-c", DRIVER, address, head]
+    first = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert first.stdout is not None
+    assert first.stdout.readline() == "joined\n"
+    both = {one.node_id for one in nodes_at(address)}
+    assert len(both) == 2
+    second = join(address, head)
+    assert second._process is None
+    if killed:
+        first.kill()
+    first.communicate("leave\n" if not killed else None, timeout=20)  # it does not wait for the second one
+    with pytest.raises(AssertionError):
+        until(lambda: {one.node_id for one in nodes_at(address)} != both, seconds=3)
+    second.stop()
+    until(lambda: {one.node_id for one in nodes_at(address)} == {head})
+
+
+def test_a_driver_alone_waits_for_the_end_of_its_node(cluster: tuple[str, str]) -> None:
+    address, head = cluster
+    node = join(address, head)
+    assert len(nodes_at(address)) == 2
+    assert node._process is not None
+    node.stop()
+    assert node._process.poll() is not None
+    until(lambda: {one.node_id for one in nodes_at(address)} == {head})
