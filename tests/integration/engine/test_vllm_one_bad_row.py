@@ -48,7 +48,7 @@ class _Watched:
 def test_generation_answers_drays_own_request(generation: Runner) -> None:
     watched = _Watched(generation)
     prove(watched, generation.session(), encode(request(0, {"messages": []})))
-    assert [row.error_code for row in watched.answers] == [None, None]  # a chat, and token ids
+    assert [row.error_code for row in watched.answers] == [None] * 3  # a chat, token ids, and a response
 
 
 def test_an_embedding_engine_answers_drays_own_request(embedding: Runner) -> None:
