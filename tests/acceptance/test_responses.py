@@ -38,6 +38,7 @@ def _answers(out: Path) -> list[dict[str, Any]]:
     return [row["response"]["body"] for row in rows]
 
 
+@pytest.mark.heavy
 def test_a_batch_goes_through_with_equal_rows_computed_once(tmp_path: Path) -> None:
     """The job's length is every row's; metadata, which an answer repeats, is its own row's."""
     bodies = [

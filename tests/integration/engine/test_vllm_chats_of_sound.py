@@ -27,7 +27,7 @@ from tests.support.seeing_model import picture
 from tests.support.speech_model import RATE, as_url, container, sound
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.heavy, pytest.mark.timeout(300)]
 
 NO_SOUND = "the sound cannot be decoded: it is damaged, empty, or no WAV, FLAC, Ogg, MP3, MP4, M4A or WebM"
 ONLY = "messages can hold parts of text, and sounds, only"
