@@ -205,10 +205,8 @@ class ShardTasks:
         self._open = bool(idle)
         # Held shards come back when their lease lapses; for a suspect a replica may be kept free by then.
         self._may_change = any(shard.is_leased(now) or shard.crashes for shard in idle)
-        ready, before = (
-            replica_views(found, replicas, now),
-            [shard_view(one) for one in sorted(asking, key=rank)],
-        )
+        ready = replica_views(found, replicas, now)
+        before = [shard_view(shard) for shard in sorted(asking, key=rank)]
         coming = self._lanes - len(ready)
         for start in starts(
             [shard_view(shard) for shard in sorted(waiting.values(), key=rank)],
@@ -265,6 +263,7 @@ class ShardTasks:
             self._give_up(number, f"shard {number}: its worker process {still}")
 
     def _give_up(self, number: int, told: str) -> None:
+        """Its task is ended, and the shard run again."""
         del self._running[number]
         self._crashes[number] += 1
         self._lapsed.forget(number)

@@ -13,11 +13,18 @@ from dray.engine.replica import _Records
 pytestmark = pytest.mark.unit
 
 
+class _Mute:
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
 def test_a_record_whose_arguments_do_not_fit_ends_nothing() -> None:
     """Python's own handlers do not raise for it: in a step of the engine it would end that."""
     kept: deque[tuple[int, str, str]] = deque()
-    _Records(kept).emit(logging.LogRecord("vllm", logging.INFO, "p", 1, "%d rows", ("many",), None))
-    assert list(kept) == [(logging.INFO, "vllm", "%d rows (arguments that do not fit)")]
+    for message, arguments in (("%d rows", ("many",)), (_Mute(), ())):
+        _Records(kept).emit(logging.LogRecord("vllm", logging.INFO, "a/b.py", 7, message, arguments, None))
+    told = "a line of the log whose text cannot be made, at b.py:7"
+    assert list(kept) == [(logging.INFO, "vllm", told)] * 2
 
 
 def test_a_record_is_its_text() -> None:

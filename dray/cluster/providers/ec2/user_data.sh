@@ -65,6 +65,7 @@ import boto3
 
 region, endpoint, wanted = sys.argv[1:]
 ssm = boto3.client("ssm", region_name=region, endpoint_url=endpoint or None)
+exports = []  # told whole, or not at all: what is told of a failure goes to the console
 for name, parameter in json.loads(wanted).items():
     try:
         value = ssm.get_parameter(Name=parameter, WithDecryption=True)["Parameter"]["Value"]
@@ -72,9 +73,10 @@ for name, parameter in json.loads(wanted).items():
         code = getattr(error, "response", {}).get("Error", {}).get("Code", type(error).__name__)
         print(f"{name} from the parameter {parameter} ({code})")
         sys.exit(1)
-    print(f"export {name}={shlex.quote(value)}")
+    exports.append(f"export {name}={shlex.quote(value)}")
+print("\n".join(exports))
 PYTHON
-) || fail "could not read $(tail -n 1 <<<"$variables"): the instance profile needs ssm:GetParameter on it"
+) || fail "could not read ${variables:-the cluster's parameters}: the instance profile needs ssm:GetParameter on it"
 eval "$variables"
 (umask 077; mkdir -p "$HOME/.ray" && printf %s "$RAY_AUTH_TOKEN" >"$HOME/.ray/auth_token")  # for jobs on the head
 
