@@ -76,7 +76,7 @@ for name, parameter in json.loads(wanted).items():
     exports.append(f"export {name}={shlex.quote(value)}")
 print("\n".join(exports))
 PYTHON
-) || fail "could not read ${variables:-the cluster's parameters}: the instance profile needs ssm:GetParameter on it"
+) || fail "could not read ${variables:-the parameters}: the instance profile needs ssm:GetParameter on it"
 eval "$variables"
 (umask 077; mkdir -p "$HOME/.ray" && printf %s "$RAY_AUTH_TOKEN" >"$HOME/.ray/auth_token")  # for jobs on the head
 

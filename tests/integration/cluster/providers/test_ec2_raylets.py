@@ -196,6 +196,7 @@ def test_a_parameter_that_cannot_be_read_is_said_on_the_console(moto: MotoEc2, m
     until(lambda: "could not read" in machines.console(head.name))
     said = machines.console(head.name)
     assert "could not read HF_TOKEN from the parameter /dray/env/none (ParameterNotFound): the inst" in said
+    assert "RAY_AUTH_TOKEN" not in said  # which could be read before
     one.release()
 
 
