@@ -24,7 +24,7 @@ from dray import __version__
 from dray.engine.protocol import EngineInfo, EngineSpec
 from dray.engine.tuning import Tuned
 from dray.errors import ConfigError, EngineDeadError, RequestRefused
-from dray.kinds import KINDS
+from dray.kinds import KINDS, LENGTH_FIELDS
 from dray.kinds import Overflow as Policy
 from dray.requests.model import Outcome, Request
 from dray.requests.overflow import Overflow
@@ -33,7 +33,6 @@ from dray.requests.placing import is_file
 logger = logging.getLogger(__name__)
 
 _CHARS_PER_TOKEN = 4  # the usual rule of thumb for English text
-_LENGTHS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,7 +299,7 @@ def _answer(
 
 
 def _limit(body: dict[str, Any], settings: SimulatedSettings) -> int:
-    limit = next((body[name] for name in _LENGTHS if body.get(name)), 16)
+    limit = next((body[name] for name in LENGTH_FIELDS if body.get(name)), 16)
     if not isinstance(limit, int) or isinstance(limit, bool) or limit < 0:
         raise RequestRefused("invalid_request", "max_tokens must be a whole number", param="max_tokens")
     return min(limit, settings.max_model_len)

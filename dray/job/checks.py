@@ -11,8 +11,8 @@ from dray.engine.weight_formats import formats_of, refuse_left_out
 from dray.errors import ConfigError
 from dray.job.model_files import checked_weights, context_of, refuse_misfit
 from dray.job.settings import JobSettings
+from dray.kinds import LENGTH_FIELDS
 from dray.requests.media import MEDIA, MediaRoot, Medium
-from dray.requests.validate import LENGTH_FIELDS
 from dray.storage.files import local_path
 from dray.storage.objects import is_object, is_web, list_under
 from dray.weights import Manifest

@@ -169,9 +169,7 @@ def _remove_old_files(folder: _Folder, mine: Owner, options: ObjectStoreOptions 
     named = {uri for spool in folder.spools for uri in (spool, *(f"{spool}{end}" for end in BESIDE))}
     freed = 0
     for uri, size in _files_in(folder.work, options):
-        owner = folders.owner_of(
-            folder.output, options
-        )  # asked for each file: another job may take the folder
+        owner = folders.owner_of(folder.output, options)  # of each file: another job may take the folder
         if owner not in (mine, None):
             break
         if owner == mine or uri in named:

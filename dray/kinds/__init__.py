@@ -13,7 +13,7 @@ from dray.errors import ConfigError
 from dray.kinds import embedding
 from dray.kinds.classification import CLASSIFICATION, CLASSIFYING
 from dray.kinds.embedding import EMBEDDING
-from dray.kinds.generation import CHAT, COMPLETION, GENERATION, finish_reason
+from dray.kinds.generation import CHAT, COMPLETION, GENERATION, LENGTH_FIELDS, finish_reason
 from dray.kinds.kind import (
     MAX_PAIR_CHARACTERS,
     MAX_SEQUENCES,
@@ -113,6 +113,7 @@ __all__ = [
     "EMBEDDING",
     "GENERATION",
     "KINDS",
+    "LENGTH_FIELDS",
     "MAX_PAIR_CHARACTERS",
     "MAX_SEQUENCES",
     "SCORING",

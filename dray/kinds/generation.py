@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dray.kinds.kind import Body, EngineKind, Kind, OutputColumn, conversation, count_prompts
 
+LENGTH_FIELDS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+"""The fields of bodies that bound the tokens of an answer; the first one wins, as in vLLM."""
+
 
 def _chat_body(prompt: str) -> Body:
     return conversation(prompt, None)

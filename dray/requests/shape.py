@@ -12,16 +12,15 @@ from typing import Any
 
 import orjson
 
-from dray.kinds import KINDS
+from dray.kinds import KINDS, LENGTH_FIELDS
 from dray.requests.sameness import WITHOUT_EFFECT
 from dray.requests.spool import decode
-from dray.requests.validate import LENGTH_FIELDS
 
 LOOKED_AT = 200
 """Rows that are looked at for the shape of a job."""
 
 _SHARE = 0.9  # of them that have one shape, where the job has it
-_NO_MATTER = LENGTH_FIELDS | WITHOUT_EFFECT | {"model", "seed"}
+_NO_MATTER = WITHOUT_EFFECT | {*LENGTH_FIELDS, "model", "seed"}
 _INSTRUCTIONS = ("system", "developer")  # roles of messages that say what to do with the others
 
 

@@ -13,16 +13,13 @@ from typing import Any, NamedTuple
 import orjson
 
 from dray.codes import ErrorCode
-from dray.kinds import KINDS, all_kinds, text_fields
+from dray.kinds import KINDS, LENGTH_FIELDS, all_kinds, text_fields
 
 CUSTOM_ID_LIMIT = 512
 """Longest custom_id in characters: at 4 bytes each it still fits an index row of PostgreSQL (2,704 bytes)."""
 
 POST = ("POST", "post")
 """The method of a row, where it says one."""
-
-LENGTH_FIELDS = frozenset(("max_tokens", "max_completion_tokens", "max_output_tokens"))
-"""The spellings of the most tokens of an answer."""
 
 
 _SHORTER = "ask for less in one row, and name images and sounds by files (--image-root, --audio-root)"

@@ -14,6 +14,7 @@ from vllm.v1.engine.exceptions import EngineDeadError as VllmDeadError
 from dray.codes import ErrorCode
 from dray.engine.redaction import without_quotes
 from dray.errors import EngineDeadError, RequestRefused
+from dray.kinds import LENGTH_FIELDS
 
 _TOO_LONG = re.compile(
     r"maximum (context|model|input)? ?length|max_model_len|context length|longer than", re.IGNORECASE
@@ -27,7 +28,6 @@ _CODES: dict[str, ErrorCode] = {
 _OF_AN_IMAGE = ("Failed to load image", "Image dimensions", "Only base64 data URLs", "Invalid base64")
 _TOO_SHORT = re.compile(r"The audio\b.*\btoo short\b", re.DOTALL)  # for one piece of a model's encoder
 _AT_ITS_END = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
-_ANSWER_FIELDS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 _CONSTRAINTS = ("response_format", "structured_outputs", "tools", "text")
 # xgrammar's messages carry the time of day, and error rows are the same bytes in every run.
 _SOURCE_LINE = re.compile(r"\[\d\d:\d\d:\d\d\] \S+:\d+: ")
@@ -155,4 +155,4 @@ def _no_room_left(message: str, parameter: str | None, body: dict[str, Any]) -> 
     """vLLM cuts ``max_tokens`` to what the context leaves, and then finds fault with the 0 it got."""
     if parameter != "max_tokens" or "must be at least 1, got 0" not in message:
         return False
-    return all(body.get(name) != 0 for name in _ANSWER_FIELDS)
+    return all(body.get(name) != 0 for name in LENGTH_FIELDS)

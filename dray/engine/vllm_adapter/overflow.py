@@ -21,7 +21,7 @@ from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionReque
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 
 from dray.engine.vllm_adapter.errors import is_the_engines
-from dray.kinds import Kind
+from dray.kinds import LENGTH_FIELDS, Kind
 from dray.kinds import Overflow as Policy
 from dray.requests.overflow import Overflow
 from dray.requests.parts import parts_of
@@ -31,7 +31,6 @@ Side = Literal["head", "tail"]
 
 _ANSWER_SHARE = 4
 _TRIES = 8
-_LENGTHS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 _KEPT_ROLES = ("system", "developer")
 
 
@@ -219,12 +218,12 @@ class Fitter:
 
 def short(body: Body) -> Body:
     """The body without its length, which vLLM holds against the context."""
-    return {name: value for name, value in body.items() if name not in _LENGTHS}
+    return {name: value for name, value in body.items() if name not in LENGTH_FIELDS}
 
 
 def _wanted(body: Body) -> tuple[str, int | None]:
     """The field that says how long the answer may be, and what it says."""
-    for name in _LENGTHS:
+    for name in LENGTH_FIELDS:
         if type(body.get(name)) is int:
             return name, body[name]
     return "max_tokens", None

@@ -7,10 +7,12 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from dray.kinds import LENGTH_FIELDS
+
 _FIRST = (b"prompt", b"instructions", b"input", b"queries", b"query", b"text_1", b"data_1")
 _TEXTS = {b'"messages":': 96, **{b'"%b":' % name: 70 for name in _FIRST}}
 """Bytes after each name: about a block of text, and the 27 that a chat's first message begins with."""
-_LENGTHS = (b'"max_tokens":', b'"max_completion_tokens":', b'"max_output_tokens":', b'"n":')
+_LENGTHS = tuple(f'"{name}":'.encode() for name in (*LENGTH_FIELDS, "n"))
 _NUMBER_BYTES = 12
 _LEAST_ALIKE = 0.01
 

@@ -6,13 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from dray.kinds import KINDS, MAX_PAIR_CHARACTERS, MAX_SEQUENCES, Body, Kind, characters_of
+from dray.kinds import KINDS, LENGTH_FIELDS, MAX_PAIR_CHARACTERS, MAX_SEQUENCES, Body, Kind, characters_of
 
-_LENGTH_FIELDS = (
-    "max_completion_tokens",
-    "max_tokens",
-    "max_output_tokens",
-)  # the first one wins, as in vLLM
 _MOST_ANSWERS = 128
 _COMPLETION = "/v1/completions"
 _USUAL_COMPLETION = 16  # tokens, where a completion says no max_tokens: as in OpenAI's API, and in vLLM
@@ -23,7 +18,7 @@ COUNTED_FIELDS = frozenset(
         "query", "queries", "items", "text_1", "text_2", "data_1", "data_2",
         "chat_template", "chat_template_kwargs", "add_generation_prompt", "continue_final_message",
         "add_special_tokens", "truncate_prompt_tokens",
-        "max_completion_tokens", "max_tokens", "max_output_tokens", "min_tokens", "ignore_eos", "n",
+        *LENGTH_FIELDS, "min_tokens", "ignore_eos", "n",
         "instructions", "reasoning",
     }
 )  # fmt: skip
@@ -144,7 +139,7 @@ def _is_ids(value: Any) -> bool:
 
 
 def _most(body: Body) -> int | None:
-    for name in _LENGTH_FIELDS:
+    for name in LENGTH_FIELDS:
         value = body.get(name)
         if value is not None:
             if type(value) is not int or not 0 <= value < 2**31:
@@ -155,7 +150,7 @@ def _most(body: Body) -> int | None:
 
 def _says_no_length(body: Body) -> bool:
     """Null is a length: as many tokens as there is room for."""
-    return not body.keys() & set(_LENGTH_FIELDS)
+    return not body.keys() & set(LENGTH_FIELDS)
 
 
 def _answers(body: Body) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from dray.errors import InputError
+from dray.kinds import LENGTH_FIELDS
 from dray.requests.inputs import FileRef
 from dray.requests.readers import Limits, files_of, read_rows
 from dray.requests.reordering import reordered
@@ -13,7 +14,6 @@ from dray.requests.rules import JobRules
 from dray.requests.settling import settled
 from dray.requests.sources import RowDefaults, Source
 from dray.requests.spool import encode_line
-from dray.requests.validate import LENGTH_FIELDS
 from dray.storage.objects import ObjectStoreOptions
 
 
@@ -73,6 +73,6 @@ class InputLines:
 
     def _override(self, body: dict[str, Any]) -> None:
         if self._overrides.keys() & LENGTH_FIELDS:
-            for name in LENGTH_FIELDS & body.keys():
+            for name in body.keys() & LENGTH_FIELDS:
                 del body[name]  # the other spelling would win
         body.update(self._overrides)
