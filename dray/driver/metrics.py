@@ -24,6 +24,9 @@ from dray.places import lane_of
 from dray.report import Pulse
 from dray.store import ReplicaState
 
+JOB = "dray_job"
+"""The label with the job's name: ``job`` is Prometheus's own, which would rename it."""
+
 WRITE_EVERY = 5.0
 """Seconds between two writes of the gauges; Ray hands them on every 10 s."""
 
@@ -32,7 +35,7 @@ _OVER = (ReplicaState.GONE, ReplicaState.RETIRED)
 
 @dataclass(frozen=True)
 class Figure:
-    """A metric: its name, what it counts, and its labels besides ``job``. A ``total`` only grows."""
+    """A metric: its name, what it counts, and its labels besides :data:`JOB`. A ``total`` only grows."""
 
     name: str
     told: str
@@ -159,10 +162,10 @@ class RayMeters:
     def __init__(self, job_id: str) -> None:
         from ray.util import metrics
 
-        self._job = {"job": job_id}
+        self._job = {JOB: job_id}
         self._metrics = {
             one: (metrics.Counter if one.total else metrics.Gauge)(
-                one.name, description=one.told, tag_keys=("job", *one.labels)
+                one.name, description=one.told, tag_keys=(JOB, *one.labels)
             )
             for one in FIGURES
         }

@@ -13,7 +13,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from dray.driver.metrics import BUSY, COMPLETION, FIGURES, LOSSES, NOTICES, PROMPT, SECONDS_LEFT
+from dray.driver.metrics import BUSY, COMPLETION, FIGURES, JOB, LOSSES, NOTICES, PROMPT, SECONDS_LEFT
 from tests.support.command import CANARY, Command, run_arguments, write_requests
 from tests.support.raylets import Raylets
 
@@ -88,7 +88,7 @@ def _figures(pages: Sequence[str]) -> dict[tuple[str, str], float]:
         assert CANARY not in text
         for name, labels, value in SAMPLE.findall(text):
             known = dict(LABEL.findall(labels))
-            assert known["job"] == "counted"
+            assert known[JOB] == "counted"
             key = (name, next((known[one] for one in ("state", "replica", "cause") if one in known), ""))
             assert key not in found
             found[key] = float(value)
