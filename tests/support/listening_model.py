@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from tests.support.byte_tokenizer import byte_tokenizer
 from tests.support.speech_model import as_url
 
 _TEMPLATE = (
@@ -43,7 +44,7 @@ def write_listening_model(folder: Path) -> Path:
     )
 
     template = _TEMPLATE.replace("SOUND", "<|audio_bos|><|AUDIO|><|audio_eos|>")
-    tokenizer = _tokenizer(template)
+    tokenizer = byte_tokenizer(_SPECIAL, template)
     config = Qwen2AudioConfig(
         audio_config=_HEARING,
         text_config=_TEXT | {"vocab_size": len(tokenizer)},
@@ -69,7 +70,7 @@ def write_patient_model(folder: Path) -> Path:
     )
 
     template = _TEMPLATE.replace("SOUND", "<sound>")
-    tokenizer = _tokenizer(template)
+    tokenizer = byte_tokenizer(_SPECIAL, template)
     hearing = {
         "model_type": "audioflamingo3_encoder", "num_mel_bins": 128, "hidden_size": 64,
         "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128,
@@ -107,22 +108,6 @@ def _rename(weights: Path) -> None:
     doubled, single = "language_model.model.model.", "language_model.model."
     tensors = {name.replace(doubled, single): value for name, value in load_file(weights).items()}
     save_file(tensors, weights, metadata={"format": "pt"})
-
-
-def _tokenizer(template: str) -> Any:
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    made = Tokenizer(
-        models.BPE(vocab={text: number for number, text in enumerate(_SPECIAL + letters)}, merges=[])
-    )
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    made.add_special_tokens(_SPECIAL)
-    found = PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<|end|>", pad_token="<|pad|>")
-    found.chat_template = template
-    return found
 
 
 def asking(*parts: str | bytes, **fields: Any) -> dict[str, Any]:

@@ -12,6 +12,8 @@ import random
 from pathlib import Path
 from typing import Any
 
+from tests.support.byte_tokenizer import byte_tokenizer
+
 SIDE = 56
 """Pixels of a side that the model looks at in one piece."""
 
@@ -48,7 +50,7 @@ def write_seeing_model(folder: Path) -> Path:
         Idefics3Processor,
     )
 
-    tokenizer = _tokenizer()
+    tokenizer = byte_tokenizer(_SPECIAL, _TEMPLATE)
     config = Idefics3Config(
         vision_config=_VISION,
         text_config=_TEXT | {"vocab_size": len(tokenizer)},
@@ -65,22 +67,6 @@ def write_seeing_model(folder: Path) -> Path:
     processor.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
-
-
-def _tokenizer() -> Any:
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    made = Tokenizer(
-        models.BPE(vocab={text: number for number, text in enumerate(_SPECIAL + letters)}, merges=[])
-    )
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    made.add_special_tokens(_SPECIAL)
-    found = PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<|end|>", pad_token="<|pad|>")
-    found.chat_template = _TEMPLATE
-    return found
 
 
 def picture(seed: int, *, form: str = "PNG", size: tuple[int, int] | None = None) -> bytes:
