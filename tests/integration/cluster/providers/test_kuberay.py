@@ -9,77 +9,25 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dray.cluster.providers.kuberay import KubeRayCluster, waiting
-from dray.cluster.providers.kuberay.api import KubeApi
+from dray.cluster.providers.kuberay import waiting
 from dray.cluster.providers.kuberay.objects import ELASTIC, EXPIRES, MANAGED_BY
 from dray.cluster.providers.kuberay.pods import QUEUED
-from dray.cluster.providers.kuberay.provider import KubeRayProvider
 from dray.cluster.providers.protocol import Market, Phase
 from dray.errors import ClusterError, ConfigError
-from tests.support.kube_operator import KubeOperator, kubernetes
+from tests.support.kube_operator import KubeOperator
+from tests.support.kube_scene import CLUSTERS, groups, provider
 from tests.support.kube_server import KubeServer
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(120), pytest.mark.usefixtures("nothing_left")]
 
 pytest.importorskip("kubernetes")
-
-PATH = "/apis/ray.io/v1/namespaces/default/rayclusters"
-
-
-@pytest.fixture(scope="module")
-def operator() -> Iterator[KubeOperator]:
-    with kubernetes() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def server(operator: KubeOperator) -> KubeServer:
-    return operator.server
-
-
-@pytest.fixture(autouse=True)
-def nothing_left(server: KubeServer, operator: KubeOperator) -> Iterator[None]:
-    operator.capacity()
-    operator.refuse("")
-    yield
-    server.forgive()
-    server.without_ray(missing=False)
-    for one in server.objects("rayclusters"):
-        server.ask("DELETE", f"{PATH}/{one['metadata']['name']}")
-    until(lambda: server.left() == [])
-
-
-def settings(server: KubeServer, folder: Path, **changes: Any) -> KubeRayCluster:
-    values = {
-        "name": "test",
-        "image": "dray:1",
-        "kubeconfig": server.kubeconfig(folder),
-        "workers": 2,
-        "minimum": 1,
-    }
-    return KubeRayCluster(**{**values, **changes})
-
-
-def provider(server: KubeServer, folder: Path, *, of_job: bool = False, **changes: Any) -> KubeRayProvider:
-    def make(given: Any) -> KubeApi:
-        api = KubeApi.of(given)
-        api._patience = 3.0
-        return api
-
-    return KubeRayProvider(settings(server, folder, **changes), make, of_job=of_job)
-
-
-def groups(server: KubeServer, name: str = "test") -> dict[str, int]:
-    spec = server.ask("GET", f"{PATH}/{name}")["spec"]
-    return {one["groupName"]: one["replicas"] for one in spec["workerGroupSpecs"]}
 
 
 def test_the_life_of_a_cluster(server: KubeServer, operator: KubeOperator, tmp_path: Path) -> None:
@@ -121,12 +69,12 @@ def test_what_is_planned_is_what_is_sent(server: KubeServer, tmp_path: Path) -> 
     [planned] = one.plan()
     assert server.objects("rayclusters") == []
     one.start()
-    sent = server.ask("GET", f"{PATH}/test")
+    sent = server.ask("GET", f"{CLUSTERS}/test")
     body: dict[str, Any] = json.loads(json.dumps(planned.body))
     assert sent["spec"] == body["spec"]
     assert sent["metadata"]["labels"] == {MANAGED_BY: "dray", "kueue.x-k8s.io/queue-name": "batch"}
     one.desire(3)
-    assert server.ask("GET", f"{PATH}/test")["metadata"]["annotations"][ELASTIC] == "true"
+    assert server.ask("GET", f"{CLUSTERS}/test")["metadata"]["annotations"][ELASTIC] == "true"
     one.release()
 
 
@@ -136,14 +84,14 @@ def test_a_cluster_in_the_queue_of_kueue_is_waited_for(
     operator.capacity(headgroup=0, spot=0)  # nothing is ready before the cluster is suspended
     one = provider(server, tmp_path, queue="batch", start_seconds=4)
     one.start()
-    before = server.ask("GET", f"{PATH}/test")["metadata"]["annotations"][EXPIRES]
-    server.ask("PATCH", f"{PATH}/test", {"spec": {"suspend": True}})
+    before = server.ask("GET", f"{CLUSTERS}/test")["metadata"]["annotations"][EXPIRES]
+    server.ask("PATCH", f"{CLUSTERS}/test", {"spec": {"suspend": True}})
     until(lambda: one.desire(2).reasons == (f"the cluster: {QUEUED}",))
     assert server.objects("pods") == []
     operator.capacity()
 
     def admit() -> None:
-        server.ask("PATCH", f"{PATH}/test", {"spec": {"suspend": False}})
+        server.ask("PATCH", f"{CLUSTERS}/test", {"spec": {"suspend": False}})
 
     one._kept -= 601
     time.sleep(1.1)  # expiries are whole seconds
@@ -154,7 +102,7 @@ def test_a_cluster_in_the_queue_of_kueue_is_waited_for(
     admitted.join()
     assert time.monotonic() - began > 6
     assert len([message for message in caplog.messages if QUEUED in message]) == 1
-    assert server.ask("GET", f"{PATH}/test")["metadata"]["annotations"][EXPIRES] > before
+    assert server.ask("GET", f"{CLUSTERS}/test")["metadata"]["annotations"][EXPIRES] > before
     one.release()
 
 
@@ -168,7 +116,7 @@ def test_every_pod_gets_the_keys_of_secrets_that_the_settings_name(
     for pod in server.objects("pods"):
         assert pod["spec"]["containers"][0]["envFrom"] == [{"secretRef": {"name": "dray-env"}}]
     one.desire(3)  # what has no selector comes back as it was
-    spec = server.ask("GET", f"{PATH}/test")["spec"]
+    spec = server.ask("GET", f"{CLUSTERS}/test")["spec"]
     assert not spec["workerGroupSpecs"][1]["template"]["spec"].get("nodeSelector")
     one.release()
 
@@ -273,15 +221,15 @@ def test_the_expiry_is_put_off_and_a_sweep_releases_what_has_expired(
 ) -> None:
     one = provider(server, tmp_path)
     one.start()
-    before = server.ask("GET", f"{PATH}/test")["metadata"]["annotations"][EXPIRES]
+    before = server.ask("GET", f"{CLUSTERS}/test")["metadata"]["annotations"][EXPIRES]
     one.keep()  # not due yet
     one._kept -= 601
     time.sleep(1.1)
     one.keep()
-    assert server.ask("GET", f"{PATH}/test")["metadata"]["annotations"][EXPIRES] > before
+    assert server.ask("GET", f"{CLUSTERS}/test")["metadata"]["annotations"][EXPIRES] > before
     other = provider(server, tmp_path, name="other")
     other.start()
-    server.ask("PATCH", f"{PATH}/test", {"metadata": {"annotations": {EXPIRES: "1"}}})
+    server.ask("PATCH", f"{CLUSTERS}/test", {"metadata": {"annotations": {EXPIRES: "1"}}})
     [swept] = other.sweep()
     assert (swept.cluster, swept.kind) == ("test", "RayCluster")
     assert [found["metadata"]["name"] for found in server.objects("rayclusters")] == ["other"]
@@ -294,7 +242,7 @@ def test_a_cluster_deletes_itself_when_it_has_expired(
     """The container beside the head, with its pod's service account, also through a server that fails."""
     one = provider(server, tmp_path)
     one.start()
-    head = server.ask("GET", f"{PATH}/test")["spec"]["headGroupSpec"]
+    head = server.ask("GET", f"{CLUSTERS}/test")["spec"]["headGroupSpec"]
     command = head["template"]["spec"]["containers"][1]["command"]
     server.fail("GET", "rayclusters/test$", 500, times=2)
     watchdog = subprocess.Popen(
@@ -311,7 +259,9 @@ def test_a_cluster_deletes_itself_when_it_has_expired(
     try:
         time.sleep(1.5)
         assert len(server.objects("rayclusters")) == 1
-        server.ask("PATCH", f"{PATH}/test", {"metadata": {"annotations": {EXPIRES: str(int(time.time()))}}})
+        server.ask(
+            "PATCH", f"{CLUSTERS}/test", {"metadata": {"annotations": {EXPIRES: str(int(time.time()))}}}
+        )
         until(lambda: server.objects("rayclusters") == [])
         assert watchdog.poll() is None
     finally:
@@ -362,87 +312,6 @@ def test_a_cluster_that_another_process_makes_at_the_same_moment_is_left_to_it(
     second.leave()
     assert len(server.objects("rayclusters")) == 1
     first.release()
-
-
-@pytest.mark.parametrize("status", [429, 500, 503, 0])
-def test_a_busy_or_silent_server_is_asked_again(
-    server: KubeServer, operator: KubeOperator, tmp_path: Path, status: int
-) -> None:
-    one = provider(server, tmp_path)
-    server.fail("POST", "rayclusters", status, after=True)  # it was made, and the answer is lost
-    one.start()
-    assert [name for name in server.left() if name.startswith("rayclusters/")] == ["rayclusters/test"]
-    assert one._made
-    one.release()
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "status", "kind", "told"),
-    [
-        ("GET", "rayclusters\\?", 401, ConfigError, r"does not accept the credentials \(401\)"),
-        ("POST", "rayclusters", 403, ConfigError, "create rayclusters is not allowed .*rbac.yaml"),
-        ("GET", "rayclusters\\?", 403, ConfigError, "get rayclusters is not allowed"),
-        ("POST", "rayclusters", 422, ConfigError, "does not take the object"),
-        ("GET", "rayclusters\\?", 503, ClusterError, "status 503"),
-        ("GET", "rayclusters\\?", 0, ClusterError, "does not answer"),
-    ],
-)
-def test_what_the_server_refuses_is_told_and_nothing_is_left(
-    server: KubeServer, operator: KubeOperator, tmp_path: Path,
-    method: str, path: str, status: int, kind: type[Exception], told: str,
-) -> None:  # fmt: skip
-    one = provider(server, tmp_path)
-    server.fail(method, path, status, times=99)
-    began = time.monotonic()
-    with pytest.raises(kind, match=told):
-        one.start()
-    assert time.monotonic() - began < 10
-    server.forgive()
-    assert server.left() == []
-
-
-def test_a_lost_answer_and_a_refused_delete_name_what_may_be_left(server: KubeServer, tmp_path: Path) -> None:
-    one = provider(server, tmp_path)
-    server.fail("POST", "rayclusters", 500, times=99, after=True)
-    server.fail("DELETE", "rayclusters", 403, times=99)
-    with pytest.raises(ClusterError, match=r"may be there all the same: .*delete rayclusters is not allowed"):
-        one.start()
-
-
-def test_without_kuberay_nothing_is_made(server: KubeServer, tmp_path: Path) -> None:
-    server.without_ray()
-    with pytest.raises(ConfigError, match=r"knows no RayClusters: install KubeRay 1\.7"):
-        provider(server, tmp_path).start()
-    server.without_ray(missing=False)
-    assert server.objects("rayclusters") == []
-
-
-def test_a_wrong_token_and_missing_configurations_are_told(server: KubeServer, tmp_path: Path) -> None:
-    (tmp_path / "old").mkdir()
-    config = server.kubeconfig(tmp_path / "old", token="old")
-    with pytest.raises(ConfigError, match="log in again"):
-        provider(server, tmp_path, kubeconfig=config).start()
-    with pytest.raises(
-        ConfigError, match=r"no Kubernetes cluster can be asked: .*see context and kubeconfig"
-    ):
-        provider(server, tmp_path, kubeconfig=str(tmp_path / "none")).start()
-    with pytest.raises(ConfigError, match="no Kubernetes cluster can be asked"):
-        provider(server, tmp_path, context="other").start()
-
-
-def test_a_cluster_of_somebody_else_is_left_alone(
-    server: KubeServer, operator: KubeOperator, tmp_path: Path
-) -> None:
-    one = provider(server, tmp_path)
-    [planned] = one.plan()
-    foreign: dict[str, Any] = json.loads(json.dumps(planned.body))
-    foreign["metadata"]["labels"] = {}
-    server.ask("POST", PATH, foreign)
-    with pytest.raises(ConfigError, match="not of dray: give the cluster another name"):
-        one.start()
-    assert len(server.objects("rayclusters")) == 1
-    one.leave()
-    assert len(server.objects("rayclusters")) == 1
 
 
 def test_a_cancel_while_it_starts_releases_it(
