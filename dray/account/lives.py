@@ -16,7 +16,7 @@ class Life:
 
     ``asked``: the cluster was asked for it; ``process``: its process began; ``ready``: it can take work;
     ``leaving``: it takes no more; ``ended``: it is gone. ``lost``: it died. ``successor``: it stands
-    in for one that was lost, or had to leave. It asks for ``gpus``.
+    in for one that was lost, or had to leave. It asks for ``gpus`` of its node, and of each of ``others``.
     Its engine's counters, at ``looked``: ``busy`` seconds, ``row_seconds`` (those seconds times the rows
     in the engine), ``answered_seconds`` (of them, those of rows that it finished), ``running`` and
     ``finished`` rows. ``committed``: rows of this replica that are in the store.
@@ -26,6 +26,7 @@ class Life:
     asked: float
     node: str | None = None
     host: str = ""
+    others: tuple[str, ...] = ()
     gpus: float = 0.0
     process: float | None = None
     ready: float | None = None

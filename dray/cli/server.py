@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from pathlib import Path
 
 from dray.errors import ClusterError
 from dray.imports import lasting_imports
+from dray.ports import free_port
 from dray.storage.addresses import without_secret
 
 _GO = b"\n"
@@ -35,7 +35,7 @@ class PrefectServer:
     """
 
     def __init__(self) -> None:
-        self.port = _free_port()
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}/api"
         self._process: subprocess.Popen[bytes] | None = None
         self._serves = False
@@ -160,13 +160,6 @@ def has_flows() -> bool:
         return find_spec("flows.batch_inference") is not None
     except ImportError:
         return False
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def serve() -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
 
 from dray.cluster.base import ClusterInfo, Node
 from dray.engine.protocol import EngineSpec
+from dray.engine.ranks import nodes_of, ranks_of
 from dray.errors import ConfigError
 
 _SMALLEST = 1e-4  # of a resource, as Ray counts
@@ -18,19 +18,21 @@ _ROUNDED = 1e-6  # 1 / 0.2 is 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaResources:
-    """Processors and GPUs of one replica."""
+    """Processors and GPUs of one replica, on each of its ``nodes``: all others than each other."""
 
     cpus: float
     gpus: float = 0.0
+    nodes: int = 1
 
     def fits(self, cpus: float, gpus: float) -> bool:
-        """Whether a node with these has room for it."""
+        """Whether a node with these has room for it, or for its part on one of several nodes."""
         return self.cpus <= cpus + _SMALLEST / 2 and self.gpus <= gpus + _SMALLEST / 2
 
     def __str__(self) -> str:
         parts = [_amount(self.gpus, "GPU")] if self.gpus else []
         parts += [_amount(self.cpus, "CPU")] if self.cpus or not self.gpus else []
-        return " and ".join(parts)
+        told = " and ".join(parts)
+        return told if self.nodes == 1 else f"{self.nodes} nodes with {told} each"
 
 
 def replicas_on(gpus: float, each: float) -> int:
@@ -40,41 +42,62 @@ def replicas_on(gpus: float, each: float) -> int:
     return math.floor(gpus / each + _ROUNDED)
 
 
+def replicas_over(places: Iterable[int], nodes: int) -> int:
+    """How many replicas find room that take a place on each of so many nodes, where nodes have these places.
+
+    The most r for which the places, at most r of each node, are r times ``nodes``.
+    """
+    there = list(places)
+    most = sum(there) // nodes
+    return next((r for r in range(most, 0, -1) if sum(min(one, r) for one in there) >= r * nodes), 0)
+
+
 def ask_of(spec: EngineSpec, cluster: ClusterInfo, replicas: int) -> ReplicaResources:
     """What each of so many replicas asks for.
 
     On GPUs: one for each rank, and a processor where there is one for each GPU. On processors: the most whole
     ones of which all replicas find room at the same time. Where there are fewer processors than replicas,
     replicas share those of a cluster of our own; elsewhere each asks for one, and waits for nodes to come.
+    What the user gives a replica is shared out over its nodes.
 
     Raises:
-        ConfigError: no node has as many GPUs as a replica needs, and none will come that has.
+        ConfigError: no node has as many GPUs as a replica needs of it, and none will come that has; or
+            there are fewer nodes, and no other will come.
     """
+    nodes = nodes_of(spec.arguments)
+    if cluster.own and nodes > 1:
+        raise ConfigError(
+            f"nnodes={nodes}: each replica needs {nodes} nodes, and Ray on this machine is one; run the job "
+            "on a cluster (--cluster)"
+        )
     if runs_on_gpus(spec, cluster):
-        gpus = gpus_of(spec) if spec.gpus is None else spec.gpus
-        if gpus < gpus_of(spec) > 1:
-            raise ConfigError(
-                f"each replica is given {_amount(gpus, 'GPU')}, and its engine has {gpus_of(spec)} ranks "
-                "(tensor_parallel_size times pipeline_parallel_size): it needs one for each"
-            )
+        gpus = _gpus_of_a_node(spec, nodes)
         _refuse_out_of_reach(gpus, cluster)
-        cpus = _cpus_beside(gpus, cluster.nodes) if spec.cpus is None else spec.cpus
-        return ReplicaResources(cpus=cpus, gpus=gpus)
+        cpus = _cpus_beside(gpus, cluster.nodes) if spec.cpus is None else spec.cpus / nodes
+        return ReplicaResources(cpus=cpus, gpus=gpus, nodes=nodes)
     if spec.cpus is not None:
-        return ReplicaResources(cpus=spec.cpus)
+        return ReplicaResources(cpus=spec.cpus / nodes, nodes=nodes)
     if spec.name == "simulated" and cluster.own:
         return ReplicaResources(cpus=0.0)  # it computes next to nothing
-    return ReplicaResources(cpus=_share([node.cpus for node in cluster.nodes], replicas, own=cluster.own))
+    cpus = _share([node.cpus for node in cluster.nodes], replicas, nodes, own=cluster.own)
+    return ReplicaResources(cpus=cpus, nodes=nodes)
+
+
+def _gpus_of_a_node(spec: EngineSpec, nodes: int) -> float:
+    gpus = gpus_of(spec) if spec.gpus is None else spec.gpus
+    if gpus < gpus_of(spec) > 1:
+        raise ConfigError(
+            f"each replica is given {_amount(gpus, 'GPU')}, and its engine has {gpus_of(spec)} ranks "
+            "(tensor_parallel_size times pipeline_parallel_size): it needs one for each"
+        )
+    if nodes > 1 and gpus % nodes:
+        raise ConfigError(f"{_amount(gpus, 'GPU')} of a replica cannot be shared out over {nodes} nodes")
+    return gpus / nodes
 
 
 def gpus_of(spec: EngineSpec) -> int:
     """GPUs of one replica: one per rank."""
     return ranks_of(spec.arguments)
-
-
-def ranks_of(arguments: Mapping[str, Any]) -> int:
-    """Processes of an engine that compute, each on a device of its own."""
-    return int(arguments.get("tensor_parallel_size", 1)) * int(arguments.get("pipeline_parallel_size", 1))
 
 
 def runs_on_gpus(spec: EngineSpec, cluster: ClusterInfo) -> bool:
@@ -126,10 +149,10 @@ def _cpus_beside(gpus: float, nodes: Sequence[Node]) -> float:
     return min([1.0, *(_rounded(one) for one in each)])
 
 
-def _share(cpus: Sequence[float], replicas: int, *, own: bool) -> float:
+def _share(cpus: Sequence[float], replicas: int, nodes: int, *, own: bool) -> float:
     most = max(cpus, default=0.0)
     for size in range(int(most), 0, -1):
-        if sum(int(one // size) for one in cpus) >= replicas:
+        if replicas_over([int(one // size) for one in cpus], nodes) >= replicas:
             return float(size)
     if own:
         return _rounded(min(1.0, most, sum(cpus) / replicas)) or _SMALLEST

@@ -20,7 +20,7 @@ class Room:
     free_gpus: float
 
     def holds(self, ask: ReplicaResources) -> bool:
-        """Whether there is room for it on the node when nothing else runs there."""
+        """Whether there is room for it, or for its part, on the node when nothing else runs there."""
         return ask.fits(self.cpus, self.gpus)
 
     def takes(self, ask: ReplicaResources) -> bool:
@@ -35,6 +35,14 @@ class Capacity:
     nodes: tuple[Node, ...]
     rooms: tuple[Room, ...]
     refused: tuple[tuple[float, float], ...] = ()
+
+    def holds(self, ask: ReplicaResources) -> bool:
+        """Whether there is room for a replica when nothing else runs."""
+        return sum(room.holds(ask) for room in self.rooms) >= ask.nodes
+
+    def takes(self, ask: ReplicaResources) -> bool:
+        """Whether there is room for a replica now."""
+        return sum(room.takes(ask) for room in self.rooms) >= ask.nodes
 
 
 def capacity_now() -> Capacity:

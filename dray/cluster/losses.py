@@ -8,7 +8,7 @@ the node is gone, or as good as.
 from __future__ import annotations
 
 import socket
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from dray.cluster.base import Node
@@ -20,12 +20,16 @@ _CONNECT_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
-    """``alive`` is None where neither Ray nor the daemon's port settles it."""
+    """``alive`` is None where neither Ray nor the daemon's port settles it.
+
+    ``node`` is the one that they are about: of a replica on several, one that went, or is being drained.
+    """
 
     alive: bool | None
     draining: bool
     preempted: bool
     oom: bool
+    node: str | None = None
 
 
 def is_gone(actor_id: str, node_id: str | None) -> bool:
@@ -34,19 +38,33 @@ def is_gone(actor_id: str, node_id: str | None) -> bool:
     return death is not None or _alive(death, node_id, _find(node_id)) is False
 
 
-def diagnose(actor_id: str, node_id: str | None, *, unreachable: Collection[str] = ()) -> NodeFacts:
-    """What is known by now: whether a replica died alone or with its node.
+def diagnose(
+    actor_id: str, node_id: str | None, others: Sequence[str] = (), *, unreachable: Collection[str] = ()
+) -> NodeFacts:
+    """What is known by now: whether a replica died alone or with its node, or with one of its ``others``.
 
     ``unreachable`` are nodes known to take no connections: a try at each takes a second.
     """
     death = death_of(actor_id)
     node = _find(node_id) if node_id not in unreachable else None
+    leaving = draining()
+    alive, about = _alive(death, node_id, node), node_id
+    if alive is not False:
+        gone = [one for one in others if one in unreachable or not _is_there(one)]
+        alive, about = (False, gone[0]) if gone else (alive, node_id)
+    drained = [one for one in (about, *others) if one in leaving]
     return NodeFacts(
-        alive=_alive(death, node_id, node),
-        draining=node_id is not None and node_id in draining(),
+        alive=alive,
+        draining=bool(drained),
         preempted=death is not None and death.preempted,
         oom=death is not None and death.oom,
+        node=about if alive is False or not drained else drained[0],
     )
+
+
+def _is_there(node_id: str) -> bool:
+    node = _find(node_id)
+    return node is not None and _listens(node)
 
 
 def _find(node_id: str | None) -> Node | None:

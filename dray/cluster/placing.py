@@ -10,16 +10,18 @@ from typing import Any
 from dray.cluster.asking import (
     ReplicaResources,
     gpus_of,
-    ranks_of,
     replicas_on,
+    replicas_over,
     runs_on_gpus,
     vllm_build,
 )
 from dray.cluster.base import ClusterInfo, ClusterSettings
 from dray.cluster.forwarded_env import handed_down
 from dray.engine.protocol import EngineSpec
+from dray.engine.ranks import nodes_of, ranks_of
 
 _NODE_LABEL = "ray.io/node-id"
+_SMALLEST = 1e-4  # of a resource, as Ray counts
 _USUAL_GPUS = 8.0  # of a node
 _DEVICES = Path("/dev")
 USUAL_SEQS = 256  # vLLM's own on small devices, where neither the user nor an engine gives one
@@ -47,12 +49,38 @@ def actor_options(
     return options | {"num_cpus": ask.cpus}
 
 
+def reserve(ask: ReplicaResources, nodes: Collection[str], *, avoid: Collection[str]) -> Any:
+    """A placement group for a replica on several nodes: all places at once, or none yet.
+
+    It takes none of the nodes to ``avoid`` where enough others of ``nodes`` can have it.
+    """
+    from ray.util.placement_group import placement_group
+
+    bundle = {"GPU": ask.gpus} if ask.gpus else {}
+    if ask.cpus or not bundle:
+        bundle["CPU"] = ask.cpus or _SMALLEST
+    options: dict[str, Any] = {}
+    if avoid and len(set(nodes) - set(avoid)) >= ask.nodes:
+        options["bundle_label_selector"] = [{_NODE_LABEL: f"!in({','.join(sorted(avoid))})"}] * ask.nodes
+    return placement_group([bundle] * ask.nodes, strategy="STRICT_SPREAD", **options)
+
+
+def in_group(options: Mapping[str, Any], group: Any) -> dict[str, Any]:
+    """The options of a replica whose process takes the first place of its placement group."""
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    chosen = {"label_selector", "fallback_strategy"}  # the group's nodes are chosen already
+    kept = {name: value for name, value in options.items() if name not in chosen}
+    return kept | {"scheduling_strategy": PlacementGroupSchedulingStrategy(group, 0)}
+
+
 def default_replicas(spec: EngineSpec, cluster: ClusterInfo) -> int:
     """As many as there are GPUs for, node by node; one on a cluster without."""
     if not runs_on_gpus(spec, cluster):
         return 1
-    each = spec.gpus or gpus_of(spec)
-    return max(1, sum(replicas_on(node.gpus, each) for node in cluster.nodes))
+    nodes = nodes_of(spec.arguments)
+    each = (spec.gpus or gpus_of(spec)) / nodes
+    return max(1, replicas_over([replicas_on(node.gpus, each) for node in cluster.nodes], nodes))
 
 
 def expected_replicas(
@@ -64,7 +92,7 @@ def expected_replicas(
     ``each`` is the GPUs of a replica, where the user says so. A machine's GPUs are known; of a cluster that
     vLLM's build for GPUs goes to, a node with eight is assumed.
     """
-    if engine != "vllm" or each == 0:
+    if engine != "vllm" or each == 0 or nodes_of(arguments) > 1:
         return 1
     if not settings.local:
         gpus = 0.0 if vllm_build() == "cpu" else _USUAL_GPUS

@@ -10,8 +10,8 @@ from dray.cluster.asking import ReplicaResources
 from dray.cluster.base import NAMESPACE, ClusterInfo, Node
 from dray.cluster.capacity import Capacity, capacity_now, no_place_for_tasks
 from dray.cluster.losses import NodeFacts, diagnose, is_gone
-from dray.cluster.placing import actor_options
-from dray.cluster.ray_private import drain, node_of
+from dray.cluster.placing import actor_options, in_group, reserve
+from dray.cluster.ray_private import drain, node_of, nodes_of_group
 from dray.cluster.watching import NodeWatchers
 from dray.engine.client import RayReplica
 from dray.engine.protocol import EngineInfo, EngineSpec
@@ -53,13 +53,25 @@ class RayFleet:
         import ray
 
         options = actor_options(ask, self.info, avoid=avoid)
+        group = self._group_for(ask, avoid)
+        if group is not None:
+            options = in_group(options, group)
         try:
             actor = actor_class().options(name=name, namespace=NAMESPACE, **options).remote(name, spec)
         except ray.exceptions.ActorAlreadyExistsError:
+            if group is not None:
+                ray.util.remove_placement_group(group)
             raise NameTakenError(f"replica {name}: another actor has this name") from None
-        made = RayReplicaProcess(RayReplica(name, actor), self._unreachable)
+        made = RayReplicaProcess(RayReplica(name, actor), self._unreachable, group)
         self._processes.append(made)
         return made
+
+    def _group_for(self, ask: ReplicaResources, avoid: Collection[str]) -> Any:
+        if ask.nodes == 1:
+            return None
+        now = self.capacity() if avoid else None
+        rooms = zip(now.nodes, now.rooms, strict=True) if now is not None else ()
+        return reserve(ask, {node.node_id for node, room in rooms if room.holds(ask)}, avoid=avoid)
 
     def capacity(self) -> Capacity | None:
         """What the nodes have, and have free; None while Ray's head is away."""
@@ -75,7 +87,8 @@ class RayFleet:
     def notices(self) -> list[tuple[Node, Notice]]:
         """The notices that are new since the last call: of the clouds of nodes with replicas, and of Ray."""
         self._processes = [one for one in self._processes if not one.killed]
-        return self._watchers.look({one.last_node for one in self._processes if one.last_node is not None})
+        used = {node for one in self._processes for node in (one.last_node, *one.last_others) if node}
+        return self._watchers.look(used)
 
     def warnings(self) -> list[str]:
         """What went wrong on the nodes since the last call."""
@@ -88,12 +101,17 @@ class RayFleet:
 
 
 class RayReplicaProcess:
-    """A replica's actor, as its driver sees it. ``unreachable`` nodes are shared by all of a fleet."""
+    """A replica's actor, as its driver sees it. ``unreachable`` nodes are shared by all of a fleet.
 
-    def __init__(self, replica: RayReplica, unreachable: set[str]) -> None:
+    Of a replica on several nodes, ``group`` is its placement group.
+    """
+
+    def __init__(self, replica: RayReplica, unreachable: set[str], group: Any = None) -> None:
         self.replica = replica
         self._unreachable = unreachable
+        self._group = group
         self.last_node: str | None = None
+        self.last_others: tuple[str, ...] = ()
         self.killed = False
         self._ready: tuple[Any, Any] | None = None
         self._asked: Any = None
@@ -107,6 +125,12 @@ class RayReplicaProcess:
         """The id of its node; None while it has none."""
         self.last_node = node_of(self.replica.actor_id) or self.last_node
         return self.last_node
+
+    def others(self) -> tuple[str, ...]:
+        """The ids of its other nodes, where it is on several; known once it has a node."""
+        if self._group is not None and not self.last_others and self.last_node is not None:
+            self.last_others = tuple(sorted(set(nodes_of_group(self._group)) - {self.last_node}))
+        return self.last_others
 
     def began(self) -> Began | None:
         """Its engine, once that can take work; None until then. Errors as in :class:`ReplicaProcess`."""
@@ -149,6 +173,8 @@ class RayReplicaProcess:
 
         self.killed = True
         ray.kill(self.replica.actor, no_restart=True)
+        if self._group is not None:
+            ray.util.remove_placement_group(self._group)
 
     def is_gone(self) -> bool:
         """Whether Ray knows by now that it is dead, or its node takes no connections."""
@@ -157,7 +183,7 @@ class RayReplicaProcess:
     def fate(self) -> NodeFacts:
         """What Ray and the node's port say by now of how it died."""
         node = self.node()
-        facts = diagnose(self.replica.actor_id, node, unreachable=self._unreachable)
-        if facts.alive is False and node is not None:
-            self._unreachable.add(node)
+        facts = diagnose(self.replica.actor_id, node, self.others(), unreachable=self._unreachable)
+        if facts.alive is False and facts.node is not None:
+            self._unreachable.add(facts.node)
         return facts

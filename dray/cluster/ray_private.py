@@ -268,6 +268,14 @@ def node_of(actor_id: str) -> str | None:
     return node if node and set(node) != {"f"} else None  # Ray's nil
 
 
+def nodes_of_group(group: Any) -> list[str]:
+    """The nodes that a placement group's places are on; none while it has none."""
+    from ray.util.placement_group import placement_group_table
+
+    found = placement_group_table(group).get("bundles_to_node_id") or {}
+    return [node for node in found.values() if node]
+
+
 def free_resources() -> dict[str, dict[str, float]]:
     """What is free on each live node, by the node's id and the resource's name."""
     from ray._private.state import state

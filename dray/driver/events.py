@@ -107,9 +107,9 @@ class ReplicaChanged(Event):
     """Where a replica stands ``at`` a moment; may be told more than once.
 
     ``began`` is when the cluster was asked for it, and ``at`` so many seconds later, whatever set the clock.
-    ``gpus`` are those that it asked for; ``node`` is the cluster's id of its node, known once it was given
-    one, and ``host`` that node's name, once it is ready. A ``retired`` one has no successor: the job needs
-    fewer replicas.
+    ``gpus`` are those that it asked for, of each of its nodes. ``node`` is the cluster's id of its node,
+    known once it was given one, and ``host`` that node's name, once it is ready. ``others`` are the ids of
+    its other nodes, where it is on several. A ``retired`` one has no successor: the job needs fewer replicas.
     """
 
     name: str
@@ -120,6 +120,12 @@ class ReplicaChanged(Event):
     host: str | None
     gpus: float
     retired: bool = False
+    others: tuple[str, ...] = ()
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """All nodes that it is on, as far as is known."""
+        return self.others if self.node is None else (self.node, *self.others)
 
     @classmethod
     def of(cls, replica: ReplicaHandle, gpus: float) -> ReplicaChanged:
@@ -133,6 +139,7 @@ class ReplicaChanged(Event):
             host=replica.host,
             gpus=gpus,
             retired=replica.retired,
+            others=replica.others,
         )
 
 

@@ -28,6 +28,9 @@ class ReplicaProcess(Protocol):
     def node(self) -> str | None:
         """The id of its node; None while it has none."""
 
+    def others(self) -> tuple[str, ...]:
+        """The ids of its other nodes, where it is on several; known once it has a node."""
+
     def began(self) -> Began | None:
         """Its engine, once that can take work; None until then.
 

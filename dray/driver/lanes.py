@@ -105,5 +105,5 @@ def _rank(replica: ReplicaHandle | None, idle: Collection[ReplicaHandle]) -> int
 
 def on_free_nodes(idle: Sequence[ReplicaHandle], ready: Sequence[ReplicaHandle]) -> list[ReplicaHandle]:
     """Those of the idle ones on whose nodes none of the ``ready`` ones works: a node is given back whole."""
-    busy = {one.node for one in ready if one not in idle}
-    return [one for one in idle if one.node not in busy]
+    busy = {node for one in ready if one not in idle for node in one.nodes}
+    return [one for one in idle if busy.isdisjoint(one.nodes)]

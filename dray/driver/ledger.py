@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from dray.account import Life, NodeBill, Span, account_of, spans_of
 from dray.account.spans import MICRO
@@ -85,13 +86,20 @@ class Ledger:
 
     def spans(self, now: float) -> list[Span]:
         """What the nodes did up to ``now``."""
-        lives = list(self._lives.values())
+        lives = [part for life in self._lives.values() for part in self._parts(life)]
         asked: defaultdict[str, list[float]] = defaultdict(list)
         for life in lives:
             if life.node is not None:
                 asked[life.node].append(life.asked)
         facts = {node: self._facts(node, times) for node, times in asked.items()}
         return spans_of(lives, facts, epoch=self._job.lease.epoch, now=now)
+
+    def _parts(self, life: Life) -> list[Life]:
+        """A life on each of its nodes: what a replica on several does, all of them do."""
+        return [life] + [
+            replace(life, node=node, host=known.host if (known := self._nodes.get(node)) else "", others=())
+            for node in life.others
+        ]
 
     def dollars(self) -> float:
         """What this run's nodes cost so far, those without a price left out."""
@@ -156,8 +164,10 @@ class Ledger:
         at = life.asked + event.at - event.began
         life.gpus = life.gpus or event.gpus
         life.node, life.host = event.node or life.node, event.host or life.host
+        life.others = event.others or life.others
         self._use(life)
-        self._see(event.node, at)
+        for node in event.nodes:
+            self._see(node, at)
         if event.state is ReplicaState.LEAVING:
             life.leaving = life.leaving or at
         elif event.state is ReplicaState.GONE:

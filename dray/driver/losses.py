@@ -99,12 +99,13 @@ class Losses:
     def _judge(self, store: Store, loss: Loss, node_facts: NodeFacts, said: Collection[Evidence]) -> None:
         """Write the verdict and charge it. A replica that idles has no witness, nor has one that starts."""
         job_id = self._lease.job_id
-        name, node = loss.replica.name, loss.replica.node or loss.replica.process.node()
+        name = loss.replica.name
+        node = node_facts.node or loss.replica.node or loss.replica.process.node()
         event, place = _event(name, node, node_facts), place_of(node, name)
         alone = [one for one in said if one.alone]
         facts = Facts(
             now=store.now(),
-            notices=[notice for notice in store.notices(job_id) if notice.node == node],
+            notices=[one for one in store.notices(job_id) if one.node in {node, *loss.replica.nodes}],
             draining=node_facts.draining,
             preempted=node_facts.preempted,
             node_alive=node_facts.alive,

@@ -94,11 +94,11 @@ class ReplicaPool:
     def nodes(self) -> set[str]:
         """The nodes of replicas that start, can take work, or finish what they have: they are paid for."""
         live = self._in(ReplicaState.STARTING, ReplicaState.READY, ReplicaState.LEAVING)
-        return {node for one in live if (node := one.node or one.place)}
+        return {node for one in live for node in one.nodes}
 
-    def working_on(self) -> list[str]:
-        """The node of each replica that can take work."""
-        return [one.node for one in self._in(ReplicaState.READY) if one.node]
+    def working_on(self) -> list[tuple[str, ...]]:
+        """The nodes of each replica that can take work."""
+        return [one.nodes for one in self._in(ReplicaState.READY)]
 
     def starts(self) -> list[ReplicaStart]:
         """How the starts went of all replicas that could take work so far."""
@@ -230,10 +230,11 @@ class ReplicaPool:
         self._fleet.drain(node, time.time() + max(left - 5.0, 1.0))
         self._risky.note_end(node.node_id, left)
         for replica in self._in(ReplicaState.READY):
-            if replica.node == node.node_id:
+            if node.node_id in replica.nodes:
                 self._drain(replica, max(0.0, min(DRAIN_SECONDS, left - 5.0)))
         for replica in self._in(ReplicaState.STARTING):
-            if replica.process.node() == node.node_id:  # what it has loaded is lost either way
+            if node.node_id in (replica.process.node(), *replica.process.others()):
+                # What it has loaded is lost either way.
                 self._end(replica)
                 self._lanes.want(replica.lane)
 
@@ -273,7 +274,7 @@ class ReplicaPool:
         Such as the one bad GPU of eight. It is tried again when no other replica is ready.
         """
         last = next((one for one in reversed(self._replicas) if one.lane == lane), None)
-        if last is None or last.node not in spent & self._avoided[lane] or not self.ready():
+        if last is None or (spent & self._avoided[lane]).isdisjoint(last.nodes) or not self.ready():
             return False
         self.note(last, "rests: its engines died on that node again and again, and no other has room")
         return True
@@ -327,7 +328,7 @@ class ReplicaPool:
         self._seqs = self._seqs or replica.max_num_seqs
         self._lanes.failures[replica.lane] = 0
         self._changed.add(replica)
-        if self._risky.is_leaving(replica.node):
+        if any(self._risky.is_leaving(node) for node in replica.nodes):
             self._drain(replica, 0.0)
 
     # -- watching -----------------------------------------------------------------------------

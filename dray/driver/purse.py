@@ -72,14 +72,14 @@ class Purse:
         store: Store,
         load: Load,
         nodes: Collection[str],
-        working: Sequence[str],
+        working: Sequence[Collection[str]],
         *,
         most: int,
         start_seconds: float,
     ) -> Situation | None:
         """How the job stands; None while nothing is known of what is left.
 
-        ``nodes`` are those of all its replicas, ``working`` is the node of each that can take work.
+        ``nodes`` are those of all its replicas, ``working`` those of each that can take work.
 
         Raises:
             StoreError: it is away.
@@ -94,6 +94,7 @@ class Purse:
             raise spent_error(self._job)
         if load.work is None:
             return None
+        each = working or [[node] for node in nodes]
         now = Situation(
             left=load.work,
             rate=1.0,
@@ -103,16 +104,17 @@ class Purse:
             step=step,
             most=most,
             on_demand=load.ready,
-            on_demand_price=0.0 if self._budget is None else self.hourly(working or list(nodes)),
+            on_demand_price=0.0 if self._budget is None else self.hourly(each),
             budget=self._budget,
             spent=spent,
         )
         self._look_ahead(store, load, now)
         return now
 
-    def hourly(self, nodes: Sequence[str]) -> float:
-        """Dollars that a replica on one of these nodes costs an hour, on average; a node for each replica."""
-        return self._ledger.hourly(set(nodes)) / len(nodes) if nodes else 0.0
+    def hourly(self, replicas: Sequence[Collection[str]]) -> float:
+        """Dollars that a replica costs an hour, on average, given the nodes of each."""
+        nodes = {node for each in replicas for node in each}
+        return self._ledger.hourly(nodes) / len(replicas) if replicas else 0.0
 
     # -- what there is ------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
-from dray.cluster.asking import ReplicaResources, replicas_on
+from dray.cluster.asking import ReplicaResources, replicas_on, replicas_over
 from dray.cluster.capacity import Capacity, Room
 from dray.cluster.providers.protocol import Machine, Market, Phase
 
@@ -37,9 +37,13 @@ class RentedPlaces:
             self._known[machine.kind] = held(room, self._ask)
 
     def of(self, machine: Machine) -> int:
-        """Replicas that the machine has room for, once it is in Ray."""
+        """Replicas, or parts of them, that the machine has room for, once it is in Ray."""
         known = self._known.get(machine.kind)
         return self._on(machine.gpus) if known is None else known
+
+    def held(self, machines: Iterable[Machine]) -> int:
+        """Replicas that these machines have room for together."""
+        return replicas_over([self.of(one) for one in machines], self._ask.nodes)
 
     def missing(self, machines: Collection[Machine], replicas: int, on_demand: int | None) -> Missing | None:
         """What to ask for beside these machines; None where they suffice for so many replicas.
@@ -47,19 +51,18 @@ class RentedPlaces:
         The machines to come may be the largest there are. Where they are smaller, the next look asks again:
         a machine too few costs a minute, and one too many its price for as long as the job runs.
         """
-        short = replicas - sum(self.of(one) for one in machines)
+        short = self._short(machines, replicas)
         if short <= 0:
             return None
-        most = self._most()
         dear = [one for one in machines if one.market is Market.ON_DEMAND]
-        allowed = None
-        if on_demand is not None:
-            more = max(0, on_demand - sum(self.of(one) for one in dear))
-            allowed = len(dear) + math.ceil(more / most)
-        return Missing(machines=len(machines) + math.ceil(short / most), on_demand=allowed)
+        allowed = None if on_demand is None else len(dear) + max(0, self._short(dear, on_demand))
+        return Missing(machines=len(machines) + short, on_demand=allowed)
 
-    def _most(self) -> int:
-        return max([self._on(self._largest), *self._known.values()])
+    def _short(self, machines: Iterable[Machine], replicas: int) -> int:
+        """Machines that so many replicas need beside these: each has at most one part of a replica."""
+        parts = replicas * self._ask.nodes - sum(min(self.of(one), replicas) for one in machines)
+        most = min(max([self._on(self._largest), *self._known.values()]), max(replicas, 1))
+        return math.ceil(parts / most)
 
     def _on(self, gpus: float | None) -> int:
         """Replicas on a machine of which nothing but its GPUs is known; one where those are not."""

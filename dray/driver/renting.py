@@ -126,8 +126,9 @@ class Renting:
                 self._wanted, self._news = event.replicas, True
             elif isinstance(event, MarketDecided):
                 self._on_demand, self._news = event.on_demand, True
-            elif isinstance(event, ReplicaChanged) and event.node is not None:
-                self._follow(event, event.node)
+            elif isinstance(event, ReplicaChanged):
+                for node in event.nodes:
+                    self._follow(event, node)
             if self._news:
                 self._changed.notify()
 
@@ -217,7 +218,7 @@ class Renting:
         """The machines less those that came when the job needed fewer again, and got no replica."""
 
         def spare(those: Collection[Machine]) -> bool:
-            return sum(self._places.of(one) for one in machines if one not in those) >= wanted
+            return self._places.held([one for one in machines if one not in those]) >= wanted
 
         with self._changed:
             used = [node for node, names in self._on.items() if names]

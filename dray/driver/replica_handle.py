@@ -36,7 +36,8 @@ class ReplicaHandle:
     """A replica's process and what the pool knows of it.
 
     ``lane`` is its place in the pool, kept by successors. ``node`` and ``host`` are known once it is ready,
-    and ``place``, the node that it was given, from when it was first seen to have one (``placed``). ``note``
+    and ``place``, the node that it was given, from when it was first seen to have one (``placed``), as are
+    the ``others``, where it is on several. ``note``
     says why it does not work; a ``retired`` one has no successor. ``asked`` is when the cluster was asked for
     it, in monotonic seconds, and ``clock`` runs since then. Others are seconds of ``watched``, the driver's:
     ``leave_by``, ``heard``, ``unsure`` (the first of the calls in a row that did not get through), ``placed``
@@ -50,6 +51,7 @@ class ReplicaHandle:
     node: str | None = None
     host: str | None = None
     place: str | None = None
+    others: tuple[str, ...] = ()
     start: ReplicaStart | None = None
     leave_by: float = 0.0
     heard: float = 0.0
@@ -78,6 +80,12 @@ class ReplicaHandle:
     def max_num_seqs(self) -> int:
         """Rows that its engine runs at a time; 0 until it is ready."""
         return self.start.info.max_num_seqs if self.start else 0
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """All nodes that it is on, as far as is known; that of its process first."""
+        first = self.node or self.place
+        return self.others if first is None else (first, *self.others)
 
     @property
     def row(self) -> ReplicaRow:
@@ -113,6 +121,7 @@ class ReplicaHandle:
             name=self.name, began=self.began, process=began.where.process, ready=ready, info=began.info
         )
         self.node, self.host = began.where.node_id, began.where.host
+        self.others = self.process.others()
         self.state, self.note = ReplicaState.READY, None
         self.heard = now
         return True
@@ -134,6 +143,7 @@ class ReplicaHandle:
         """Whether it has been given a node."""
         if self.placed is None:
             self.place = self.process.node()
+            self.others = self.process.others()
             self.placed = None if self.place is None else self.watched()
         return self.placed is not None
 

@@ -21,9 +21,9 @@ class RiskyNodes:
         """The node may be taken back."""
         self._cordoned.add(node)
 
-    def is_leaving(self, node: str | None) -> bool:
+    def is_leaving(self, node: str) -> bool:
         """Whether the node is being taken back."""
-        end = self._ends.get(node or "")
+        end = self._ends.get(node)
         return end is not None and time.monotonic() < end + self._patience
 
     def __call__(self) -> set[str]:

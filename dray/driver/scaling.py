@@ -191,7 +191,7 @@ class Scaling:
         if self._markets is None:
             return
         on_spot, others = self._by_market()
-        spot_price, on_demand_price = (self._purse.hourly(nodes) for nodes in (on_spot, others))
+        spot_price, on_demand_price = (self._purse.hourly(those) for those in (on_spot, others))
         held = Held(
             wanted=self._pool.lanes,
             spot=len(on_spot),
@@ -205,10 +205,11 @@ class Scaling:
             self._emit(MarketDecided(on_demand=chosen.on_demand, reason=chosen.reason))
             self._purse.note(store, chosen.reason)
 
-    def _by_market(self) -> tuple[list[str], list[str]]:
-        """Nodes of the replicas that can take work, one for each: those on spot, and the others."""
-        nodes = self._pool.working_on()
-        return [one for one in nodes if one in self._spot], [one for one in nodes if one not in self._spot]
+    def _by_market(self) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
+        """The nodes of each replica that can take work: of those that spot can end, and of the others."""
+        working = self._pool.working_on()
+        on_spot = [nodes for nodes in working if not self._spot.isdisjoint(nodes)]
+        return on_spot, [nodes for nodes in working if self._spot.isdisjoint(nodes)]
 
     def _tell(self, store: Store, event: CapacityDecided | CapacityMissing) -> None:
         self._resized(self._pool.lanes)

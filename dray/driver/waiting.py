@@ -12,6 +12,7 @@ from dray.cluster.capacity import Capacity
 from dray.driver.fleet import Fleet
 from dray.driver.replica_handle import ReplicaHandle
 from dray.engine.protocol import EngineSpec
+from dray.report.wording import plural
 
 _LOOK_SECONDS = 3.0  # between two looks, and until a replica counts as one that waits
 _PLACING_SECONDS = 30.0  # for Ray to start a replica where there is room: an environment may be made first
@@ -23,13 +24,23 @@ _PATIENCE = 600.0  # the same, where an autoscaler may be at work
 def why_waiting(ask: ReplicaResources, capacity: Capacity, coming: Sequence[NodeType] | None) -> str:
     """The reason in words, to follow on the replica's name: ``asks for 2 CPUs, ...``."""
     rooms = capacity.rooms
-    if any(room.takes(ask) for room in rooms):
-        return f"asks for {ask}, which a node has free; Ray has not started it yet"
-    if any(room.holds(ask) for room in rooms):
-        free = [(room.free_cpus, room.free_gpus) for room in rooms]
-        return f"asks for {ask}, {_largest(ask, free, 'free node')}"
+    free, large = sum(room.takes(ask) for room in rooms), sum(room.holds(ask) for room in rooms)
+    if free >= ask.nodes:
+        have = "a node has" if ask.nodes == 1 else _number(free)
+        return f"asks for {ask}, which {have} free; Ray has not started it yet"
+    if free and large >= ask.nodes:
+        return f"asks for {ask}, which {_number(free)} free"
+    if large >= ask.nodes:
+        left = [(room.free_cpus, room.free_gpus) for room in rooms]
+        return f"asks for {ask}, {_largest(ask, left, 'free node')}"
+    if large:
+        return f"asks for {ask}, which {_number(large)}; {_hope(ask, capacity, coming)}"
     largest = _largest(ask, [(room.cpus, room.gpus) for room in rooms], "node")
     return f"asks for {ask}, {largest}; {_hope(ask, capacity, coming)}"
+
+
+def _number(nodes: int) -> str:
+    return f"{plural(nodes, 'node')} {'has' if nodes == 1 else 'have'}"
 
 
 def _largest(ask: ReplicaResources, found: Sequence[tuple[float, float]], what: str) -> str:
@@ -85,7 +96,7 @@ class Places:
                 return []
             reason = why_waiting(self.ask, capacity, self._cluster.coming)
             again = self._asks_less(capacity, now)
-            if any(room.takes(self.ask) for room in capacity.rooms):
+            if capacity.takes(self.ask):
                 due = _PLACING_SECONDS
         for one in starting:
             one.note = reason if one in waiting and now - one.asked > due else None
@@ -94,7 +105,7 @@ class Places:
     def _asks_less(self, capacity: Capacity, now: float) -> bool:
         """Whether the nodes that could hold a replica went for good, and what is left holds a smaller one."""
         coming = self._cluster.coming
-        possible = any(room.holds(self.ask) for room in capacity.rooms)
+        possible = capacity.holds(self.ask)
         possible = possible or any(self.ask.fits(one.cpus, one.gpus) for one in coming or ())
         if possible:
             self._hopeless = None
@@ -103,7 +114,7 @@ class Places:
         if now - self._hopeless < (_PATIENCE if coming is None else _REPLACED_SECONDS):
             return False
         smaller = ask_of(self._spec, replace(self._cluster, nodes=capacity.nodes), self._lanes)
-        if smaller == self.ask or not any(room.holds(smaller) for room in capacity.rooms):
+        if smaller == self.ask or not capacity.holds(smaller):
             return False
         self.ask, self._hopeless = smaller, None
         return True

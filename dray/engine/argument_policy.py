@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dray.engine.ranks import refuse_uneven
 from dray.errors import ConfigError
 
 # Formats that read safetensors files and nothing else. The others take pickles where there are any, which can
@@ -24,11 +25,8 @@ _LOAD_FORMATS = frozenset(
 )
 
 
-# An engine runs on the devices of its replica, which is one Ray actor on one node.
-_ONE_REPLICA = {
-    "data_parallel_size": "vLLM would wait for engines that dray does not start; --replicas N runs N engines",
-    "nnodes": "vLLM would wait for other nodes; an engine of dray's is on one node",
-}
+_ENGINES = "vLLM would wait for engines that dray does not start; --replicas N runs N engines"
+_OF_DRAY = ("node_rank", "master_addr", "master_port")  # other on each node: a replica says them to its parts
 _RAY = (
     "distributed_executor_backend=ray asks Ray for devices beside those that the replica holds, and waits "
     "for them; leave it out: vLLM then runs its ranks in processes (mp) on the replica's devices"
@@ -41,9 +39,12 @@ def refuse_spread(arguments: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: names the argument, and what to do instead.
     """
-    for name, reason in _ONE_REPLICA.items():
-        if arguments.get(name) not in (None, 1):
-            raise ConfigError(f"{name}={str(arguments[name])[:40]}: {reason}")
+    if arguments.get("data_parallel_size") not in (None, 1):
+        raise ConfigError(f"data_parallel_size={str(arguments['data_parallel_size'])[:40]}: {_ENGINES}")
+    for name in _OF_DRAY:
+        if arguments.get(name) is not None:
+            raise ConfigError(f"{name}: dray sets it on each node of an engine; give nnodes alone")
+    refuse_uneven(arguments)
     if arguments.get("distributed_executor_backend") == "ray":
         raise ConfigError(_RAY)
 

@@ -205,6 +205,12 @@ class StepLoop(threading.Thread):
             self._end = end
             self._changed.notify_all()
 
+    def fail_start(self, error: BaseException) -> None:
+        """The engine that is being built will never be ready."""
+        self.start_error = error
+        self.fail(EngineDeadError("the engine did not start"))
+        self.started.set()
+
     def stop(self) -> None:
         """End the loop after the step that is under way."""
         with self._changed:
@@ -222,9 +228,7 @@ class StepLoop(threading.Thread):
         try:
             engine = self._build()
         except BaseException as error:  # noqa: BLE001  process edge: raised where the start is awaited
-            self.start_error = error
-            self.fail(EngineDeadError("the engine did not start"))
-            self.started.set()
+            self.fail_start(self.start_error or error)
             return
         self.info = engine.info
         self._wake = engine.wake

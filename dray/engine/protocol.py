@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from dray.engine.ranks import NodeRank
 from dray.engine.tuning import Tuned, Tuning
 from dray.kinds import Kind, Overflow
 from dray.requests.model import Outcome, Request
@@ -24,7 +25,8 @@ class EngineSpec:
     arguments, or the settings of the simulated engine. ``overflow`` says what becomes of rows that do not
     fit into the context. An engine that holds requests and gets no further with
     them for ``stall_seconds`` is ended. With ``sound`` the job's options ask for sound, so a node without the
-    libraries for it is refused. ``tuning`` has the engine find its best limits on its first rows.
+    libraries for it is refused. ``tuning`` has the engine find its best limits on its first rows. Of an
+    engine on several nodes, ``rank`` says which of them this is.
     """
 
     name: str
@@ -40,6 +42,7 @@ class EngineSpec:
     overflow: Overflow = "error"
     tuning: Tuning | None = None
     sound: bool = False
+    rank: NodeRank | None = None
     objects: ObjectStoreOptions | None = field(default=None, repr=False)
 
 

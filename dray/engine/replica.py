@@ -16,17 +16,28 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dray.engine.log_records import message_of
 from dray.engine.loop import StepLoop
 from dray.engine.loop_stats import LoopStats
 from dray.engine.protocol import Engine, EngineInfo, EngineSpec
+from dray.engine.ranks import nodes_of
 from dray.engine.sessions import SILENCE_SECONDS
 from dray.engine.watchdog import Watchdog
-from dray.errors import ConfigError, DrayError, EngineDeadError, EngineStartError, raised_at
+from dray.errors import (
+    ConfigError,
+    DrayError,
+    EngineDeadError,
+    EngineStartError,
+    ReplicaLostError,
+    raised_at,
+)
 from dray.failures.signs import out_of_memory
 from dray.requests.model import Outcome
+
+if TYPE_CHECKING:
+    from dray.engine.followers import Followers
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +46,7 @@ TRACE_VARIABLE = "DRAY_TRACE_DIR"  # set: each replica appends the index of ever
 ENGINE_DEAD_EXIT = 71
 LAST_WORDS_SECONDS = 0.5  # for the sessions' readers to get the reason, before the process exits
 KEPT_LOG_RECORDS = 1000
+_PART_SECONDS = 5.0  # for an engine's part on another node to be known dead, once the engine failed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +98,8 @@ class Replica:
         self._exit_when_dead = exit_when_dead
         self._records = _keep_log()
         folder = os.environ.get(TRACE_VARIABLE)
+        self._followers = _followers(name, spec)
+        spec = spec if self._followers is None else self._followers.leader
         trace = Path(folder) / f"{name.replace('/', '-')}-{os.getpid()}.trace" if folder else None
         self._loop = StepLoop(lambda: build_engine(spec), on_dead=self._die, trace=trace, silence=silence)
         self._loop.start()
@@ -102,6 +116,8 @@ class Replica:
         """
         self._loop.started.wait()
         error = self._loop.start_error
+        if error is not None and (lost := self._lost_part(_PART_SECONDS)) is not None:
+            error = lost  # the engine fails where a part of it does
         if isinstance(error, DrayError):
             raise error
         if error is not None:
@@ -179,6 +195,13 @@ class Replica:
         watchdog = Watchdog(stall_seconds, every)
         while True:
             time.sleep(every)
+            if (lost := self._lost_part()) is not None:
+                if not self._loop.started.is_set():
+                    self._loop.fail_start(lost)
+                    return
+                self._loop.fail(EngineDeadError(str(lost), oom=out_of_memory(lost)))
+                self._die(lost)
+                return
             idle = self._loop.idle_seconds()
             if watchdog.stands_still(idle, time.monotonic()):
                 error = EngineDeadError(f"the engine stood still for {idle:.0f} s", stuck=True)
@@ -186,6 +209,15 @@ class Replica:
                 self._die(error)
                 return
             self._loop.end_silent(watchdog.late)
+
+    def _lost_part(self, seconds: float = 0.0) -> DrayError | None:
+        """Why a part of the engine on another node ended, if one did; where it was lost, so is this."""
+        lost = None if self._followers is None else self._followers.ended(seconds)
+        if isinstance(lost, ReplicaLostError):
+            end = EngineDeadError(str(lost), oom=lost.oom)
+            self._loop.fail(end)
+            self._die(end)
+        return lost
 
     def _die(self, error: BaseException) -> None:
         logger.error("engine dead: %s", type(error).__name__)
@@ -210,6 +242,14 @@ def build_engine(spec: EngineSpec) -> Engine:
 
         return VllmEngine(spec)
     raise ConfigError(f"unknown engine {spec.name!r}; dray has 'vllm' and 'simulated'")
+
+
+def _followers(name: str, spec: EngineSpec) -> Followers | None:
+    if nodes_of(spec.arguments) == 1:
+        return None
+    from dray.engine.followers import Followers
+
+    return Followers(name, spec)
 
 
 def _ray_node() -> str:

@@ -44,6 +44,7 @@ class SimulatedSettings:
     ``lose_node_on`` its Ray node too (as a container does that is out of memory), ``stall_on`` never
     finishes, ``error_on`` gets an error row, and one containing ``oom_on`` finds no memory while more than
     ``oom_above`` requests run. ``response_bytes`` pads answers to about that size; 0 leaves them as they are.
+    ``nnodes`` has it hold so many nodes, as an engine does whose ranks are on several.
     """
 
     seconds_per_token: float = 0.0
@@ -58,6 +59,7 @@ class SimulatedSettings:
     oom_on: str | None = None
     oom_above: int = 0
     response_bytes: int = 0
+    nnodes: int = 1
 
     @classmethod
     def parse(cls, arguments: dict[str, Any]) -> SimulatedSettings:

@@ -59,6 +59,10 @@ class PretendedReplica:
             engine="pretended", version="0", model="m", max_num_seqs=sequences, max_model_len=1, timeline={}
         )
 
+    def others(self) -> tuple[str, ...]:
+        """It is on one node."""
+        return ()
+
     def node(self) -> str | None:
         return self._node
 

@@ -80,6 +80,9 @@ class ThreadReplica:
     def node(self) -> str | None:
         return self._node
 
+    def others(self) -> tuple[str, ...]:
+        return ()
+
     def began(self) -> Began | None:
         if self.lost is not None:
             raise self.lost

@@ -131,6 +131,7 @@ def engine_arguments(
         **model,
     }
     arguments |= spec.kind.engine.arguments
+    arguments |= _place(spec)
     arguments |= _cpu_defaults(arguments["model"], given) if cpu else _share_of_a_gpu(spec, given)
     arguments |= _reasoning(spec, arguments)
     arguments |= lora_arguments(spec, adapters, cpu=cpu)
@@ -138,6 +139,15 @@ def engine_arguments(
         if isinstance(given.get(name), dict):
             given[name] = arguments.get(name, {}) | given[name]
     return arguments | given | _formats(spec, given) | WITHOUT_LIST
+
+
+def _place(spec: EngineSpec) -> dict[str, Any]:
+    """Which node this is, of an engine on several: vLLM's ranks on them meet there."""
+    rank = spec.rank
+    if rank is None:
+        return {}
+    meeting = {"node_rank": rank.number, "master_addr": rank.address, "master_port": rank.port}
+    return meeting | {"distributed_executor_backend": "mp"}
 
 
 def _formats(spec: EngineSpec, given: dict[str, Any]) -> dict[str, str]:

@@ -27,6 +27,7 @@ from dray.engine.grammar_process import die_with
 from dray.engine.log_records import message_of
 from dray.engine.tuning import Tuned, Tuning
 from dray.engine.vllm_adapter.imports import import_vllm
+from dray.engine.vllm_adapter.rank_process import ranks_end_with_this_process
 from dray.errors import ConfigError
 
 LOG, LAST_WORDS, TUNED = "log", "last words", "tuned"  # kinds of messages of the core
@@ -117,6 +118,7 @@ def _carry_out(order: Order, line: Line) -> None:
         _speak_when_dying(line)
         from dray.engine.vllm_adapter.tuned_scheduler import asking
 
+        ranks_end_with_this_process()
         with asking(order.tuning, line.tell_tuned):
             order.target(**order.arguments)
     except SystemExit as end:

@@ -27,6 +27,7 @@ from dray.engine.vllm_adapter.described import config_of, device_name
 from dray.engine.vllm_adapter.gpu_turn import turn_on
 from dray.engine.vllm_adapter.images import ImageSettings
 from dray.engine.vllm_adapter.imports import import_vllm
+from dray.engine.vllm_adapter.rank_process import ranks_end_with_this_process
 from dray.engine.vllm_adapter.rendering import Rendering, RowsRead
 from dray.errors import EngineDeadError, RequestRefused
 from dray.machine import processor_name
@@ -113,6 +114,7 @@ class VllmEngine:
         from dray.weights.loading.vllm_loader import register
 
         register()
+        ranks_end_with_this_process()
         with refused_arguments():
             # The batch sizes that vLLM itself takes offline: twice those of its server.
             self._config = EngineArgs(**arguments).create_engine_config(UsageContext.LLM_CLASS)

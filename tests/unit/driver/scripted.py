@@ -74,6 +74,9 @@ class ScriptedProcess:
     drains: list[float] = field(default_factory=list)
     log: list[tuple[int, str, str]] = field(default_factory=list)
 
+    def others(self) -> tuple[str, ...]:
+        return ()
+
     def node(self) -> str | None:
         return self.place
 

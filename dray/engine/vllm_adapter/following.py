@@ -1,0 +1,56 @@
+"""The ranks of an engine on another node than its replica's: vLLM's executor without an engine."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, NoReturn
+
+from dray.engine.adapters import adapters_of
+from dray.engine.model_folder import EngineModel
+from dray.engine.protocol import EngineSpec
+from dray.engine.vllm_adapter.arguments import (
+    engine_arguments,
+    prepare_environment,
+    refused_arguments,
+    runs_eagerly,
+)
+from dray.engine.vllm_adapter.imports import import_vllm
+from dray.engine.vllm_adapter.rank_process import ranks_end_with_this_process
+from dray.errors import EngineDeadError
+from dray.weights.loading.ranks import ranks_heard
+
+logger = logging.getLogger(__name__)
+
+_MODULES = ("vllm.v1.executor.multiproc_executor", "vllm.engine.arg_utils")
+
+
+def run_ranks(spec: EngineSpec) -> NoReturn:
+    """Run this node's ranks until one of them ends, as ``vllm serve --headless`` does.
+
+    Raises:
+        EngineDeadError: one did.
+        EngineStartError, WeightsError, ConfigError: they never ran.
+    """
+    prepare_environment(spec)
+    adapters = adapters_of(spec.arguments, spec.model)
+    with EngineModel(spec) as model:
+        cpu = import_vllm(_MODULES, eager_on_cpu=runs_eagerly(spec, cpu=True))
+        executor = _started(engine_arguments(spec, model.arguments(), adapters, cpu=cpu))
+    logger.info("the ranks of node %d run", spec.rank.number + 1 if spec.rank else 1)
+    executor.start_worker_monitor(inline=True)
+    raise EngineDeadError("a rank's process ended")
+
+
+def _started(arguments: dict[str, Any]) -> Any:
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.usage.usage_lib import UsageContext
+    from vllm.v1.executor.multiproc_executor import MultiprocExecutor
+
+    from dray.weights.loading.vllm_loader import register
+
+    register()
+    ranks_end_with_this_process()
+    with refused_arguments():
+        config = EngineArgs(**arguments).create_engine_config(UsageContext.LLM_CLASS, headless=True)
+    with ranks_heard():
+        return MultiprocExecutor(config, monitor_workers=False)
