@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from dray.cluster.base import ClusterInfo, Node
 from dray.engine.protocol import EngineSpec
-from dray.engine.ranks import nodes_of, ranks_of
+from dray.engine.ranks import nodes_of, ranks_of, refuse_on_this_machine
 from dray.errors import ConfigError
 
 _SMALLEST = 1e-4  # of a resource, as Ray counts
@@ -65,11 +65,8 @@ def ask_of(spec: EngineSpec, cluster: ClusterInfo, replicas: int) -> ReplicaReso
             there are fewer nodes, and no other will come.
     """
     nodes = nodes_of(spec.arguments)
-    if cluster.own and nodes > 1:
-        raise ConfigError(
-            f"nnodes={nodes}: each replica needs {nodes} nodes, and Ray on this machine is one; run the job "
-            "on a cluster (--cluster)"
-        )
+    if cluster.own:
+        refuse_on_this_machine(spec.arguments)
     if runs_on_gpus(spec, cluster):
         gpus = _gpus_of_a_node(spec, nodes)
         _refuse_out_of_reach(gpus, cluster)

@@ -21,7 +21,7 @@ def plan_line(pool: ReplicaPool, wanted: int | None, later: str | None = None) -
     """
     told = f"starting {plural(pool.lanes, 'replica')}"
     if pool.ask != ReplicaResources(cpus=0):
-        told += f", each with {pool.ask}"
+        told += f", each {'with' if pool.ask.nodes == 1 else 'on'} {pool.ask}"
     if later is not None:
         return f"{told}; {later}"
     if wanted is not None:

@@ -31,6 +31,20 @@ def nodes_of(arguments: Mapping[str, Any]) -> int:
     return int(arguments.get("nnodes") or 1)
 
 
+def refuse_on_this_machine(arguments: Mapping[str, Any]) -> None:
+    """Refuse an engine on several nodes for Ray on this machine, which is one.
+
+    Raises:
+        ConfigError: says what to do instead.
+    """
+    nodes = nodes_of(arguments)
+    if nodes > 1:
+        raise ConfigError(
+            f"nnodes={nodes}: each replica needs {nodes} nodes, and Ray on this machine is one; run the job "
+            "on a cluster (--cluster)"
+        )
+
+
 def refuse_uneven(arguments: Mapping[str, Any]) -> None:
     """Refuse engine arguments by which the ranks cannot be shared out over the nodes.
 
@@ -42,7 +56,10 @@ def refuse_uneven(arguments: Mapping[str, Any]) -> None:
         return
     if isinstance(given, bool) or not isinstance(given, int) or given < 1:
         raise ConfigError(f"nnodes={str(given)[:_LONGEST]}: give a whole number above 0")
-    ranks = ranks_of(arguments)
+    try:
+        ranks = ranks_of(arguments)
+    except (TypeError, ValueError):
+        raise ConfigError("tensor_parallel_size and pipeline_parallel_size are whole numbers") from None
     if ranks % given:
         raise ConfigError(
             f"nnodes={given}: the engine has {ranks} ranks (tensor_parallel_size times "

@@ -83,6 +83,8 @@ class SimulatedSettings:
         settings = cls(**values)
         if settings.max_num_seqs < 1:
             raise ConfigError("simulated engine: max_num_seqs must be at least 1")
+        if settings.nnodes < 1:
+            raise ConfigError("simulated engine: nnodes must be at least 1")
         return settings
 
 

@@ -6,6 +6,7 @@ from dray.engine.adapters import ARGUMENT as ADAPTERS
 from dray.engine.adapters import adapters_of, rank_for
 from dray.engine.argument_policy import refuse_spread, refuse_unsafe
 from dray.engine.chat_template import with_template_text
+from dray.engine.ranks import refuse_on_this_machine
 from dray.engine.sound import refuse_without_libraries
 from dray.engine.weight_formats import formats_of, refuse_left_out
 from dray.errors import ConfigError
@@ -43,9 +44,13 @@ def check_arguments(settings: JobSettings, *, local: bool = False) -> None:
                 f"engine argument {ADAPTERS}: the simulated engine has no adapters; leave it out"
             )
         SimulatedSettings.parse(dict(arguments))
+        if local:
+            refuse_on_this_machine(arguments)
         return
     refuse_unsafe(arguments)
     refuse_spread(arguments)
+    if local:
+        refuse_on_this_machine(arguments)
     with_template_text(arguments)  # the driver reads it, for replicas on any node
     adapters = adapters_of(arguments, settings.model, all_here=local)
     if local:

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dray.cluster import asking
-from dray.cluster.asking import ReplicaResources, ask_of, runs_on_gpus
+from dray.cluster.asking import ReplicaResources, ask_of, replicas_over, runs_on_gpus
 from dray.cluster.base import ClusterInfo, Node, NodeType
 from dray.cluster.placing import default_replicas
 from dray.engine.protocol import EngineSpec
@@ -219,3 +219,53 @@ def test_every_gpu_of_a_node_finds_its_replica(nodes: list[tuple[int, int]], ran
 
 def _room(cpus: Sequence[float], each: float) -> int:
     return sum(int(one / each + 1e-9) for one in cpus)
+
+
+OVER_TWO = EngineSpec(
+    name="vllm", model="m", kind=Kind.CHAT, arguments={"tensor_parallel_size": 8, "nnodes": 2}
+)
+
+
+def test_an_engine_on_several_nodes_asks_each_of_them_for_its_ranks() -> None:
+    nodes = cluster((8, 0), (32, 4), (32, 8), (32, 4))
+    assert ask_of(OVER_TWO, nodes, 1) == ReplicaResources(cpus=1, gpus=4, nodes=2)
+    assert default_replicas(OVER_TWO, nodes) == 2  # of four places, two are on one node
+    assert default_replicas(OVER_TWO, cluster((8, 0), (32, 16))) == 1  # it waits for another node
+    given = EngineSpec(name="vllm", model="m", kind=Kind.CHAT, arguments=OVER_TWO.arguments, cpus=12, gpus=8)
+    assert ask_of(given, nodes, 1) == ReplicaResources(cpus=6, gpus=4, nodes=2)
+    assert str(ask_of(given, nodes, 1)) == "2 nodes with 4 GPUs and 6 CPUs each"
+
+
+def test_an_engine_on_several_nodes_without_gpus_takes_the_processors_of_each() -> None:
+    spec = EngineSpec(name="simulated", model="m", kind=Kind.CHAT, arguments={"nnodes": 2})
+    nodes = cluster((0, 0), (8, 0), (8, 0), (4, 0))
+    assert ask_of(spec, nodes, 1) == ReplicaResources(cpus=8, nodes=2)
+    assert ask_of(spec, nodes, 2) == ReplicaResources(cpus=4, nodes=2)
+    assert ask_of(spec, cluster((0, 0), (8, 0)), 1) == ReplicaResources(cpus=1, nodes=2)  # a node is to come
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        (EngineSpec(name="vllm", model="m", kind=Kind.CHAT, arguments=OVER_TWO.arguments, gpus=9), "9 GPUs"),
+        (OVER_TWO, "needs 4 GPUs of one node"),
+    ],
+)
+def test_nodes_that_cannot_hold_their_ranks_are_told(spec: EngineSpec, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        ask_of(spec, cluster((8, 0), (32, 2), (32, 2), coming=()), 1)
+
+
+def test_an_engine_on_several_nodes_is_refused_where_ray_is_this_machine() -> None:
+    with pytest.raises(ConfigError, match="Ray on this machine is one"):
+        ask_of(OVER_TWO, cluster((8, 8), own=True), 1)
+
+
+@given(st.lists(st.integers(0, 4), max_size=5), st.integers(1, 4))
+def test_replicas_over_nodes_are_as_many_as_can_be_placed(places: list[int], nodes: int) -> None:
+    """Each takes the nodes with the most places left: no other way places more."""
+    left, placed = sorted(places, reverse=True), 0
+    while len([one for one in left if one]) >= nodes:
+        left = sorted([one - 1 for one in left[:nodes]] + left[nodes:], reverse=True)
+        placed += 1
+    assert replicas_over(places, nodes) == placed

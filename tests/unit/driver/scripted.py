@@ -64,6 +64,7 @@ class ScriptedProcess:
     polls: list[Poll] = field(default_factory=list)
     answers: list[Exception] = field(default_factory=list)
     place: str | None = NODE.node_id
+    beside: tuple[str, ...] = ()
     facts: NodeFacts = ALIVE
     sessions: int = 0
     silent: bool = False
@@ -75,7 +76,7 @@ class ScriptedProcess:
     log: list[tuple[int, str, str]] = field(default_factory=list)
 
     def others(self) -> tuple[str, ...]:
-        return ()
+        return self.beside
 
     def node(self) -> str | None:
         return self.place

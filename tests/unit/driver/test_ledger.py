@@ -217,3 +217,18 @@ def test_a_clock_that_is_set_costs_nothing_and_saves_nothing(
     for span in ledger.spans(ledger._now()):
         minutes[span.replica] += round(span.micros / 60e6)
     assert minutes == {"replica-0": 3, "replica-0~1": 2}
+
+
+def test_all_nodes_of_a_replica_are_paid_for(ledger: Ledger) -> None:
+    ledger.meet([Node(node_id=one, host=f"host of {one}", cpus=8, gpus=1, stable=False) for one in "ab"])
+    for state, at in ((ReplicaState.STARTING, 0.0), (ReplicaState.READY, HOUR)):
+        ledger.hear(
+            ReplicaChanged(
+                name="job/1/replica-0", state=state, began=0.0, at=at, node="a", others=("b",),
+                host="host of a", gpus=1.0,
+            )
+        )  # fmt: skip
+    spans = ledger.spans(2 * HOUR)
+    assert {span.node: span.host for span in spans} == {"a": "host of a", "b": "host of b"}
+    for node in "ab":
+        assert sum(span.micros for span in spans if span.node == node) == 2 * HOUR * 1_000_000

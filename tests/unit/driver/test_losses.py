@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,7 +18,7 @@ from dray.driver.events import Event, NodeLost, ReplicaLost
 from dray.driver.losses import Losses, StoreBudgets
 from dray.driver.replica_handle import Loss, ReplicaHandle
 from dray.engine.protocol import EngineSpec
-from dray.errors import EngineStartError, FencedError, ReplicaLostError, StoreTransientError
+from dray.errors import EngineDeadError, EngineStartError, FencedError, ReplicaLostError, StoreTransientError
 from dray.failures.facts import Cause
 from dray.failures.foreign import Sign
 from dray.requests import Kind
@@ -315,8 +316,11 @@ def _of_place(scope: str, number: int) -> Charge:
     return Charge(budget="replica", scope=scope, event=f"replica {scope} {number}", cause="ENGINE_CRASH")
 
 
-def test_starts_that_fail_while_others_may_do_charge_their_places_alone(store: Store, job: JobLease) -> None:
+def test_starts_that_fail_while_others_may_do_charge_their_places_alone(
+    store: Store, job: JobLease, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Eight places of one bad node, in a job whose other replicas load the model for minutes."""
+    monkeypatch.setattr(judged, "STEP_SECONDS", 60.0)  # all at once, also on a busy machine
     judging = Judged(job)
     for start in range(10):
         for lane in range(8):
@@ -328,3 +332,13 @@ def test_starts_that_fail_while_others_may_do_charge_their_places_alone(store: S
     assert {one.budget for one in store.charges("job")} == {"replica"}
     budgets = StoreBudgets(store, "job", judging.losses)
     assert [budgets.excluded(f"replica-{lane}") for lane in (0, 7, 8)] == [{"n"}, {"n"}, set()]
+
+
+def test_the_node_that_went_is_charged_and_not_the_replicas_own(store: Store, job: JobLease) -> None:
+    """A replica on several nodes: one of the others went, and the engine said that it died."""
+    judging = Judged(job)
+    judging.lose(0, EngineDeadError("a part of it was lost"), replace(GONE, node="other"))
+    judging.losses.judge(store)
+    assert [(one.node, one.cause) for one in judging.lost] == [("other", Cause.NODE_LOSS)]
+    assert judging.nodes == [NodeLost(node="other", replica="replica-0", cause="NODE_LOSS")]
+    assert {charge.event for charge in store.charges("job")} == {"node other"}

@@ -310,3 +310,28 @@ def test_the_end_leaves_no_replica(monkeypatch: pytest.MonkeyPatch) -> None:
     working = Working(monkeypatch, [True], [False])
     working.pool.stop()
     assert [one.killed for one in working.fleet.processes] == [True, True]
+
+
+@pytest.mark.parametrize("ready", [True, False])
+def test_a_replica_leaves_with_any_of_its_nodes(monkeypatch: pytest.MonkeyPatch, ready: bool) -> None:
+    working = Working(monkeypatch, [])
+    working.first.place, working.first.beside = "other", ("node",)
+    if ready:
+        working.first.polls.append(True)
+        working.step()
+        assert working.pool.working_on() == [("other", "node")]
+        assert working.pool.nodes() == {"other", "node"}
+    working.pool.drain_node(NODE, time.time() + 100.0)
+    assert working.first.drains == ([DRAIN_SECONDS] if ready else [])
+    assert working.first.killed == (not ready)
+    working.step()
+    assert len(working.fleet.processes) == 2
+
+
+def test_a_replica_that_becomes_ready_beside_a_leaving_node_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    working = Working(monkeypatch, [])
+    working.pool._risky.note_end("node", 100.0)
+    working.first.place, working.first.beside = "other", ("node",)
+    working.first.polls.append(True)
+    working.step()
+    assert working.first.drains == [0.0]

@@ -6,6 +6,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,6 +30,7 @@ from tests.unit.driver.scripted import ScriptedProcess
 pytestmark = pytest.mark.unit
 
 ASK = ReplicaResources(cpus=0.1, gpus=1)
+OVER_TWO = ReplicaResources(cpus=0.1, gpus=1, nodes=2)
 
 
 class Rental:
@@ -103,18 +105,30 @@ def _decided(before: int, replicas: int) -> CapacityDecided:
 def _changed(name: str, state: ReplicaState, node: int, *, retired: bool = False) -> ReplicaChanged:
     """As the driver makes it of a replica."""
     replica: Any = SimpleNamespace(
-        name=name, state=state, began=0.0, clock=float, node=f"node-{node}", host=None, retired=retired
+        name=name,
+        state=state,
+        began=0.0,
+        clock=float,
+        node=f"node-{node}",
+        host=None,
+        retired=retired,
+        others=(),
     )
     return ReplicaChanged.of(replica, 1.0)
 
 
 def _renting(
-    rental: Any, replicas: int = 1, *, told: list[Event] | None = None, patient: bool = False
+    rental: Any,
+    replicas: int = 1,
+    *,
+    told: list[Event] | None = None,
+    patient: bool = False,
+    ask: ReplicaResources = ASK,
 ) -> Renting:
     heard = [] if told is None else told
     return Renting(
         rental, replicas, heard.append,
-        ask=ASK, capacity=rental.capacity, patient=patient, look_seconds=0.05,
+        ask=ask, capacity=rental.capacity, patient=patient, look_seconds=0.05,
     )  # fmt: skip
 
 
@@ -350,3 +364,35 @@ def test_machines_that_end_themselves_before_they_join_count_too_and_are_asked_f
     assert capacity is not None
     strays.look(rental.machines[1:], capacity)
     assert strays.in_a_row == 0
+
+
+@pytest.mark.parametrize(("gpus", "replicas", "machines"), [(1, 3, 6), (2, 3, 3), (8, 1, 2)])
+def test_a_replica_on_several_nodes_gets_a_machine_for_each(gpus: int, replicas: int, machines: int) -> None:
+    rental = Rental(gpus=gpus)
+    with _renting(rental, replicas, ask=OVER_TWO):
+        _until(lambda: len(rental.machines) == 1 + machines)
+        _pause()
+    assert rental.calls == [machines]
+
+
+def test_all_machines_of_a_replica_are_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those that its process is not on: they are no surplus, and go back with it."""
+    monkeypatch.setattr(rented_places, "SPARE_SECONDS", 0.1)
+    rental = Rental()
+    with _renting(rental, 2, ask=OVER_TWO) as renting:
+        _until(lambda: len(rental.machines) == 5)
+        for number, pair in enumerate([(1, 11), (12, 13)]):
+            renting.hear(_on_two(f"replica-{number}", ReplicaState.READY, pair))
+        renting.hear(_decided(2, 1))
+        _pause(0.4)
+        assert rental.calls == [4]
+        renting.hear(_on_two("replica-1", ReplicaState.GONE, (12, 13), retired=True))
+        _until(lambda: len(rental.machines) == 3)
+    assert rental.calls == [4, ["i-12", "i-13"]]
+
+
+def _on_two(
+    name: str, state: ReplicaState, nodes: tuple[int, int], *, retired: bool = False
+) -> ReplicaChanged:
+    alone = _changed(name, state, nodes[0], retired=retired)
+    return replace(alone, others=(f"node-{nodes[1]}",))

@@ -100,6 +100,31 @@ def _nodes(*nodes: tuple[float, float]) -> tuple[Node, ...]:
             None,
             "asks for 1 CPU, which a node has free; Ray has not started it yet",
         ),
+        (
+            ReplicaResources(cpus=1, nodes=2),
+            _capacity((1, 0, 1, 0), (1, 0, 1, 0), (1, 0, 0, 0)),
+            None,
+            "asks for 2 nodes with 1 CPU each, which 2 nodes have free; Ray has not started it yet",
+        ),
+        (
+            ReplicaResources(cpus=1, nodes=2),
+            _capacity((1, 0, 1, 0), (1, 0, 0, 0)),
+            None,
+            "asks for 2 nodes with 1 CPU each, which 1 node has free",
+        ),
+        (
+            ReplicaResources(cpus=1, nodes=2),
+            _capacity((1, 0, 0, 0), (1, 0, 0, 0)),
+            None,
+            "asks for 2 nodes with 1 CPU each, the largest free node has 0 CPUs",
+        ),
+        (
+            ReplicaResources(cpus=2, nodes=2),
+            _capacity((1, 0, 1, 0), (2, 0, 2, 0)),
+            (),
+            "asks for 2 nodes with 2 CPUs each, which 1 node has; "
+            "it waits until such a node joins, and this cluster has no autoscaler",
+        ),
     ],
 )
 def test_the_reason_names_what_is_asked_for_and_what_comes_nearest(

@@ -16,7 +16,14 @@ from hypothesis import strategies as st
 from dray.engine import EngineInfo, EngineSpec, Replica
 from dray.engine.loop import StepLoop
 from dray.engine.loop_stats import LoopStats
-from dray.errors import ConfigError, EngineDeadError, LeaseLapsedError, ReplicaLeftError, RequestRefused
+from dray.errors import (
+    ConfigError,
+    EngineDeadError,
+    EngineStartError,
+    LeaseLapsedError,
+    ReplicaLeftError,
+    RequestRefused,
+)
 from dray.failures.signs import facts_of
 from dray.kinds import Kind
 from dray.requests.model import Outcome, Request
@@ -196,6 +203,27 @@ def test_a_stopped_loop_and_one_that_never_started_end_every_reader() -> None:
     assert isinstance(failing.start_error, ConfigError)
     with pytest.raises(EngineDeadError, match="start"):
         drain(failing, "s")
+
+
+def test_a_start_that_cannot_succeed_any_more_is_not_waited_for() -> None:
+    """Such as one that waits for a part on another node which is gone."""
+    entered, let_go = threading.Event(), threading.Event()
+
+    def build() -> Any:
+        entered.set()
+        let_go.wait(5)
+        raise RuntimeError("the others went")
+
+    loop = StepLoop(build, on_dead=lambda error: None)
+    loop.start()
+    assert entered.wait(5)
+    loop.fail_start(EngineStartError("a part of it did not start"))
+    assert loop.started.is_set()
+    with pytest.raises(EngineDeadError, match="start"):
+        drain(loop, "s")
+    let_go.set()
+    loop.join(5)
+    assert isinstance(loop.start_error, EngineStartError)  # and not what follows from it
 
 
 def test_an_aborted_session_stays_ended() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import MISSING, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -99,7 +99,17 @@ def test_replicas_get_the_text_of_a_chat_template_and_the_job_keeps_its_path(tmp
     ("arguments", "told"),
     [
         ({"data_parallel_size": 2}, "data_parallel_size=2: .*--replicas N"),
-        ({"nnodes": 2}, "nnodes=2"),
+        ({"nnodes": 2}, "nnodes=2: the engine has 1 ranks"),
+        ({"nnodes": 0}, "nnodes=0: give a whole number"),
+        ({"nnodes": True}, "nnodes=True: give a whole number"),
+        ({"nnodes": 3, "tensor_parallel_size": 2, "pipeline_parallel_size": 2}, "the engine has 4 ranks"),
+        ({"nnodes": 2, "tensor_parallel_size": "two"}, "tensor_parallel_size and .* whole numbers"),
+        (
+            {"nnodes": 2, "tensor_parallel_size": 2, "distributed_executor_backend": "uni"},
+            "nnodes=2 does not go with distributed_executor_backend=uni",
+        ),
+        ({"node_rank": 0}, "node_rank: dray sets it on each node"),
+        ({"master_addr": "10.0.0.1"}, "master_addr: dray sets it"),
         ({"distributed_executor_backend": "ray"}, "distributed_executor_backend=ray asks Ray for devices"),
     ],
 )
@@ -111,6 +121,18 @@ def test_an_engine_over_more_than_its_replica_is_refused(arguments: dict[str, An
     usual = {"data_parallel_size": 1, "nnodes": None, "distributed_executor_backend": "mp"}
     engine = EngineOptions(name="vllm", arguments=usual)
     check_arguments(JobSettings.of(REQUEST.model_copy(update={"engine": engine}), PLACES))
+
+
+@pytest.mark.parametrize("name", ["vllm", "simulated"])
+def test_an_engine_on_several_nodes_is_refused_for_this_machine_alone(
+    name: Literal["vllm", "simulated"],
+) -> None:
+    ranks = {"tensor_parallel_size": 4} if name == "vllm" else {}
+    engine = EngineOptions(name=name, arguments={"nnodes": 2, **ranks})
+    settings = JobSettings.of(REQUEST.model_copy(update={"engine": engine}), PLACES)
+    check_arguments(settings)
+    with pytest.raises(ConfigError, match=r"nnodes=2: each replica needs 2 nodes, .* on a cluster"):
+        check_arguments(settings, local=True)
 
 
 def test_what_was_asked_for_is_there_to_be_read_and_kept() -> None:
