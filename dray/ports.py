@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import random
 import socket
+
+_KEPT = range(20_000, 30_000)
+"""Not given to outgoing connections, as Linux comes, nor to Ray's workers and Kubernetes' services."""
+
+_TRIES = 100
 
 
 def free_port(host: str = "127.0.0.1") -> int:
@@ -11,3 +17,15 @@ def free_port(host: str = "127.0.0.1") -> int:
         probe.bind((host, 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def lasting_port(host: str) -> int:
+    """A free port that no connection of the machine takes by chance, for a listener that comes later."""
+    for port in random.sample(_KEPT, _TRIES):
+        with socket.socket() as probe:
+            try:
+                probe.bind((host, port))
+            except OSError:
+                continue
+            return port
+    return free_port(host)

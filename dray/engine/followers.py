@@ -15,7 +15,7 @@ from dray.engine.protocol import EngineSpec
 from dray.engine.ranks import NodeRank, nodes_of
 from dray.engine.ray_errors import ray_errors
 from dray.errors import ConfigError, DrayError
-from dray.ports import free_port
+from dray.ports import lasting_port
 
 _HOST_IP = "VLLM_HOST_IP"  # the address by which vLLM's processes on other nodes reach those of this one
 
@@ -29,7 +29,7 @@ class Followers:
 
         group = ray.util.get_current_placement_group()
         address = _own_address()
-        port = free_port(address)
+        port = lasting_port(address)
         self.leader = replace(spec, rank=NodeRank(0, address, port))
         self._names: dict[Any, str] = {}
         self._actors = []

@@ -28,6 +28,7 @@ _TUNING = frozenset(
         "enforce_eager",
         "tensor_parallel_size",
         "pipeline_parallel_size",
+        "nnodes",
         "block_size",
         "num_gpu_blocks_override",
         "load_format",

@@ -52,7 +52,7 @@ def setup_of(
     tensor = int(arguments.get("tensor_parallel_size") or 1)
     pipeline = int(arguments.get("pipeline_parallel_size") or 1)
     instance = instance_of(device, catalogue, tensor * pipeline)
-    if instance is None or not config:
+    if instance is None or not config or int(arguments.get("nnodes") or 1) > 1:  # no link is known
         return None
     try:
         known = model_facts(json.loads(config)).loaded(as_stored=instance.device.calibrated)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -109,7 +110,9 @@ def _part(run: Command, raylets: Raylets) -> psutil.Process:
 
     def look() -> bool:
         found[:] = processes_on(raylets.nodes, FOLLOWER).values()
-        return any("spawn_main" in " ".join(below.cmdline()) for one in found for below in one.children())
+        with suppress(psutil.Error):  # one that ends just now
+            return any("spawn_main" in " ".join(rank.cmdline()) for one in found for rank in one.children())
+        return False
 
     run.until(look, 200, "a part with its ranks")
     return found[0]

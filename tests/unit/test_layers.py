@@ -14,7 +14,18 @@ pytestmark = pytest.mark.unit
 ROOT = Path(__file__).parents[2]
 
 LAYERS = (
-    {"durations", "errors", "imports", "owner", "places", "processes", "history", "machine", "temporary"},
+    {
+        "durations",
+        "errors",
+        "imports",
+        "owner",
+        "places",
+        "processes",
+        "history",
+        "machine",
+        "ports",
+        "temporary",
+    },
     {"codes", "kinds", "triggers"},
     {"storage", "failures", "scheduling", "account"},
     {"notices", "requests", "weights"},
