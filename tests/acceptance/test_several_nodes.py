@@ -110,12 +110,16 @@ def _part(run: Command, raylets: Raylets) -> psutil.Process:
 
     def look() -> bool:
         found[:] = processes_on(raylets.nodes, FOLLOWER).values()
-        with suppress(psutil.Error):  # one that ends just now
-            return any("spawn_main" in " ".join(rank.cmdline()) for one in found for rank in one.children())
-        return False
+        return any("spawn_main" in _command(rank) for one in found for rank in one.children())
 
     run.until(look, 200, "a part with its ranks")
     return found[0]
+
+
+def _command(process: psutil.Process) -> str:
+    with suppress(psutil.Error):  # it ends just now, or has
+        return " ".join(process.cmdline())
+    return ""
 
 
 def _kill(part: psutil.Process) -> None:

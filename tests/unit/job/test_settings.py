@@ -47,7 +47,8 @@ def test_an_engine_is_told_all_that_was_asked_for() -> None:
     assert unset == [
         "tuning",
         "sound",
-    ]  # the driver sets the first; the next test has the other
+        "rank",
+    ]  # the driver sets the first, and a replica the last; the next test has the other
     assert spec == EngineSpec(
         name="simulated",
         model="s3://b/m",
