@@ -19,13 +19,13 @@ def free_port(host: str = "127.0.0.1") -> int:
         return port
 
 
-def lasting_port(host: str) -> int:
-    """A free port that no connection of the machine takes by chance, for a listener that comes later."""
-    for port in random.sample(_KEPT, _TRIES):
+def lasting_port() -> int:
+    """A port free on all addresses that no connection takes by chance, for a listener that comes later."""
+    for port in random.sample(_KEPT, min(_TRIES, len(_KEPT))):
         with socket.socket() as probe:
             try:
-                probe.bind((host, port))
+                probe.bind(("", port))
             except OSError:
                 continue
             return port
-    return free_port(host)
+    return free_port("")

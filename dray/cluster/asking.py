@@ -64,9 +64,15 @@ def ask_of(spec: EngineSpec, cluster: ClusterInfo, replicas: int) -> ReplicaReso
         ConfigError: no node has as many GPUs as a replica needs of it, and none will come that has; or
             there are fewer nodes, and no other will come.
     """
-    nodes = nodes_of(spec.arguments)
     if cluster.own:
         refuse_on_this_machine(spec.arguments)
+    ask = _ask(spec, cluster, replicas)
+    _refuse_too_few_nodes(ask, cluster)
+    return ask
+
+
+def _ask(spec: EngineSpec, cluster: ClusterInfo, replicas: int) -> ReplicaResources:
+    nodes = nodes_of(spec.arguments)
     if runs_on_gpus(spec, cluster):
         gpus = _gpus_of_a_node(spec, nodes)
         _refuse_out_of_reach(gpus, cluster)
@@ -138,6 +144,16 @@ def _refuse_out_of_reach(gpus: float, cluster: ClusterInfo) -> None:
             f"a replica needs {_amount(gpus, 'GPU')} of one node (tensor_parallel_size times "
             f"pipeline_parallel_size), and the cluster's largest has {_number(most)}"
         )
+
+
+def _refuse_too_few_nodes(ask: ReplicaResources, cluster: ClusterInfo) -> None:
+    """Where an autoscaler says how many nodes may come; a node may be joined by hand to any other cluster."""
+    if ask.nodes == 1 or not cluster.coming:
+        return
+    most = sum(ask.fits(node.cpus, node.gpus) for node in cluster.nodes)
+    most += sum(one.most for one in cluster.coming if ask.fits(one.cpus, one.gpus))
+    if most < ask.nodes:
+        raise ConfigError(f"a replica needs {ask}, and the cluster can have {most} of these (nnodes)")
 
 
 def _cpus_beside(gpus: float, nodes: Sequence[Node]) -> float:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from dray.cluster.base import ClusterInfo, ClusterSettings
 from dray.cluster.forwarded_env import handed_down
 from dray.engine.protocol import EngineSpec
 from dray.engine.ranks import nodes_of, ranks_of
+from dray.errors import EngineStartError
 
 _NODE_LABEL = "ray.io/node-id"
 _SMALLEST = 1e-4  # of a resource, as Ray counts
@@ -52,7 +55,10 @@ def actor_options(
 def reserve(ask: ReplicaResources, nodes: Collection[str], *, avoid: Collection[str]) -> Any:
     """A placement group for a replica on several nodes: all places at once, or none yet.
 
-    It takes none of the nodes to ``avoid`` where enough others of ``nodes`` can have it.
+    It takes none of the nodes to ``avoid`` where enough others of ``nodes`` have room for it now.
+
+    Raises:
+        EngineStartError: Ray's head did not make it.
     """
     from ray.util.placement_group import placement_group
 
@@ -62,7 +68,22 @@ def reserve(ask: ReplicaResources, nodes: Collection[str], *, avoid: Collection[
     options: dict[str, Any] = {}
     if avoid and len(set(nodes) - set(avoid)) >= ask.nodes:
         options["bundle_label_selector"] = [{_NODE_LABEL: f"!in({','.join(sorted(avoid))})"}] * ask.nodes
-    return placement_group([bundle] * ask.nodes, strategy="STRICT_SPREAD", **options)
+    try:
+        return placement_group([bundle] * ask.nodes, strategy="STRICT_SPREAD", **options)
+    except Exception as error:  # noqa: BLE001  whatever its client raises: it is asked again later
+        raise EngineStartError(f"Ray made no placement group ({type(error).__name__})") from None
+
+
+def let_go(group: Any) -> None:
+    """Give the places of a placement group back. Returns at once: the call waits for Ray's head."""
+
+    def remove() -> None:
+        import ray
+
+        with suppress(Exception):  # what is left goes with the job
+            ray.util.remove_placement_group(group)
+
+    threading.Thread(target=remove, name="dray-let-go", daemon=True).start()
 
 
 def in_group(options: Mapping[str, Any], group: Any) -> dict[str, Any]:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dray.cluster.asking import ReplicaResources
 from dray.cluster.base import NAMESPACE, ClusterInfo, Node
 from dray.cluster.capacity import Capacity, capacity_now, no_place_for_tasks
 from dray.cluster.losses import NodeFacts, diagnose, is_gone
-from dray.cluster.placing import actor_options, in_group, reserve
+from dray.cluster.placing import actor_options, in_group, let_go, reserve
 from dray.cluster.ray_private import drain, node_of, nodes_of_group
 from dray.cluster.watching import NodeWatchers
 from dray.engine.client import RayReplica
+from dray.engine.part_ends import take_end
 from dray.engine.protocol import EngineInfo, EngineSpec
 from dray.engine.ray_errors import ray_errors
 from dray.engine.replica import ReplicaStatus, Whereabouts, actor_class
@@ -60,7 +61,7 @@ class RayFleet:
             actor = actor_class().options(name=name, namespace=NAMESPACE, **options).remote(name, spec)
         except ray.exceptions.ActorAlreadyExistsError:
             if group is not None:
-                ray.util.remove_placement_group(group)
+                let_go(group)
             raise NameTakenError(f"replica {name}: another actor has this name") from None
         made = RayReplicaProcess(RayReplica(name, actor), self._unreachable, group)
         self._processes.append(made)
@@ -71,7 +72,7 @@ class RayFleet:
             return None
         now = self.capacity() if avoid else None
         rooms = zip(now.nodes, now.rooms, strict=True) if now is not None else ()
-        return reserve(ask, {node.node_id for node, room in rooms if room.holds(ask)}, avoid=avoid)
+        return reserve(ask, {node.node_id for node, room in rooms if room.takes(ask)}, avoid=avoid)
 
     def capacity(self) -> Capacity | None:
         """What the nodes have, and have free; None while Ray's head is away."""
@@ -112,6 +113,7 @@ class RayReplicaProcess:
         self._group = group
         self.last_node: str | None = None
         self.last_others: tuple[str, ...] = ()
+        self._end_on: str | None = None  # the node of several that its engine died on, where that is known
         self.killed = False
         self._ready: tuple[Any, Any] | None = None
         self._asked: Any = None
@@ -127,7 +129,10 @@ class RayReplicaProcess:
         return self.last_node
 
     def others(self) -> tuple[str, ...]:
-        """The ids of its other nodes, where it is on several; known once it has a node."""
+        """The ids of its other nodes, where it is on several; known once it has a node.
+
+        Ray may move a place whose node went before anything ran there: asked again once all run.
+        """
         if self._group is not None and not self.last_others and self.last_node is not None:
             self.last_others = tuple(sorted(set(nodes_of_group(self._group)) - {self.last_node}))
         return self.last_others
@@ -144,7 +149,7 @@ class RayReplicaProcess:
                 return None
             ready, self._ready = list(self._ready), None  # asked again where the answer did not come through
             info, where = ray.get(ready)
-            self.last_node = where.node_id
+            self.last_node, self.last_others = where.node_id, ()
         return Began(info=info, where=where)
 
     def ask_status(self) -> None:
@@ -174,7 +179,7 @@ class RayReplicaProcess:
         self.killed = True
         ray.kill(self.replica.actor, no_restart=True)
         if self._group is not None:
-            ray.util.remove_placement_group(self._group)
+            let_go(self._group)
 
     def is_gone(self) -> bool:
         """Whether Ray knows by now that it is dead, or its node takes no connections."""
@@ -184,6 +189,9 @@ class RayReplicaProcess:
         """What Ray and the node's port say by now of how it died."""
         node = self.node()
         facts = diagnose(self.replica.actor_id, node, self.others(), unreachable=self._unreachable)
+        if facts.alive and self._group is not None:
+            self._end_on = self._end_on or take_end(self.name)
+            facts = replace(facts, node=self._end_on or facts.node)
         if facts.alive is False and facts.node is not None:
             self._unreachable.add(facts.node)
         return facts

@@ -6,6 +6,7 @@ what was lost.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Collection
 from contextlib import suppress
@@ -28,6 +29,8 @@ from dray.errors import ConfigError, EngineDeadError, EngineError, EngineStartEr
 from dray.notices.notice import SOON
 from dray.places import lane_of, replica_name
 from dray.store import ReplicaState
+
+logger = logging.getLogger(__name__)
 
 SILENT_SECONDS = 60.0
 """A replica that says nothing for so long, while the driver looks, is ended: its node hangs, or the way."""
@@ -93,8 +96,12 @@ class ReplicaPool:
 
     def nodes(self) -> set[str]:
         """The nodes of replicas that start, can take work, or finish what they have: they are paid for."""
+        return {node for nodes in self.held() for node in nodes}
+
+    def held(self) -> list[tuple[str, ...]]:
+        """The nodes of each such replica that has any."""
         live = self._in(ReplicaState.STARTING, ReplicaState.READY, ReplicaState.LEAVING)
-        return {node for one in live for node in one.nodes}
+        return [one.nodes for one in live if one.nodes]
 
     def working_on(self) -> list[tuple[str, ...]]:
         """The nodes of each replica that can take work."""
@@ -263,6 +270,9 @@ class ReplicaPool:
             process = self._fleet.launch(name, spec, self._places.ask, avoid=spent | self._risky())
         except NameTakenError:
             return self._launch(lane, budgets)
+        except EngineStartError as error:
+            logger.warning("%s: %s", lane_of(name), error)
+            return False
         replica = ReplicaHandle(lane=lane, process=process, slots=LEAST_SLOTS, watched=self.watched)
         self._replicas.append(replica)
         self._changed.add(replica)

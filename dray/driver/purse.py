@@ -79,7 +79,8 @@ class Purse:
     ) -> Situation | None:
         """How the job stands; None while nothing is known of what is left.
 
-        ``nodes`` are those of all its replicas, ``working`` those of each that can take work.
+        ``nodes`` are those of all its replicas, ``working`` those of each that can take work, or
+        else of each.
 
         Raises:
             StoreError: it is away.
@@ -94,7 +95,6 @@ class Purse:
             raise spent_error(self._job)
         if load.work is None:
             return None
-        each = working or [[node] for node in nodes]
         now = Situation(
             left=load.work,
             rate=1.0,
@@ -104,7 +104,7 @@ class Purse:
             step=step,
             most=most,
             on_demand=load.ready,
-            on_demand_price=0.0 if self._budget is None else self.hourly(each),
+            on_demand_price=0.0 if self._budget is None else self.hourly(working),
             budget=self._budget,
             spent=spent,
         )

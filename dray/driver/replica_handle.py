@@ -164,8 +164,8 @@ class ReplicaHandle:
 
     def kill(self) -> None:
         """End its process, if it lives."""
-        self.process.kill()
         self.state = ReplicaState.GONE
+        self.process.kill()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -92,7 +92,7 @@ class Scaling:
             store,
             load,
             nodes,
-            self._pool.working_on(),
+            self._pool.working_on() or self._pool.held(),
             most=self._most(),
             start_seconds=self._start_seconds(),
         )

@@ -18,6 +18,7 @@ _LOOK_SECONDS = 3.0  # between two looks, and until a replica counts as one that
 _PLACING_SECONDS = 30.0  # for Ray to start a replica where there is room: an environment may be made first
 _LOOKS_PER_SECOND = 100  # at replicas: each is a question to Ray's head
 _REPLACED_SECONDS = 60.0  # for a node that went to be replaced by hand, before replicas ask for less
+_STUCK_SECONDS = 60.0  # for places on several nodes that are free, before they are asked for anew
 _PATIENCE = 600.0  # the same, where an autoscaler may be at work
 
 
@@ -83,13 +84,17 @@ class Places:
         self.ask = ask_of(spec, fleet.info, lanes)
 
     def look(self, starting: Sequence[ReplicaHandle]) -> list[ReplicaHandle]:
-        """Note at each replica that starts why it waits. Returns those that are to ask again, for less."""
+        """Note at each replica that starts why it waits. Returns those that are to ask again.
+
+        For less; or on several nodes that are free: they avoid a node, perhaps, that they have to take now.
+        """
         now = time.monotonic()
         if now < self._look_at:
             return []
         self.looked, self._look_at = now, now + max(_LOOK_SECONDS, len(starting) / _LOOKS_PER_SECOND)
         waiting = [one for one in starting if not one.has_place()]
         reason, again, due = None, False, _LOOK_SECONDS
+        anew: list[ReplicaHandle] = []
         if waiting:
             capacity = self._fleet.capacity()
             if capacity is None:
@@ -98,9 +103,11 @@ class Places:
             again = self._asks_less(capacity, now)
             if capacity.takes(self.ask):
                 due = _PLACING_SECONDS
+                stuck = [one for one in waiting if now - one.asked > _STUCK_SECONDS]
+                anew = stuck if self.ask.nodes > 1 else []
         for one in starting:
             one.note = reason if one in waiting and now - one.asked > due else None
-        return waiting if again else []
+        return waiting if again else anew
 
     def _asks_less(self, capacity: Capacity, now: float) -> bool:
         """Whether the nodes that could hold a replica went for good, and what is left holds a smaller one."""

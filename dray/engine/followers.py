@@ -8,66 +8,125 @@ from __future__ import annotations
 
 import os
 import threading
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
+from dray.engine.part_ends import note_end
 from dray.engine.protocol import EngineSpec
 from dray.engine.ranks import NodeRank, nodes_of
 from dray.engine.ray_errors import ray_errors
-from dray.errors import ConfigError, DrayError
+from dray.engine.start_errors import start_error
+from dray.errors import ConfigError, DrayError, ReplicaLostError
 from dray.ports import lasting_port
 
 _HOST_IP = "VLLM_HOST_IP"  # the address by which vLLM's processes on other nodes reach those of this one
 
 
-class Followers:
-    """Starts the parts as it is made. ``leader`` is what the replica's own engine is built from."""
+@dataclass(kw_only=True)
+class _Part:
+    """A part's actor, the call that ends when the part does, and the call for the id of its node."""
 
-    def __init__(self, name: str, spec: EngineSpec) -> None:
+    name: str
+    actor: Any
+    runs: Any
+    where: Any
+
+
+def own_group() -> Any:
+    """The placement group of this actor. For the thread that Ray runs the actor's constructor in."""
+    import ray
+
+    return ray.util.get_current_placement_group()
+
+
+class Followers:
+    """Starts the parts as it is made, on the other places of a placement group.
+
+    ``leader`` is what the replica's own engine is built from.
+    """
+
+    def __init__(self, name: str, spec: EngineSpec, group: Any) -> None:
+        self._replica = name
+        self._group = group
+        rank = NodeRank(0, _own_address(), lasting_port())
+        self.leader = replace(spec, rank=rank)
+        self._guard = threading.Lock()
+        count = nodes_of(spec.arguments)
+        ranks = [replace(rank, number=number) for number in range(1, count)]
+        self._parts = [self._start(replace(spec, rank=one), count) for one in ranks]
+
+    def _start(self, spec: EngineSpec, count: int) -> _Part:
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        group = ray.util.get_current_placement_group()
-        address = _own_address()
-        port = lasting_port(address)
-        self.leader = replace(spec, rank=NodeRank(0, address, port))
-        self._names: dict[Any, str] = {}
-        self._actors = []
-        self._guard = threading.Lock()
-        nodes = nodes_of(spec.arguments)
-        for number in range(1, nodes):
-            bundle = group.bundle_specs[number]
-            actor = (
-                ray.remote(Follower)
-                .options(
-                    num_cpus=bundle.get("CPU", 0),
-                    num_gpus=bundle.get("GPU", 0),
-                    max_restarts=0,
-                    scheduling_strategy=PlacementGroupSchedulingStrategy(group, number),
-                )
-                .remote()
+        assert spec.rank is not None
+        number = spec.rank.number
+        bundle = self._group.bundle_specs[number]
+        actor = (
+            ray.remote(Follower)
+            .options(
+                num_cpus=bundle.get("CPU", 0),
+                num_gpus=bundle.get("GPU", 0),
+                max_restarts=0,
+                max_concurrency=4,  # it answers while it runs
+                scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, number),
             )
-            self._actors.append(actor)  # Ray ends an actor that has no handle
-            call = actor.run.remote(replace(spec, rank=NodeRank(number, address, port)))
-            self._names[call] = f"{name}, its part on node {number + 1} of {nodes}"
+            .remote()
+        )
+        name = f"{self._replica}, its part on node {number + 1} of {count}"
+        return _Part(name=name, actor=actor, runs=actor.run.remote(spec), where=actor.node_id.remote())
 
     def ended(self, seconds: float = 0.0) -> DrayError | None:
         """Why one of them ended, within ``seconds``; None while all of them run. For any thread."""
         import ray
 
         with self._guard:
-            done, _ = ray.wait(list(self._names), timeout=seconds)
-        for call in done:
-            try:
-                with ray_errors(self._names[call]):
-                    ray.get(call)
-            except DrayError as error:
-                return error
+            done, _ = ray.wait([part.runs for part in self._parts], timeout=seconds)
+            for part in self._parts:
+                error = self._end_of(part) if part.runs in done else None
+                if error is not None:
+                    return error
         return None
+
+    def _end_of(self, part: _Part) -> DrayError | None:
+        """Its error, and a note of its node for the driver; None where only the call was lost."""
+        import ray
+
+        try:
+            with ray_errors(part.name):
+                ray.get(part.runs)
+        except ReplicaLostError as error:
+            if error.unsure:
+                part.runs = part.actor.wait.remote()
+                return None
+            self._note(part)
+            return error
+        except DrayError as error:
+            self._note(part)
+            return error
+        return None
+
+    def _note(self, part: _Part) -> None:
+        import ray
+
+        with suppress(Exception):  # it never was on one
+            note_end(self._replica, ray.get(part.where, timeout=0))
 
 
 class Follower:
-    """A node's part, as a Ray actor. Its one call lasts as long as its ranks."""
+    """A node's part, as a Ray actor with some threads."""
+
+    def __init__(self) -> None:
+        self._ended = threading.Event()
+        self._error: DrayError | None = None
+
+    def node_id(self) -> str:
+        """The id of its node."""
+        import ray
+
+        node: str = ray.get_runtime_context().get_node_id()
+        return node
 
     def run(self, spec: EngineSpec) -> None:
         """Run the ranks of this node until one of them ends.
@@ -76,14 +135,30 @@ class Follower:
             EngineDeadError: one did.
             EngineStartError, WeightsError, ConfigError: they never ran.
         """
-        _own_address()
-        if spec.name == "vllm":
-            from dray.engine.vllm_adapter.following import run_ranks
+        try:
+            _run(spec)
+        except BaseException as error:  # noqa: BLE001  process edge: told to the replica
+            self._error = start_error(error)
+            raise self._error from None
+        finally:
+            self._ended.set()
 
-            run_ranks(spec)
-        elif spec.name == "simulated":
-            threading.Event().wait()  # its leader pretends to compute for all
-        raise ConfigError(f"the engine {spec.name!r} does not run on several nodes")
+    def wait(self) -> None:
+        """Wait until :meth:`run` has ended, and raise what it raised: for a leader that lost that call."""
+        self._ended.wait()
+        if self._error is not None:
+            raise self._error
+
+
+def _run(spec: EngineSpec) -> None:
+    _own_address()
+    if spec.name == "vllm":
+        from dray.engine.vllm_adapter.following import run_ranks
+
+        run_ranks(spec)
+    elif spec.name == "simulated":
+        threading.Event().wait()  # its leader pretends to compute for all
+    raise ConfigError(f"the engine {spec.name!r} does not run on several nodes")
 
 
 def _own_address() -> str:

@@ -205,11 +205,15 @@ class StepLoop(threading.Thread):
             self._end = end
             self._changed.notify_all()
 
-    def fail_start(self, error: BaseException) -> None:
-        """The engine that is being built will never be ready."""
-        self.start_error = error
-        self.fail(EngineDeadError("the engine did not start"))
-        self.started.set()
+    def fail_start(self, error: BaseException) -> bool:
+        """The engine that is being built will never be ready; False where it is."""
+        with self._changed:
+            if self.started.is_set():
+                return False
+            self.start_error = error
+            self.fail(EngineDeadError("the engine did not start"))
+            self.started.set()
+            return True
 
     def stop(self) -> None:
         """End the loop after the step that is under way."""
@@ -228,12 +232,13 @@ class StepLoop(threading.Thread):
         try:
             engine = self._build()
         except BaseException as error:  # noqa: BLE001  process edge: raised where the start is awaited
-            self.fail_start(self.start_error or error)
+            self.fail_start(error)
             return
         self.info = engine.info
         self._wake = engine.wake
         self.ready_at = time.time()
-        self.started.set()
+        with self._changed:
+            self.started.set()
         try:
             while self._turn(engine):
                 pass

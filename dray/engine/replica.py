@@ -24,14 +24,13 @@ from dray.engine.loop_stats import LoopStats
 from dray.engine.protocol import Engine, EngineInfo, EngineSpec
 from dray.engine.ranks import nodes_of
 from dray.engine.sessions import SILENCE_SECONDS
+from dray.engine.start_errors import start_error
 from dray.engine.watchdog import Watchdog
 from dray.errors import (
     ConfigError,
     DrayError,
     EngineDeadError,
-    EngineStartError,
     ReplicaLostError,
-    raised_at,
 )
 from dray.failures.signs import out_of_memory
 from dray.requests.model import Outcome
@@ -98,10 +97,10 @@ class Replica:
         self._exit_when_dead = exit_when_dead
         self._records = _keep_log()
         folder = os.environ.get(TRACE_VARIABLE)
-        self._followers = _followers(name, spec)
-        spec = spec if self._followers is None else self._followers.leader
+        self._group = _group_of(spec)
+        self._followers: Followers | None = None
         trace = Path(folder) / f"{name.replace('/', '-')}-{os.getpid()}.trace" if folder else None
-        self._loop = StepLoop(lambda: build_engine(spec), on_dead=self._die, trace=trace, silence=silence)
+        self._loop = StepLoop(lambda: self._build(spec), on_dead=self._die, trace=trace, silence=silence)
         self._loop.start()
         threading.Thread(
             target=self._watch, args=(spec.stall_seconds,), name="dray-watchdog", daemon=True
@@ -118,11 +117,8 @@ class Replica:
         error = self._loop.start_error
         if error is not None and (lost := self._lost_part(_PART_SECONDS)) is not None:
             error = lost  # the engine fails where a part of it does
-        if isinstance(error, DrayError):
-            raise error
         if error is not None:
-            told = f"{type(error).__name__}: {_first_line(error) or f'no reason given{raised_at(error)}'}"
-            raise EngineStartError(told, oom=out_of_memory(error)) from None
+            raise start_error(error) from None
         assert self._loop.info is not None
         return self._loop.info
 
@@ -196,8 +192,7 @@ class Replica:
         while True:
             time.sleep(every)
             if (lost := self._lost_part()) is not None:
-                if not self._loop.started.is_set():
-                    self._loop.fail_start(lost)
+                if self._loop.fail_start(lost):
                     return
                 self._loop.fail(EngineDeadError(str(lost), oom=out_of_memory(lost)))
                 self._die(lost)
@@ -209,6 +204,15 @@ class Replica:
                 self._die(error)
                 return
             self._loop.end_silent(watchdog.late)
+
+    def _build(self, spec: EngineSpec) -> Engine:
+        """The engine, whose parts on other nodes start first."""
+        if self._group is not None:
+            from dray.engine.followers import Followers
+
+            self._followers = Followers(self.name, spec, self._group)
+            spec = self._followers.leader
+        return build_engine(spec)
 
     def _lost_part(self, seconds: float = 0.0) -> DrayError | None:
         """Why a part of the engine on another node ended, if one did; where it was lost, so is this."""
@@ -244,12 +248,13 @@ def build_engine(spec: EngineSpec) -> Engine:
     raise ConfigError(f"unknown engine {spec.name!r}; dray has 'vllm' and 'simulated'")
 
 
-def _followers(name: str, spec: EngineSpec) -> Followers | None:
+def _group_of(spec: EngineSpec) -> Any:
+    """The placement group of an engine on several nodes; None for one on this node alone."""
     if nodes_of(spec.arguments) == 1:
         return None
-    from dray.engine.followers import Followers
+    from dray.engine.followers import own_group
 
-    return Followers(name, spec)
+    return own_group()
 
 
 def _ray_node() -> str:

@@ -25,6 +25,7 @@ MODEL = "s3://bucket/lively"
 KEYS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
 ENGINE = ("max_model_len=256", "max_num_seqs=8", "kv_cache_memory_bytes=67108864")
 OVER_TWO = (*ENGINE, "tensor_parallel_size=2", "nnodes=2")
+_RANK = ("spawn_main", "VLLM::Worker")  # in a rank's command line: at first, and once it runs
 NOBIND = {"VLLM_CPU_OMP_THREADS_BIND": "nobind"}  # by itself vLLM wants a NUMA node for each rank
 
 
@@ -110,7 +111,8 @@ def _part(run: Command, raylets: Raylets) -> psutil.Process:
 
     def look() -> bool:
         found[:] = processes_on(raylets.nodes, FOLLOWER).values()
-        return any("spawn_main" in _command(rank) for one in found for rank in one.children())
+        below = [_command(process) for one in found for process in one.children()]
+        return any(title in command for command in below for title in _RANK)
 
     run.until(look, 200, "a part with its ranks")
     return found[0]

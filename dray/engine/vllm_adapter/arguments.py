@@ -50,6 +50,7 @@ ENVIRONMENT = {
     "GOMP_SPINCOUNT": "2000",
 }
 _GIB = 1 << 30
+_MEETING_SECONDS = 1800  # for ranks on several nodes to meet: as long as a replica may take to start
 _CPU_CACHE_LIMIT = 4 * _GIB
 _LONGEST_REASON = 800  # characters of vLLM's own message
 _UNSAFE_ADVICE = "To allow overriding this maximum"  # names a variable that lets a model run past its length
@@ -147,7 +148,12 @@ def _place(spec: EngineSpec) -> dict[str, Any]:
     if rank is None:
         return {}
     meeting = {"node_rank": rank.number, "master_addr": rank.address, "master_port": rank.port}
-    return meeting | {"distributed_executor_backend": "mp"}
+    return meeting | {
+        "distributed_executor_backend": "mp",
+        # vLLM's 10 min are short where the model comes to one of the nodes later than to another.
+        "distributed_timeout_seconds": _MEETING_SECONDS,
+        "cpu_distributed_timeout_seconds": _MEETING_SECONDS,
+    }
 
 
 def _formats(spec: EngineSpec, given: dict[str, Any]) -> dict[str, str]:

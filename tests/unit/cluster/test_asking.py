@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
 
 import pytest
@@ -269,3 +270,13 @@ def test_replicas_over_nodes_are_as_many_as_can_be_placed(places: list[int], nod
         left = sorted([one - 1 for one in left[:nodes]] + left[nodes:], reverse=True)
         placed += 1
     assert replicas_over(places, nodes) == placed
+
+
+def test_more_nodes_than_an_autoscaler_may_start_are_refused() -> None:
+    large = replace(_type(32, 8), most=1)
+    arguments = {"tensor_parallel_size": 24, "nnodes": 3}
+    spec = EngineSpec(name="vllm", model="m", kind=Kind.CHAT, arguments=arguments)
+    with pytest.raises(ConfigError, match="3 nodes with 8 GPUs and 1 CPU each, and the cluster can have 2"):
+        ask_of(spec, cluster((8, 0), (32, 8), coming=(large, _type(8, 4))), 1)
+    assert ask_of(spec, cluster((8, 0), (32, 8), coming=(_type(32, 8),)), 1).nodes == 3
+    assert ask_of(spec, cluster((8, 0), (32, 8), coming=None), 1).nodes == 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -136,12 +137,14 @@ def test_the_reason_names_what_is_asked_for_and_what_comes_nearest(
 class _Followed:
     """Places whose cluster and clock a test sets."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, capacity: Capacity, **changes: Any) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, capacity: Capacity, spec: EngineSpec = SPEC, **changes: Any
+    ) -> None:
         self.now = 1000.0
         replace_here(monkeypatch, time, "monotonic", lambda: self.now)
         self.fleet = ScriptedFleet(info=cluster(*capacity.nodes, **changes))
         self.fleet.seen = capacity
-        self.places = Places(SPEC, self.fleet, 3)
+        self.places = Places(spec, self.fleet, 3)
 
     def replica(self, *, placed: bool = False) -> ReplicaHandle:
         place = "node" if placed else None
@@ -199,3 +202,16 @@ def test_a_node_that_the_autoscaler_may_bring_is_waited_for(monkeypatch: pytest.
     assert followed.look(one) == []
     assert followed.look(one, after=10_000) == []
     assert followed.places.ask == ReplicaResources(cpus=8)
+
+
+def test_free_places_on_several_nodes_are_asked_for_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray keeps to what it was told: to avoid a node that is the only one left now, say."""
+    over_two = replace(SPEC, arguments={"nnodes": 2})
+    followed = _Followed(monkeypatch, _capacity((1, 0, 1, 0), (1, 0, 0, 0)), over_two)
+    one, placed = followed.replica(), followed.replica(placed=True)
+    assert followed.look(one, placed, after=100.0) == []  # a node is not free
+    followed.fleet.seen = _capacity((1, 0, 1, 0), (1, 0, 1, 0))
+    assert followed.look(one, placed) == [one]
+    late = followed.replica()
+    assert followed.look(late, placed, after=50.0) == []  # Ray may be about to
+    assert followed.look(late, placed, after=20.0) == [late]

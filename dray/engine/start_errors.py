@@ -1,0 +1,14 @@
+"""What an engine that did not start says, in one line for people."""
+
+from __future__ import annotations
+
+from dray.errors import DrayError, EngineStartError, raised_at
+from dray.failures.signs import out_of_memory
+
+
+def start_error(error: BaseException) -> DrayError:
+    """The error of a start as others are told of it: one of dray's as it is, another by class and line."""
+    if isinstance(error, DrayError):
+        return error
+    line = (str(error).splitlines() or [""])[0][:500] or f"no reason given{raised_at(error)}"
+    return EngineStartError(f"{type(error).__name__}: {line}", oom=out_of_memory(error))
