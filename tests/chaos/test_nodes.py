@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.chaos import Job, wait_for_release
 from tests.support.command import prefect_api, write_requests
+from tests.support.followers import FOLLOWER, processes_on
 from tests.support.spot_nodes import SpotNodes
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
@@ -116,6 +117,23 @@ def test_rows_that_take_their_node_along_are_found_and_nothing_else_fails(
     assert {(e["custom_id"], e["error"]["code"]) for e in errors} == {(f"row-{n}", "poison") for n in bad}
     assert lost <= len(bad) * (math.log2(2.5 * 4) + 8)  # docs/interruptions.md
     assert job.causes() <= {"NODE_LOSS", "POISON"}
+
+
+def test_a_replica_on_several_nodes_goes_with_any_of_them(
+    cloud: SpotNodes, make_job: Callable[..., Job]
+) -> None:
+    """The one that its process is not on: what that is charged to, and more, is in test_several_nodes.py."""
+    settings = ("nnodes=2", f"max_num_seqs={SEQS}", "seconds_per_token=0.02")
+    job = make_job(rows=600, replicas=1, settings=settings)
+    run = job.start()
+    job.until_committed(run, 100)
+    (node,) = processes_on(cloud.raylets.nodes, FOLLOWER)
+    cloud.kill(cloud.raylets.nodes.index(node))
+    cloud.refill()
+    print(job.finished(run))
+    assert job.causes() == {"NODE_LOSS"}
+    assert {charge.scope for charge in job.charges() if charge.budget == "node"} == {node}
+    assert not processes_on(cloud.raylets.nodes, FOLLOWER)
 
 
 @pytest.mark.long
