@@ -31,6 +31,10 @@ USUAL_SEQS = 256  # vLLM's own on small devices, where neither the user nor an e
 _USUAL_TOKENS = 8192
 
 
+class NoGroupError(EngineStartError):
+    """There is no placement group for a replica now."""
+
+
 def actor_options(
     ask: ReplicaResources, cluster: ClusterInfo, *, avoid: Collection[str] = ()
 ) -> dict[str, Any]:
@@ -58,7 +62,7 @@ def reserve(ask: ReplicaResources, nodes: Collection[str], *, avoid: Collection[
     It takes none of the nodes to ``avoid`` where enough others of ``nodes`` have room for it now.
 
     Raises:
-        EngineStartError: Ray's head did not make it.
+        NoGroupError: Ray's head did not make it.
     """
     from ray.util.placement_group import placement_group
 
@@ -71,7 +75,7 @@ def reserve(ask: ReplicaResources, nodes: Collection[str], *, avoid: Collection[
     try:
         return placement_group([bundle] * ask.nodes, strategy="STRICT_SPREAD", **options)
     except Exception as error:  # noqa: BLE001  whatever its client raises: it is asked again later
-        raise EngineStartError(f"Ray made no placement group ({type(error).__name__})") from None
+        raise NoGroupError(f"Ray made no placement group ({type(error).__name__})") from None
 
 
 def let_go(group: Any) -> None:

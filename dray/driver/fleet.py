@@ -76,6 +76,7 @@ class Fleet(Protocol):
 
         Raises:
             NameTakenError: there is one of this name.
+            NoGroupError: its places on several nodes cannot be asked for now.
         """
 
     def capacity(self) -> Capacity | None:

@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from dray.cluster.asking import ReplicaResources
 from dray.cluster.base import START_SECONDS, Node
-from dray.cluster.placing import shrunk
+from dray.cluster.placing import NoGroupError, shrunk
 from dray.cluster.ray_fleet import NameTakenError
 from dray.driver.fleet import Fleet
 from dray.driver.intervals import Intervals
@@ -270,7 +270,7 @@ class ReplicaPool:
             process = self._fleet.launch(name, spec, self._places.ask, avoid=spent | self._risky())
         except NameTakenError:
             return self._launch(lane, budgets)
-        except EngineStartError as error:
+        except NoGroupError as error:
             logger.warning("%s: %s", lane_of(name), error)
             return False
         replica = ReplicaHandle(lane=lane, process=process, slots=LEAST_SLOTS, watched=self.watched)

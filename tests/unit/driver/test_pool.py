@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from dray.cluster.base import START_SECONDS, Node
+from dray.cluster.placing import NoGroupError
 from dray.driver.lanes import LONGEST_PAUSE
 from dray.driver.pool import DRAIN_SECONDS, SILENT_SECONDS, ReplicaPool
 from dray.driver.replica_handle import Loss
@@ -335,3 +337,23 @@ def test_a_replica_that_becomes_ready_beside_a_leaving_node_leaves(monkeypatch: 
     working.first.polls.append(True)
     working.step()
     assert working.first.drains == [0.0]
+
+
+def test_places_that_cannot_be_asked_for_are_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While Ray's head is away, say: no job ends for it."""
+    working = Working(monkeypatch, [], [])
+    launch, errors = working.fleet.launch, [NoGroupError("Ray made no placement group")]
+
+    def busy(*arguments: Any, **options: Any) -> ScriptedProcess:
+        if errors:
+            raise errors.pop()
+        return launch(*arguments, **options)
+
+    monkeypatch.setattr(working.fleet, "launch", busy)
+    working.pool.drain_node(NODE, time.time() + 100.0)
+    working.step()
+    assert len(working.fleet.processes) == 3  # of the two that are to follow
+    working.step(LONGEST_PAUSE - 1)
+    assert len(working.fleet.processes) == 3
+    working.step(2)
+    assert [one.name for one in working.fleet.processes[2:]] == ["p/replica-1~1", "p/replica-0~2"]
