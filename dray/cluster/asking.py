@@ -18,7 +18,7 @@ _ROUNDED = 1e-6  # 1 / 0.2 is 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaResources:
-    """Processors and GPUs of one replica, on each of its ``nodes``: all others than each other."""
+    """Processors and GPUs of one replica, on each of its ``nodes``, which are all different."""
 
     cpus: float
     gpus: float = 0.0
