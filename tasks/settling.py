@@ -28,6 +28,10 @@ from prefect.states import Completed
 from tasks.flushing import flush_prefect
 
 _SECONDS = 5.0  # for events that are on their way
+
+SHORT_SECONDS = 1.0
+"""The same where the run has failed: without its head, Ray ends this process in some seconds."""
+
 _LOOK_EVERY = 0.1
 _PAGE = 200
 
@@ -71,15 +75,18 @@ def note_end(task_run: UUID, state: State) -> None:
         del _ends[next(iter(_ends))]
 
 
-def settle_tasks() -> None:
-    """Set the state of each task of this run that has ended, and of which Prefect has not heard."""
+def settle_tasks(seconds: float = _SECONDS) -> None:
+    """Set the state of each task of this run that has ended, and of which Prefect has not heard.
+
+    Events that are on their way have so many ``seconds``.
+    """
     context = FlowRunContext.get()
     if context is None or context.flow_run is None:
         return
     flush_prefect()
     try:
         with get_client(sync_client=True) as client:
-            left = _left(client, context.flow_run.id)
+            left = _left(client, context.flow_run.id, seconds)
             for task_run in left:
                 client.set_task_run_state(task_run.id, _end_of(task_run), force=True)
     except Exception as error:  # noqa: BLE001  states are for people; no job depends on one
@@ -89,9 +96,9 @@ def settle_tasks() -> None:
         get_run_logger().info("told Prefect how %d tasks ended, of which it had not heard", len(left))
 
 
-def _left(client: SyncPrefectClient, flow_run: UUID) -> list[TaskRun]:
+def _left(client: SyncPrefectClient, flow_run: UUID, seconds: float) -> list[TaskRun]:
     """Tasks that Prefect takes for unfinished, once nothing that was sent can change that."""
-    deadline = time.monotonic() + _SECONDS
+    deadline = time.monotonic() + seconds
     while (found := _unfinished(client, flow_run)) and time.monotonic() < deadline:
         time.sleep(_LOOK_EVERY)
     return found

@@ -25,7 +25,7 @@ from tasks.heeding import SUSPENDED
 from tasks.opening import Declined
 from tasks.page import show_report
 from tasks.prefect_run import has_process_to_itself, in_deployment, wait_for_api
-from tasks.settling import settle_tasks
+from tasks.settling import SHORT_SECONDS, settle_tasks
 
 
 @contextmanager
@@ -50,7 +50,7 @@ def told(job: OpenJob) -> Iterator[None]:
     except (Exception, Pause) as error:
         _tell_end(job, blocked=isinstance(error, JobBlockedError | JobChangedError))
         if not in_deployment() or wait_for_api():  # a script's user is not kept waiting
-            settle_tasks()
+            settle_tasks(SHORT_SECONDS)
         raise
 
 
