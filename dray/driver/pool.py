@@ -6,7 +6,6 @@ what was lost.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Collection
 from contextlib import suppress
@@ -29,8 +28,6 @@ from dray.errors import ConfigError, EngineDeadError, EngineError, EngineStartEr
 from dray.notices.notice import SOON
 from dray.places import lane_of, replica_name
 from dray.store import ReplicaState
-
-logger = logging.getLogger(__name__)
 
 SILENT_SECONDS = 60.0
 """A replica that says nothing for so long, while the driver looks, is ended: its node hangs, or the way."""
@@ -241,8 +238,7 @@ class ReplicaPool:
                 self._drain(replica, max(0.0, min(DRAIN_SECONDS, left - 5.0)))
         for replica in self._in(ReplicaState.STARTING):
             if node.node_id in (replica.process.node(), *replica.process.others()):
-                # What it has loaded is lost either way.
-                self._end(replica)
+                self._end(replica)  # what it has loaded is lost either way
                 self._lanes.want(replica.lane)
 
     def cordon(self, node: Node) -> None:
@@ -270,8 +266,7 @@ class ReplicaPool:
             process = self._fleet.launch(name, spec, self._places.ask, avoid=spent | self._risky())
         except NameTakenError:
             return self._launch(lane, budgets)
-        except NoGroupError as error:
-            logger.warning("%s: %s", lane_of(name), error)
+        except NoGroupError:  # Ray's head is away, and its watch says so
             return False
         replica = ReplicaHandle(lane=lane, process=process, slots=LEAST_SLOTS, watched=self.watched)
         self._replicas.append(replica)
