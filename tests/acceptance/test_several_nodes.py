@@ -18,7 +18,7 @@ from tests.support.followers import FOLLOWER, processes_on
 from tests.support.raylets import Raylets, Shape
 from tests.support.s3_emulator import EmulatorProcess
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.heavy, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
 
 ROWS = 120
 MODEL = "s3://bucket/lively"
@@ -72,6 +72,7 @@ def expected(
     return answers(folder)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("core", ["inside", "apart"])
 def test_two_nodes_answer_as_one(
     core: str,
@@ -92,6 +93,7 @@ def test_two_nodes_answer_as_one(
     assert {span.node for span in spans} == set(raylets.nodes[1:])  # both are paid for
 
 
+@pytest.mark.heavy
 def test_a_part_that_is_killed_is_replaced_and_leaves_no_rank(
     store: EmulatorProcess, raylets: Raylets, requests: Path, expected: dict[str, str], tmp_path: Path
 ) -> None:

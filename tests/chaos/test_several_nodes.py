@@ -12,7 +12,7 @@ from tests.support.chaos import Job
 from tests.support.followers import FOLLOWER, LEADER, processes_on
 from tests.support.spot_nodes import SpotNodes
 
-pytestmark = [pytest.mark.chaos, pytest.mark.heavy, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
 
 SPOT = 3  # nodes beside the head, which has no room: two for the replica, and one to spare
 ROWS = 1200
@@ -42,6 +42,7 @@ def job(cloud: SpotNodes, tmp_path: Path) -> Job:
     )
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("titled", [LEADER, FOLLOWER], ids=["leader", "follower"])
 def test_one_of_its_nodes_is_killed(titled: str, cloud: SpotNodes, job: Job) -> None:
     run = job.start()
@@ -56,6 +57,7 @@ def test_one_of_its_nodes_is_killed(titled: str, cloud: SpotNodes, job: Job) -> 
     _assert_none_left(cloud)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("titled", [LEADER, FOLLOWER], ids=["leader", "follower"])
 def test_one_of_its_processes_is_killed(titled: str, cloud: SpotNodes, job: Job) -> None:
     run = job.start()
@@ -67,6 +69,7 @@ def test_one_of_its_processes_is_killed(titled: str, cloud: SpotNodes, job: Job)
     _assert_none_left(cloud)
 
 
+@pytest.mark.heavy
 def test_a_notice_for_the_other_node_is_obeyed(cloud: SpotNodes, job: Job) -> None:
     run = job.start()
     job.until_committed(run, 200)
@@ -81,6 +84,7 @@ def test_a_notice_for_the_other_node_is_obeyed(cloud: SpotNodes, job: Job) -> No
     assert [notice.node for notice in job.notices()] == [node]
 
 
+@pytest.mark.heavy
 def test_a_node_that_goes_while_the_replica_starts_fails_no_job(
     cloud: SpotNodes, job: Job, make_slow: Callable[[Job], Job]
 ) -> None:
