@@ -124,9 +124,9 @@ def test_a_replica_on_several_nodes_goes_with_any_of_them(
 ) -> None:
     """The one that its process is not on: what that is charged to, and more, is in test_several_nodes.py."""
     settings = ("nnodes=2", f"max_num_seqs={SEQS}", "seconds_per_token=0.02")
-    job = make_job(rows=600, replicas=1, settings=settings)
+    job = make_job(rows=300, replicas=1, settings=settings)
     run = job.start()
-    job.until_committed(run, 100)
+    job.until_committed(run, 30)
     (node,) = processes_on(cloud.raylets.nodes, FOLLOWER)
     cloud.kill(cloud.raylets.nodes.index(node))
     cloud.refill()
