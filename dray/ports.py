@@ -21,7 +21,8 @@ def free_port(host: str = "127.0.0.1") -> int:
 
 def lasting_port() -> int:
     """A port free on all addresses that no connection takes by chance, for a listener that comes later."""
-    for port in random.sample(_KEPT, min(_TRIES, len(_KEPT))):
+    chance = random.SystemRandom()  # not what an engine, or a test, was seeded with
+    for port in chance.sample(_KEPT, min(_TRIES, len(_KEPT))):
         with socket.socket() as probe:
             try:
                 probe.bind(("", port))

@@ -18,12 +18,12 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from pydantic import SecretStr
 
 from blocks import EC2RayCluster, ExistingRayCluster, KubeRayCluster, LocalRayCluster
+from dray.ports import lasting_port
 from tests.support.command import write_requests
 from tests.support.deployment import RUN_SECONDS, processes, start
 from tests.support.ec2_machines import Ec2Machines
 from tests.support.kube_operator import kubernetes
 from tests.support.moto_ec2 import MotoEc2
-from tests.support.ports import free_port
 from tests.support.prefect_server import PrefectServer
 from tests.support.raylets import Raylets
 from tests.support.waiting import until
@@ -58,7 +58,7 @@ def _ec2(folder: Path) -> Iterator[tuple[Any, Gone]]:
         stack.callback(moto.stop)
         machines = Ec2Machines(moto.endpoint, folder)
         stack.callback(machines.stop)
-        values = {**moto.values(), "workers": 1, "port": free_port(), "python": sys.executable}
+        values = {**moto.values(), "workers": 1, "port": lasting_port(), "python": sys.executable}
         yield EC2RayCluster(**values), lambda: moto.left() == [] and not machines.running()
 
 
@@ -68,7 +68,7 @@ def _kuberay(folder: Path) -> Iterator[tuple[Any, Gone]]:
     with kubernetes(raylets=True) as operator:
         server = operator.server
         config = server.kubeconfig(folder)
-        place: dict[str, Any] = {"kubeconfig": config, "port": free_port(), "python": sys.executable}
+        place: dict[str, Any] = {"kubeconfig": config, "port": lasting_port(), "python": sys.executable}
         block = KubeRayCluster(image="dray:1", gpus=0, **place)
         yield block, lambda: server.left() == [] and not operator.running()
 

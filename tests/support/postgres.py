@@ -18,7 +18,7 @@ from typing import Any, Literal
 import psutil
 import psycopg
 
-from tests.support.ports import free_port
+from dray.ports import lasting_port
 
 _START_SECONDS = 60.0
 _MEMORY = Path("/dev/shm")
@@ -63,7 +63,7 @@ class PostgresServer:
         if self._user is not None:
             os.chown(self._folder, self._user.pw_uid, self._user.pw_gid)
         self._initialise()
-        self.port = free_port()
+        self.port = lasting_port()
         self.start()
         return self
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from tests.support.ports import free_port
+from dray.ports import lasting_port
 
 ROOT = Path(__file__).parents[2]
 START_SECONDS = 120.0  # the first start of a home writes the whole schema
@@ -29,7 +29,7 @@ class PrefectServer:
 
     def __init__(self, home: Path, *, ui: bool = False) -> None:
         self.home = home
-        self.port = free_port()
+        self.port = lasting_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.environment = _environment(home, self.url, ui=ui)
         self._server: subprocess.Popen[bytes] | None = None

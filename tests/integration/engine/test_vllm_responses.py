@@ -18,10 +18,10 @@ from openai.types.responses import Response
 from dray.kinds import Kind
 from dray.planner.workload.encoders import TokenizerAt
 from dray.planner.workload.prompts import asked
+from dray.ports import lasting_port
 from dray.requests.model import Outcome
 from dray.requests.spool import encode
 from tests.support.engines import CONTEXT, NAME, Runner, generation_spec, request, running
-from tests.support.ports import free_port
 
 pytestmark = pytest.mark.integration
 
@@ -143,7 +143,7 @@ def tickets(quiet_vllm: None) -> Iterator[Runner]:
 @pytest.fixture(scope="module")
 def server(quiet_vllm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """vLLM's own server on the same model."""
-    port, template = free_port(), tmp_path_factory.mktemp("server") / "template.jinja"
+    port, template = lasting_port(), tmp_path_factory.mktemp("server") / "template.jinja"
     template.write_text(TEMPLATE)
     arguments = [*("--model", str(MODEL), "--served-model-name", NAME, "--port", str(port))]
     arguments += ["--max-model-len", "512", "--kv-cache-memory-bytes", str(128 << 20), "--enforce-eager"]

@@ -11,11 +11,11 @@ from prefect import flow
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from dray.driver.executor import TaskEnd
+from dray.ports import lasting_port
 from dray.shard.task import Ended
 from dray.shard.work import ShardWork
 from dray.store import open_store
 from tasks.prefect_executor import PrefectExecutor
-from tests.support.ports import free_port
 from tests.support.stores import claimed, ready_job
 
 pytestmark = [pytest.mark.integration, pytest.mark.heavy, pytest.mark.timeout(180)]
@@ -37,7 +37,7 @@ def work(tmp_path: Path) -> ShardWork:
 def one_task(work: ShardWork) -> TaskEnd:
     """The end of one task, whose settings name a server that does not answer."""
     executor = PrefectExecutor()
-    with temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{free_port()}/api"}):
+    with temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{lasting_port()}/api"}):
         executor.start(STABLE)
     try:
         executor.submit(work)

@@ -17,11 +17,11 @@ import psutil
 import pytest
 
 from dray.cluster.providers.ec2 import EC2Cluster
+from dray.ports import lasting_port
 from dray.store import open_store
 from tests.support.command import dray, run_arguments, write_requests
 from tests.support.ec2_machines import Ec2Machines
 from tests.support.moto_ec2 import MotoEc2
-from tests.support.ports import free_port
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(420)]
@@ -36,13 +36,13 @@ def machines(moto: MotoEc2) -> Iterator[Ec2Machines]:
 
 
 def settings(moto: MotoEc2, **changes: object) -> EC2Cluster:
-    values = {"workers": 2, "minimum": 2, "port": free_port(), "python": sys.executable, **changes}
+    values = {"workers": 2, "minimum": 2, "port": lasting_port(), "python": sys.executable, **changes}
     return moto.settings(**values)
 
 
 def settings_file(moto: MotoEc2, folder: Path, **changes: object) -> Path:
     """For a cluster of one worker."""
-    values = {**moto.values(), "workers": 1, "port": free_port(), "python": sys.executable, **changes}
+    values = {**moto.values(), "workers": 1, "port": lasting_port(), "python": sys.executable, **changes}
     lines = [f"{key} = {json.dumps(one)}" for key, one in values.items()]
     file = folder / "cluster.toml"
     file.write_text("\n".join(['kind = "ec2"', *lines]))

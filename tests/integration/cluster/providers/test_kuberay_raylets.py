@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from dray.cluster.providers.kuberay.objects import EXPIRES
+from dray.ports import lasting_port
 from dray.store import open_store
 from tests.support.command import Command, committed, dray, run_arguments, write_requests
 from tests.support.kube_operator import KubeOperator, kubernetes
 from tests.support.kube_server import KubeServer
-from tests.support.ports import free_port
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.integration, pytest.mark.heavy, pytest.mark.timeout(420)]
@@ -38,7 +38,7 @@ def settings_file(server: KubeServer, folder: Path) -> Path:
     """For a cluster of one worker."""
     values = {
         "name": "job", "image": "dray:1", "kubeconfig": server.kubeconfig(folder), "gpus": 0,
-        "instance_type": "g6.xlarge", "port": free_port(), "python": sys.executable,
+        "instance_type": "g6.xlarge", "port": lasting_port(), "python": sys.executable,
     }  # fmt: skip
     lines = [f"{key} = {json.dumps(one)}" for key, one in values.items()]
     file = folder / "cluster.toml"
