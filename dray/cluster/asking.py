@@ -12,7 +12,7 @@ from dray.engine.protocol import EngineSpec
 from dray.engine.ranks import nodes_of, ranks_of, refuse_on_this_machine
 from dray.errors import ConfigError
 
-_SMALLEST = 1e-4  # of a resource, as Ray counts
+SMALLEST = 1e-4  # of a resource, as Ray counts
 _ROUNDED = 1e-6  # 1 / 0.2 is 5
 
 
@@ -26,7 +26,7 @@ class ReplicaResources:
 
     def fits(self, cpus: float, gpus: float) -> bool:
         """Whether a node with these has room for it, or for its part on one of several nodes."""
-        return self.cpus <= cpus + _SMALLEST / 2 and self.gpus <= gpus + _SMALLEST / 2
+        return self.cpus <= cpus + SMALLEST / 2 and self.gpus <= gpus + SMALLEST / 2
 
     def __str__(self) -> str:
         parts = [_amount(self.gpus, "GPU")] if self.gpus else []
@@ -168,12 +168,12 @@ def _share(cpus: Sequence[float], replicas: int, nodes: int, *, own: bool) -> fl
         if replicas_over([int(one // size) for one in cpus], nodes) >= replicas:
             return float(size)
     if own:
-        return _rounded(min(1.0, most, sum(cpus) / replicas)) or _SMALLEST
+        return _rounded(min(1.0, most, sum(cpus) / replicas)) or SMALLEST
     return min(1.0, most) if most else 1.0
 
 
 def _rounded(amount: float) -> float:
-    return round(math.floor(amount / _SMALLEST + _SMALLEST) * _SMALLEST, 4)
+    return round(math.floor(amount / SMALLEST + SMALLEST) * SMALLEST, 4)
 
 
 def _number(amount: float) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dray.cluster.asking import (
+    SMALLEST,
     ReplicaResources,
     gpus_of,
     replicas_on,
@@ -24,7 +25,6 @@ from dray.engine.ranks import nodes_of, ranks_of
 from dray.errors import EngineStartError
 
 _NODE_LABEL = "ray.io/node-id"
-_SMALLEST = 1e-4  # of a resource, as Ray counts
 _USUAL_GPUS = 8.0  # of a node
 _DEVICES = Path("/dev")
 USUAL_SEQS = 256  # vLLM's own on small devices, where neither the user nor an engine gives one
@@ -68,7 +68,7 @@ def reserve(ask: ReplicaResources, nodes: Collection[str], *, avoid: Collection[
 
     bundle = {"GPU": ask.gpus} if ask.gpus else {}
     if ask.cpus or not bundle:
-        bundle["CPU"] = ask.cpus or _SMALLEST
+        bundle["CPU"] = ask.cpus or SMALLEST
     options: dict[str, Any] = {}
     if avoid and len(set(nodes) - set(avoid)) >= ask.nodes:
         options["bundle_label_selector"] = [{_NODE_LABEL: f"!in({','.join(sorted(avoid))})"}] * ask.nodes

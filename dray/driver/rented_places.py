@@ -41,7 +41,7 @@ class RentedPlaces:
         known = self._known.get(machine.kind)
         return self._on(machine.gpus) if known is None else known
 
-    def held(self, machines: Iterable[Machine]) -> int:
+    def replicas_in(self, machines: Iterable[Machine]) -> int:
         """Replicas that these machines have room for together."""
         return replicas_over([self.of(one) for one in machines], self._ask.nodes)
 

@@ -218,7 +218,7 @@ class Renting:
         """The machines less those that came when the job needed fewer again, and got no replica."""
 
         def spare(those: Collection[Machine]) -> bool:
-            return self._places.held([one for one in machines if one not in those]) >= wanted
+            return self._places.replicas_in([one for one in machines if one not in those]) >= wanted
 
         with self._changed:
             used = [node for node, names in self._on.items() if names]
