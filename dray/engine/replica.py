@@ -192,10 +192,8 @@ class Replica:
         while True:
             time.sleep(every)
             if (lost := self._lost_part()) is not None:
-                if self._loop.fail_start(lost):
-                    return
-                self._loop.fail(EngineDeadError(str(lost), oom=out_of_memory(lost)))
-                self._die(lost)
+                if not self._loop.fail_start(lost):
+                    self._die_of(lost)
                 return
             idle = self._loop.idle_seconds()
             if watchdog.stands_still(idle, time.monotonic()):
@@ -218,10 +216,14 @@ class Replica:
         """Why a part of the engine on another node ended, if one did; where it was lost, so is this."""
         lost = None if self._followers is None else self._followers.ended(seconds)
         if isinstance(lost, ReplicaLostError):
-            end = EngineDeadError(str(lost), oom=lost.oom)
-            self._loop.fail(end)
-            self._die(end)
+            self._die_of(lost)
         return lost
+
+    def _die_of(self, lost: DrayError) -> None:
+        """The engine lost a part, and cannot go on."""
+        end = EngineDeadError(str(lost), oom=out_of_memory(lost) or bool(getattr(lost, "oom", False)))
+        self._loop.fail(end)
+        self._die(end)
 
     def _die(self, error: BaseException) -> None:
         logger.error("engine dead: %s", type(error).__name__)
@@ -262,10 +264,6 @@ def _ray_node() -> str:
 
     node: str = ray.get_runtime_context().get_node_id()
     return node
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [""])[0][:500]
 
 
 class _Records(logging.Handler):
