@@ -14,6 +14,7 @@ import pytest
 from dray.history import FOLDER_VARIABLE
 from tests.chaos.matrix import Row, keep
 from tests.support import history
+from tests.support.spot_nodes import SpotNodes
 
 # A failed assert there shows its values, as in a test.
 pytest.register_assert_rewrite("tests.chaos.resumed_job", "tests.chaos.resumed_command")
@@ -51,6 +52,23 @@ def _nothing_left(tmp_path: Path) -> Iterator[None]:
     while left := {**_processes(tmp_path), **dict.fromkeys(_models() - before, "model")}:
         assert time.monotonic() < deadline, f"left behind: {left}"
         time.sleep(0.2)
+
+
+@pytest.fixture(scope="module")
+def whole_cloud(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SpotNodes]:
+    """As many spot nodes beside a head as the module's ``SPOT`` says."""
+    found = SpotNodes.beside_a_head(tmp_path_factory.mktemp("raylets"), request.module.SPOT)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def cloud(whole_cloud: SpotNodes) -> SpotNodes:
+    """None of them touched by the test before."""
+    whole_cloud.refill()
+    return whole_cloud
 
 
 def _processes(folder: Path) -> dict[str, str]:

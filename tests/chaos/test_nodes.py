@@ -6,7 +6,7 @@ import json
 import math
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +23,6 @@ SPOT = 2
 """Nodes beside the head; one replica each, and the head has none."""
 
 SEQS = 16
-
-
-@pytest.fixture(scope="module")
-def whole_cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SpotNodes]:
-    found = SpotNodes.beside_a_head(tmp_path_factory.mktemp("raylets"), SPOT)
-    yield found
-    found.close()
-
-
-@pytest.fixture
-def cloud(whole_cloud: SpotNodes) -> SpotNodes:
-    whole_cloud.refill()
-    return whole_cloud
 
 
 @pytest.fixture

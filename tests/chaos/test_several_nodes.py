@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -16,19 +16,6 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
 
 SPOT = 3  # nodes beside the head, which has no room: two for the replica, and one to spare
 ROWS = 1200
-
-
-@pytest.fixture(scope="module")
-def whole_cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SpotNodes]:
-    found = SpotNodes.beside_a_head(tmp_path_factory.mktemp("raylets"), SPOT)
-    yield found
-    found.close()
-
-
-@pytest.fixture
-def cloud(whole_cloud: SpotNodes) -> SpotNodes:
-    whole_cloud.refill()
-    return whole_cloud
 
 
 @pytest.fixture
@@ -62,10 +49,11 @@ def test_one_of_its_nodes_is_killed(titled: str, cloud: SpotNodes, job: Job) -> 
 def test_one_of_its_processes_is_killed(titled: str, cloud: SpotNodes, job: Job) -> None:
     run = job.start()
     job.until_committed(run, 200)
-    (process,) = _working(cloud, titled).values()
+    ((node, process),) = _working(cloud, titled).items()
     process.kill()
     print(job.finished(run))
     assert job.causes() == {"ENGINE_CRASH"}
+    assert {charge.scope for charge in job.charges() if charge.budget == "replica"} == {f"{node} replica-0"}
     _assert_none_left(cloud)
 
 
