@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from openai.types.responses import Response
 from pyarrow import parquet
 
 from tests.support.command import ROOT, dray, run_arguments
-from tests.support.openai_reader import as_openai_reads
+from tests.support.openai_reader import as_openai_reads, response_class
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(900)]
 
@@ -76,7 +75,7 @@ def test_answers_are_those_of_chats_in_every_form_of_output(tmp_path: Path) -> N
         assert ended.code == 0, ended.stderr
         assert ended.json["counts"]["done"] == ROWS
     table = parquet.read_table(tmp_path / "chats" / "out" / "output.parquet")
-    found = [Response.model_validate(one) for one in _answers(tmp_path / "responses" / "out")]
+    found = [response_class().model_validate(one) for one in _answers(tmp_path / "responses" / "out")]
     assert [one.output_text for one in found] == table["text"].to_pylist()
     assert [one.id for one in found] == [f"resp_{number}" for number in range(ROWS)]
     [error] = as_openai_reads(tmp_path / "responses" / "out" / "errors.jsonl")

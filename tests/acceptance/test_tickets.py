@@ -9,12 +9,11 @@ from typing import Any
 import orjson
 import pyarrow
 import pytest
-from openai.types.chat import ChatCompletion
 from pyarrow import parquet
 
 from examples.tickets.generate import held_out_tickets
 from tests.support.command import ROOT, dray, run_arguments
-from tests.support.openai_reader import as_openai_reads
+from tests.support.openai_reader import as_openai_reads, chat_class
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(900)]
 
@@ -97,7 +96,7 @@ def test_json_lines_of_messages_end_in_files_that_openais_client_reads(tmp_path:
     answers = as_openai_reads(tmp_path / "out" / "output.jsonl")
     assert [row["custom_id"] for row in answers] == [row["custom_id"] for row in rows[:21]]
     for row in answers:
-        completion = ChatCompletion.model_validate(row["response"]["body"], strict=True)
+        completion = chat_class().model_validate(row["response"]["body"], strict=True)
         assert completion.choices[0].message.content
         assert completion.choices[0].logprobs is not None
         assert (row["response"]["status_code"], row["error"]) == (200, None)

@@ -86,6 +86,15 @@ def picture(seed: int, *, form: str = "PNG", size: tuple[int, int] | None = None
     return file.getvalue()
 
 
+def blank(width: int, height: int) -> bytes:
+    """A PNG file of many pixels and few bytes."""
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.new("1", (width, height)).save(file, "PNG")
+    return file.getvalue()
+
+
 def photograph(seed: int, size: tuple[int, int] = (1024, 768)) -> bytes:
     """A JPEG file of about the bytes and the work of a real photograph of that size."""
     import numpy as np

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import pytest
 from dray.kinds import Kind, Overflow
 from dray.requests.model import Outcome
 from tests.support.engines import Runner, embedding_spec, generation_spec, lines, running
-from tests.support.seeing_model import as_url, asking, photograph, picture, write_seeing_model
+from tests.support.seeing_model import as_url, asking, blank, photograph, picture, write_seeing_model
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -158,25 +158,29 @@ def test_a_row_that_never_reaches_the_core_takes_no_image_from_others(seeing: Ru
 
 
 @pytest.mark.parametrize(
-    ("url", "code", "message"),
+    ("make", "code", "message"),
     [
-        (as_url(b"no image"), "invalid_image", NO_IMAGE),
-        (as_url(picture(1)[:200]), "invalid_image", NO_IMAGE),
-        (as_url(picture(1, form="PPM")), "invalid_image", NO_IMAGE),
-        ("data:image/png;base64,!!", "invalid_image", NO_IMAGE),
-        (as_url(picture(1, size=(20_000, 10_000))), "invalid_image", NO_IMAGE),
+        (lambda: as_url(b"no image"), "invalid_image", NO_IMAGE),
+        (lambda: as_url(picture(1)[:200]), "invalid_image", NO_IMAGE),
+        (lambda: as_url(picture(1, form="PPM")), "invalid_image", NO_IMAGE),
+        (lambda: "data:image/png;base64,!!", "invalid_image", NO_IMAGE),
+        (lambda: as_url(blank(20_000, 10_000)), "invalid_image", NO_IMAGE),
         (
-            "http://192.0.2.1/a.png",
+            lambda: "http://192.0.2.1/a.png",
             "unsupported_content",
             "messages can hold parts of text, and images, only",
         ),
-        ("file:///etc/passwd", "unsupported_content", "messages can hold parts of text, and images, only"),
+        (
+            lambda: "file:///etc/passwd",
+            "unsupported_content",
+            "messages can hold parts of text, and images, only",
+        ),
     ],
 )
 def test_what_is_no_image_is_an_error_row_of_its_own(
-    seeing: Runner, url: str, code: str, message: str
+    seeing: Runner, make: Callable[[], str], code: str, message: str
 ) -> None:
-    bad, good = seeing.run([asking(f"url:{url}", "x"), asking(picture(3), "x")])
+    bad, good = seeing.run([asking(f"url:{make()}", "x"), asking(picture(3), "x")])
     assert (bad.error_code, bad.error_message) == (code, message)
     assert good.response is not None
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from openai.types.responses import Response
 
 from dray.kinds import Kind
 from dray.planner.workload.encoders import TokenizerAt
@@ -22,6 +21,7 @@ from dray.ports import lasting_port
 from dray.requests.model import Outcome
 from dray.requests.spool import encode
 from tests.support.engines import CONTEXT, NAME, Runner, generation_spec, request, running
+from tests.support.openai_reader import response_class
 
 pytestmark = pytest.mark.integration
 
@@ -189,7 +189,7 @@ def test_answers_are_whole_and_the_same_bytes_every_time(tickets: Runner) -> Non
     answers = {name: answer(outcome) for name, outcome in zip(BODIES, together, strict=True)}
     for number, (name, outcome) in enumerate(zip(BODIES, together, strict=True)):
         found = answers[name]
-        assert Response.model_validate(found, strict=True).id == found["id"] == f"resp_{number}"
+        assert response_class().model_validate(found, strict=True).id == found["id"] == f"resp_{number}"
         assert (found["created_at"], found["model"], found["object"]) == (0, NAME, "response")
         ids = [item["id"].split("_")[1:] for item in found["output"]]
         assert ids == [[str(number), str(place)] for place in range(len(ids))]
@@ -213,7 +213,7 @@ def test_answers_are_whole_and_the_same_bytes_every_time(tickets: Runner) -> Non
 
 
 def text_of(found: dict[str, Any]) -> str:
-    text = Response.model_validate(found).output_text
+    text = response_class().model_validate(found).output_text
     assert text == Kind.RESPONSE.columns[0].read(found)
     return text
 

@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from prefect.testing.utilities import prefect_test_harness
 
 from tests.integration.store.conftest import postgres, postgres_url, template
 
@@ -25,6 +24,10 @@ class _Server:
         self._running: ExitStack | None = None
 
     def start(self) -> None:
+        from prefect.testing.utilities import (
+            prefect_test_harness,  # 2 s of CPU in each process that collects tests
+        )
+
         if self._running is None:
             self._running = ExitStack()
             self._running.callback(_restore, dict(os.environ))

@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 from botocore.session import Session
-from cfnlint.api import lint_file
-from cfnlint.decode import decode
 
 from dray.cluster.cluster_file import read_cluster_file
 from dray.cluster.providers.ec2 import EC2Cluster
@@ -24,12 +22,14 @@ NO_CALLS = {"iam:PassRole"}
 
 
 def test_cloudformation_takes_the_network() -> None:
+    from cfnlint.api import lint_file  # a second of CPU in each process that collects tests
+
     assert lint_file(AWS / "network.yaml") == []
 
 
 def test_nodes_reach_the_buckets_that_the_stack_names_and_no_others() -> None:
     """With the rights that docs/interruptions.md lists: of a bucket on it, the others on its objects."""
-    template = decode(str(AWS / "network.yaml"))[0]
+    template = network()
     policy = template["Resources"]["BucketsPolicy"]
     assert policy["Condition"] == "HasBuckets"
     assert template["Parameters"]["Buckets"]["Default"] == ""
@@ -45,7 +45,7 @@ def test_nodes_reach_the_buckets_that_the_stack_names_and_no_others() -> None:
 
 def test_an_account_has_a_stack_in_each_region() -> None:
     """IAM's names are of an account: with one name for all regions, the second stack is refused."""
-    template = decode(str(AWS / "network.yaml"))[0]["Resources"]
+    template = network()["Resources"]
     named = [template["NodeRole"]["Properties"]["RoleName"]]
     named.append(template["NodeProfile"]["Properties"]["InstanceProfileName"])
     assert named == [{"Fn::Sub": "dray-node-${AWS::Region}"}] * 2
@@ -55,6 +55,12 @@ def test_an_account_has_a_stack_in_each_region() -> None:
     parts = json.loads((AWS / "policy.json").read_text())["Statement"]
     [role] = [part["Resource"] for part in parts if part["Action"] == ["iam:PassRole"]]
     assert role == "arn:*:iam::*:role/dray-node*"
+
+
+def network() -> Any:
+    from cfnlint.decode import decode
+
+    return decode(str(AWS / "network.yaml"))[0]
 
 
 def worth(part: Any, buckets: list[str]) -> Any:

@@ -13,13 +13,13 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from openai.types.responses import Response
 
 from dray.engine import EngineSpec
 from dray.engine.simulated import SimulatedEngine, SimulatedSettings
 from dray.errors import ConfigError, RequestRefused
 from dray.kinds import Kind
 from dray.requests.model import Outcome, Request
+from tests.support.openai_reader import response_class
 
 pytestmark = pytest.mark.unit
 
@@ -87,7 +87,7 @@ def test_a_response_has_the_length_that_it_asks_for() -> None:
     target.submit(0, Request(index=0, custom_id="a", url=Kind.RESPONSE.url, body=body))
     outcome = finish(target, 1)[0][1]
     assert (outcome.prompt_tokens, outcome.completion_tokens) == (20, 4)
-    found = Response.model_construct(**orjson.loads(outcome.response or b""))
+    found = response_class().model_construct(**orjson.loads(outcome.response or b""))
     assert (found.object, found.created_at, len(found.output)) == ("response", 0, 1)
     with pytest.raises(RequestRefused, match="no input"):
         target.submit(1, Request(index=0, custom_id="a", url=Kind.RESPONSE.url, body={"instructions": "a"}))
