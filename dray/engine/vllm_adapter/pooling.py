@@ -84,9 +84,10 @@ class PoolingServing(ABC):
             RequestRefused, ValidationError: it is none.
         """
 
-    @abstractmethod
     def _content(self, response: Any) -> dict[str, Any]:
         """The answer that vLLM's response holds."""
+        content: dict[str, Any] = orjson.loads(response.body)
+        return content
 
     def start(self, request: Request) -> Coroutine[Any, Any, Any]:
         """Read the body and start on it."""
