@@ -368,7 +368,7 @@ def test_rows_can_be_aborted_at_every_stage(speech: Runner) -> None:
         until(lambda: speech.replica.status().running == 0)
     engine = speech.engine
     until(lambda: not engine._engine.has_unfinished_requests())
-    assert (engine._by_ticket, engine._flights, engine._client.tickets) == ({}, {}, {})
+    assert (engine._flights._by_ticket, engine._flights._by_key, engine._client.tickets) == ({}, {}, {})
     assert run(speech, [hearing(SOUNDS[0])])[0].response is not None
 
 
