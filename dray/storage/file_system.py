@@ -31,11 +31,12 @@ _NETWORK_FUSE = re.compile(
     r"|lizardfs|seaweed|weed|quobyte|alluxio|hdfs|fuse_dfs|davfs|curlftpfs|cvmfs|beegfs|objectivefs|smbnetfs",
     re.IGNORECASE,
 )
+_MEMORY = frozenset(("tmpfs", "ramfs"))
 # Where a write-ahead log may be used. A store on an unlisted file system has the rollback journal.
 _LOCAL = frozenset(
     (
         *("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "jfs", "reiserfs"),
-        *("tmpfs", "ramfs", "overlay"),
+        *(*_MEMORY, "overlay"),
     )
 )
 
@@ -54,6 +55,11 @@ class FileSystem:
         if self.kind.partition(".")[0] in ("fuse", "fuseblk"):
             return _NETWORK_FUSE.search(f"{self.kind} {self.source.partition(':')[0]}") is not None
         return self.kind in _NETWORK
+
+    @property
+    def memory(self) -> bool:
+        """Whether what it holds lies in memory."""
+        return self.kind in _MEMORY
 
     @property
     def local(self) -> bool:
