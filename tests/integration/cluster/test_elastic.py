@@ -17,8 +17,8 @@ from dray.driver.events import CapacityDecided, Event, NodeLeft, NodeNoticed, Re
 from dray.driver.intervals import Intervals
 from dray.driver.observers import LogObserver
 from dray.driver.whole_job import Parts, run_job
-from dray.job.finalising import JobResult
 from dray.job.request import JobRequest
+from dray.job.result import JobResult
 from dray.job.settings import JobSettings
 from dray.places import lane_of
 from dray.report import ReportData
