@@ -20,9 +20,10 @@ from dray.storage.objects import ObjectStoreOptions
 from dray.storage.retries import LONGEST_PAUSE, BusyError, tell_pause
 from dray.weights.fetch import fetcher
 from dray.weights.fetch.chunks import Chunk, ChunkPlan
+from dray.weights.fetch.limits import Limits
 from dray.weights.fetch.origin import Address, Origin
 from dray.weights.fetch.reasons import reason_of
-from dray.weights.fetch.schedule import ORIGIN, FetchRequest, Limits, Schedule, Turn
+from dray.weights.fetch.schedule import ORIGIN, FetchRequest, Schedule, Turn
 from dray.weights.node.ready import ChunkMap
 
 FLOOR_RATE = 50e3
@@ -73,8 +74,6 @@ class Transfer:
         *,
         options: ObjectStoreOptions | None = None,
         peers: Peers | None = None,
-        limits: Limits | None = None,
-        processes: int | None = None,
         inherit: tuple[int, ...] = (),
     ) -> None:
         self._plan = plan
@@ -82,8 +81,8 @@ class Transfer:
         self._ready = ready
         self._origin = Origin(plan.manifest, options)
         self._peers = peers
-        self._limits = limits or Limits()
-        self._processes = processes or max(1, min(MAX_PROCESSES, os.cpu_count() or 1))
+        self._limits = Limits()
+        self._processes = max(1, min(MAX_PROCESSES, os.cpu_count() or 1))
         self._inherit = inherit
         self._stopped = False
 
