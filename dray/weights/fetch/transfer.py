@@ -54,7 +54,7 @@ class Peers(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Transferred:
     """What a transfer did. ``bytes_from`` is by source, the origin under the empty name."""
 
     seconds: float
@@ -72,9 +72,9 @@ class Transfer:
         folder: Path,
         ready: ChunkMap,
         *,
-        options: ObjectStoreOptions | None = None,
-        peers: Peers | None = None,
-        inherit: tuple[int, ...] = (),
+        options: ObjectStoreOptions | None,
+        peers: Peers | None,
+        inherit: tuple[int, ...],
     ) -> None:
         self._plan = plan
         self._folder = folder
@@ -90,7 +90,7 @@ class Transfer:
         """End soon, with what is there."""
         self._stopped = True
 
-    def run(self, on_chunk: Callable[[Chunk], None] = lambda chunk: None) -> Outcome | None:
+    def run(self, on_chunk: Callable[[Chunk], None] = lambda chunk: None) -> Transferred | None:
         """Fetch until all chunks are ready; None when it was stopped.
 
         ``on_chunk`` is called for each chunk once it is marked.
@@ -118,7 +118,7 @@ class Transfer:
             raise WeightsError(reason_of(schedule.failure, self._plan, self._folder, who))
         if not schedule.complete:
             return None
-        return Outcome(
+        return Transferred(
             seconds=time.monotonic() - began,
             bytes_from=dict(schedule.bytes_from),
             faults=dict(schedule.faults),
