@@ -67,13 +67,13 @@ class FileSystem:
         return self.kind in _LOCAL
 
 
-def file_system_of(path: Path, mounts: Path | None = None) -> FileSystem:
+def file_system_of(path: Path) -> FileSystem:
     """The file system that holds, or will hold, ``path``."""
     real = Path(os.path.realpath(path))
     with suppress(OSError):
         real.parent.stat()  # has it mounted, where that happens by itself
     found = FileSystem(kind="", mounted_at="", source="")
-    for line in _lines(mounts or _MOUNTS):
+    for line in _lines(_MOUNTS):
         left, _, right = line.partition(" - ")
         place = Path(_unescaped(left.split()[4]))
         kind, source = right.split()[:2]
