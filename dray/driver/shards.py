@@ -52,7 +52,7 @@ class ShardTasks:
         lanes: int,
         bound: Bound,
         look_every: float,
-        watched: Callable[[], float] = time.monotonic,
+        watched: Callable[[], float],
     ) -> None:
         self._job = job
         self._executor = executor
