@@ -67,7 +67,6 @@ class ReplicaPool:
         self._places = Places(spec, fleet, most or replicas)
         self._silent_seconds = min(SILENT_SECONDS, spec.stall_seconds)
         self.watched = WatchedTime(self._silent_seconds / LOOKS)
-        self.restarts = 0
 
     # -- what the driver sees -----------------------------------------------------------------
 
@@ -378,10 +377,8 @@ class ReplicaPool:
         self._end(replica)
         hopeful = self._lanes.is_hopeful(replica.lane, self._replicas)
         self._losses.append(Loss(replica=replica, error=error, hopeful=hopeful))
-        if leaving:
-            return
-        self.restarts += 1
-        self._lanes.failed(replica.lane)
+        if not leaving:
+            self._lanes.failed(replica.lane)
 
     def _in(self, *states: ReplicaState) -> list[ReplicaHandle]:
         return [replica for replica in self._replicas if replica.state in states]
