@@ -17,9 +17,10 @@ from dray.driver.whole_job import Parts, Run, Steps, end_state
 from dray.errors import CancelledError
 from dray.job.checks import check_arguments
 from dray.job.dated import dated
-from dray.job.finalising import JobResult, ReplicaAccount
 from dray.job.opening import OpenJob
+from dray.job.reporting import ReplicaAccount
 from dray.job.resolving import cluster_settings, job_settings
+from dray.job.result import JobResult
 from dray.job.timeline import Timeline
 from dray.store import JobState, store_option
 from flows.naming import named, named_input

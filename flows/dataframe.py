@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from dray.errors import ConfigError, InputError, Problem
 from dray.job.dated import dated
-from dray.job.finalising import JobResult
+from dray.job.result import JobResult
 from dray.requests import frame_to_source
 from dray.storage.files import check_writable, local_path
 from dray.storage.folders import WORK, refuse_foreign

@@ -8,8 +8,10 @@ from prefect import get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 
 from dray.errors import StoreError
-from dray.job.finalising import JobResult, ReplicaAccount, cancelled_message, finalise_job
+from dray.job.finalising import cancelled_message, finalise_job
 from dray.job.opening import OpenJob
+from dray.job.reporting import ReplicaAccount
+from dray.job.result import JobResult
 from dray.job.timeline import Timeline
 from dray.store import JobState, open_store
 from tasks.settling import noted

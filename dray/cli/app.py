@@ -16,7 +16,8 @@ from dray import __version__
 from dray.cli import output, terminal
 from dray.cli.cluster import cluster
 from dray.cli.deleting import jobs
-from dray.cli.help import ABOUT, JSON_HELP, PLAN, PLAN_EXAMPLES, RUN, RUN_EXAMPLES
+from dray.cli.flags import Json, StoreOption
+from dray.cli.help import ABOUT, PLAN, PLAN_EXAMPLES, RUN, RUN_EXAMPLES
 from dray.cli.introduction import introduction
 from dray.cli.models import models
 from dray.errors import ConfigError, DrayError
@@ -38,15 +39,6 @@ app.command("dray.cli.plan:plan", name="plan", help=PLAN, help_epilogue=PLAN_EXA
 app.command(models)
 app.command(jobs)
 app.command(cluster)
-
-Json = Annotated[bool, Parameter(name="--json", negative=(), help=JSON_HELP)]
-StoreOption = Annotated[
-    str | None,
-    Parameter(
-        name="--store",
-        help="Result store: URL, env:NAME or a run's output folder. If left out: $DRAY_STORE or this folder.",
-    ),
-]  # fmt: skip
 
 _OVERWRITE_HELP = "Replace files of another job in the output folder."
 Overwrite = Annotated[bool, Parameter(name="--overwrite", negative=(), help=_OVERWRITE_HELP)]

@@ -7,12 +7,15 @@ import json as json_
 import os
 import subprocess
 import sys
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dray.cli import output
 from dray.errors import ConfigError, EngineStartError
+
+if TYPE_CHECKING:
+    from dray.planner.calibrating import Calibration
 
 _SECONDS = 900  # for an engine on a busy machine; it takes about one minute
 
@@ -34,41 +37,49 @@ def calibrate(model: str | None, price: float | None, *, json: bool) -> int:
     found = measured_with(folder)
     day = datetime.now(UTC).date()
     calibration = calibration_of(found, day=day, dollars_per_hour=price or 0.0)
-    one, file = calibration.measured, save(calibration.measured)
+    file = save(calibration.measured)
     if json:
-        output.print_json(
-            {
-                "name": one.name,
-                "file": str(file),
-                "day": day.isoformat(),
-                "version": one.version,
-                "gemm": dict(one.gemm),
-                "bandwidth": one.bandwidth,
-                "memory": one.memory,
-                "host_seconds": {
-                    "step": one.step,
-                    "sampled_token": one.sampled,
-                    "prompt_token": one.prompt,
-                    "request": one.request,
-                },
-                "start_seconds": one.start,
-                "dollars_per_hour": one.dollars_per_hour,
-                "median_error": calibration.error,
-            }
-        )
-        return 0
+        output.print_json(_facts(calibration, file, day))
+    else:
+        output.tell(*_lines(calibration, file, day))
+    return 0
+
+
+def _facts(found: Calibration, file: Path, day: date) -> dict[str, Any]:
+    one = found.measured
+    return {
+        "name": one.name,
+        "file": str(file),
+        "day": day.isoformat(),
+        "version": one.version,
+        "gemm": dict(one.gemm),
+        "bandwidth": one.bandwidth,
+        "memory": one.memory,
+        "host_seconds": {
+            "step": one.step,
+            "sampled_token": one.sampled,
+            "prompt_token": one.prompt,
+            "request": one.request,
+        },
+        "start_seconds": one.start,
+        "dollars_per_hour": one.dollars_per_hour,
+        "median_error": found.error,
+    }
+
+
+def _lines(found: Calibration, file: Path, day: date) -> list[str]:
+    one = found.measured
     rates = ", ".join(f"{rate / 1e9:,.0f} GFLOP/s in {name}" for name, rate in one.gemm.items())
-    output.tell(
+    return [
         f"{one.name}, on {day} with vLLM {one.version}",
         f"  {rates}; {one.bandwidth / 1e9:,.1f} GB/s",
         f"  an engine step takes {one.step * 1e3:.2g} ms beside the model's work, a sampled token "
         f"{one.sampled * 1e6:.3g} us, a prompt token {one.prompt * 1e6:.3g} us, a request "
         f"{one.request * 1e6:.3g} us",
-        f"  the engine starts in {one.start or 0:.0f} s; the figures are off the {calibration.probes} "
-        f"measurements by {calibration.error:.0%} in the median",
+        f"  the engine starts in {one.start or 0:.0f} s; the figures are off the {found.probes} "
+        f"measurements by {found.error:.0%} in the median",
         f"  kept in {file}",
-    )
-    return 0
+    ]
 
 
 def _example() -> str:

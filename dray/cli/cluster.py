@@ -10,13 +10,12 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from dray.cli import output
-from dray.cli.help import JSON_HELP
+from dray.cli.flags import Json
 from dray.cluster.providers.protocol import Machine, Planned, Provider, RunsOnHead
 from dray.errors import ConfigError
 
 cluster = App(name="cluster", help="Plan, start, end and look after the clusters that jobs run on.")
 
-Json = Annotated[bool, Parameter(name="--json", negative=(), help=JSON_HELP)]
 Workers = Annotated[
     int | None, Parameter(name="--workers", help="Workers to have, in place of those that the file says.")
 ]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter, validators
 
 from dray.cli import output
+from dray.cli.flags import Json, StoreOption
 from dray.durations import seconds_of
 from dray.errors import ConfigError, UnknownJobError
 
@@ -18,13 +19,6 @@ if TYPE_CHECKING:
     from dray.store import Job, Store
 
 jobs = App(name="jobs", help="List the latest jobs of a store, or delete jobs.")
-
-Json = Annotated[bool, Parameter(name="--json", negative=(), help="Print one JSON object on stdout.")]
-StoreOption = Annotated[
-    str | None,
-    Parameter(name="--store", help="Result store, as for `dray status`."),
-]  # fmt: skip
-
 
 Limit = Annotated[int, Parameter(validator=validators.Number(gte=1), help="Most jobs to list.")]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -120,37 +119,11 @@ def export_job(
     Raises:
         ConfigError: the folder holds files of others, and may not be given to the export.
     """
-    from dray.job.opening import owner_of_job
-    from dray.requests.output import Pages, write_outputs
-    from dray.storage import check_writable, folders
-    from dray.storage.draft import Stage
-    from dray.storage.files import join
-    from dray.storage.layout import whole_names
-    from dray.storage.s3_uploads import end_unfinished, unfinished_outputs
+    from dray.job.exporting import export
 
     with store_at(reference) as store:
         job = store.get_job(job_id)
-        owner = owner_of_job(job).of_export
-        if not overwrite:
-            _refuse_own_folder(job, directory)
-            folders.refuse_foreign(directory, owner, whole_names())
-        check_writable(directory)  # which makes the folder: not for an export that is refused
-        replace_all = overwrite and folders.owner_of(directory) != owner
-        folders.take(directory, owner, overwrite=overwrite)
-        others = unfinished_outputs(directory)  # of exports that were killed
-        if others:
-            folders.confirm(directory, owner)
-            end_unfinished(others)
-        work = join(join(directory, folders.WORK), job_id)
-        written = write_outputs(
-            Pages(lambda: store.outcomes(job_id)),
-            directory=directory,
-            format=form,
-            part_bytes=part_bytes,
-            stage=Stage(folder=work, tag=f"x{secrets.token_hex(4)}"),
-            confirm=lambda _infos: folders.confirm(directory, owner),
-            replace_all=replace_all,
-        )
+        written = export(store, job, directory, form, part_bytes=part_bytes, overwrite=overwrite)
     files = {
         name: {"uri": info.uri, "size": info.size, "sha256": info.sha256}
         for name, info in written.files.items()
@@ -196,15 +169,6 @@ def export_failed(
     output.say(f"{path}: {plural(found.rows, 'request')}")
     output.say(f"`dray run {path} --model MODEL --output ANOTHER_FOLDER{roots}` answers them")
     return 0
-
-
-def _refuse_own_folder(job: Job, directory: str) -> None:
-    """Whether the job has marked its folder or not: an earlier version of dray did not."""
-    if job.settings.get("output") == directory:
-        raise ConfigError(
-            f"{directory}: the folder belongs to job {job.job_id}, whose files come there when it is done; "
-            "name another one with --output, or replace its files with --overwrite"
-        )
 
 
 def rewrite_report(job_id: str, path: str | None, reference: str | None, *, json: bool) -> int:

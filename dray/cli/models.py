@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict
-from typing import Annotated
 
-from cyclopts import App, Parameter
+from cyclopts import App
 
 from dray.cli import output
+from dray.cli.flags import Json
 from dray.errors import ConfigError
 from dray.storage.files import absolute
 
 models = App(name="models", help="Publish checksums of a model; list or remove the models of this machine.")
 
-Json = Annotated[bool, Parameter(name="--json", negative=(), help="Print one JSON object on stdout.")]
 _LINE_EVERY = 5.0
 
 

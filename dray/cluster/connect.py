@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import logging
-import os
 import secrets
 import sys
 import threading
@@ -15,9 +14,9 @@ from dataclasses import replace
 from importlib import import_module
 
 from dray.cluster.auth import answers_strangers, open_cluster_error
-from dray.cluster.base import NAMESPACE, Cluster, ClusterInfo, ClusterSettings
+from dray.cluster.base import NAMESPACE, ClusterInfo, ClusterSettings
 from dray.cluster.forwarded_env import handed_down
-from dray.cluster.head import MARK, Head
+from dray.cluster.head import MARK
 from dray.cluster.head_watch import HeadWatch
 from dray.cluster.own_environment import prepare_environment
 from dray.cluster.own_node import OwnNode, join_as_node
@@ -50,71 +49,6 @@ KEEP_SECONDS = 60.0
 _LOOK_SECONDS = 1.0
 _LOGGER = logging.getLogger("dray.cluster")
 
-_early: RayCluster | None = None  # a local cluster that was started before its job asked for it
-_warm: Head | None = None  # the head of one, which waits to be asked
-
-
-def warm_up() -> None:
-    """Have the head of this process's next local cluster import Ray; it starts nothing until it is asked.
-
-    The environment of this process stays as it is: its next cluster may be another one.
-    """
-    global _warm
-    before = dict(os.environ)
-    try:
-        prepare_environment(ClusterSettings())
-        _warm = Head()
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
-
-
-def cool_down() -> None:
-    """End a head that was warmed up and never asked."""
-    head = _warm_head()
-    if head is not None:
-        head.stop()
-
-
-def _warm_head() -> Head | None:
-    global _warm
-    head, _warm = _warm, None
-    return head
-
-
-def start_early() -> None:
-    """Begin to start a local cluster for this process's next job: Ray takes seconds that others can use."""
-    global _early
-    _early = RayCluster(ClusterSettings())
-    _early.launch()
-
-
-def join_early(modules: Sequence[str]) -> None:
-    """Join the cluster that was started early, if one was, in the background.
-
-    One of its worker processes then imports ``modules``, while this process waits for other things. It takes
-    the mark of the stable node for as long, so the first shard task comes after it, and to that process.
-    """
-    if _early is not None:
-        _early.start_and_import(modules)
-
-
-def release_early() -> None:
-    """Stop a cluster that was started early and never asked for."""
-    global _early
-    early, _early = _early, None
-    if early is not None:
-        early.release()
-
-
-def open_cluster(settings: ClusterSettings) -> Cluster:
-    """A cluster as the settings say, not started yet; or the one that was started early, where it fits."""
-    global _early
-    if _early is not None and settings == ClusterSettings():
-        early, _early = _early, None
-        return early
-    return RayCluster(settings)
-
 
 def provider_of(settings: ClusterSettings) -> Provider:
     """Who starts the cluster of these settings, or knows of it."""
@@ -124,7 +58,7 @@ def provider_of(settings: ClusterSettings) -> Provider:
         return settings.provider.open(secrets.token_hex(3))
     if settings.address is not None:
         return ExistingProvider(settings.address, settings.auth_token)
-    return LocalProvider(settings, lambda: _warm_head() or Head())
+    return LocalProvider(settings)
 
 
 class RayCluster:

@@ -39,7 +39,7 @@ def is_gone(actor_id: str, node_id: str | None) -> bool:
 
 
 def diagnose(
-    actor_id: str, node_id: str | None, others: Sequence[str] = (), *, unreachable: Collection[str] = ()
+    actor_id: str, node_id: str | None, others: Sequence[str], *, unreachable: Collection[str]
 ) -> NodeFacts:
     """What is known by now: whether a replica died alone or with its node, or with one of its ``others``.
 

@@ -107,7 +107,7 @@ class RayReplicaProcess:
     Of a replica on several nodes, ``group`` is its placement group.
     """
 
-    def __init__(self, replica: RayReplica, unreachable: set[str], group: Any = None) -> None:
+    def __init__(self, replica: RayReplica, unreachable: set[str], group: Any) -> None:
         self.replica = replica
         self._unreachable = unreachable
         self._group = group

@@ -22,7 +22,7 @@ _DRAINING = 3  # of NodeSnapshot.State
 _AGENTS = ("dashboard_agent", "runtime_env_agent")  # as Ray names these components
 
 
-def enable_token_auth(token: str | None = None) -> None:
+def enable_token_auth(token: str | None) -> None:
     """Turn token authentication on for this process and its children, also after Ray was imported.
 
     Ray reads RAY_AUTH_MODE at import and caches it: the variable alone would come too late, and the head's

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from dray.cluster.base import ClusterInfo
+from dray.cluster.base import STABLE_RESOURCE, ClusterInfo
 from dray.driver.events import Event, ReplicasIdle, Warned
 from dray.driver.fleet import Fleet
 from dray.driver.intervals import LOOK_SHARE
@@ -54,7 +54,7 @@ def bound_of(*, lanes: int, cpus: float, memory: float, connections: int | None)
     if memory:
         room = max(int(_MEMORY_SHARE * memory / TASK_BYTES), LEAST_SLOTS)
         told = f"the memory of the stable nodes ({memory / 2**30:.0f} GiB) holds {room} shard tasks"
-        bounds.append(Bound(tasks=room, told=f"{told}: mark more nodes dray_stable, or larger ones"))
+        bounds.append(Bound(tasks=room, told=f"{told}: mark more nodes {STABLE_RESOURCE}, or larger ones"))
     if connections is not None:
         free = max(connections - _OTHER_CONNECTIONS, LEAST_SLOTS)
         told = f"PostgreSQL allows {connections} connections, one for each shard task"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 LOOK_SHARE = 20
@@ -51,12 +50,11 @@ class Intervals:
 
 
 class Schedule:
-    """When each duty is due next; all are at once. ``clock`` is in seconds, and only moves on."""
+    """When each duty is due next; all are at once."""
 
-    def __init__(self, intervals: Intervals, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, intervals: Intervals) -> None:
         self._intervals = {one.name: float(getattr(intervals, one.name)) for one in fields(intervals)}
-        self._clock = clock
-        self._due = dict.fromkeys(self._intervals, clock())
+        self._due = dict.fromkeys(self._intervals, time.monotonic())
         self._begun: set[str] = set()
 
     def begin(self) -> None:
@@ -65,11 +63,11 @@ class Schedule:
 
     def repeat(self) -> None:
         """What was begun in this step is due again: the store was away."""
-        self._due.update(dict.fromkeys(self._begun, self._clock()))
+        self._due.update(dict.fromkeys(self._begun, time.monotonic()))
 
     def due(self, duty: str) -> bool:
         """Whether it is time; the next time is one interval from now then."""
-        now = self._clock()
+        now = time.monotonic()
         if now < self._due[duty]:
             return False
         self._due[duty] = now + self._intervals[duty]

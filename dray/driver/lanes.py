@@ -35,7 +35,6 @@ class Lanes:
         self._open = set(range(lanes))
         self._due = dict.fromkeys(range(lanes), 0.0)  # without a replica: when to start one
         self.failures: Counter[int] = Counter()  # since one of the lane was ready
-        self.generation: Counter[int] = Counter()  # replicas that the lane has had: no name comes twice
 
     def __len__(self) -> int:
         return len(self._open)

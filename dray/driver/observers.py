@@ -10,7 +10,7 @@ from dray.driver.events import Event, Observer, Progressed, ReplicaLooked, Repli
 from dray.driver.replica_handle import ReplicaStart
 from dray.engine.replica import ReplicaStatus
 from dray.job import current_job
-from dray.job.finalising import ReplicaAccount
+from dray.job.reporting import ReplicaAccount
 from dray.job.timeline import Timeline
 from dray.places import lane_of
 from dray.report import Moments

@@ -12,11 +12,10 @@ from contextlib import suppress
 
 from dray.cluster.asking import ReplicaResources
 from dray.cluster.base import START_SECONDS, Node
-from dray.cluster.placing import NoGroupError, shrunk
-from dray.cluster.ray_fleet import NameTakenError
 from dray.driver.fleet import Fleet
 from dray.driver.intervals import Intervals
 from dray.driver.lanes import LONGEST_PAUSE, Budgets, Lanes, on_free_nodes
+from dray.driver.launching import Launcher
 from dray.driver.replica_handle import Loss, ReplicaHandle, ReplicaStart
 from dray.driver.risky_nodes import RiskyNodes
 from dray.driver.slots import LEAST_SLOTS, slots_of
@@ -26,7 +25,6 @@ from dray.engine.protocol import EngineSpec
 from dray.engine.replica import ReplicaStatus
 from dray.errors import ConfigError, EngineDeadError, EngineError, EngineStartError, ReplicaLostError
 from dray.notices.notice import SOON
-from dray.places import lane_of, replica_name
 from dray.store import ReplicaState
 
 SILENT_SECONDS = 60.0
@@ -41,7 +39,6 @@ class ReplicaPool:
 
     ``replicas`` start, and there may be ``most`` later. ``shard_rows`` are the rows of a shard, on average:
     the smaller, the more of them a replica has at a time.
-    Names are ``PREFIX/replica-N``, and ``~G`` behind that for the G-th successor: no name is used twice.
     """
 
     def __init__(
@@ -55,8 +52,6 @@ class ReplicaPool:
         most: int | None = None,
         shard_rows: float = float("inf"),
     ) -> None:
-        self._prefix = prefix
-        self._spec = spec
         self._fleet = fleet
         self._intervals = intervals or Intervals()
         self._replicas: list[ReplicaHandle] = []
@@ -64,16 +59,14 @@ class ReplicaPool:
         self._changed: set[ReplicaHandle] = set()
         self._placed: set[ReplicaHandle] = set()  # whose place was told
         self._risky = RiskyNodes(SILENT_SECONDS)
-        self._avoided: dict[int, set[str]] = {}  # by lane: spent nodes that its last replica was to avoid
+        self._launcher = Launcher(prefix, spec, fleet, self._risky)
         self._ready: list[ReplicaStart] = []
         self._losses: list[Loss] = []
-        self._seqs = 0
         self._shard_rows = shard_rows
         self._published = time.monotonic()
         self._places = Places(spec, fleet, most or replicas)
         self._silent_seconds = min(SILENT_SECONDS, spec.stall_seconds)
         self.watched = WatchedTime(self._silent_seconds / LOOKS)
-        self.restarts = 0
 
     # -- what the driver sees -----------------------------------------------------------------
 
@@ -196,9 +189,10 @@ class ReplicaPool:
             StoreError: that of ``budgets``; the next call does what is left.
         """
         for lane in self._lanes.due():
-            if budgets.undecided(lane_of(replica_name(self._prefix, lane))):
+            name = self._launcher.lane_name(lane)
+            if budgets.undecided(name):
                 continue
-            if self._launch(lane, budgets):
+            if self._launch(lane, budgets.shrink_steps(), set(budgets.excluded(name))):
                 self._lanes.started(lane)
             else:
                 self._lanes.want(lane, LONGEST_PAUSE)
@@ -253,20 +247,12 @@ class ReplicaPool:
 
     # -- starting -----------------------------------------------------------------------------
 
-    def _launch(self, lane: int, budgets: Budgets) -> bool:
+    def _launch(self, lane: int, steps: int, spent: set[str]) -> bool:
         """Ask for a lane's next replica; false where the lane had better rest."""
-        name = replica_name(self._prefix, lane, self._lanes.generation[lane])
-        steps, spent = budgets.shrink_steps(), set(budgets.excluded(lane_of(name)))
         if self._rests(lane, spent):
             return False
-        self._avoided[lane] = spent
-        spec = shrunk(self._spec, steps, self._seqs)
-        self._lanes.generation[lane] += 1
-        try:
-            process = self._fleet.launch(name, spec, self._places.ask, avoid=spent | self._risky())
-        except NameTakenError:
-            return self._launch(lane, budgets)
-        except NoGroupError:  # Ray's head is away, and its watch says so
+        process = self._launcher.launch(lane, self._places.ask, steps=steps, spent=spent)
+        if process is None:
             return False
         replica = ReplicaHandle(lane=lane, process=process, slots=LEAST_SLOTS, watched=self.watched)
         self._replicas.append(replica)
@@ -279,7 +265,7 @@ class ReplicaPool:
         Such as the one bad GPU of eight. It is tried again when no other replica is ready.
         """
         last = next((one for one in reversed(self._replicas) if one.lane == lane), None)
-        if last is None or (spent & self._avoided[lane]).isdisjoint(last.nodes) or not self.ready():
+        if last is None or not self._launcher.was_to_avoid_its_node(last, spent) or not self.ready():
             return False
         self.note(last, "rests: its engines died on that node again and again, and no other has room")
         return True
@@ -330,7 +316,7 @@ class ReplicaPool:
         assert replica.start is not None
         self._ready.append(replica.start)
         replica.slots = slots_of(replica.max_num_seqs, self._shard_rows)
-        self._seqs = self._seqs or replica.max_num_seqs
+        self._launcher.note_size(replica.max_num_seqs)
         self._lanes.failures[replica.lane] = 0
         self._changed.add(replica)
         if any(self._risky.is_leaving(node) for node in replica.nodes):
@@ -391,10 +377,8 @@ class ReplicaPool:
         self._end(replica)
         hopeful = self._lanes.is_hopeful(replica.lane, self._replicas)
         self._losses.append(Loss(replica=replica, error=error, hopeful=hopeful))
-        if leaving:
-            return
-        self.restarts += 1
-        self._lanes.failed(replica.lane)
+        if not leaving:
+            self._lanes.failed(replica.lane)
 
     def _in(self, *states: ReplicaState) -> list[ReplicaHandle]:
         return [replica for replica in self._replicas if replica.state in states]

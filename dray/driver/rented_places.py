@@ -7,6 +7,7 @@ have had, or with the GPUs that its provider knows of its kind.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
@@ -104,7 +105,7 @@ class Strays:
     """
 
     patience: float
-    clock: Callable[[], float]
+    clock: Callable[[], float] = time.monotonic
     in_a_row: int = 0
     _last: float = 0.0
     _since: dict[str, float] = field(default_factory=dict)
@@ -145,7 +146,6 @@ class Surplus:
     Those that were there at the first look stay: their user bought them.
     """
 
-    clock: Callable[[], float]
     _bought: frozenset[str] | None = None
     _since: dict[str, float] = field(default_factory=dict)
 
@@ -158,7 +158,7 @@ class Surplus:
         spare: Callable[[Collection[Machine]], bool],
     ) -> list[Machine]:
         """Machines to give back. ``used`` nodes have replicas; ``spare``: whether the job can do without."""
-        now = self.clock()
+        now = time.monotonic()
         if self._bought is None:
             self._bought = frozenset(one.name for one in machines)
         addresses = addresses_of(used, capacity)

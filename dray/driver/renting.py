@@ -7,7 +7,6 @@ to be, and on which nodes they were; the provider rents and ends machines.
 from __future__ import annotations
 
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -89,9 +88,8 @@ class Renting:
         *,
         ask: ReplicaResources,
         capacity: Callable[[], Capacity | None],
-        patient: bool = False,
+        patient: bool,
         look_seconds: float = LOOK_SECONDS,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._provider = provider
         self._wanted = replicas
@@ -99,8 +97,8 @@ class Renting:
         self._tell = tell
         self._capacity = capacity
         self._places = RentedPlaces(ask, provider.largest)
-        self._strays = Strays(provider.join_seconds, clock)
-        self._surplus = Surplus(clock)
+        self._strays = Strays(provider.join_seconds)
+        self._surplus = Surplus()
         self._look_seconds = look_seconds
         self._changed = threading.Condition()
         self._on: defaultdict[str, set[str]] = defaultdict(set)  # replicas by node

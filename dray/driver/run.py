@@ -6,16 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 
-from dray.driver.events import (
-    Event,
-    Observer,
-    ReplicaChanged,
-    ReplicaLogged,
-    ReplicaLooked,
-    ReplicaReady,
-    StopHeard,
-    Told,
-)
+from dray.driver.events import Event, Observer, StopHeard, Told
 from dray.driver.executor import Executor
 from dray.driver.fleet import Fleet
 from dray.driver.idling import IdleWatch, bound_tasks
@@ -27,6 +18,7 @@ from dray.driver.market_choice import MarketChoice
 from dray.driver.observers import Observers
 from dray.driver.outage import SHORT_PATIENCE, SpoolWatch, StoreOutage
 from dray.driver.pool import ReplicaPool
+from dray.driver.pool_news import PoolNews
 from dray.driver.progress import JobProgress
 from dray.driver.purse import Purse
 from dray.driver.readiness import Readiness
@@ -38,7 +30,6 @@ from dray.driver.wording import naming_the_model, plan_line, stop_line
 from dray.engine.protocol import EngineSpec
 from dray.errors import DrayError, JobFailedError, raised_at
 from dray.job.deadline import stop_signals
-from dray.job.engine_versions import EngineVersions
 from dray.job.opening import OpenJob, reopen
 from dray.job.replica_range import ReplicaRange
 from dray.store import Shard, Store
@@ -79,6 +70,7 @@ class Driver:
         self._pool = ReplicaPool(
             prefix, spec, fleet, replicas, self._intervals, most=most, shard_rows=mean_rows(shards)
         )
+        self._news = PoolNews(job, self._pool, emit)
         bound = bound_tasks(job, replicas, fleet.info, emit)
         every, watched = self._intervals.shards, self._pool.watched
         self._tasks = ShardTasks(
@@ -102,7 +94,6 @@ class Driver:
         self._progress = JobProgress(job, emit)
         self._spool = SpoolWatch(job.job_id, emit)
         self._outage = StoreOutage(emit)
-        self._versions = EngineVersions(job)
         self._schedule = Schedule(self._intervals)
         self._shards = shards
         self._store: Store | None = None
@@ -194,14 +185,7 @@ class Driver:
         """See which shard tasks ended, and how the replicas are."""
         step = self._intervals.step
         self._tasks.take(self._executor.poll(step if self._outage.away else self._tasks.pause(step)))
-        for status in self._pool.look():
-            self.tell(ReplicaLooked(status=status))
-            for severity, logger, message in status.log:
-                record = ReplicaLogged(name=status.name, severity=severity, logger=logger, message=message)
-                self.tell(record)
-        for start in self._pool.take_ready():
-            self._versions.add([start.info.version])
-            self.tell(ReplicaReady(start=start))
+        self._news.look()
         self._readiness.look(awaited=not self.stopping)
 
     def _interrupt(self) -> None:
@@ -230,7 +214,7 @@ class Driver:
     def _replace(self, store: Store) -> None:
         """Start the replicas that are due, and tell shard tasks of all that changed."""
         self._pool.launch_due(StoreBudgets(store, self._job.job_id, self._losses))
-        self._publish(store)
+        self._news.publish(store)
 
     def _start_tasks(self, store: Store) -> None:
         """Start the tasks of shards that have a place on a replica."""
@@ -251,19 +235,6 @@ class Driver:
             self._spool.look(store)
         if self._schedule.due("account"):
             self._ledger.keep(store)
-
-    def _publish(self, store: Store) -> None:
-        self._versions.note(store)  # before any of them is found by shards
-        changed = self._pool.take_changed()
-        if not changed:
-            return
-        for one in changed:
-            self.tell(ReplicaChanged.of(one, self._pool.ask.gpus))
-        try:
-            store.put_replicas(self._job.lease, [one.row for one in changed])
-        except DrayError:
-            self._pool.put_back(changed)
-            raise
 
     def _tell_observers(self) -> None:
         """Tell the observers. None of them may end a job."""
@@ -288,8 +259,7 @@ class Driver:
     def _say_last(self) -> None:
         """How far the job came; the driver's next use of the store reports what is wrong with it."""
         with suppress(DrayError):
-            for status in self._pool.last_words(_LAST_SECONDS):
-                self.tell(ReplicaLooked(status=status))
+            self._news.say_last(_LAST_SECONDS)
             self._progress.look(self._opened(), final=True)
         self._tell_observers()
         with suppress(DrayError):

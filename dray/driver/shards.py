@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 
+from dray.driver.crashes import Crashes
 from dray.driver.events import Event, ShardFinished, ShardSubmitted, Told, Warned
 from dray.driver.executor import Executor, TaskEnd
 from dray.driver.idling import Bound, standby_of
@@ -14,7 +14,6 @@ from dray.driver.lapsed import LapsedLeases, Unclaimed
 from dray.driver.shard_views import rank, replica_views, shard_view
 from dray.driver.slots import LEAST_SLOTS
 from dray.engine.replica import FLUSH_SECONDS
-from dray.errors import JobBlockedError
 from dray.failures.causes import Cause
 from dray.job.ingesting import open_shards
 from dray.job.opening import OpenJob
@@ -22,7 +21,6 @@ from dray.scheduling import Backlog, starts, with_place
 from dray.shard.work import ShardWork
 from dray.store import ReplicaRow, Shard, Store
 
-MAX_CRASHES = 3  # of one shard's own worker process, which runs on a stable node
 HUNG_SECONDS = 90.0
 """A shard task is given up when its lease has been over for so long: a living one renews it, or ends."""
 
@@ -54,7 +52,7 @@ class ShardTasks:
         lanes: int,
         bound: Bound,
         look_every: float,
-        watched: Callable[[], float] = time.monotonic,
+        watched: Callable[[], float],
     ) -> None:
         self._job = job
         self._executor = executor
@@ -67,8 +65,7 @@ class ShardTasks:
         self._may_change = True  # whether idle shards may come to run though no task ends
         self._ready = 0
         self._look_at = self._look_cost = 0.0  # monotonic; seconds
-        self._crashes: Counter[int] = Counter()
-        self._rests: dict[int, float] = {}  # shards whose process died: when they may run again (monotonic)
+        self._crashes = Crashes()
         self._dead: list[tuple[int, str]] = []  # shards whose task crashed and how, until the store was told
         self._lapsed = LapsedLeases(HUNG_SECONDS, watched)
         self._unclaimed = Unclaimed(UNCLAIMED_SECONDS, watched)
@@ -130,11 +127,7 @@ class ShardTasks:
         number = end.number
         died = "worker process died" if end.cause is None else f"task ended early ({end.cause})"
         told = f"shard {number}: its {died}"
-        self._crashes[number] += 1
-        if self._crashes[number] > MAX_CRASHES:
-            raise JobBlockedError(f"{told} {self._crashes[number]} times; {_ADVICE}")
-        pause = _pause_after(self._crashes[number])
-        self._rests[number] = time.monotonic() + pause
+        pause = self._crashes.died(number, told)
         self._emit(Warned(line=f"{told}; running it again" + (f" in {pause:.0f} s" if pause else "")))
         self._dead.append((number, died))
 
@@ -153,8 +146,7 @@ class ShardTasks:
 
     def forget_lapsed(self) -> None:
         """The store is away: no task can renew its lease, however well it is."""
-        self._lapsed.forget()
-        self._unclaimed.forget()
+        self._forget()
         self._held_at = self._watched()
 
     def schedule(self, store: Store, ready: int, *, start: bool = True) -> None:
@@ -189,7 +181,7 @@ class ShardTasks:
     def _next_look(self) -> float:
         now = time.monotonic()
         usual = now + (self._look_every if self._may_change else _LOOK_AT_LEAST)
-        return min([usual, *(at for at in self._rests.values() if at > now)])
+        return min(usual, self._crashes.next_end(now))
 
     def _read(self, store: Store) -> tuple[list[Shard], list[ReplicaRow], float]:
         job_id = self._job.job_id
@@ -199,8 +191,8 @@ class ShardTasks:
     def _start(self, found: list[Shard], replicas: list[ReplicaRow], now: float) -> None:
         """Start the tasks that are due among the open shards that were ``found``."""
         idle = [shard for shard in found if shard.number not in self._running]
-        rested = [shard for shard in idle if self._rests.get(shard.number, 0.0) <= time.monotonic()]
-        waiting = {shard.number: shard for shard in rested if not shard.is_leased(now)}
+        free = [shard for shard in idle if not (shard.is_leased(now) or self._crashes.rests(shard.number))]
+        waiting = {shard.number: shard for shard in free}
         asking = [shard for shard in found if shard.number in self._running and not shard.is_leased(now)]
         self._open = bool(idle)
         # Held shards come back when their lease lapses; for a suspect a replica may be kept free by then.
@@ -240,8 +232,7 @@ class ShardTasks:
         )
         self._executor.submit(work)
         self._running[shard.number] = shard
-        self._lapsed.forget(shard.number)
-        self._unclaimed.forget(shard.number)
+        self._forget(shard.number)
         self._emit(ShardSubmitted(number=shard.number, why=why))
 
     # -- tasks that stand still, or died ----------------------------------------------------------
@@ -265,30 +256,21 @@ class ShardTasks:
     def _give_up(self, number: int, told: str) -> None:
         """Its task is ended, and the shard run again."""
         del self._running[number]
-        self._crashes[number] += 1
-        self._lapsed.forget(number)
-        self._unclaimed.forget(number)
+        self._forget(number)
         self._executor.cancel(number, told)
-        if self._crashes[number] > MAX_CRASHES:
-            raise JobBlockedError(f"{told}; {_ADVICE}")
+        self._crashes.given_up(number, told)
         self._emit(Warned(line=f"{told}; running it again"))
         self.look_soon()
+
+    def _forget(self, number: int | None = None) -> None:
+        """What is known of this shard's standing still, or of any shard's, is over."""
+        self._lapsed.forget(number)
+        self._unclaimed.forget(number)
 
     def _note_leases(self, found: list[Shard], now: float) -> None:
         """Whether any task that runs has a lease: one alone is waited for where the job is to stop."""
         if any(shard.is_leased(now) for shard in found if shard.number in self._running):
             self._held_at = self._watched()
-
-
-_ADVICE = "look at the stable nodes, then `dray resume` goes on"
-
-
-def _pause_after(crashes: int) -> float:
-    """Seconds before a shard's next task: none after its first crash, and then longer each time.
-
-    What ends processes takes time to pass, such as a node short of memory or a server that is restarted.
-    """
-    return 0.0 if crashes < 2 else 2.0**crashes
 
 
 def commit_seconds(tasks: int) -> float:

@@ -30,12 +30,14 @@ from dray.engine.tuning import tuning_for
 from dray.errors import CancelledError, ConfigError, ExpiredError, JobPausedError, StoreError
 from dray.job.deadline import stop_signals
 from dray.job.expiring import expire
-from dray.job.finalising import JobResult, ReplicaAccount, finalise_job
+from dray.job.finalising import finalise_job
 from dray.job.following import answer_followers, followers_answered
 from dray.job.heeding import Heed
 from dray.job.ingesting import engine_kind, ingest_told, open_shards
 from dray.job.job_lease import job_lease_kept
 from dray.job.opening import OpenJob, open_job, reopen
+from dray.job.reporting import ReplicaAccount
+from dray.job.result import JobResult
 from dray.job.settings import JobSettings
 from dray.job.sharing import told_of
 from dray.job.timeline import Timeline

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from dray.engine.protocol import Engine, EngineInfo, EngineSpec
-from dray.engine.replica import Replica, ReplicaStatus, actor_class
+from dray.engine.replica import Replica, ReplicaStatus
 
-__all__ = ["Engine", "EngineInfo", "EngineSpec", "Replica", "ReplicaStatus", "actor_class"]
+__all__ = ["Engine", "EngineInfo", "EngineSpec", "Replica", "ReplicaStatus"]

@@ -110,7 +110,6 @@ class _Source:
     """One module of vLLM, parsed."""
 
     def __init__(self, module: str) -> None:
-        self._module = module
         self._tree = ast.parse(_file(module).read_bytes())
 
     def find(self, name: str) -> tuple[ast.stmt, _Source] | None:

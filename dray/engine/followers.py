@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from dray.engine.own_place import own_node
 from dray.engine.part_ends import note_end
 from dray.engine.protocol import EngineSpec
 from dray.engine.ranks import NodeRank, nodes_of
@@ -31,13 +32,6 @@ class _Part:
     actor: Any
     runs: Any
     where: Any
-
-
-def own_group() -> Any:
-    """The placement group of this actor. For the thread that Ray runs the actor's constructor in."""
-    import ray
-
-    return ray.util.get_current_placement_group()
 
 
 class Followers:
@@ -123,10 +117,7 @@ class Follower:
 
     def node_id(self) -> str:
         """The id of its node."""
-        import ray
-
-        node: str = ray.get_runtime_context().get_node_id()
-        return node
+        return own_node()
 
     def run(self, spec: EngineSpec) -> None:
         """Run the ranks of this node until one of them ends.

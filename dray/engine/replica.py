@@ -12,26 +12,21 @@ import socket
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dray.engine.log_records import message_of
+from dray.engine.log_records import keep_log
 from dray.engine.loop import StepLoop
 from dray.engine.loop_stats import LoopStats
+from dray.engine.own_place import own_group, own_node
 from dray.engine.protocol import Engine, EngineInfo, EngineSpec
 from dray.engine.ranks import nodes_of
 from dray.engine.sessions import SILENCE_SECONDS
 from dray.engine.start_errors import start_error
 from dray.engine.watchdog import Watchdog
-from dray.errors import (
-    ConfigError,
-    DrayError,
-    EngineDeadError,
-    ReplicaLostError,
-)
+from dray.errors import ConfigError, DrayError, EngineDeadError, ReplicaLostError
 from dray.failures.signs import out_of_memory
 from dray.requests.model import Outcome
 
@@ -44,7 +39,6 @@ FLUSH_SECONDS = 0.25  # the longest a finished row waits for its micro-batch
 TRACE_VARIABLE = "DRAY_TRACE_DIR"  # set: each replica appends the index of every row it admits
 ENGINE_DEAD_EXIT = 71
 LAST_WORDS_SECONDS = 0.5  # for the sessions' readers to get the reason, before the process exits
-KEPT_LOG_RECORDS = 1000
 _PART_SECONDS = 5.0  # for an engine's part on another node to be known dead, once the engine failed
 
 
@@ -95,7 +89,7 @@ class Replica:
         self.name = name
         self._began = time.time()
         self._exit_when_dead = exit_when_dead
-        self._records = _keep_log()
+        self._log = keep_log()
         folder = os.environ.get(TRACE_VARIABLE)
         self._group = _group_of(spec)
         self._followers: Followers | None = None
@@ -153,7 +147,6 @@ class Replica:
     def status(self) -> ReplicaStatus:
         """Load, counters, and the log records since the last call."""
         running, waiting = self._loop.load()
-        log = [self._records.popleft() for _ in range(len(self._records))]
         return ReplicaStatus(
             name=self.name,
             node=socket.gethostname(),
@@ -163,7 +156,7 @@ class Replica:
             waiting=waiting,
             sessions=self._loop.sessions,
             stats=self._loop.stats,
-            log=log,
+            log=self._log.take(),
         )
 
     def drain(self, seconds: float) -> None:
@@ -174,7 +167,7 @@ class Replica:
         """Where this process runs, and since when. Waits until the engine can take work, or never will."""
         self._loop.started.wait()
         return Whereabouts(
-            node_id=_ray_node(), host=socket.gethostname(), process=self._began, ready=self._loop.ready_at
+            node_id=own_node(), host=socket.gethostname(), process=self._began, ready=self._loop.ready_at
         )
 
     def stop(self) -> None:
@@ -252,43 +245,7 @@ def build_engine(spec: EngineSpec) -> Engine:
 
 def _group_of(spec: EngineSpec) -> Any:
     """The placement group of an engine on several nodes; None for one on this node alone."""
-    if nodes_of(spec.arguments) == 1:
-        return None
-    from dray.engine.followers import own_group
-
-    return own_group()
-
-
-def _ray_node() -> str:
-    import ray
-
-    node: str = ray.get_runtime_context().get_node_id()
-    return node
-
-
-class _Records(logging.Handler):
-    """Keeps the latest records until ``status`` takes them."""
-
-    def __init__(self, records: deque[tuple[int, str, str]]) -> None:
-        super().__init__(logging.INFO)
-        self._kept = records
-        self._guard = threading.Lock()
-
-    def emit(self, record: logging.LogRecord) -> None:
-        with self._guard:
-            self._kept.append((record.levelno, record.name, message_of(record)[:2000]))
-
-
-def _keep_log() -> deque[tuple[int, str, str]]:
-    records: deque[tuple[int, str, str]] = deque(maxlen=KEPT_LOG_RECORDS)
-    handler = _Records(records)
-    logging.getLogger("vllm.triton_utils").setLevel(logging.ERROR)  # says three times that a CPU is no GPU
-    for name in ("dray", "vllm"):
-        target = logging.getLogger(name)
-        target.addHandler(handler)
-        if target.level in (logging.NOTSET, logging.WARNING):
-            target.setLevel(logging.INFO)
-    return records
+    return None if nodes_of(spec.arguments) == 1 else own_group()
 
 
 def actor_class() -> Any:

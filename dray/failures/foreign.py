@@ -1,7 +1,7 @@
 """What the exception classes of Ray, vLLM and torch say, by their full names: importing them is not needed.
 
 A class stands for its subclasses too, unless they are named themselves. Tests read this table against the
-installed libraries: a class that one of them gains is either named here, or among those that never come.
+installed libraries: a class that one of them gains is named here, or in a test among those that never come.
 """
 
 from __future__ import annotations
@@ -89,40 +89,6 @@ FOREIGN: Mapping[str, Sign] = {
     # Python's own words for an end.
     "builtins.KeyboardInterrupt": Sign.CANCELLED,
     "asyncio.exceptions.CancelledError": Sign.CANCELLED,
-}
-
-NEVER: Mapping[str, str] = {  # a class, or a part of a library: why none of it reaches a decision
-    "ray.exceptions.ActorAlreadyExistsError": "the pool waits until the name is free",
-    "ray.exceptions.ActorHandleNotFoundError": "handles are never kept beyond their session",
-    "ray.exceptions.AsyncioActorExit": "no actor is asynchronous",
-    "ray.exceptions.CrossLanguageError": "all is Python",
-    "ray.exceptions.ObjectRefStreamEndOfStreamError": "the generator turns it into StopIteration",
-    "ray.exceptions.OufOfBandObjectRefSerializationException": "references are passed as arguments only",
-    "ray.exceptions.PendingCallsLimitExceeded": "max_pending_calls is not set",
-    "ray.exceptions.PlasmaObjectNotAvailable": "Ray itself handles it",
-    "ray.exceptions.RayCgraphCapacityExceeded": "no compiled graphs",
-    "ray.exceptions.RayChannelError": "no compiled graphs",
-    "ray.exceptions.RayChannelTimeoutError": "no compiled graphs",
-    "ray.exceptions.RayDirectTransportError": "no direct transport",
-    "ray.exceptions.StreamingGeneratorReplayInconsistentError": "no call is replayed: max_task_retries is 0",
-    "ray.exceptions.UnserializableException": "it stands inside a RayTaskError, which is looked into",
-    "ray.exceptions.UserCodeException": "a name for users' code to raise; dray does not",
-    "vllm.exceptions.LoRAAdapterNotFoundError": "adapters are loaded at the start, as ConfigError says",
-    "vllm.exceptions.GracefulHTTPError": "of the HTTP server",
-    "vllm.exceptions.QueueOverflowError": "of the HTTP server",
-    "vllm.exceptions.MaxQueuedTokensError": "of the HTTP server",
-    "vllm.exceptions.ProfilerAlreadyActiveError": "of the HTTP server",
-    "vllm.v1.engine.async_llm.InputStreamError": "of the asynchronous engine",
-    "vllm.v1.metrics.": "statistics",
-    "vllm.entrypoints.generate.structured_decisions.": "an endpoint that is not offered",
-    "vllm.connections.MediaDownloadSizeExceededError": "rows make vLLM fetch nothing",
-    "vllm.multimodal.": "raised while a row is read, and front and core share no list of images",
-    "vllm.model_executor.model_loader.weight_cache.": "weights are loaded by dray's own loader",
-    "vllm.models.": "raised and handled within a model",
-    "vllm.compilation.": "raised and handled within the compiler",
-    "vllm.snapshot.": "snapshots are not used",
-    "vllm.distributed.": "no transfers between engines",
-    "vllm.third_party.": "vendored",
 }
 
 

@@ -8,9 +8,9 @@ from dray.job.following import answer_followers
 from dray.job.opening import OpenJob
 from dray.owner import owner_name
 from dray.requests.model import EXPIRED
+from dray.shard.committing import publish
 from dray.shard.ending import refused
 from dray.shard.open_rows import Finished, open_lines
-from dray.shard.pump import publish
 from dray.store import JobState, Shard, ShardLease, ShardState, Store
 
 MESSAGE = "the job's completion window was over before this request was answered"

@@ -77,7 +77,7 @@ def learn(store: Store, run: FinishedRun, measures: Measures) -> Predicted | Non
     return predicted
 
 
-def demand_of(measures: Measures, prompts: float = 1.0, answers: float = 1.0) -> Demand | None:
+def demand_of(measures: Measures, prompts: float, answers: float) -> Demand | None:
     """The rows of a run as the cost model sees them; None where none generated anything.
 
     A row has so many ``prompts``, and so many ``answers`` to each.

@@ -69,7 +69,7 @@ def moved(shards: Iterable[Shard], ingested: Ingested) -> dict[str, str]:
     return dict(zip(before, (part.uri for part in ingested.parts), strict=True))
 
 
-def remove_older(job: OpenJob, shards: Sequence[Shard] = ()) -> None:
+def remove_older(job: OpenJob, shards: Sequence[Shard]) -> None:
     """Remove what earlier drivers have written, except the spool that ``shards`` were cut from."""
     _remove(job, set(range(1, job.lease.epoch)) - _read(job, shards))
 

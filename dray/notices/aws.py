@@ -7,9 +7,8 @@ https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.ht
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
-from dray.notices.asking import LINK_LOCAL, TIMEOUT, Answer, ask, json_object
+from dray.notices.asking import TIMEOUT, Answer, ask, json_object
 from dray.notices.instants import instant, on_this_clock
 from dray.notices.notice import Kind, Notice, SourceError, plain
 
@@ -28,9 +27,8 @@ _TOKEN_HEADER = "X-aws-ec2-metadata-token"  # noqa: S105  a header
 class Imds:
     """The metadata service, asked with a token. Version 1, without one, is never tried."""
 
-    def __init__(self, base_url: str = LINK_LOCAL, *, timeout: float = TIMEOUT) -> None:
+    def __init__(self, base_url: str) -> None:
         self._base_url = base_url
-        self._timeout = timeout
         self._token: str | None = None
 
     def get(self, path: str) -> Answer | None:
@@ -51,11 +49,11 @@ class Imds:
 
     def _ask(self, path: str) -> Answer:
         token = self._token = self._token or self._new_token()
-        return ask(self._base_url, path, headers={_TOKEN_HEADER: token}, timeout=self._timeout)
+        return ask(self._base_url, path, headers={_TOKEN_HEADER: token}, timeout=TIMEOUT)
 
     def _new_token(self) -> str:
         wanted = {_TTL_HEADER: str(TOKEN_TTL)}
-        answer = ask(self._base_url, TOKEN, method="PUT", headers=wanted, timeout=self._timeout)
+        answer = ask(self._base_url, TOKEN, method="PUT", headers=wanted, timeout=TIMEOUT)
         # Others answer a PUT too; only AWS says how long its token lives.
         if answer.status != 200 or not answer.text or _TTL_HEADER.lower() not in answer.headers:
             raise SourceError(f"PUT {TOKEN}: status {answer.status}")
@@ -71,15 +69,14 @@ class AwsSource:
     name = "aws"
     pause = 2.0
 
-    def __init__(self, path: str, imds: Imds, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, path: str, imds: Imds) -> None:
         self.path = path
         self._imds = imds
-        self._clock = clock
 
     def poll(self) -> list[Notice]:
         """The notice in force, if there is one."""
         answer = self._imds.get(self.path)
-        notice = None if answer is None else _PARSERS[self.path](answer, self._clock())
+        notice = None if answer is None else _PARSERS[self.path](answer, time.time())
         return [] if notice is None else [notice]
 
 

@@ -6,10 +6,9 @@ https://learn.microsoft.com/azure/virtual-machines/linux/scheduled-events
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
-from dray.notices.asking import LINK_LOCAL, TIMEOUT, Answer, ask, json_object
+from dray.notices.asking import TIMEOUT, Answer, ask, json_object
 from dray.notices.instants import instant, on_this_clock
 from dray.notices.notice import Kind, Notice, SourceError, plain
 
@@ -37,27 +36,17 @@ class AzureSource:
     name = "azure"
     pause = 1.0
 
-    def __init__(
-        self,
-        vm: str,
-        base_url: str = LINK_LOCAL,
-        *,
-        timeout: float = TIMEOUT,
-        first_timeout: float = FIRST_TIMEOUT,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, vm: str, base_url: str, *, first_timeout: float = FIRST_TIMEOUT) -> None:
         self.vm = vm
         self._base_url = base_url
-        self._timeout = timeout
         self._first_timeout = first_timeout
-        self._clock = clock
         self._answers = False
         self._incarnation: object = None
         self._found: list[Notice] = []
 
     def poll(self) -> list[Notice]:
         """The notices in force for this VM."""
-        timeout = self._timeout if self._answers else self._first_timeout
+        timeout = TIMEOUT if self._answers else self._first_timeout
         self._answers = False
         answer = ask(self._base_url, EVENTS, headers=HEADERS, timeout=timeout)
         if answer.status != 200:
@@ -65,7 +54,7 @@ class AzureSource:
         self._answers = True
         incarnation = json_object(answer.body).get("DocumentIncarnation")
         if incarnation is None or incarnation != self._incarnation:  # else nothing has changed
-            self._found = scheduled(answer, self.vm, self._clock())
+            self._found = scheduled(answer, self.vm, time.time())
             self._incarnation = incarnation
         return list(self._found)
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
 
-from dray.notices.asking import LINK_LOCAL, TIMEOUT, Answer, ask
+from dray.notices.asking import TIMEOUT, Answer, ask
 from dray.notices.notice import SOON, Kind, Notice, SourceError, plain
 
 PREEMPTED = "preempted"
@@ -41,21 +40,10 @@ class GcpSource:
     name = "gcp"
     pause = 1.0  # where the server does not wait
 
-    def __init__(
-        self,
-        key: str,
-        base_url: str = LINK_LOCAL,
-        *,
-        wait: int = 10,
-        timeout: float = TIMEOUT,
-        clock: Callable[[], float] = time.time,
-        gpu: Path = _GPU,
-    ) -> None:
+    def __init__(self, key: str, base_url: str, *, wait: int = 10, gpu: Path = _GPU) -> None:
         self.key = key
         self._base_url = base_url
         self._wait = wait
-        self._timeout = timeout
-        self._clock = clock
         self._etag = _NEVER_SEEN
         self._ahead = HOUR if gpu.exists() else MINUTE
         self._was_calm = False
@@ -65,12 +53,10 @@ class GcpSource:
         etag, self._etag = self._etag, _NEVER_SEEN  # after a fault the value is read again
         waits = 0 if etag == _NEVER_SEEN else self._wait
         query = f"?wait_for_change=true&last_etag={quote(etag, safe='')}&timeout_sec={self._wait}"
-        answer = ask(
-            self._base_url, f"{ROOT}{self.key}{query}", headers=HEADERS, timeout=waits + self._timeout
-        )
+        answer = ask(self._base_url, f"{ROOT}{self.key}{query}", headers=HEADERS, timeout=waits + TIMEOUT)
         value = value_of(answer, self.key)
         self._etag = answer.headers.get("etag") or _NEVER_SEEN
-        found = noticed(self.key, value, self._clock(), ahead=self._ahead if self._was_calm else None)
+        found = noticed(self.key, value, time.time(), ahead=self._ahead if self._was_calm else None)
         self._was_calm = self._was_calm or not found
         return found
 

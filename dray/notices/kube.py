@@ -6,7 +6,6 @@ on nodes. https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-tole
 
 from __future__ import annotations
 
-import os
 import ssl
 import time
 from collections.abc import Callable, Mapping
@@ -38,17 +37,11 @@ class ApiServer:
     """The API server, asked with a service account."""
 
     def __init__(
-        self,
-        base_url: str,
-        token: Callable[[], str],
-        *,
-        trust: ssl.SSLContext | None = None,
-        timeout: float = TIMEOUT,
+        self, base_url: str, token: Callable[[], str], *, trust: ssl.SSLContext | None = None
     ) -> None:
         self._base_url = base_url
         self._token = token
         self._trust = trust
-        self._timeout = timeout
 
     def get(self, path: str) -> Answer:
         """One object.
@@ -59,7 +52,7 @@ class ApiServer:
         what = path.partition("?")[0]
         try:
             headers = {"Authorization": f"Bearer {self._token()}", "Accept": "application/json"}
-            answer = ask(self._base_url, path, headers=headers, timeout=self._timeout, trust=self._trust)
+            answer = ask(self._base_url, path, headers=headers, timeout=TIMEOUT, trust=self._trust)
         except SourceError:
             raise
         except (OSError, ValueError) as error:
@@ -77,14 +70,11 @@ class PodSource:
     name = "kubernetes"
     pause = 5.0  # a cluster has many nodes and one API server
 
-    def __init__(
-        self, api: ApiServer, namespace: str, pod: str, *, clock: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, api: ApiServer, namespace: str, pod: str) -> None:
         self.node: str | None = None
         self.grace = SOON
         self._api = api
         self._path = f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(pod, safe='')}"
-        self._clock = clock
 
     def poll(self) -> list[Notice]:
         """The notice, once the API server has marked the pod as deleted."""
@@ -92,7 +82,7 @@ class PodSource:
         spec = json_object(answer.body).get("spec")
         self.node = _text(spec, "nodeName") or self.node
         self.grace = _seconds(spec, "terminationGracePeriodSeconds") or self.grace
-        return deletion(answer, self._clock())
+        return deletion(answer, time.time())
 
 
 class NodeSource:
@@ -101,12 +91,9 @@ class NodeSource:
     name = "kubernetes"
     pause = 5.0
 
-    def __init__(
-        self, api: ApiServer, node: Callable[[], str | None], *, clock: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, api: ApiServer, node: Callable[[], str | None]) -> None:
         self._api = api
         self._node = node
-        self._clock = clock
 
     def poll(self) -> list[Notice]:
         """The notices in force, without deadlines: Kubernetes states none."""
@@ -115,7 +102,7 @@ class NodeSource:
             return []
         # From the API server's cache, which is cheap for it, and late by less than a second.
         answer = self._api.get(f"/api/v1/nodes/{quote(node, safe='')}?resourceVersion=0")
-        now = self._clock()
+        now = time.time()
         return [
             Notice(
                 source=self.name,
@@ -129,9 +116,7 @@ class NodeSource:
         ]
 
 
-def sources_in_pod(
-    environ: Mapping[str, str] = os.environ, account: Path = ACCOUNT
-) -> tuple[PodSource, NodeSource] | None:
+def sources_in_pod(environ: Mapping[str, str], account: Path) -> tuple[PodSource, NodeSource] | None:
     """The sources for the pod that this process runs in; None where it runs in none."""
     address = api_address(environ)
     pod = environ.get("POD_NAME") or environ.get("HOSTNAME")

@@ -5,13 +5,10 @@ from __future__ import annotations
 from dray.report.accounting import Tally
 from dray.report.artifact import render_markdown
 from dray.report.data import (
-    FINISHED,
     JOB_LANE,
     Attempt,
-    Bucket,
     Counts,
     Decision,
-    Distribution,
     ErrorCode,
     Measures,
     Moments,
@@ -25,12 +22,9 @@ from dray.report.page import render_html
 from dray.report.progress import Meter, Pulse, progress_line
 
 __all__ = [
-    "FINISHED",
     "JOB_LANE",
     "Attempt",
-    "Bucket",
     "Counts",
-    "Distribution",
     "ErrorCode",
     "Measures",
     "Meter",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dray.kinds import Kind
 from dray.requests.ingest import Ingested, cut, ingest
-from dray.requests.inputs import FileRef, digest, expand
-from dray.requests.marks import Mark, SpoolRange
+from dray.requests.inputs import digest, expand
+from dray.requests.marks import SpoolRange
 from dray.requests.model import Outcome, Request
-from dray.requests.output import OutputFormat, Written, write_outputs
-from dray.requests.readers import Limits, files_of, source_digest
+from dray.requests.output import write_outputs
+from dray.requests.readers import Limits, source_digest
 from dray.requests.settling import settled
 from dray.requests.sources import (
     JsonlBatch,
@@ -24,14 +24,11 @@ from dray.requests.sources import (
 from dray.requests.spool import decode, encode, index_of, read_shard
 
 __all__ = [
-    "FileRef",
     "Ingested",
     "JsonlBatch",
     "Kind",
     "Limits",
-    "Mark",
     "Outcome",
-    "OutputFormat",
     "Request",
     "RowDefaults",
     "RowShape",
@@ -39,13 +36,11 @@ __all__ = [
     "Source",
     "SpoolRange",
     "SqlQuery",
-    "Written",
     "cut",
     "decode",
     "digest",
     "encode",
     "expand",
-    "files_of",
     "frame_to_source",
     "index_of",
     "ingest",

@@ -20,10 +20,11 @@ from dray.requests.media import MEDIA
 from dray.requests.model import Outcome
 from dray.requests.spool import decode
 from dray.shard import budgets
+from dray.shard.committing import publish
 from dray.shard.media_files import MediaAwayError
 from dray.shard.open_rows import Finished, open_lines
 from dray.shard.placing import Place
-from dray.shard.pump import Fed, ShardReceipt, publish
+from dray.shard.pump import Fed, ShardReceipt
 from dray.shard.splitting import parts_of
 from dray.shard.untaken import Untaken, advised
 from dray.shard.verdicts import evidence, node_alive, verdict_on

@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import TypeVar
 
-from dray import history
-from dray.engine.batches import too_large
 from dray.engine.client import ReplicaClient
 from dray.engine.replica import FLUSH_SECONDS
-from dray.errors import StoreFatalError, StoreTransientError, StoreUnreachableError, ValueTooLargeError
 from dray.requests.media import Roots
 from dray.requests.model import Outcome
 from dray.requests.spool import index_of
+from dray.shard.committing import Commits
 from dray.shard.lease import ShardLeaseKeeper
 from dray.shard.media_rows import files_named_in, with_media_files
-from dray.shard.open_rows import Finished, OpenLines, Rows, open_lines
+from dray.shard.open_rows import OpenLines, Rows, open_lines
 from dray.shard.proof import proof_session, prove
 from dray.shard.untaken import Untaken
 from dray.storage.objects import ObjectStoreOptions
-from dray.store import CommitReceipt, Shard, ShardLease, Store
+from dray.store import Shard, ShardLease, Store
 from dray.triggers import Point, reach
-
-T = TypeVar("T")
 
 MICRO_BATCH_ROWS = 256
 # Rows in the replica and on their way to it, in engine batches: one runs, one waits, half is in transit.
@@ -108,28 +103,27 @@ def run_shard(
     try:
         say = partial(_say, replica, lease)
         with ShardLeaseKeeper(store, lease, on_stop=abort, say=say) as holder:
-            finished = _finished(store, holder, untaken)
-            lines = open_lines(shard, finished, options, chunk_rows=min(FEED_ROWS, max_num_seqs))
+            commits = Commits(store, holder, untaken)
+            chunk_rows = min(FEED_ROWS, max_num_seqs)
+            lines = open_lines(shard, commits.finished(), options, chunk_rows=chunk_rows)
             rows = _with_media(lines, shard, holder, roots, options)
             if lease.suspect and rows.first is not None:
                 prove(replica, session_of(lease), rows.first)
                 holder.check()
                 fed.proven = True
-            committed = _pump(
-                store, holder, replica, rows, fed, untaken, window=Window.of(max_num_seqs, slots),
-                commit_seconds=commit_seconds, waits=bool(roots),
-            )  # fmt: skip
+            feed = _Feed(replica, session_of(lease), rows, fed, Window.of(max_num_seqs, slots))
+            _pump(feed, commits, holder, commit_seconds=commit_seconds, waits=bool(roots))
     except BaseException:
         abort()  # the next attempt at the shard feeds its rows again
         raise
-    last_commit = time.time() if committed else None
+    last_commit = time.time() if commits.rows else None
     reach(Point.FINISH_BEFORE)
     with untaken.trying():
         store.finish_shard(lease)
     reach(Point.FINISH_AFTER)
     return ShardReceipt(
         number=shard.number,
-        rows=committed,
+        rows=commits.rows,
         skipped=lease.terminal,
         seconds=time.monotonic() - began,
         last_commit=last_commit,
@@ -163,114 +157,67 @@ def _with_media(
     return Rows(with_media_files(lines, roots, options, holder.check, others))
 
 
-def _pump(
-    store: Store,
-    holder: ShardLeaseKeeper,
-    replica: ReplicaClient,
-    rows: Rows,
-    fed: Fed,
-    untaken: Untaken,
-    *,
-    window: Window,
-    commit_seconds: float,
-    waits: bool,
-) -> int:
-    """Keep ``window`` in flight, and commit each micro-batch as it comes back.
+class _Feed:
+    """Rows in a replica and on their way to it: as many as ``window`` allows."""
 
-    ``waits``: the next rows may have to be waited for.
-    """
-    lease = holder.lease
-    session = session_of(lease)
-    outstanding: dict[int, int] = {}  # index -> bytes
-    refused: list[Outcome] = []
-    size = committed = 0
-    last = False
+    def __init__(self, replica: ReplicaClient, session: str, rows: Rows, fed: Fed, window: Window) -> None:
+        self._replica = replica
+        self._session = session
+        self._rows = rows
+        self._fed = fed
+        self._window = window
+        self._outstanding: dict[int, int] = {}  # index -> bytes
+        self._size = 0
+        self._last = False
+        self.refused: list[Outcome] = []
 
-    def feed() -> None:
-        nonlocal size, last, committed
-        while not last and len(outstanding) < window.rows and size < window.size:
-            chunk, last = rows.take()
+    def fill(self, commits: Commits) -> None:
+        """Feed as much as there is room for; what is refused before is committed where it is much."""
+        while (
+            not self._last and len(self._outstanding) < self._window.rows and self._size < self._window.size
+        ):
+            chunk, self._last = self._rows.take()
             reach(Point.FEED)
             lines = chunk.lines if chunk else []
             if chunk:
-                fed.position = chunk.end
-                refused.extend(chunk.refused)
-            if len(refused) >= MICRO_BATCH_ROWS:
-                committed += _commit(store, holder, refused, untaken)
-                refused.clear()
-            replica.feed(session, lines, last)
-            outstanding.update((index_of(line), len(line)) for line in lines)
-            size += sum(map(len, lines))
+                self._fed.position = chunk.end
+                self.refused.extend(chunk.refused)
+            if len(self.refused) >= MICRO_BATCH_ROWS:
+                commits.commit(self.take_refused())
+            self._replica.feed(self._session, lines, self._last)
+            self._outstanding.update((index_of(line), len(line)) for line in lines)
+            self._size += sum(map(len, lines))
 
-    feed()
-    for batch in replica.results(session, MICRO_BATCH_ROWS, commit_seconds):
-        size -= sum(outstanding.pop(outcome.index, 0) for outcome in batch)
-        if not waits:
-            feed()
-        reach(Point.RESULTS_RECEIVED)
-        committed += _commit(store, holder, [*batch, *refused], untaken)
-        refused.clear()
-        if waits:  # for files: what is finished must not wait with it
-            feed()
-    holder.check()
-    return committed + (_commit(store, holder, refused, untaken) if refused else 0)
+    def results(self, commit_seconds: float) -> Iterator[list[Outcome]]:
+        """What comes back, in micro-batches."""
+        for batch in self._replica.results(self._session, MICRO_BATCH_ROWS, commit_seconds):
+            self._size -= sum(self._outstanding.pop(outcome.index, 0) for outcome in batch)
+            yield batch
+
+    def take_refused(self) -> list[Outcome]:
+        """Rows that were refused before the replica saw them, since the last call."""
+        refused, self.refused = self.refused, []
+        return refused
 
 
-def _finished(store: Store, holder: ShardLeaseKeeper, untaken: Untaken) -> Finished:
-    """What of the shard was committed before this attempt; the store is asked as patiently as it is given."""
-    lease = holder.lease
+def _pump(
+    feed: _Feed, commits: Commits, holder: ShardLeaseKeeper, *, commit_seconds: float, waits: bool
+) -> None:
+    """Keep the replica's window full, and commit each micro-batch as it comes back.
 
-    def ask(indexes: Sequence[int]) -> list[int]:
-        return _patiently(holder, untaken, lambda: store.done_indexes(lease.job_id, indexes))
-
-    return Finished(ask, lease.terminal)
-
-
-def _commit(store: Store, holder: ShardLeaseKeeper, batch: list[Outcome], untaken: Untaken) -> int:
-    """Publish a micro-batch as soon as the store takes it, as long as the lease holds.
-
-    Meanwhile nothing more is fed, and the replica's finished rows wait in its own memory. A lock on the table
-    of results lets the lease be renewed all the time: that ends when ``untaken`` is too long.
+    ``waits``: the next rows may have to be waited for.
     """
-    try:
-        receipt = _patiently(holder, untaken, lambda: publish(store, holder.lease, batch))
-    except ValueTooLargeError:
-        return sum(_commit(store, holder, part, untaken) for part in _without_the_largest(batch))
-    untaken.taken()
-    holder.renewed()
-    holder.obey(receipt.orders)
-    return receipt.inserted
-
-
-def _patiently(holder: ShardLeaseKeeper, untaken: Untaken, ask: Callable[[], T]) -> T:
-    """What the store gives, asked as long as the lease holds and the store is not away for too long."""
-    while True:
-        holder.check()
-        try:
-            with untaken.trying():
-                return ask()
-        except (StoreTransientError, StoreUnreachableError):
-            if untaken.too_long:
-                raise  # else again: the store has waited between its own tries
-
-
-def _without_the_largest(batch: list[Outcome]) -> list[list[Outcome]]:
-    """A batch that the database did not take, in two: the largest answer, as an error row, is on its own."""
-    largest = max(batch, key=lambda outcome: len(outcome.response or b""))
-    if largest.failed:
-        raise StoreFatalError("the store refuses an error row as too large; this is a fault in dray")
-    others = [outcome for outcome in batch if outcome is not largest]
-    return [part for part in (others, [too_large(largest)]) if part]
-
-
-def publish(store: Store, lease: ShardLease, batch: list[Outcome]) -> CommitReceipt:
-    """Commit outcomes, where chaos tests can see it."""
-    reach(Point.COMMIT_BEFORE)
-    history.intent(lease, batch)
-    receipt = store.commit(lease, batch)
-    reach(Point.COMMIT_AFTER)
-    history.ack(lease, batch)
-    return receipt
+    feed.fill(commits)
+    for batch in feed.results(commit_seconds):
+        if not waits:
+            feed.fill(commits)
+        reach(Point.RESULTS_RECEIVED)
+        commits.commit([*batch, *feed.take_refused()])
+        if waits:  # for files: what is finished must not wait with it
+            feed.fill(commits)
+    holder.check()
+    if feed.refused:
+        commits.commit(feed.take_refused())
 
 
 def session_of(lease: ShardLease) -> str:

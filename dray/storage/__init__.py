@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dray.storage.files import FileInfo, check_writable
+from dray.storage.files import check_writable
 from dray.storage.objects import ObjectStoreOptions
 
-__all__ = ["FileInfo", "ObjectStoreOptions", "check_writable"]
+__all__ = ["ObjectStoreOptions", "check_writable"]

@@ -31,11 +31,12 @@ _NETWORK_FUSE = re.compile(
     r"|lizardfs|seaweed|weed|quobyte|alluxio|hdfs|fuse_dfs|davfs|curlftpfs|cvmfs|beegfs|objectivefs|smbnetfs",
     re.IGNORECASE,
 )
+_MEMORY = frozenset(("tmpfs", "ramfs"))
 # Where a write-ahead log may be used. A store on an unlisted file system has the rollback journal.
 _LOCAL = frozenset(
     (
         *("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "jfs", "reiserfs"),
-        *("tmpfs", "ramfs", "overlay"),
+        *(*_MEMORY, "overlay"),
     )
 )
 
@@ -56,18 +57,23 @@ class FileSystem:
         return self.kind in _NETWORK
 
     @property
+    def memory(self) -> bool:
+        """Whether what it holds lies in memory."""
+        return self.kind in _MEMORY
+
+    @property
     def local(self) -> bool:
         """Whether it is surely of this machine alone."""
         return self.kind in _LOCAL
 
 
-def file_system_of(path: Path, mounts: Path | None = None) -> FileSystem:
+def file_system_of(path: Path) -> FileSystem:
     """The file system that holds, or will hold, ``path``."""
     real = Path(os.path.realpath(path))
     with suppress(OSError):
         real.parent.stat()  # has it mounted, where that happens by itself
     found = FileSystem(kind="", mounted_at="", source="")
-    for line in _lines(mounts or _MOUNTS):
+    for line in _lines(_MOUNTS):
         left, _, right = line.partition(" - ")
         place = Path(_unescaped(left.split()[4]))
         kind, source = right.split()[:2]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dray.storage.addresses import masked_url
 from dray.store.accounts import Efficiency
 from dray.store.attempt_causes import INTERRUPTIONS, AttemptCause
-from dray.store.clock import Clock
 from dray.store.loss_records import Evidence, Verdict, VerdictStatus, Witnesses, own_event
 from dray.store.option import store_option
 from dray.store.records import (
@@ -67,5 +66,4 @@ __all__ = [
     "ReplicaRow",
     "ReplicaState",
     "ShardSnapshot",
-    "Clock",
 ]

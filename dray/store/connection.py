@@ -93,6 +93,16 @@ def insert_ignoring(tx: Tx, table: Table) -> Any:
     return insert_into(tx, table).on_conflict_do_nothing()
 
 
+def walk_the_key(tx: Tx) -> None:
+    """Have this transaction read pages of a table in the order of its primary key, without a sort.
+
+    A table that was filled a moment ago has no statistics yet, and then PostgreSQL's planner would sort all
+    rows that are left, page after page, rather than walk the key.
+    """
+    if tx.dialect == "postgresql":
+        tx.connection.exec_driver_sql("SET LOCAL enable_sort = off")
+
+
 def most_connections(tx: Tx) -> int | None:
     """Connections that the database's users may have; None for SQLite, which counts none."""
     if tx.dialect != "postgresql":

@@ -17,7 +17,7 @@ from functools import partial
 
 from dray.errors import StoreFatalError
 from dray.requests.duplicates import IdIndex
-from dray.store.connection import Tx
+from dray.store.connection import Tx, walk_the_key
 from dray.store.records import Counts
 
 PAGE_ROWS = 5000
@@ -67,8 +67,7 @@ def _count(read: Read, job_key: int) -> tuple[int, int, int]:
 
 
 def _page(tx: Tx, job_key: int, first: int) -> list[Row]:
-    if tx.dialect == "postgresql":  # see reading.page
-        tx.connection.exec_driver_sql("SET LOCAL enable_sort = off")
+    walk_the_key(tx)
     with closing(tx.connection.connection.cursor()) as cursor:
         cursor.execute(_PAGES[tx.dialect], (job_key, first, PAGE_ROWS))
         return list(cursor.fetchall())

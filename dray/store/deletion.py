@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from sqlalchemy import Table, delete, or_, select, true, update
 
-from dray.store.connection import Tx
+from dray.store.connection import Tx, walk_the_key
 from dray.store.jobs import PREFIX, of_key, same
 from dray.store.records import Job
 from dray.store.schema import attempts, charges, followers, jobs, notices, replicas, results, shards, spans
@@ -69,8 +69,7 @@ def remove_followers(tx: Tx, buried: Job, first: int) -> tuple[int, int | None]:
 def _remove_next(tx: Tx, table: Table, buried: Job, first: int) -> tuple[int, int | None]:
     if not _is_there(tx, buried):
         return 0, None
-    if tx.dialect == "postgresql":  # see reading.page
-        tx.connection.exec_driver_sql("SET LOCAL enable_sort = off")
+    walk_the_key(tx)
     which = (table.c.job_key == buried.key) & (table.c.idx >= first)
     beyond = select(table.c.idx).where(which).order_by(table.c.idx).offset(BATCH_ROWS).limit(1)
     following: int | None = tx.execute(beyond).scalar()

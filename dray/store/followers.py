@@ -18,7 +18,7 @@ from dray.requests.model import FOLLOWED, REUSED, Outcome
 from dray.requests.row_ids import with_index
 from dray.requests.sharing import Follower
 from dray.store.commit import insert_new
-from dray.store.connection import Tx
+from dray.store.connection import Tx, walk_the_key
 from dray.store.jobs import check_driver
 from dray.store.reading import up_to_bytes
 from dray.store.records import Followed, JobLease
@@ -106,10 +106,10 @@ def _page(tx: Tx, job_key: int, after: int) -> tuple[int | None, list[Outcome]]:
     """Index of the last follower that was looked at, None for no more; and the outcomes that are there."""
     ready: list[Outcome] = []
     last, rows, size = None, 0, 0
+    walk_the_key(tx)
     options = {"binary": True} if tx.dialect == "postgresql" else {}
     with closing(tx.connection.connection.cursor(**options)) as cursor:
         if tx.dialect == "postgresql":
-            cursor.execute("SET LOCAL enable_sort = off")  # see reading.page
             asked = {"key": job_key, "after": after, "limit": PAGE_ROWS, "most": PAGE_BYTES}
             cursor.execute(_POSTGRES_PAGE, asked)
         else:

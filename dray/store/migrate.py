@@ -22,7 +22,7 @@ _EARLIER_TABLE, _BESIDE_IT = "alembic_version", "shards"
 _LOCK = 0x64726179  # "dray": PostgreSQL's advisory lock around schema changes
 
 
-def ensure_schema(database: Database, *, create: bool, upgrade: bool = False) -> None:
+def ensure_schema(database: Database, *, create: bool, upgrade: bool) -> None:
     """Creates or upgrades the tables where that is asked for, safely when several processes do it at once.
 
     An upgrade pauses the jobs of an older dray that run there. So who only reads makes none, nor who writes

@@ -9,7 +9,7 @@ from sqlalchemy import func, select
 
 from dray.requests.model import REUSED
 from dray.requests.sharing import Answer
-from dray.store.connection import Tx
+from dray.store.connection import Tx, walk_the_key
 from dray.store.jobs import same
 from dray.store.records import Counts, Job, Progress, StoredOutcome
 from dray.store.schema import FIELD_OF, followers, jobs, results, shards
@@ -86,10 +86,7 @@ def progress(tx: Tx, job_key: int) -> Progress:
 
 def page(tx: Tx, job_key: int, after: int, limit: int) -> list[StoredOutcome]:
     """The next ``limit`` outcomes past index ``after``; fewer, where they are large."""
-    if tx.dialect == "postgresql":
-        # A table filled a moment ago has no statistics yet, and then the planner would sort all the
-        # rows that are left, page after page, rather than walk the primary key.
-        tx.connection.exec_driver_sql("SET LOCAL enable_sort = off")
+    walk_the_key(tx)
     # Straight from the driver's cursor: SQLAlchemy's row objects would double the time.
     if tx.dialect == "postgresql":
         asked = {"key": job_key, "after": after, "limit": limit, "most": _PAGE_BYTES}
@@ -118,8 +115,7 @@ def reused(tx: Tx, job_key: int, after: int) -> tuple[list[int], int | None]:
     That is None where there are no more rows. A search for the next page of such rows alone would read all
     rows between them: no index has them.
     """
-    if tx.dialect == "postgresql":  # see page
-        tx.connection.exec_driver_sql("SET LOCAL enable_sort = off")
+    walk_the_key(tx)
     own = (results.c.job_key == job_key) & (results.c.idx > after)
     query = select(results.c.idx, results.c.shard).where(own).order_by(results.c.idx).limit(_INDEXES)
     rows = tx.execute(query).all()

@@ -185,7 +185,7 @@ def _server(environment: dict[str, str]) -> Iterator[str]:
 
 _SERVER = "from dray.cli.server import PrefectServer\nserver = PrefectServer(); server.start(); server.wait()"
 _RAY = (
-    "from dray.cluster import ClusterSettings; from dray.cluster.connect import open_cluster\n"
+    "from dray.cluster import ClusterSettings, open_cluster\n"
     "import ray; began = time.perf_counter()\n"
     "cluster = open_cluster(ClusterSettings()); cluster.start(); cluster.wait()"
 )

@@ -41,7 +41,6 @@ from dray.cluster.ray_private import enable_token_auth
 from dray.driver import whole_job
 from dray.driver.observers import LogObserver
 from dray.driver.slots import MOST_SLOTS
-from dray.driver.thread_executor import ThreadExecutor
 from dray.driver.whole_job import Parts
 from dray.errors import DrayError
 from dray.job import opening
@@ -52,6 +51,7 @@ from dray.shard import lease
 from dray.shard.task import RayReplicas, TaskResult, run_task
 from dray.shard.work import ShardWork
 from tests.support.forking import fork
+from tests.support.thread_executor import ThreadExecutor
 
 REPLICAS = 3
 SHARD_PROCESSES = (MOST_SLOTS + 1) * REPLICAS + 1

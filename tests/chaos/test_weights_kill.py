@@ -44,7 +44,7 @@ from dataclasses import replace
 from dray.storage import ObjectStoreOptions
 from dray.weights import LocalModel, read_manifest
 from dray.weights.fetch import transfer
-from dray.weights.fetch.schedule import Limits
+from dray.weights.fetch.limits import Limits
 transfer.Limits = lambda: Limits(largest_window={WINDOW})
 keys = dict(access_key_id="k", secret_access_key="s")
 options = ObjectStoreOptions(endpoint=sys.argv[1], region="r", allow_http=True, **keys)

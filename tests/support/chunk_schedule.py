@@ -6,7 +6,8 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from dray.weights.fetch.schedule import Failure, FetchRequest, Limits, Schedule, Turn
+from dray.weights.fetch.limits import Limits
+from dray.weights.fetch.schedule import Failure, FetchRequest, Schedule, Turn
 
 SIZE = 1_000_000  # bytes of a chunk
 NOW = 1000.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -76,6 +77,13 @@ def request(index: int, body: dict[str, Any], kind: Kind | None = None) -> Reque
 def lines(bodies: list[dict[str, Any]], kind: Kind | None = None) -> list[bytes]:
     """Bodies as lines of a spool."""
     return [encode(request(number, body, kind)) for number, body in enumerate(bodies)]
+
+
+def answer_of(outcome: Outcome) -> dict[str, Any]:
+    """The body of a row's answer, which it has."""
+    assert outcome.response is not None, (outcome.error_code, outcome.error_message)
+    found: dict[str, Any] = json.loads(outcome.response)
+    return found
 
 
 class Runner:

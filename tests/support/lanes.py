@@ -17,7 +17,6 @@ from dray.driver.events import Event, Observer, ReplicaLost
 from dray.driver.executor import TaskEnd
 from dray.driver.intervals import Intervals
 from dray.driver.run import Driver
-from dray.driver.thread_executor import ThreadExecutor
 from dray.driver.whole_job import Parts, engine_spec
 from dray.engine.protocol import EngineSpec
 from dray.errors import JobFailedError
@@ -25,6 +24,7 @@ from dray.job.ingesting import ingest_job
 from dray.job.opening import OpenJob, open_job
 from dray.job.settings import JobSettings
 from dray.store import Counts, JobState, Shard, StoredOutcome, open_store
+from tests.support.thread_executor import ThreadExecutor
 from tests.support.thread_fleet import Death, Script, ThreadCluster, ThreadFleet
 
 QUICK = Intervals(step=0.02, status=0.02, orders=0.1, shards=0.05, relaunch=0.01)

@@ -50,6 +50,15 @@ def answer(job: OpenJob, shards: int | None = None) -> None:
             store.finish_shard(lease)
 
 
+def finish(settings: JobSettings) -> None:
+    """Run a job from its beginning to its end, and give its lease back."""
+    job = open_job(settings)
+    answer(job)
+    finalise_job(job, Timeline())
+    with open_store(settings.store_url, create=False) as store:
+        store.release_job(job.lease)
+
+
 class Driver(threading.Thread):
     """A driver that publishes in a thread; it stands still at each step that it is told of."""
 

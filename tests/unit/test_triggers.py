@@ -33,11 +33,10 @@ PLACES = {
     "dray/shard/pump.py": [
         Point.FEED,
         Point.RESULTS_RECEIVED,
-        Point.COMMIT_BEFORE,
-        Point.COMMIT_AFTER,
         Point.FINISH_BEFORE,
         Point.FINISH_AFTER,
     ],
+    "dray/shard/committing.py": [Point.COMMIT_BEFORE, Point.COMMIT_AFTER],
     "dray/shard/placing.py": [Point.CLAIM_BEFORE, Point.CLAIM_AFTER],
     "dray/shard/ending.py": [
         Point.RELEASE_BEFORE,

@@ -2,26 +2,14 @@
 
 from dray.cluster.providers.protocol import (
     Access,
-    Expired,
-    Grant,
-    Machine,
     Market,
     Phase,
-    Planned,
-    Provider,
     ProviderSettings,
-    RunsOnHead,
 )
 
 __all__ = [
     "Access",
-    "Expired",
-    "Grant",
-    "Machine",
     "Market",
     "Phase",
-    "Planned",
-    "Provider",
     "ProviderSettings",
-    "RunsOnHead",
 ]

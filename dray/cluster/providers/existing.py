@@ -17,7 +17,7 @@ class ExistingProvider:
     largest = None
     join_seconds = float("inf")
 
-    def __init__(self, address: str, auth_token: str | None = None) -> None:
+    def __init__(self, address: str, auth_token: str | None) -> None:
         self._access = Access(address=address, auth_token=auth_token)
         self.where = f"the Ray cluster at {address}"
 

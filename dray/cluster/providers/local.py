@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection
 
-from dray.cluster.base import ClusterSettings
+from dray.cluster.base import STABLE_RESOURCE, ClusterSettings
 from dray.cluster.head import MARK, Head
 from dray.cluster.providers.protocol import Access, Expired, Grant, Machine, Market, Phase, Planned
+from dray.cluster.warm_head import next_head
 
 _NAME = "this-machine"
 
 
 class LocalProvider:
-    """A head process that runs Ray. ``make_head`` may hand out one that imports already."""
+    """A head process that runs Ray."""
 
     where = "the Ray of this machine"
     own = True
@@ -21,9 +22,8 @@ class LocalProvider:
     largest = None
     join_seconds = float("inf")
 
-    def __init__(self, settings: ClusterSettings, make_head: Callable[[], Head] = Head) -> None:
+    def __init__(self, settings: ClusterSettings) -> None:
         self._settings = settings
-        self._make_head = make_head
         self._head: Head | None = None
         self._address = ""
 
@@ -34,7 +34,7 @@ class LocalProvider:
             "num_gpus": self._settings.num_gpus
             if self._settings.num_gpus is not None
             else "as Ray counts them",
-            "resources": {"dray_stable": MARK},
+            "resources": {STABLE_RESOURCE: MARK},
             "authentication": "token",
             "ends": "with the process of the job",
         }
@@ -43,7 +43,7 @@ class LocalProvider:
     def start(self) -> None:
         """Start the processes, in the environment of now; again does nothing. Imports nothing of Ray's."""
         if self._head is None:
-            self._head = self._make_head()
+            self._head = next_head()
             self._head.begin(self._settings)
 
     def access(self, look: Callable[[], None] = lambda: None) -> Access:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import orjson
 from pydantic import BeforeValidator, TypeAdapter
 from vllm.entrypoints.openai.models.serving import OpenAIServingModels
 from vllm.entrypoints.pooling.classify import protocol
@@ -43,10 +42,6 @@ class ClassificationServing(PoolingServing):
             name: value for name, value in request.body.items() if value is not None or name != "messages"
         }
         return (_read_chat if "messages" in body else _read_texts)(body)
-
-    def _content(self, response: Any) -> dict[str, Any]:
-        content: dict[str, Any] = orjson.loads(response.body)
-        return content
 
 
 def _no_classes(model: Any) -> ConfigError:

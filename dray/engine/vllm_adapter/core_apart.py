@@ -37,7 +37,7 @@ class CoreProcess:
     Started in the thread that owns the engine: the kernel ends the process when that thread ends.
     """
 
-    def __init__(self, *, eager_on_cpu: bool, tuning: Tuning | None = None) -> None:
+    def __init__(self, *, eager_on_cpu: bool, tuning: Tuning | None) -> None:
         self.name = "EngineCore"
         self.tuned: Tuned | None = None
         """The limits that its scheduler chose."""

@@ -5,12 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Coroutine, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Any
 
 from dray.engine.adapters import adapters_of
-from dray.engine.grammars import GrammarPending
 from dray.engine.model_folder import EngineModel
 from dray.engine.protocol import EngineInfo, EngineSpec
 from dray.engine.tuning import Tuned
@@ -24,12 +22,12 @@ from dray.engine.vllm_adapter.arguments import (
 from dray.engine.vllm_adapter.core_apart import CoreLine, CoreProcess, running_in
 from dray.engine.vllm_adapter.core_choice import core_wanted, runs_apart
 from dray.engine.vllm_adapter.described import config_of, device_name
+from dray.engine.vllm_adapter.flights import Flights
 from dray.engine.vllm_adapter.gpu_turn import turn_on
 from dray.engine.vllm_adapter.images import ImageSettings
 from dray.engine.vllm_adapter.imports import import_vllm
 from dray.engine.vllm_adapter.rank_process import ranks_end_with_this_process
-from dray.engine.vllm_adapter.rendering import Rendering, RowsRead
-from dray.errors import EngineDeadError, RequestRefused
+from dray.errors import EngineDeadError
 from dray.machine import processor_name
 from dray.requests.model import Outcome, Request
 from dray.weights.loading.ranks import LoadTimes, ranks_heard
@@ -44,19 +42,6 @@ _MODULES = (
     "dray.engine.vllm_adapter.serving",
 )
 _NOTHING_TO_COMPUTE = 0.002  # seconds until vLLM is asked again, where all that it holds waits
-_VERDICT_SECONDS = 0.05  # for a grammar to be judged, before aborts and new rows are looked at again
-
-
-@dataclass(slots=True)
-class _Flight:
-    """One request on its way through vLLM's serving layer."""
-
-    key: int
-    request: Request
-    coroutine: Coroutine[Any, Any, Any]
-    tickets: list[Any]
-    admitted: float
-    awaiting: Any = None
 
 
 class VllmEngine:
@@ -131,13 +116,8 @@ class VllmEngine:
         drive_without_event_loop(self._client)
         decode_at_the_end()
         self._serve = serving_for(spec, self._client, load_adapters(self._engine, self._adapters))
-        self._reading = RowsRead(self.wake)
         self._folder = arguments["model"]
-        self._flights: dict[int, _Flight] = {}
-        self._by_ticket: dict[str, _Flight] = {}
-        self._parked: dict[bytes, list[_Flight]] = {}  # by the grammar that they wait for
-        self._judged = 0  # grammars
-        self._finished: list[tuple[int, Outcome]] = []
+        self._flights = Flights(self._client, self._serve, self._folder, self._death, self.wake)
         return ranks.loads
 
     def _started(self, spec: EngineSpec, *, log_stats: bool) -> Any:
@@ -179,21 +159,16 @@ class VllmEngine:
 
     def submit(self, key: int, request: Request) -> None:
         """Read the body, apply the template, and put the prompts into the engine."""
-        self._advance(_Flight(key, request, self._serve.start(request), [], time.monotonic()))
+        self._flights.begin(key, request)
 
     def step(self) -> list[tuple[int, Outcome]]:
         """One iteration of the engine; rows whose last output came are finished."""
-        if self._parked:
-            self._unpark()
-        if self._reading.count:
-            for flight in self._reading.arrived(0 if self._by_ticket else _VERDICT_SECONDS):
-                self._relaunch(flight)
-        if self._by_ticket:
+        self._flights.go_on()
+        if self._flights.in_engine:
             for output in self._stepped():
                 if output.finished:
-                    self._land(output)
-        finished, self._finished = self._finished, []
-        return finished
+                    self._flights.land(output)
+        return self._flights.take_finished()
 
     def _stepped(self) -> list[Any]:
         before = self._client.progress
@@ -223,12 +198,8 @@ class VllmEngine:
             self._line.check()
 
     def produced(self) -> int:
-        """What vLLM computed: a step in which all requests wait, for their grammars say, does not count.
-
-        While a grammar is judged, which has a limit of its own, every second counts.
-        """
-        judging = int(time.monotonic()) if self._parked else 0
-        return self._client.progress + self._judged + judging + self._reading.read
+        """What vLLM computed: a step in which all requests wait, for their grammars say, does not count."""
+        return self._client.progress + self._flights.moved()
 
     def tuned(self) -> Tuned | None:
         """The limits that the scheduler found."""
@@ -241,13 +212,7 @@ class VllmEngine:
 
     def abort(self, keys: Iterable[int]) -> None:
         """Take requests out of the engine."""
-        for key in keys:
-            flight = self._flights.get(key)
-            if flight is not None:
-                self._forget(flight)
-                flight.coroutine.close()
-                if isinstance(flight.awaiting, Rendering):
-                    flight.awaiting.cancel()
+        self._flights.abort(keys)
 
     def close(self) -> None:
         """Release the engine's memory."""
@@ -261,140 +226,3 @@ class VllmEngine:
         if self._core is not None:
             self._core.end()
             self._core = None
-
-    # -- flights ----------------------------------------------------------------------------
-
-    def _advance(self, flight: _Flight) -> None:
-        """Run the coroutine until it waits for the engine again, for the verdict on its grammar, or ends.
-
-        What it puts into the engine leaves it again where this raises.
-
-        Raises:
-            RequestRefused: the request cannot be honoured.
-        """
-        from vllm.v1.engine.exceptions import EngineDeadError as VllmDeadError
-
-        opened: list[Any] = []
-        self._client.opened = opened
-        try:
-            self._run_on(flight)
-        except VllmDeadError as error:
-            raise self._death(error) from error
-        except BaseException:
-            self._abort_tickets(opened)
-            raise
-        if self._flights.get(flight.key) is flight:
-            flight.tickets += opened
-            for ticket in opened:
-                self._by_ticket[ticket.engine_id] = flight
-
-    def _run_on(self, flight: _Flight) -> None:
-        from dray.engine.vllm_adapter.client import Ticket
-        from dray.engine.vllm_adapter.errors import is_the_engines, refusal_of
-
-        try:
-            awaited = flight.coroutine.send(None)
-        except StopIteration as stop:
-            self._complete(flight, stop.value)
-            return
-        except GrammarPending as pending:
-            self._flights[flight.key] = flight
-            self._parked.setdefault(pending.key, []).append(flight)
-            return
-        except Exception as error:  # the seam: everything a body can provoke is a verdict on its row
-            if is_the_engines(error):
-                raise
-            raise self._named(refusal_of(error, flight.request.body)) from None
-        flight.awaiting = awaited
-        if isinstance(awaited, Rendering):
-            self._reading.add(flight, awaited)
-        elif not isinstance(awaited, Ticket):
-            flight.coroutine.close()
-            raise RequestRefused("unsupported", "this combination of fields is not supported in a batch")
-        self._flights[flight.key] = flight
-
-    def _unpark(self) -> None:
-        """Start again the rows whose grammars have a verdict; waits briefly where there is no other work."""
-        assert self._client.grammars is not None
-        for key in self._client.grammars.arrived(0 if self._by_ticket else _VERDICT_SECONDS):
-            self._judged += 1
-            for flight in self._parked.pop(key, []):
-                if self._flights.get(flight.key) is flight:
-                    flight.coroutine = self._serve.start(flight.request)
-                    self._relaunch(flight)
-
-    def _relaunch(self, flight: _Flight) -> None:
-        """Go on with a row that waited for a verdict, or for its images, unless it was aborted meanwhile."""
-        if self._flights.pop(flight.key, None) is not flight:
-            return
-        try:
-            self._advance(flight)
-        except RequestRefused as refusal:
-            self._finished.append((flight.key, self._refused(flight, refusal)))
-
-    def _complete(self, flight: _Flight, answer: Any) -> None:
-        from dray.engine.vllm_adapter.errors import is_the_engines, refusal_of_answer
-
-        try:
-            outcome = self._outcome(flight, answer)
-        except Exception as error:  # the model's text is at fault, not the engine
-            if is_the_engines(error):
-                raise
-            raise refusal_of_answer(error) from None
-        self._forget(flight)
-        self._finished.append((flight.key, outcome))
-
-    def _land(self, output: Any) -> None:
-        ticket = self._client.tickets.pop(output.request_id, None)
-        flight = self._by_ticket.pop(output.request_id, None)
-        if ticket is None or flight is None:
-            return
-        ticket.output = output
-        if flight.awaiting is not ticket:
-            return
-        try:
-            self._advance(flight)
-        except RequestRefused as refusal:
-            self._forget(flight)
-            self._finished.append((flight.key, self._refused(flight, refusal)))
-
-    def _outcome(self, flight: _Flight, answer: Any) -> Outcome:
-        """The terminal row of a request whose coroutine ended with ``answer``."""
-        request = flight.request
-        outputs = [ticket.output for ticket in flight.tickets]
-        queue, first = flight.tickets[0].waits.seconds() if flight.tickets else (0.0, 0.0)
-        return Outcome(
-            index=request.index,
-            custom_id=request.custom_id,
-            response=self._serve.response(request, answer),
-            prompt_tokens=sum(len(output.prompt_token_ids or ()) for output in outputs),
-            cached_tokens=sum(output.num_cached_tokens or 0 for output in outputs),
-            completion_tokens=sum(_generated(output) for output in outputs),
-            queue_seconds=queue,
-            first_token_seconds=first,
-            total_seconds=time.monotonic() - flight.admitted,
-        )
-
-    def _named(self, refusal: RequestRefused) -> RequestRefused:
-        """The refusal with the model's name for its folder, which is another one on every machine."""
-        message = refusal.message.replace(self._folder, self.info.model)
-        return RequestRefused(refusal.code, message, param=refusal.param)
-
-    def _refused(self, flight: _Flight, refusal: RequestRefused) -> Outcome:
-        return flight.request.refused(refusal.code, refusal.message)
-
-    def _forget(self, flight: _Flight) -> None:
-        self._flights.pop(flight.key, None)
-        self._abort_tickets([ticket for ticket in flight.tickets if ticket.output is None])
-
-    def _abort_tickets(self, tickets: list[Any]) -> None:
-        if not tickets:
-            return
-        for ticket in tickets:
-            self._by_ticket.pop(ticket.engine_id, None)
-        self._client.abort(tickets)
-
-
-def _generated(output: Any) -> int:
-    parts = getattr(output, "outputs", None)
-    return sum(len(part.token_ids) for part in parts) if isinstance(parts, list) else 0

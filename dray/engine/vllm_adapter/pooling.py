@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
 
@@ -84,15 +84,13 @@ class PoolingServing(ABC):
             RequestRefused, ValidationError: it is none.
         """
 
-    @abstractmethod
     def _content(self, response: Any) -> dict[str, Any]:
         """The answer that vLLM's response holds."""
+        content: dict[str, Any] = orjson.loads(response.body)
+        return content
 
-    def start(self, request: Request) -> Coroutine[Any, Any, Any]:
+    async def start(self, request: Request) -> Any:
         """Read the body and start on it."""
-        return self._answer(request)
-
-    async def _answer(self, request: Request) -> Any:
         refuse_other_engines(request, self.engine)
         refuse_unusable(request.body, self._only_name, self._adapters, media=self._media)
         body = self._read(request)

@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import orjson
 from vllm.entrypoints.openai.models.serving import OpenAIServingModels
 from vllm.entrypoints.pooling.scoring import protocol
 from vllm.entrypoints.pooling.scoring.serving import ServingScores
@@ -125,10 +124,6 @@ class ScoringServing(PoolingServing):
         processor = self._serving.io_processor
         templated = processor.name == "cross-encoder" and processor.chat_template is not None
         return templated or processor.name == "jina-reranking-scoring"
-
-    def _content(self, response: Any) -> dict[str, Any]:
-        content: dict[str, Any] = orjson.loads(response.body)
-        return content
 
     async def _cut(self, body: Any, processor: Any) -> tuple[Any, Overflow] | None:
         """The end of each document is cut that does not fit beside its query."""

@@ -194,11 +194,8 @@ class GenerationServing:
         self._rendered: dict[int, Any] = {}  # what they made of requests that are on their way to vLLM
         self._render, renderer.render_chat = renderer.render_chat, self._rendered_or_now
 
-    def start(self, request: Request) -> Coroutine[Any, Any, Any]:
+    async def start(self, request: Request) -> Any:
         """Read the body and hand it to vLLM's serving class."""
-        return self._answer(request)
-
-    async def _answer(self, request: Request) -> Any:
         # What an input may hold, the class for responses judges; other kinds have none.
         asked = {name: value for name, value in request.body.items() if name != "input"}
         refuse_unusable(asked, self._only_name, self._adapters, media=self._media)

@@ -80,11 +80,8 @@ class SpeechServing:
             ),
         }
 
-    def start(self, request: Request) -> Coroutine[Any, Any, Any]:
+    async def start(self, request: Request) -> Any:
         """Read the body and hand it to vLLM's serving class."""
-        return self._answer(request)
-
-    async def _answer(self, request: Request) -> Any:
         refuse_other_engines(request, SPEECH)
         refuse_unusable(request.body, self._only_name, self._adapters)
         read, serving, create = self._served[KINDS[request.url].url]

@@ -1,6 +1,6 @@
 """In which order a job's rows should run, so that engines compute less and the last row does not end late."""
 
-from dray.planner.order.depth_first import DepthFirst, depth_first
+from dray.planner.order.depth_first import depth_first
 from dray.planner.order.groups import Order, order_rows
 
-__all__ = ["DepthFirst", "Order", "depth_first", "order_rows"]
+__all__ = ["Order", "depth_first", "order_rows"]

@@ -7,14 +7,12 @@ whole job, from all rows or from a sample.
 from dray.planner.workload.encoders import Bytes, TokenizerAt, Tokens
 from dray.planner.workload.estimating import SAMPLE_ROWS, Counting, estimate
 from dray.planner.workload.figures import Spread, Workload
-from dray.planner.workload.gathering import BLOCK_TOKENS, Gathered, gather
+from dray.planner.workload.gathering import gather
 from dray.planner.workload.lengths import Bounds, Learned, Lengths
 from dray.planner.workload.rows import InputLines
 
 __all__ = [
     "gather",
-    "Gathered",
-    "BLOCK_TOKENS",
     "Tokens",
     "TokenizerAt",
     "Bytes",

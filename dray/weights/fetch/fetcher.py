@@ -32,7 +32,7 @@ _BUSY = {429, 500, 502, 503, 504}
 _EXPIRED = ("ExpiredToken", "RequestTimeTooSkewed", "TokenRefreshRequired")
 
 
-class RefusedError(Exception):
+class ChunkError(Exception):
     """An attempt failed; ``kind`` is what the schedule goes by, ``after`` seconds a server may say."""
 
     def __init__(self, kind: str, detail: str, after: float | None = None) -> None:
@@ -81,7 +81,7 @@ class Fetcher(threading.Thread):
             began = time.monotonic()
             try:
                 answer: dict[str, Any] = {"digest": self._fetch(order)}
-            except RefusedError as refused:
+            except ChunkError as refused:
                 answer = {"error": refused.kind, "detail": str(refused), "after": refused.after}
             except Exception as error:  # noqa: BLE001  thread edge: every order is answered, or it hangs
                 answer = {"error": "answer", "detail": type(error).__name__}
@@ -94,7 +94,7 @@ class Fetcher(threading.Thread):
         key = (place.scheme, place.netloc)
         try:
             digest, said = self._receive(order, place, view, fresh=key not in self._connections)
-        except RefusedError as refused:
+        except ChunkError as refused:
             self._drop(key)
             if refused.kind != "stale":
                 raise
@@ -103,7 +103,7 @@ class Fetcher(threading.Thread):
             self._drop(key)
             raise
         if digest != (order["digest"] or said or digest):
-            raise RefusedError("corrupt", "its checksum is wrong")
+            raise ChunkError("corrupt", "its checksum is wrong")
         return self._written.once(order["file"], order["start"], view, digest)
 
     def _receive(
@@ -117,15 +117,15 @@ class Fetcher(threading.Thread):
             return _read(response, view, order["floor"]), said
         except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError) as error:
             # The server may have closed a kept connection meanwhile: that is no fault.
-            raise RefusedError("network" if fresh else "stale", type(error).__name__) from None
+            raise ChunkError("network" if fresh else "stale", type(error).__name__) from None
         except TimeoutError:
-            raise RefusedError("stalled", f"nothing came for {STALL_SECONDS:.0f} s") from None
+            raise ChunkError("stalled", f"nothing came for {STALL_SECONDS:.0f} s") from None
         except http.client.HTTPException as error:
-            raise RefusedError("network", type(error).__name__) from None
+            raise ChunkError("network", type(error).__name__) from None
         except OSError as error:
             if type(error).__name__ == "SSLCertVerificationError":  # ssl is imported where it is used alone
-                raise RefusedError("untrusted", str(error)) from None
-            raise RefusedError("network", error.strerror or type(error).__name__) from None
+                raise ChunkError("untrusted", str(error)) from None
+            raise ChunkError("network", error.strerror or type(error).__name__) from None
 
     def _ask(self, order: dict[str, Any], place: Any) -> http.client.HTTPResponse:
         key = (place.scheme, place.netloc)
@@ -185,35 +185,35 @@ def _judge(response: http.client.HTTPResponse, order: dict[str, Any]) -> None:
         raise _refusal(status, response.read(4096), response.headers.get("Retry-After", ""))
     said = response.headers.get("ETag")
     if etag is not None and said is not None and said != etag:
-        raise RefusedError("replaced", "another ETag")
+        raise ChunkError("replaced", "another ETag")
     whole = order["end"] - order["start"] == order["size"]
     if status == 200 and not whole:
-        raise RefusedError("answer", "the whole file came instead of a range")
+        raise ChunkError("answer", "the whole file came instead of a range")
     if status == 206:
         wanted = f"bytes {order['start']}-{order['end'] - 1}/"
         found = response.headers.get("Content-Range", "")
         if not found.startswith(wanted) or found.removeprefix(wanted) not in ("*", str(order["size"])):
-            raise RefusedError("answer", f"another range came: {found[:60]!r}")
+            raise ChunkError("answer", f"another range came: {found[:60]!r}")
     length = response.headers.get("Content-Length")
     if length is not None and length != str(order["end"] - order["start"]):
-        raise RefusedError("answer", f"{length[:20]} bytes were offered")
+        raise ChunkError("answer", f"{length[:20]} bytes were offered")
     if response.headers.get("Content-Encoding", "identity") != "identity":
-        raise RefusedError("answer", "it came encoded")
+        raise ChunkError("answer", "it came encoded")
 
 
-def _refusal(status: int, body: bytes, after: str) -> RefusedError:
+def _refusal(status: int, body: bytes, after: str) -> ChunkError:
     text = body.decode("latin-1")
     if status in _BUSY:
-        return RefusedError("busy", f"HTTP {status}", float(after) if after.isdigit() else None)
+        return ChunkError("busy", f"HTTP {status}", float(after) if after.isdigit() else None)
     if status in (401, 403) or (status == 400 and any(code in text for code in _EXPIRED)):
-        return RefusedError("denied", f"HTTP {status}")
+        return ChunkError("denied", f"HTTP {status}")
     if status in _REDIRECTS:
-        return RefusedError("moved", f"HTTP {status}")
+        return ChunkError("moved", f"HTTP {status}")
     if status == 404:
-        return RefusedError("missing", "HTTP 404")
+        return ChunkError("missing", "HTTP 404")
     if status in (412, 416):
-        return RefusedError("replaced", f"HTTP {status}")
-    return RefusedError("answer", f"HTTP {status}")
+        return ChunkError("replaced", f"HTTP {status}")
+    return ChunkError("answer", f"HTTP {status}")
 
 
 def _read(response: http.client.HTTPResponse, view: memoryview, floor: float) -> str:
@@ -222,16 +222,16 @@ def _read(response: http.client.HTTPResponse, view: memoryview, floor: float) ->
     while at < len(view):
         count = _receive(response, view[at : at + PIECE])
         if not count:
-            raise RefusedError("network", f"the body ended after {at:,} of {len(view):,} bytes")
+            raise ChunkError("network", f"the body ended after {at:,} of {len(view):,} bytes")
         at += count
         if at - judged >= PIECE or at == len(view):
             digest.update(view[judged:at])
             judged = at
         seconds = time.monotonic() - began
         if seconds > SLOW_SECONDS and at < seconds * floor:
-            raise RefusedError("slow", f"{at / seconds / 1e3:.0f} kB/s")
+            raise ChunkError("slow", f"{at / seconds / 1e3:.0f} kB/s")
     if response.readinto(bytearray(1)):
-        raise RefusedError("answer", "more came than was asked for")
+        raise ChunkError("answer", "more came than was asked for")
     return digest.hexdigest()
 
 
@@ -253,7 +253,7 @@ def _write(descriptor: int, view: memoryview, start: int) -> None:
             view, start = view[written:], start + written
     except OSError as error:
         kind = "room" if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else "disk"
-        raise RefusedError(kind, error.strerror or "") from None
+        raise ChunkError(kind, error.strerror or "") from None
 
 
 _mouth = threading.Lock()

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import NamedTuple
 
-from dray.storage.retries import LONGEST_PAUSE
+from dray.weights.fetch.limits import Limits
+from dray.weights.fetch.window import Window
 
 ORIGIN = ""
 """The source that always has everything; others are names of peers."""
@@ -29,30 +30,6 @@ class Turn(NamedTuple):
 
     rank: int
     home: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """Seconds and counts by which the schedule decides."""
-
-    first_window: int = 8
-    largest_window: int = 64
-    round_seconds: float = 0.2  # at least, before a window is judged: shorter ones are noise
-    tries: int = 10  # of one chunk at the origin; a busy one is asked as long as anything comes
-    corrupt_tries: int = 3
-    longest_wait: float = 8.0
-    stall_seconds: float = 120.0  # nothing arrived at all: given up
-    silent_seconds: float = 30.0  # a connection without bytes is given up before
-    longest_pause: float = LONGEST_PAUSE
-    pauses_seconds: float = 900.0  # nothing arrived, for the origin says again and again to ask later
-    hedge_after: float = 1.0
-    hedge_factor: float = 4.0
-    hedge_samples: int = 6
-    peer_window: int = 8
-    peer_strikes: int = 3
-    peer_rest: float = 30.0
-    patience: float = 3.0  # for a chunk whose home node brings nothing; each stand-in waits once more
-    lookahead: int = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -325,51 +302,3 @@ class Schedule:
 
     def _said(self) -> str:
         return ", ".join(f"{count} x {kind}" for kind, count in self.faults.most_common()) or "no answer"
-
-
-class Window:
-    """How many requests at once: more while that brings more, half when the store says it is busy."""
-
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
-        self.size = limits.first_window
-        self._before = 0.0  # bytes/s at the size before
-        self._began: float | None = None
-        self._bytes = 0
-        self._answers = 0
-        self._rounds = 0
-        self._growing = True
-        self._smaller = limits.first_window  # the size before the last growth
-        self._halved = float("-inf")
-
-    def done(self, now: float, size: int) -> None:
-        """A chunk came; at the end of a round (as many answers as the window is wide) the size is judged."""
-        if self._began is None:
-            self._began = now
-            return
-        self._bytes += size
-        self._answers += 1
-        if self._answers >= self.size and now - self._began >= self._limits.round_seconds:
-            self._judge(self._bytes / (now - self._began))
-            self._began, self._bytes, self._answers = now, 0, 0
-
-    def busy(self, now: float) -> None:
-        """The store asked for less; counts once per second at most: answers of one moment mean the same."""
-        if now - self._halved >= 1.0:
-            self.size, self._halved = max(2, self.size // 2), now
-            self._growing, self._rounds, self._before = False, 0, 0.0
-
-    def _judge(self, rate: float) -> None:
-        self._rounds += 1
-        if self._growing:
-            if rate > 1.1 * self._before:
-                self._grow(rate, 2 * self.size)
-            else:  # the last growth brought nothing
-                self.size, self._growing, self._rounds = self._smaller, False, 0
-        elif self._rounds >= 8:  # look whether more pays by now
-            self._growing = True
-            self._grow(rate, self.size + max(1, self.size // 4))
-
-    def _grow(self, rate: float, size: int) -> None:
-        self._before, self._smaller = rate, self.size
-        self.size = min(size, self._limits.largest_window)

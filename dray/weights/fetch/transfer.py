@@ -20,9 +20,10 @@ from dray.storage.objects import ObjectStoreOptions
 from dray.storage.retries import LONGEST_PAUSE, BusyError, tell_pause
 from dray.weights.fetch import fetcher
 from dray.weights.fetch.chunks import Chunk, ChunkPlan
+from dray.weights.fetch.limits import Limits
 from dray.weights.fetch.origin import Address, Origin
 from dray.weights.fetch.reasons import reason_of
-from dray.weights.fetch.schedule import ORIGIN, FetchRequest, Limits, Schedule, Turn
+from dray.weights.fetch.schedule import ORIGIN, FetchRequest, Schedule, Turn
 from dray.weights.node.ready import ChunkMap
 
 FLOOR_RATE = 50e3
@@ -53,7 +54,7 @@ class Peers(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Transferred:
     """What a transfer did. ``bytes_from`` is by source, the origin under the empty name."""
 
     seconds: float
@@ -71,19 +72,17 @@ class Transfer:
         folder: Path,
         ready: ChunkMap,
         *,
-        options: ObjectStoreOptions | None = None,
-        peers: Peers | None = None,
-        limits: Limits | None = None,
-        processes: int | None = None,
-        inherit: tuple[int, ...] = (),
+        options: ObjectStoreOptions | None,
+        peers: Peers | None,
+        inherit: tuple[int, ...],
     ) -> None:
         self._plan = plan
         self._folder = folder
         self._ready = ready
         self._origin = Origin(plan.manifest, options)
         self._peers = peers
-        self._limits = limits or Limits()
-        self._processes = processes or max(1, min(MAX_PROCESSES, os.cpu_count() or 1))
+        self._limits = Limits()
+        self._processes = max(1, min(MAX_PROCESSES, os.cpu_count() or 1))
         self._inherit = inherit
         self._stopped = False
 
@@ -91,7 +90,7 @@ class Transfer:
         """End soon, with what is there."""
         self._stopped = True
 
-    def run(self, on_chunk: Callable[[Chunk], None] = lambda chunk: None) -> Outcome | None:
+    def run(self, on_chunk: Callable[[Chunk], None] = lambda chunk: None) -> Transferred | None:
         """Fetch until all chunks are ready; None when it was stopped.
 
         ``on_chunk`` is called for each chunk once it is marked.
@@ -119,7 +118,7 @@ class Transfer:
             raise WeightsError(reason_of(schedule.failure, self._plan, self._folder, who))
         if not schedule.complete:
             return None
-        return Outcome(
+        return Transferred(
             seconds=time.monotonic() - began,
             bytes_from=dict(schedule.bytes_from),
             faults=dict(schedule.faults),

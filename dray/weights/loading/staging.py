@@ -153,7 +153,7 @@ class HostCopier:
     Not PyTorch's own threads: engines set those to one.
     """
 
-    def __init__(self, threads: int | None = None) -> None:
+    def __init__(self, threads: int | None) -> None:
         self._threads = threads or min(_MOST_THREADS, len(os.sched_getaffinity(0)))
         self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="dray-staging")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from dray.errors import DrayError, WeightsError
 from dray.storage.objects import ObjectStoreOptions
 from dray.weights.fetch.chunks import ChunkPlan
-from dray.weights.fetch.transfer import Outcome, Peers, Transfer
+from dray.weights.fetch.transfer import Peers, Transfer, Transferred
 from dray.weights.node.cache import READY, ModelPaths, attached
 from dray.weights.node.filling import EngineFolder, distrust, lay_out, publish
 from dray.weights.node.ready import STALL_SECONDS, ChunkMap
@@ -61,7 +61,7 @@ class LocalModel:
     ) -> None:
         self.manifest = manifest
         self.plan = ChunkPlan(manifest)
-        self.outcome: Outcome | None = None
+        self.outcome: Transferred | None = None
         self._options = options
         self._peers = peers
         self._patience = patience

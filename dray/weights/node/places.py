@@ -39,7 +39,7 @@ def cache_roots(environ: Mapping[str, str] = os.environ) -> list[CacheRoot]:
     memory, then ``dray/models`` in the user's cache folder.
     """
     if named := environ.get(CACHE_VARIABLE):
-        return [CacheRoot(root=Path(named), memory=_in_memory(Path(named)))]
+        return [CacheRoot(root=Path(named), memory=file_system_of(Path(named)).memory)]
     disk = CacheRoot(
         root=Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dray/models", memory=False
     )
@@ -145,18 +145,6 @@ def _mount_huge(root: Path) -> None:
 def _folders(root: Path) -> list[str]:
     """Of models, whole or not."""
     return [path.name for path in root.iterdir() if path.is_dir()] if root.is_dir() else []
-
-
-def _in_memory(folder: Path) -> bool:
-    """Whether the file system that holds, or will hold, the folder lies in memory."""
-    mounts = {
-        line.split()[1]: line.split()[2] for line in _lines(Path("/proc/mounts")) if len(line.split()) > 2
-    }
-    resolved = folder.resolve()
-    for parent in (resolved, *resolved.parents):
-        if str(parent) in mounts:
-            return mounts[str(parent)] in ("tmpfs", "ramfs")
-    return False
 
 
 def _lines(path: Path) -> list[str]:

@@ -16,10 +16,9 @@ from dray.cluster import ClusterSettings, open_cluster
 from dray.driver.events import CapacityDecided, Event, NodeLeft, NodeNoticed, ReplicaReady
 from dray.driver.intervals import Intervals
 from dray.driver.observers import LogObserver
-from dray.driver.thread_executor import ThreadExecutor
 from dray.driver.whole_job import Parts, run_job
-from dray.job.finalising import JobResult
 from dray.job.request import JobRequest
+from dray.job.result import JobResult
 from dray.job.settings import JobSettings
 from dray.places import lane_of
 from dray.report import ReportData
@@ -29,6 +28,7 @@ from dray.shard.task import RayReplicas
 from dray.store import JobState, open_store
 from tests.support.command import write_requests
 from tests.support.raylets import Raylets, Shape
+from tests.support.thread_executor import ThreadExecutor
 
 pytestmark = [pytest.mark.integration, pytest.mark.heavy, pytest.mark.timeout(300)]
 

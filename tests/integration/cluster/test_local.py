@@ -178,7 +178,6 @@ def test_a_killed_replica_has_a_successor(info: ClusterInfo, capfd: pytest.Captu
         after = followed.pids
         assert set(after) == {*before, "replaced/replica-0~1"}
         assert after["replaced/replica-1"] == before["replaced/replica-1"]
-        assert followed.pool.restarts == 1
         [loss] = followed.losses
         assert (loss.replica.name, loss.replica.node) == ("replaced/replica-0", info.nodes[0].node_id)
         facts = loss.replica.process.fate()

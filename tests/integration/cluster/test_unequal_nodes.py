@@ -20,7 +20,6 @@ from dray.cluster.ray_private import death_of, node_of
 from dray.driver.observers import LogObserver
 from dray.driver.pool import ReplicaPool
 from dray.driver.run import Driver
-from dray.driver.thread_executor import ThreadExecutor
 from dray.driver.whole_job import engine_spec
 from dray.engine.protocol import EngineSpec
 from dray.job.finalising import finalise_job
@@ -35,6 +34,7 @@ from dray.store import JobState, ReplicaState, Store, open_store
 from tests.chaos.soak_driver import DeafFleet
 from tests.support.command import write_requests
 from tests.support.raylets import Raylets, Shape
+from tests.support.thread_executor import ThreadExecutor
 
 pytestmark = [pytest.mark.integration, pytest.mark.heavy, pytest.mark.timeout(300)]
 

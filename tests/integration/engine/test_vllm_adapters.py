@@ -23,7 +23,7 @@ from dray.engine.vllm_adapter.lora import load_adapters, refuse_model_without_lo
 from dray.errors import ConfigError
 from dray.kinds import Kind
 from dray.requests.model import Outcome
-from tests.support.engines import NAME, Runner, embedding_spec, generation_spec, running
+from tests.support.engines import NAME, Runner, answer_of, embedding_spec, generation_spec, running
 from tests.support.lora import CONFIG, WEIGHTS, write_adapter, write_merged
 from tests.support.tiny_model import sentence
 
@@ -79,14 +79,8 @@ def completion(text: str, model: str | None = None) -> dict[str, Any]:
     return body | ({} if model is None else {"model": model})
 
 
-def answer(outcome: Outcome) -> dict[str, Any]:
-    assert outcome.response is not None, (outcome.error_code, outcome.error_message)
-    found: dict[str, Any] = json.loads(outcome.response)
-    return found
-
-
 def tokens(outcome: Outcome) -> list[int]:
-    found: list[int] = answer(outcome)["choices"][0]["token_ids"]
+    found: list[int] = answer_of(outcome)["choices"][0]["token_ids"]
     return found
 
 
@@ -145,12 +139,12 @@ def test_rows_of_the_model_are_the_bytes_of_an_engine_without_adapters(
 
 def test_the_answer_names_the_adapter(inside: Runner) -> None:
     named, unnamed = inside.run([chat("please help", "support"), chat("please help")])
-    assert (answer(named)["model"], answer(unnamed)["model"]) == ("support", NAME)
+    assert (answer_of(named)["model"], answer_of(unnamed)["model"]) == ("support", NAME)
 
 
 def test_responses_are_those_of_chats(inside: Runner) -> None:
     def text(outcome: Outcome) -> str:
-        found: str | None = Kind.CHAT.columns[0].read(answer(outcome))
+        found: str | None = Kind.CHAT.columns[0].read(answer_of(outcome))
         return found or ""
 
     names = [None, *NAMES]
@@ -159,7 +153,7 @@ def test_responses_are_those_of_chats(inside: Runner) -> None:
     rows = [body | ({} if name is None else {"model": name}) for body in bodies for name in names]
     responses = inside.run(rows, Kind.RESPONSE)
     assert list(map(text, responses)) == list(map(text, chats))
-    assert [answer(one)["model"] for one in responses] == [answer(one)["model"] for one in chats]
+    assert [answer_of(one)["model"] for one in responses] == [answer_of(one)["model"] for one in chats]
     assert len(set(map(text, responses[: len(names)]))) > 1
 
 
@@ -195,7 +189,7 @@ def test_the_name_of_the_job_may_be_an_adapters(models: Models) -> None:
     expected = {name: greedy(models.folders[name], ["order customer"])[0] for name in models.adapters}
     assert tokens(unnamed) == tokens(named) == expected["support"] != tokens(other)
     assert tokens(other) == expected["text"]
-    assert (answer(unnamed)["model"], answer(other)["model"]) == ("support", "text")
+    assert (answer_of(unnamed)["model"], answer_of(other)["model"]) == ("support", "text")
     assert (base.error_code, base.error_message) == (
         "model_mismatch",
         "this job serves 'support' and the adapters 'text' only",
@@ -208,7 +202,7 @@ def test_embeddings(lively_model: Path, models: Models) -> None:
     spec = replace(spec, arguments=spec.arguments | {"lora_modules": models.modules, "engine_core": "apart"})
     with running(spec) as runner:
         rows = [{"input": text, "model": name} for text in texts() for name in NAMES]
-        found = [np.array(answer(outcome)["data"][0]["embedding"]) for outcome in runner.run(rows)]
+        found = [np.array(answer_of(outcome)["data"][0]["embedding"]) for outcome in runner.run(rows)]
     for number, name in enumerate(NAMES):
         expected = embedded(models.folders[name], texts())
         assert np.abs(np.stack(found[number :: len(NAMES)]) - expected).max() < 1e-3, name

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dray.requests.model import Outcome
-from tests.support.engines import NAME, Runner
+from tests.support.engines import NAME, Runner, answer_of
 from tests.support.tiny_model import sentence
 
 pytestmark = pytest.mark.integration
@@ -19,14 +19,8 @@ pytestmark = pytest.mark.integration
 ANSWER_TOKENS = 12
 
 
-def answer(outcome: Outcome) -> dict[str, Any]:
-    assert outcome.response is not None, (outcome.error_code, outcome.error_message)
-    body: dict[str, Any] = json.loads(outcome.response)
-    return body
-
-
 def text(outcome: Outcome, choice: int = 0) -> str:
-    found = answer(outcome)["choices"][choice]
+    found = answer_of(outcome)["choices"][choice]
     content: str = found["text"] if "text" in found else found["message"]["content"]
     return content
 
@@ -97,7 +91,7 @@ def test_greedy_answers_are_those_of_transformers(generation: Runner, reference:
         + [completion(t, return_token_ids=True) for t in texts]
     )
     ids = [reference.chat_ids(t) for t in texts] + [reference.tokenizer(t).input_ids for t in texts]
-    assert [answer(outcome)["choices"][0]["token_ids"] for outcome in outcomes] == [
+    assert [answer_of(outcome)["choices"][0]["token_ids"] for outcome in outcomes] == [
         reference.answer(prompt) for prompt in ids
     ]
     assert [text(outcome) for outcome in outcomes] == [reference.text(prompt) for prompt in ids]
@@ -112,11 +106,11 @@ def test_bytes_do_not_depend_on_the_batch(generation: Runner) -> None:
     alone = [generation.one(body).response for body in bodies[:6]]
     assert together == again
     assert [_without_id(a) for a in alone] == [_without_id(t) for t in together[:6]]
-    first = answer(generation.one(bodies[1]))
+    first = answer_of(generation.one(bodies[1]))
     assert first["created"] == 0
     assert first["id"] == "chatcmpl-0"
     assert first["model"] == NAME
-    assert answer(generation.one(chat("help", request_id="mine")))["id"] == "chatcmpl-mine"
+    assert answer_of(generation.one(chat("help", request_id="mine")))["id"] == "chatcmpl-mine"
 
 
 def _without_id(response: bytes | None) -> dict[str, Any]:
@@ -133,8 +127,8 @@ def test_several_answers_and_seeds(generation: Runner) -> None:
     assert texts == [text(second, choice) for choice in range(3)]
     assert texts != [text(other, choice) for choice in range(3)]
     assert len(set(texts)) > 1
-    assert len(answer(third)["choices"]) == 3
-    assert first.completion_tokens == answer(first)["usage"]["completion_tokens"]
+    assert len(answer_of(third)["choices"]) == 3
+    assert first.completion_tokens == answer_of(first)["usage"]["completion_tokens"]
 
 
 def test_stop_texts_and_limits(generation: Runner, reference: Reference) -> None:
@@ -153,7 +147,7 @@ def test_stop_texts_and_limits(generation: Runner, reference: Reference) -> None
     )
     assert text(cut) == whole[: whole.index(stop)]
     assert text(kept) == whole[: whole.index(stop) + len(stop)]
-    assert answer(cut)["choices"][0]["finish_reason"] == "stop"
+    assert answer_of(cut)["choices"][0]["finish_reason"] == "stop"
     assert minimum.completion_tokens == ANSWER_TOKENS
     assert limited.completion_tokens == 3
 
@@ -171,13 +165,13 @@ def test_logprobs_are_those_of_transformers(generation: Runner, reference: Refer
             return_tokens_as_token_ids=True,
         )
     )
-    choice = answer(found)["choices"][0]
+    choice = answer_of(found)["choices"][0]
     tokens = choice["token_ids"]
     expected = reference.logprobs(ids + tokens)
     for place, (token, value) in enumerate(zip(tokens, choice["logprobs"]["token_logprobs"], strict=True)):
         assert math.isclose(value, expected[len(ids) - 1 + place][token], abs_tol=1e-3)
     assert all(len(top) == 2 for top in choice["logprobs"]["top_logprobs"])
-    as_chat = answer(generation.one(chat(prompt, logprobs=True, top_logprobs=3)))["choices"][0]
+    as_chat = answer_of(generation.one(chat(prompt, logprobs=True, top_logprobs=3)))["choices"][0]
     assert all(len(entry["top_logprobs"]) == 3 for entry in as_chat["logprobs"]["content"])
 
 
@@ -198,10 +192,10 @@ def test_echo_and_prompt_forms(generation: Runner, reference: Reference) -> None
     assert text(by_ids) == text(plain)
     assert text(several, 0) == text(plain)
     assert text(several, 1) == reference.text(reference.tokenizer("the laptop screen is broken").input_ids)
-    assert [choice["index"] for choice in answer(several)["choices"]] == [0, 1]
-    assert several.prompt_tokens == answer(several)["usage"]["prompt_tokens"]
+    assert [choice["index"] for choice in answer_of(several)["choices"]] == [0, 1]
+    assert several.prompt_tokens == answer_of(several)["usage"]["prompt_tokens"]
     assert text(by_id_lists, 0) == text(plain)
-    values = answer(scored)["choices"][0]["logprobs"]["token_logprobs"]
+    values = answer_of(scored)["choices"][0]["logprobs"]["token_logprobs"]
     expected = reference.logprobs(ids)
     assert values[0] is None
     assert math.isclose(values[1], expected[0][ids[1]], abs_tol=1e-3)
@@ -220,10 +214,10 @@ def test_biases_and_bans(generation: Runner, reference: Reference) -> None:
             completion(prompt, bad_words=[word], max_tokens=1, return_token_ids=True),
         ]
     )
-    assert answer(pushed)["choices"][0]["token_ids"] == [77] * 4
-    assert answer(pulled)["choices"][0]["token_ids"] != [first]
-    assert set(answer(only)["choices"][0]["token_ids"]) <= {70, 71}
-    assert answer(banned)["choices"][0]["token_ids"] != [first]
+    assert answer_of(pushed)["choices"][0]["token_ids"] == [77] * 4
+    assert answer_of(pulled)["choices"][0]["token_ids"] != [first]
+    assert set(answer_of(only)["choices"][0]["token_ids"]) <= {70, 71}
+    assert answer_of(banned)["choices"][0]["token_ids"] != [first]
 
 
 def test_a_started_answer_is_continued(generation: Runner, reference: Reference) -> None:
@@ -239,7 +233,7 @@ def test_a_started_answer_is_continued(generation: Runner, reference: Reference)
 
 def test_template_kwargs_reach_the_template(generation: Runner) -> None:
     moody = chat("help", chat_template_kwargs={"mood": "please"}, return_prompt_text=True)
-    assert answer(generation.one(moody))["prompt_text"] == "please<|user|>help<|end|><|assistant|>"
+    assert answer_of(generation.one(moody))["prompt_text"] == "please<|user|>help<|end|><|assistant|>"
 
 
 def test_usage_and_timings(generation: Runner) -> None:
@@ -253,5 +247,5 @@ def test_usage_and_timings(generation: Runner) -> None:
     assert 0 <= second.queue_seconds <= second.first_token_seconds <= second.total_seconds < 60
     assert second.first_token_seconds > 0
     assert first.response == second.response, "what was cached is not in the answer"
-    usage = answer(second)["usage"]
+    usage = answer_of(second)["usage"]
     assert (usage["prompt_tokens"], usage["completion_tokens"]) == (second.prompt_tokens, ANSWER_TOKENS)

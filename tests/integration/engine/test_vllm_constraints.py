@@ -150,17 +150,17 @@ def test_a_grammar_that_takes_too_long_costs_its_row_only(generation: Runner) ->
     assert all(outcome.response for outcome in outcomes[4:])
     again = generation.one(chat("again", **_bombs()[0]))  # the verdict is kept
     assert again.error_message == outcomes[0].error_message
-    assert not generation.engine._parked
+    assert not generation.engine._flights._parked
 
 
 def test_rows_that_wait_for_a_verdict_can_be_aborted(generation: Runner) -> None:
     replica, session = generation.replica, generation.session()
     slow = _json({"enum": [f"other-{number}-{number * 7919}" for number in range(40_000)]})
     replica.feed(session, lines([chat("hi", **slow)]), last=True)
-    while not generation.engine._parked:
+    while not generation.engine._flights._parked:
         time.sleep(0.01)
     replica.abort(session)
     assert list(replica.results(session, 9, 0.01)) == []
     while replica.status().running:
         time.sleep(0.01)
-    assert not generation.engine._flights
+    assert not generation.engine._flights._by_key

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,7 +12,7 @@ from dray.requests.model import Outcome
 from dray.requests.overflow import mark_of
 from dray.requests.row_ids import with_index
 from dray.requests.sameness import DEFAULTS, WITHOUT_EFFECT
-from tests.support.engines import CONTEXT, NAME, Runner
+from tests.support.engines import CONTEXT, NAME, Runner, answer_of
 
 pytestmark = pytest.mark.integration
 
@@ -43,14 +42,8 @@ def chat(*contents: str, **fields: Any) -> dict[str, Any]:
     return {"model": NAME, "messages": messages, "max_tokens": WANTED, "temperature": 0} | fields
 
 
-def body_of(outcome: Outcome) -> dict[str, Any]:
-    assert outcome.response is not None, (outcome.error_code, outcome.error_message)
-    found: dict[str, Any] = json.loads(outcome.response)
-    return found
-
-
 def text_of(outcome: Outcome) -> str:
-    choice = body_of(outcome)["choices"][0]
+    choice = answer_of(outcome)["choices"][0]
     found: str = choice["text"] if "text" in choice else choice["message"]["content"]
     return found
 
@@ -78,7 +71,7 @@ def test_a_generation_is_shortened_to_what_fits(policy: Policy, long: int) -> No
         {"model": NAME, "prompt": words(long), "max_tokens": CONTEXT + 1},
     ]
     for outcome in policy("shorten").run([one | {"ignore_eos": True} for one in asked]):
-        body = body_of(outcome)
+        body = answer_of(outcome)
         assert body["usage"]["total_tokens"] == CONTEXT
         assert body["dray"] == {"overflow": "shortened", "max_tokens": CONTEXT - outcome.prompt_tokens}
         assert mark_of(outcome.response) == "shortened"
@@ -92,8 +85,8 @@ def test_the_oldest_messages_go_first(policy: Policy) -> None:
     kept = {**full, "messages": [system, *full["messages"][3:]]}
     cut, alone = policy("cut-head").run([full, kept])
     assert text_of(cut) == text_of(alone)
-    assert body_of(cut)["dray"]["dropped_messages"] == 2
-    assert body_of(cut)["dray"]["dropped_tokens"] > 300
+    assert answer_of(cut)["dray"]["dropped_messages"] == 2
+    assert answer_of(cut)["dray"]["dropped_tokens"] > 300
     assert mark_of(alone.response) is None
 
 
@@ -120,9 +113,9 @@ def test_plain_prompts_lose_tokens_at_one_end(policy: Policy) -> None:
     for chosen, left in kept.items():
         cut, alone = policy(chosen).run([fields | {"prompt": ids}, fields | {"prompt": left}])
         assert text_of(cut) == text_of(alone)
-        assert body_of(cut)["dray"] == {"overflow": chosen, "dropped_tokens": WORDS - room}
+        assert answer_of(cut)["dray"] == {"overflow": chosen, "dropped_tokens": WORDS - room}
     several = policy("cut-head").one(fields | {"prompt": [words(WORDS), "please help"]})
-    assert len(body_of(several)["choices"]) == 2
+    assert len(answer_of(several)["choices"]) == 2
     assert policy("cut-head").one(fields | {"prompt": ids, "max_tokens": CONTEXT}).error_code
 
 
@@ -138,8 +131,8 @@ def test_a_long_embedding_input_is_cut(embedding: Runner) -> None:
         for chosen, left in (("cut-head", ids[-CONTEXT:]), ("cut-tail", ids[:CONTEXT])):
             patch.setattr(serve, "_overflow", chosen)
             cut, alone = embedding.run([{"model": NAME, "input": ids}, {"model": NAME, "input": left}])
-            assert body_of(cut)["data"][0]["embedding"] == pytest.approx(
-                body_of(alone)["data"][0]["embedding"], abs=1e-3
+            assert answer_of(cut)["data"][0]["embedding"] == pytest.approx(
+                answer_of(alone)["data"][0]["embedding"], abs=1e-3
             )
             assert (mark_of(cut.response), mark_of(alone.response)) == (chosen, None)
 

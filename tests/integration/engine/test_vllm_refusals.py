@@ -409,7 +409,7 @@ def test_an_answer_that_json_cannot_hold_refuses_its_row(
     assert [outcome.error_code for outcome in outcomes] == ["invalid_response"] * 2
     assert "PydanticSerializationError" in (outcomes[0].error_message or "")
     assert generation.one(chat()).response
-    assert not generation.engine._flights
+    assert not generation.engine._flights._by_key
 
 
 def test_no_row_is_blamed_for_the_engines_end() -> None:

@@ -101,7 +101,7 @@ def test_progress_is_what_the_engine_computes(generation: Runner, monkeypatch: p
     loop, session = generation.replica._loop, generation.session()
     stuck = {"prompt": "a", "max_tokens": 4, "structured_outputs": {"regex": "[a-f]{3}"}}
     generation.replica.feed(session, lines([stuck]), last=True)
-    wait_for(lambda: generation.engine._by_ticket)
+    wait_for(lambda: generation.engine._flights._by_ticket)
     assert generation.one(long_row(1, tokens=50)).completion_tokens == 50  # others go on
     steps = loop.stats.steps
     wait_for(lambda: (loop.idle_seconds() or 0) > 1.0)

@@ -20,7 +20,7 @@ from dray.planner.workload.prompts import asked
 from dray.ports import lasting_port
 from dray.requests.model import Outcome
 from dray.requests.spool import encode
-from tests.support.engines import CONTEXT, NAME, Runner, generation_spec, request, running
+from tests.support.engines import CONTEXT, NAME, Runner, answer_of, generation_spec, request, running
 from tests.support.openai_reader import response_class
 
 pytestmark = pytest.mark.integration
@@ -128,12 +128,6 @@ def body_of(name: str) -> dict[str, Any]:
     return {"model": NAME, "max_output_tokens": 40, "temperature": 0} | BODIES[name]
 
 
-def answer(outcome: Outcome) -> dict[str, Any]:
-    assert outcome.response is not None, (outcome.error_code, outcome.error_message)
-    found: dict[str, Any] = json.loads(outcome.response)
-    return found
-
-
 @pytest.fixture(scope="module")
 def tickets(quiet_vllm: None) -> Iterator[Runner]:
     with running(generation_spec(MODEL, **ARGUMENTS)) as runner:
@@ -186,7 +180,7 @@ def test_answers_are_whole_and_the_same_bytes_every_time(tickets: Runner) -> Non
     bodies = [body_of(name) for name in BODIES]
     together = tickets.run(bodies, Kind.RESPONSE)
     assert [one.response for one in together] == [one.response for one in tickets.run(bodies, Kind.RESPONSE)]
-    answers = {name: answer(outcome) for name, outcome in zip(BODIES, together, strict=True)}
+    answers = {name: answer_of(outcome) for name, outcome in zip(BODIES, together, strict=True)}
     for number, (name, outcome) in enumerate(zip(BODIES, together, strict=True)):
         found = answers[name]
         assert response_class().model_validate(found, strict=True).id == found["id"] == f"resp_{number}"
@@ -209,7 +203,7 @@ def test_answers_are_whole_and_the_same_bytes_every_time(tickets: Runner) -> Non
     assert (call["name"], call["arguments"], call["call_id"]) == ("done", '{"end": "x"}', f"call_{number}_0")
     [logprobs] = [part["logprobs"] for part in answers["logprobs"]["output"][0]["content"]]
     assert [len(one["top_logprobs"]) for one in logprobs] == [2] * 5
-    assert answer(tickets.one(body_of("text") | {"request_id": "mine"}, Kind.RESPONSE))["id"] == "mine"
+    assert answer_of(tickets.one(body_of("text") | {"request_id": "mine"}, Kind.RESPONSE))["id"] == "mine"
 
 
 def text_of(found: dict[str, Any]) -> str:
@@ -230,7 +224,7 @@ def test_a_response_says_what_a_chat_says(tickets: Runner) -> None:
     tickets.replica.feed(session, list(map(encode, both)), last=True)
     found = [one for batch in tickets.replica.results(session, 64, 0.05) for one in batch]
     chat, response = sorted(found, key=lambda outcome: outcome.index)
-    assert text_of(answer(response)) == answer(chat)["choices"][0]["message"]["content"]
+    assert text_of(answer_of(response)) == answer_of(chat)["choices"][0]["message"]["content"]
     assert response.prompt_tokens == chat.prompt_tokens
 
 
@@ -241,7 +235,7 @@ def test_a_null_is_as_if_the_field_were_not_there(tickets: Runner) -> None:
     nulls = dict.fromkeys(name for name in ResponsesRequest.model_fields if name not in ("input", "model"))
     plain = {"input": TICKET, "max_output_tokens": 4, "temperature": 0}
     first, second = tickets.run([plain, nulls | plain | {"conversation": None}], Kind.RESPONSE)
-    assert _comparable(answer(second)) == _comparable(answer(first))
+    assert _comparable(answer_of(second)) == _comparable(answer_of(first))
 
 
 def test_a_plan_counts_the_tokens_that_vllm_counts(tickets: Runner) -> None:
@@ -265,7 +259,7 @@ def test_what_is_too_long_is_made_to_fit_as_the_job_says(
     def under(policy: str, **fields: Any) -> tuple[Outcome, dict[str, Any]]:
         monkeypatch.setattr(fitter, "_policy", policy)
         outcome = tickets.one(body_of("text") | fields, Kind.RESPONSE)
-        return outcome, answer(outcome) if outcome.response else {}
+        return outcome, answer_of(outcome) if outcome.response else {}
 
     assert under("error", **turns)[0].error_code == "context_length_exceeded"
     assert under("shorten", **turns)[0].error_code == "context_length_exceeded"
@@ -386,7 +380,7 @@ def test_answers_are_those_of_vllms_own_server(tickets: Runner, server: str) -> 
     ours = tickets.run([body_of(name) for name in BODIES], Kind.RESPONSE)
     theirs = [_ask(server, body_of(name)) for name in BODIES]
     for name, outcome, other in zip(BODIES, ours, theirs, strict=True):
-        assert _comparable(answer(outcome)) == _comparable(other), name
+        assert _comparable(answer_of(outcome)) == _comparable(other), name
 
 
 def _comparable(body: dict[str, Any]) -> dict[str, Any]:

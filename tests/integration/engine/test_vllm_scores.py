@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,7 @@ from dray.engine import EngineSpec
 from dray.errors import ConfigError
 from dray.kinds import KINDS, Kind
 from dray.requests.model import Outcome
-from tests.support.engines import NAME, Runner
+from tests.support.engines import NAME, Runner, answer_of
 from tests.support.judging_models import (
     LABELS,
     write_classifier,
@@ -64,14 +63,8 @@ def classifying(classifier: Path) -> Iterator[Runner]:
     runner.replica.stop()
 
 
-def _body(outcome: Outcome) -> dict[str, Any]:
-    assert outcome.response is not None, (outcome.error_code, outcome.error_message)
-    body: dict[str, Any] = json.loads(outcome.response)
-    return body
-
-
 def _scores(outcome: Outcome) -> list[float]:
-    return [entry["score"] for entry in _body(outcome)["data"]]
+    return [entry["score"] for entry in answer_of(outcome)["data"]]
 
 
 def _expected(folder: Path, texts: list[Any]) -> list[list[float]]:
@@ -120,7 +113,7 @@ def _sigmoid(value: float) -> float:
 def test_the_answer_is_vllms_and_the_same_every_time(scoring: Runner) -> None:
     body = {"queries": "please help", "documents": ["order refund", "invoice"]}
     first, second = scoring.one(body, Kind.SCORE), scoring.one(body, Kind.SCORE)
-    found, again = _body(first), _body(second)
+    found, again = answer_of(first), answer_of(second)
     for entry, other in zip(found["data"], again["data"], strict=True):  # last digits are the batch's
         assert entry["score"] == pytest.approx(other.pop("score"), abs=1e-6)
         assert {name: value for name, value in entry.items() if name != "score"} == other
@@ -143,13 +136,13 @@ def test_a_ranking_is_of_the_same_scores(scoring: Runner) -> None:
         Kind.RERANK,
     )
     ranked = sorted(enumerate(_scores(scored)), key=lambda one: -one[1])
-    results = _body(whole)["results"]
+    results = answer_of(whole)["results"]
     assert [one["index"] for one in results] == [index for index, _ in ranked]
     assert [one["relevance_score"] for one in results] == pytest.approx([score for _, score in ranked])
     assert [one["document"]["text"] for one in results] == [documents[index] for index, _ in ranked]
-    assert [one["index"] for one in _body(best)["results"]] == [index for index, _ in ranked[:3]]
-    assert [one["index"] for one in _body(single)["results"]] == [0]
-    assert _body(whole)["model"] == NAME
+    assert [one["index"] for one in answer_of(best)["results"]] == [index for index, _ in ranked[:3]]
+    assert [one["index"] for one in answer_of(single)["results"]] == [0]
+    assert answer_of(whole)["model"] == NAME
 
 
 def test_refusals_of_scores(scoring: Runner) -> None:
@@ -183,9 +176,9 @@ def test_refusals_of_scores(scoring: Runner) -> None:
 def test_the_end_of_a_document_is_cut_where_the_job_says_so(scoring: Runner) -> None:
     body = {"queries": ["please help"], "documents": ["order", LONG]}
     cut, kept = scoring.run([body, {**body, "max_tokens_per_doc": 5}], Kind.SCORE)
-    assert _body(cut)["dray"] == {"overflow": "cut-tail"}
-    assert _body(cut)["usage"]["prompt_tokens"] == 6 + CONTEXT  # [CLS] please help [SEP] order [SEP]
-    assert "dray" not in _body(kept)
+    assert answer_of(cut)["dray"] == {"overflow": "cut-tail"}
+    assert answer_of(cut)["usage"]["prompt_tokens"] == 6 + CONTEXT  # [CLS] please help [SEP] order [SEP]
+    assert "dray" not in answer_of(kept)
     [short] = scoring.run([{"queries": "please help", "documents": "order"}], Kind.SCORE)
     assert _scores(cut)[0] == pytest.approx(_scores(short)[0], abs=1e-6)
 
@@ -195,7 +188,7 @@ def test_a_pair_that_fits_is_not_cut_for_another_ones_sake(scoring: Runner) -> N
     queries = ["please help", "invoice shipping " * 100]
     [alone] = scoring.run([{"queries": queries[0], "documents": document}], Kind.SCORE)
     [both] = scoring.run([{"queries": queries, "documents": [document, document]}], Kind.SCORE)
-    assert _body(both)["dray"] == {"overflow": "cut-tail"}
+    assert answer_of(both)["dray"] == {"overflow": "cut-tail"}
     assert _scores(both)[0] == pytest.approx(_scores(alone)[0], abs=1e-6)
 
 
@@ -235,7 +228,7 @@ def test_classes_are_those_of_transformers(classifying: Runner, classifier: Path
     expected = torch.softmax(logits, -1)
     singles = classifying.run([{"model": NAME, "input": text} for text in texts], Kind.CLASSIFICATION)
     [together] = classifying.run([{"input": texts}], Kind.CLASSIFICATION)
-    for found in ([_body(one)["data"][0] for one in singles], _body(together)["data"]):
+    for found in ([answer_of(one)["data"][0] for one in singles], answer_of(together)["data"]):
         probabilities = torch.tensor([one["probs"] for one in found])
         assert float((probabilities - expected).abs().max()) < 1e-3
         assert [one["label"] for one in found] == [LABELS[number] for number in expected.argmax(-1).tolist()]
@@ -249,7 +242,7 @@ def test_classes_are_those_of_transformers(classifying: Runner, classifier: Path
         Kind.CLASSIFICATION,
     )
     [templated] = _expected(classifier, ["<|user|>help<|end|>"])
-    assert _body(chat)["data"][0]["probs"] == pytest.approx(
+    assert answer_of(chat)["data"][0]["probs"] == pytest.approx(
         torch.softmax(torch.tensor(templated), -1).tolist(), abs=1e-3
     )
     assert [one.error_code for one in refused] == [
@@ -284,8 +277,8 @@ def test_a_model_that_embeds_scores_by_the_angle(lively_model: Path) -> None:
     with torch.inference_mode():
         angles = [torch.cosine_similarity(vector(one), vector(other), dim=0) for one, other in pairs]
     assert [_scores(one)[0] for one in found] == pytest.approx([float(one) for one in angles], abs=1e-3)
-    assert _body(cut)["dray"] == {"overflow": "cut-tail"}
-    assert _body(cut)["usage"]["prompt_tokens"] > CONTEXT
+    assert answer_of(cut)["dray"] == {"overflow": "cut-tail"}
+    assert answer_of(cut)["usage"]["prompt_tokens"] > CONTEXT
     assert too_long.error_code == "context_length_exceeded"
 
 
@@ -356,7 +349,7 @@ def test_a_reward_is_a_score_without_its_activation(tmp_path: Path) -> None:
     finally:
         runner.replica.stop()
     expected = [logits[0] for logits in _expected(model, texts)]
-    assert [one["probs"][0] for one in _body(found)["data"]] == pytest.approx(expected, abs=1e-3)
+    assert [one["probs"][0] for one in answer_of(found)["data"]] == pytest.approx(expected, abs=1e-3)
 
 
 @pytest.mark.heavy

@@ -18,7 +18,7 @@ from dray.engine import EngineSpec
 from dray.errors import ConfigError
 from dray.kinds import Kind
 from dray.requests.model import Outcome
-from tests.support.engines import NAME, Runner, generation_spec, lines, running
+from tests.support.engines import NAME, Runner, answer_of, generation_spec, lines, running
 from tests.support.mutations import mutations
 from tests.support.speech_model import RATE, as_url, container, hearing, sound, write_speech_model
 from tests.support.waiting import until
@@ -61,12 +61,6 @@ def speech(speech_model: Path) -> Iterator[Runner]:
 
 def run(runner: Runner, rows: list[dict[str, Any]], kind: Kind = Kind.TRANSCRIPTION) -> list[Outcome]:
     return runner.run(rows, kind)
-
-
-def body(outcome: Outcome) -> dict[str, Any]:
-    assert outcome.response is not None, (outcome.error_code, outcome.error_message)
-    found: dict[str, Any] = json.loads(outcome.response)
-    return found
 
 
 def told(outcome: Outcome) -> tuple[str | None, str | None]:
@@ -139,7 +133,7 @@ def test_each_row_has_the_text_of_its_own_sound(speech: Runner, reference: Refer
     task = {"transcription": "transcribe", "translation": "translate"}[kind.name]
     found = run(speech, [hearing(one, language="en") for one in SOUNDS], kind)
     expected = [reference.text(reference.samples(one), task=task) for one in SOUNDS]
-    assert [body(one)["text"] for one in found] == expected
+    assert [answer_of(one)["text"] for one in found] == expected
     assert len(set(expected)) > len(SOUNDS) / 2, "the texts say nothing of the sounds"
     assert all(one.prompt_tokens == 4 and one.completion_tokens for one in found)
 
@@ -148,8 +142,8 @@ def test_the_language_is_heard_where_no_row_says_it(speech: Runner, reference: R
     heard = [reference.language(reference.samples(one)) for one in SOUNDS]
     assert len(set(heard)) > 1, "one language for all sounds"
     found = run(speech, [hearing(one, response_format="verbose_json") for one in SOUNDS])
-    assert [body(one)["language"] for one in found] == heard
-    plain = [body(one)["text"] for one in run(speech, [hearing(one) for one in SOUNDS])]
+    assert [answer_of(one)["language"] for one in found] == heard
+    plain = [answer_of(one)["text"] for one in run(speech, [hearing(one) for one in SOUNDS])]
     assert plain == [
         reference.text(reference.samples(one), language=language)
         for one, language in zip(SOUNDS, heard, strict=True)
@@ -164,20 +158,20 @@ def test_long_sound_is_cut_and_its_texts_are_joined(speech: Runner, reference: R
     assert len(chunks) == 3
     language = reference.language(chunks[0])
     given, detected, other = run(speech, [hearing(long, language="de"), hearing(long), hearing(SOUNDS[0])])
-    assert body(given) == {
+    assert answer_of(given) == {
         "text": " ".join(reference.text(one, language="de") for one in chunks),
         "usage": {"type": "duration", "seconds": 70},
     }
-    assert body(detected)["text"] == " ".join(reference.text(one, language=language) for one in chunks)
+    assert answer_of(detected)["text"] == " ".join(reference.text(one, language=language) for one in chunks)
     assert (given.prompt_tokens, detected.prompt_tokens) == (12, 13), "the language is a request of its own"
-    assert body(other)["text"]
+    assert answer_of(other)["text"]
 
 
 def test_verbose_answers_have_times(speech: Runner) -> None:
     fields = {"response_format": "verbose_json", "language": "en", "max_completion_tokens": 40}
     fields["timestamp_granularities[]"] = ["segment"]
     for outcome in run(speech, [hearing(one, **fields) for one in SOUNDS]):
-        found = body(outcome)
+        found = answer_of(outcome)
         assert found.keys() == {"duration", "language", "text", "segments", "words"}
         assert found["language"] == "en"
         assert found["text"] == " ".join(one["text"] for one in found["segments"])
@@ -191,10 +185,10 @@ def test_the_core_apart_gives_the_same_bytes(speech: Runner, speech_model: Path)
     verbose = [hearing(one, response_format="verbose_json") for one in SOUNDS[:3]]
     with running(_spec(speech_model, engine_core="apart", load_format="dray")) as runner:
         apart = [(one.response, told(one)) for one in run(runner, rows)]
-        apart_verbose = [body(one) for one in run(runner, verbose)]
+        apart_verbose = [answer_of(one) for one in run(runner, verbose)]
     assert apart == [(one.response, told(one)) for one in run(speech, rows)]
     # Log-probabilities differ in their last digits with what else is in a step.
-    assert _rounded(apart_verbose) == _rounded([body(one) for one in run(speech, verbose)])
+    assert _rounded(apart_verbose) == _rounded([answer_of(one) for one in run(speech, verbose)])
 
 
 @pytest.mark.heavy
@@ -228,7 +222,7 @@ def test_vllms_own_runner_gives_the_same_answers(speech: Runner, speech_model: P
     answers = [json.loads(line) for line in written.read_text().splitlines()]
     theirs = {one["custom_id"]: one["response"]["body"] for one in answers}
     ours = {
-        f"{url} {number}": body(outcome)
+        f"{url} {number}": answer_of(outcome)
         for url, kind in kinds.items()
         for number, outcome in enumerate(run(speech, rows, kind))
     }
@@ -294,7 +288,7 @@ def test_a_file_leads_to_no_other(speech: Runner, tmp_path: Path, monkeypatch: p
 
 def test_mp4_and_webm_are_heard(speech: Runner) -> None:
     rows = [container("mp4", "aac"), container("webm", "libopus")]
-    assert all(body(one)["text"] for one in run(speech, [hearing(one, language="en") for one in rows]))
+    assert all(answer_of(one)["text"] for one in run(speech, [hearing(one, language="en") for one in rows]))
 
 
 def test_a_sound_that_is_no_number_or_too_long_is_refused(speech: Runner) -> None:
@@ -368,7 +362,7 @@ def test_rows_can_be_aborted_at_every_stage(speech: Runner) -> None:
         until(lambda: speech.replica.status().running == 0)
     engine = speech.engine
     until(lambda: not engine._engine.has_unfinished_requests())
-    assert (engine._by_ticket, engine._flights, engine._client.tickets) == ({}, {}, {})
+    assert (engine._flights._by_ticket, engine._flights._by_key, engine._client.tickets) == ({}, {}, {})
     assert run(speech, [hearing(SOUNDS[0])])[0].response is not None
 
 

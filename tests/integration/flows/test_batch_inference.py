@@ -17,7 +17,7 @@ from pydantic import SecretStr
 
 from blocks import LocalRayCluster, ObjectStoreCredentials, ResultStore
 from dray.errors import ConfigError, EngineStartError, InputError
-from dray.job.finalising import JobResult
+from dray.job.result import JobResult
 from dray.store import open_store
 from flows.batch_inference import batch_inference
 from flows.parameters import EngineOptions

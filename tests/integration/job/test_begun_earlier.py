@@ -18,14 +18,13 @@ from dray.job.opening import open_job
 from dray.job.settings import JobSettings
 from dray.job.timeline import Timeline
 from dray.requests import RowDefaults, source_of
-from dray.shard import placing, verdicts
 from dray.store import REJECTED, ShardState, StoredOutcome, open_store
 from tests.support.history import keeping_history, read_history
 from tests.support.lanes import Lanes
 from tests.support.postgres import PostgresServer
 from tests.support.stores import indexes_of
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(400), pytest.mark.usefixtures("eager")]
 
 MADE = Path(__file__).parent / "begun_at_3c5ef00"
 FOLDER = "@FOLDER@"
@@ -33,13 +32,6 @@ ROWS = 48
 REJECTS = {5, 30}
 BOMB = 29
 ANSWERED = {*range(12), 13, 14, 17, 18, 23, 25, 31, 32, 35} - REJECTS
-
-
-@pytest.fixture(autouse=True)
-def _eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shards that wait for a place, or a verdict, ask for it often."""
-    for module in (placing, verdicts):
-        monkeypatch.setattr(module, "_ASK_EVERY", 0.01)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

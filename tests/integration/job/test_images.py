@@ -15,7 +15,7 @@ import pytest
 
 from dray.driver.whole_job import run_job
 from dray.errors import ConfigError, JobPausedError
-from dray.job.finalising import JobResult
+from dray.job.result import JobResult
 from dray.job.settings import JobSettings
 from dray.requests import RowDefaults, source_of
 from dray.shard import media_files

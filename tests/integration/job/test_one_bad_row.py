@@ -11,7 +11,6 @@ import pytest
 
 from dray.job.settings import JobSettings
 from dray.requests import RowDefaults, source_of
-from dray.shard import placing, verdicts
 from dray.shard.backoff import NO_WAIT_VARIABLE
 from tests.support.lanes import Lanes, Takes, write_marked
 
@@ -24,10 +23,8 @@ ALL: tuple[Takes, ...] = ("memory", "engine", "node")
 
 
 @pytest.fixture(autouse=True)
-def _eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shards that wait for a place ask for it often, and attempts follow each other at once."""
-    for module in (placing, verdicts):
-        monkeypatch.setattr(module, "_ASK_EVERY", 0.01)
+def _at_once(eager: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attempts follow each other at once."""
     monkeypatch.setenv(NO_WAIT_VARIABLE, "1")
 
 

@@ -24,13 +24,12 @@ from dray.job.timeline import Timeline
 from dray.requests import Outcome, RowDefaults, source_of
 from dray.requests.ingest import Ingested, ingest
 from dray.requests.spool import SpoolWriter
-from dray.shard import placing, verdicts
 from dray.store import JobState, ShardState, open_store
 from tests.support.history import check_history, keeping_history
 from tests.support.lanes import MARK, Lanes
 from tests.support.stores import indexes_of
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(400), pytest.mark.usefixtures("eager")]
 
 ROWS = 240
 INVALID = frozenset({0, 17, 150, 239})
@@ -38,13 +37,6 @@ INVALID = frozenset({0, 17, 150, 239})
 BAD = frozenset({151})
 """Rows that end each engine which has them."""
 NODES = ("node-a", "node-b")
-
-
-@pytest.fixture(autouse=True)
-def _eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shards that wait for a place, or a verdict, ask for it often."""
-    for module in (placing, verdicts):
-        monkeypatch.setattr(module, "_ASK_EVERY", 0.01)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -36,7 +36,7 @@ from dray.store import JobState, open_store
 from dray.triggers import TRIGGER_VARIABLE, Point, reach
 from tests.support.clocks import replace_here
 from tests.support.command import ROOT, write_requests
-from tests.support.publishing import STEPS, Driver, answer, assert_published, race, stoppable
+from tests.support.publishing import STEPS, Driver, answer, assert_published, finish, race, stoppable
 from tests.support.s3_emulator import EmulatorProcess
 from tests.support.s3_writes import uploads
 
@@ -432,14 +432,6 @@ SMALL = JobRequest(input=[], model="", output="", part_bytes=1024)
 WHOLE = JobRequest(input=[], model="", output="")
 
 
-def _finish(settings: JobSettings) -> None:
-    job = open_job(settings)
-    answer(job)
-    finalise_job(job, Timeline())
-    with open_store(settings.store_url, create=False) as store:
-        store.release_job(job.lease)
-
-
 def _names(emulator: EmulatorProcess, settings: JobSettings) -> list[str]:
     folder = emulator.root / settings.output.removeprefix("s3://")
     return sorted(path.name for path in folder.iterdir() if path.is_file())
@@ -459,7 +451,7 @@ def test_a_job_goes_from_one_object_to_several_and_back(
     rounds = [(WHOLE, ["output.jsonl"]), (SMALL, [*parts, "output.jsonl.manifest.json"])]
     for request, names in [*rounds, *rounds]:
         settings = make_settings(request=request)
-        _finish(settings)
+        finish(settings)
         assert_published(settings, "job", _reader(emulator, settings))
         assert _names(emulator, settings) == ["errors.jsonl", *names, "report.html"]
         with open_store(settings.store_url, create=False) as store:
@@ -508,7 +500,7 @@ def test_a_driver_that_stood_still_removes_no_part_of_its_successor(
 ) -> None:
     """Also where its successor's bytes are those that it saw: ETags are the same then."""
     settings = make_settings(request=after)
-    _finish(settings)
+    finish(settings)
     first = open_job(make_settings(request=before))
     old = Driver(first, [(Point.FINALISE_RECORDED, 1)], JobState.COMPLETED)
     with stoppable(monkeypatch):
@@ -525,7 +517,7 @@ def test_an_object_that_was_replaced_meanwhile_is_not_removed(
 ) -> None:
     """A user puts a file of their own where the driver saw one of the former layout."""
     settings = make_settings(request=WHOLE)
-    _finish(make_settings(request=SMALL))
+    finish(make_settings(request=SMALL))
     job = open_job(settings)
     theirs = f"{settings.output.removeprefix('s3://bucket/')}/output-00003.jsonl"
 

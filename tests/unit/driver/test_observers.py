@@ -20,7 +20,7 @@ from dray.driver.replica_handle import ReplicaStart
 from dray.engine import EngineInfo, ReplicaStatus
 from dray.engine.loop_stats import LoopStats
 from dray.job import current_job
-from dray.job.finalising import ReplicaAccount
+from dray.job.reporting import ReplicaAccount
 from dray.job.timeline import Timeline
 from dray.report import Pulse
 from dray.shard.pump import ShardReceipt

@@ -33,10 +33,10 @@ from dray.driver.whole_job import run_job
 from dray.driver.work_left import Work
 from dray.errors import ConfigError, JobPausedError
 from dray.job.capacity_notes import decisions_of
-from dray.job.finalising import JobResult
 from dray.job.opening import OpenJob
 from dray.job.replica_range import ReplicaRange, read_range
 from dray.job.request import JobRequest
+from dray.job.result import JobResult
 from dray.job.settings import JobSettings
 from dray.requests.sources import source_of
 from dray.shard.backoff import NO_WAIT_VARIABLE

@@ -11,7 +11,9 @@ from typing import cast
 import pytest
 
 from dray.cluster import Node
+from dray.driver import crashes as shard_crashes
 from dray.driver import shards as shard_tasks
+from dray.driver.crashes import MAX_CRASHES, pause_after
 from dray.driver.events import Event, ShardFinished, ShardSubmitted, Told, Warned
 from dray.driver.executor import TaskEnd
 from dray.driver.idling import Bound, bound_tasks
@@ -20,7 +22,6 @@ from dray.driver.shards import (
     EARLY,
     ENDING_SECONDS,
     HUNG_SECONDS,
-    MAX_CRASHES,
     UNCLAIMED_SECONDS,
     ShardTasks,
     commit_seconds,
@@ -159,7 +160,7 @@ def test_a_worker_that_died_again_is_replaced_after_a_pause(
     store: Store, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What ends processes has time to pass. Other shards go on meanwhile, and the driver looks in time."""
-    monkeypatch.setattr(shard_tasks, "_pause_after", lambda crashes: 0.3 if crashes > 1 else 0.0)
+    monkeypatch.setattr(shard_crashes, "pause_after", lambda crashes: 0.3 if crashes > 1 else 0.0)
     tasks = Tasks(store, url, ready_job(store, shards=2), bound=Bound(tasks=1))
     tasks.start()
     tasks.crash()
@@ -178,7 +179,7 @@ def test_a_worker_that_died_again_is_replaced_after_a_pause(
 
 @pytest.mark.parametrize(("crashes", "seconds"), [(1, 0), (2, 4), (3, 8)])
 def test_pauses_become_longer(crashes: int, seconds: float) -> None:
-    assert shard_tasks._pause_after(crashes) == seconds
+    assert pause_after(crashes) == seconds
 
 
 def test_a_shard_that_failed_ends_the_job(store: Store, url: str) -> None:

@@ -286,7 +286,6 @@ def test_a_lane_waits_longer_after_each_failure_and_a_ready_replica_ends_that(
         started.until(lambda failures=failures: len(started.losses) == failures)  # type: ignore[misc]
         pauses.append(started.pool._lanes._due[1] - now[0])
         now[0] += 1.0
-    assert started.pool.restarts == 3
     assert pauses == pytest.approx([QUICK.relaunch * 2**failures for failures in (1, 2, 3)])
     started.until(lambda: started.pool.ready() == 2)
     started.processes[-1].answers.append(ReplicaLostError("gone"))

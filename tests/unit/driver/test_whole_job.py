@@ -34,8 +34,8 @@ from dray.errors import (
     JobFailedError,
     JobPausedError,
 )
-from dray.job.finalising import JobResult
 from dray.job.opening import open_job
+from dray.job.result import JobResult
 from dray.job.settings import JobSettings
 from dray.shard.backoff import NO_WAIT_VARIABLE
 from dray.store import JobState, open_store

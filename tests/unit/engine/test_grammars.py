@@ -18,9 +18,8 @@ import pytest
 
 from dray.engine.grammars import Grammar, GrammarPending, Grammars
 from dray.engine.protocol import EngineSpec
-from dray.engine.vllm_adapter.engine import VllmEngine
-from dray.engine.vllm_adapter.rendering import RowsRead
-from dray.errors import RequestRefused
+from dray.engine.vllm_adapter.flights import Flights
+from dray.errors import EngineDeadError, RequestRefused
 from dray.kinds import Kind
 from dray.requests.model import Request
 
@@ -290,28 +289,22 @@ class Serve:
 
 
 def test_rows_wait_for_the_verdict_and_may_be_aborted(grammars: Grammars) -> None:
-    engine = object.__new__(VllmEngine)
-    engine._serve = Serve(grammars)
-    engine._client = SimpleNamespace(  # type: ignore[assignment]
-        grammars=grammars, opened=[], progress=0, abort=lambda tickets: None
-    )
-    engine._flights, engine._by_ticket, engine._finished, engine._parked = {}, {}, [], {}
-    engine._reading = RowsRead(bool)
-    engine._judged, engine._folder = 0, "/m"
-    engine.info = SimpleNamespace(model="m")  # type: ignore[assignment]
+    client: Any = SimpleNamespace(grammars=grammars, opened=[], abort=lambda tickets: None)
+    flights = Flights(client, Serve(grammars), "/m", lambda error: EngineDeadError(str(error)), bool)
     fine = Grammar("json", '{"type": "string", "pattern": "^[a-z]{9}$"}')
     grammars._verdicts.clear()
     for key, grammar in enumerate([PATTERN, fine, fine, Grammar("regex", "[0-9]{2}")]):
         body = {"grammar": grammar}
-        engine.submit(key, Request(index=key, custom_id=f"row-{key}", url=Kind.CHAT.url, body=body))
-    engine.abort([2])
-    assert len(engine._parked) == 3
+        flights.begin(key, Request(index=key, custom_id=f"row-{key}", url=Kind.CHAT.url, body=body))
+    flights.abort([2])
+    assert len(flights._parked) == 3
     found: dict[int, str | None] = {}
-    before, end = engine.produced(), time.monotonic() + 120
+    before, end = flights.moved(), time.monotonic() + 120
     while len(found) < 3:
         assert time.monotonic() < end, "waited in vain"
-        found.update((key, outcome.error_code) for key, outcome in engine.step())
+        flights.go_on()
+        found.update((key, outcome.error_code) for key, outcome in flights.take_finished())
     assert found == {0: None, 1: None, 3: None}
-    assert engine.produced() != before
-    assert not engine._flights
-    assert not engine._parked
+    assert flights.moved() != before
+    assert not flights._by_key
+    assert not flights._parked

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
 
 import pytest
 
-from dray.engine.log_records import message_of
-from dray.engine.replica import _Records
+from dray.engine.log_records import LatestRecords, message_of
 
 pytestmark = pytest.mark.unit
 
@@ -20,11 +18,12 @@ class _Mute:
 
 def test_a_record_whose_arguments_do_not_fit_ends_nothing() -> None:
     """Python's own handlers do not raise for it: in a step of the engine it would end that."""
-    kept: deque[tuple[int, str, str]] = deque()
+    kept = LatestRecords()
     for message, arguments in (("%d rows", ("many",)), (_Mute(), ())):
-        _Records(kept).emit(logging.LogRecord("vllm", logging.INFO, "a/b.py", 7, message, arguments, None))
+        kept.emit(logging.LogRecord("vllm", logging.INFO, "a/b.py", 7, message, arguments, None))
     told = "a line of the log whose text cannot be made, at b.py:7"
-    assert list(kept) == [(logging.INFO, "vllm", told)] * 2
+    assert kept.take() == [(logging.INFO, "vllm", told)] * 2
+    assert kept.take() == []
 
 
 def test_a_record_is_its_text() -> None:

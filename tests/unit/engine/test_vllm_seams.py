@@ -18,7 +18,6 @@ from dray.engine.vllm_adapter.arguments import ENVIRONMENT, _cache_bytes, prepar
 from dray.engine.vllm_adapter.core_apart import CoreLine
 from dray.engine.vllm_adapter.core_process import LastWords
 from dray.engine.vllm_adapter.engine import VllmEngine
-from dray.engine.vllm_adapter.rendering import RowsRead
 from dray.errors import ConfigError, EngineDeadError
 from dray.failures.signs import out_of_memory
 from dray.kinds import Kind
@@ -51,8 +50,7 @@ def test_a_failing_step_means_a_dead_engine() -> None:
         raise RuntimeError("kernel")
 
     engine = object.__new__(VllmEngine)
-    engine._by_ticket = {"1": SimpleNamespace()}  # type: ignore[dict-item]
-    engine._parked, engine._reading = {}, RowsRead(bool)
+    engine._flights = SimpleNamespace(go_on=lambda: None, in_engine=True)  # type: ignore[assignment]
     engine._line = None
     engine._engine = SimpleNamespace(step=broken)
     engine._client = SimpleNamespace(progress=0)  # type: ignore[assignment]

@@ -10,9 +10,11 @@ import pytest
 
 from dray.engine import EngineInfo
 from dray.engine.tuning import Limits, Tuned
-from dray.job.finalising import JobResult, ReplicaAccount, finalise_job
+from dray.job.finalising import finalise_job
 from dray.job.ingesting import ingest_job
 from dray.job.opening import OpenJob, open_job
+from dray.job.reporting import ReplicaAccount
+from dray.job.result import JobResult
 from dray.job.settings import JobSettings
 from dray.job.timeline import Timeline
 from dray.report import ReportData

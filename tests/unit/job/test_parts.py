@@ -25,7 +25,7 @@ from dray.storage import retiring
 from dray.store import JobState, open_store
 from dray.triggers import Point
 from tests.support.lanes import parts_on
-from tests.support.publishing import STEPS, answer, assert_published, race, stoppable
+from tests.support.publishing import STEPS, answer, assert_published, finish, race, stoppable
 from tests.support.thread_fleet import ThreadFleet
 
 pytestmark = pytest.mark.unit
@@ -43,14 +43,6 @@ def names_in(folder: str | Path) -> list[str]:
 
 def reader(folder: Path) -> Callable[[str], bytes]:
     return lambda name: (folder / name).read_bytes()
-
-
-def finish(settings: JobSettings) -> None:
-    job = open_job(settings)
-    answer(job)
-    finalise_job(job, Timeline())
-    with open_store(settings.store_url, create=False) as store:
-        store.release_job(job.lease)
 
 
 @pytest.mark.parametrize(("before", "after"), [(WHOLE, SMALL), (SMALL, WHOLE), (SMALL, SMALL)])

@@ -21,7 +21,7 @@ from dray.storage.folders import Owner, owner_of
 from dray.store import JobState, Store, open_store
 from dray.triggers import Point
 from tests.support.command import write_requests
-from tests.support.publishing import STEPS, answer, assert_published, race, stoppable
+from tests.support.publishing import STEPS, answer, assert_published, finish, race, stoppable
 
 pytestmark = pytest.mark.unit
 
@@ -160,18 +160,10 @@ def _other(make_settings: MakeSettings, tmp_path: Path, **changes: Any) -> JobSe
     return make_settings(source=source_of([str(requests)]), job_id="other", **changes)
 
 
-def _done(settings: JobSettings) -> None:
-    job = open_job(settings)
-    answer(job)
-    finalise_job(job, Timeline())
-    with open_store(settings.store_url, create=False) as store:
-        store.release_job(job.lease)
-
-
 @pytest.mark.parametrize("store", ["the same", "another"])
 def test_a_folder_belongs_to_one_job(make_settings: MakeSettings, tmp_path: Path, store: str) -> None:
     settings = make_settings(job_id="job")
-    _done(settings)
+    finish(settings)
     before = (tmp_path / "out" / "output.jsonl").read_bytes()
     where = {} if store == "the same" else {"store_url": f"sqlite:///{tmp_path / 'other.db'}"}
     other = _other(make_settings, tmp_path, **where)
@@ -183,9 +175,9 @@ def test_a_folder_belongs_to_one_job(make_settings: MakeSettings, tmp_path: Path
     with open_store(other.store_url) as opened:
         assert opened.find_job("other") is None  # nothing had begun
     assert (tmp_path / "out" / "output.jsonl").read_bytes() == before
-    _done(settings)  # the same command again
+    finish(settings)  # the same command again
 
-    _done(_other(make_settings, tmp_path, overwrite=True, **where))
+    finish(_other(make_settings, tmp_path, overwrite=True, **where))
     assert (tmp_path / "out" / "output.jsonl").read_bytes().count(b"\n") == 7
     with pytest.raises(ConfigError, match="belongs to job other"):
         open_job(settings)
@@ -194,7 +186,7 @@ def test_a_folder_belongs_to_one_job(make_settings: MakeSettings, tmp_path: Path
 def test_a_job_of_the_same_name_in_another_store_is_another_job(
     make_settings: MakeSettings, tmp_path: Path
 ) -> None:
-    _done(make_settings(job_id="job"))
+    finish(make_settings(job_id="job"))
     with pytest.raises(ConfigError, match="belongs to job job"):
         open_job(make_settings(job_id="job", store_url=f"sqlite:///{tmp_path / 'other.db'}"))
 
@@ -204,7 +196,7 @@ def test_a_job_whose_folder_was_taken_away_publishes_nothing(
 ) -> None:
     job = open_job(make_settings(job_id="job"))
     answer(job)
-    _done(_other(make_settings, tmp_path, overwrite=True))
+    finish(_other(make_settings, tmp_path, overwrite=True))
     with pytest.raises(JobFailedError, match="belongs to job other by now"):
         finalise_job(job, Timeline())
     assert (tmp_path / "out" / "output.jsonl").read_bytes().count(b"\n") == 7
@@ -220,7 +212,7 @@ def test_files_that_dray_has_not_written_are_not_replaced(
     with pytest.raises(ConfigError, match=rf"holds {name}, which this job has not written"):
         open_job(make_settings(job_id="job"))
     assert (tmp_path / "out" / name).read_text() == "mine"
-    _done(make_settings(job_id="job", overwrite=True))
+    finish(make_settings(job_id="job", overwrite=True))
     assert (tmp_path / "out" / name).read_text() != "mine"
 
 
@@ -229,7 +221,7 @@ def test_a_job_of_an_earlier_version_goes_on_in_its_folder(
 ) -> None:
     """It has no identity, and its folder no marker."""
     settings = make_settings(job_id="job")
-    _done(settings)
+    finish(settings)
     (tmp_path / "out" / ".dray" / "owner.json").unlink()
     with open_store(settings.store_url) as store:
         lease = store.claim_job("job", "old version")
@@ -237,7 +229,7 @@ def test_a_job_of_an_earlier_version_goes_on_in_its_folder(
         store.release_job(lease)
     with pytest.raises(ConfigError, match=r"holds output\.jsonl and errors\.jsonl and report\.html"):
         open_job(_other(make_settings, tmp_path))
-    _done(settings)
+    finish(settings)
     found = owner_of(settings.output)
     assert found is not None
     assert found.job_id == "job"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from dray.requests.spool import decode, read_shard
 from dray.shard.open_rows import Finished
 from dray.shard.splitting import parts_of
 from dray.store import JobState, Shard, Store, open_store
+from tests.support.spools import prompts_of, resumed, spool_files
 
 pytestmark = pytest.mark.unit
 
@@ -50,21 +50,6 @@ def store(job: OpenJob) -> Iterator[Store]:
         yield opened
 
 
-def resumed(store: Store, job: OpenJob) -> OpenJob:
-    return replace(job, lease=store.claim_job(job.job_id, "next", takeover=lambda _: True))
-
-
-def prompts(shards: list[Shard]) -> list[str]:
-    lines = [
-        line for one in shards for chunk in read_shard(one.uri, one.offset, one.length) for line in chunk
-    ]
-    return [decode(line).body["messages"][0]["content"] for line in lines]
-
-
-def files(job: OpenJob) -> list[str]:
-    return sorted(file.name for file in Path(job.work).iterdir())
-
-
 def names(epoch: int, count: int) -> list[str]:
     return sorted([f"requests-{epoch}.jsonl", *(f"requests-{epoch}-{n:05d}.jsonl" for n in range(1, count))])
 
@@ -85,9 +70,9 @@ def test_shards_lie_in_one_part_each(job: OpenJob, store: Store) -> None:
     shards = ingest_job(job, replicas=1)
     uris = parts_in(shards)
     assert len(uris) == 5
-    assert files(job) == names(1, 5)
+    assert spool_files(job) == names(1, 5)
     assert all(Path(uri).stat().st_size <= PART_BYTES for uri in uris)
-    assert prompts(shards) == EXPECTED
+    assert prompts_of(shards) == EXPECTED
     assert [one.number for one in shards] == list(range(len(shards)))
     assert max(one.rows for one in shards) <= 8
     assert store.get_job("job").info[DIGEST].endswith(" in parts of 1700")
@@ -97,7 +82,7 @@ def test_shards_lie_in_one_part_each(job: OpenJob, store: Store) -> None:
 def test_a_small_job_looks_as_it_did(job: OpenJob, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spooling, "PART_BYTES", 1 << 20)
     ingest_job(job, replicas=1)
-    assert files(job) == ["requests-1.jsonl"]
+    assert spool_files(job) == ["requests-1.jsonl"]
     assert len(store.get_job("job").info[DIGEST]) == 64
 
 
@@ -112,8 +97,8 @@ def test_a_part_that_is_lost_is_written_again(
     monkeypatch.setattr(spooling, "PART_BYTES", bound_by_now)
     after = ingest_job(resumed(store, job), replicas=4)
     assert cuts(after) == cuts(before)
-    assert prompts(after) == EXPECTED
-    assert files(job) == names(2, 5)  # the other parts of the one that was lost are gone
+    assert prompts_of(after) == EXPECTED
+    assert spool_files(job) == names(2, 5)  # the other parts of the one that was lost are gone
     assert ingest_job(resumed(store, job), replicas=4) == after
 
 
@@ -142,7 +127,7 @@ def test_splits_of_shards_move_with_their_part(job: OpenJob, store: Store) -> No
     after = ingest_job(resumed(store, job), replicas=1)
     assert cuts(after) == cuts(store.shards("job"))
     children = [one for one in after if one.number >= len(shards)]
-    assert prompts(children) == prompts([after[-2 - len(children)]])
+    assert prompts_of(children) == prompts_of([after[-2 - len(children)]])
     assert {Path(one.uri).name[:11] for one in after} == {"requests-2-", "requests-2."}
 
 
@@ -157,9 +142,9 @@ def test_a_lost_part_is_not_replaced_by_other_rows(job: OpenJob, store: Store, j
     job_input.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     with pytest.raises(JobChangedError, match=r"requests-1-00001.jsonl.*are gone.*other rows.*--job-id"):
         ingest_job(resumed(store, job), replicas=1)
-    assert files(job) == [name for name in names(1, 5) if name != lost.name]
+    assert spool_files(job) == [name for name in names(1, 5) if name != lost.name]
     lost.write_bytes(content)
-    assert prompts(ingest_job(resumed(store, job), replicas=1)) == EXPECTED
+    assert prompts_of(ingest_job(resumed(store, job), replicas=1)) == EXPECTED
 
 
 def test_one_file_of_an_earlier_version_is_written_again_as_one(
@@ -169,10 +154,10 @@ def test_one_file_of_an_earlier_version_is_written_again_as_one(
     with monkeypatch.context() as earlier:
         earlier.setattr(spooling, "PART_BYTES", None)
         before = ingest_job(job, replicas=1)
-    assert files(job) == ["requests-1.jsonl"]
+    assert spool_files(job) == ["requests-1.jsonl"]
     Path(before[0].uri).unlink()
     after = ingest_job(resumed(store, job), replicas=1)
-    assert files(job) == ["requests-2.jsonl"]
+    assert spool_files(job) == ["requests-2.jsonl"]
     assert cuts(after) == cuts(before)
 
 
@@ -190,8 +175,8 @@ def test_what_drivers_left_of_their_parts_goes(job: OpenJob, store: Store) -> No
     driver = resumed(store, resumed(store, job))
     assert driver.lease.epoch == 3
     shards = ingest_job(driver, replicas=1)
-    assert files(job) == sorted([*other, *names(3, 5)])
-    assert prompts(shards) == EXPECTED
+    assert spool_files(job) == sorted([*other, *names(3, 5)])
+    assert prompts_of(shards) == EXPECTED
 
 
 def test_the_parts_of_who_is_replaced_go_and_those_that_are_read_stay(
@@ -203,15 +188,15 @@ def test_the_parts_of_who_is_replaced_go_and_those_that_are_read_stay(
         monkeypatch.setattr(ingesting, "ingest", ingest)
         ingested = ingest(*arguments, **options)
         taken.append(ingest_job(resumed(store, job), replicas=1))
-        assert files(job) == names(2, 5)  # the new driver has removed them
+        assert spool_files(job) == names(2, 5)  # the new driver has removed them
         return ingest(*arguments, **options) if ingested else None
 
     monkeypatch.setattr(ingesting, "ingest", frozen)
     with pytest.raises(FencedError):
         ingest_job(job, replicas=1)
     assert store.shards("job") == taken[0]
-    assert files(job) == names(2, 5)
-    assert prompts(taken[0]) == EXPECTED
+    assert spool_files(job) == names(2, 5)
+    assert prompts_of(taken[0]) == EXPECTED
 
 
 def test_a_cancel_leaves_no_part(job: OpenJob, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,7 +211,7 @@ def test_a_cancel_leaves_no_part(job: OpenJob, store: Store, monkeypatch: pytest
     monkeypatch.setattr(ingesting, "ingest", hangs)
     with pytest.raises(CancelledError):
         ingest_job(job, replicas=1)
-    assert files(job) == []
+    assert spool_files(job) == []
 
 
 def test_parts_left_behind_go_as_the_job_ends(job: OpenJob, store: Store) -> None:
@@ -235,8 +220,8 @@ def test_parts_left_behind_go_as_the_job_ends(job: OpenJob, store: Store) -> Non
     (Path(job.work) / "requests-1-00002.jsonl").write_bytes(b"all of it")
     expire(store, after)
     finalise_job(after, Timeline(0.0), state=JobState.EXPIRED)
-    assert files(job) == names(2, 5)
-    assert prompts(shards) == EXPECTED
+    assert spool_files(job) == names(2, 5)
+    assert prompts_of(shards) == EXPECTED
 
 
 def test_a_deletion_takes_all_parts(job: OpenJob, store: Store) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,8 @@ from dray.job.opening import OpenJob, open_job
 from dray.job.settings import JobSettings
 from dray.job.timeline import Timeline
 from dray.requests.ingest import ingest
-from dray.requests.spool import decode, read_shard
 from dray.store import JobState, Shard, Store, open_store
+from tests.support.spools import prompts_of, resumed, spool_files
 
 pytestmark = pytest.mark.unit
 
@@ -37,23 +36,6 @@ def job(make_settings: Callable[..., JobSettings]) -> OpenJob:
 def store(job: OpenJob) -> Iterator[Store]:
     with open_store(job.settings.store_url, create=False) as opened:
         yield opened
-
-
-def _resumed(store: Store, job: OpenJob) -> OpenJob:
-    """The next driver; like a query's, its input is not looked at again."""
-    return replace(job, lease=store.claim_job(job.job_id, "next", takeover=lambda _: True))
-
-
-def _prompts(shards: list[Shard]) -> list[str]:
-    """The prompts that the shards hold, in the order of the input."""
-    lines = [
-        line for one in shards for chunk in read_shard(one.uri, one.offset, one.length) for line in chunk
-    ]
-    return [decode(line).body["messages"][0]["content"] for line in lines]
-
-
-def _spools(job: OpenJob) -> list[str]:
-    return sorted(file.name for file in Path(job.work).iterdir())
 
 
 def _edit(path: Path, change: Callable[[list[dict[str, Any]]], object]) -> None:
@@ -84,7 +66,7 @@ def test_a_driver_that_was_replaced_while_it_took_the_input_in_changes_nothing(
 
     def frozen(*arguments: Any, **options: Any) -> Any:
         monkeypatch.undo()
-        taken.append(ingest_job(_resumed(store, job), replicas=1))
+        taken.append(ingest_job(resumed(store, job), replicas=1))
         _edit(job_input, _longer)  # its own rows are others
         return ingest(*arguments, **options)
 
@@ -92,9 +74,9 @@ def test_a_driver_that_was_replaced_while_it_took_the_input_in_changes_nothing(
     with pytest.raises(FencedError):
         ingest_job(job, replicas=1)
     assert store.shards("job") == taken[0]
-    assert _prompts(taken[0]) == [f"prompt {number}" for number in range(ROWS)]
+    assert prompts_of(taken[0]) == [f"prompt {number}" for number in range(ROWS)]
     assert job_input.read_text() != before
-    assert _spools(job) == ["requests-2.jsonl"]  # its own is gone: nothing reads it
+    assert spool_files(job) == ["requests-2.jsonl"]  # its own is gone: nothing reads it
 
 
 def test_the_spool_of_a_driver_that_published_and_was_replaced_stays(
@@ -105,27 +87,27 @@ def test_the_spool_of_a_driver_that_published_and_was_replaced_stays(
 
     def twice(self: Store, *arguments: Any, **options: Any) -> None:
         add(self, *arguments, **options)
-        _resumed(store, job)
+        resumed(store, job)
         add(self, *arguments, **options)
 
     monkeypatch.setattr(Store, "add_shards", twice)
     with pytest.raises(FencedError):
         ingest_job(job, replicas=1)
-    assert _spools(job) == ["requests-1.jsonl"]
-    assert len(_prompts(store.shards("job"))) == ROWS
+    assert spool_files(job) == ["requests-1.jsonl"]
+    assert len(prompts_of(store.shards("job"))) == ROWS
 
 
 def test_what_a_driver_left_that_stood_still_goes_as_the_job_ends(job: OpenJob, store: Store) -> None:
     """It was stopped in the midst of its spool, which its lock kept, and killed later."""
-    after = _resumed(store, job)
+    after = resumed(store, job)
     shards = ingest_job(after, replicas=1)
     work = Path(job.work)
     (work / "requests-1.jsonl").write_bytes(b"all of it")
     (work / ".requests-1.jsonl.0123abcd.part").write_bytes(b"half of it")
     expire(store, after)
     finalise_job(after, Timeline(0.0), state=JobState.EXPIRED)
-    assert _spools(job) == ["requests-2.jsonl"]
-    assert len(_prompts(shards)) == ROWS
+    assert spool_files(job) == ["requests-2.jsonl"]
+    assert len(prompts_of(shards)) == ROWS
 
 
 def test_a_driver_of_a_deleted_job_changes_nothing_of_a_newer_one_of_its_name(
@@ -148,7 +130,7 @@ def test_a_driver_of_a_deleted_job_changes_nothing_of_a_newer_one_of_its_name(
     with pytest.raises(FencedError):
         ingest_job(job, replicas=1)
     assert store.shards("job") == taken
-    assert _prompts(taken) == [f"prompt {number}" for number in range(ROWS)]
+    assert prompts_of(taken) == [f"prompt {number}" for number in range(ROWS)]
 
 
 def test_what_a_killed_driver_left_is_removed(
@@ -161,23 +143,23 @@ def test_what_a_killed_driver_left_is_removed(
     with pytest.raises(KeyboardInterrupt):
         ingest_job(job, replicas=1)
     monkeypatch.undo()
-    assert _spools(job) == ["requests-1.jsonl"]
+    assert spool_files(job) == ["requests-1.jsonl"]
     for name in ("requests-1.jsonl", "requests-1.jsonl.rejects"):  # of one that was killed while it wrote
         (Path(job.work) / f".{name}.0123abcd.part").write_bytes(b"half of it")
-    shards = ingest_job(_resumed(store, job), replicas=1)
-    assert _spools(job) == ["requests-2.jsonl"]
-    assert len(_prompts(shards)) == ROWS
+    shards = ingest_job(resumed(store, job), replicas=1)
+    assert spool_files(job) == ["requests-2.jsonl"]
+    assert len(prompts_of(shards)) == ROWS
 
 
 def test_a_spool_that_is_gone_is_written_again(job: OpenJob, store: Store) -> None:
-    before = _prompts(shards := ingest_job(job, replicas=1))
+    before = prompts_of(shards := ingest_job(job, replicas=1))
     lease = store.claim_shard(job.lease, 1, owner="w")
     assert lease is not None
     Path(shards[0].uri).unlink()
-    after = ingest_job(_resumed(store, job), replicas=4)
+    after = ingest_job(resumed(store, job), replicas=4)
     assert [(one.offset, one.length) for one in after] == [(one.offset, one.length) for one in shards]
-    assert _prompts(after) == before
-    assert ingest_job(_resumed(store, job), replicas=4) == after  # it is there now, though not this driver's
+    assert prompts_of(after) == before
+    assert ingest_job(resumed(store, job), replicas=4) == after  # it is there now, though not this driver's
 
 
 @pytest.mark.parametrize("change", [_as_long, _longer, _longer_and_shorter, lambda rows: rows.pop()])
@@ -188,9 +170,9 @@ def test_it_is_not_when_the_input_gives_other_rows_by_now(
     Path(shards[0].uri).unlink()
     _edit(job_input, change)
     with pytest.raises(JobChangedError, match=r"requests-1.jsonl.*are gone.*other rows.*--job-id"):
-        ingest_job(_resumed(store, job), replicas=1)
+        ingest_job(resumed(store, job), replicas=1)
     assert store.shards("job") == shards
-    assert _spools(job) == []
+    assert spool_files(job) == []
 
 
 def test_a_job_whose_digest_nobody_noted_is_refused(
@@ -202,7 +184,7 @@ def test_a_job_whose_digest_nobody_noted_is_refused(
         shards = ingest_job(job, replicas=1)
     Path(shards[0].uri).unlink()
     with pytest.raises(JobChangedError, match="--job-id"):
-        ingest_job(_resumed(store, job), replicas=1)
+        ingest_job(resumed(store, job), replicas=1)
 
 
 def test_nobody_misses_the_spool_of_a_job_that_is_done(job: OpenJob, store: Store, job_input: Path) -> None:
@@ -210,4 +192,4 @@ def test_nobody_misses_the_spool_of_a_job_that_is_done(job: OpenJob, store: Stor
     expire(store, job)
     Path(shards[0].uri).unlink()
     job_input.unlink()
-    assert len(ingest_job(_resumed(store, job), replicas=1)) == len(shards)
+    assert len(ingest_job(resumed(store, job), replicas=1)) == len(shards)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dray.cli import calibrating
 from dray.errors import ConfigError
 from dray.planner.calibrating import Probe, calibration_of, model_seconds
 from dray.planner.catalogue import Measured, calibrated, known_catalogue, save, saved
@@ -108,3 +109,20 @@ def test_a_figure_that_cannot_be_is_refused_with_its_file(tmp_path: Path) -> Non
     file.write_text(file.read_text().replace('"bandwidth": 20000000000.0', '"bandwidth": -1.0'))
     with pytest.raises(ConfigError, match=r"\.json: .*bandwidth is -1"):
         saved(tmp_path)
+
+
+def test_the_command_says_what_it_found_as_lines_or_as_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.setattr(calibrating, "measured_with", lambda _: found(0.01, 1e-4, 2e-5, 1e-4))
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: object())
+    assert calibrating.calibrate("any", 2.5, json=False) == 0
+    lines = capsys.readouterr().out
+    assert "an engine step takes 10 ms beside the model's work" in lines
+    assert "200 GFLOP/s in bf16, 90 GFLOP/s in fp32; 20.0 GB/s" in lines
+    assert calibrating.calibrate("any", 2.5, json=True) == 0
+    facts = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert facts["host_seconds"]["step"] == pytest.approx(0.01, rel=1e-3)
+    assert (facts["dollars_per_hour"], facts["start_seconds"]) == (2.5, 9.0)
+    assert Path(facts["file"]).is_relative_to(tmp_path)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from dray.driver.thread_executor import ThreadExecutor
 from dray.errors import noted_at
 from dray.shard import task
 from dray.shard.backoff import Backoff
 from dray.shard.work import ShardWork
+from tests.support.thread_executor import ThreadExecutor
 from tests.support.thread_fleet import ThreadReplica
 from tests.unit.failures.scene import JOB, Scene
 

@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 
 from dray.driver.executor import TaskEnd
-from dray.driver.thread_executor import ThreadExecutor
 from dray.driver.whole_job import Run
 from dray.errors import JobFailedError, JobPausedError
 from dray.job.opening import OpenJob, open_job, reopen
@@ -20,6 +19,7 @@ from tasks import heeding
 from tasks.failing import driving, note_failure
 from tasks.prefect_run import Wish
 from tests.support.lanes import parts_on
+from tests.support.thread_executor import ThreadExecutor
 from tests.support.thread_fleet import ThreadFleet
 
 pytestmark = pytest.mark.unit

@@ -14,9 +14,7 @@ _GOES_ON = {"Pending", "InProgress", "Delayed", "Cancelling"}
 _LINES, _MOST = 5, 600
 
 
-def run_there(
-    api: Ec2Api, instance: str, script: str, seconds: float, look: Callable[[], None] = lambda: None
-) -> None:
+def run_there(api: Ec2Api, instance: str, script: str, seconds: float, look: Callable[[], None]) -> None:
     """Run a shell script on an instance that may still boot; ``look`` is called while that is waited for.
 
     Raises:

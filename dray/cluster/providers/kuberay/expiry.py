@@ -15,7 +15,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +32,12 @@ _LOGGER = logging.getLogger("dray.expiry")
 class Watchdog:
     """Looks at one RayCluster."""
 
-    def __init__(
-        self, base_url: str, name: str, account: Path, clock: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, base_url: str, name: str, account: Path) -> None:
         self._base_url = base_url
         self._account = account
         namespace = (account / "namespace").read_text().strip()
         self._path = f"/apis/{GROUP}/{VERSION}/namespaces/{namespace}/{PLURAL}/{name}"
         self._trust = trust_of(account) if base_url.startswith("https:") else None
-        self._clock = clock
 
     def look(self) -> bool:
         """Whether the cluster is gone, or goes now.
@@ -55,7 +52,7 @@ class Watchdog:
             raise SourceError(f"GET {self._path}: status {status}")
         cluster = json_object(body)
         found = cluster.get("metadata", {}).get("annotations", {}).get(EXPIRES, "")
-        if not found.isdecimal() or float(found) > self._clock():
+        if not found.isdecimal() or float(found) > time.time():
             return False
         status, _ = self._ask("DELETE", {"preconditions": unchanged(cluster)})
         if status not in (200, 202, 404, 409):

@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from dray.weights.fetch import transfer
-from dray.weights.fetch.schedule import Limits
+from dray.weights.fetch.limits import Limits
 from dray.weights.node.places import CACHE_VARIABLE
 from dray.weights.source.checkpoint import INDEX
 from tests.integration.weights.bad_inputs.support import (

@@ -22,7 +22,7 @@ import pytest
 from dray.errors import WeightsError
 from dray.storage import ObjectStoreOptions
 from dray.weights import LocalModel, Manifest, check_remote, read_manifest
-from dray.weights.fetch.schedule import Limits
+from dray.weights.fetch.limits import Limits
 from dray.weights.loading.streamed import StreamedWeights
 from dray.weights.source.manifest import ModelFile
 from tests.support.s3_emulator import EmulatorProcess

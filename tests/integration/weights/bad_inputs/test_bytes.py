@@ -13,8 +13,9 @@ import pytest
 from dray.errors import WeightsError
 from dray.weights import LocalModel, Manifest, read_manifest
 from dray.weights.fetch.chunks import ChunkPlan
+from dray.weights.fetch.limits import Limits
 from dray.weights.fetch.origin import Address
-from dray.weights.fetch.schedule import Limits, Turn
+from dray.weights.fetch.schedule import Turn
 from dray.weights.source.manifest import PUBLISHED
 from dray.weights.source.publish import publish
 from tests.integration.weights.bad_inputs.support import (

@@ -6,7 +6,9 @@ import random
 
 import pytest
 
-from dray.weights.fetch.schedule import FATAL, ORIGIN, FetchRequest, Limits, Schedule, Window
+from dray.weights.fetch.limits import Limits
+from dray.weights.fetch.schedule import FATAL, ORIGIN, FetchRequest, Schedule
+from dray.weights.fetch.window import Window
 from tests.support.chunk_schedule import (
     NOW,
     SIZE,

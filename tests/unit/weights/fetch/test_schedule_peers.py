@@ -9,7 +9,8 @@ from itertools import count
 
 import pytest
 
-from dray.weights.fetch.schedule import ORIGIN, FetchRequest, Limits, Schedule, Turn
+from dray.weights.fetch.limits import Limits
+from dray.weights.fetch.schedule import ORIGIN, FetchRequest, Schedule, Turn
 from tests.support.chunk_schedule import (
     NOW,
     SIZE,

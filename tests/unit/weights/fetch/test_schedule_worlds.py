@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dray.weights.fetch.schedule import FATAL, ORIGIN, FetchRequest, Limits, Schedule
+from dray.weights.fetch.limits import Limits
+from dray.weights.fetch.schedule import FATAL, ORIGIN, FetchRequest, Schedule
 from tests.support.chunk_schedule import (
     NOW,
     SIZE,

@@ -88,12 +88,16 @@ def test_without_shared_memory_there_is_the_disk(monkeypatch: pytest.MonkeyPatch
     assert cache_roots({"XDG_CACHE_HOME": "/x"}) == [CacheRoot(root=Path("/x/dray/models"), memory=False)]
 
 
-def test_a_named_folder_in_memory_counts_as_memory(files: Files, tmp_path: Path) -> None:
-    disk, memory = tmp_path / "disk", tmp_path / "memory"
+def test_a_named_folder_in_memory_counts_as_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also below a mount with a space in its name, which the kernel writes as an octal number."""
+    disk, memory = tmp_path / "disk", tmp_path / "in memory"
     disk.mkdir()
     memory.mkdir()
     (tmp_path / "link").symlink_to(memory)
-    files({"/proc/mounts": f"/dev/a / ext4 rw 0 0\nt {memory} tmpfs rw 0 0\nbroken line\n"})
+    mounts = tmp_path / "mountinfo"
+    place = str(memory).replace(" ", r"\040")
+    mounts.write_text(f"1 0 8:1 / / rw - ext4 /dev/a rw\n2 1 0:9 / {place} rw - tmpfs t rw\n")
+    monkeypatch.setattr(file_system, "_MOUNTS", mounts)
     for folder, expected in (
         (disk, False),
         (memory, True),

@@ -1,4 +1,4 @@
-"""Shard tasks as threads of the driver's process: for tests, and where one process is to do everything."""
+"""Shard tasks as threads of the test's own process."""
 
 from __future__ import annotations
 
@@ -18,17 +18,11 @@ _END_SECONDS = 5.0
 
 
 class ThreadExecutor:
-    """A thread for each task, ``most`` at a time. ``run`` does one, here or in another process."""
+    """A thread for each task. ``run`` does one, here or in another process."""
 
-    def __init__(
-        self,
-        replicas: Replicas,
-        *,
-        most: int = 64,
-        run: Callable[[ShardWork], TaskResult] | None = None,
-    ) -> None:
+    def __init__(self, replicas: Replicas, *, run: Callable[[ShardWork], TaskResult] | None = None) -> None:
         self._run = run or (lambda work: run_task(work, replicas, _logger.info))
-        self._threads = ThreadPoolExecutor(most, thread_name_prefix="dray-shard")
+        self._threads = ThreadPoolExecutor(64, thread_name_prefix="dray-shard")
         self._running: dict[Future[TaskResult], int] = {}
 
     def start(self, stable_resource: str) -> None:
