@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dray.errors import ConfigError, InputError, Problem
 from dray.requests.pulse import READ_SECONDS, Pulse
+from dray.requests.query_values import keep_values
 from dray.requests.row_builder import columns_of
 from dray.requests.sources import RowShape, SqlQuery
 from dray.requests.tables import BATCH_BYTES, BATCH_ROWS, TableRow, check_columns, is_long
@@ -89,11 +90,11 @@ def query_rows(source: SqlQuery, line_limit: int, pulse: Pulse | None = None) ->
             driver: Any = connection.connection.driver_connection
             if isinstance(driver, sqlite3.Connection):
                 driver.execute("PRAGMA query_only = ON")  # a query of rows changes nothing
+            keep_values(driver)
             with (pulse or Pulse()).waiting(getattr(driver, "cancel", lambda: None)):
                 result = connection.exec_driver_sql(source.query)
                 columns = tuple(result.keys())
                 check_columns(source.shape, columns, name)
-                _keep_bytes(driver)
                 stage = "fetching"
                 limited = _limited(source.shape, columns)
                 for number, row in enumerate(_fetched(result), start=1):
@@ -161,12 +162,6 @@ def _size(value: object) -> int:
         else:
             size += 8
     return size
-
-
-def _keep_bytes(driver: Any) -> None:
-    """As in CSV: bytes that are not UTF-8 become lone surrogates, and are found where a prompt is built."""
-    if isinstance(driver, sqlite3.Connection):
-        driver.text_factory = lambda text: text.decode("utf-8", "surrogateescape")
 
 
 def _limits(url: URL) -> dict[str, Any]:
