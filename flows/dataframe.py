@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from dray.errors import ConfigError, InputError, Problem
 from dray.job.dated import dated
 from dray.job.finalising import JobResult
-from dray.requests import frame_to_source
+from dray.requests import RowShape, frame_to_source
 from dray.storage.files import check_writable, local_path
 from dray.storage.folders import WORK, refuse_foreign
 from dray.storage.layout import published_names
@@ -64,7 +64,8 @@ def batch_inference_frame(
         if not overwrite:
             refuse_foreign(output, None, published_names())
 
-    source = frame_to_source(frame, local_path(output) / WORK / _FRAMES, **rows.shape(), before_writing=check)
+    folder = local_path(output) / WORK / _FRAMES
+    source = frame_to_source(frame, folder, RowShape(**rows.shape()), before_writing=check)
     with _rows_named(frame, source.inputs[0]):
         result = batch_inference(
             input=source.inputs[0],

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from dray.errors import InputError, Problem
-from dray.requests import Ingested, Limits, Source, expand, frame_to_source, ingest, source_of
+from dray.requests import Ingested, Limits, RowShape, Source, expand, frame_to_source, ingest, source_of
 from dray.requests.json_lines import json_lines
 
 pytestmark = pytest.mark.unit
@@ -296,8 +296,8 @@ def empties(folder: Path) -> list[Source]:
         source_of(str(folder / "in.parquet"), prompt_column="text"),
         source_of(str(folder / "in.parquet")),
         source_of(url, query="select 1 as text where 0", prompt_column="text"),
-        frame_to_source(pandas.DataFrame({"text": []}), folder / "f", prompt_column="text"),
-        frame_to_source(pandas.DataFrame({"messages": []}), folder / "g"),
+        frame_to_source(pandas.DataFrame({"text": []}), folder / "f", RowShape(prompt_column="text")),
+        frame_to_source(pandas.DataFrame({"messages": []}), folder / "g", RowShape()),
         source_of([put(folder, f"part-{n}.jsonl", b"") for n in range(3)]),
     ]
 

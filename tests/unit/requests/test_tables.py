@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import IO, Any
 from uuid import UUID
 
-import pandas
 import pyarrow
 import pytest
 from pyarrow import parquet
@@ -23,9 +22,6 @@ from dray.requests import (
     Kind,
     Limits,
     RowDefaults,
-    Source,
-    frame_to_source,
-    source_digest,
     source_of,
     tables,
 )
@@ -301,46 +297,6 @@ def test_other_ids_are_called_what_they_are(tmp_path: Path, value: object, told:
     [problem] = problems(tmp_path, path, prompt_column="text", id_column="id")
     assert (problem.code, problem.line) == ("invalid_custom_id", 1)
     assert told in problem.message
-
-
-def test_frames_give_the_same_bytes_each_time(tmp_path: Path) -> None:
-    frame = pandas.DataFrame({"text": ["a", "b"], "id": ["x", "y"]}, index=[5, 9])
-    sources = [
-        frame_to_source(frame, tmp_path / name, kind=Kind.COMPLETION, prompt_column="text", id_column="id")
-        for name in ("1", "2")
-    ]
-    assert source_digest(sources[0]) == source_digest(sources[1])
-    assert asked(take(tmp_path, sources[0])) == [("x", "a"), ("y", "b")]
-
-
-def test_a_frame_leaves_the_file_of_another(tmp_path: Path) -> None:
-    asked_for: list[int] = []
-
-    def source(text: str) -> Source:
-        frame = pandas.DataFrame({"text": [text]})
-        return frame_to_source(
-            frame,
-            tmp_path,
-            kind=Kind.COMPLETION,
-            prompt_column="text",
-            before_writing=lambda: asked_for.append(1),
-        )
-
-    first, second = source("a"), source("b")
-    assert source("a") == first != second
-    assert asked_for == [1, 1]  # none for the file that is there
-    assert source_digest(first) != source_digest(second)
-    assert asked(take(tmp_path / "job", first)) == [("row-0", "a")]
-    assert list(tmp_path.glob("**/*.part")) == []
-
-
-def test_the_file_of_an_earlier_version_serves_an_equal_frame(tmp_path: Path) -> None:
-    frame = pandas.DataFrame({"text": ["a"]})
-    new = frame_to_source(frame, tmp_path / "new", prompt_column="text").inputs[0]
-    old = tmp_path / "old" / "frame.parquet"
-    old.parent.mkdir()
-    old.write_bytes(Path(new).read_bytes())
-    assert frame_to_source(frame, old.parent, prompt_column="text").inputs == (str(old),)
 
 
 def test_a_parquet_file_is_not_kept_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

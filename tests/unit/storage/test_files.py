@@ -16,7 +16,7 @@ import pandas
 import pytest
 
 from dray.errors import ConfigError, InputError, JobFailedError, JobPausedError
-from dray.requests import digest, expand, frame_to_source, source_of
+from dray.requests import RowShape, digest, expand, frame_to_source, source_of
 from dray.storage import ObjectStoreOptions, check_writable
 from dray.storage.files import stream_range, write_atomic
 
@@ -163,7 +163,8 @@ def test_a_folder_without_permission_is_refused_in_words(closed: Path) -> None:
         expand([str(closed / "in.jsonl")])
     frame, held = pandas.DataFrame({"text": ["a"]}), []
     with pytest.raises(JobFailedError, match="cannot be written"):
-        frame_to_source(frame, closed / "frame", prompt_column="text", before_writing=lambda: held.append(1))
+        texts = RowShape(prompt_column="text")
+        frame_to_source(frame, closed / "frame", texts, before_writing=lambda: held.append(1))
     assert held == [1]
 
 
