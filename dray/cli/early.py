@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from dray.errors import InputError, Problem
-from dray.job.checks import check_arguments, check_weights
+from dray.job.checks import check_arguments, check_inputs, check_weights
 from dray.job.forms import RowOptions
 from dray.job.model_files import refuse_typo
 from dray.job.plan_file import as_planned
@@ -77,6 +77,8 @@ def _check_input(request: JobRequest, settings: JobSettings) -> None:
         return
     inputs = list(source.inputs)
     media_placer(settings.media_roots)
+    if request.objects is None or not is_object(request.output):
+        check_inputs(settings)
     if request.objects is None or not any(map(is_object, inputs)):
         expand(inputs)
         found, _ = settled(source)

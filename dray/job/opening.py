@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from dray.errors import ConfigError, DrayError, UnknownJobError
 from dray.job import current_job
-from dray.job.checks import check_arguments, check_media, check_weights
+from dray.job.checks import check_arguments, check_inputs, check_media, check_weights
 from dray.job.identity import fingerprint_of
 from dray.job.query_jobs import AskedJob, asked_job
 from dray.job.settings import JobSettings
@@ -93,6 +93,7 @@ def open_job(settings: JobSettings, *, started: float | None = None, resume: boo
     weights = check_weights(settings)
     check_media(settings)
     check_writable(settings.output, options=settings.objects)
+    check_inputs(settings)
     inputs = states(files_of(settings.source, options=settings.objects))
     with open_store(settings.store_url) as store:
         fingerprint = fingerprint_of(settings, weights)

@@ -64,6 +64,23 @@ def expand(inputs: Sequence[str], *, options: ObjectStoreOptions | None = None) 
     return found
 
 
+def pattern_for(uri: str, inputs: Sequence[str]) -> str | None:
+    """The pattern among ``inputs`` that a file at ``uri`` would match; None where there is none."""
+    return next((item for item in inputs if _would_match(item, uri)), None)
+
+
+def _would_match(item: str, uri: str) -> bool:
+    if is_remote(item) != is_remote(uri) or is_web(item) or not _WILDCARD.search(item):
+        return False
+    if is_remote(item):
+        return _glob_pattern(item).fullmatch(uri) is not None
+    path, pattern = str(local_path(uri).absolute()), str(local_path(item).absolute())
+    below = path.removeprefix(os.path.commonpath([path, pattern]))
+    if "/." in below:
+        return False  # as the shell has it
+    return not local_path(item).exists() and _glob_pattern(pattern).fullmatch(path) is not None
+
+
 def digest(refs: Sequence[FileRef], *, options: ObjectStoreOptions | None = None) -> str:
     """One hex digest for what the files hold, whatever they are called.
 

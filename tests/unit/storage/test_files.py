@@ -17,6 +17,7 @@ import pytest
 
 from dray.errors import ConfigError, InputError, JobFailedError, JobPausedError
 from dray.requests import RowShape, digest, expand, frame_to_source, source_of
+from dray.requests.inputs import pattern_for
 from dray.storage import ObjectStoreOptions, check_writable
 from dray.storage.files import stream_range, write_atomic
 
@@ -225,3 +226,19 @@ def test_another_fault_of_a_disk_does_not(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(JobFailedError) as caught, write_atomic(str(tmp_path / "rows.jsonl")) as file:
         file.write(b"{}\n")
     assert not isinstance(caught.value, JobPausedError)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "uri", "matches"),
+    [
+        ("s3://b/in/*.jsonl", "s3://b/in/output.jsonl", True),
+        ("s3://b/**", "s3://b/in/output.jsonl", True),
+        ("s3://b/*.jsonl", "s3://b/in/output.jsonl", False),
+        ("s3://b/in/*.jsonl", "/in/output.jsonl", False),
+        ("https://host/in/*.jsonl", "https://host/in/output.jsonl", False),  # a web server has no listings
+        ("in/output.jsonl", "in/output.jsonl", False),  # named, and not matched
+        ("file:///in/*.jsonl", "/in/output.jsonl", True),
+    ],
+)
+def test_which_pattern_a_file_would_match(pattern: str, uri: str, matches: bool) -> None:
+    assert (pattern_for(uri, [pattern]) == pattern) == matches
