@@ -152,6 +152,21 @@ def test_missing_columns_name_those_that_are_there(
     assert "'id', 'text'" in problem.message
 
 
+@pytest.mark.parametrize(
+    ("header", "told"),
+    [
+        (b"id, text", "did you mean ' text'?"),
+        (b",Text", "did you mean 'Text'? the columns are: '', 'Text'"),  # pandas' index has no name
+        (b"Unnamed: 0,Text", "'Unnamed: 0', 'Text'"),
+        (b"id,t\xe9xt", "the first line is not UTF-8; convert it, for example with iconv"),
+    ],
+)
+def test_headers_as_other_programs_write_them(tmp_path: Path, header: bytes, told: str) -> None:
+    path = put(tmp_path, "in.csv", header + b"\n1,x\n")
+    [problem] = problems(tmp_path, path, prompt_column="text")
+    assert told in problem.message
+
+
 @pytest.mark.parametrize("name", ["in.csv", "in.parquet", "in.jsonl"])
 def test_a_missing_column_is_told_with_the_one_that_is_meant(tmp_path: Path, name: str) -> None:
     path = put(tmp_path, name, b"id,Review Text\n1,x\n")
