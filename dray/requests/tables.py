@@ -235,10 +235,18 @@ def is_long(text: str, limit: int) -> bool:
 
 
 def _parquet_values(column: pyarrow.Array[Any]) -> list[Any]:
+    import numpy
     import pyarrow
 
     if pyarrow.types.is_float32(column.type):  # 0.1, and not the nearest number of twice the precision
         return [None if text is None else float(text) for text in column.cast(pyarrow.string()).to_pylist()]
+    if pyarrow.types.is_float16(column.type):
+        return [None if one is None else float(str(numpy.float16(one))) for one in column.to_pylist()]
+    if column.type == pyarrow.time64("ns"):  # Python's times end at microseconds
+        return [
+            time if text is None or text.endswith("000") else text
+            for time, text in zip(column.to_pylist(), column.cast(pyarrow.string()).to_pylist(), strict=True)
+        ]
     try:
         found: list[Any] = column.to_pylist()
     except (ValueError, OverflowError, KeyError):  # no writer or reader checks that texts are UTF-8

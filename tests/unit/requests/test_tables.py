@@ -405,15 +405,31 @@ def test_values_have_the_limit_of_lines(tmp_path: Path) -> None:
     assert codes == [None, None, "line_too_long", "line_too_long"]
 
 
-def test_numbers_are_written_in_their_own_precision(tmp_path: Path) -> None:
-    path = tmp_path / "numbers.parquet"
-    values = pyarrow.array([0.1, 1e20, None, float("nan"), 16777216.0], pyarrow.float32())
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (
+            pyarrow.array([0.1, 1e20, None, float("nan"), 16777216.0], pyarrow.float32()),
+            ["0.1", "1e+20", None, None, "16777216.0"],
+        ),
+        (pyarrow.array([0.1, None, 3], pyarrow.float32()).cast(pyarrow.float16()), ["0.1", None, "3.0"]),
+        (
+            pyarrow.array([1_000_000_001, None, 1_500_000_000, 2_000_000_000], pyarrow.time64("ns")),
+            ["00:00:01.000000001", None, "00:00:01.500000", "00:00:02"],
+        ),
+    ],
+)
+def test_numbers_and_times_are_written_in_their_own_precision(
+    tmp_path: Path, values: pyarrow.Array[Any], expected: list[str | None]
+) -> None:
+    path = tmp_path / "values.parquet"
     parquet.write_table(pyarrow.table({"n": values}), path)
     source = source_of(str(path), template="{n}")
     rows = list(read_rows(source, files_of(source), RowDefaults(), Limits()))
     asked = [row.envelope and row.envelope.body["messages"][0]["content"] for row in rows]
-    assert asked == ["0.1", "1e+20", None, None, "16777216.0"]
-    assert [row.bad and row.bad.code for row in rows] == [None, None, "missing_value", "missing_value", None]
+    assert asked == expected
+    codes = [None if one else "missing_value" for one in expected]
+    assert [row.bad and row.bad.code for row in rows] == codes
 
 
 @pytest.mark.parametrize(
