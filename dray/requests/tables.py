@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dray.errors import InputError, Problem
 from dray.requests.json_lines import json_lines
+from dray.requests.partitions import partition_of
 from dray.requests.row_builder import columns_of
 from dray.requests.sources import Rows, RowShape
 from dray.requests.template import Unreadable, missing_column
@@ -57,6 +58,7 @@ def _json_rows(
     uri: str, shape: RowShape, limit: int, options: ObjectStoreOptions | None
 ) -> Iterator[TableRow]:
     columns = tuple(columns_of(shape))
+    folders = partition_of(uri, columns)
     for number, line in json_lines(uri, limit=limit, options=options):
         if line is None:
             yield number, too_long(limit)
@@ -71,7 +73,7 @@ def _json_rows(
             value = row.get(column)
             if type(value) is float and abs(value) >= _ROUNDED:
                 row[column] = _TOO_LARGE
-        yield number, row
+        yield number, folders | row if folders else row
 
 
 def _csv_rows(
@@ -88,11 +90,12 @@ def _csv_rows(
     number, header = next((record for record in records if record[1]), (0, []))
     if header == [_TOO_LONG]:
         raise InputError([Problem("line_too_long", too_long(limit).message, uri, number)])
+    folders = partition_of(uri, columns_of(shape).keys() - set(header))
     if header:  # else the file has blank lines alone
-        check_columns(shape, tuple(header), uri, hint, csv=True)
+        check_columns(shape, (*header, *folders), uri, hint, csv=True)
     for number, values in records:
         if values:  # a blank line is no row
-            yield number, _csv_row(header, values, limit)
+            yield number, _csv_row(header, values, folders, limit)
 
 
 def _csv_lines(uri: str, limit: int, options: ObjectStoreOptions | None) -> Iterator[str]:
@@ -151,12 +154,14 @@ def _csv_advice(error: csv.Error) -> str:
     )
 
 
-def _csv_row(header: list[str], values: list[str], limit: int) -> dict[str, Any] | BadRow:
+def _csv_row(
+    header: list[str], values: list[str], folders: dict[str, str | None], limit: int
+) -> dict[str, Any] | BadRow:
     if any(_TOO_LONG in value for value in values):  # alone, or within a quote of several lines
         return too_long(limit)
     if len(values) != len(header):
         return BadRow("invalid_csv", f"the row has {len(values)} values, the header {len(header)}")
-    return dict(zip(header, values, strict=True))
+    return dict(zip(header, values, strict=True), **folders)
 
 
 @contextmanager
@@ -184,16 +189,21 @@ def _parquet_rows(
 ) -> Iterator[TableRow]:
     with open_parquet(uri, options) as file:
         names = file.schema_arrow.names
-        check_columns(shape, tuple(names), uri)
+        read = columns_of(shape)
+        folders = partition_of(uri, read.keys() - set(names))
+        check_columns(shape, (*names, *folders), uri)
         fields = shape.fields.names if shape.fields else frozenset()
-        wanted = [*columns_of(shape), *(name for name in names if name in fields and names.count(name) == 1)]
+        wanted = [
+            *(name for name in read if name not in folders),
+            *(name for name in names if name in fields and names.count(name) == 1),
+        ]
         number = 0
         for batch in file.iter_batches(_rows_at_a_time(file.metadata), columns=wanted):
             columns = [_parquet_values(column) for column in batch.columns]
             long = _long_rows(batch, columns, limit, but=(shape.image_column, shape.audio_column))
             for place, row in enumerate(zip(*columns, strict=True)):
                 number += 1
-                found = dict(zip(batch.schema.names, row, strict=True))
+                found = dict(zip(batch.schema.names, row, strict=True), **folders)
                 yield number, too_long(limit) if place in long else found
 
 
