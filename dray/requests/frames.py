@@ -89,7 +89,7 @@ def _array(series: pandas.Series[Any], name: str, shape: RowShape) -> pyarrow.Ar
     import pyarrow
 
     try:
-        return pyarrow.array(series, from_pandas=True)
+        array: pyarrow.Array[Any] = pyarrow.array(series, from_pandas=True)
     except (pyarrow.ArrowException, ValueError, TypeError) as error:
         if name == shape.messages_column:  # texts beside lists of parts: as JSON they are one type
             return pyarrow.array([_json(value, name) for value in series], pyarrow.string())
@@ -102,6 +102,7 @@ def _array(series: pandas.Series[Any], name: str, shape: RowShape) -> pyarrow.Ar
             f"the frame's column {name!r} cannot be stored: Parquet does not take its values, or they are of "
             f"several types; {advice}"
         ) from error
+    return array
 
 
 def _json(value: object, name: str) -> str | None:
