@@ -198,7 +198,7 @@ def _parquet_rows(
             *(name for name in names if name in fields and names.count(name) == 1),
         ]
         number = 0
-        for batch in file.iter_batches(_rows_at_a_time(file.metadata), columns=wanted):
+        for batch in file.iter_batches(_rows_at_a_time(file.metadata, wanted), columns=wanted):
             columns = [_parquet_values(column) for column in batch.columns]
             long = _long_rows(batch, columns, limit, but=(shape.image_column, shape.audio_column))
             for place, row in enumerate(zip(*columns, strict=True)):
@@ -207,19 +207,27 @@ def _parquet_rows(
                 yield number, too_long(limit) if place in long else found
 
 
-def _rows_at_a_time(metadata: parquet.FileMetaData) -> int:
-    """Fewer rows where they are large, as images are: a batch is in memory as Arrow's and as Python's.
+def _rows_at_a_time(metadata: parquet.FileMetaData, columns: Collection[str]) -> int:
+    """Fewer rows where these columns are large, as images are: a batch is in memory twice, once as Python's.
 
     A text that repeats is in the file once, so that the file's size says little of the rows'. One of these
     texts is no larger than all bytes of its column.
     """
+    paths = [metadata.schema.column(place).path for place in range(metadata.num_columns)]
+    read = [
+        place
+        for place, path in enumerate(paths)
+        if path in columns or any(path.startswith(f"{name}.") for name in columns)
+    ]
     rows = BATCH_ROWS
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
-        rows = min(rows, BATCH_BYTES // max(1, group.total_byte_size // max(1, group.num_rows)))
-        for column in map(group.column, range(group.num_columns)):
+        size = 0
+        for column in map(group.column, read):
+            size += column.total_uncompressed_size
             if column.physical_type == "BYTE_ARRAY" and not _PLAIN.issuperset(column.encodings):
                 rows = min(rows, max(_REPEATED_ROWS, BATCH_BYTES // max(1, column.total_uncompressed_size)))
+        rows = min(rows, BATCH_BYTES // max(1, size // max(1, group.num_rows)))
     return max(1, rows)
 
 

@@ -335,6 +335,29 @@ def test_a_parquet_file_is_not_kept_in_memory(tmp_path: Path, monkeypatch: pytes
     assert most < path.stat().st_size / 2
 
 
+def test_columns_that_are_not_read_cost_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch of small texts is not cut for images beside them."""
+    path, asked_for = tmp_path / "wide.parquet", list[int]()
+    rows = {"q": ["what?"] * 100, "chat": [[{"role": "user", "content": "x" * 1000}]] * 100}
+    images = {f"image{number}": [b"i" * 100_000] * 100 for number in range(5)}
+    parquet.write_table(pyarrow.table(rows | images), path, use_dictionary=False)
+    batches = parquet.ParquetFile.iter_batches
+
+    def counted(file: parquet.ParquetFile, batch_size: int, columns: list[str]) -> Any:
+        asked_for.append(batch_size)
+        return batches(file, batch_size, columns=columns)
+
+    monkeypatch.setattr(parquet.ParquetFile, "iter_batches", counted)
+    monkeypatch.setattr(tables, "BATCH_BYTES", 50_000)
+    for template in ("{q}", "{q}{chat}", "{q}{image1}"):
+        source = source_of(str(path), template=template)
+        list(read_rows(source, files_of(source), RowDefaults(), Limits()))
+    texts, chats, image = asked_for
+    assert texts == tables.BATCH_ROWS
+    assert 30 < chats < 60  # of about a kilobyte each
+    assert image == 1
+
+
 class _CountedFile(io.FileIO):
     """Notes how many bytes each read gave."""
 
