@@ -200,7 +200,10 @@ def _expand_local(item: str) -> list[FileRef]:
     refuse_odd([item])
     if path.exists() or not _WILDCARD.search(str(path)):
         return [FileRef(uri=item, size=path.stat().st_size)]
-    matches = [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]  # noqa: PTH207  takes absolute patterns
+    pattern = str(path)
+    if path.parent.is_dir():  # the names of its folders may hold these signs themselves
+        pattern = f"{glob.escape(str(path.parent))}/{path.name}"
+    matches = [Path(name) for name in sorted(glob.glob(pattern, recursive=True))]  # noqa: PTH207  takes absolute patterns
     _refuse_undecodable(matches)
     refuse_odd([str(match) for match in matches if not match.is_dir()])
     refs = [FileRef(uri=str(match), size=match.stat().st_size) for match in matches if match.is_file()]

@@ -229,6 +229,17 @@ def test_what_a_folder_holds(tmp_path: Path, names: list[str], told: str) -> Non
     assert told.format(tmp_path) in problem.message
 
 
+@pytest.mark.parametrize("name", ["a.csv", "deep/a.csv"])
+@pytest.mark.parametrize("folder", ["[2024] mail", "what?", "it's [new]"])
+def test_a_folder_may_have_the_signs_of_patterns_in_its_name(tmp_path: Path, folder: str, name: str) -> None:
+    put(tmp_path, f"{folder}/{name}", b"p\nhello\n")
+    [problem] = refused_source(str(tmp_path / folder))
+    [pattern] = shlex.split(problem.message.rpartition("name its files: ")[2])
+    given = f"{tmp_path}/{folder}/{name.replace('a.', '*.')}"
+    for one in (pattern, given):
+        assert [ref.uri for ref in expand([one])] == [f"{tmp_path}/{folder}/{name}"]
+
+
 def refused_source(*inputs: str) -> list[Problem]:
     with pytest.raises(InputError) as caught:
         source_of(inputs, prompt_column="p")
