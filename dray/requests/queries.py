@@ -45,6 +45,12 @@ _LIMITS: dict[str, dict[str, Any]] = {  # by driver, each in its own words
     "pymssql": {"login_timeout": CONNECT_SECONDS, "timeout": int(READ_SECONDS)},
 }
 
+_DIALECTS = {
+    "bigquery": "sqlalchemy-bigquery",
+    "duckdb": "duckdb-engine",
+    "snowflake": "snowflake-sqlalchemy",
+}
+
 _FIRST_ROWS = 32  # nothing says beforehand how large a query's rows are
 
 # Classes of SQLSTATE whose texts are about the query or the connection.
@@ -81,7 +87,7 @@ def query_rows(source: SqlQuery, line_limit: int, pulse: Pulse | None = None) ->
     url = _database_url(source)
     name = query_name(source)
     stage: _Stage = "connecting"
-    refuse_missing_database(source)
+    check_database(source)
     try:
         engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool, connect_args=_limits(url))
         # The query is the user's own: no sign in it (%, :) stands for a parameter.
@@ -100,22 +106,19 @@ def query_rows(source: SqlQuery, line_limit: int, pulse: Pulse | None = None) ->
                 for number, row in enumerate(_fetched(result), start=1):
                     long = any(_is_long(row[place], line_limit) for place in limited)
                     yield number, too_long(line_limit) if long else dict(zip(columns, row, strict=True))
-    except ImportError as error:
-        hint = (
-            'pip install "dray[postgres]"' if url.get_backend_name() == "postgresql" else "install its driver"
-        )
-        raise ConfigError(f"{name}: {error.name or 'the driver'} is not installed; {hint}") from error
     except (SQLAlchemyError, ValueError, ArithmeticError) as error:  # the latter two: drivers about a value
         raise InputError([Problem("query_failed", _query_failed(error, stage), name)]) from None
 
 
-def refuse_missing_database(source: SqlQuery) -> None:
-    """SQLite would make an empty database of a name with a slip in it.
+def check_database(source: SqlQuery) -> None:
+    """What can be said of a query's database without asking it.
 
     Raises:
-        InputError: there is no such file.
+        ConfigError: a package is missing here.
+        InputError: SQLite has no such file. It would make an empty database of a name with a slip in it.
     """
     url = _database_url(source)
+    _check_driver(url, query_name(source))
     path = url.database or ""
     if url.get_backend_name() != "sqlite" or not path or path.startswith((":memory:", "file:")):
         return
@@ -123,6 +126,26 @@ def refuse_missing_database(source: SqlQuery) -> None:
         raise InputError(
             [Problem("missing_input", "no such file, so there is no database to ask", query_name(source))]
         )
+
+
+def _check_driver(url: URL, name: str) -> None:
+    from sqlalchemy.exc import NoSuchModuleError
+
+    backend = url.get_backend_name()
+    try:
+        dialect = url.get_dialect()
+    except NoSuchModuleError:
+        package = _DIALECTS.get(backend, "the package that brings it")
+        raise ConfigError(
+            f"{name}: SQLAlchemy knows no {url.drivername} here; install {package}, or correct the URL"
+        ) from None
+    if dialect.is_async:
+        raise ConfigError(f"{name}: {url.drivername} is for asyncio; name another driver, or {backend}://")
+    try:
+        dialect.import_dbapi()
+    except ImportError as error:
+        hint = 'pip install "dray[postgres]"' if backend == "postgresql" else "install its driver"
+        raise ConfigError(f"{name}: {error.name or 'the driver'} is not installed; {hint}") from error
 
 
 def _fetched(result: CursorResult[Any]) -> Iterator[Sequence[Any]]:
