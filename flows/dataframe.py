@@ -44,11 +44,13 @@ def batch_inference_frame(
 ) -> pandas.DataFrame:
     """Run every row of ``frame`` through the model, once; the result has its index and its order.
 
-    Columns: custom_id, text, embedding, score, label, finish_reason, prompt_tokens, completion_tokens,
-    response (the whole answer as JSON), error_code and error_message. A row has either a response or an
-    error. The files stay in ``output``, a local folder; the same call again resumes the job, or reads its
-    results without an engine. ``overwrite`` takes a folder that holds the files of other rows, which is
-    refused otherwise, before anything is written to it.
+    Columns of ``frame`` that no row is made of may hold anything.
+
+    Columns of the result: custom_id, text, embedding, score, label, finish_reason, prompt_tokens,
+    completion_tokens, response (the whole answer as JSON), error_code and error_message. A row has either
+    a response or an error. The files stay in ``output``, a local folder; the same call again resumes the
+    job, or reads its results without an engine. ``overwrite`` takes a folder that holds the files of
+    other rows, which is refused otherwise, before anything is written to it.
 
     Raises:
         ConfigError: ``output`` is not a local folder, or the frame or the options cannot be used.

@@ -338,7 +338,7 @@ def test_a_parquet_file_is_not_kept_in_memory(tmp_path: Path, monkeypatch: pytes
 def test_columns_that_are_not_read_cost_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch of small texts is not cut for images beside them."""
     path, asked_for = tmp_path / "wide.parquet", list[int]()
-    rows = {"q": ["what?"] * 100, "chat": [[{"role": "user", "content": "x" * 1000}]] * 100}
+    rows: dict[str, Any] = {"q": ["what?"] * 100, "chat": [[{"role": "user", "content": "x" * 1000}]] * 100}
     images = {f"image{number}": [b"i" * 100_000] * 100 for number in range(5)}
     parquet.write_table(pyarrow.table(rows | images), path, use_dictionary=False)
     batches = parquet.ParquetFile.iter_batches
