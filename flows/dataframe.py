@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from dray.errors import ConfigError, InputError, Problem
 from dray.job.dated import dated
 from dray.job.result import JobResult
-from dray.requests import frame_to_source
+from dray.requests import RowShape, frame_to_source
 from dray.storage.files import check_writable, local_path
 from dray.storage.folders import WORK, refuse_foreign
 from dray.storage.layout import published_names
@@ -44,11 +44,13 @@ def batch_inference_frame(
 ) -> pandas.DataFrame:
     """Run every row of ``frame`` through the model, once; the result has its index and its order.
 
-    Columns: custom_id, text, embedding, score, label, finish_reason, prompt_tokens, completion_tokens,
-    response (the whole answer as JSON), error_code and error_message. A row has either a response or an
-    error. The files stay in ``output``, a local folder; the same call again resumes the job, or reads its
-    results without an engine. ``overwrite`` takes a folder that holds the files of other rows, which is
-    refused otherwise, before anything is written to it.
+    Columns of ``frame`` that no row is made of may hold anything.
+
+    Columns of the result: custom_id, text, embedding, score, label, finish_reason, prompt_tokens,
+    completion_tokens, response (the whole answer as JSON), error_code and error_message. A row has either
+    a response or an error. The files stay in ``output``, a local folder; the same call again resumes the
+    job, or reads its results without an engine. ``overwrite`` takes a folder that holds the files of
+    other rows, which is refused otherwise, before anything is written to it.
 
     Raises:
         ConfigError: ``output`` is not a local folder, or the frame or the options cannot be used.
@@ -64,7 +66,8 @@ def batch_inference_frame(
         if not overwrite:
             refuse_foreign(output, None, published_names())
 
-    source = frame_to_source(frame, local_path(output) / WORK / _FRAMES, **rows.shape(), before_writing=check)
+    folder = local_path(output) / WORK / _FRAMES
+    source = frame_to_source(frame, folder, RowShape(**rows.shape()), before_writing=check)
     with _rows_named(frame, source.inputs[0]):
         result = batch_inference(
             input=source.inputs[0],

@@ -6,11 +6,13 @@ The job checks all of this again, with everything that only the flow can resolve
 from __future__ import annotations
 
 import time
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from dray.errors import InputError, Problem
-from dray.job.checks import check_arguments, check_weights
+from dray.errors import ConfigError, InputError, Problem
+from dray.job.checks import check_arguments, check_inputs, check_weights
 from dray.job.forms import RowOptions
 from dray.job.model_files import refuse_typo
 from dray.job.plan_file import as_planned
@@ -18,11 +20,11 @@ from dray.job.request import BLOCK, JobRequest
 from dray.job.settings import JobSettings, Resolved
 from dray.requests import Limits, RowDefaults, Source, SqlQuery, expand, ingest, settled
 from dray.requests.placing import media_placer
-from dray.requests.queries import refuse_missing_database
+from dray.requests.queries import check_database
 from dray.requests.readers import files_of, read_rows
 from dray.requests.rejects import SKIP_ADVICE, Reject
 from dray.storage import check_writable
-from dray.storage.addresses import without_variable
+from dray.storage.addresses import VARIABLE, without_variable
 from dray.storage.file_system import file_system_of, refuse_network
 from dray.storage.files import local_path
 from dray.storage.objects import is_object
@@ -72,11 +74,15 @@ def _check_engine(request: JobRequest, settings: JobSettings) -> None:
 def _check_input(request: JobRequest, settings: JobSettings) -> None:
     source, rows = settings.source, settings.defaults
     if isinstance(source, SqlQuery):
-        if source.url.startswith("sqlite:"):
-            refuse_missing_database(source)
+        with suppress(ConfigError):  # a variable that is not set: the flow reports it
+            source = replace(source, url=without_variable(source.url))
+        if not source.url.startswith(VARIABLE):
+            check_database(source)
         return
     inputs = list(source.inputs)
     media_placer(settings.media_roots)
+    if request.objects is None or not is_object(request.output):
+        check_inputs(settings)
     if request.objects is None or not any(map(is_object, inputs)):
         expand(inputs)
         found, _ = settled(source)

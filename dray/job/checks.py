@@ -13,8 +13,12 @@ from dray.errors import ConfigError
 from dray.job.model_files import checked_weights, context_of, refuse_misfit
 from dray.job.settings import JobSettings
 from dray.kinds import LENGTH_FIELDS
+from dray.requests.inputs import pattern_for
 from dray.requests.media import MEDIA, MediaRoot, Medium
-from dray.storage.files import local_path
+from dray.requests.sources import SqlQuery
+from dray.storage.files import exists, join, local_path
+from dray.storage.folders import owner_of
+from dray.storage.layout import part_name, whole_name
 from dray.storage.objects import is_object, is_web, list_under
 from dray.weights import Manifest
 
@@ -79,6 +83,30 @@ def check_weights(settings: JobSettings) -> Manifest | None:
         refuse_left_out(weights, settings.engine_arguments)
     _refuse_long_answers(settings)
     return weights
+
+
+def check_inputs(settings: JobSettings) -> None:
+    """Refuse a pattern that the job's own files would match: its next run would read them as rows.
+
+    A job that was begun so goes on, until its files are there.
+
+    Raises:
+        ConfigError: names the pattern and the file.
+    """
+    source, output = settings.source, settings.output
+    if isinstance(source, SqlQuery):
+        return
+    for stem in ("output", "errors"):
+        for name in (whole_name(stem, settings.format), part_name(stem, 0, settings.format)):
+            uri = join(output, name)
+            pattern = pattern_for(uri, source.inputs)
+            if pattern is None:
+                continue
+            if exists(uri, options=settings.objects) or owner_of(output, settings.objects) is None:
+                raise ConfigError(
+                    f"{pattern}: the pattern also matches {uri}, which this job writes, so the same command "
+                    "could not go on with the job; name another output folder, or a narrower pattern"
+                )
 
 
 def check_media(settings: JobSettings) -> None:

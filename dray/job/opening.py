@@ -5,17 +5,19 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from dray.errors import ConfigError, DrayError, UnknownJobError
 from dray.job import current_job
-from dray.job.checks import check_arguments, check_media, check_weights
+from dray.job.checks import check_arguments, check_inputs, check_media, check_weights
 from dray.job.identity import fingerprint_of
 from dray.job.query_jobs import AskedJob, asked_job
 from dray.job.settings import JobSettings
 from dray.owner import is_gone, owner_name
 from dray.requests.inputs import states
+from dray.requests.queries import query_name
 from dray.requests.readers import files_of
+from dray.requests.sources import RowShape, Source, SqlQuery
 from dray.storage.files import check_writable, join
 from dray.storage.folders import Owner, owner_of, refuse_foreign, take, work_of
 from dray.storage.layout import published_names
@@ -32,6 +34,7 @@ OUTPUTS = "outputs"
 """Where it has all output folders that its runs have taken, where these were several."""
 OF_OTHERS = "of_others"
 """Where it has the output folder that was another's, until the job publishes there."""
+_INPUTS_SHOWN = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +96,7 @@ def open_job(settings: JobSettings, *, started: float | None = None, resume: boo
     weights = check_weights(settings)
     check_media(settings)
     check_writable(settings.output, options=settings.objects)
+    check_inputs(settings)
     inputs = states(files_of(settings.source, options=settings.objects))
     with open_store(settings.store_url) as store:
         fingerprint = fingerprint_of(settings, weights)
@@ -211,6 +215,7 @@ def _take_folder(store: Store, settings: JobSettings, lease: JobLease, known: Jo
 def describe(settings: JobSettings) -> dict[str, object]:
     """The settings as people may read them: no URLs with passwords, no prompts."""
     return {
+        **_describe_input(settings.source),
         "model": settings.model,
         "engine": settings.engine,
         "output": settings.output,
@@ -221,6 +226,20 @@ def describe(settings: JobSettings) -> dict[str, object]:
         "model_name": settings.defaults.model_name,
         "skip_invalid": settings.skip_invalid,
     }
+
+
+def _describe_input(source: Source) -> dict[str, object]:
+    """What is read, and which of its columns."""
+    if isinstance(source, SqlQuery):
+        name = query_name(source)
+    else:
+        name = ", ".join(source.inputs[:_INPUTS_SHOWN])
+        more = len(source.inputs) - _INPUTS_SHOWN
+        name += f" and {more:,} more" if more > 0 else ""
+    options = (one.name for one in fields(RowShape) if one.name.endswith("_column"))
+    columns = {option: getattr(source.shape, option) for option in options}
+    given = [f"{option}={column}" for option, column in columns.items() if column is not None]
+    return {"input": name, "columns": ", ".join(given) or None}
 
 
 def reopen(job: OpenJob, *, patience: float = PATIENCE) -> Store:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dray.kinds import Kind
+from dray.requests.frames import frame_to_source
 from dray.requests.ingest import Ingested, cut, ingest
 from dray.requests.inputs import digest, expand
 from dray.requests.marks import SpoolRange
@@ -17,7 +18,6 @@ from dray.requests.sources import (
     RowShape,
     Source,
     SqlQuery,
-    frame_to_source,
     source_of,
     template_digest,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import shlex
 from collections import Counter
 from collections.abc import Iterable
 from itertools import islice
@@ -41,7 +42,8 @@ def told_of_folder(folder: Path) -> str:
         return f"a folder, with no file that dray reads ({', '.join(FORMATS)}); name the files"
     counts = ", ".join(f"{count:,} {ending}" for ending, count in found)
     below = " below it" if place != "*" else ""
-    return f"a folder, with {counts}{below}; name its files: '{folder}/{place}{found[0][0]}'"
+    pattern = shlex.quote(f"{glob.escape(str(folder))}/{place}{found[0][0]}")
+    return f"a folder, with {counts}{below}; name its files: {pattern}"
 
 
 def told_of_pattern(pattern: str) -> str:

@@ -64,6 +64,23 @@ def expand(inputs: Sequence[str], *, options: ObjectStoreOptions | None = None) 
     return found
 
 
+def pattern_for(uri: str, inputs: Sequence[str]) -> str | None:
+    """The pattern among ``inputs`` that a file at ``uri`` would match; None where there is none."""
+    return next((item for item in inputs if _would_match(item, uri)), None)
+
+
+def _would_match(item: str, uri: str) -> bool:
+    if is_remote(item) != is_remote(uri) or is_web(item) or not _WILDCARD.search(item):
+        return False
+    if is_remote(item):
+        return _glob_pattern(item).fullmatch(uri) is not None
+    path, pattern = str(local_path(uri).absolute()), str(local_path(item).absolute())
+    below = path.removeprefix(os.path.commonpath([path, pattern]))
+    if "/." in below:
+        return False  # as the shell has it
+    return not local_path(item).exists() and _glob_pattern(pattern).fullmatch(path) is not None
+
+
 def digest(refs: Sequence[FileRef], *, options: ObjectStoreOptions | None = None) -> str:
     """One hex digest for what the files hold, whatever they are called.
 
@@ -183,7 +200,10 @@ def _expand_local(item: str) -> list[FileRef]:
     refuse_odd([item])
     if path.exists() or not _WILDCARD.search(str(path)):
         return [FileRef(uri=item, size=path.stat().st_size)]
-    matches = [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]  # noqa: PTH207  takes absolute patterns
+    pattern = str(path)
+    if path.parent.is_dir():  # the names of its folders may hold these signs themselves
+        pattern = f"{glob.escape(str(path.parent))}/{path.name}"
+    matches = [Path(name) for name in sorted(glob.glob(pattern, recursive=True))]  # noqa: PTH207  takes absolute patterns
     _refuse_undecodable(matches)
     refuse_odd([str(match) for match in matches if not match.is_dir()])
     refs = [FileRef(uri=str(match), size=match.stat().st_size) for match in matches if match.is_file()]

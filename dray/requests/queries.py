@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dray.errors import ConfigError, InputError, Problem
 from dray.requests.pulse import READ_SECONDS, Pulse
+from dray.requests.query_values import keep_values
 from dray.requests.row_builder import columns_of
 from dray.requests.sources import RowShape, SqlQuery
 from dray.requests.tables import BATCH_BYTES, BATCH_ROWS, TableRow, check_columns, is_long
@@ -42,6 +43,12 @@ _LIMITS: dict[str, dict[str, Any]] = {  # by driver, each in its own words
     "oracledb": {"tcp_connect_timeout": float(CONNECT_SECONDS)},
     "pyodbc": {"timeout": CONNECT_SECONDS},
     "pymssql": {"login_timeout": CONNECT_SECONDS, "timeout": int(READ_SECONDS)},
+}
+
+_DIALECTS = {
+    "bigquery": "sqlalchemy-bigquery",
+    "duckdb": "duckdb-engine",
+    "snowflake": "snowflake-sqlalchemy",
 }
 
 _FIRST_ROWS = 32  # nothing says beforehand how large a query's rows are
@@ -80,7 +87,7 @@ def query_rows(source: SqlQuery, line_limit: int, pulse: Pulse | None = None) ->
     url = _database_url(source)
     name = query_name(source)
     stage: _Stage = "connecting"
-    refuse_missing_database(source)
+    check_database(source)
     try:
         engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool, connect_args=_limits(url))
         # The query is the user's own: no sign in it (%, :) stands for a parameter.
@@ -89,32 +96,29 @@ def query_rows(source: SqlQuery, line_limit: int, pulse: Pulse | None = None) ->
             driver: Any = connection.connection.driver_connection
             if isinstance(driver, sqlite3.Connection):
                 driver.execute("PRAGMA query_only = ON")  # a query of rows changes nothing
+            keep_values(driver)
             with (pulse or Pulse()).waiting(getattr(driver, "cancel", lambda: None)):
                 result = connection.exec_driver_sql(source.query)
                 columns = tuple(result.keys())
                 check_columns(source.shape, columns, name)
-                _keep_bytes(driver)
                 stage = "fetching"
                 limited = _limited(source.shape, columns)
                 for number, row in enumerate(_fetched(result), start=1):
                     long = any(_is_long(row[place], line_limit) for place in limited)
                     yield number, too_long(line_limit) if long else dict(zip(columns, row, strict=True))
-    except ImportError as error:
-        hint = (
-            'pip install "dray[postgres]"' if url.get_backend_name() == "postgresql" else "install its driver"
-        )
-        raise ConfigError(f"{name}: {error.name or 'the driver'} is not installed; {hint}") from error
     except (SQLAlchemyError, ValueError, ArithmeticError) as error:  # the latter two: drivers about a value
         raise InputError([Problem("query_failed", _query_failed(error, stage), name)]) from None
 
 
-def refuse_missing_database(source: SqlQuery) -> None:
-    """SQLite would make an empty database of a name with a slip in it.
+def check_database(source: SqlQuery) -> None:
+    """What can be said of a query's database without asking it.
 
     Raises:
-        InputError: there is no such file.
+        ConfigError: a package is missing here.
+        InputError: SQLite has no such file. It would make an empty database of a name with a slip in it.
     """
     url = _database_url(source)
+    _check_driver(url, query_name(source))
     path = url.database or ""
     if url.get_backend_name() != "sqlite" or not path or path.startswith((":memory:", "file:")):
         return
@@ -122,6 +126,26 @@ def refuse_missing_database(source: SqlQuery) -> None:
         raise InputError(
             [Problem("missing_input", "no such file, so there is no database to ask", query_name(source))]
         )
+
+
+def _check_driver(url: URL, name: str) -> None:
+    from sqlalchemy.exc import NoSuchModuleError
+
+    backend = url.get_backend_name()
+    try:
+        dialect = url.get_dialect()
+    except NoSuchModuleError:
+        package = _DIALECTS.get(backend, "the package that brings it")
+        raise ConfigError(
+            f"{name}: SQLAlchemy knows no {url.drivername} here; install {package}, or correct the URL"
+        ) from None
+    if dialect.is_async:
+        raise ConfigError(f"{name}: {url.drivername} is for asyncio; name another driver, or {backend}://")
+    try:
+        dialect.import_dbapi()
+    except ImportError as error:
+        hint = 'pip install "dray[postgres]"' if backend == "postgresql" else "install its driver"
+        raise ConfigError(f"{name}: {error.name or 'the driver'} is not installed; {hint}") from error
 
 
 def _fetched(result: CursorResult[Any]) -> Iterator[Sequence[Any]]:
@@ -161,12 +185,6 @@ def _size(value: object) -> int:
         else:
             size += 8
     return size
-
-
-def _keep_bytes(driver: Any) -> None:
-    """As in CSV: bytes that are not UTF-8 become lone surrogates, and are found where a prompt is built."""
-    if isinstance(driver, sqlite3.Connection):
-        driver.text_factory = lambda text: text.decode("utf-8", "surrogateescape")
 
 
 def _limits(url: URL) -> dict[str, Any]:

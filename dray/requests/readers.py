@@ -10,9 +10,10 @@ from dray.requests import queries, tables
 from dray.requests.inputs import FileRef, digest, expand
 from dray.requests.json_lines import json_lines
 from dray.requests.media import roots_of
+from dray.requests.partitions import with_partitions
 from dray.requests.placing import media_placer
 from dray.requests.pulse import Pulse
-from dray.requests.row_builder import row_builder
+from dray.requests.row_builder import columns_of, row_builder
 from dray.requests.sources import JsonlBatch, RowDefaults, RowShape, Source, SqlQuery
 from dray.requests.validate import BadRow, Envelope, filler, read_envelope, too_long
 from dray.storage.files import LINE_LIMIT_BYTES
@@ -47,9 +48,12 @@ def source_digest(source: Source, *, options: ObjectStoreOptions | None = None) 
     A query's rows are read once, into the spool: a resumed job goes on with those, whatever the database
     says by then. Whether one that is over is the job of its rows by now is for :mod:`dray.job.query_jobs`.
     """
-    if not isinstance(source, SqlQuery):
-        return digest(files_of(source, options=options), options=options)
-    return queries.query_digest(source)
+    if isinstance(source, SqlQuery):
+        return queries.query_digest(source)
+    files = files_of(source, options=options)
+    return with_partitions(
+        digest(files, options=options), [ref.uri for ref in files], columns_of(source.shape)
+    )
 
 
 def read_rows(

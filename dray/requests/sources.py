@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dray.errors import ConfigError, InputError, Problem
 from dray.kinds import Kind, of_conversations, with_documents, with_sound
@@ -15,12 +15,7 @@ from dray.requests.formats import FORMATS, Format, format_of, told_of_pattern
 from dray.requests.inputs import refuse_odd
 from dray.requests.template import runs_of
 from dray.storage.addresses import HUB, refuse_secret
-from dray.storage.files import local_path, write_atomic
-
-if TYPE_CHECKING:
-    import pandas
-
-_FRAME = "frame.parquet"
+from dray.storage.files import local_path
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -159,13 +154,13 @@ def source_of(
         audio_root=audio_root,
         reorder_fields=reorder_fields,
     )
-    _check_fields(shape)
+    check_fields(shape)
     if query is not None:
         if delimiter is not None:
             raise ConfigError("a delimiter goes with CSV files, not with a query")
         if len(names) != 1:
             raise ConfigError("a query reads one database: name one database URL as the input")
-        return SqlQuery(url=names[0], query=query, shape=_checked(shape, "a query"))
+        return SqlQuery(url=names[0], query=query, shape=checked(shape, "a query"))
     for name in (*names, *filter(None, [image_root, audio_root])):
         refuse_secret(name)
     found = format or _common_format(names)
@@ -174,85 +169,8 @@ def source_of(
     if found == "jsonl" and shape.is_open:
         return JsonlBatch(inputs=names, shape=shape)
     if not (found == "parquet" and shape.is_open and kind.conversation is not None):
-        shape = _checked(shape, f"{found} input")
+        shape = checked(shape, f"{found} input")
     return Rows(inputs=names, format=found, shape=shape, delimiter=_delimiter(delimiter))
-
-
-def frame_to_source(
-    frame: pandas.DataFrame,
-    directory: Path,
-    *,
-    kind: Kind = Kind.CHAT,
-    prompt_column: str | None = None,
-    template: str | None = None,
-    system_prompt: str | None = None,
-    id_column: str | None = None,
-    messages_column: str | None = None,
-    image_column: str | None = None,
-    image_root: str | None = None,
-    audio_column: str | None = None,
-    audio_root: str | None = None,
-    document_column: str | None = None,
-    reorder_fields: bool = False,
-    before_writing: Callable[[], None] = lambda: None,
-) -> Rows:
-    """A DataFrame as a source: a Parquet file below ``directory``, in a folder that its bytes name.
-
-    Equal frames give equal bytes, and no other frame's file is touched. ``before_writing`` is called before
-    there is a new one, and may raise.
-    """
-    import pyarrow
-    from pyarrow import parquet
-
-    shape = RowShape(
-        kind=kind,
-        prompt_column=prompt_column,
-        template=template,
-        system_prompt=system_prompt,
-        id_column=id_column,
-        messages_column=messages_column,
-        image_column=image_column,
-        image_root=image_root,
-        document_column=document_column,
-        audio_column=audio_column,
-        audio_root=audio_root,
-        reorder_fields=reorder_fields,
-    )
-    _check_fields(shape)
-    if not (shape.is_open and kind.conversation is not None and "messages" in frame.columns):
-        _checked(shape, "a DataFrame")
-    try:
-        table = pyarrow.Table.from_pandas(frame, preserve_index=False)
-    except (pyarrow.ArrowException, ValueError, TypeError) as error:
-        raise ConfigError(
-            "the DataFrame cannot be stored as Parquet: every column needs a name and one type of value"
-        ) from error
-    written = pyarrow.BufferOutputStream()
-    parquet.write_table(
-        table.replace_schema_metadata(None), written, compression="zstd", row_group_size=16_384
-    )
-    path = _kept(written.getvalue().to_pybytes(), directory, before_writing)
-    return Rows(inputs=(str(path),), format="parquet", shape=shape)
-
-
-def _kept(content: bytes, directory: Path, before_writing: Callable[[], None]) -> Path:
-    """The file of a frame with these bytes. Job ids begin with its name, so its folder has the digest."""
-    earlier = directory / _FRAME  # where earlier versions of dray put it, whatever it holds
-    if _held_by(earlier) == content:
-        return earlier
-    path = directory / hashlib.sha256(content).hexdigest()[:16] / _FRAME
-    if _held_by(path) != content:
-        before_writing()
-        with write_atomic(str(path), hashed=False) as file:
-            file.write(content)
-    return path
-
-
-def _held_by(path: Path) -> bytes | None:
-    try:
-        return path.read_bytes()
-    except OSError:  # writing reports what does not go away
-        return None
 
 
 def template_digest(source: Source) -> str:
@@ -319,7 +237,8 @@ def _told_of(name: str) -> str:
     )
 
 
-def _check_fields(shape: RowShape) -> None:
+def check_fields(shape: RowShape) -> None:
+    """Refuse columns that the kind has no use for; ConfigError says which."""
     if shape.document_column is not None and shape.kind.documents is None:
         raise ConfigError(f"a document column goes with {with_documents()} only, not with {shape.kind}")
     if shape.audio_column is not None and not shape.kind.takes_sound:
@@ -331,7 +250,8 @@ def _check_fields(shape: RowShape) -> None:
     runs_of(shape.template.split("\n"))
 
 
-def _checked(shape: RowShape, what: str) -> RowShape:
+def checked(shape: RowShape, what: str) -> RowShape:
+    """The shape, where it says what becomes the prompt of ``what``; ConfigError where it does not."""
     given = [shape.prompt_column, shape.template, shape.messages_column]
     if len([name for name in given if name is not None]) > 1:
         raise ConfigError("prompt column, template and messages column exclude each other: give one")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dray.errors import InputError, Problem
 from dray.requests.json_lines import json_lines
+from dray.requests.partitions import partition_of
 from dray.requests.row_builder import columns_of
 from dray.requests.sources import Rows, RowShape
 from dray.requests.template import Unreadable, missing_column
@@ -57,6 +58,7 @@ def _json_rows(
     uri: str, shape: RowShape, limit: int, options: ObjectStoreOptions | None
 ) -> Iterator[TableRow]:
     columns = tuple(columns_of(shape))
+    folders = partition_of(uri, columns)
     for number, line in json_lines(uri, limit=limit, options=options):
         if line is None:
             yield number, too_long(limit)
@@ -71,7 +73,7 @@ def _json_rows(
             value = row.get(column)
             if type(value) is float and abs(value) >= _ROUNDED:
                 row[column] = _TOO_LARGE
-        yield number, row
+        yield number, folders | row if folders else row
 
 
 def _csv_rows(
@@ -88,11 +90,12 @@ def _csv_rows(
     number, header = next((record for record in records if record[1]), (0, []))
     if header == [_TOO_LONG]:
         raise InputError([Problem("line_too_long", too_long(limit).message, uri, number)])
+    folders = partition_of(uri, columns_of(shape).keys() - set(header))
     if header:  # else the file has blank lines alone
-        check_columns(shape, tuple(header), uri, hint, csv=True)
+        check_columns(shape, (*header, *folders), uri, hint, csv=True)
     for number, values in records:
         if values:  # a blank line is no row
-            yield number, _csv_row(header, values, limit)
+            yield number, _csv_row(header, values, folders, limit)
 
 
 def _csv_lines(uri: str, limit: int, options: ObjectStoreOptions | None) -> Iterator[str]:
@@ -151,12 +154,14 @@ def _csv_advice(error: csv.Error) -> str:
     )
 
 
-def _csv_row(header: list[str], values: list[str], limit: int) -> dict[str, Any] | BadRow:
+def _csv_row(
+    header: list[str], values: list[str], folders: dict[str, str | None], limit: int
+) -> dict[str, Any] | BadRow:
     if any(_TOO_LONG in value for value in values):  # alone, or within a quote of several lines
         return too_long(limit)
     if len(values) != len(header):
         return BadRow("invalid_csv", f"the row has {len(values)} values, the header {len(header)}")
-    return dict(zip(header, values, strict=True))
+    return dict(zip(header, values, strict=True), **folders)
 
 
 @contextmanager
@@ -184,32 +189,45 @@ def _parquet_rows(
 ) -> Iterator[TableRow]:
     with open_parquet(uri, options) as file:
         names = file.schema_arrow.names
-        check_columns(shape, tuple(names), uri)
+        read = columns_of(shape)
+        folders = partition_of(uri, read.keys() - set(names))
+        check_columns(shape, (*names, *folders), uri)
         fields = shape.fields.names if shape.fields else frozenset()
-        wanted = [*columns_of(shape), *(name for name in names if name in fields and names.count(name) == 1)]
+        wanted = [
+            *(name for name in read if name not in folders),
+            *(name for name in names if name in fields and names.count(name) == 1),
+        ]
         number = 0
-        for batch in file.iter_batches(_rows_at_a_time(file.metadata), columns=wanted):
+        for batch in file.iter_batches(_rows_at_a_time(file.metadata, wanted), columns=wanted):
             columns = [_parquet_values(column) for column in batch.columns]
             long = _long_rows(batch, columns, limit, but=(shape.image_column, shape.audio_column))
             for place, row in enumerate(zip(*columns, strict=True)):
                 number += 1
-                found = dict(zip(batch.schema.names, row, strict=True))
+                found = dict(zip(batch.schema.names, row, strict=True), **folders)
                 yield number, too_long(limit) if place in long else found
 
 
-def _rows_at_a_time(metadata: parquet.FileMetaData) -> int:
-    """Fewer rows where they are large, as images are: a batch is in memory as Arrow's and as Python's.
+def _rows_at_a_time(metadata: parquet.FileMetaData, columns: Collection[str]) -> int:
+    """Fewer rows where these columns are large, as images are: a batch is in memory twice, once as Python's.
 
     A text that repeats is in the file once, so that the file's size says little of the rows'. One of these
     texts is no larger than all bytes of its column.
     """
+    paths = [metadata.schema.column(place).path for place in range(metadata.num_columns)]
+    read = [
+        place
+        for place, path in enumerate(paths)
+        if path in columns or any(path.startswith(f"{name}.") for name in columns)
+    ]
     rows = BATCH_ROWS
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
-        rows = min(rows, BATCH_BYTES // max(1, group.total_byte_size // max(1, group.num_rows)))
-        for column in map(group.column, range(group.num_columns)):
+        size = 0
+        for column in map(group.column, read):
+            size += column.total_uncompressed_size
             if column.physical_type == "BYTE_ARRAY" and not _PLAIN.issuperset(column.encodings):
                 rows = min(rows, max(_REPEATED_ROWS, BATCH_BYTES // max(1, column.total_uncompressed_size)))
+        rows = min(rows, BATCH_BYTES // max(1, size // max(1, group.num_rows)))
     return max(1, rows)
 
 
@@ -235,10 +253,18 @@ def is_long(text: str, limit: int) -> bool:
 
 
 def _parquet_values(column: pyarrow.Array[Any]) -> list[Any]:
+    import numpy
     import pyarrow
 
     if pyarrow.types.is_float32(column.type):  # 0.1, and not the nearest number of twice the precision
         return [None if text is None else float(text) for text in column.cast(pyarrow.string()).to_pylist()]
+    if pyarrow.types.is_float16(column.type):
+        return [None if one is None else float(str(numpy.float16(one))) for one in column.to_pylist()]
+    if column.type == pyarrow.time64("ns"):  # Python's times end at microseconds
+        return [
+            time if text is None or text.endswith("000") else text
+            for time, text in zip(column.to_pylist(), column.cast(pyarrow.string()).to_pylist(), strict=True)
+        ]
     try:
         found: list[Any] = column.to_pylist()
     except (ValueError, OverflowError, KeyError):  # no writer or reader checks that texts are UTF-8

@@ -16,13 +16,18 @@ from typing import Any
 
 from dray.codes import ErrorCode
 from dray.errors import ConfigError
-from dray.requests.validate import BadRow, check_text
+from dray.requests.validate import NOT_UTF8, BadRow, check_text, is_utf8
 
 _NAMES_SHOWN = 20
-_NO_TEXT = (dict, list, tuple, set, frozenset, bytes, bytearray, memoryview)  # whatever a driver gives
+_NO_TEXT: dict[type, str] = {  # whatever a driver gives
+    **dict.fromkeys((bytes, bytearray, memoryview), "bytes; decode them"),
+    **dict.fromkeys((list, tuple, set, frozenset), "a list; write it as text"),
+    dict: "an object; write it as text, such as JSON",
+}
 _NAME_SHOWN = 64  # characters
 # What looks like a name: up to three words. The first line of a CSV file without a header holds prompts.
-_CSV_NAME = re.compile(r"(?=.{1,64}\Z)[^\W\d][\w.()%/-]*(?: [\w.()%/-]+){0,2}")
+# pandas writes its index under no name, and later under "Unnamed: 0".
+_CSV_NAME = re.compile(r"(?=.{1,64}\Z)[^\W\d][\w.()%/-]*(?: [\w.()%/-]+){0,2}|Unnamed: \d+|")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,7 +112,9 @@ def missing_column(
     """
     place = "the template names" if code == "unknown_template_column" else "there is no"
     names = list(available)
-    if csv and not all(map(_CSV_NAME.fullmatch, names)):
+    if csv and not all(map(is_utf8, names)):
+        return BadRow(code, f"{place} column {column!r}; the first line {NOT_UTF8}", column)
+    if csv and not all(_CSV_NAME.fullmatch(name.strip()) for name in names):
         told = f"there are {len(names)}, and not all of them look like names: does the first line hold names?"
         return BadRow(code, f"{place} column {column!r}; {told}", column)
     near = {_bare(name): name for name in names}
@@ -158,8 +165,9 @@ def text_of(row: Mapping[str, Any], column: str, code: ErrorCode) -> str:
         return value
     if value is None or _is_nan(value):
         raise BadRow("missing_value", f"the column {column!r} is empty (null) in this row", column)
-    if isinstance(value, _NO_TEXT):
-        raise BadRow("invalid_value", f"the column {column!r} holds no text in this row", column)
+    told = next((told for kind, told in _NO_TEXT.items() if isinstance(value, kind)), None)
+    if told is not None:
+        raise BadRow("invalid_value", f"the column {column!r} holds no text in this row, but {told}", column)
     return plain_decimal(value) if isinstance(value, Decimal) else str(value)
 
 

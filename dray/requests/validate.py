@@ -22,6 +22,9 @@ POST = ("POST", "post")
 """The method of a row, where it says one."""
 
 
+NOT_UTF8 = "is not UTF-8; convert it, for example with iconv -f WINDOWS-1252 -t UTF-8"
+"""What is said of a text or file in another encoding. That one is the commonest."""
+
 _SHORTER = "ask for less in one row, and name images and sounds by files (--image-root, --audio-root)"
 
 
@@ -115,11 +118,24 @@ def check_text(text: str, field: str) -> str:
         raise BadRow("invalid_text", "the text holds the character NUL; remove it", field)
     try:
         text.encode()
-    except UnicodeEncodeError:
-        raise BadRow(
-            "invalid_text", "the text is not valid UTF-8 (or holds a lone surrogate)", field
-        ) from None
+    except UnicodeEncodeError as error:
+        told = f"the text {NOT_UTF8}" if _is_byte(error) else "the text holds a lone surrogate"
+        raise BadRow("invalid_text", told, field) from None
     return text
+
+
+def is_utf8(text: str) -> bool:
+    """Whether all bytes of a text that was read with ``surrogateescape`` were UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return not _is_byte(error)
+    return True
+
+
+def _is_byte(error: UnicodeEncodeError) -> bool:
+    """Whether what cannot be written stands for a byte that could not be read."""
+    return "\udc80" <= error.object[error.start] <= "\udcff"
 
 
 def too_long(limit: int) -> BadRow:
@@ -169,13 +185,16 @@ def _diagnosed(line: bytes, error: orjson.JSONDecodeError) -> BadRow:
     try:
         text = line.decode()
     except UnicodeDecodeError as bad:
-        return BadRow("invalid_text", f"not valid UTF-8 at byte {bad.start + 1} of the line")
+        return BadRow("invalid_text", f"the line {NOT_UTF8} (byte {bad.start + 1})")
+    constants: list[str] = []
     try:
-        json.dumps(json.loads(text), ensure_ascii=False).encode()
+        json.dumps(json.loads(text, parse_constant=constants.append), ensure_ascii=False).encode()
     except UnicodeEncodeError:
         return BadRow("invalid_text", "a text holds a lone surrogate (half of a \\ud800-style pair)")
     except (ValueError, RecursionError):
-        pass
+        constants = []
+    if constants:  # Python's json writes them, and so does pandas in part
+        return BadRow("invalid_json", f"not JSON: {constants[0]} stands for a number; write null")
     if not text.strip().startswith("{"):
         return BadRow("invalid_json", f"not JSON (column {error.colno}); each line must be one JSON object")
     return BadRow("invalid_json", f"not JSON: {error.msg.split(': line ')[0]}, at column {error.colno}")

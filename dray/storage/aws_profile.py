@@ -1,9 +1,10 @@
-"""The region that AWS's file of profiles names: obstore reads no such file."""
+"""What AWS's files of profiles hold: obstore reads no such file."""
 
 from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 
 @cache
@@ -21,3 +22,15 @@ def region_in(file: str, profile: str | None) -> str | None:
     except BotoCoreError:  # no such profile, or no such file: who needs keys of it says so
         return None
     return found
+
+
+def boto3_credentials() -> dict[str, Any]:
+    """Profiles, SSO and the like, which obstore does not read; nothing where boto3 finds no credentials."""
+    import boto3
+
+    session = boto3.Session()
+    if session.get_credentials() is None:
+        return {}
+    from obstore.auth.boto3 import Boto3CredentialProvider
+
+    return {"credential_provider": Boto3CredentialProvider(session)}

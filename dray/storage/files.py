@@ -23,7 +23,7 @@ from dray.errors import ConfigError, InputError, JobFailedError, JobPausedError,
 from dray.storage import objects, remote, seekable, streams
 from dray.storage.addresses import HUB, refuse_slip
 from dray.storage.datasets import DatasetError
-from dray.storage.objects import BLOCK_BYTES, ObjectStoreOptions, is_object
+from dray.storage.objects import BLOCK_BYTES, NoBucketError, ObjectStoreOptions, is_object
 from dray.storage.remote import is_remote
 from dray.temporary import TemporaryFolder
 
@@ -143,7 +143,8 @@ def reading(uri: str) -> Iterator[None]:
     except DatasetError as error:
         raise refused(error.code, str(error), uri) from error
     except FileNotFoundError as error:
-        raise refused("missing_input", "no such file", uri) from error
+        told = str(error) if isinstance(error, NoBucketError) else "no such file"
+        raise refused("missing_input", told, uri) from error
     except IsADirectoryError as error:
         raise folder_named(uri) from error
     except PermissionError as error:
@@ -319,7 +320,7 @@ def check_writable(directory: str, *, options: ObjectStoreOptions | None = None)
             raise ConfigError(f"{directory}: the output is a file; name a folder")
         _write_and_remove(directory, options)
     except (JobFailedError, OSError) as error:
-        cause = error.__cause__ or error
+        cause = error if isinstance(error, OSError) else error.__cause__
         reason = getattr(cause, "strerror", None) or cause
         raise ConfigError(f"{directory}: the output folder cannot be written ({reason})") from error
 
@@ -342,13 +343,7 @@ def _write_and_remove(directory: str, options: ObjectStoreOptions | None) -> Non
 
 def exists(uri: str, *, options: ObjectStoreOptions | None = None) -> bool:
     """Whether there is a file of this name."""
-    if not is_object(uri):
-        return local_path(uri).is_file()
-    try:
-        objects.head(uri, options)
-    except FileNotFoundError:
-        return False
-    return True
+    return objects.is_there(uri, options) if is_object(uri) else local_path(uri).is_file()
 
 
 def remove(uri: str, *, options: ObjectStoreOptions | None = None) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from dray.storage.addresses import decoded_path, refuse_metadata
-from dray.storage.aws_profile import region_in
+from dray.storage.aws_profile import boto3_credentials, region_in
 from dray.storage.object_settings import is_anonymous
 from dray.storage.parts import one_ahead
 
@@ -217,13 +217,14 @@ def create(uri: str, content: bytes, options: ObjectStoreOptions | None = None) 
         except (errors.GenericError, errors.NotSupportedError) as error:
             if not isinstance(error, errors.NotSupportedError) and "NotImplemented" not in str(error):
                 raise
-            if _is_there(uri, options):
+            if is_there(uri, options):
                 return False
             put(uri, content, options)
     return True
 
 
-def _is_there(uri: str, options: ObjectStoreOptions | None) -> bool:
+def is_there(uri: str, options: ObjectStoreOptions | None = None) -> bool:
+    """Whether there is an object of this name."""
     try:
         head(uri, options)
     except FileNotFoundError:
@@ -250,6 +251,10 @@ class ReplacedError(OSError):
     """An object is no longer in the state that was asked for."""
 
 
+class NoBucketError(FileNotFoundError):
+    """There is no bucket of this name."""
+
+
 @contextmanager
 def translated(uri: str) -> Iterator[None]:
     """Turn obstore's errors into Python's own family for files."""
@@ -258,6 +263,7 @@ def translated(uri: str) -> Iterator[None]:
     try:
         yield
     except (errors.NotFoundError, FileNotFoundError) as error:
+        _refuse_bucket(uri, error)
         raise FileNotFoundError(f"no such object: {uri}") from error
     except (errors.PermissionDeniedError, errors.UnauthenticatedError) as error:
         raise not_allowed(uri) from error
@@ -266,6 +272,7 @@ def translated(uri: str) -> Iterator[None]:
     except errors.BaseError as error:
         if "403 Forbidden" in str(error):  # listings are refused in this way
             raise not_allowed(uri) from error
+        _refuse_bucket(uri, error)  # as listings are answered
         # The first line alone: the rest is a dump of the request, and may hold signed addresses.
         reason = str(error).strip().splitlines()[0][:200]
         raise OSError(f"{uri}: {reason}") from error
@@ -273,6 +280,11 @@ def translated(uri: str) -> Iterator[None]:
         if not str(error).startswith("Could not parse path"):
             raise
         raise _misnamed(uri) from None
+
+
+def _refuse_bucket(uri: str, error: Exception) -> None:
+    if "<Code>NoSuchBucket</Code>" in str(error):
+        raise NoBucketError(f"there is no bucket {urlsplit(uri).netloc}") from error
 
 
 def _misnamed(uri: str) -> OSError:
@@ -374,17 +386,5 @@ def _s3_settings(options: ObjectStoreOptions) -> dict[str, Any]:
     extra = dict(options.extra)
     known = options.access_key_id or "access_key_id" in extra or "AWS_ACCESS_KEY_ID" in os.environ
     if not known and not is_anonymous("s3", extra):
-        settings |= _boto3_credentials()
+        settings |= boto3_credentials()
     return settings
-
-
-def _boto3_credentials() -> dict[str, Any]:
-    """Profiles, SSO and the like, which obstore does not read; nothing where boto3 finds no credentials."""
-    import boto3
-
-    session = boto3.Session()
-    if session.get_credentials() is None:
-        return {}
-    from obstore.auth.boto3 import Boto3CredentialProvider
-
-    return {"credential_provider": Boto3CredentialProvider(session)}

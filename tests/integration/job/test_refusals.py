@@ -13,12 +13,15 @@ from typing import Any
 import pytest
 
 from dray.cli.app import run_app
+from dray.cli.early import refuse_early
 from dray.cli.server import PrefectServer
-from dray.errors import InputError, JobBusyError, JobChangedError
+from dray.errors import ConfigError, InputError, JobBusyError, JobChangedError
 from dray.job.ingesting import ingest_job
 from dray.job.opening import open_job
+from dray.job.request import JobRequest
 from dray.job.settings import JobSettings
 from dray.requests import Limits, RowDefaults, source_of
+from dray.storage.folders import Owner, take
 from dray.store import open_store
 from tests.support.command import CANARY, write_requests
 
@@ -74,6 +77,51 @@ def test_no_such_input(refused: Callable[..., str], tmp_path: Path) -> None:
     assert "2 problems" in said
     assert "none.jsonl" in said
     assert "no-*.jsonl" in said
+
+
+def test_a_pattern_that_matches_the_jobs_own_answers(
+    refused: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next run would have read them as rows, and not have gone on with the job."""
+    (tmp_path / "data").mkdir()
+    write_requests(tmp_path / "data" / "in.jsonl", 2)
+    monkeypatch.chdir(tmp_path)
+    for pattern in ("data/*.jsonl", "**/out*.jsonl", str(tmp_path / "*" / "[e-o]*.jsonl")):
+        said = refused(pattern, "--format", "jsonl", *SIMULATED, output=Path("data"))
+        assert "output.jsonl, which this job writes" in said or "errors.jsonl" in said
+        assert "another output folder, or a narrower pattern" in said
+
+
+@pytest.mark.parametrize(
+    ("pattern", "output", "form"),
+    [
+        ("data/in*.jsonl", "data", "jsonl"),  # a narrower pattern
+        ("data/*.jsonl", "data", "parquet"),  # other names
+        ("data/*.jsonl", "data/out", "jsonl"),
+        ("data/**/*.jsonl", "data/.out", "jsonl"),  # which patterns pass by
+    ],
+)
+def test_a_pattern_that_matches_none_of_them_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pattern: str, output: str, form: str
+) -> None:
+    (tmp_path / "data").mkdir()
+    write_requests(tmp_path / "data" / "in.jsonl", 2)
+    monkeypatch.chdir(tmp_path)
+    given = {"input": pattern, "model": "simulated", "output": output, "format": form}
+    refuse_early(JobRequest.of(**given, engine={"name": "simulated"}))
+
+
+def test_a_job_that_was_begun_with_such_a_pattern_goes_on_until_its_answers_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_requests(tmp_path / "in.jsonl", 2)
+    monkeypatch.chdir(tmp_path)
+    request = JobRequest.of(input="*.jsonl", model="simulated", output=".", engine={"name": "simulated"})
+    take(".", Owner(job_id="mine", identity="a"))
+    refuse_early(request)
+    (tmp_path / "errors.jsonl").touch()
+    with pytest.raises(ConfigError, match=r"errors\.jsonl, which this job writes"):
+        refuse_early(request)
 
 
 def test_an_input_of_no_known_format(refused: Callable[..., str], tmp_path: Path) -> None:

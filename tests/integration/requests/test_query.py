@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from dray.errors import InputError
 from dray.requests import cut, decode, ingest, queries, read_shard, source_of
 from dray.requests.queries import query_rows
-from dray.requests.sources import SqlQuery
+from dray.requests.sources import RowShape, SqlQuery
 from dray.requests.validate import BadRow
 from tests.support.postgres import PostgresServer
 
@@ -79,3 +80,21 @@ def test_large_rows_come_few_at_a_time_and_long_texts_are_refused(
     found = [row.code if isinstance(row, BadRow) else row["n"] for _, row in rows]
     assert found == [*range(1, 20), "line_too_long", "line_too_long", *range(22, 111)]
     assert asked == [1, 31, 64, 10, 10, 10]  # SQLAlchemy fetches the first row on its own
+
+
+def test_times_that_python_cannot_hold_come_as_the_database_writes_them(url: str) -> None:
+    """One of them ended the query; of a month psycopg makes 30 days."""
+    written = {
+        "'infinity'::timestamptz": "infinity",
+        "'-infinity'::date": "-infinity",
+        "'0044-03-15 BC'::timestamp": "0044-03-15 00:00:00 BC",
+        "'24:00'::time": "24:00:00",
+        "'1 year 1 month'::interval": "1 year 1 mon",
+        "'2024-02-29 12:00+00'::timestamptz": datetime(2024, 2, 29, 12, tzinfo=UTC),
+        "'2024-02-29'::date": date(2024, 2, 29),
+    }
+    query = f"select {', '.join(f'{value} as c{place}' for place, value in enumerate(written))}"
+    template = "".join(f"{{c{place}}}" for place in range(len(written)))
+    [(_, row)] = query_rows(SqlQuery(url=url, query=query, shape=RowShape(template=template)), 1000)
+    assert isinstance(row, dict)
+    assert list(row.values()) == list(written.values())

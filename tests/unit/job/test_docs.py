@@ -43,6 +43,7 @@ def test_seconds() -> None:
         "docs/capacity.md",
         "docs/error-rows.md",
         "docs/interruptions.md",
+        "docs/outputs.md",
         "docs/prefect.md",
         "docs/repeated-rows.md",
         "docs/scale.md",

@@ -12,6 +12,7 @@ from dray.engine.protocol import EngineSpec
 from dray.errors import ConfigError
 from dray.job.checks import check_arguments
 from dray.job.forms import EngineOptions
+from dray.job.opening import describe
 from dray.job.request import JobRequest
 from dray.job.settings import JobSettings, Resolved
 from dray.requests import Kind, RowDefaults, source_of
@@ -170,3 +171,34 @@ def test_a_replica_gets_a_part_of_one_gpu_or_whole_ones(gpus: float, fine: bool)
     else:
         with pytest.raises(ConfigError, match="replica_gpus must be a part of one GPU, or a whole number"):
             replace(settings, replica_gpus=gpus)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "options", "told"),
+    [
+        (["/in.jsonl"], {}, ("/in.jsonl", None)),
+        (
+            ["a.csv"],
+            {"prompt_column": "text", "id_column": "no"},
+            ("a.csv", "prompt_column=text, id_column=no"),
+        ),
+        (["a.csv"], {"template": "Private: {text}"}, ("a.csv", None)),
+        (
+            [f"{n}.jsonl" for n in range(7)],
+            {},
+            ("0.jsonl, 1.jsonl, 2.jsonl, 3.jsonl, 4.jsonl and 2 more", None),
+        ),
+        (
+            ["postgresql://me:hidden@db/rows"],
+            {"query": "select private", "messages_column": "chat"},
+            ("postgresql+psycopg://me:***@db/rows", "messages_column=chat"),
+        ),
+    ],
+)
+def test_a_report_says_what_was_read_and_no_prompt(
+    inputs: list[str], options: dict[str, Any], told: tuple[str, str | None]
+) -> None:
+    settings = replace(JobSettings.of(REQUEST, PLACES), source=source_of(inputs, **options))
+    described = describe(settings)
+    assert (described["input"], described["columns"]) == told
+    assert "rivate" not in str(described)

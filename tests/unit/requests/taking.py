@@ -20,16 +20,19 @@ from dray.requests import (
     source_of,
 )
 
+FIELD_OF = {Kind.CHAT.url: "messages", Kind.COMPLETION.url: "prompt"}
+
 
 def take(folder: Path, source: Source, **options: Any) -> Ingested:
     return ingest(source, spool_uri=str(folder / "job" / "spool.jsonl"), **options)
 
 
 def asked(ingested: Ingested) -> list[tuple[str, Any]]:
+    """The id of each request, and its prompt or its messages."""
     found = []
     for part in cut(ingested, target_rows=1000):
         for chunk in read_shard(part.uri, part.offset, part.length):
-            found += [(r.custom_id, r.body["prompt"]) for r in map(decode, chunk)]
+            found += [(r.custom_id, r.body[FIELD_OF[r.url]]) for r in map(decode, chunk)]
     return found
 
 

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from dray.errors import InputError, Problem
-from dray.requests import Ingested, Limits, Source, expand, frame_to_source, ingest, source_of
+from dray.requests import Ingested, Limits, RowShape, Source, expand, frame_to_source, ingest, source_of
 from dray.requests.json_lines import json_lines
 
 pytestmark = pytest.mark.unit
@@ -229,6 +229,17 @@ def test_what_a_folder_holds(tmp_path: Path, names: list[str], told: str) -> Non
     assert told.format(tmp_path) in problem.message
 
 
+@pytest.mark.parametrize("name", ["a.csv", "deep/a.csv"])
+@pytest.mark.parametrize("folder", ["[2024] mail", "what?", "it's [new]"])
+def test_a_folder_may_have_the_signs_of_patterns_in_its_name(tmp_path: Path, folder: str, name: str) -> None:
+    put(tmp_path, f"{folder}/{name}", b"p\nhello\n")
+    [problem] = refused_source(str(tmp_path / folder))
+    [pattern] = shlex.split(problem.message.rpartition("name its files: ")[2])
+    given = f"{tmp_path}/{folder}/{name.replace('a.', '*.')}"
+    for one in (pattern, given):
+        assert [ref.uri for ref in expand([one])] == [f"{tmp_path}/{folder}/{name}"]
+
+
 def refused_source(*inputs: str) -> list[Problem]:
     with pytest.raises(InputError) as caught:
         source_of(inputs, prompt_column="p")
@@ -296,8 +307,8 @@ def empties(folder: Path) -> list[Source]:
         source_of(str(folder / "in.parquet"), prompt_column="text"),
         source_of(str(folder / "in.parquet")),
         source_of(url, query="select 1 as text where 0", prompt_column="text"),
-        frame_to_source(pandas.DataFrame({"text": []}), folder / "f", prompt_column="text"),
-        frame_to_source(pandas.DataFrame({"messages": []}), folder / "g"),
+        frame_to_source(pandas.DataFrame({"text": []}), folder / "f", RowShape(prompt_column="text")),
+        frame_to_source(pandas.DataFrame({"messages": []}), folder / "g", RowShape()),
         source_of([put(folder, f"part-{n}.jsonl", b"") for n in range(3)]),
     ]
 

@@ -10,14 +10,16 @@ import psycopg
 import pytest
 from sqlalchemy.exc import ResourceClosedError
 
-from dray.errors import ConfigError
+from dray.cli.early import refuse_early
+from dray.errors import ConfigError, DrayError
+from dray.job.request import JobRequest
 from dray.requests import (
     Limits,
     queries,
     source_digest,
     source_of,
 )
-from dray.requests.queries import _query_failed, query_name, query_rows
+from dray.requests.queries import _query_failed, check_database, query_name, query_rows
 from dray.requests.sources import RowShape, SqlQuery
 from dray.requests.validate import BadRow
 from tests.unit.requests.taking import problems, prompts, take
@@ -177,6 +179,38 @@ def test_when_a_drivers_words_are_shown(
     told = _query_failed(cause, stage)
     assert ("word" in told) is shown
     assert shown or type(cause).__name__ in told
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("duckdb:///rows.duckdb", "SQLAlchemy knows no duckdb here; install duckdb-engine"),
+        (
+            "postgress://me:hidden@h/db",
+            "knows no postgress here; install the package that brings it, or corr",
+        ),
+        ("oracle+cx_oracle://me:hidden@h", "cx_Oracle is not installed; install its driver"),
+        (
+            "postgresql+asyncpg://me:hidden@h/db",
+            "postgresql.asyncpg is for asyncio; name another driver, or postgresql://",
+        ),
+    ],
+)
+def test_a_database_that_cannot_be_asked_from_here_is_refused_first(url: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=told) as refused:
+        check_database(SqlQuery(url=url, query="select 1", shape=RowShape(prompt_column="text")))
+    assert "hidden" not in str(refused.value)
+
+
+@pytest.mark.parametrize("url", ["sqlite:///none.db", "env:ROWS"])
+def test_the_command_line_looks_at_it_before_anything_starts(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROWS", "duckdb:///rows.duckdb")
+    rows = {"query": "select 1 as text", "prompt_column": "text"}
+    given = {"input": url, "model": "simulated", "output": "out", "engine": {"name": "simulated"}}
+    with pytest.raises(DrayError, match=r"no database to ask|install duckdb-engine"):
+        refuse_early(JobRequest.of(**given, rows=rows))
 
 
 def test_no_password_in_the_message(tmp_path: Path) -> None:

@@ -23,7 +23,6 @@ from dray.requests import (
     Source,
     cut,
     decode,
-    frame_to_source,
     ingest,
     read_shard,
     settled,
@@ -362,16 +361,6 @@ def test_a_query_gives_messages_as_json(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/data.db"
     source = source_of(url, query="select * from t", messages_column="chat", id_column="id")
     assert asked(take(tmp_path, source)) == [("a", [USER])]
-
-
-def test_a_frame_of_messages(tmp_path: Path) -> None:
-    frame = pandas.DataFrame({"messages": [[USER], [SYSTEM, USER]]})
-    assert asked(take(tmp_path, frame_to_source(frame, tmp_path / "f"))) == [
-        ("row-0", [USER]),
-        ("row-1", [SYSTEM, USER]),
-    ]
-    with pytest.raises(ConfigError, match="messages"):
-        frame_to_source(frame.rename(columns={"messages": "text"}), tmp_path / "g")
 
 
 def test_the_first_file_with_a_row_says_it_for_all(tmp_path: Path) -> None:

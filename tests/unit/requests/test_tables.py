@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import IO, Any
 from uuid import UUID
 
-import pandas
 import pyarrow
 import pytest
 from pyarrow import parquet
@@ -23,9 +22,6 @@ from dray.requests import (
     Kind,
     Limits,
     RowDefaults,
-    Source,
-    frame_to_source,
-    source_digest,
     source_of,
     tables,
 )
@@ -154,6 +150,21 @@ def test_missing_columns_name_those_that_are_there(
     [problem] = problems(tmp_path, path, **options)
     assert (problem.code, problem.file, problem.field) == (code, path, field)
     assert "'id', 'text'" in problem.message
+
+
+@pytest.mark.parametrize(
+    ("header", "told"),
+    [
+        (b"id, text", "did you mean ' text'?"),
+        (b",Text", "did you mean 'Text'? the columns are: '', 'Text'"),  # pandas' index has no name
+        (b"Unnamed: 0,Text", "'Unnamed: 0', 'Text'"),
+        (b"id,t\xe9xt", "the first line is not UTF-8; convert it, for example with iconv"),
+    ],
+)
+def test_headers_as_other_programs_write_them(tmp_path: Path, header: bytes, told: str) -> None:
+    path = put(tmp_path, "in.csv", header + b"\n1,x\n")
+    [problem] = problems(tmp_path, path, prompt_column="text")
+    assert told in problem.message
 
 
 @pytest.mark.parametrize("name", ["in.csv", "in.parquet", "in.jsonl"])
@@ -303,46 +314,6 @@ def test_other_ids_are_called_what_they_are(tmp_path: Path, value: object, told:
     assert told in problem.message
 
 
-def test_frames_give_the_same_bytes_each_time(tmp_path: Path) -> None:
-    frame = pandas.DataFrame({"text": ["a", "b"], "id": ["x", "y"]}, index=[5, 9])
-    sources = [
-        frame_to_source(frame, tmp_path / name, kind=Kind.COMPLETION, prompt_column="text", id_column="id")
-        for name in ("1", "2")
-    ]
-    assert source_digest(sources[0]) == source_digest(sources[1])
-    assert asked(take(tmp_path, sources[0])) == [("x", "a"), ("y", "b")]
-
-
-def test_a_frame_leaves_the_file_of_another(tmp_path: Path) -> None:
-    asked_for: list[int] = []
-
-    def source(text: str) -> Source:
-        frame = pandas.DataFrame({"text": [text]})
-        return frame_to_source(
-            frame,
-            tmp_path,
-            kind=Kind.COMPLETION,
-            prompt_column="text",
-            before_writing=lambda: asked_for.append(1),
-        )
-
-    first, second = source("a"), source("b")
-    assert source("a") == first != second
-    assert asked_for == [1, 1]  # none for the file that is there
-    assert source_digest(first) != source_digest(second)
-    assert asked(take(tmp_path / "job", first)) == [("row-0", "a")]
-    assert list(tmp_path.glob("**/*.part")) == []
-
-
-def test_the_file_of_an_earlier_version_serves_an_equal_frame(tmp_path: Path) -> None:
-    frame = pandas.DataFrame({"text": ["a"]})
-    new = frame_to_source(frame, tmp_path / "new", prompt_column="text").inputs[0]
-    old = tmp_path / "old" / "frame.parquet"
-    old.parent.mkdir()
-    old.write_bytes(Path(new).read_bytes())
-    assert frame_to_source(frame, old.parent, prompt_column="text").inputs == (str(old),)
-
-
 def test_a_parquet_file_is_not_kept_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What pyarrow reads ahead (``pre_buffer``) it keeps to the end: as many bytes as the file has."""
     monkeypatch.setattr(tables, "BATCH_BYTES", 1 << 20)
@@ -362,6 +333,29 @@ def test_a_parquet_file_is_not_kept_in_memory(tmp_path: Path, monkeypatch: pytes
         tracemalloc.stop()
     assert read == 200
     assert most < path.stat().st_size / 2
+
+
+def test_columns_that_are_not_read_cost_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch of small texts is not cut for images beside them."""
+    path, asked_for = tmp_path / "wide.parquet", list[int]()
+    rows: dict[str, Any] = {"q": ["what?"] * 100, "chat": [[{"role": "user", "content": "x" * 1000}]] * 100}
+    images = {f"image{number}": [b"i" * 100_000] * 100 for number in range(5)}
+    parquet.write_table(pyarrow.table(rows | images), path, use_dictionary=False)
+    batches = parquet.ParquetFile.iter_batches
+
+    def counted(file: parquet.ParquetFile, batch_size: int, columns: list[str]) -> Any:
+        asked_for.append(batch_size)
+        return batches(file, batch_size, columns=columns)
+
+    monkeypatch.setattr(parquet.ParquetFile, "iter_batches", counted)
+    monkeypatch.setattr(tables, "BATCH_BYTES", 50_000)
+    for template in ("{q}", "{q}{chat}", "{q}{image1}"):
+        source = source_of(str(path), template=template)
+        list(read_rows(source, files_of(source), RowDefaults(), Limits()))
+    texts, chats, image = asked_for
+    assert texts == tables.BATCH_ROWS
+    assert 30 < chats < 60  # of about a kilobyte each
+    assert image == 1
 
 
 class _CountedFile(io.FileIO):
@@ -434,15 +428,31 @@ def test_values_have_the_limit_of_lines(tmp_path: Path) -> None:
     assert codes == [None, None, "line_too_long", "line_too_long"]
 
 
-def test_numbers_are_written_in_their_own_precision(tmp_path: Path) -> None:
-    path = tmp_path / "numbers.parquet"
-    values = pyarrow.array([0.1, 1e20, None, float("nan"), 16777216.0], pyarrow.float32())
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (
+            pyarrow.array([0.1, 1e20, None, float("nan"), 16777216.0], pyarrow.float32()),
+            ["0.1", "1e+20", None, None, "16777216.0"],
+        ),
+        (pyarrow.array([0.1, None, 3], pyarrow.float32()).cast(pyarrow.float16()), ["0.1", None, "3.0"]),
+        (
+            pyarrow.array([1_000_000_001, None, 1_500_000_000, 2_000_000_000], pyarrow.time64("ns")),
+            ["00:00:01.000000001", None, "00:00:01.500000", "00:00:02"],
+        ),
+    ],
+)
+def test_numbers_and_times_are_written_in_their_own_precision(
+    tmp_path: Path, values: pyarrow.Array[Any], expected: list[str | None]
+) -> None:
+    path = tmp_path / "values.parquet"
     parquet.write_table(pyarrow.table({"n": values}), path)
     source = source_of(str(path), template="{n}")
     rows = list(read_rows(source, files_of(source), RowDefaults(), Limits()))
     asked = [row.envelope and row.envelope.body["messages"][0]["content"] for row in rows]
-    assert asked == ["0.1", "1e+20", None, None, "16777216.0"]
-    assert [row.bad and row.bad.code for row in rows] == [None, None, "missing_value", "missing_value", None]
+    assert asked == expected
+    codes = [None if one else "missing_value" for one in expected]
+    assert [row.bad and row.bad.code for row in rows] == codes
 
 
 @pytest.mark.parametrize(

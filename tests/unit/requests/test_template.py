@@ -127,9 +127,16 @@ def test_whole_numbers_serve_as_ids() -> None:
     assert row_builder(RowShape(prompt_column="p", id_column="id"))(0, {"p": "x", "id": 12}).custom_id == "12"
 
 
-@pytest.mark.parametrize("value", [b"a", bytearray(b"a"), memoryview(b"a"), ("a",), {"a"}, ["a"], {"a": 1}])
-def test_what_a_driver_gives_for_bytes_and_arrays_is_no_text(value: object) -> None:
-    with pytest.raises(BadRow, match="holds no text"):
+@pytest.mark.parametrize(
+    ("told", "value"),
+    [
+        *(("bytes; decode", value) for value in (b"a", bytearray(b"a"), memoryview(b"a"))),
+        *(("a list; write it as text", value) for value in (("a",), {"a"}, ["a"])),
+        ("an object; write it as text", {"a": 1}),
+    ],
+)
+def test_what_a_driver_gives_for_bytes_and_arrays_is_no_text(told: str, value: object) -> None:
+    with pytest.raises(BadRow, match=f"holds no text in this row, but {told}"):
         text_of({"c": value}, "c", "missing_column")
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dray.requests.validate import CUSTOM_ID_LIMIT, BadRow, filler, read_envelope
+from dray.requests.validate import CUSTOM_ID_LIMIT, BadRow, check_text, filler, read_envelope
 
 pytestmark = pytest.mark.unit
 
@@ -68,6 +68,28 @@ def test_an_escaped_backslash_before_u0000_is_no_nul() -> None:
     raw = line(body={"messages": "\\u0000"})
     assert b"\\\\u0000" in raw
     assert read_envelope(raw).body == {"messages": "\\u0000"}
+
+
+@pytest.mark.parametrize(
+    ("raw", "told"),
+    [
+        (b'{"score": NaN}', "not JSON: NaN stands for a number; write null"),
+        (b'{"a": [-Infinity, NaN]}', "not JSON: -Infinity stands for a number; write null"),
+        (b'{"a": "caf\xe9"}', "iconv -f WINDOWS-1252 -t UTF-8 (byte 11)"),
+        (b'{"a": NaN', "not JSON: "),
+    ],
+)
+def test_what_other_programs_write_is_told_with_what_to_do(raw: bytes, told: str) -> None:
+    with pytest.raises(BadRow) as caught:
+        read_envelope(raw)
+    assert told in caught.value.message
+    assert ("write null" in told) == ("write null" in caught.value.message)
+
+
+@pytest.mark.parametrize(("text", "told"), [("a\ud83d", "lone surrogate"), ("a\udce9", "is not UTF-8")])
+def test_bytes_and_surrogates_are_told_apart(text: str, told: str) -> None:
+    with pytest.raises(BadRow, match=told):
+        check_text(text, "text")
 
 
 def test_a_bad_row_keeps_its_usable_id() -> None:

@@ -16,7 +16,8 @@ import pandas
 import pytest
 
 from dray.errors import ConfigError, InputError, JobFailedError, JobPausedError
-from dray.requests import digest, expand, frame_to_source, source_of
+from dray.requests import RowShape, digest, expand, frame_to_source, source_of
+from dray.requests.inputs import pattern_for
 from dray.storage import ObjectStoreOptions, check_writable
 from dray.storage.files import stream_range, write_atomic
 
@@ -163,7 +164,8 @@ def test_a_folder_without_permission_is_refused_in_words(closed: Path) -> None:
         expand([str(closed / "in.jsonl")])
     frame, held = pandas.DataFrame({"text": ["a"]}), []
     with pytest.raises(JobFailedError, match="cannot be written"):
-        frame_to_source(frame, closed / "frame", prompt_column="text", before_writing=lambda: held.append(1))
+        texts = RowShape(prompt_column="text")
+        frame_to_source(frame, closed / "frame", texts, before_writing=lambda: held.append(1))
     assert held == [1]
 
 
@@ -224,3 +226,19 @@ def test_another_fault_of_a_disk_does_not(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(JobFailedError) as caught, write_atomic(str(tmp_path / "rows.jsonl")) as file:
         file.write(b"{}\n")
     assert not isinstance(caught.value, JobPausedError)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "uri", "matches"),
+    [
+        ("s3://b/in/*.jsonl", "s3://b/in/output.jsonl", True),
+        ("s3://b/**", "s3://b/in/output.jsonl", True),
+        ("s3://b/*.jsonl", "s3://b/in/output.jsonl", False),
+        ("s3://b/in/*.jsonl", "/in/output.jsonl", False),
+        ("https://host/in/*.jsonl", "https://host/in/output.jsonl", False),  # a web server has no listings
+        ("in/output.jsonl", "in/output.jsonl", False),  # named, and not matched
+        ("file:///in/*.jsonl", "/in/output.jsonl", True),
+    ],
+)
+def test_which_pattern_a_file_would_match(pattern: str, uri: str, matches: bool) -> None:
+    assert (pattern_for(uri, [pattern]) == pattern) == matches
