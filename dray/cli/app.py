@@ -173,6 +173,9 @@ def export(
         Parameter(negative=(), help="With --failed-requests: only error rows of this code; may be repeated."),
     ] = None,
     format_: Annotated[Literal["jsonl", "parquet"], Parameter(name="--format")] = "jsonl",
+    without_kept: Annotated[
+        bool, Parameter(negative=(), help="Leave out the columns that the job keeps (--keep-columns).")
+    ] = False,
     part_bytes: PartBytes = PART_BYTES,
     store: StoreOption = None,
     overwrite: Overwrite = False,
@@ -191,8 +194,16 @@ def export(
         return export_failed(job_id, file, store, codes=code or [], overwrite=overwrite, json=json)
     if code:
         raise ConfigError("--code goes with --failed-requests")
-    folder = absolute(str(output_))
-    return export_job(job_id, folder, format_, store, part_bytes=part_bytes, overwrite=overwrite, json=json)
+    return export_job(
+        job_id,
+        absolute(str(output_)),
+        format_,
+        store,
+        part_bytes=part_bytes,
+        overwrite=overwrite,
+        kept=not without_kept,
+        json=json,
+    )
 
 
 @app.command

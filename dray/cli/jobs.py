@@ -112,6 +112,7 @@ def export_job(
     *,
     part_bytes: int = PART_BYTES,
     overwrite: bool = False,
+    kept: bool = True,
     json: bool,
 ) -> int:
     """Write finished rows to files of ``part_bytes`` at most, in a folder that is no job's own.
@@ -123,7 +124,7 @@ def export_job(
 
     with store_at(reference) as store:
         job = store.get_job(job_id)
-        written = export(store, job, directory, form, part_bytes=part_bytes, overwrite=overwrite)
+        written = export(store, job, directory, form, kept=kept, part_bytes=part_bytes, overwrite=overwrite)
     files = {
         name: {"uri": info.uri, "size": info.size, "sha256": info.sha256}
         for name, info in written.files.items()

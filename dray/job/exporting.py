@@ -7,6 +7,7 @@ from typing import Any
 
 from dray.errors import ConfigError
 from dray.job.opening import owner_of_job
+from dray.job.spooling import kept_of
 from dray.requests.output import Pages, Written, write_outputs
 from dray.storage import check_writable, folders
 from dray.storage.draft import Stage
@@ -16,11 +17,16 @@ from dray.storage.s3_uploads import end_unfinished, unfinished_outputs
 from dray.store import Job, Store
 
 
-def export(store: Store, job: Job, directory: str, form: Any, *, part_bytes: int, overwrite: bool) -> Written:
+def export(
+    store: Store, job: Job, directory: str, form: Any, *, kept: bool, part_bytes: int, overwrite: bool
+) -> Written:
     """Write the finished rows to files of ``part_bytes`` at most, in a folder that is no job's own.
+
+    The columns that the job ``kept`` stand beside them.
 
     Raises:
         ConfigError: the folder holds files of others, and may not be given to the export.
+        JobFailedError: the kept columns are gone.
     """
     owner = owner_of_job(job).of_export
     if not overwrite:
@@ -38,6 +44,7 @@ def export(store: Store, job: Job, directory: str, form: Any, *, part_bytes: int
         Pages(lambda: store.outcomes(job.job_id)),
         directory=directory,
         format=form,
+        kept=kept_of(job) if kept else None,
         part_bytes=part_bytes,
         stage=Stage(folder=work, tag=f"x{secrets.token_hex(4)}"),
         confirm=lambda _infos: folders.confirm(directory, owner),

@@ -14,7 +14,7 @@ from dray.job.opening import OpenJob
 from dray.job.publishing import job_drafts, publish
 from dray.job.reporting import ReplicaAccount, file_line, report_data
 from dray.job.result import JobResult, result_of
-from dray.job.spooling import remove_older
+from dray.job.spooling import kept_of, remove_older
 from dray.job.timeline import Timeline
 from dray.report import ReportData, Tally, render_html
 from dray.requests.output import fill
@@ -59,7 +59,8 @@ def finalise_job(
             result = _account(store, job, outcomes, timeline, replicas)
         else:
             result = _publish(store, job, outcomes, timeline, replicas, state)
-        remove_older(job, store.shards(job.job_id))  # of drivers that stood still while they took rows in
+        # Of drivers that stood still while they took rows in.
+        remove_older(job, store.shards(job.job_id), kept_of(store.get_job(job.job_id)))
         store.set_job_state(job.lease, state)
         reach(Point.FINALISE_AFTER)
     return result
@@ -92,7 +93,13 @@ def _publish(
     with job_drafts(store, job) as drafts:
         with timeline.phase("finalise"):
             settings = job.settings
-            written = fill(drafts, outcomes, format=settings.format, part_bytes=settings.request.part_bytes)
+            written = fill(
+                drafts,
+                outcomes,
+                format=settings.format,
+                kept=kept_of(store.get_job(job.job_id), settings.objects),
+                part_bytes=settings.request.part_bytes,
+            )
         files = tuple(file_line(written, stem, settings.format) for stem in ("output", "errors"))
         data = report_data(store, job, outcomes.tally, timeline, replicas, files, state)
         told = _told(store, job, state)

@@ -131,6 +131,11 @@ class RowOptions(Form):
         default=None,
         description="Column that holds a unique id. If left out, ids are row-0, row-1, ...",
     )
+    keep_columns: list[str] = Field(
+        default=[],
+        description="Column to write beside each answer, in Parquet as a column, in JSON lines in an object "
+        "named row. Give the option once for each column.",
+    )
     query: str | None = Field(
         default=None,
         description="SQL query that gives the rows. The input is then a database URL, or env:NAME of a "

@@ -15,6 +15,7 @@ from dray.job.query_jobs import ASKED
 from dray.job.sharing import record_of, sharing_of
 from dray.job.spooling import (
     DIGEST,
+    KEPT,
     bound_of,
     digest_of,
     missed,
@@ -85,12 +86,14 @@ def ingest_job(
                 say(told)
         reach(Point.INGEST_SPOOLED)
         try:
+            kept = {} if ingested.kept is None else {KEPT: ingested.kept.as_dict()}
             if lost is None:
                 _refuse_changed(store, job)
-                noted = {ORDER: ordering.noted(), **record_of(job, ingested, sharing)}
+                noted = {ORDER: ordering.noted(), **record_of(job, ingested, sharing), **kept}
                 _publish(store, job, ingested, noted, replicas)
             else:
                 refuse_other(job, recorded, lost, ingested)
+                store.merge_job_info(job.lease, kept)
                 store.move_shards(job.lease, moved(known, ingested))
         except FencedError:
             remove_own(job, store.shards(job.job_id))

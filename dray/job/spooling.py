@@ -14,9 +14,10 @@ from itertools import count, takewhile
 from dray.errors import JobChangedError
 from dray.job.opening import OpenJob
 from dray.requests.ingest import BESIDE, Ingested
+from dray.requests.kept import Kept
 from dray.requests.spool_parts import part_uri
 from dray.storage.files import exists, join, local_path, remove
-from dray.storage.objects import is_object, list_under
+from dray.storage.objects import ObjectStoreOptions, is_object, list_under
 from dray.storage.s3_uploads import end_unfinished, unfinished
 from dray.store import Job, Shard
 
@@ -29,9 +30,12 @@ DIGEST = "spool_sha256"
 Of several parts it is that of their digests, and ends in their bound: ``… in parts of 8589934592``.
 """
 
+KEPT = "kept"
+"""Where the job's ``info`` has the columns that stand beside the answers (:mod:`dray.requests.kept`)."""
+
 _IN_PARTS = re.compile(r" in parts of (\d+)")
 _NAME = re.compile(
-    r"\.?(?P<name>requests-(?P<epoch>\d+)(?:-(?P<number>\d{5,}))?\.jsonl(?:\.(?:rejects|followers|reused))?)"
+    r"\.?(?P<name>requests-(?P<epoch>\d+)(?:-(?P<number>\d{5,}))?\.jsonl(?:\.(?:rejects|followers|reused|kept))?)"
     r"(?:\.[0-9a-f]{8}\.part)?"
 )
 """The files of a spool, also those that are still being written."""
@@ -62,6 +66,12 @@ def digest_of(ingested: Ingested) -> str:
     return f"{ingested.spool_sha256}{several}"
 
 
+def kept_of(job: Job, options: ObjectStoreOptions | None = None) -> Kept | None:
+    """The columns that stand beside the answers; None where the user named none."""
+    found = job.info.get(KEPT)
+    return None if found is None else Kept.from_dict(found, options)
+
+
 def moved(shards: Iterable[Shard], ingested: Ingested) -> dict[str, str]:
     """Where each part lies now that the spool was written again, by where it lay."""
     ordered = sorted(shards, key=lambda shard: shard.first_position)
@@ -69,14 +79,15 @@ def moved(shards: Iterable[Shard], ingested: Ingested) -> dict[str, str]:
     return dict(zip(before, (part.uri for part in ingested.parts), strict=True))
 
 
-def remove_older(job: OpenJob, shards: Sequence[Shard]) -> None:
-    """Remove what earlier drivers have written, except the spool that ``shards`` were cut from."""
-    _remove(job, set(range(1, job.lease.epoch)) - _read(job, shards))
+def remove_older(job: OpenJob, shards: Sequence[Shard], kept: Kept | None = None) -> None:
+    """Remove what earlier drivers have written, but the spool that ``shards`` were cut from, and ``kept``."""
+    read = [shard.uri for shard in shards] + ([] if kept is None else [kept.uri])
+    _remove(job, set(range(1, job.lease.epoch)) - _epochs(job, read))
 
 
 def remove_own(job: OpenJob, shards: Sequence[Shard] = ()) -> None:
     """Remove this driver's spool, which nobody reads. One that ``shards`` were cut from stays."""
-    _remove(job, {job.lease.epoch} - _read(job, shards))
+    _remove(job, {job.lease.epoch} - _epochs(job, [shard.uri for shard in shards]))
 
 
 def refuse_other(job: OpenJob, recorded: Job, lost: str, ingested: Ingested) -> None:
@@ -94,10 +105,10 @@ def refuse_other(job: OpenJob, recorded: Job, lost: str, ingested: Ingested) -> 
     )
 
 
-def _read(job: OpenJob, shards: Iterable[Shard]) -> set[int]:
-    """Epochs of the drivers whose spool holds shards."""
+def _epochs(job: OpenJob, uris: Iterable[str]) -> set[int]:
+    """Epochs of the drivers that wrote these files."""
     folder = _folder(spool_of(job))
-    names = (_NAME.fullmatch(_name(shard.uri)) for shard in shards if _folder(shard.uri) == folder)
+    names = (_NAME.fullmatch(_name(uri)) for uri in uris if _folder(uri) == folder)
     return {int(found["epoch"]) for found in names if found is not None}
 
 

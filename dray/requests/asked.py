@@ -32,7 +32,8 @@ class RowsDigest:
         for row in rows:
             self._rows += 1
             if row.envelope is not None:
-                found = sha256(orjson.dumps(row.envelope._asdict(), option=orjson.OPT_SORT_KEYS)).digest()
+                asked = row.envelope._asdict() | ({"kept": row.kept} if row.kept else {})
+                found = sha256(orjson.dumps(asked, option=orjson.OPT_SORT_KEYS)).digest()
                 self._sum = (self._sum + int.from_bytes(found)) % _MODULUS
             yield row
 

@@ -14,6 +14,7 @@ from dray.requests.asked import RowsDigest
 from dray.requests.dataset_hints import told_of_commits
 from dray.requests.duplicates import IdIndex
 from dray.requests.inputs import FileRef
+from dray.requests.kept import KEPT, Kept, KeptLog
 from dray.requests.marks import Mark, SpoolPart, SpoolRange, Taper, cut_marks, enough_ranges
 from dray.requests.model import Outcome
 from dray.requests.pulse import Pulse
@@ -35,7 +36,7 @@ QUERY_NAME = "query"
 """What stands for the file's name where the rows come from a query."""
 
 REJECTS = ".rejects"
-BESIDE = (REJECTS, FOLLOWERS, REUSED)
+BESIDE = (REJECTS, FOLLOWERS, REUSED, KEPT)
 """What the names of files beside a spool end in, after the spool's name."""
 
 _PROGRESS_ROWS = 1024
@@ -49,7 +50,8 @@ class Ingested:
     ``rows`` counts every row, ``requests`` those to be asked; the others are rejects, or ``shared``. Indices
     run from 0 to ``rows - 1`` over all. ``parts`` are the files of the spool, of ``part_bytes`` at most each;
     ``marks`` are the places where it may be cut, between groups where it is ``grouped``. ``spool_sha256`` is
-    in hex: of several parts, that of their digests. ``asked`` is the digest of what the rows of a query ask.
+    in hex: of several parts, that of their digests. ``asked`` is the digest of what the rows of a query ask,
+    ``kept`` the columns that stand beside the answers.
     """
 
     rows: int
@@ -65,6 +67,7 @@ class Ingested:
     files: tuple[str, ...]
     shared: Shared = _NOTHING_SHARED
     asked: str | None = None
+    kept: Kept | None = None
     options: ObjectStoreOptions | None = field(default=None, repr=False)
 
     def rejects(self, batch: int = 1000) -> Iterator[list[Outcome]]:
@@ -97,15 +100,13 @@ def ingest(
 ) -> Ingested:
     """Stream the input into a spool at ``spool_uri``; ``progress`` gets the count of rows so far.
 
-    The spool is one file, or parts of ``part_bytes`` at most (:mod:`dray.requests.spool_parts`). ``say`` gets
-    what was found out about the input that no option says. ``arrange`` gives the rows another order: see
-    :mod:`dray.requests.arranging`. ``sharing`` says which rows need no engine: they leave the spool.
-    ``pulse`` tells another thread that rows come, and passes on its request to stop (CancelledError).
+    The spool is one file, or parts of ``part_bytes`` at most. ``say`` gets what was found out of the input.
+    ``arrange`` gives rows another order (:mod:`dray.requests.arranging`), ``sharing`` drops rows that need
+    no engine. ``pulse`` tells a thread that rows come, and passes on its request to stop (CancelledError).
 
-    Raises InputError with the first problems in input order, and publishes nothing then. With
-    ``skip_invalid``, rows that cannot be requests become error rows (``rejects``, kept beside the spool); a
-    job-wide contradiction (two models, embeddings among generation) is refused all the same, and so is an
-    input without any row, or without a valid one: a job needs a request.
+    Raises InputError with the first problems in input order, and publishes nothing then. ``skip_invalid``
+    makes error rows (``rejects``) of rows that cannot be requests. A job-wide contradiction (two models,
+    embeddings among generation), or an input without a valid row, is refused all the same.
     """
     limits, defaults, pulse = limits or Limits(), defaults or RowDefaults(), pulse or Pulse()
     source, files = _found_out(source, limits, options, pulse, say)
@@ -113,11 +114,12 @@ def ingest(
     with ExitStack() as stack:
         ids = stack.enter_context(IdIndex())
         rejects, dropped = (stack.enter_context(RejectLog()) for _ in range(2))
+        kept = stack.enter_context(KeptLog(source.shape.keep_columns, names[0]))
         spool = stack.enter_context(SpoolParts(spool_uri, part_bytes, options=options, pulse=pulse))
         arranging = stack.enter_context(Arranging(spool, spool_uri, arrange, pulse))
         rules = JobRules(names, defaults.model_name, defaults.adapters)
-        stop = None if skip_invalid else limits.problems
-        reading = _Reading(ids, rejects, arranging.add_line, rules, stop_after=stop, on_row=pulse.row)
+        stop_after = None if skip_invalid else limits.problems
+        reading = _Reading(ids, rejects, arranging, kept, rules, stop_after, on_row=pulse.row)
         digest = RowsDigest(source)
         reading.consume(digest.over(read_rows(source, files, defaults, limits, options, pulse)), progress)
         pulse.end()
@@ -138,6 +140,7 @@ def ingest(
             files=names,
             shared=shared,
             asked=digest.found,
+            kept=kept.publish(f"{spool_uri}{KEPT}", options),
             options=options,
         )
 
@@ -203,16 +206,18 @@ class _Reading:
         self,
         ids: IdIndex,
         rejects: RejectLog,
-        add_line: Callable[[bytes], None],
+        arranging: Arranging,
+        kept: KeptLog,
         rules: JobRules,
-        *,
         stop_after: int | None,
+        *,
         on_row: Callable[[], None],
     ) -> None:
         self.rows = 0
         self._ids = ids
         self._rejects = rejects
-        self._add_line = add_line
+        self._add_line = arranging.add_line
+        self._kept = kept
         self._rules = rules
         self._stop_after = stop_after
         self._on_row = on_row
@@ -232,8 +237,10 @@ class _Reading:
     def _steps(self, rows: Iterable[RawRow]) -> Iterator[None]:
         add_id, add_line, check = self._ids.add, self._add_line, self._rules.check
         on_row = self._on_row
-        for index, (file_no, line_no, envelope, found) in enumerate(rows):
+        for index, (file_no, line_no, envelope, found, kept) in enumerate(rows):
             on_row()
+            if kept:
+                self._kept.add(index, kept)
             bad = found
             if envelope is not None:
                 custom_id, url, body = envelope
@@ -265,6 +272,7 @@ class _Reading:
             drop_repeats(repeats, spool, dropped, names)
         if not spool.writer.rows:
             raise _no_request(names, self.rows, merged_rejects(repeats, self._rejects, dropped), shown)
+        self._kept.check()
         return repeats
 
     def _refuse(self, repeats: Repeats, names: Sequence[str], shown: int) -> None:

@@ -71,6 +71,12 @@ def error_line(index: int, custom_id: str | None, code: str, message: str | None
     )
 
 
+def with_row(line: bytes, columns: Sequence[str], values: Sequence[Any]) -> bytes:
+    """The line with the row's kept columns at its end."""
+    row = orjson.dumps(dict(zip(columns, values, strict=True)))
+    return b'%b,"row":%b}\n' % (line[:-2], row)
+
+
 def page_of(lines: list[bytes]) -> bytes:
     """Lines as bytes of a file, in which nothing but a newline ends a line."""
     page = b"".join(lines)

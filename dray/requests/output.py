@@ -5,11 +5,12 @@ The bytes depend on the rows alone: not on how they were paged, nor on when they
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, Literal, Protocol, TypeVar
 
-from dray.requests.lines import Page, answer_line, error_line, page_of
+from dray.requests.kept import Kept, KeptRow
+from dray.requests.lines import Page, answer_line, error_line, page_of, with_row
 from dray.requests.series import OutgrownError, Series
 from dray.storage.draft import Stage
 from dray.storage.drafts import Drafts
@@ -73,8 +74,8 @@ class Pages(Generic[PageT]):
 class Writer(Protocol):
     """One output format: takes pages of outcomes, in index order."""
 
-    def add(self, page: Page) -> None:
-        """Take the next page."""
+    def add(self, page: Page, kept: Sequence[KeptRow] | None) -> None:
+        """Take the next page, with the kept columns of each row where the job has such."""
 
     def close(self) -> None:
         """Write what is left; the files stay open."""
@@ -85,6 +86,7 @@ def write_outputs(
     *,
     directory: str,
     format: OutputFormat = "jsonl",  # noqa: A002  the user's word for it
+    kept: Kept | None = None,
     part_bytes: int = PART_BYTES,
     observe: Callable[[PageT], None] | None = None,
     stage: Stage | None = None,
@@ -101,7 +103,7 @@ def write_outputs(
     with Drafts(directory, stage=stage, options=options) as drafts:
         if replace_all:
             drafts.replace_all()
-        written = fill(drafts, pages, format=format, part_bytes=part_bytes, observe=observe)
+        written = fill(drafts, pages, format=format, kept=kept, part_bytes=part_bytes, observe=observe)
         drafts.publish(confirm)
     return written
 
@@ -111,6 +113,7 @@ def fill(
     pages: Iterable[PageT],
     *,
     format: OutputFormat = "jsonl",  # noqa: A002  the user's word for it
+    kept: Kept | None = None,
     part_bytes: int = PART_BYTES,
     observe: Callable[[PageT], None] | None = None,
 ) -> Written:
@@ -119,9 +122,10 @@ def fill(
     What fits into ``part_bytes`` is one file, the rest is numbered parts of that size at most, with a
     manifest. ``pages`` hold outcomes in index order; ``observe`` sees each as it passes. An upload to S3 has
     its name from its first byte: where one file turns out to be several, the pages are read once more.
+    ``kept`` columns stand beside each row.
 
     Raises:
-        JobFailedError: the place takes no more.
+        JobFailedError: the place takes no more, or the kept columns are gone.
     """
     numbered: set[str] = set()
     while True:
@@ -130,7 +134,7 @@ def fill(
             for stem in ("output", "errors")
         ]
         try:
-            _write(_writer(format, *series), pages, observe)
+            _write(_writer(format, kept, *series), pages, kept, observe)
         except OutgrownError as outgrown:
             if iter(pages) is pages:
                 raise TypeError("pages that are written to S3 in parts must be readable twice") from outgrown
@@ -140,44 +144,57 @@ def fill(
             return Written(files=drafts.settle())
 
 
-def _write(writer: Writer, pages: Iterable[PageT], observe: Callable[[PageT], None] | None) -> None:
+def _write(
+    writer: Writer,
+    pages: Iterable[PageT],
+    kept: Kept | None,
+    observe: Callable[[PageT], None] | None,
+) -> None:
+    beside = None if kept is None else kept.beside()
     for page in pages:
-        writer.add(page)
+        writer.add(page, None if beside is None else beside(page))
         if observe is not None:
             observe(page)
     writer.close()
 
 
-def _writer(format: OutputFormat, output: Series, errors: Series) -> Writer:  # noqa: A002
+def _writer(format: OutputFormat, kept: Kept | None, output: Series, errors: Series) -> Writer:  # noqa: A002
+    columns = () if kept is None else kept.columns
     if format == "jsonl":
-        return JsonlWriter(output, errors)
+        return JsonlWriter(output, errors, [column.name for column in columns])
     from dray.requests.output_parquet import ParquetWriter
 
-    return ParquetWriter(output, errors)
+    return ParquetWriter(output, errors, columns)
 
 
 class JsonlWriter:
-    """The OpenAI batch output format; responses are spliced in as they are."""
+    """The OpenAI batch output format; responses are spliced in as they are.
 
-    def __init__(self, output: Series, errors: Series) -> None:
+    Kept columns stand at the end of each line, in an object ``row``.
+    """
+
+    def __init__(self, output: Series, errors: Series, columns: Sequence[str] = ()) -> None:
         self._output = output
         self._errors = errors
+        self._columns = columns
 
-    def add(self, page: Page) -> None:
+    def add(self, page: Page, kept: Sequence[KeptRow] | None = None) -> None:
         """Take the next page."""
-        answers = [
-            (row.index, answer_line(row.index, row.custom_id, row.response))
-            for row in page
-            if row.response is not None
-        ]
+        answers: list[tuple[int, bytes]] = []
+        failed: list[tuple[int, bytes]] = []
+        for place, row in enumerate(page):
+            if row.response is not None:
+                line, lines = answer_line(row.index, row.custom_id, row.response), answers
+            elif row.error_code is not None:
+                line = error_line(row.index, row.custom_id, row.error_code, row.error_message)
+                lines = failed
+            else:
+                continue
+            if kept is not None:
+                line = with_row(line, self._columns, kept[place].values)
+            lines.append((row.index, line))
         _add_lines(self._output, answers)
-        if len(answers) < len(page):
-            failed = [
-                (row.index, error_line(row.index, row.custom_id, row.error_code, row.error_message))
-                for row in page
-                if row.error_code is not None
-            ]
-            _add_lines(self._errors, failed)
+        _add_lines(self._errors, failed)
 
     def close(self) -> None:
         """Write the manifests of what came to several files."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 import orjson
@@ -10,6 +10,7 @@ import pyarrow
 from pyarrow import parquet
 
 from dray.kinds import OutputColumn, finish_reason, output_columns
+from dray.requests.kept import KeptColumn, KeptRow
 from dray.requests.lines import Finished, Page
 from dray.requests.series import Series
 from dray.storage.draft import Draft
@@ -23,6 +24,9 @@ _ARROW: dict[str, pyarrow.DataType] = {
     "text": pyarrow.string(),
     "number": pyarrow.float64(),
     "numbers": pyarrow.list_(pyarrow.float32()),
+    "boolean": pyarrow.bool_(),
+    "integer": pyarrow.int64(),
+    "json": pyarrow.string(),
 }
 _ERRORS_FIELDS: list[pyarrow.Field[Any]] = [
     pyarrow.field("index", pyarrow.int64(), nullable=False),
@@ -50,28 +54,50 @@ def output_schema(columns: Iterable[OutputColumn]) -> pyarrow.Schema:
     return pyarrow.schema(fields)
 
 
+def names_beside(columns: Iterable[str]) -> list[str]:
+    """The names that kept columns have in the files: ``row_`` is before one that dray's own have."""
+    own = {*output_schema(output_columns()).names, *ERRORS_SCHEMA.names}
+    return [f"row_{column}" if column in own else column for column in columns]
+
+
 class ParquetWriter:
     """Writes both sorts of rows a row group at a time. Every part is a whole Parquet file."""
 
-    def __init__(self, output: Series, errors: Series) -> None:
+    def __init__(self, output: Series, errors: Series, kept: Sequence[KeptColumn] = ()) -> None:
         self._columns = output_columns()
-        self._answers = _Table(output, output_schema(self._columns))
-        self._failures = _Table(errors, ERRORS_SCHEMA)
+        self._kept = kept
+        self._names = names_beside([column.name for column in kept])
+        self._answers = _Table(output, self._with_kept(output_schema(self._columns)))
+        self._failures = _Table(errors, self._with_kept(ERRORS_SCHEMA))
 
-    def add(self, page: Page) -> None:
+    def add(self, page: Page, kept: Sequence[KeptRow] | None = None) -> None:
         """Take the next page."""
-        for row in page:
+        for place, row in enumerate(page):
+            beside, more = ({}, 0) if kept is None else (self._beside(kept[place]), kept[place].size)
             if row.response is not None:
-                self._answers.add(_answer(row, row.response, self._columns), len(row.response))
+                values = _answer(row, row.response, self._columns)
+                self._answers.add(values | beside, len(row.response) + more)
             else:
-                failure = {"code": row.error_code, "message": row.error_message}
-                size = len(row.error_message or "")
-                self._failures.add({"index": row.index, "custom_id": row.custom_id, **failure}, size)
+                values = {"index": row.index, "custom_id": row.custom_id}
+                values |= {"code": row.error_code, "message": row.error_message}
+                self._failures.add(values | beside, len(row.error_message or "") + more)
 
     def close(self) -> None:
         """Write what is left, the footers, and the manifests of what came to several files."""
         self._answers.close()
         self._failures.close()
+
+    def _with_kept(self, schema: pyarrow.Schema) -> pyarrow.Schema:
+        for name, column in zip(self._names, self._kept, strict=True):
+            schema = schema.append(pyarrow.field(name, _ARROW[column.type]))
+        return schema
+
+    def _beside(self, row: KeptRow) -> dict[str, Any]:
+        """The kept values of a row by the names of their columns; JSON where these are of several types."""
+        return {
+            name: value if value is None or column.type != "json" else orjson.dumps(value).decode()
+            for name, column, value in zip(self._names, self._kept, row.values, strict=True)
+        }
 
 
 class _Table:

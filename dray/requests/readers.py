@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from dray.requests import queries, tables
 from dray.requests.inputs import FileRef, digest, expand
 from dray.requests.json_lines import json_lines
+from dray.requests.kept import reader
 from dray.requests.media import roots_of
 from dray.requests.partitions import with_partitions
 from dray.requests.placing import media_placer
@@ -29,12 +30,16 @@ class Limits:
 
 
 class RawRow(NamedTuple):
-    """One row of the input: what it asks (``envelope``), or what is wrong with it (``bad``)."""
+    """One row of the input: what it asks (``envelope``), or what is wrong with it (``bad``).
+
+    ``kept`` are its values of the columns that stand beside the answers, where dray could read the row.
+    """
 
     file_no: int
     line_no: int
     envelope: Envelope | None
     bad: BadRow | None
+    kept: tuple[Any, ...] | None = None
 
 
 def files_of(source: Source, *, options: ObjectStoreOptions | None = None) -> list[FileRef]:
@@ -113,17 +118,20 @@ def _table_rows(
     opened: Iterable[Iterator[tables.TableRow]], shape: RowShape, defaults: RowDefaults
 ) -> Iterator[RawRow]:
     build = row_builder(shape)
+    keep = reader(shape.keep_columns)
     fill = filler(defaults.sampling)
     index = 0
     for file_no, rows in enumerate(opened):
         for line_no, row in rows:
+            kept = None
             try:
                 if isinstance(row, BadRow):
                     raise row
+                kept = keep(row)
                 envelope = build(index, row)
             except BadRow as bad:
-                yield RawRow(file_no, line_no, None, bad)
+                yield RawRow(file_no, line_no, None, bad, kept)
             else:
                 fill(envelope.url, envelope.body)
-                yield RawRow(file_no, line_no, envelope, None)
+                yield RawRow(file_no, line_no, envelope, None, kept)
             index += 1

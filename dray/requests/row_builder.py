@@ -37,6 +37,8 @@ def columns_of(shape: RowShape) -> dict[str, ErrorCode]:
     for column in (*prompts, *others):
         if column is not None:
             found[column] = "missing_column"
+    for column in shape.keep_columns:
+        found.setdefault(column, "missing_column")
     return found
 
 

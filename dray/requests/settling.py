@@ -68,8 +68,9 @@ def _settled_lines(source: JsonlBatch, options: ObjectStoreOptions | None) -> tu
         return Rows(inputs=source.inputs, format="jsonl", shape=found), _told(found, names)
     if not batch and not any(_ID in row for row in rows):
         raise _unsaid(uri, next(row for row in rows if row))
-    for name in ("system_prompt", "id_column", "image_column", "audio_column", "document_column"):
-        if getattr(shape, name) is not None:
+    asked = ("system_prompt", "id_column", "image_column", "audio_column", "document_column", "keep_columns")
+    for name in asked:
+        if getattr(shape, name) not in (None, ()):
             raise ConfigError(
                 f"{name.replace('_', ' ')} goes with a prompt column, a template or a column of messages; "
                 "rows in the OpenAI batch format say it themselves"

@@ -40,7 +40,7 @@ class RowShape:
     not named. Images come from ``image_column``, or stand in messages; those that are files lie below
     ``image_root`` (:mod:`dray.requests.images`). Some kinds hold the prompt against the texts of
     ``document_column``. Sounds come from ``audio_column`` in the same way, and lie below ``audio_root``.
-    Kinds that are of a sound need no prompt.
+    Kinds that are of a sound need no prompt. ``keep_columns`` stand beside the answers in the files.
     """
 
     kind: Kind = Kind.CHAT
@@ -56,6 +56,7 @@ class RowShape:
     document_column: str | None = None
     audio_column: str | None = None
     audio_root: str | None = None
+    keep_columns: tuple[str, ...] = ()
 
     @property
     def is_open(self) -> bool:
@@ -130,6 +131,7 @@ def source_of(
     audio_root: str | None = None,
     document_column: str | None = None,
     reorder_fields: bool = False,
+    keep_columns: Sequence[str] = (),
     query: str | None = None,
     delimiter: str | None = None,
     format: Format | None = None,  # noqa: A002  the user's word for it
@@ -153,6 +155,7 @@ def source_of(
         audio_column=audio_column,
         audio_root=audio_root,
         reorder_fields=reorder_fields,
+        keep_columns=tuple(dict.fromkeys(keep_columns)),
     )
     check_fields(shape)
     if query is not None:
@@ -178,6 +181,8 @@ def template_digest(source: Source) -> str:
     if isinstance(source, JsonlBatch) and replace(source.shape, kind=Kind.CHAT) == RowShape():
         return "openai-batch"
     described = repr(source.shape)
+    if not source.shape.keep_columns:
+        described = described.removesuffix(", keep_columns=())") + ")"
     # As it was described before there were such fields.
     if source.shape.audio_column is None and source.shape.audio_root is None:
         described = described.removesuffix(", audio_column=None, audio_root=None)") + ")"
@@ -239,6 +244,7 @@ def _told_of(name: str) -> str:
 
 def check_fields(shape: RowShape) -> None:
     """Refuse columns that the kind has no use for; ConfigError says which."""
+    _check_kept(shape.keep_columns)
     if shape.document_column is not None and shape.kind.documents is None:
         raise ConfigError(f"a document column goes with {with_documents()} only, not with {shape.kind}")
     if shape.audio_column is not None and not shape.kind.takes_sound:
@@ -248,6 +254,19 @@ def check_fields(shape: RowShape) -> None:
     if shape.template is None:
         raise ConfigError("reorder_fields goes with a template, whose lines may then change places")
     runs_of(shape.template.split("\n"))
+
+
+def _check_kept(columns: Sequence[str]) -> None:
+    if not columns:
+        return
+    from dray.requests.output_parquet import names_beside  # pyarrow, before the first line of a run
+
+    names = names_beside(columns)
+    for name, column in zip(names, columns, strict=True):
+        if names.count(name) > 1:
+            raise ConfigError(
+                f"keep columns: {column!r} would be {name!r} in Parquet, and so would another one; rename it"
+            )
 
 
 def checked(shape: RowShape, what: str) -> RowShape:

@@ -91,10 +91,10 @@ def reading(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     def endless(*arguments: Any) -> Iterator[Any]:
         rows = list(read_rows(*arguments))
         for again in itertools.count():
-            for file_no, line_no, found, bad in rows:
-                assert found is not None
-                custom_id, url, body = found
-                yield file_no, line_no, (f"{custom_id}/{again}", url, body), bad
+            for row in rows:
+                assert row.envelope is not None
+                custom_id = f"{row.envelope.custom_id}/{again}"
+                yield row._replace(envelope=row.envelope._replace(custom_id=custom_id))
             begun.set()
             time.sleep(0.01)
 

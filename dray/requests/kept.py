@@ -1,0 +1,235 @@
+"""Columns of the input that stand beside the answers: noted at ingest, joined when files are written.
+
+They lie in a file beside the spool, in the order of the input: no replica and no row of the store carries
+them. A line is ``[index, value, …]``, and a row that dray could not read has none. So is the order in which
+outcomes leave the store, and the join reads both once.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date, time
+from decimal import Decimal
+from math import isfinite, isnan
+from typing import Any, Final, Literal, NamedTuple, Self
+
+import orjson
+
+from dray.errors import InputError, JobFailedError, Problem
+from dray.requests.lines import Page
+from dray.requests.template import plain_decimal, value_of
+from dray.requests.validate import BadRow, check_text
+from dray.storage.files import open_lines, write_atomic
+from dray.storage.objects import ObjectStoreOptions
+
+KEPT = ".kept"
+"""What the name of the file ends in, after the spool's name."""
+
+ColumnType = Literal["boolean", "integer", "number", "text", "json"]
+"""What all values of a column are, but for nulls; ``json`` where they are of several types, or nested."""
+
+_EXACT = 2**53  # from here on floats skip whole numbers
+_LONGEST = 2**63
+_Type = ColumnType | Literal["long"]  # an integer that a float may not hold
+_BOTH: dict[frozenset[_Type], _Type] = {
+    frozenset(("integer", "number")): "number",
+    frozenset(("integer", "long")): "long",
+}
+_Values = tuple[Any, ...]
+
+ABSENT: Final = object()
+"""In place of a value: the row, a line of JSON, lacks the column. It is kept as null."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KeptColumn:
+    """A column, by the name that the input has for it."""
+
+    name: str
+    type: ColumnType
+
+
+class KeptRow(NamedTuple):
+    """The values of one row, in the order of the columns, and their bytes as JSON."""
+
+    values: _Values
+    size: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kept:
+    """Where a job's kept columns lie, and what they are."""
+
+    uri: str
+    columns: tuple[KeptColumn, ...]
+    options: ObjectStoreOptions | None = field(default=None, repr=False)
+
+    def as_dict(self) -> dict[str, Any]:
+        """As the store keeps it."""
+        return {"uri": self.uri, "columns": [[one.name, one.type] for one in self.columns]}
+
+    @classmethod
+    def from_dict(cls, found: Mapping[str, Any], options: ObjectStoreOptions | None = None) -> Self:
+        """What :meth:`as_dict` gave."""
+        columns = tuple(KeptColumn(name=name, type=type_) for name, type_ in found["columns"])
+        return cls(uri=found["uri"], columns=columns, options=options)
+
+    def beside(self) -> Callable[[Page], list[KeptRow]]:
+        """A function that gives the kept row of each outcome of the next page; pages come in index order.
+
+        The function raises JobFailedError where the file is gone.
+        """
+        rows = self._rows()
+        none = KeptRow((None,) * len(self.columns), 0)
+        index, row = -1, none
+
+        def of(page: Page) -> list[KeptRow]:
+            nonlocal index, row
+            found = []
+            for outcome in page:
+                while index < outcome.index:
+                    index, row = next(rows, (_LONGEST, none))
+                found.append(row if index == outcome.index else none)
+            return found
+
+        return of
+
+    def _rows(self) -> Iterator[tuple[int, KeptRow]]:
+        try:
+            for _, line in open_lines(self.uri, limit=_LONGEST, options=self.options):
+                assert line is not None, "a line without a limit"
+                index, *values = orjson.loads(line)
+                yield index, KeptRow(tuple(values), len(line))
+        except InputError as error:
+            if error.problems[0].code != "missing_input":
+                raise
+            raise JobFailedError(
+                f"{self.uri}: the columns that were kept to stand beside the answers are gone. The answers "
+                "are in the store: `dray export JOB --output FOLDER --without-kept` writes them alone"
+            ) from error
+
+
+def reader(columns: Sequence[str]) -> Callable[[Mapping[str, Any]], _Values]:
+    """A function that gives the values of a row to keep, ``ABSENT`` in place of some, or raises BadRow."""
+
+    def value(row: Mapping[str, Any], column: str) -> Any:
+        return _plain(value_of(row, column, "missing_column"), column) if column in row else ABSENT
+
+    return lambda row: tuple(value(row, column) for column in columns)
+
+
+class KeptLog:
+    """Takes note of kept values at ingest; ``name`` is the input's. A context manager.
+
+    Nothing is published but by :meth:`publish`.
+    """
+
+    def __init__(self, columns: Sequence[str], name: str) -> None:
+        self._columns = columns
+        self._name = name
+        self._absent = set(columns)
+        self._types: list[_Type | None] = [None] * len(columns)
+        self._file = tempfile.TemporaryFile(prefix="dray-kept-")  # noqa: SIM115  see __exit__
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._file.close()
+
+    def add(self, index: int, values: _Values) -> None:
+        """The values of the next row. Indices grow."""
+        for place, value in enumerate(values):
+            if value is ABSENT:
+                values = (*values[:place], None, *values[place + 1 :])
+                continue
+            self._absent.discard(self._columns[place])
+            if value is not None:
+                self._types[place] = _wider(self._types[place], value)
+        self._file.write(orjson.dumps((index, *values), option=orjson.OPT_APPEND_NEWLINE))
+
+    def check(self) -> None:
+        """Raise InputError where no row had a column."""
+        if self._absent:
+            raise InputError([self._problem(name) for name in self._columns if name in self._absent])
+
+    def publish(self, uri: str, options: ObjectStoreOptions | None) -> Kept | None:
+        """Give the file its name; None where no column is to be kept."""
+        if not self._columns:
+            return None
+        self._file.seek(0)
+        with write_atomic(uri, hashed=False, options=options) as file:
+            shutil.copyfileobj(self._file, file, 1 << 20)
+        columns = (
+            KeptColumn(name=name, type="integer" if found == "long" else found or "text")
+            for name, found in zip(self._columns, self._types, strict=True)
+        )
+        return Kept(uri=uri, columns=tuple(columns), options=options)
+
+    def _problem(self, column: str) -> Problem:
+        told = f"no row has the column {column!r}, which is to stand beside the answers (--keep-columns)"
+        return Problem("missing_column", told, self._name, None, column)
+
+
+def _wider(known: _Type | None, value: Any) -> _Type:
+    """The type of a column of the type ``known`` that holds ``value``, too."""
+    found = _type_of(value)
+    if known is None or known == found:
+        return found
+    return _BOTH.get(frozenset((known, found)), "json")
+
+
+def _type_of(value: Any) -> _Type:
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, int):
+        if abs(value) <= _EXACT:
+            return "integer"
+        return "long" if -_LONGEST <= value < _LONGEST else "json"
+    if isinstance(value, float):
+        return "number"
+    return "text" if isinstance(value, str) else "json"
+
+
+def _plain(value: Any, column: str) -> Any:
+    """A value as JSON has it; BadRow for one that JSON cannot hold."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return check_text(value, column)
+    if isinstance(value, int):
+        return value if -_LONGEST <= value < 2 * _LONGEST else str(value)
+    if isinstance(value, float):
+        return value if isfinite(value) else None if isnan(value) else str(value)
+    if isinstance(value, Decimal):
+        return plain_decimal(value)
+    if isinstance(value, date | time):
+        return value.isoformat()
+    if isinstance(value, list | tuple | dict):
+        return _nested(value, column)
+    if isinstance(value, bytes | bytearray | memoryview):
+        raise _unkept(column)
+    return check_text(str(value), column)
+
+
+def _nested(value: Any, column: str) -> Any:
+    try:
+        return orjson.loads(orjson.dumps(value, default=_part))
+    except (TypeError, ValueError):
+        raise _unkept(column) from None
+
+
+def _unkept(column: str) -> BadRow:
+    told = "what JSON cannot hold (bytes, names that are no text, over 250 levels); do not keep it"
+    return BadRow("invalid_value", f"the column {column!r} holds {told}", column)
+
+
+def _part(value: Any) -> Any:
+    if isinstance(value, Decimal):
+        return plain_decimal(value)
+    if isinstance(value, bytes | bytearray | memoryview):
+        raise TypeError
+    return str(value)

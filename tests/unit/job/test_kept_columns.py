@@ -1,0 +1,146 @@
+"""Columns that stand beside the answers, from the input to the files, whatever happens to the job between."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from dray.cli.jobs import export_job
+from dray.errors import JobFailedError
+from dray.job.deleting import delete_job
+from dray.job.finalising import finalise_job
+from dray.job.forms import EngineOptions
+from dray.job.ingesting import ingest_job
+from dray.job.opening import OpenJob, open_job
+from dray.job.request import JobRequest
+from dray.job.settings import JobSettings
+from dray.job.timeline import Timeline
+from dray.requests import source_of
+from dray.requests.spool import index_of
+from dray.store import open_store
+from tests.support.publishing import answer
+
+pytestmark = pytest.mark.unit
+
+ROWS = 30
+LABELS = [{"label": f"l{number}"} for number in range(ROWS)]
+
+
+@pytest.fixture
+def settings(make_settings: Callable[..., JobSettings], tmp_path: Path) -> Callable[..., JobSettings]:
+    """A job whose rows ask three things, each of them in turn: it may run in another order, and once each."""
+    table = tmp_path / "in.csv"
+    asked = [f"l{number},{'abc'[number % 3] * 400} prompt" for number in range(ROWS)]
+    table.write_text("\n".join(["label,text", *asked]) + "\n")
+    source = source_of(str(table), prompt_column="text", keep_columns=["label"])
+
+    def make(**changes: Any) -> JobSettings:
+        return make_settings(source=source, shard_rows=10, job_id="job", **changes)
+
+    return make
+
+
+def asking(**options: Any) -> JobRequest:
+    return JobRequest(input=[], model="", output="", **options)
+
+
+def kept_in(folder: str | Path) -> list[dict[str, str]]:
+    lines = (Path(folder) / "output.jsonl").read_text().splitlines()
+    found = [json.loads(line) for line in lines]
+    assert [one["custom_id"] for one in found] == [f"row-{number}" for number in range(ROWS)]
+    return [one["row"] for one in found]
+
+
+def next_driver(job: OpenJob, settings: JobSettings) -> OpenJob:
+    with open_store(settings.store_url, create=False) as store:
+        store.release_job(job.lease)
+    return open_job(settings)
+
+
+@pytest.mark.parametrize("order", ["input", "prefix"])
+def test_each_answer_has_its_row_s_columns(
+    settings: Callable[..., JobSettings], order: Literal["input", "prefix"]
+) -> None:
+    job = open_job(settings(request=asking(engine=EngineOptions(order=order))))
+    answer(job)
+    spool = (Path(job.work) / "requests-1.jsonl").read_bytes().splitlines()
+    assert (list(map(index_of, spool)) == list(range(ROWS))) == (order == "input")
+    finalise_job(job, Timeline())
+    assert kept_in(job.settings.output) == LABELS
+
+
+def test_rows_that_share_an_answer_have_their_own(settings: Callable[..., JobSettings]) -> None:
+    job = open_job(settings(request=asking(dedupe=True)))
+    answer(job)
+    with open_store(job.settings.store_url, create=False) as store:
+        assert store.counts("job").done == 3
+        after: int | None = -1
+        while after is not None:
+            after = store.answer_followers(job.lease, after).after
+    finalise_job(job, Timeline())
+    assert kept_in(job.settings.output) == LABELS
+
+
+def test_the_next_driver_finds_them_and_the_same_run_again_writes_them_again(
+    settings: Callable[..., JobSettings],
+) -> None:
+    job = open_job(settings())
+    answer(job, 1)
+    job = next_driver(job, settings())
+    answer(job)
+    finalise_job(job, Timeline())
+    output = Path(job.settings.output) / "output.jsonl"
+    first = output.read_bytes()
+    output.unlink()
+    again = next_driver(job, settings())
+    answer(again)
+    finalise_job(again, Timeline())
+    assert output.read_bytes() == first
+    assert kept_in(job.settings.output) == LABELS
+
+
+def test_a_spool_that_is_lost_is_written_again_with_them(settings: Callable[..., JobSettings]) -> None:
+    job = open_job(settings())
+    answer(job, 1)
+    for file in Path(job.work).iterdir():
+        file.unlink()
+    job = next_driver(job, settings())
+    answer(job)
+    finalise_job(job, Timeline())
+    assert kept_in(job.settings.output) == LABELS
+
+
+def test_an_export_of_a_job_that_is_not_over_has_them(
+    settings: Callable[..., JobSettings], tmp_path: Path
+) -> None:
+    job = open_job(settings())
+    answer(job, 1)
+    export_job("job", str(tmp_path / "some"), "jsonl", job.settings.store_url, json=False)
+    found = [json.loads(line) for line in (tmp_path / "some" / "output.jsonl").read_text().splitlines()]
+    assert [one["row"] for one in found] == LABELS[:10]
+
+
+def test_answers_outlive_them(settings: Callable[..., JobSettings], tmp_path: Path) -> None:
+    job = open_job(settings())
+    answer(job)
+    [kept] = Path(job.work).glob("*.kept")
+    kept.unlink()
+    with pytest.raises(JobFailedError, match="--without-kept"):
+        finalise_job(job, Timeline())
+    assert not (Path(job.settings.output) / "output.jsonl").exists()
+    export_job("job", str(tmp_path / "all"), "jsonl", job.settings.store_url, kept=False, json=False)
+    assert len((tmp_path / "all" / "output.jsonl").read_text().splitlines()) == ROWS
+
+
+def test_a_job_that_is_deleted_leaves_none(settings: Callable[..., JobSettings]) -> None:
+    job = open_job(settings())
+    ingest_job(job, replicas=1)
+    assert [one.name for one in Path(job.work).glob("*.kept")] == ["requests-1.jsonl.kept"]
+    with open_store(job.settings.store_url, create=False) as store:
+        store.release_job(job.lease)
+        delete_job(store, "job")
+    assert not Path(job.work).exists()
