@@ -96,6 +96,7 @@ class ReplicaHandle:
             state=ReplicaState.RETIRED if self.retired else self.state,
             slots=self.slots,
             node=self.node,
+            others=self.others,
             host=self.host,
             max_num_seqs=self.max_num_seqs,
             note=self.note,
