@@ -239,7 +239,7 @@ def _report_data(
         generated_at=time.time(),
         created=known.created_at,
         started=timeline.began(),
-        ended=time.time(),
+        ended=timeline.clock(),
         model=job.settings.model,
         kind=", ".join(known.info.get("kinds", ())),
         engine=job.settings.engine,
