@@ -15,7 +15,7 @@ from dray.store import open_store
 from dray.weights.source.publish import publish
 from tests.support.command import Command, committed, run_arguments, write_requests
 from tests.support.engines import write_lively_model
-from tests.support.followers import FOLLOWER, processes_on
+from tests.support.followers import FOLLOWER, LEADER, processes_on
 from tests.support.raylets import Raylets, Shape
 from tests.support.s3_emulator import EmulatorProcess
 
@@ -102,8 +102,9 @@ def test_a_part_that_is_killed_is_replaced_and_leaves_no_rank(
     run = _start(store, raylets, requests, tmp_path, core="inside")
     _kill(_part(run, raylets))
     run.until(lambda: committed(tmp_path / "out") > 0, what="a committed row")
-    memory = _kill(_part(run, raylets))
+    part, memory = _part(run, raylets), _memory(raylets)
     assert memory
+    _kill(part)
     ended = run.wait(400)
     assert ended.code == 0, ended.stderr[-6000:]
     assert answers(tmp_path) == expected
@@ -129,17 +130,22 @@ def _command(process: psutil.Process) -> str:
     return ""
 
 
-def _kill(part: psutil.Process) -> list[Path]:
-    """What it leaves of the memory that ranks share: Python's helper that would remove it is killed first."""
-    below = part.children(recursive=True)
-    for process in below:
+def _memory(raylets: Raylets) -> list[Path]:
+    """What the replica's process and its ranks share. Python's helper, which would remove it, is killed."""
+    (leader,) = processes_on(raylets.nodes, LEADER).values()
+    family = [leader, *leader.children(recursive=True)]
+    for process in family:
         if "resource_tracker" in _command(process):
             process.kill()
+    pids = {str(process.pid) for process in family}
+    return [path for path in Path("/dev/shm").glob(f"{PREFIX}*") if path.name.split("~")[2] in pids]
+
+
+def _kill(part: psutil.Process) -> None:
+    below = part.children(recursive=True)
     part.kill()
     _, left = psutil.wait_procs(below, timeout=10)
     assert not left, [one.cmdline() for one in left]
-    ranks = {str(process.pid) for process in below}
-    return [path for path in Path("/dev/shm").glob(f"{PREFIX}*") if path.name.split("~")[2] in ranks]
 
 
 def _start(store: EmulatorProcess, raylets: Raylets, requests: Path, folder: Path, *, core: str) -> Command:
