@@ -120,6 +120,7 @@ def test_a_clock_that_is_set_bills_and_tells_the_time_that_passed(
     assert data.account is not None
     assert data.account.node_micros == 180_000_000
     assert (data.seconds["engine_start"], data.seconds["total"]) == (60.0, 180.0)
+    assert data.started is not None and data.ended is not None
     assert data.ended - data.started == 180.0
 
 
